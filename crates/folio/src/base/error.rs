@@ -1,0 +1,194 @@
+//! One error type: an errno for programs, and operation, place and cause for people.
+
+use super::Errno;
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+
+/// The result of nearly every call in Folio.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What sort of failure this is, beyond its errno.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// An ordinary errno, as a system call would return it: no such file, not a directory, no space.
+    Errno,
+    /// Bytes on the medium contradict the format. Errno is EUCLEAN.
+    Corrupt,
+    /// The format is sound but asks for something Folio does not do. Errno is EOPNOTSUPP.
+    Unsupported,
+    /// The host or a device failed to read or write. Errno is the host's, often EIO.
+    Io,
+}
+
+/// A failure: errno, what was attempted, where, and what lies beneath.
+///
+/// The plain errno form costs no allocation, so a failed lookup stays cheap. Printed as
+/// `place: operation: reason`; causes are chained through [`std::error::Error::source`].
+pub struct Error(Repr);
+
+enum Repr {
+    Plain(Errno),
+    Full(Box<Full>),
+}
+
+struct Full {
+    kind: ErrorKind,
+    errno: Errno,
+    /// From outermost to innermost: "disk.img", "ext4", "inode 12".
+    places: Vec<Cow<'static, str>>,
+    reason: Cow<'static, str>,
+    cause: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// Bytes that contradict the format: `what` is wrong at the place named later with [`Error::at`]. EUCLEAN.
+    pub fn corrupt(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::full(ErrorKind::Corrupt, Errno::UCLEAN, what.into(), None)
+    }
+
+    /// Something valid that Folio does not do. EOPNOTSUPP.
+    pub fn unsupported(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::full(ErrorKind::Unsupported, Errno::OPNOTSUPP, what.into(), None)
+    }
+
+    /// A host or device failure during `operation`; the errno is the host's where it gave one.
+    pub fn io(operation: impl Into<Cow<'static, str>>, cause: std::io::Error) -> Self {
+        let errno = Errno::from_io_error(&cause).unwrap_or(Errno::IO);
+        Self::full(ErrorKind::Io, errno, operation.into(), Some(Box::new(cause)))
+    }
+
+    /// An errno with a sentence that explains it.
+    pub fn new(errno: Errno, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::full(ErrorKind::Errno, errno, reason.into(), None)
+    }
+
+    /// The same failure, placed: the first call names the innermost place, later calls what encloses it.
+    #[must_use]
+    pub fn at(self, place: impl Into<Cow<'static, str>>) -> Self {
+        let mut full = match self.0 {
+            Repr::Full(full) => full,
+            Repr::Plain(errno) => Box::new(Full {
+                kind: ErrorKind::Errno,
+                errno,
+                places: Vec::new(),
+                reason: Cow::Borrowed(""),
+                cause: None,
+            }),
+        };
+        full.places.insert(0, place.into());
+        Self(Repr::Full(full))
+    }
+
+    /// The same failure with its cause attached.
+    #[must_use]
+    pub fn caused_by(self, cause: impl StdError + Send + Sync + 'static) -> Self {
+        let mut full = match self.0 {
+            Repr::Full(full) => full,
+            Repr::Plain(errno) => {
+                return Self::full(ErrorKind::Errno, errno, "".into(), Some(Box::new(cause)));
+            }
+        };
+        full.cause = Some(Box::new(cause));
+        Self(Repr::Full(full))
+    }
+
+    /// The errno a system call would return.
+    pub fn errno(&self) -> Errno {
+        match &self.0 {
+            Repr::Plain(errno) => *errno,
+            Repr::Full(full) => full.errno,
+        }
+    }
+
+    /// The sort of failure.
+    pub fn kind(&self) -> ErrorKind {
+        match &self.0 {
+            Repr::Plain(_) => ErrorKind::Errno,
+            Repr::Full(full) => full.kind,
+        }
+    }
+
+    fn full(
+        kind: ErrorKind,
+        errno: Errno,
+        reason: Cow<'static, str>,
+        cause: Option<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Self(Repr::Full(Box::new(Full { kind, errno, places: Vec::new(), reason, cause })))
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Self(Repr::Plain(errno))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let full = match &self.0 {
+            Repr::Plain(errno) => return f.write_str(&errno_text(*errno)),
+            Repr::Full(full) => full,
+        };
+        for place in &full.places {
+            write!(f, "{place}: ")?;
+        }
+        match (&full.reason, &full.cause) {
+            (reason, None) if reason.is_empty() => f.write_str(&errno_text(full.errno)),
+            (reason, Some(_)) if full.kind == ErrorKind::Io => {
+                write!(f, "{reason}: {}", errno_text(full.errno))
+            }
+            (reason, _) => f.write_str(reason),
+        }
+    }
+}
+
+/// The C library's words for an errno, without Rust's "(os error 2)" behind them.
+fn errno_text(errno: Errno) -> String {
+    let text = std::io::Error::from(errno).to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} ({:?}, {:?})", self.kind(), self.errno())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match &self.0 {
+            Repr::Full(full) => full.cause.as_deref().map(|c| c as &(dyn StdError + 'static)),
+            Repr::Plain(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prints_places_from_outside_in() {
+        let error = Error::corrupt("bad checksum").at("extent block 8193").at("inode 12").at("ext4");
+        assert_eq!(error.to_string(), "ext4: inode 12: extent block 8193: bad checksum");
+        assert_eq!((error.kind(), error.errno()), (ErrorKind::Corrupt, Errno::UCLEAN));
+    }
+
+    #[test]
+    fn plain_errno_speaks_like_the_c_library() {
+        assert_eq!(Error::from(Errno::NOENT).to_string(), "No such file or directory");
+        assert_eq!(Error::from(Errno::NOENT).at("/a").to_string(), "/a: No such file or directory");
+    }
+
+    #[test]
+    fn host_failures_keep_the_hosts_errno() {
+        let error = Error::io("read", std::io::Error::from(Errno::NOSPC)).at("disk.img");
+        assert_eq!(error.errno(), Errno::NOSPC);
+        assert_eq!(error.to_string(), "disk.img: read: No space left on device");
+    }
+}

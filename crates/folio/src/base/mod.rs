@@ -1,0 +1,23 @@
+//! What all layers share: errno, errors, ids and time.
+//!
+//! ```text
+//!   syscall  vfs  cache  fs  block
+//!        \    |    |    |    /
+//!                base
+//! ```
+//!
+//! Neighbours: everybody above, nobody below. No locks, no I/O, no state.
+
+mod error;
+mod ids;
+mod time;
+
+pub use error::{Error, ErrorKind, Result};
+pub use ids::{InodeNumber, LogicalBlock, PhysicalBlock};
+pub use time::{Clock, Timespec};
+
+/// An error number as Linux gives it (errno(3)).
+pub use rustix::io::Errno;
+
+/// Bytes in one page of the page cache; also the alignment of every folio.
+pub const PAGE_SIZE: usize = 4096;

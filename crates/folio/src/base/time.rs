@@ -1,0 +1,44 @@
+//! Points in time, and the clock they come from.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Seconds and nanoseconds since 1970-01-01 00:00 UTC; `nanos` is always below 1,000,000,000.
+///
+/// Times before 1970 have negative `secs` and still count `nanos` forward, as `struct timespec` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timespec {
+    /// Whole seconds.
+    pub secs: i64,
+    /// Nanoseconds past `secs`.
+    pub nanos: u32,
+}
+
+impl Timespec {
+    /// The point `secs` seconds and `nanos` nanoseconds after the epoch.
+    pub const fn new(secs: i64, nanos: u32) -> Self {
+        Self { secs, nanos }
+    }
+}
+
+/// Where "now" comes from.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum Clock {
+    /// The host's real-time clock.
+    #[default]
+    System,
+    /// Always the same instant, for reproducible images (`SOURCE_DATE_EPOCH`).
+    Fixed(Timespec),
+}
+
+impl Clock {
+    /// The current time.
+    pub fn now(&self) -> Timespec {
+        match self {
+            Self::Fixed(time) => *time,
+            Self::System => match SystemTime::now().duration_since(UNIX_EPOCH) {
+                Ok(since) => Timespec::new(since.as_secs() as i64, since.subsec_nanos()),
+                Err(_) => Timespec::default(),
+            },
+        }
+    }
+}

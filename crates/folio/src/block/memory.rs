@@ -1,0 +1,150 @@
+//! A disk in memory, sparse, for tests and scratch file systems.
+
+use super::{Allocation, Device};
+use crate::base::{Errno, Error, Result};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
+
+/// Bytes per piece of storage: a piece exists once anything in it was written.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A sparse disk in memory. Contents die with it; `flush` has nothing to do.
+pub struct MemoryDevice {
+    len_bytes: u64,
+    pieces: RwLock<BTreeMap<u64, Box<[u8]>>>,
+}
+
+impl MemoryDevice {
+    /// A disk of `len_bytes` zeros.
+    pub fn new(len_bytes: u64) -> Self {
+        Self { len_bytes, pieces: RwLock::new(BTreeMap::new()) }
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len_bytes => Ok(()),
+            _ => {
+                Err(Error::new(Errno::IO, format!("bytes {offset}+{len} lie beyond the end"))
+                    .at("memory device"))
+            }
+        }
+    }
+
+    /// Calls `visit(piece, offset in piece, range in the request)` for each piece a request touches.
+    fn split(offset: u64, len: usize, mut visit: impl FnMut(u64, usize, std::ops::Range<usize>)) {
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let start = (at % PIECE_BYTES as u64) as usize;
+            let count = (PIECE_BYTES - start).min(len - done);
+            visit(at / PIECE_BYTES as u64, start, done..done + count);
+            done += count;
+        }
+    }
+}
+
+impl Device for MemoryDevice {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], mut offset: u64) -> Result<()> {
+        self.check(offset, bufs.iter().map(|b| b.len() as u64).sum())?;
+        let pieces = self.pieces.read();
+        for buf in bufs {
+            Self::split(offset, buf.len(), |piece, start, range| match pieces.get(&piece) {
+                Some(bytes) => buf[range.clone()].copy_from_slice(&bytes[start..start + range.len()]),
+                None => buf[range].fill(0),
+            });
+            offset += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], mut offset: u64) -> Result<()> {
+        self.check(offset, bufs.iter().map(|b| b.len() as u64).sum())?;
+        let mut pieces = self.pieces.write();
+        for buf in bufs {
+            Self::split(offset, buf.len(), |piece, start, range| {
+                let bytes = pieces.entry(piece).or_insert_with(|| vec![0; PIECE_BYTES].into());
+                bytes[start..start + range.len()].copy_from_slice(&buf[range]);
+            });
+            offset += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.write_zeroes(offset, len_bytes)
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.check(offset, len_bytes)?;
+        let end = offset + len_bytes;
+        let mut pieces = self.pieces.write();
+        let touched: Vec<u64> = pieces
+            .range(offset / PIECE_BYTES as u64..end.div_ceil(PIECE_BYTES as u64))
+            .map(|(piece, _)| *piece)
+            .collect();
+        for piece in touched {
+            let base = piece * PIECE_BYTES as u64;
+            let from = offset.saturating_sub(base).min(PIECE_BYTES as u64) as usize;
+            let to = (end - base).min(PIECE_BYTES as u64) as usize;
+            if from == 0 && to == PIECE_BYTES {
+                pieces.remove(&piece);
+            } else if let Some(bytes) = pieces.get_mut(&piece) {
+                bytes[from..to].fill(0);
+            }
+        }
+        Ok(())
+    }
+
+    fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
+        self.check(offset, len_bytes)?;
+        let pieces = self.pieces.read();
+        let kind = |piece: u64| match pieces.contains_key(&piece) {
+            true => Allocation::Data,
+            false => Allocation::Hole,
+        };
+        let first = kind(offset / PIECE_BYTES as u64);
+        let mut end = offset;
+        while end < offset + len_bytes && kind(end / PIECE_BYTES as u64) == first {
+            end = (end / PIECE_BYTES as u64 + 1) * PIECE_BYTES as u64;
+        }
+        Ok((first, end.min(offset + len_bytes) - offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_read_as_zeros_and_writes_cross_pieces() {
+        let device = MemoryDevice::new(1 << 20);
+        let data: Vec<u8> = (0..PIECE_BYTES + 10).map(|i| i as u8).collect();
+        device.write_at(&data, PIECE_BYTES as u64 - 5).unwrap();
+        let mut back = vec![1; data.len() + 10];
+        device.read_at(&mut back, PIECE_BYTES as u64 - 10).unwrap();
+        assert_eq!(&back[..5], &[0; 5]);
+        assert_eq!(&back[5..data.len() + 5], &data[..]);
+        device.write_zeroes(0, 1 << 20).unwrap();
+        assert_eq!(device.allocation(0, 1 << 20).unwrap(), (Allocation::Hole, 1 << 20));
+    }
+
+    #[test]
+    fn beyond_the_end_is_refused() {
+        let device = MemoryDevice::new(4096);
+        assert_eq!(device.write_at(&[0; 2], 4095).unwrap_err().errno(), Errno::IO);
+        assert_eq!(device.read_at(&mut [0; 2], u64::MAX).unwrap_err().errno(), Errno::IO);
+    }
+}

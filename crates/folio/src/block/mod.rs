@@ -1,0 +1,18 @@
+//! What the device holds: bytes at offsets, in files of several formats.
+//!
+//! ```text
+//!      fs/ext4            kernel.rs
+//!         |                  |  opens
+//!         v                  v
+//!   [device seam: device.rs]  Device
+//!     |      |       |        |
+//!    raw   qcow2   memory   partition, overlay ...  (devices over devices)
+//! ```
+//!
+//! Neighbours: file systems above use [`Device`] only; below lies the host. Knows `base`, nothing else.
+
+mod device;
+mod memory;
+
+pub use device::{Allocation, Device};
+pub use memory::MemoryDevice;

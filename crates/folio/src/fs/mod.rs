@@ -1,0 +1,1 @@
+//! Where a byte lives: the file systems. None knows another.
