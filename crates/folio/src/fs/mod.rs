@@ -1,1 +1,11 @@
-//! Where a byte lives: the file systems. None knows another.
+//! Where a byte lives: the file systems, none of which knows another.
+//!
+//! ```text
+//!   vfs    [file system seam: vfs/filesystem.rs]
+//!             |
+//!      ramfs  ext4
+//!             |
+//!          [device seam: block/device.rs]
+//! ```
+
+pub mod ext4;
