@@ -17,6 +17,9 @@
 
 #![allow(dead_code)] // until the parts are joined
 
+mod bitmap;
 mod checksum;
 mod disk;
+mod extent;
+mod features;
 mod metadata;
