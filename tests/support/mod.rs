@@ -1,0 +1,21 @@
+//! What integration tests share: guards that report a skip, the tools that judge, manifests of trees.
+//!
+//! ```text
+//!   tests/<topic>/main.rs  --- #[path = "../support/mod.rs"] mod support;
+//!        requires!(...)     skip with a reason                    require.rs
+//!        Mounted            a raw image in the kernel's mount     mounted.rs
+//!        fsck, qemu_check   the judges                            tools.rs
+//!        Manifest           all that a tree is, to be compared    manifest.rs
+//! ```
+#![allow(dead_code, unused_imports, unused_macros, unreachable_pub)]
+
+pub mod manifest;
+pub mod mounted;
+#[macro_use]
+pub mod require;
+pub mod tools;
+
+pub use manifest::{Manifest, Scope};
+pub use mounted::Mounted;
+pub use require::Need;
+pub(crate) use require::requires;

@@ -1,0 +1,56 @@
+//! A raw image in the kernel's own mount, taken down again whatever happens.
+
+use super::tools::{command, run, succeed};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A loop mount; dropping it unmounts. The loop device is set to go away with the mount.
+pub struct Mounted {
+    folder: Option<TempDir>,
+    mounted: bool,
+}
+
+impl Mounted {
+    /// Mounts `image` with the mount options given (`"rw"`, `"ro,noload"`).
+    #[track_caller]
+    pub fn new(image: &Path, options: &str) -> Self {
+        let folder = TempDir::with_prefix("folio-mount-").expect("a folder to mount on");
+        let shown = run("losetup", [OsStr::new("--find"), OsStr::new("--show"), image.as_os_str()]);
+        let device = shown.trim();
+        let output = command("mount").args(["-t", "ext4", "-o", options, device]).arg(folder.path()).output();
+        // Detaching a device in use only marks it: the kernel frees it at the unmount, even if we are killed.
+        let detached = command("losetup").args(["--detach", device]).status();
+        let output = output.expect("mount runs");
+        let mounted = output.status.success();
+        let this = Self { folder: Some(folder), mounted };
+        assert!(mounted, "mount of {}: {}", image.display(), super::tools::text(&output));
+        assert!(detached.is_ok_and(|status| status.success()), "losetup --detach {device}");
+        this
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> PathBuf {
+        self.folder.as_ref().map(|folder| folder.path().to_path_buf()).unwrap_or_default()
+    }
+
+    /// Unmounts; panics if that fails.
+    #[track_caller]
+    pub fn unmount(mut self) {
+        self.mounted = false;
+        succeed(command("umount").arg(self.path()));
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.mounted {
+            let path = self.path();
+            let unmounted = command("umount").arg(&path).status().is_ok_and(|status| status.success());
+            if !unmounted {
+                // Lazily: gone from the tree now, freed when the last user is gone.
+                let _ = command("umount").arg("--lazy").arg(&path).status();
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What a test needs from the machine; a test that cannot have it reports itself as skipped.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Something a machine may lack.
+#[derive(Debug, Clone, Copy)]
+pub enum Need {
+    /// Effective user 0.
+    Root,
+    /// Loop devices that can be set up and mounted.
+    LoopDevices,
+    /// A program on the PATH or in a system folder.
+    Tool(&'static str),
+    /// A Linux kernel of at least this version.
+    Linux(u32, u32),
+}
+
+/// Returns from the calling test, reporting a skip, unless all needs are met:
+/// `requires!(root, loop_devices, tool("e2fsck"))`.
+macro_rules! requires {
+    ($($need:ident $(($($argument:expr),+))?),+ $(,)?) => {
+        $(if let Err(reason) = $crate::support::require::$need($($($argument),+)?).met() {
+            $crate::support::require::report_skip(&reason);
+            return;
+        })+
+    };
+}
+pub(crate) use requires;
+
+/// See [`Need::Root`].
+pub fn root() -> Need {
+    Need::Root
+}
+
+/// See [`Need::LoopDevices`].
+pub fn loop_devices() -> Need {
+    Need::LoopDevices
+}
+
+/// See [`Need::Tool`].
+pub fn tool(name: &'static str) -> Need {
+    Need::Tool(name)
+}
+
+/// See [`Need::Linux`].
+pub fn linux(major: u32, minor: u32) -> Need {
+    Need::Linux(major, minor)
+}
+
+impl Need {
+    /// Whether the machine has it; if not, what is missing.
+    pub fn met(self) -> Result<(), String> {
+        match self {
+            Self::Root if rustix::process::geteuid().is_root() => Ok(()),
+            Self::Root => Err("needs root".to_owned()),
+            Self::LoopDevices => loop_device_works(),
+            Self::Tool(name) => find(name).map(|_| ()).ok_or_else(|| format!("needs the program {name}")),
+            Self::Linux(major, minor) => {
+                let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+                let mut numbers =
+                    text.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
+                let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+                if found >= (major, minor) { Ok(()) } else { Err(format!("needs Linux {major}.{minor}")) }
+            }
+        }
+    }
+}
+
+/// The program's path, searched on PATH and in the folders of system programs.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+fn loop_device_works() -> Result<(), String> {
+    Need::Root.met()?;
+    Need::Tool("losetup").met()?;
+    let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    file.as_file().set_len(1 << 20).map_err(|error| error.to_string())?;
+    let losetup = find("losetup").ok_or("needs the program losetup")?;
+    let output = Command::new(&losetup).args(["--find", "--show"]).arg(file.path()).output();
+    let output = output.map_err(|error| format!("losetup: {error}"))?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("needs loop devices: {}", why.trim()));
+    }
+    let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let _ = Command::new(losetup).args(["--detach", &device]).status();
+    Ok(())
+}
+
+/// Tells, on standard error and in the file that FOLIO_SKIPPED names, that the calling test did not run.
+pub fn report_skip(reason: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    let program = std::env::current_exe().ok();
+    let program = program.as_deref().and_then(|path| path.file_stem()).and_then(|stem| stem.to_str());
+    // The harness' file name ends in a hash: kernel-0123456789abcdef.
+    let topic = program.and_then(|stem| stem.rsplit_once('-')).map_or("test", |(topic, _)| topic);
+    let line = format!("{topic}::{test}: {}\n", reason.replace('\n', " "));
+    eprint!("skipped: {line}");
+    if let Some(path) = std::env::var_os("FOLIO_SKIPPED") {
+        let file = OpenOptions::new().append(true).create(true).open(path);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip is written down");
+    }
+}

@@ -1,0 +1,80 @@
+//! The programs that tests drive, and the Debian packages they come from.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Program, Debian package.
+const PROGRAMS: [(&str, &str); 13] = [
+    ("e2fsck", "e2fsprogs"),
+    ("mke2fs", "e2fsprogs"),
+    ("debugfs", "e2fsprogs"),
+    ("dumpe2fs", "e2fsprogs"),
+    ("filefrag", "e2fsprogs"),
+    ("qemu-img", "qemu-utils"),
+    ("setfattr", "attr"),
+    ("getfattr", "attr"),
+    ("setfacl", "acl"),
+    ("setcap", "libcap2-bin"),
+    ("fakeroot", "fakeroot"),
+    ("losetup", "mount"),
+    ("mount", "mount"),
+];
+
+/// Folders that hold system programs but are often missing from a user's PATH.
+const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// PATH with the system folders at its end.
+pub(crate) fn search_path() -> std::ffi::OsString {
+    let mut folders: Vec<PathBuf> = env::var_os("PATH").iter().flat_map(env::split_paths).collect();
+    folders.extend(SYSTEM_FOLDERS.iter().map(PathBuf::from));
+    env::join_paths(folders).unwrap_or_default()
+}
+
+/// Whether a program is found on the search path.
+pub(crate) fn has(program: &str) -> bool {
+    env::split_paths(&search_path()).any(|folder| folder.join(program).is_file())
+}
+
+/// Packages of programs that are missing, each once.
+fn missing() -> Vec<&'static str> {
+    let mut packages: Vec<_> =
+        PROGRAMS.iter().filter(|(program, _)| !has(program)).map(|(_, package)| *package).collect();
+    packages.dedup();
+    packages
+}
+
+/// Installs what is missing where that is possible; else says what to install. Checks that need a program
+/// which is still missing report themselves as skipped.
+pub(crate) fn provide(may_install: bool) {
+    let packages = missing();
+    if packages.is_empty() {
+        println!("all programs that the tests drive are here");
+        return;
+    }
+    let list = packages.join(" ");
+    if !may_install || !rustix::process::geteuid().is_root() || !has("apt-get") {
+        let by = if has("apt-get") { "apt-get install" } else { "your package manager: (Debian's names)" };
+        println!("some checks will be skipped; to run them all, install as root with {by} {list}");
+        return;
+    }
+    println!("installing {list}");
+    if !apt_get(&["install"], &packages) {
+        apt_get(&["update"], &[]);
+        if !apt_get(&["install"], &packages) {
+            println!("apt-get could not install them: some checks will be skipped");
+        }
+    }
+}
+
+fn apt_get(verb: &[&str], packages: &[&str]) -> bool {
+    Command::new("apt-get")
+        .args(["-qq", "-y", "-o", "DPkg::Lock::Timeout=120"])
+        .args(verb)
+        .args(if packages.is_empty() { [].as_slice() } else { ["--no-install-recommends"].as_slice() })
+        .args(packages)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}

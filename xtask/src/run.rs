@@ -1,0 +1,101 @@
+//! Runs a command, lets its output through, and reads the counts of test harnesses from it.
+
+use crate::packages;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What test harnesses said about their tests.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    /// Tests marked `#[ignore]`, by name.
+    pub(crate) ignored: Vec<String>,
+}
+
+impl Counts {
+    /// Takes in one line of a harness's output.
+    pub(crate) fn read_line(&mut self, line: &str) {
+        if let Some(rest) = line.strip_prefix("test result: ") {
+            for part in rest.split([';', '.']) {
+                let mut words = part.split_whitespace();
+                let (Some(number), Some(word)) = (words.next(), words.next()) else { continue };
+                let number: usize = number.parse().unwrap_or(0);
+                match word {
+                    "passed" => self.passed += number,
+                    "failed" => self.failed += number,
+                    _ => {}
+                }
+            }
+        } else if let Some((name, rest)) =
+            line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
+            && rest.starts_with("ignored")
+        {
+            self.ignored.push(name.to_owned());
+        }
+    }
+}
+
+/// How a command ended.
+pub(crate) struct Outcome {
+    pub(crate) succeeded: bool,
+    pub(crate) counts: Counts,
+}
+
+/// Runs `program` in `folder` with the system folders on its PATH; standard output is passed on and read.
+pub(crate) fn run(
+    folder: &Path,
+    program: &str,
+    arguments: &[&str],
+    variables: &[(&str, OsString)],
+) -> Outcome {
+    let mut counts = Counts::default();
+    let spawned = Command::new(program)
+        .args(arguments)
+        .current_dir(folder)
+        .env("PATH", packages::search_path())
+        .envs(variables.iter().map(|(name, value)| (*name, value)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = match spawned {
+        Ok(child) => child,
+        Err(error) => {
+            println!("{program}: {error}");
+            return Outcome { succeeded: false, counts };
+        }
+    };
+    if let Some(output) = child.stdout.take() {
+        let mut reader = BufReader::new(output);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
+            let _ = std::io::stdout().write_all(&line);
+            counts.read_line(String::from_utf8_lossy(&line).trim_end());
+            line.clear();
+        }
+    }
+    let succeeded = child.wait().is_ok_and(|status| status.success());
+    Outcome { succeeded, counts }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_come_from_the_harness() {
+        let mut counts = Counts::default();
+        for line in [
+            "running 3 tests",
+            "test a::b ... ok",
+            "test slow ... ignored, takes an hour",
+            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+        ] {
+            counts.read_line(line);
+        }
+        assert_eq!(counts, Counts { passed: 15, failed: 2, ignored: vec!["slow".into()] });
+    }
+}
