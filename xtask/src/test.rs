@@ -103,7 +103,7 @@ fn component(tally: &mut Tally, root: &Path, start: Instant, name: &str, argumen
 
 fn deny(tally: &mut Tally, root: &Path) {
     if packages::has("cargo-deny") {
-        let arguments = ["deny", "--log-level", "warn", "check", "bans", "licenses", "sources"];
+        let arguments = ["deny", "--log-level", "error", "check", "bans", "licenses", "sources"];
         tally.step("deny", run(root, "cargo", &arguments, &[]).succeeded);
     } else {
         tally.skip("deny", "cargo-deny is not installed: cargo install cargo-deny");
