@@ -19,7 +19,11 @@
 
 mod bitmap;
 mod checksum;
+mod dir;
+mod dir_block;
 mod disk;
 mod extent;
 mod features;
+mod hash;
+mod htree;
 mod metadata;

@@ -1,0 +1,371 @@
+//! The names in a directory: find, insert, remove, replace, iterate. Linux: fs/ext4/namei.c, fs/ext4/dir.c.
+//!
+//! ```text
+//!   linear:   block 0  . .. a b c | block 1  d e f | ...                 searched from the start
+//!   indexed:  block 0  . .. root  | leaf | leaf | node | leaf | ...      htree.rs finds the leaf by hash
+//! ```
+//!
+//! A directory starts linear and gets its index when the first block overflows. The directory is not locked here:
+//! the VFS holds the inode lock, exclusive around changes.
+
+use super::dir_block::{self, BlockKind, Entries, Entry, NewEntry, Room};
+use super::htree;
+use super::metadata::MetadataBlock;
+use crate::base::{Errno, Error, InodeNumber, LogicalBlock, Result};
+use crate::vfs::{DirectoryEntry, FileType};
+use std::ops::ControlFlow;
+
+/// What the code here must know of a directory and of its file system.
+#[derive(Debug, Clone)]
+pub(super) struct DirectoryContext {
+    /// Bytes of a block: 1024, 2048 or 4096.
+    pub(super) block_size: usize,
+    /// The directory's own inode.
+    pub(super) number: InodeNumber,
+    /// With metadata_csum: crc32c over the file system's seed, the inode number and its generation.
+    pub(super) checksum_seed: Option<u32>,
+    /// `s_hash_seed`.
+    pub(super) hash_seed: [u32; 4],
+    /// `s_def_hash_version`, for indexes made from now on.
+    pub(super) default_hash_version: u8,
+    /// `s_flags`: names are hashed as unsigned bytes.
+    pub(super) unsigned_hash: bool,
+    /// Feature filetype: entries record the type.
+    pub(super) has_file_type: bool,
+    /// Feature large_dir: indexes may have three levels.
+    pub(super) large_dir: bool,
+    /// Feature dir_index: directories may be indexed.
+    pub(super) dir_index: bool,
+    /// The inode's casefold flag: names are hashed without case.
+    pub(super) casefold: bool,
+}
+
+impl DirectoryContext {
+    /// Says where `error` happened.
+    pub(super) fn place(&self, block: LogicalBlock, error: Error) -> Error {
+        error.at(format!("directory inode {}, block {block}", self.number))
+    }
+
+    fn type_of(&self, entry: &Entry<'_>) -> Option<FileType> {
+        if self.has_file_type { dir_block::file_type_of(entry.file_type) } else { None }
+    }
+
+    fn type_code(&self, file_type: FileType) -> u8 {
+        if self.has_file_type { dir_block::file_type_code(file_type) } else { 0 }
+    }
+}
+
+/// A directory's blocks.
+pub(super) trait DirectoryBlocks {
+    /// What must be known of the directory.
+    fn context(&self) -> &DirectoryContext;
+
+    /// How many blocks the directory has (its size over the block size).
+    fn block_count(&self) -> u32;
+
+    /// One of them; an error for a hole.
+    fn block(&self, block: LogicalBlock) -> Result<MetadataBlock>;
+
+    /// A new block at the end, zeroed. The directory's size has grown when this returns.
+    fn append(&self) -> Result<(LogicalBlock, MetadataBlock)>;
+}
+
+/// A name that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The inode it leads to, as the directory says it.
+    pub(super) number: InodeNumber,
+    /// Its type, where the directory records it.
+    pub(super) file_type: Option<FileType>,
+}
+
+/// An entry in its block.
+pub(super) struct Located {
+    pub(super) block: MetadataBlock,
+    pub(super) logical: LogicalBlock,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+    pub(super) previous: Option<usize>,
+    pub(super) found: Found,
+}
+
+/// The inode called `name`, if there is one. `.` and `..` can be asked for.
+pub(super) fn find(blocks: &dyn DirectoryBlocks, is_indexed: bool, name: &[u8]) -> Result<Option<Found>> {
+    Ok(locate(blocks, is_indexed, name)?.map(|located| located.found))
+}
+
+/// Adds `name`. Turns the directory into an indexed one, setting `is_indexed`, when its first block overflows.
+/// EEXIST if the name is met on the way; ENOSPC if neither the directory nor its index can grow.
+pub(super) fn insert(
+    blocks: &dyn DirectoryBlocks,
+    is_indexed: &mut bool,
+    name: &[u8],
+    number: InodeNumber,
+    file_type: FileType,
+) -> Result<()> {
+    let context = blocks.context();
+    refuse_casefold(context)?;
+    check_new_name(name)?;
+    let entry = NewEntry { number: inode_u32(number)?, file_type: context.type_code(file_type), name };
+    if *is_indexed {
+        return htree::insert(blocks, &entry);
+    }
+    for logical in (0..blocks.block_count()).map(LogicalBlock) {
+        if insert_into_leaf(context, logical, &blocks.block(logical)?, &entry)? {
+            return Ok(());
+        }
+    }
+    if context.dir_index && blocks.block_count() == 1 {
+        htree::convert(blocks)?;
+        *is_indexed = true;
+        return htree::insert(blocks, &entry);
+    }
+    let (_, block) = blocks.append()?;
+    dir_block::pack(context, &mut block.write(), [entry]);
+    Ok(())
+}
+
+/// Takes `name` away and returns what it led to; ENOENT if it is not there.
+pub(super) fn remove(blocks: &dyn DirectoryBlocks, is_indexed: bool, name: &[u8]) -> Result<Found> {
+    let context = blocks.context();
+    refuse_casefold(context)?;
+    if is_dot_or_dot_dot(name) {
+        return Err(Errno::INVAL.into());
+    }
+    let at = locate(blocks, is_indexed, name)?.ok_or(Errno::NOENT)?;
+    let mut bytes = at.block.write();
+    dir_block::remove(&mut bytes, at.offset, at.len, at.previous);
+    seal(context, at.logical, &mut bytes);
+    Ok(at.found)
+}
+
+/// Makes `name`, `..` included, lead to another inode and returns what it led to; ENOENT if it is not there.
+pub(super) fn replace(
+    blocks: &dyn DirectoryBlocks,
+    is_indexed: bool,
+    name: &[u8],
+    number: InodeNumber,
+    file_type: FileType,
+) -> Result<Found> {
+    let context = blocks.context();
+    refuse_casefold(context)?;
+    let at = locate(blocks, is_indexed, name)?.ok_or(Errno::NOENT)?;
+    let number = inode_u32(number)?;
+    let mut bytes = at.block.write();
+    dir_block::redirect(&mut bytes, at.offset, number, context.type_code(file_type));
+    seal(context, at.logical, &mut bytes);
+    Ok(at.found)
+}
+
+/// Gives a directory without blocks its first one, with `.` and `..`.
+pub(super) fn initialise(blocks: &dyn DirectoryBlocks, own: InodeNumber, parent: InodeNumber) -> Result<()> {
+    let context = blocks.context();
+    refuse_casefold(context)?;
+    let file_type = context.type_code(FileType::Directory);
+    let dot = NewEntry { number: inode_u32(own)?, file_type, name: b"." };
+    let dot_dot = NewEntry { number: inode_u32(parent)?, file_type, name: b".." };
+    let (_, block) = blocks.append()?;
+    dir_block::pack(context, &mut block.write(), [dot, dot_dot]);
+    Ok(())
+}
+
+/// Whether `.` and `..` are all there is.
+pub(super) fn is_empty(blocks: &dyn DirectoryBlocks) -> Result<bool> {
+    let mut is_empty = true;
+    iterate(blocks, 0, &mut |entry| {
+        if is_dot_or_dot_dot(entry.name) {
+            return ControlFlow::Continue(());
+        }
+        is_empty = false;
+        ControlFlow::Break(())
+    })?;
+    Ok(is_empty)
+}
+
+/// The inode that `..` leads to.
+pub(super) fn parent(blocks: &dyn DirectoryBlocks) -> Result<InodeNumber> {
+    match locate(blocks, false, b"..")? {
+        Some(located) => Ok(located.found.number),
+        None => Err(blocks.context().place(LogicalBlock(0), Error::corrupt("no entry for .."))),
+    }
+}
+
+/// Calls `sink` for each entry from `cookie` on, `.` and `..` included, until it breaks.
+///
+/// A cookie is a byte position in the directory, 0 at the start. Entries move only when a leaf of the index is
+/// split or packed, so without insertions each is seen exactly once, removals notwithstanding.
+pub(super) fn iterate(
+    blocks: &dyn DirectoryBlocks,
+    cookie: u64,
+    sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    let context = blocks.context();
+    let block_size = context.block_size as u64;
+    let Ok(first) = u32::try_from(cookie / block_size) else { return Ok(()) };
+    // A copy, so that no page is locked while the sink runs.
+    let mut copy = Vec::with_capacity(context.block_size);
+    for logical in (first..blocks.block_count()).map(LogicalBlock) {
+        copy.clear();
+        copy.extend_from_slice(&blocks.block(logical)?.read());
+        let start = u64::from(logical.0) * block_size;
+        let flow = iterate_block(context, logical, &copy, start, cookie, sink);
+        if flow.map_err(|error| context.place(logical, error))?.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn iterate_block(
+    context: &DirectoryContext,
+    logical: LogicalBlock,
+    bytes: &[u8],
+    start: u64,
+    cookie: u64,
+    sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>> {
+    let Some(region) = checked_entries(context, logical, bytes)? else {
+        return Ok(ControlFlow::Continue(()));
+    };
+    for (order, entry) in Entries::new(region).enumerate() {
+        let entry = entry?;
+        if entry.is_unused() || start + (entry.offset as u64) < cookie {
+            continue;
+        }
+        entry.check_name()?;
+        if is_dot_or_dot_dot(entry.name) && !(logical.0 == 0 && order < 2) {
+            return Err(Error::corrupt(format!("entry at byte {}: . or .. out of place", entry.offset)));
+        }
+        let flow = sink(&DirectoryEntry {
+            name: entry.name,
+            number: InodeNumber(entry.number.into()),
+            file_type: context.type_of(&entry),
+            next_cookie: start + (entry.offset + entry.len) as u64,
+        });
+        if flow.is_break() {
+            return Ok(flow);
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// The part of a block that holds entries, after checking the checksum; `None` for a node of the index.
+fn checked_entries<'a>(
+    context: &DirectoryContext,
+    logical: LogicalBlock,
+    bytes: &'a [u8],
+) -> Result<Option<&'a [u8]>> {
+    match dir_block::kind(context, logical, bytes) {
+        BlockKind::Leaf => dir_block::checked_region(context, bytes).map(Some),
+        BlockKind::IndexRoot => {
+            htree::check_checksum(context, bytes, htree::ROOT_ENTRIES_AT).map(|()| Some(bytes))
+        }
+        BlockKind::IndexNode => htree::check_checksum(context, bytes, htree::NODE_ENTRIES_AT).map(|()| None),
+    }
+}
+
+fn seal(context: &DirectoryContext, logical: LogicalBlock, bytes: &mut [u8]) {
+    match dir_block::kind(context, logical, bytes) {
+        BlockKind::Leaf => dir_block::seal(context, bytes),
+        BlockKind::IndexRoot => htree::seal(context, bytes, htree::ROOT_ENTRIES_AT),
+        BlockKind::IndexNode => htree::seal(context, bytes, htree::NODE_ENTRIES_AT),
+    }
+}
+
+fn locate(blocks: &dyn DirectoryBlocks, is_indexed: bool, name: &[u8]) -> Result<Option<Located>> {
+    let block_count = blocks.block_count();
+    if is_dot_or_dot_dot(name) {
+        if block_count == 0 {
+            return Err(blocks.context().place(LogicalBlock(0), Error::corrupt("directory without a block")));
+        }
+        return locate_in_block(blocks, LogicalBlock(0), name);
+    }
+    // The index of a casefolded directory is ordered by another hash; its leaves can still be read one by one.
+    if is_indexed && !blocks.context().casefold {
+        return htree::locate(blocks, name);
+    }
+    for logical in (0..block_count).map(LogicalBlock) {
+        let located = locate_in_block(blocks, logical, name)?;
+        if located.is_some() {
+            return Ok(located);
+        }
+    }
+    Ok(None)
+}
+
+/// The entry called `name` in one block.
+pub(super) fn locate_in_block(
+    blocks: &dyn DirectoryBlocks,
+    logical: LogicalBlock,
+    name: &[u8],
+) -> Result<Option<Located>> {
+    let context = blocks.context();
+    let block = blocks.block(logical)?;
+    let bytes = block.read();
+    let slot = checked_entries(context, logical, &bytes)
+        .and_then(|region| region.map_or(Ok(None), |region| dir_block::find(region, name)))
+        .map_err(|error| context.place(logical, error))?;
+    let Some(slot) = slot else { return Ok(None) };
+    let found =
+        Found { number: InodeNumber(slot.entry.number.into()), file_type: context.type_of(&slot.entry) };
+    let (offset, len, previous) = (slot.entry.offset, slot.entry.len, slot.previous);
+    drop(bytes);
+    Ok(Some(Located { block, logical, offset, len, previous, found }))
+}
+
+/// Inserts `entry` into a leaf if it has room; whether it had. EEXIST if the name is there.
+fn insert_into_leaf(
+    context: &DirectoryContext,
+    logical: LogicalBlock,
+    block: &MetadataBlock,
+    entry: &NewEntry<'_>,
+) -> Result<bool> {
+    let room = find_room(context, logical, block, entry.name)?;
+    if matches!(room, Room::Full { .. }) {
+        return Ok(false);
+    }
+    let mut bytes = block.write();
+    let is_inserted = dir_block::insert(&mut bytes, room, entry);
+    dir_block::seal(context, &mut bytes);
+    Ok(is_inserted)
+}
+
+/// Where `name` could go in a leaf; EEXIST if it is there already.
+pub(super) fn find_room(
+    context: &DirectoryContext,
+    logical: LogicalBlock,
+    block: &MetadataBlock,
+    name: &[u8],
+) -> Result<Room> {
+    let bytes = block.read();
+    let room =
+        dir_block::checked_region(context, &bytes).and_then(|region| dir_block::find_room(region, name));
+    match room.map_err(|error| context.place(logical, error))? {
+        Room::Exists => Err(Errno::EXIST.into()),
+        room => Ok(room),
+    }
+}
+
+fn is_dot_or_dot_dot(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+fn refuse_casefold(context: &DirectoryContext) -> Result<()> {
+    if context.casefold {
+        let error = Error::unsupported("changing a casefolded directory");
+        return Err(error.at(format!("directory inode {}", context.number)));
+    }
+    Ok(())
+}
+
+fn check_new_name(name: &[u8]) -> Result<()> {
+    match name.len() {
+        0 => Err(Errno::INVAL.into()),
+        1..=dir_block::NAME_LEN_MAX => Ok(()),
+        _ => Err(Errno::NAMETOOLONG.into()),
+    }
+}
+
+fn inode_u32(number: InodeNumber) -> Result<u32> {
+    u32::try_from(number.0).map_err(|_| Errno::OVERFLOW.into())
+}
