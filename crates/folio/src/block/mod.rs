@@ -12,7 +12,14 @@
 //! Neighbours: file systems above use [`Device`] only; below lies the host. Knows `base`, nothing else.
 
 mod device;
+mod host_file;
+mod image;
+mod iov;
+mod lock;
 mod memory;
+mod raw;
 
 pub use device::{Allocation, Device};
+pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, open};
 pub use memory::MemoryDevice;
+pub use raw::RawDevice;

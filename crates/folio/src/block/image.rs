@@ -1,0 +1,121 @@
+//! Opens and makes image files, whatever their format.
+
+use super::host_file::HostFile;
+use super::{Device, RawDevice};
+use crate::base::{Errno, Error, Result};
+use std::fmt;
+use std::io::IoSliceMut;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A format of image files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// The disk's bytes as they are.
+    Raw,
+    /// QEMU's copy-on-write format, version 2 or 3.
+    Qcow2,
+}
+
+impl ImageFormat {
+    /// All formats, for lists and help texts.
+    pub const ALL: [Self; 2] = [Self::Raw, Self::Qcow2];
+
+    /// The name, as qemu-img spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+        }
+    }
+}
+
+impl fmt::Display for ImageFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for ImageFormat {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|format| format.name() == name)
+            .ok_or_else(|| Error::new(Errno::INVAL, format!("no image format {name:?}: raw or qcow2")))
+    }
+}
+
+/// Which files an image may name as its backing file. The name stands in the image, so it is as hostile as
+/// the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BackingPolicy {
+    /// None: an image with a backing file is refused with EPERM.
+    Refuse,
+    /// Files in the image's own folder or below it.
+    #[default]
+    Beside,
+    /// Any file.
+    Anywhere,
+}
+
+/// How an image is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenOptions {
+    /// Writes are refused with EROFS, and other readers are let in.
+    pub read_only: bool,
+    /// The format; found by its magic number if not given.
+    pub format: Option<ImageFormat>,
+    /// Which backing files are opened.
+    pub backing: BackingPolicy,
+}
+
+/// Opens the image at `path`.
+///
+/// Errors: EBUSY if another process uses it in a way that forbids this, EUCLEAN if its bytes contradict its
+/// format, EOPNOTSUPP if it asks for something that is not done here, EPERM for a backing file that `options`
+/// do not allow, else the host's.
+pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+    let path = path.as_ref();
+    let file = HostFile::open(path, options.read_only)?;
+    let format = match options.format {
+        Some(format) => format,
+        None => detect(&file)?,
+    };
+    match format {
+        ImageFormat::Raw => Ok(Arc::new(RawDevice::from_file(file)?)),
+        ImageFormat::Qcow2 => {
+            Err(Error::unsupported("qcow2 images are not read yet").at(file.name().to_owned()))
+        }
+    }
+}
+
+/// Makes a new image of `len_bytes` that reads as zeros, and opens it for writing; EEXIST if the file exists.
+pub fn create(path: impl AsRef<Path>, format: ImageFormat, len_bytes: u64) -> Result<Arc<dyn Device>> {
+    match format {
+        ImageFormat::Raw => Ok(Arc::new(RawDevice::create(path, len_bytes)?)),
+        ImageFormat::Qcow2 => Err(Error::unsupported("qcow2 images are not made yet")),
+    }
+}
+
+/// The format by the file's first bytes.
+pub(super) fn detect(file: &HostFile) -> Result<ImageFormat> {
+    let mut magic = [0; 4];
+    let count = file.read_some(&mut [IoSliceMut::new(&mut magic)], 0)?;
+    if count == 4 && magic == *b"QFI\xfb" { Ok(ImageFormat::Qcow2) } else { Ok(ImageFormat::Raw) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_go_by_their_names() {
+        for format in ImageFormat::ALL {
+            assert_eq!(format.name().parse::<ImageFormat>().unwrap(), format);
+        }
+        assert_eq!("vmdk".parse::<ImageFormat>().unwrap_err().errno(), Errno::INVAL);
+    }
+}

@@ -1,0 +1,111 @@
+//! Windows on lists of buffers, so that one vectored request can be cut into several.
+
+use crate::base::{Errno, Error, Result};
+use smallvec::SmallVec;
+use std::io::{IoSlice, IoSliceMut};
+
+/// The pieces of a window; most requests have few.
+pub(super) type Pieces<T> = SmallVec<[T; 8]>;
+
+/// Bytes in all of `bufs`.
+pub(super) fn len(bufs: &[IoSlice<'_>]) -> u64 {
+    bufs.iter().map(|buf| buf.len() as u64).sum()
+}
+
+/// Bytes in all of `bufs`.
+pub(super) fn len_mut(bufs: &[IoSliceMut<'_>]) -> u64 {
+    bufs.iter().map(|buf| buf.len() as u64).sum()
+}
+
+/// The `len` bytes that follow the first `skip`, or what there is of them.
+pub(super) fn window<'a>(bufs: &'a [IoSlice<'_>], skip: u64, len: u64) -> Pieces<IoSlice<'a>> {
+    let (mut skip, mut left) = (skip, len);
+    let mut pieces = Pieces::new();
+    for buf in bufs {
+        if left == 0 {
+            break;
+        }
+        let size = buf.len() as u64;
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let count = left.min(size - skip);
+        pieces.push(IoSlice::new(&buf[skip as usize..(skip + count) as usize]));
+        left -= count;
+        skip = 0;
+    }
+    pieces
+}
+
+/// The `len` bytes that follow the first `skip`, or what there is of them.
+pub(super) fn window_mut<'a>(bufs: &'a mut [IoSliceMut<'_>], skip: u64, len: u64) -> Pieces<IoSliceMut<'a>> {
+    let (mut skip, mut left) = (skip, len);
+    let mut pieces = Pieces::new();
+    for buf in bufs {
+        if left == 0 {
+            break;
+        }
+        let size = buf.len() as u64;
+        if skip >= size {
+            skip -= size;
+            continue;
+        }
+        let count = left.min(size - skip);
+        pieces.push(IoSliceMut::new(&mut buf[skip as usize..(skip + count) as usize]));
+        left -= count;
+        skip = 0;
+    }
+    pieces
+}
+
+/// Fills a window with zeros.
+pub(super) fn fill_zeros(bufs: &mut [IoSliceMut<'_>]) {
+    for buf in bufs {
+        buf.fill(0);
+    }
+}
+
+/// Copies `bytes` into a window of the same length.
+pub(super) fn copy_into(bufs: &mut [IoSliceMut<'_>], mut bytes: &[u8]) {
+    for buf in bufs {
+        let (now, rest) = bytes.split_at(buf.len().min(bytes.len()));
+        buf[..now.len()].copy_from_slice(now);
+        bytes = rest;
+    }
+}
+
+/// Refuses a range that leaves a device of `device_bytes`, with EIO as the kernel's block layer does.
+pub(super) fn check_range(device_bytes: u64, offset: u64, len_bytes: u64) -> Result<()> {
+    match offset.checked_add(len_bytes) {
+        Some(end) if end <= device_bytes => Ok(()),
+        _ => Err(Error::new(
+            Errno::IO,
+            format!("bytes {offset}+{len_bytes} lie beyond the end of the device at {device_bytes}"),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_cut_across_buffers() {
+        let bufs = [IoSlice::new(b"abc"), IoSlice::new(b""), IoSlice::new(b"defg"), IoSlice::new(b"h")];
+        let text =
+            |skip, len| window(&bufs, skip, len).iter().flat_map(|piece| piece.to_vec()).collect::<Vec<u8>>();
+        assert_eq!(text(0, 8), b"abcdefgh");
+        assert_eq!(text(2, 3), b"cde");
+        assert_eq!(text(3, 5), b"defgh");
+        assert_eq!(text(7, 9), b"h");
+        assert_eq!(text(8, 1), b"");
+    }
+
+    #[test]
+    fn ranges_beyond_the_end_or_overflowing_are_refused() {
+        assert!(check_range(10, 3, 7).is_ok());
+        assert_eq!(check_range(10, 3, 8).unwrap_err().errno(), Errno::IO);
+        assert_eq!(check_range(10, u64::MAX, 2).unwrap_err().errno(), Errno::IO);
+    }
+}
