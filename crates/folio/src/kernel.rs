@@ -8,6 +8,8 @@ use crate::vfs::MountOptions;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use crate::fs::ext4::mkfs::{FormatOptions, FormatReport, format as format_ext4};
+
 /// Limits and sources of a [`Kernel`].
 #[derive(Debug, Clone)]
 pub struct KernelOptions {

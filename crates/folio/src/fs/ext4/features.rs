@@ -153,6 +153,26 @@ pub struct Features {
 }
 
 impl Features {
+    /// What a new file system gets, as from mke2fs 1.47.
+    pub const DEFAULT: Self = Self {
+        compat: Compat::HAS_JOURNAL
+            .union(Compat::EXT_ATTR)
+            .union(Compat::RESIZE_INODE)
+            .union(Compat::DIR_INDEX)
+            .union(Compat::ORPHAN_FILE),
+        incompat: Incompat::FILETYPE
+            .union(Incompat::EXTENT)
+            .union(Incompat::BIT64)
+            .union(Incompat::FLEX_BG)
+            .union(Incompat::METADATA_CSUM_SEED),
+        ro_compat: RoCompat::SPARSE_SUPER
+            .union(RoCompat::LARGE_FILE)
+            .union(RoCompat::HUGE_FILE)
+            .union(RoCompat::DIR_NLINK)
+            .union(RoCompat::EXTRA_ISIZE)
+            .union(RoCompat::METADATA_CSUM),
+    };
+
     /// Refuses, by name, what Folio cannot read.
     pub fn check_readable(&self) -> Result<()> {
         let unknown = self.incompat.difference(Incompat::READABLE);

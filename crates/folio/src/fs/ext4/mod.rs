@@ -27,3 +27,4 @@ mod features;
 mod hash;
 mod htree;
 mod metadata;
+pub mod mkfs;
