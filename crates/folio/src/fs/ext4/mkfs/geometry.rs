@@ -133,17 +133,18 @@ impl Geometry {
     fn fit_groups(&mut self, inode_count: u32) -> Result<()> {
         self.divide(inode_count)?;
         let last = self.group_count - 1;
-        let overhead = 2 + u64::from(self.inode_table_block_count()) + self.superblock_run(last);
-        let last_len = self.group_end(last) - self.group_start(last);
-        if overhead > u64::from(self.blocks_per_group) {
-            return Err(Error::new(
-                Errno::INVAL,
-                format!(
-                    "{} blocks of group metadata do not fit a group of {}; use larger blocks or fewer inodes",
-                    overhead, self.blocks_per_group
-                ),
-            ));
+        let bare = 2 + u64::from(self.inode_table_block_count());
+        // The first group always has a copy, and no group is longer.
+        let most = bare + self.superblock_run(0);
+        if most > u64::from(self.blocks_per_group) {
+            let what = format!(
+                "{most} blocks of metadata do not fit a group of {}: use larger blocks or fewer inodes",
+                self.blocks_per_group
+            );
+            return Err(Error::new(Errno::INVAL, what));
         }
+        let overhead = bare + self.superblock_run(last);
+        let last_len = self.group_end(last) - self.group_start(last);
         if last_len == u64::from(self.blocks_per_group) {
             return Ok(());
         }
@@ -278,7 +279,7 @@ mod tests {
         let error = |len: u64, options: FormatOptions| Geometry::new(len, &options).unwrap_err().to_string();
         let default = FormatOptions::default;
         assert!(error(0, default()).contains("too small"));
-        assert!(error(16 << 10, default()).contains("too small"));
+        assert!(error(8 << 10, default()).contains("too small"));
         assert!(error(8 << 20, FormatOptions { block_size: Some(512), ..default() }).contains("block size"));
         assert!(error(8 << 20, FormatOptions { inode_count: Some(1 << 20), ..default() }).contains("inodes"));
         assert!(error(8 << 20, FormatOptions { inode_ratio: Some(1), ..default() }).contains("per inode"));
