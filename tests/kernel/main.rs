@@ -49,12 +49,12 @@ fn the_kernel_agrees_with_itself() {
 #[test]
 fn the_machine_has_a_real_tree() {
     let scratch = TempDir::new().unwrap();
-    if let Err(reason) = trees::real(scratch.path()) {
+    if let Err(reason) = support::real_tree::copy_to(scratch.path(), trees::REAL) {
         support::require::report_skip(&reason);
         return;
     }
     let real = Manifest::of(scratch.path(), Scope::default());
     let (symlinks, links) = (real.count("symlink"), real.count(" links "));
     println!("{} files, {symlinks} symbolic links, {links} with hard links", real.files);
-    assert!(real.files >= trees::REAL_FILES_MIN && symlinks > 0 && links > 0);
+    assert!(real.files >= trees::REAL.files_min && symlinks > 0 && links > 0);
 }

@@ -1,5 +1,6 @@
 //! Trees to copy: one that the machine has, and one made by hand that holds every attribute.
 
+use crate::support::real_tree::Limits;
 use crate::support::require::find;
 use crate::support::tools::{command, run, succeed};
 use rustix::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
@@ -7,96 +8,11 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 
-/// Fewest files that make a tree a real one.
-pub(crate) const REAL_FILES_MIN: usize = 10_000;
-const REAL_FILES_MAX: usize = 25_000;
-const REAL_BYTES_MAX: u64 = 400 << 20;
-
-/// Copies parts of the machine's own files to `target`, hard links and all, until there are enough.
-/// The error says what the machine has.
-pub(crate) fn real(target: &Path) -> Result<(), String> {
-    let mut copy = Copy { files: 0, bytes: 0 };
-    for (index, source) in sources().iter().enumerate() {
-        let inside = target.join(format!("{index}"));
-        fs::create_dir(&inside).map_err(|error| error.to_string())?;
-        copy.folder(source, &inside).map_err(|error| format!("{}: {error}", source.display()))?;
-    }
-    if copy.files < REAL_FILES_MIN {
-        let list: Vec<_> = sources().iter().map(|path| path.display().to_string()).collect();
-        return Err(format!("needs {REAL_FILES_MIN} files, {} hold {}", list.join(" "), copy.files));
-    }
-    // The machine's own trees seldom have hard links.
-    let mut count = 0;
-    link_some(target, target, &mut count).map_err(|error| error.to_string())
-}
-
-fn sources() -> Vec<PathBuf> {
-    let sysroot = command("rustc").args(["--print", "sysroot"]).output().ok();
-    let sysroot = sysroot.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
-    let toolchain = sysroot.into_iter().flat_map(|root| [root.join("lib"), root.join("share")]);
-    let system = ["/usr/include", "/usr/share"].map(PathBuf::from);
-    system.into_iter().chain(toolchain).filter(|path| path.is_dir()).collect()
-}
-
-struct Copy {
-    files: usize,
-    bytes: u64,
-}
-
-impl Copy {
-    fn folder(&mut self, from: &Path, to: &Path) -> std::io::Result<()> {
-        let mut entries: Vec<_> = fs::read_dir(from)?.collect::<Result<_, _>>()?;
-        entries.sort_by_key(fs::DirEntry::file_name);
-        for entry in entries {
-            let kind = entry.file_type()?;
-            let target = to.join(entry.file_name());
-            if kind.is_dir() {
-                fs::create_dir(&target)?;
-                self.folder(&entry.path(), &target)?;
-                continue;
-            }
-            let len = entry.metadata()?.len();
-            let is_full = self.files >= REAL_FILES_MAX || self.bytes + len > REAL_BYTES_MAX;
-            if is_full || kind.is_socket() || kind.is_fifo() {
-                continue;
-            }
-            if kind.is_symlink() {
-                symlink(fs::read_link(entry.path())?, &target)?;
-            } else if kind.is_file() {
-                // No single file may take the place of thousands.
-                if len > REAL_BYTES_MAX / 8 {
-                    continue;
-                }
-                fs::copy(entry.path(), &target)?;
-                self.bytes += len;
-            }
-            self.files += 1;
-        }
-        Ok(())
-    }
-}
-
-/// Gives every 500th file a second name in the tree's root.
-fn link_some(root: &Path, folder: &Path, count: &mut usize) -> std::io::Result<()> {
-    let mut paths: Vec<_> =
-        fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
-    paths.sort();
-    for path in paths {
-        let metadata = fs::symlink_metadata(&path)?;
-        if metadata.is_dir() {
-            link_some(root, &path, count)?;
-        } else if metadata.is_file() {
-            *count += 1;
-            if *count % 500 == 0 {
-                fs::hard_link(&path, root.join(format!("link-{count}")))?;
-            }
-        }
-    }
-    Ok(())
-}
+/// What makes a tree a real one, and what a test can afford.
+pub(crate) const REAL: Limits = Limits { files_min: 10_000, files_max: 25_000, bytes_max: 400 << 20 };
 
 /// Every kind of file and attribute that ext4 keeps. Large xattrs fit a block of 1 KiB if `small_blocks`.
 pub(crate) fn attributes(target: &Path, small_blocks: bool) {

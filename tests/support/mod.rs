@@ -5,12 +5,14 @@
 //!        requires!(...)     skip with a reason                    require.rs
 //!        Mounted            a raw image in the kernel's mount     mounted.rs
 //!        fsck, qemu_check   the judges                            tools.rs
+//!        real_tree          a large tree of the machine's own files    real_tree.rs
 //!        Manifest           all that a tree is, to be compared    manifest.rs
 //! ```
 #![allow(dead_code, unused_imports, unused_macros, unreachable_pub)]
 
 pub mod manifest;
 pub mod mounted;
+pub mod real_tree;
 #[macro_use]
 pub mod require;
 pub mod tools;

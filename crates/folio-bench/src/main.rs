@@ -1,2 +1,86 @@
-//! Placeholder.
-fn main() {}
+//! Folio's measurements, side by side with its rivals: `cargo run --release -p folio-bench -- image`.
+//!
+//! ```text
+//!   main        what is asked: image, one-dir, file
+//!   tree        the tree to copy
+//!   contender   how each rival builds an image, or extracts one
+//!   bench       interleaved rounds, checks            measure: one command, its time and memory
+//!   report      table or JSON, machine facts, what the numbers do not mean
+//! ```
+
+mod bench;
+mod contender;
+mod measure;
+#[path = "../../../tests/support/real_tree.rs"]
+mod real_tree;
+mod report;
+mod tree;
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(about = "Folio's measurements, side by side with its rivals")]
+struct Arguments {
+    #[command(subcommand)]
+    scenario: Scenario,
+}
+
+#[derive(Subcommand)]
+enum Scenario {
+    /// A tree into an image and out again.
+    Image {
+        /// The tree; without it, some 22,000 of the machine's own files.
+        #[arg(long)]
+        tree: Option<PathBuf>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// 20,000 files of 100 bytes in one folder.
+    OneDir {
+        #[command(flatten)]
+        common: Common,
+    },
+    /// One file of 500 MB; its extents are counted.
+    File {
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+/// What all scenarios take.
+#[derive(Args)]
+struct Common {
+    /// Rounds; each runs every contender once.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..1000))]
+    repeats: u32,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Where images and extracted trees lie; should be in memory.
+    #[arg(long, default_value = "/dev/shm")]
+    dir: PathBuf,
+    /// Size of the images in MiB; without it, twice the tree and at least 2 GiB.
+    #[arg(long)]
+    size_mib: Option<u64>,
+    /// The folio command to measure; without it, this workspace's is built.
+    #[arg(long)]
+    folio: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().scenario {
+        Scenario::Image { tree: Some(tree), common } => bench::run("image", &tree::Source::At(tree), &common),
+        Scenario::Image { tree: None, common } => bench::run("image", &tree::Source::Machine, &common),
+        Scenario::OneDir { common } => bench::run("one-dir", &tree::Source::OneFolder, &common),
+        Scenario::File { common } => bench::run("file", &tree::Source::OneFile, &common),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("folio-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! One command: how long it took, how much processor time and how much memory.
+
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// What one run of a contender cost. Of several commands, times add up and memory is the largest.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(crate) struct Cost {
+    /// Wall-clock seconds.
+    pub(crate) seconds: f64,
+    /// User and system seconds of the processes; the kernel's own threads are not in it.
+    pub(crate) cpu_seconds: f64,
+    /// Largest resident set of a process, in KiB (getrusage(2), `ru_maxrss`). Linux begins a child's at its
+    /// parent's, so nothing below this program's own few MiB can be seen.
+    pub(crate) resident_kib: u64,
+}
+
+impl Cost {
+    fn add(&mut self, other: Self) {
+        self.seconds += other.seconds;
+        self.cpu_seconds += other.cpu_seconds;
+        self.resident_kib = self.resident_kib.max(other.resident_kib);
+    }
+}
+
+/// Runs commands one after the other and adds up what they cost.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    pub(crate) cost: Cost,
+}
+
+impl Meter {
+    /// Runs `program`; its standard output is returned, a failure carries its standard error.
+    pub(crate) fn run<A: AsRef<OsStr>>(
+        &mut self,
+        program: &OsStr,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<String, String> {
+        let name = program.to_string_lossy().into_owned();
+        let told = |error: std::io::Error| format!("{name}: {error}");
+        // Files, not pipes: nobody has to read them while the command runs.
+        let (mut out, mut err) = (tempfile::tempfile().map_err(told)?, tempfile::tempfile().map_err(told)?);
+        let mut command = Command::new(program);
+        command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null());
+        command.stdout(out.try_clone().map_err(told)?).stderr(err.try_clone().map_err(told)?);
+        let start = Instant::now();
+        let child = command.spawn().map_err(told)?;
+        let (status, mut cost) = wait(child.id()).map_err(told)?;
+        cost.seconds = start.elapsed().as_secs_f64();
+        self.cost.add(cost);
+        if status != 0 {
+            return Err(format!("{name}: wait status {status:#x}: {}", text(&mut err).map_err(told)?.trim()));
+        }
+        text(&mut out).map_err(told)
+    }
+}
+
+fn text(file: &mut File) -> std::io::Result<String> {
+    file.rewind()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Waits for a child of ours; its wait status, and its cost without the wall-clock time.
+fn wait(pid: u32) -> std::io::Result<(i32, Cost)> {
+    let mut status = 0;
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    let pid = libc::pid_t::try_from(pid).map_err(std::io::Error::other)?;
+    loop {
+        // SAFETY: both pointers are to live values of the types that wait4 writes.
+        let got = unsafe { libc::wait4(pid, &raw mut status, 0, usage.as_mut_ptr()) };
+        if got == pid {
+            break;
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    // SAFETY: all of rusage is integers, zeroed before the call.
+    let usage = unsafe { usage.assume_init() };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    let cost = Cost {
+        seconds: 0.0,
+        cpu_seconds: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+        resident_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0),
+    };
+    Ok((status, cost))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_and_failures_are_seen() {
+        let mut meter = Meter::default();
+        let said =
+            meter.run(OsStr::new("sh"), ["-c", "echo out; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"]);
+        assert_eq!(said.as_deref(), Ok("out\n"));
+        assert!(meter.cost.resident_kib > 100 && meter.cost.cpu_seconds > 0.0 && meter.cost.seconds > 0.0);
+        let error = meter.run(OsStr::new("sh"), ["-c", "echo why >&2; exit 3"]).unwrap_err();
+        assert!(error.contains("0x300") && error.contains("why"), "{error}");
+        assert!(meter.run(OsStr::new("/no/such/program"), [""; 0]).is_err());
+    }
+}
