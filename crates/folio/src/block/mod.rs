@@ -17,9 +17,13 @@ mod image;
 mod iov;
 mod lock;
 mod memory;
+mod overlay;
+mod partition;
 mod raw;
 
 pub use device::{Allocation, Device};
 pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, open};
 pub use memory::MemoryDevice;
+pub use overlay::OverlayDevice;
+pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
 pub use raw::RawDevice;
