@@ -1,10 +1,12 @@
 //! The composition root: the only file that names concrete file systems and devices.
 
-use crate::base::{Clock, Result};
+use crate::base::{Clock, Error, Result, Timespec};
 use crate::block::Device;
-use crate::cache::Counters;
+use crate::cache::{CacheOptions, Counters, PageCache};
+use crate::fs::ramfs::Ramfs;
 use crate::syscall::{Credentials, Process};
-use crate::vfs::MountOptions;
+use crate::vfs::{Context, FileSystem, LastLink, Location, MountOptions, Vfs};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,13 +30,27 @@ impl Default for KernelOptions {
 }
 
 /// Mounts and caches: what all processes share. Starts with an empty ramfs as `/`.
-pub struct Kernel {}
+///
+/// When the last reference goes, every file system is synced and unmounted; errors are then lost, so a program
+/// that cares calls [`Kernel::unmount`] first.
+pub struct Kernel {
+    vfs: Vfs,
+    cache: Arc<PageCache>,
+    clock: Clock,
+}
 
-#[allow(unused_variables)]
 impl Kernel {
     /// A kernel with an empty ramfs as its root.
     pub fn new(options: KernelOptions) -> Arc<Self> {
-        todo!()
+        let cache = PageCache::new(CacheOptions {
+            budget_bytes: options.cache_bytes,
+            dirty_background_bytes: options.cache_bytes / 8,
+            dirty_bytes: options.cache_bytes / 2,
+            background_writeback: options.background_writeback,
+        });
+        let mount_options = MountOptions { clock: options.clock, ..MountOptions::default() };
+        let root = Ramfs::mount(&cache, &mount_options);
+        Arc::new(Self { vfs: Vfs::new(root, mount_options), cache, clock: options.clock })
     }
 
     /// A new program, whose root and working directory are `/`.
@@ -49,21 +65,55 @@ impl Kernel {
         target: impl AsRef<Path>,
         options: &MountOptions,
     ) -> Result<()> {
-        todo!()
+        drop(device);
+        let _ = options;
+        Err(Error::unsupported("ext4 cannot be mounted yet").at(target.as_ref().display().to_string()))
     }
 
     /// Mounts a new, empty ramfs over the directory `target`.
     pub fn mount_ramfs(self: &Arc<Self>, target: impl AsRef<Path>, options: &MountOptions) -> Result<()> {
-        todo!()
+        self.mount(Ramfs::mount(&self.cache, options), target.as_ref(), options)
     }
 
     /// Syncs and detaches what is mounted at `target`; EBUSY while files below it are open.
     pub fn unmount(&self, target: impl AsRef<Path>) -> Result<()> {
-        todo!()
+        let target = target.as_ref();
+        self.find(target).and_then(|found| self.vfs.unmount(found)).map_err(|error| place(error, target))
     }
 
     /// What the page cache has done so far.
     pub fn counters(&self) -> Counters {
-        todo!()
+        self.cache.counters()
     }
+
+    /// Mounts `file_system` over the directory `target`.
+    fn mount(&self, file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOptions) -> Result<()> {
+        let mounted = self.find(target).and_then(|found| self.vfs.mount(file_system, found, options.clone()));
+        mounted.map_err(|error| place(error, target))
+    }
+
+    fn find(&self, path: &Path) -> Result<Location> {
+        let credentials = Credentials::root();
+        let context = Context { vfs: &self.vfs, credentials: &credentials, umask: 0 };
+        context.resolve(&self.vfs.root(), path.as_os_str().as_bytes(), LastLink::Follow)
+    }
+
+    pub(crate) fn vfs(&self) -> &Vfs {
+        &self.vfs
+    }
+
+    pub(crate) fn now(&self) -> Timespec {
+        self.clock.now()
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // No process is left, so nothing is in use and nobody to tell an error to.
+        let _: Result<()> = self.vfs.unmount_all();
+    }
+}
+
+fn place(error: Error, path: &Path) -> Error {
+    error.at(path.display().to_string())
 }

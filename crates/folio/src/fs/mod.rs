@@ -9,3 +9,4 @@
 //! ```
 
 pub mod ext4;
+pub mod ramfs;

@@ -1,5 +1,28 @@
 //! What a program asks: system calls as functions.
+//!
+//! ```text
+//!   Process   process.rs      file descriptors, working directory, credentials, umask
+//!     |-- files.rs            open, read, write, seek, list, sync
+//!     |-- names.rs            mkdir, mknod, link, unlink, rename, readlink
+//!     |-- attributes.rs       stat, chmod, chown, utimes, truncate, statfs
+//!     `-- xattrs.rs           extended attributes
+//!     v
+//!    vfs/
+//! ```
+//!
+//! Neighbours: programs and faces above, `vfs` below. Here a path or a descriptor becomes a location or an open
+//! file, and a failure gets the path it is about; what a call means is the VFS's.
+//!
+//! Locks: the descriptor table and the working directory have one each, held only to copy a reference.
 
+mod attributes;
+mod files;
+mod flags;
+mod names;
 mod process;
+mod xattrs;
 
-pub use process::{AT_FDCWD, AtFlags, Credentials, Dirent, Fd, OpenFlags, Process, Whence};
+pub use crate::vfs::{Credentials, OpenFlags};
+pub use files::Dirent;
+pub use flags::{AtFlags, Whence};
+pub use process::{AT_FDCWD, Fd, Process};

@@ -1,12 +1,14 @@
-//! The calls of one program: file descriptors, working directory, credentials, umask.
+//! The state of one program: file descriptors, working directory, credentials, umask.
 
-use crate::base::{Result, Timespec};
-use crate::vfs::{
-    Attributes, FallocateMode, FileSystemStatistics, FileType, RenameFlags, SetTime, XattrFlags,
-};
-use bitflags::bitflags;
+use super::{AtFlags, Credentials};
+use crate::base::{Errno, Error, Result, Timespec};
+use crate::kernel::Kernel;
+use crate::vfs::{Context, LastLink, Location, OpenFile};
+use parking_lot::RwLock;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// A file descriptor of one [`Process`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,356 +17,186 @@ pub struct Fd(pub u32);
 /// `AT_FDCWD`: relative paths start at the working directory.
 pub const AT_FDCWD: Fd = Fd(u32::MAX);
 
-bitflags! {
-    /// open(2) flags, with Linux's values on x86-64. Access mode: none of WRONLY, RDWR is read only.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    pub struct OpenFlags: u32 {
-        /// Write only.
-        const WRONLY = 0o1;
-        /// Read and write.
-        const RDWR = 0o2;
-        /// Create the file if it is not there.
-        const CREAT = 0o100;
-        /// With CREAT: fail if it is there.
-        const EXCL = 0o200;
-        /// Empty the file.
-        const TRUNC = 0o1000;
-        /// Every write goes to the end.
-        const APPEND = 0o2000;
-        /// Writes are durable when they return, as after fdatasync.
-        const DSYNC = 0o10000;
-        /// Fail unless it is a directory.
-        const DIRECTORY = 0o200000;
-        /// Fail with ELOOP if the last component is a symbolic link.
-        const NOFOLLOW = 0o400000;
-        /// Leave the access time alone.
-        const NOATIME = 0o1000000;
-        /// Writes are durable when they return, as after fsync.
-        const SYNC = 0o4010000;
-        /// A handle for `*at` calls only; no reading, no writing.
-        const PATH = 0o10000000;
-        /// An unnamed file in the directory named.
-        const TMPFILE = 0o20200000;
-    }
-
-    /// `AT_*` flags of fstatat, unlinkat, linkat, fchownat, utimensat.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    pub struct AtFlags: u32 {
-        /// Do not follow a symbolic link in the last place.
-        const SYMLINK_NOFOLLOW = 0x100;
-        /// unlinkat: remove a directory.
-        const REMOVEDIR = 0x200;
-        /// linkat: follow a symbolic link in the last place.
-        const SYMLINK_FOLLOW = 0x400;
-        /// Act on the descriptor itself when the path is empty.
-        const EMPTY_PATH = 0x1000;
-    }
-}
-
-/// Where lseek(2) counts from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whence {
-    /// The start (`SEEK_SET`).
-    Set,
-    /// The current offset (`SEEK_CUR`).
-    Current,
-    /// The end (`SEEK_END`).
-    End,
-    /// The next data (`SEEK_DATA`).
-    Data,
-    /// The next hole (`SEEK_HOLE`).
-    Hole,
-}
-
-/// Who acts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Credentials {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Supplementary groups.
-    pub groups: Vec<u32>,
-}
-
-impl Credentials {
-    /// The superuser, whom no permission bit stops.
-    pub fn root() -> Self {
-        Self { uid: 0, gid: 0, groups: Vec::new() }
-    }
-}
-
-/// One name as getdents64(2) tells it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dirent {
-    /// The name.
-    pub name: Vec<u8>,
-    /// Inode number.
-    pub number: u64,
-    /// Type, where the directory records it.
-    pub file_type: Option<FileType>,
-}
+/// Descriptors that one process may have open (`RLIMIT_NOFILE`).
+const DESCRIPTORS_MAX: usize = 1 << 20;
 
 /// A program's view of a [`crate::Kernel`]: what the kernel keeps per process. Calls from any thread.
 ///
 /// Every call has the name, meaning and errno of the Linux system call (man section 2). `dir` arguments are a
 /// directory's descriptor or [`AT_FDCWD`].
 pub struct Process {
-    kernel: Arc<crate::kernel::Kernel>,
+    descriptors: RwLock<Descriptors>,
+    working_directory: RwLock<Location>,
+    credentials: Credentials,
+    umask: AtomicU16,
+    // Last, so that files are closed before the kernel may unmount.
+    kernel: Arc<Kernel>,
 }
 
-#[allow(unused_variables, missing_docs)]
+#[derive(Default)]
+struct Descriptors {
+    files: Vec<Option<Arc<OpenFile>>>,
+    /// No descriptor below this is free.
+    first_free: usize,
+}
+
 impl Process {
-    pub(crate) fn new(kernel: Arc<crate::kernel::Kernel>, credentials: Credentials) -> Self {
-        Self { kernel }
+    pub(crate) fn new(kernel: Arc<Kernel>, credentials: Credentials) -> Self {
+        Self {
+            descriptors: RwLock::default(),
+            working_directory: RwLock::new(kernel.vfs().root()),
+            credentials,
+            umask: AtomicU16::new(0o022),
+            kernel,
+        }
     }
-    pub fn open(&self, path: impl AsRef<Path>, flags: OpenFlags, mode: u16) -> Result<Fd> {
-        todo!()
-    }
-    pub fn openat(&self, dir: Fd, path: impl AsRef<Path>, flags: OpenFlags, mode: u16) -> Result<Fd> {
-        todo!()
-    }
+
+    /// close(2).
     pub fn close(&self, fd: Fd) -> Result<()> {
-        todo!()
+        let mut descriptors = self.descriptors.write();
+        let at = fd.0 as usize;
+        let file = descriptors.files.get_mut(at).and_then(Option::take).ok_or(Errno::BADF)?;
+        descriptors.first_free = descriptors.first_free.min(at);
+        drop(descriptors);
+        // The last reference to an inode may have work to do: outside the lock.
+        drop(file);
+        Ok(())
     }
+
+    /// dup(2).
     pub fn dup(&self, fd: Fd) -> Result<Fd> {
-        todo!()
+        let file = self.file(fd)?;
+        self.install(file)
     }
-    pub fn read(&self, fd: Fd, buf: &mut [u8]) -> Result<usize> {
-        todo!()
-    }
-    pub fn pread(&self, fd: Fd, buf: &mut [u8], offset: u64) -> Result<usize> {
-        todo!()
-    }
-    pub fn write(&self, fd: Fd, bytes: &[u8]) -> Result<usize> {
-        todo!()
-    }
-    pub fn pwrite(&self, fd: Fd, bytes: &[u8], offset: u64) -> Result<usize> {
-        todo!()
-    }
-    pub fn lseek(&self, fd: Fd, offset: i64, whence: Whence) -> Result<u64> {
-        todo!()
-    }
-    pub fn stat(&self, path: impl AsRef<Path>) -> Result<Attributes> {
-        todo!()
-    }
-    pub fn lstat(&self, path: impl AsRef<Path>) -> Result<Attributes> {
-        todo!()
-    }
-    pub fn fstat(&self, fd: Fd) -> Result<Attributes> {
-        todo!()
-    }
-    pub fn fstatat(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<Attributes> {
-        todo!()
-    }
-    /// The next entries of an open directory (`.` and `..` included), about `count` of them; empty at the end.
-    pub fn getdents(&self, fd: Fd, count: usize) -> Result<Vec<Dirent>> {
-        todo!()
-    }
-    pub fn mkdir(&self, path: impl AsRef<Path>, mode: u16) -> Result<()> {
-        todo!()
-    }
-    pub fn mkdirat(&self, dir: Fd, path: impl AsRef<Path>, mode: u16) -> Result<()> {
-        todo!()
-    }
-    /// `device` is major and minor, for device nodes.
-    pub fn mknodat(
-        &self,
-        dir: Fd,
-        path: impl AsRef<Path>,
-        file_type: FileType,
-        mode: u16,
-        device: (u32, u32),
-    ) -> Result<()> {
-        todo!()
-    }
-    pub fn unlink(&self, path: impl AsRef<Path>) -> Result<()> {
-        todo!()
-    }
-    pub fn rmdir(&self, path: impl AsRef<Path>) -> Result<()> {
-        todo!()
-    }
-    pub fn unlinkat(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<()> {
-        todo!()
-    }
-    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
-        todo!()
-    }
-    pub fn renameat2(
-        &self,
-        from_dir: Fd,
-        from: impl AsRef<Path>,
-        to_dir: Fd,
-        to: impl AsRef<Path>,
-        flags: RenameFlags,
-    ) -> Result<()> {
-        todo!()
-    }
-    pub fn link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
-        todo!()
-    }
-    pub fn linkat(
-        &self,
-        from_dir: Fd,
-        from: impl AsRef<Path>,
-        to_dir: Fd,
-        to: impl AsRef<Path>,
-        flags: AtFlags,
-    ) -> Result<()> {
-        todo!()
-    }
-    pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
-        todo!()
-    }
-    pub fn symlinkat(&self, target: impl AsRef<Path>, dir: Fd, path: impl AsRef<Path>) -> Result<()> {
-        todo!()
-    }
-    pub fn readlink(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        todo!()
-    }
-    pub fn readlinkat(&self, dir: Fd, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        todo!()
-    }
-    pub fn truncate(&self, path: impl AsRef<Path>, size_bytes: u64) -> Result<()> {
-        todo!()
-    }
-    pub fn ftruncate(&self, fd: Fd, size_bytes: u64) -> Result<()> {
-        todo!()
-    }
-    pub fn fallocate(&self, fd: Fd, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
-        todo!()
-    }
-    pub fn chmod(&self, path: impl AsRef<Path>, mode: u16) -> Result<()> {
-        todo!()
-    }
-    pub fn fchmod(&self, fd: Fd, mode: u16) -> Result<()> {
-        todo!()
-    }
-    pub fn fchmodat(&self, dir: Fd, path: impl AsRef<Path>, mode: u16) -> Result<()> {
-        todo!()
-    }
-    /// `None` leaves owner or group as it is.
-    pub fn chown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        todo!()
-    }
-    pub fn fchown(&self, fd: Fd, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        todo!()
-    }
-    pub fn fchownat(
-        &self,
-        dir: Fd,
-        path: impl AsRef<Path>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        flags: AtFlags,
-    ) -> Result<()> {
-        todo!()
-    }
-    /// `None` leaves a time as it is (`UTIME_OMIT`).
-    pub fn utimensat(
-        &self,
-        dir: Fd,
-        path: impl AsRef<Path>,
-        accessed: Option<SetTime>,
-        modified: Option<SetTime>,
-        flags: AtFlags,
-    ) -> Result<()> {
-        todo!()
-    }
-    pub fn futimens(&self, fd: Fd, accessed: Option<SetTime>, modified: Option<SetTime>) -> Result<()> {
-        todo!()
-    }
-    pub fn fsync(&self, fd: Fd) -> Result<()> {
-        todo!()
-    }
-    pub fn fdatasync(&self, fd: Fd) -> Result<()> {
-        todo!()
-    }
-    pub fn sync(&self) -> Result<()> {
-        todo!()
-    }
-    pub fn syncfs(&self, fd: Fd) -> Result<()> {
-        todo!()
-    }
-    pub fn statfs(&self, path: impl AsRef<Path>) -> Result<FileSystemStatistics> {
-        todo!()
-    }
-    pub fn sendfile(&self, out: Fd, input: Fd, offset: Option<&mut u64>, count: usize) -> Result<usize> {
-        todo!()
-    }
-    pub fn copy_file_range(
-        &self,
-        input: Fd,
-        input_offset: Option<&mut u64>,
-        out: Fd,
-        out_offset: Option<&mut u64>,
-        count: usize,
-    ) -> Result<usize> {
-        todo!()
-    }
-    pub fn getxattr(&self, path: impl AsRef<Path>, name: &[u8]) -> Result<Vec<u8>> {
-        todo!()
-    }
-    pub fn lgetxattr(&self, path: impl AsRef<Path>, name: &[u8]) -> Result<Vec<u8>> {
-        todo!()
-    }
-    pub fn fgetxattr(&self, fd: Fd, name: &[u8]) -> Result<Vec<u8>> {
-        todo!()
-    }
-    pub fn setxattr(
-        &self,
-        path: impl AsRef<Path>,
-        name: &[u8],
-        value: &[u8],
-        flags: XattrFlags,
-    ) -> Result<()> {
-        todo!()
-    }
-    pub fn lsetxattr(
-        &self,
-        path: impl AsRef<Path>,
-        name: &[u8],
-        value: &[u8],
-        flags: XattrFlags,
-    ) -> Result<()> {
-        todo!()
-    }
-    pub fn fsetxattr(&self, fd: Fd, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        todo!()
-    }
-    pub fn llistxattr(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>> {
-        todo!()
-    }
-    pub fn listxattr(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>> {
-        todo!()
-    }
-    pub fn flistxattr(&self, fd: Fd) -> Result<Vec<Vec<u8>>> {
-        todo!()
-    }
-    pub fn removexattr(&self, path: impl AsRef<Path>, name: &[u8]) -> Result<()> {
-        todo!()
-    }
-    pub fn lremovexattr(&self, path: impl AsRef<Path>, name: &[u8]) -> Result<()> {
-        todo!()
-    }
-    pub fn fremovexattr(&self, fd: Fd, name: &[u8]) -> Result<()> {
-        todo!()
-    }
-    pub fn access(&self, path: impl AsRef<Path>, mode: u16) -> Result<()> {
-        todo!()
-    }
+
+    /// chdir(2).
     pub fn chdir(&self, path: impl AsRef<Path>) -> Result<()> {
-        todo!()
+        self.with_path(path.as_ref(), |path| {
+            let context = self.context();
+            let location = context.resolve(&self.start(), path, LastLink::Follow)?;
+            context.check_working_directory(&location)?;
+            let old = std::mem::replace(&mut *self.working_directory.write(), location);
+            drop(old);
+            Ok(())
+        })
     }
+
+    /// getcwd(2).
     pub fn getcwd(&self) -> Result<Vec<u8>> {
-        todo!()
+        self.context().path_of(&self.start())
     }
-    /// Sets the umask and returns the old one.
+
+    /// umask(2): sets the umask and returns the old one.
     pub fn umask(&self, mask: u16) -> u16 {
-        todo!()
+        self.umask.swap(mask & 0o777, Ordering::Relaxed)
     }
-    #[doc(hidden)]
+
+    /// sync(2).
+    pub fn sync(&self) -> Result<()> {
+        self.kernel.vfs().sync()
+    }
+
+    /// clock_gettime(2) with CLOCK_REALTIME, from the kernel's clock.
     pub fn now(&self) -> Timespec {
-        todo!()
+        self.kernel.now()
     }
+
+    pub(super) fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
+    pub(super) fn context(&self) -> Context<'_> {
+        Context {
+            vfs: self.kernel.vfs(),
+            credentials: &self.credentials,
+            umask: self.umask.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The open file behind a descriptor; EBADF if there is none.
+    pub(super) fn file(&self, fd: Fd) -> Result<Arc<OpenFile>> {
+        let descriptors = self.descriptors.read();
+        Ok(descriptors.files.get(fd.0 as usize).cloned().flatten().ok_or(Errno::BADF)?)
+    }
+
+    /// Gives an open file the lowest free descriptor.
+    pub(super) fn install(&self, file: Arc<OpenFile>) -> Result<Fd> {
+        let mut descriptors = self.descriptors.write();
+        let Descriptors { files, first_free } = &mut *descriptors;
+        let free = files[*first_free..].iter().position(Option::is_none);
+        let at = free.map_or(files.len(), |free| *first_free + free);
+        if at >= DESCRIPTORS_MAX {
+            drop(descriptors);
+            return Err(Errno::MFILE.into());
+        }
+        *first_free = at + 1;
+        match files.get_mut(at) {
+            Some(slot) => *slot = Some(file),
+            None => files.push(Some(file)),
+        }
+        Ok(Fd(at as u32))
+    }
+
+    /// The working directory.
+    pub(super) fn start(&self) -> Location {
+        self.working_directory.read().clone()
+    }
+
+    /// Where a path relative to `dir` starts; `dir` does not matter for an absolute one.
+    pub(super) fn start_at(&self, dir: Fd, path: &[u8]) -> Result<Location> {
+        if dir == AT_FDCWD || path.first() == Some(&b'/') {
+            return Ok(self.start());
+        }
+        let location = self.file(dir)?.location().clone();
+        if !path.is_empty() && !location.dentry.is_directory() {
+            return Err(Errno::NOTDIR.into());
+        }
+        Ok(location)
+    }
+
+    /// What `path` leads to, or with `EMPTY_PATH` the descriptor itself.
+    pub(super) fn resolve_at(
+        &self,
+        dir: Fd,
+        path: &[u8],
+        last_link: LastLink,
+        flags: AtFlags,
+    ) -> Result<Location> {
+        let start = self.start_at(dir, path)?;
+        if path.is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
+            return Ok(start);
+        }
+        self.context().resolve(&start, path, last_link)
+    }
+
+    /// What the path leads to, from the working directory.
+    pub(super) fn resolve(&self, path: &[u8], last_link: LastLink) -> Result<Location> {
+        self.context().resolve(&self.start(), path, last_link)
+    }
+
+    /// The inode behind a descriptor that is not `O_PATH`.
+    pub(super) fn location(&self, fd: Fd) -> Result<Location> {
+        let file = self.file(fd)?;
+        file.check_not_path()?;
+        Ok(file.location().clone())
+    }
+
+    /// Makes a call about one path; a failure names the path.
+    pub(super) fn with_path<T>(&self, path: &Path, call: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        call(path.as_os_str().as_bytes()).map_err(|error| name(error, path))
+    }
+}
+
+fn name(error: Error, path: &Path) -> Error {
+    if path.as_os_str().is_empty() { error } else { error.at(path.display().to_string()) }
+}
+
+/// The choice that flags of the `*at` calls make.
+pub(super) fn last_link(flags: AtFlags) -> LastLink {
+    if flags.contains(AtFlags::SYMLINK_NOFOLLOW) { LastLink::Keep } else { LastLink::Follow }
+}
+
+/// EINVAL for flags that a call does not have.
+pub(super) fn check_flags(flags: AtFlags, known: AtFlags) -> Result<()> {
+    if known.contains(flags) { Ok(()) } else { Err(Errno::INVAL.into()) }
 }

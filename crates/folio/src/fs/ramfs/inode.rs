@@ -1,0 +1,205 @@
+//! One inode: what it is, its attributes, its data.
+
+use super::Shared;
+use super::dir::{Directory, ENTRY_BYTES};
+use crate::base::{Errno, InodeNumber, PAGE_SIZE, Result, Timespec};
+use crate::cache::Mapping;
+use crate::vfs::{AttributeChange, Attributes, FileType, InodeCommon, NewInode, SetTime};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// An inode of a ramfs.
+pub(super) struct RamInode {
+    pub(super) common: InodeCommon,
+    pub(super) shared: Arc<Shared>,
+    pub(super) state: RwLock<State>,
+    pub(super) body: Body,
+}
+
+/// What changes during an inode's life, besides data and names.
+pub(super) struct State {
+    mode: u16,
+    uid: u32,
+    gid: u32,
+    pub(super) link_count: u32,
+    pub(super) accessed: Timespec,
+    pub(super) modified: Timespec,
+    pub(super) changed: Timespec,
+    created: Timespec,
+    /// For directories: the number that `..` leads to.
+    pub(super) parent: InodeNumber,
+    pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// What an inode has besides attributes, by type.
+pub(super) enum Body {
+    Regular,
+    Directory(Mutex<Directory>),
+    Symlink(Box<[u8]>),
+    Device(u32, u32),
+    /// Pipes and sockets.
+    Nothing,
+}
+
+impl RamInode {
+    pub(super) fn new(shared: &Arc<Shared>, new: &NewInode<'_>) -> Self {
+        let now = shared.clock.now();
+        let number = InodeNumber(shared.take_number());
+        let body = match new.file_type {
+            FileType::Regular => Body::Regular,
+            FileType::Directory => Body::Directory(Mutex::new(Directory::new())),
+            FileType::Symlink => Body::Symlink(new.target.into()),
+            FileType::BlockDevice | FileType::CharacterDevice => Body::Device(new.device.0, new.device.1),
+            FileType::Fifo | FileType::Socket => Body::Nothing,
+        };
+        let mapping = matches!(body, Body::Regular).then(|| Mapping::without_store(&shared.writeback, 0));
+        let link_count = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
+        Self {
+            common: InodeCommon { number, file_type: new.file_type, lock: RwLock::new(()), mapping },
+            shared: shared.clone(),
+            state: RwLock::new(State {
+                mode: new.mode & 0o7777,
+                uid: new.uid,
+                gid: new.gid,
+                link_count,
+                accessed: now,
+                modified: now,
+                changed: now,
+                created: now,
+                parent: number,
+                xattrs: BTreeMap::new(),
+            }),
+            body,
+        }
+    }
+
+    pub(super) fn number(&self) -> InodeNumber {
+        self.common.number
+    }
+
+    pub(super) fn set_parent(&self, parent: InodeNumber) {
+        self.state.write().parent = parent;
+    }
+
+    pub(super) fn now(&self) -> Timespec {
+        self.shared.clock.now()
+    }
+
+    pub(super) fn mapping(&self) -> Result<&Mapping> {
+        Ok(self.common.mapping.as_ref().ok_or(Errno::INVAL)?)
+    }
+
+    pub(super) fn attributes(&self) -> Attributes {
+        let (size_bytes, blocks_512) = match (&self.body, &self.common.mapping) {
+            (_, Some(mapping)) => (mapping.size_bytes(), mapping.page_count() * (PAGE_SIZE as u64 / 512)),
+            (Body::Directory(directory), _) => ((directory.lock().len() + 2) * ENTRY_BYTES, 0),
+            (Body::Symlink(target), _) => (target.len() as u64, 0),
+            _ => (0, 0),
+        };
+        let device = if let Body::Device(major, minor) = self.body { (major, minor) } else { (0, 0) };
+        let state = self.state.read();
+        Attributes {
+            number: self.number(),
+            file_type: self.common.file_type,
+            mode: state.mode,
+            uid: state.uid,
+            gid: state.gid,
+            link_count: state.link_count,
+            size_bytes,
+            blocks_512,
+            block_size: PAGE_SIZE as u32,
+            device,
+            accessed: state.accessed,
+            modified: state.modified,
+            changed: state.changed,
+            created: Some(state.created),
+        }
+    }
+
+    pub(super) fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        if let Some(size_bytes) = change.size_bytes {
+            self.mapping()?.truncate(size_bytes);
+        }
+        let now = self.now();
+        let time = |set: SetTime| match set {
+            SetTime::Now => now,
+            SetTime::To(time) => time,
+        };
+        let mut state = self.state.write();
+        if let Some(mode) = change.mode {
+            state.mode = mode & 0o7777;
+        }
+        if let Some(uid) = change.uid {
+            state.uid = uid;
+        }
+        if let Some(gid) = change.gid {
+            state.gid = gid;
+        }
+        if let Some(accessed) = change.accessed {
+            state.accessed = time(accessed);
+        }
+        if let Some(modified) = change.modified {
+            state.modified = time(modified);
+        }
+        state.changed = now;
+        Ok(())
+    }
+
+    /// Contents changed just now.
+    pub(super) fn note_modified(&self, clear_set_id: bool) {
+        let now = self.now();
+        let mut state = self.state.write();
+        state.modified = now;
+        state.changed = now;
+        if clear_set_id {
+            state.mode &= !0o6000;
+        }
+    }
+
+    /// Makes `range` read as zeros, freeing the pages that lie wholly inside.
+    pub(super) fn punch(&self, range: Range<u64>) -> Result<()> {
+        const PAGE: u64 = PAGE_SIZE as u64;
+        let mapping = self.mapping()?;
+        // Nothing is cached past the page of the end.
+        let end = range.end.min(mapping.size_bytes().next_multiple_of(PAGE));
+        if range.start >= end {
+            return Ok(());
+        }
+        let first_whole = range.start.next_multiple_of(PAGE);
+        let last_whole = end / PAGE * PAGE;
+        let zero = |part: Range<u64>| {
+            let page = part.start / PAGE * PAGE;
+            let is_cached = mapping.next_cached(page).is_some_and(|cached| cached < page + PAGE);
+            if part.is_empty() || !is_cached { Ok(()) } else { mapping.zero_range(part) }
+        };
+        if first_whole > last_whole {
+            return zero(range.start..end);
+        }
+        zero(range.start..first_whole)?;
+        zero(last_whole..end)?;
+        if first_whole < last_whole {
+            mapping.punch(first_whole..last_whole);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RamInode {
+    /// Frees a tree one directory after the other: a deep tree must not become a deep recursion.
+    fn drop(&mut self) {
+        let Body::Directory(directory) = &mut self.body else { return };
+        let mut going = directory.get_mut().take_all();
+        while let Some(inode) = going.pop() {
+            if Arc::strong_count(&inode) > 1 {
+                continue;
+            }
+            if let Some(Body::Directory(directory)) =
+                inode.as_any().downcast_ref::<RamInode>().map(|inode| &inode.body)
+            {
+                going.extend(directory.lock().take_all());
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The calls of the file system seam.
+
+use super::dir::{Directory, FIRST_COOKIE};
+use super::inode::{Body, RamInode};
+use crate::base::{Errno, InodeNumber, Result};
+use crate::vfs::{
+    AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileType, Inode, InodeCommon, NewInode,
+    RenameFlags, SeekKind, XattrFlags,
+};
+use parking_lot::MutexGuard;
+use std::any::Any;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// The largest file, as for every file in the cache alone (`MAX_LFS_FILESIZE`).
+const SIZE_MAX: u64 = i64::MAX as u64;
+
+impl RamInode {
+    fn directory(&self) -> Result<MutexGuard<'_, Directory>> {
+        match &self.body {
+            Body::Directory(directory) => Ok(directory.lock()),
+            _ => Err(Errno::NOTDIR.into()),
+        }
+    }
+
+    fn is_directory(&self) -> bool {
+        matches!(self.body, Body::Directory(_))
+    }
+
+    /// Takes one link from `self`, or both of a directory.
+    fn lose_name(&self) {
+        let now = self.now();
+        let mut state = self.state.write();
+        state.link_count = if self.is_directory() { 0 } else { state.link_count.saturating_sub(1) };
+        state.changed = now;
+    }
+
+    fn count_subdirectory(&self, difference: i32) {
+        let mut state = self.state.write();
+        state.link_count = state.link_count.saturating_add_signed(difference);
+    }
+
+    fn note_changed(&self) {
+        let now = self.now();
+        self.state.write().changed = now;
+    }
+
+    /// Fails with ENOTEMPTY if there are names, and lets no more be made.
+    fn close_directory(&self) -> Result<()> {
+        let mut directory = self.directory()?;
+        if !directory.is_empty() {
+            return Err(Errno::NOTEMPTY.into());
+        }
+        directory.is_live = false;
+        Ok(())
+    }
+}
+
+/// The inode as this file system knows it; EXDEV if it is another's.
+fn own(inode: &Arc<dyn Inode>) -> Result<&RamInode> {
+    Ok(inode.as_any().downcast_ref().ok_or(Errno::XDEV)?)
+}
+
+impl Inode for RamInode {
+    fn common(&self) -> &InodeCommon {
+        &self.common
+    }
+
+    fn attributes(&self) -> Attributes {
+        self.attributes()
+    }
+
+    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        self.set_attributes(change)
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
+        Ok(self.directory()?.get(name).cloned())
+    }
+
+    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let mut directory = self.directory()?;
+        if !directory.is_live {
+            return Err(Errno::NOENT.into());
+        }
+        let inode = RamInode::new(&self.shared, new);
+        inode.set_parent(self.number());
+        let inode: Arc<dyn Inode> = Arc::new(inode);
+        directory.set(name, inode.clone());
+        drop(directory);
+        if new.file_type == FileType::Directory {
+            self.count_subdirectory(1);
+        }
+        self.note_modified(false);
+        Ok(inode)
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let inode = RamInode::new(&self.shared, new);
+        inode.state.write().link_count = 0;
+        Ok(Arc::new(inode))
+    }
+
+    fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let own_target = own(target)?;
+        let mut directory = self.directory()?;
+        if !directory.is_live {
+            return Err(Errno::NOENT.into());
+        }
+        {
+            let now = self.now();
+            let mut state = own_target.state.write();
+            state.link_count = state.link_count.checked_add(1).ok_or(Errno::MLINK)?;
+            state.changed = now;
+        }
+        directory.set(name, target.clone());
+        drop(directory);
+        self.note_modified(false);
+        Ok(())
+    }
+
+    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let removed = self.directory()?.remove(name).ok_or(Errno::NOENT)?;
+        own(target)?.lose_name();
+        self.note_modified(false);
+        drop(removed);
+        Ok(())
+    }
+
+    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let own_target = own(target)?;
+        own_target.close_directory()?;
+        let removed = self.directory()?.remove(name).ok_or(Errno::NOENT)?;
+        own_target.lose_name();
+        self.count_subdirectory(-1);
+        self.note_modified(false);
+        drop(removed);
+        Ok(())
+    }
+
+    fn rename(
+        &self,
+        name: &[u8],
+        source: &Arc<dyn Inode>,
+        new_parent: &Arc<dyn Inode>,
+        new_name: &[u8],
+        replaced: Option<&Arc<dyn Inode>>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let own_source = own(source)?;
+        let own_parent = own(new_parent)?;
+        let own_replaced = replaced.map(own).transpose()?;
+        let to_other_directory = self.number() != own_parent.number();
+        if let (true, Some(target)) = (flags.contains(RenameFlags::EXCHANGE), replaced) {
+            self.directory()?.set(name, target.clone());
+            own_parent.directory()?.set(new_name, source.clone());
+        } else {
+            if let Some(target) = own_replaced {
+                if target.is_directory() {
+                    target.close_directory()?;
+                    own_parent.count_subdirectory(-1);
+                }
+                target.lose_name();
+            }
+            let moved = self.directory()?.remove(name).ok_or(Errno::NOENT)?;
+            let replaced = own_parent.directory()?.set(new_name, moved);
+            drop(replaced);
+        }
+        let moves_back = own_replaced.filter(|_| flags.contains(RenameFlags::EXCHANGE));
+        for (moved, from, to) in [(Some(own_source), self, own_parent), (moves_back, own_parent, self)] {
+            let Some(moved) = moved else { continue };
+            if to_other_directory && moved.is_directory() {
+                moved.set_parent(to.number());
+                from.count_subdirectory(-1);
+                to.count_subdirectory(1);
+            }
+            moved.note_changed();
+        }
+        self.note_modified(false);
+        if to_other_directory {
+            own_parent.note_modified(false);
+        }
+        Ok(())
+    }
+
+    fn read_directory(
+        &self,
+        cookie: u64,
+        sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let directory = self.directory()?;
+        let parent = self.state.read().parent;
+        let dots: [(&[u8], InodeNumber); 2] = [(b".", self.number()), (b"..", parent)];
+        for (at, (name, number)) in dots.into_iter().enumerate().skip(cookie.min(FIRST_COOKIE) as usize) {
+            let file_type = Some(FileType::Directory);
+            let entry = DirectoryEntry { name, number, file_type, next_cookie: at as u64 + 1 };
+            if sink(&entry).is_break() {
+                return Ok(());
+            }
+        }
+        for (cookie, entry) in directory.from_cookie(cookie.max(FIRST_COOKIE)) {
+            let common = entry.inode.common();
+            let (number, file_type) = (common.number, Some(common.file_type));
+            let entry = DirectoryEntry { name: &entry.name, number, file_type, next_cookie: cookie + 1 };
+            if sink(&entry).is_break() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn parent_number(&self) -> Result<InodeNumber> {
+        if self.is_directory() { Ok(self.state.read().parent) } else { Err(Errno::NOTDIR.into()) }
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match &self.body {
+            Body::Symlink(target) => Ok(target.to_vec()),
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    fn write_begin(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
+        if end > SIZE_MAX { Err(Errno::FBIG.into()) } else { Ok(()) }
+    }
+
+    fn write_end(&self, _offset: u64, written_bytes: u64, clear_set_id: bool) -> Result<()> {
+        if written_bytes > 0 {
+            self.note_modified(clear_set_id);
+        }
+        Ok(())
+    }
+
+    fn touch_accessed(&self) -> Result<()> {
+        let now = self.now();
+        self.state.write().accessed = now;
+        Ok(())
+    }
+
+    /// Memory is not reserved: allocation only sets the size.
+    fn fallocate(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        let mapping = self.mapping()?;
+        let end = offset.checked_add(len_bytes).filter(|end| *end <= SIZE_MAX).ok_or(Errno::FBIG)?;
+        use FallocateMode::{Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
+        if matches!(mode, PunchHole | ZeroRange | ZeroRangeKeepSize) {
+            self.punch(offset..end)?;
+        }
+        match mode {
+            Allocate | ZeroRange if end > mapping.size_bytes() => mapping.set_size_bytes(end),
+            Allocate | ZeroRange | AllocateKeepSize | PunchHole | ZeroRangeKeepSize => {}
+        }
+        self.note_modified(false);
+        Ok(())
+    }
+
+    fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
+        let mapping = self.mapping()?;
+        let size_bytes = mapping.size_bytes();
+        Ok(match kind {
+            SeekKind::Data => mapping
+                .next_cached(offset)
+                .map(|cached| cached.max(offset))
+                .filter(|found| *found < size_bytes),
+            SeekKind::Hole => Some(mapping.next_absent(offset).clamp(offset, size_bytes.max(offset))),
+        })
+    }
+
+    fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.state.read().xattrs.get(name).cloned())
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        let now = self.now();
+        let mut state = self.state.write();
+        let is_there = state.xattrs.contains_key(name);
+        if is_there && flags.contains(XattrFlags::CREATE) {
+            return Err(Errno::EXIST.into());
+        }
+        if !is_there && flags.contains(XattrFlags::REPLACE) {
+            return Err(Errno::NODATA.into());
+        }
+        state.xattrs.insert(name.to_vec(), value.to_vec());
+        state.changed = now;
+        Ok(())
+    }
+
+    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        let now = self.now();
+        let mut state = self.state.write();
+        state.xattrs.remove(name).ok_or(Errno::NODATA)?;
+        state.changed = now;
+        Ok(())
+    }
+
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        Ok(self.state.read().xattrs.keys().cloned().collect())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

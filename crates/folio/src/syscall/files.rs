@@ -1,0 +1,165 @@
+//! Calls about open files: open, read, write, seek, list, copy, sync.
+
+use super::process::{AT_FDCWD, Fd, Process};
+use super::{OpenFlags, Whence};
+use crate::base::{Errno, Result};
+use crate::vfs::{self, FallocateMode, FileType, SeekKind, Start};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// One name as getdents64(2) tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dirent {
+    /// The name.
+    pub name: Vec<u8>,
+    /// Inode number.
+    pub number: u64,
+    /// Type, where the directory records it.
+    pub file_type: Option<FileType>,
+}
+
+impl Process {
+    /// open(2).
+    pub fn open(&self, path: impl AsRef<Path>, flags: OpenFlags, mode: u16) -> Result<Fd> {
+        self.openat(AT_FDCWD, path, flags, mode)
+    }
+
+    /// openat(2).
+    pub fn openat(&self, dir: Fd, path: impl AsRef<Path>, flags: OpenFlags, mode: u16) -> Result<Fd> {
+        self.with_path(path.as_ref(), |path| {
+            let start = self.start_at(dir, path)?;
+            self.install(self.context().open(&start, path, flags, mode)?)
+        })
+    }
+
+    /// read(2).
+    pub fn read(&self, fd: Fd, buf: &mut [u8]) -> Result<usize> {
+        self.file(fd)?.read(Start::Position, buf)
+    }
+
+    /// pread(2).
+    pub fn pread(&self, fd: Fd, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.file(fd)?.read(Start::Offset(offset), buf)
+    }
+
+    /// write(2).
+    pub fn write(&self, fd: Fd, bytes: &[u8]) -> Result<usize> {
+        self.file(fd)?.write(self.credentials(), Start::Position, bytes)
+    }
+
+    /// pwrite(2). With O_APPEND the bytes go to the end all the same, as in Linux.
+    pub fn pwrite(&self, fd: Fd, bytes: &[u8], offset: u64) -> Result<usize> {
+        self.file(fd)?.write(self.credentials(), Start::Offset(offset), bytes)
+    }
+
+    /// lseek(2).
+    pub fn lseek(&self, fd: Fd, offset: i64, whence: Whence) -> Result<u64> {
+        let file = self.file(fd)?;
+        file.check_not_path()?;
+        match whence {
+            Whence::Set => file.seek_to(offset.into()),
+            Whence::Current => file.seek_by(offset),
+            Whence::End => file.seek_from_end(offset),
+            Whence::Data => file.seek_data(SeekKind::Data, offset),
+            Whence::Hole => file.seek_data(SeekKind::Hole, offset),
+        }
+    }
+
+    /// getdents64(2): the next entries of an open directory (`.` and `..` included), at most `count` of them;
+    /// empty at the end.
+    pub fn getdents(&self, fd: Fd, count: usize) -> Result<Vec<Dirent>> {
+        if count == 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let mut entries = Vec::new();
+        self.file(fd)?.read_directory(&mut |entry| {
+            let (number, file_type) = (entry.number.0, entry.file_type);
+            entries.push(Dirent { name: entry.name.to_vec(), number, file_type });
+            if entries.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        Ok(entries)
+    }
+
+    /// ftruncate(2).
+    pub fn ftruncate(&self, fd: Fd, size_bytes: u64) -> Result<()> {
+        self.file(fd)?.truncate(self.credentials(), size_bytes)
+    }
+
+    /// fallocate(2).
+    pub fn fallocate(&self, fd: Fd, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        self.file(fd)?.fallocate(self.credentials(), mode, offset, len_bytes)
+    }
+
+    /// fsync(2). A writeback error is told once to each open file.
+    pub fn fsync(&self, fd: Fd) -> Result<()> {
+        self.file(fd)?.sync(false)
+    }
+
+    /// fdatasync(2).
+    pub fn fdatasync(&self, fd: Fd) -> Result<()> {
+        self.file(fd)?.sync(true)
+    }
+
+    /// syncfs(2).
+    pub fn syncfs(&self, fd: Fd) -> Result<()> {
+        self.file(fd)?.sync_file_system()
+    }
+
+    /// sendfile(2).
+    pub fn sendfile(&self, out: Fd, input: Fd, offset: Option<&mut u64>, count: usize) -> Result<usize> {
+        let (out, input) = (self.file(out)?, self.file(input)?);
+        input.check_readable()?;
+        out.check_writable()?;
+        if input.mapping().is_err() || out.flags().contains(OpenFlags::APPEND) {
+            return Err(Errno::INVAL.into());
+        }
+        let start = offset.as_deref().map_or(Start::Position, |offset| Start::Offset(*offset));
+        let copied = vfs::copy(self.credentials(), (&input, start), (&out, Start::Position), count)?;
+        if let Some(offset) = offset {
+            *offset += copied as u64;
+        }
+        Ok(copied)
+    }
+
+    /// copy_file_range(2).
+    pub fn copy_file_range(
+        &self,
+        input: Fd,
+        input_offset: Option<&mut u64>,
+        out: Fd,
+        out_offset: Option<&mut u64>,
+        count: usize,
+    ) -> Result<usize> {
+        let (input, out) = (self.file(input)?, self.file(out)?);
+        input.mapping()?;
+        out.mapping()?;
+        input.check_readable()?;
+        out.check_writable()?;
+        if out.flags().contains(OpenFlags::APPEND) {
+            return Err(Errno::BADF.into());
+        }
+        if !Arc::ptr_eq(input.mount(), out.mount()) {
+            return Err(Errno::XDEV.into());
+        }
+        let place = |file: &vfs::OpenFile, offset: Option<&u64>| match offset {
+            Some(offset) => Ok(*offset),
+            None => file.seek_by(0),
+        };
+        let from = place(&input, input_offset.as_deref())?;
+        let to = place(&out, out_offset.as_deref())?;
+        let end = |start: u64| start.checked_add(count as u64).ok_or(Errno::OVERFLOW);
+        let overlaps = from < end(to)? && to < end(from)?;
+        if Arc::ptr_eq(input.inode(), out.inode()) && overlaps && count > 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let start = |offset: Option<&u64>| offset.map_or(Start::Position, |offset| Start::Offset(*offset));
+        let from = (&*input, start(input_offset.as_deref()));
+        let to = (&*out, start(out_offset.as_deref()));
+        let copied = vfs::copy(self.credentials(), from, to, count)?;
+        for offset in [input_offset, out_offset].into_iter().flatten() {
+            *offset += copied as u64;
+        }
+        Ok(copied)
+    }
+}

@@ -1,0 +1,395 @@
+//! Open files: reading, writing, seeking, listing.
+
+use super::mount::{Location, Mount};
+use super::open::OpenFlags;
+use super::permission::{Credentials, mode_after_write};
+use super::{
+    AttributeChange, DirectoryEntry, FallocateMode, FileSystem, FileType, Inode, InodeCommon, SeekKind,
+};
+use crate::base::{Errno, Error, Result};
+use crate::cache::Mapping;
+use parking_lot::Mutex;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Bytes that one call transfers at most. Linux: `MAX_RW_COUNT`.
+const TRANSFER_MAX: usize = 0x7fff_f000;
+/// Bytes written under one hold of the inode lock.
+const WRITE_CHUNK: usize = 1 << 20;
+/// The largest offset.
+pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
+/// Relatime renews an access time older than this.
+const ACCESSED_AGE_MAX_SECS: i64 = 24 * 60 * 60;
+
+/// An open file: what descriptors share after dup(2). Linux: `struct file`.
+pub(crate) struct OpenFile {
+    location: Location,
+    flags: OpenFlags,
+    /// Offset in bytes, or in a directory the cookie; held while read and write move it. Linux: `f_pos_lock`.
+    position: Mutex<u64>,
+    /// Up to where writeback errors have been told. Linux: `f_wb_err`.
+    errors_seen: Mutex<u64>,
+}
+
+/// Where a read or write starts.
+#[derive(Clone, Copy)]
+pub(crate) enum Start {
+    /// At the file's offset, which moves.
+    Position,
+    /// At this byte.
+    Offset(u64),
+}
+
+impl OpenFile {
+    pub(crate) fn new(location: Location, flags: OpenFlags) -> Self {
+        let errors_seen = location.inode().common().mapping.as_ref().map_or(0, Mapping::error_cursor);
+        Self { location, flags, position: Mutex::new(0), errors_seen: Mutex::new(errors_seen) }
+    }
+
+    pub(crate) fn location(&self) -> &Location {
+        &self.location
+    }
+
+    pub(crate) fn flags(&self) -> OpenFlags {
+        self.flags
+    }
+
+    pub(crate) fn inode(&self) -> &Arc<dyn Inode> {
+        self.location.inode()
+    }
+
+    pub(crate) fn mount(&self) -> &Arc<Mount> {
+        &self.location.mount
+    }
+
+    fn common(&self) -> &InodeCommon {
+        self.inode().common()
+    }
+
+    /// EBADF for `O_PATH` descriptors.
+    pub(crate) fn check_not_path(&self) -> Result<()> {
+        if self.flags.contains(OpenFlags::PATH) { Err(Errno::BADF.into()) } else { Ok(()) }
+    }
+
+    /// EBADF unless open for reading.
+    pub(crate) fn check_readable(&self) -> Result<()> {
+        if self.flags.is_readable() { Ok(()) } else { Err(Errno::BADF.into()) }
+    }
+
+    /// EBADF unless open for writing.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.flags.is_writable() { Ok(()) } else { Err(Errno::BADF.into()) }
+    }
+
+    /// The bytes of a regular file; EISDIR or EINVAL for others.
+    pub(crate) fn mapping(&self) -> Result<&Mapping> {
+        let common = self.common();
+        match &common.mapping {
+            Some(mapping) => Ok(mapping),
+            None if common.file_type == FileType::Directory => Err(Errno::ISDIR.into()),
+            None => Err(Errno::INVAL.into()),
+        }
+    }
+
+    /// read(2), pread(2).
+    pub(crate) fn read(&self, start: Start, buf: &mut [u8]) -> Result<usize> {
+        self.check_readable()?;
+        let mapping = self.mapping()?;
+        let len = buf.len().min(TRANSFER_MAX);
+        let count = match start {
+            Start::Position => {
+                let mut position = self.position.lock();
+                let count = mapping.read(*position, &mut buf[..len])?;
+                *position += count as u64;
+                count
+            }
+            Start::Offset(offset) if offset > OFFSET_MAX => return Err(Errno::INVAL.into()),
+            Start::Offset(offset) => mapping.read(offset, &mut buf[..len])?,
+        };
+        if len > 0 {
+            self.touch_accessed();
+        }
+        Ok(count)
+    }
+
+    /// write(2), pwrite(2).
+    pub(crate) fn write(&self, who: &Credentials, start: Start, bytes: &[u8]) -> Result<usize> {
+        self.check_writable()?;
+        let mapping = self.mapping()?;
+        let bytes = &bytes[..bytes.len().min(TRANSFER_MAX)];
+        match start {
+            Start::Position => {
+                let mut position = self.position.lock();
+                let (end, count) = self.write_chunks(who, mapping, *position, bytes)?;
+                *position = end;
+                Ok(count)
+            }
+            Start::Offset(offset) if offset > OFFSET_MAX => Err(Errno::INVAL.into()),
+            Start::Offset(offset) => Ok(self.write_chunks(who, mapping, offset, bytes)?.1),
+        }
+    }
+
+    /// Writes in chunks, so that the inode lock is not held for long; returns end and count.
+    fn write_chunks(
+        &self,
+        who: &Credentials,
+        mapping: &Mapping,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(u64, usize)> {
+        let mut end = offset;
+        let mut count = 0;
+        for chunk in bytes.chunks(WRITE_CHUNK) {
+            match self.write_chunk(who, mapping, end, chunk) {
+                Ok((chunk_end, written)) => {
+                    end = chunk_end;
+                    count += written;
+                    if written < chunk.len() {
+                        break;
+                    }
+                }
+                Err(_) if count > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        if count > 0 && self.flags.contains(OpenFlags::DSYNC) {
+            self.sync(!self.flags.contains(OpenFlags::SYNC))?;
+        }
+        Ok((end, count))
+    }
+
+    fn write_chunk(
+        &self,
+        who: &Credentials,
+        mapping: &Mapping,
+        offset: u64,
+        chunk: &[u8],
+    ) -> Result<(u64, usize)> {
+        let inode = self.inode();
+        let _lock = self.common().lock.write();
+        self.mount().check_writable()?;
+        let offset = if self.flags.contains(OpenFlags::APPEND) { mapping.size_bytes() } else { offset };
+        let room = OFFSET_MAX.saturating_sub(offset);
+        if room == 0 {
+            return Err(Errno::FBIG.into());
+        }
+        let chunk = &chunk[..chunk.len().min(room.try_into().unwrap_or(usize::MAX))];
+        clear_set_id(&**inode, who)?;
+        inode.write_begin(offset, chunk.len() as u64)?;
+        let written = mapping.write(offset, chunk);
+        let count = *written.as_ref().unwrap_or(&0);
+        // Told even after a failure, so that what write_begin reserved is given back.
+        inode.write_end(offset, count as u64, false)?;
+        written?;
+        Ok((offset + count as u64, count))
+    }
+
+    /// lseek(2) with SEEK_SET.
+    pub(crate) fn seek_to(&self, offset: i128) -> Result<u64> {
+        self.seek_with(|_| Ok(offset))
+    }
+
+    /// lseek(2) with SEEK_CUR.
+    pub(crate) fn seek_by(&self, offset: i64) -> Result<u64> {
+        self.seek_with(|position| Ok(i128::from(position) + i128::from(offset)))
+    }
+
+    /// lseek(2) with SEEK_END.
+    pub(crate) fn seek_from_end(&self, offset: i64) -> Result<u64> {
+        let size_bytes = self.mapping().map_err(|_| Errno::INVAL)?.size_bytes();
+        self.seek_with(|_| Ok(i128::from(size_bytes) + i128::from(offset)))
+    }
+
+    /// lseek(2) with SEEK_DATA or SEEK_HOLE.
+    pub(crate) fn seek_data(&self, kind: SeekKind, offset: i64) -> Result<u64> {
+        let size_bytes = self.mapping().map_err(|_| Errno::INVAL)?.size_bytes();
+        self.seek_with(|_| {
+            let offset = u64::try_from(offset).ok().filter(|offset| *offset < size_bytes);
+            let found = self.inode().seek(kind, offset.ok_or(Errno::NXIO)?)?;
+            Ok(i128::from(found.ok_or(Errno::NXIO)?))
+        })
+    }
+
+    fn seek_with(&self, target: impl FnOnce(u64) -> Result<i128>) -> Result<u64> {
+        self.check_not_path()?;
+        let mut position = self.position.lock();
+        let target = target(*position)?;
+        if target < 0 || target > i128::from(OFFSET_MAX) {
+            return Err(Errno::INVAL.into());
+        }
+        *position = target as u64;
+        Ok(*position)
+    }
+
+    /// getdents64(2): calls `sink` for each entry from the file's position on, until it breaks.
+    pub(crate) fn read_directory(
+        &self,
+        sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.check_readable()?;
+        if self.common().file_type != FileType::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        let mut position = self.position.lock();
+        let lock = self.common().lock.read();
+        if self.location.dentry.is_deleted() {
+            return Err(Errno::NOENT.into());
+        }
+        let mut next = *position;
+        self.inode().read_directory(next, &mut |entry| {
+            let flow = sink(entry);
+            next = entry.next_cookie;
+            flow
+        })?;
+        drop(lock);
+        *position = next;
+        self.touch_accessed();
+        Ok(())
+    }
+
+    /// ftruncate(2).
+    pub(crate) fn truncate(&self, who: &Credentials, size_bytes: u64) -> Result<()> {
+        self.check_not_path()?;
+        if size_bytes > OFFSET_MAX || self.mapping().is_err() || !self.flags.is_writable() {
+            return Err(Errno::INVAL.into());
+        }
+        let _lock = self.common().lock.write();
+        self.mount().check_writable()?;
+        set_size(&**self.inode(), who, size_bytes, true)
+    }
+
+    /// fallocate(2).
+    pub(crate) fn fallocate(
+        &self,
+        who: &Credentials,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        self.check_not_path()?;
+        if len_bytes == 0 || offset > OFFSET_MAX || len_bytes > OFFSET_MAX {
+            return Err(Errno::INVAL.into());
+        }
+        self.check_writable()?;
+        match self.common().file_type {
+            FileType::Regular => {}
+            FileType::Fifo => return Err(Errno::SPIPE.into()),
+            _ => return Err(Errno::NODEV.into()),
+        }
+        if offset + len_bytes > OFFSET_MAX {
+            return Err(Errno::FBIG.into());
+        }
+        let _lock = self.common().lock.write();
+        self.mount().check_writable()?;
+        clear_set_id(&**self.inode(), who)?;
+        self.inode().fallocate(mode, offset, len_bytes)
+    }
+
+    /// fsync(2), fdatasync(2). A writeback error that happened since the file was opened is told once.
+    pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
+        self.check_not_path()?;
+        let synced = self.inode().sync(data_only);
+        let Some(mapping) = &self.common().mapping else { return synced };
+        let mut seen = self.errors_seen.lock();
+        synced.and(mapping.check_error(&mut seen))
+    }
+
+    /// syncfs(2).
+    pub(crate) fn sync_file_system(&self) -> Result<()> {
+        self.check_not_path()?;
+        self.file_system().sync()
+    }
+
+    pub(crate) fn file_system(&self) -> &Arc<dyn FileSystem> {
+        self.mount().file_system()
+    }
+
+    fn touch_accessed(&self) {
+        if !self.flags.contains(OpenFlags::NOATIME) {
+            touch_accessed(self.mount(), &**self.inode());
+        }
+    }
+}
+
+/// sendfile(2), copy_file_range(2): copies through the cache. `who` writes; returns the bytes copied.
+pub(crate) fn copy(
+    who: &Credentials,
+    (input, input_start): (&OpenFile, Start),
+    (out, out_start): (&OpenFile, Start),
+    count: usize,
+) -> Result<usize> {
+    const BUFFER: usize = 256 << 10;
+    let mut buf = vec![0; BUFFER.min(count)];
+    let mut copied = 0;
+    while copied < count {
+        let len = (count - copied).min(buf.len());
+        let step = input.read(input_start.plus(copied)?, &mut buf[..len]).and_then(|read| {
+            let written = out.write(who, out_start.plus(copied)?, &buf[..read])?;
+            Ok((read, written))
+        });
+        match step {
+            Ok((read, written)) => {
+                copied += written;
+                if written < read && matches!(input_start, Start::Position) {
+                    input.seek_by(-((read - written) as i64))?;
+                }
+                if written < len {
+                    break;
+                }
+            }
+            Err(_) if copied > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(copied)
+}
+
+impl Start {
+    fn plus(self, count: usize) -> Result<Self> {
+        Ok(match self {
+            Self::Position => Self::Position,
+            Self::Offset(offset) => Self::Offset(offset.checked_add(count as u64).ok_or(Errno::INVAL)?),
+        })
+    }
+}
+
+/// Clears setuid and setgid before the contents change; the caller holds the inode lock, exclusive.
+fn clear_set_id(inode: &dyn Inode, who: &Credentials) -> Result<()> {
+    match mode_after_write(inode, who) {
+        None => Ok(()),
+        mode => inode.set_attributes(&AttributeChange { mode, ..AttributeChange::default() }),
+    }
+}
+
+/// Sets the size of a regular file; the caller holds the inode lock, exclusive.
+pub(crate) fn set_size(
+    inode: &dyn Inode,
+    who: &Credentials,
+    size_bytes: u64,
+    always_modified: bool,
+) -> Result<()> {
+    let is_same = inode.common().mapping.as_ref().is_some_and(|mapping| mapping.size_bytes() == size_bytes);
+    let modified = (always_modified || !is_same).then_some(super::SetTime::Now);
+    inode.set_attributes(&AttributeChange {
+        mode: mode_after_write(inode, who),
+        size_bytes: Some(size_bytes),
+        modified,
+        ..AttributeChange::default()
+    })
+}
+
+/// Notes an access as the mount wishes: relatime, or not at all. A failure is nobody's business.
+pub(crate) fn touch_accessed(mount: &Mount, inode: &dyn Inode) {
+    let options = mount.options();
+    if options.no_access_time || mount.is_read_only() {
+        return;
+    }
+    let attributes = inode.attributes();
+    let accessed = attributes.accessed;
+    let is_current = accessed > attributes.modified
+        && accessed > attributes.changed
+        && options.clock.now().secs.saturating_sub(accessed.secs) < ACCESSED_AGE_MAX_SECS;
+    if !is_current {
+        let _: Result<(), Error> = inode.touch_accessed();
+    }
+}

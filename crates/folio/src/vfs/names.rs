@@ -1,0 +1,215 @@
+//! Making and taking away names: mkdir, mknod, symlink, link, unlink, rmdir. Linux: fs/namei.c.
+
+use super::dentry::Dentry;
+use super::mount::Location;
+use super::permission::{Access, check_access, check_sticky};
+use super::walk::{Context, Last, LastLink, PATH_MAX, Walk};
+use super::{FileType, Inode};
+use crate::base::{Errno, Error, Result};
+use std::sync::Arc;
+
+impl Context<'_> {
+    /// mkdirat(2).
+    pub(crate) fn mkdir(&self, start: &Location, path: &[u8], mode: u16) -> Result<()> {
+        let mode = mode & 0o1777 & !self.umask;
+        self.make_name(start, path, FileType::Directory, None, |directory, name| {
+            directory.create(name, &self.new_inode(directory, FileType::Directory, mode))
+        })
+    }
+
+    /// mknodat(2).
+    pub(crate) fn mknod(
+        &self,
+        start: &Location,
+        path: &[u8],
+        file_type: FileType,
+        mode: u16,
+        device: (u32, u32),
+    ) -> Result<()> {
+        match file_type {
+            FileType::Directory => return Err(Errno::PERM.into()),
+            FileType::Symlink => return Err(Errno::INVAL.into()),
+            _ => {}
+        }
+        let is_device = matches!(file_type, FileType::BlockDevice | FileType::CharacterDevice);
+        let device = if is_device { device } else { (0, 0) };
+        let mode = mode & 0o7777 & !self.umask;
+        self.make_name(start, path, file_type, None, |directory, name| {
+            if is_device && !self.credentials.is_root() {
+                return Err(Errno::PERM.into());
+            }
+            let mut new = self.new_inode(directory, file_type, mode);
+            new.device = device;
+            directory.create(name, &new)
+        })
+    }
+
+    /// symlinkat(2).
+    pub(crate) fn symlink(&self, target: &[u8], start: &Location, path: &[u8]) -> Result<()> {
+        if target.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        if target.len() >= PATH_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if target.contains(&0) {
+            return Err(Errno::INVAL.into());
+        }
+        self.make_name(start, path, FileType::Symlink, None, |directory, name| {
+            let mut new = self.new_inode(directory, FileType::Symlink, 0o777);
+            new.target = target;
+            directory.create(name, &new)
+        })
+    }
+
+    /// linkat(2), once `source` is found.
+    pub(crate) fn link(&self, source: &Location, start: &Location, path: &[u8]) -> Result<()> {
+        let inode = source.inode();
+        self.make_name(start, path, inode.common().file_type, Some(source), |directory, name| {
+            if source.dentry.is_directory() {
+                return Err(Errno::PERM.into());
+            }
+            let _lock = inode.common().lock.write();
+            if inode.attributes().link_count == 0 && !source.dentry.is_linkable() {
+                return Err(Errno::NOENT.into());
+            }
+            directory.link(name, inode)?;
+            source.dentry.clear_linkable();
+            Ok(inode.clone())
+        })
+    }
+
+    /// Makes a name that does not exist yet, with all checks; `linked` is the inode that a hard link leads to.
+    fn make_name(
+        &self,
+        start: &Location,
+        path: &[u8],
+        file_type: FileType,
+        linked: Option<&Location>,
+        make: impl FnOnce(&dyn Inode, &[u8]) -> Result<Arc<dyn Inode>>,
+    ) -> Result<()> {
+        let mut walk = Walk::new(self, start, path)?;
+        let Last::Name(range) = walk.to_last()? else { return Err(Errno::EXIST.into()) };
+        let (parent, name) = (walk.at(), walk.name(&range));
+        let directory = &**parent.inode();
+        let _lock = directory.common().lock.write();
+        if self.child_locked(&parent.dentry, name)?.is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        let wants_directory = linked.is_none() && file_type == FileType::Directory;
+        if walk.has_trailing_slash(&range) && !wants_directory {
+            return Err(Errno::NOENT.into());
+        }
+        parent.mount.check_writable()?;
+        if linked.is_some_and(|linked| !Arc::ptr_eq(&linked.mount, &parent.mount)) {
+            return Err(Errno::XDEV.into());
+        }
+        if parent.dentry.is_deleted() {
+            return Err(Errno::NOENT.into());
+        }
+        check_access(directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
+        let inode = make(directory, name)?;
+        self.vfs.dentries.add(&parent.dentry, name, inode);
+        Ok(())
+    }
+
+    /// unlinkat(2) without AT_REMOVEDIR.
+    pub(crate) fn unlink(&self, start: &Location, path: &[u8]) -> Result<()> {
+        let mut walk = Walk::new(self, start, path)?;
+        let Last::Name(range) = walk.to_last()? else { return Err(Errno::ISDIR.into()) };
+        let (parent, name) = (walk.at(), walk.name(&range));
+        parent.mount.check_writable()?;
+        let directory = &**parent.inode();
+        let lock = directory.common().lock.write();
+        let victim = self.child_locked(&parent.dentry, name)?.ok_or(Errno::NOENT)?;
+        if walk.has_trailing_slash(&range) {
+            let errno = if victim.is_directory() { Errno::ISDIR } else { Errno::NOTDIR };
+            return Err(errno.into());
+        }
+        self.check_removal(&parent.dentry, &victim)?;
+        if victim.is_directory() {
+            return Err(Errno::ISDIR.into());
+        }
+        {
+            let _victim_lock = victim.inode().common().lock.write();
+            directory.unlink(name, victim.inode())?;
+        }
+        self.vfs.dentries.delete(&parent.dentry, name, &victim);
+        drop(lock);
+        // The last reference may go here, after the locks.
+        drop(victim);
+        Ok(())
+    }
+
+    /// unlinkat(2) with AT_REMOVEDIR.
+    pub(crate) fn rmdir(&self, start: &Location, path: &[u8]) -> Result<()> {
+        let mut walk = Walk::new(self, start, path)?;
+        let range = match walk.to_last()? {
+            Last::Name(range) => range,
+            Last::DotDot => return Err(Errno::NOTEMPTY.into()),
+            Last::Dot => return Err(Errno::INVAL.into()),
+            Last::Root => return Err(Errno::BUSY.into()),
+        };
+        let (parent, name) = (walk.at(), walk.name(&range));
+        parent.mount.check_writable()?;
+        let directory = &**parent.inode();
+        let lock = directory.common().lock.write();
+        let victim = self.child_locked(&parent.dentry, name)?.ok_or(Errno::NOENT)?;
+        self.check_removal(&parent.dentry, &victim)?;
+        if !victim.is_directory() {
+            return Err(Errno::NOTDIR.into());
+        }
+        {
+            let _victim_lock = victim.inode().common().lock.write();
+            if victim.is_mountpoint() {
+                return Err(Error::new(Errno::BUSY, "a file system is mounted here"));
+            }
+            directory.remove_directory(name, victim.inode())?;
+            self.vfs.dentries.delete(&parent.dentry, name, &victim);
+        }
+        drop(lock);
+        drop(victim);
+        Ok(())
+    }
+
+    /// EACCES or EPERM unless `victim` may lose its name in `parent`. Linux: `may_delete`.
+    pub(crate) fn check_removal(&self, parent: &Dentry, victim: &Dentry) -> Result<()> {
+        let directory = &**parent.inode();
+        check_access(directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
+        check_sticky(directory, &**victim.inode(), self.credentials)
+    }
+
+    /// readlinkat(2); ENOENT for an empty path is the caller's matter.
+    pub(crate) fn read_link(&self, location: &Location) -> Result<Vec<u8>> {
+        if location.dentry.file_type() != FileType::Symlink {
+            return Err(Errno::INVAL.into());
+        }
+        let target = location.inode().read_link()?;
+        super::file::touch_accessed(&location.mount, &**location.inode());
+        Ok(target)
+    }
+
+    /// ENOTDIR or EACCES unless a process may make this its working directory.
+    pub(crate) fn check_working_directory(&self, location: &Location) -> Result<()> {
+        if !location.dentry.is_directory() {
+            return Err(Errno::NOTDIR.into());
+        }
+        check_access(&**location.inode(), self.credentials, Access::EXECUTE)
+    }
+
+    /// access(2): `mode` is made of R_OK 4, W_OK 2 and X_OK 1.
+    pub(crate) fn access(&self, start: &Location, path: &[u8], mode: u16) -> Result<()> {
+        let want = Access::from_bits(mode).ok_or(Errno::INVAL)?;
+        let location = self.resolve(start, path, LastLink::Follow)?;
+        if want.is_empty() {
+            return Ok(());
+        }
+        check_access(&**location.inode(), self.credentials, want)?;
+        let file_type = location.dentry.file_type();
+        let is_stored = matches!(file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
+        if want.contains(Access::WRITE) && is_stored {
+            location.mount.check_writable()?;
+        }
+        Ok(())
+    }
+}

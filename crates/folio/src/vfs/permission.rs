@@ -1,0 +1,145 @@
+//! Who may do what. Linux: fs/namei.c (`generic_permission`), fs/attr.c (`setattr_prepare`).
+
+use super::mount::Mount;
+use super::{Attributes, FileType, Inode};
+use crate::base::{Errno, Result};
+use bitflags::bitflags;
+
+/// Who acts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Credentials {
+    /// The superuser, whom no permission bit stops.
+    pub fn root() -> Self {
+        Self { uid: 0, gid: 0, groups: Vec::new() }
+    }
+
+    /// Whether all capabilities are there.
+    pub(crate) fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    /// Whether `gid` is the group or a supplementary one.
+    pub(crate) fn is_member(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+
+    /// Whether attributes may be changed as by the owner.
+    pub(crate) fn is_owner(&self, attributes: &Attributes) -> bool {
+        self.is_root() || self.uid == attributes.uid
+    }
+}
+
+bitflags! {
+    /// What somebody wants to do, as in one digit of a mode.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Access: u16 {
+        const READ = 4;
+        const WRITE = 2;
+        const EXECUTE = 1;
+    }
+}
+
+/// Setuid bit.
+pub(crate) const SET_UID: u16 = 0o4000;
+/// Setgid bit.
+pub(crate) const SET_GID: u16 = 0o2000;
+/// Sticky bit.
+pub(crate) const STICKY: u16 = 0o1000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// EACCES unless `who` may access the inode so.
+pub(crate) fn check_access(inode: &dyn Inode, who: &Credentials, want: Access) -> Result<()> {
+    let is_directory = inode.common().file_type == FileType::Directory;
+    // Only the execute bit of a file can stop the superuser.
+    if who.is_root() && (is_directory || !want.contains(Access::EXECUTE)) {
+        return Ok(());
+    }
+    if may_access(&inode.attributes(), who, want) { Ok(()) } else { Err(Errno::ACCESS.into()) }
+}
+
+fn may_access(attributes: &Attributes, who: &Credentials, want: Access) -> bool {
+    let mode = attributes.mode;
+    if who.is_root() {
+        return mode & 0o111 != 0;
+    }
+    let digit = if who.uid == attributes.uid {
+        mode >> 6
+    } else if who.is_member(attributes.gid) {
+        mode >> 3
+    } else {
+        mode
+    };
+    Access::from_bits_truncate(digit & 7).contains(want)
+}
+
+/// Like [`check_access`], and EROFS for writing where the mount refuses it.
+pub(crate) fn check_access_on(
+    mount: &Mount,
+    inode: &dyn Inode,
+    who: &Credentials,
+    want: Access,
+) -> Result<()> {
+    use FileType::{Directory, Regular, Symlink};
+    if want.contains(Access::WRITE) && matches!(inode.common().file_type, Regular | Directory | Symlink) {
+        mount.check_writable()?;
+    }
+    check_access(inode, who, want)
+}
+
+/// EPERM if the sticky bit of `directory` keeps `who` from taking away or renaming `victim`.
+pub(crate) fn check_sticky(directory: &dyn Inode, victim: &dyn Inode, who: &Credentials) -> Result<()> {
+    if who.is_root() {
+        return Ok(());
+    }
+    let directory = directory.attributes();
+    let is_stopped =
+        directory.mode & STICKY != 0 && who.uid != directory.uid && who.uid != victim.attributes().uid;
+    if is_stopped { Err(Errno::PERM.into()) } else { Ok(()) }
+}
+
+/// The setgid bit where a change by `who` must clear it. Linux: `setattr_should_drop_sgid`.
+pub(crate) fn set_gid_to_drop(attributes: &Attributes, who: &Credentials) -> u16 {
+    let is_kept = who.is_root() || who.is_member(attributes.gid);
+    if attributes.mode & SET_GID != 0 && (attributes.mode & GROUP_EXECUTE != 0 || !is_kept) {
+        SET_GID
+    } else {
+        0
+    }
+}
+
+/// The mode that remains when `who` changes the contents of a file; `None` if nothing is to be cleared.
+pub(crate) fn mode_after_write(inode: &dyn Inode, who: &Credentials) -> Option<u16> {
+    if who.is_root() {
+        return None;
+    }
+    let attributes = inode.attributes();
+    let drop = attributes.mode & SET_UID | set_gid_to_drop(&attributes, who);
+    (drop != 0).then_some(attributes.mode & !drop)
+}
+
+/// Group and mode of a new inode in a directory. Linux: `inode_init_owner`, `mode_strip_sgid`.
+pub(crate) fn new_owner(
+    directory: &Attributes,
+    who: &Credentials,
+    file_type: FileType,
+    mode: u16,
+) -> (u32, u16) {
+    if directory.mode & SET_GID == 0 {
+        return (who.gid, mode);
+    }
+    if file_type == FileType::Directory {
+        return (directory.gid, mode | SET_GID);
+    }
+    let is_program = mode & (SET_GID | GROUP_EXECUTE) == SET_GID | GROUP_EXECUTE;
+    let may_keep = who.is_root() || who.is_member(directory.gid);
+    (directory.gid, if is_program && !may_keep { mode & !SET_GID } else { mode })
+}

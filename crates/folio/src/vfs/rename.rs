@@ -1,0 +1,214 @@
+//! rename(2). Linux: fs/namei.c (`do_renameat2`, `vfs_rename`), Documentation/filesystems/directory-locking.rst.
+
+use super::dentry::Dentry;
+use super::mount::Location;
+use super::permission::{Access, check_access};
+use super::walk::{Context, Last, Walk};
+use super::{Inode, RenameFlags};
+use crate::base::{Errno, Error, Result};
+use parking_lot::RwLockWriteGuard;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+type Locks<'a> = SmallVec<[RwLockWriteGuard<'a, ()>; 4]>;
+
+/// One name that takes part: its directory, its last component, whether slashes follow.
+struct Side<'a> {
+    parent: &'a Arc<Dentry>,
+    name: &'a [u8],
+    has_trailing_slash: bool,
+}
+
+impl Context<'_> {
+    /// renameat2(2).
+    pub(crate) fn rename(
+        &self,
+        (old_start, old_path): (&Location, &[u8]),
+        (new_start, new_path): (&Location, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if flags.contains(RenameFlags::EXCHANGE | RenameFlags::NOREPLACE) {
+            return Err(Errno::INVAL.into());
+        }
+        let mut old_walk = Walk::new(self, old_start, old_path)?;
+        let old_last = old_walk.to_last()?;
+        let mut new_walk = Walk::new(self, new_start, new_path)?;
+        let new_last = new_walk.to_last()?;
+        let mount = &old_walk.at().mount;
+        if !Arc::ptr_eq(mount, &new_walk.at().mount) {
+            return Err(Errno::XDEV.into());
+        }
+        let Last::Name(old_range) = old_last else { return Err(Errno::BUSY.into()) };
+        let Last::Name(new_range) = new_last else {
+            let no_replace = flags.contains(RenameFlags::NOREPLACE);
+            return Err(if no_replace { Errno::EXIST.into() } else { Errno::BUSY.into() });
+        };
+        mount.check_writable()?;
+        let old = Side {
+            parent: &old_walk.at().dentry,
+            name: old_walk.name(&old_range),
+            has_trailing_slash: old_walk.has_trailing_slash(&old_range),
+        };
+        let new = Side {
+            parent: &new_walk.at().dentry,
+            name: new_walk.name(&new_range),
+            has_trailing_slash: new_walk.has_trailing_slash(&new_range),
+        };
+        if Arc::ptr_eq(old.parent, new.parent) {
+            let locks = SmallVec::from_iter([old.parent.inode().common().lock.write()]);
+            return self.rename_locked(&old, &new, flags, locks);
+        }
+        let _renaming = mount.rename_lock.lock();
+        let locks = lock_parents(old.parent, new.parent);
+        self.rename_locked(&old, &new, flags, locks)
+    }
+
+    /// Finds both names with the directories locked, checks, renames.
+    fn rename_locked<'a>(
+        &self,
+        old: &Side<'a>,
+        new: &Side<'a>,
+        flags: RenameFlags,
+        locks: Locks<'a>,
+    ) -> Result<()> {
+        let source = self.child_locked(old.parent, old.name)?.ok_or(Errno::NOENT)?;
+        let target = self.child_locked(new.parent, new.name)?;
+        self.check_rename(old, new, &source, target.as_ref(), flags)?;
+        if let Some(target) = &target
+            && Arc::ptr_eq(source.inode(), target.inode())
+        {
+            return Ok(());
+        }
+        self.check_rename_permission(old, new, &source, target.as_ref(), flags)?;
+        {
+            let _moved = lock_moved(&source, target.as_ref(), !Arc::ptr_eq(old.parent, new.parent));
+            let is_mountpoint = |dentry: &Arc<Dentry>| dentry.is_mountpoint();
+            if source.is_mountpoint() || target.as_ref().is_some_and(is_mountpoint) {
+                return Err(Error::new(Errno::BUSY, "a file system is mounted here"));
+            }
+            old.parent.inode().rename(
+                old.name,
+                source.inode(),
+                new.parent.inode(),
+                new.name,
+                target.as_ref().map(|target| target.inode()),
+                flags,
+            )?;
+            let dentries = &self.vfs.dentries;
+            let (old_place, new_place) = ((old.parent, old.name), (new.parent, new.name));
+            match &target {
+                Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
+                    dentries.exchange(old_place, &source, new_place, target);
+                }
+                _ => dentries.rename(old_place, &source, new_place, target.as_deref()),
+            }
+        }
+        drop(locks);
+        // A replaced inode may go here, after the locks.
+        drop(target);
+        Ok(())
+    }
+
+    /// What the names and their types forbid, in the kernel's order.
+    fn check_rename(
+        &self,
+        old: &Side<'_>,
+        new: &Side<'_>,
+        source: &Arc<Dentry>,
+        target: Option<&Arc<Dentry>>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let is_exchange = flags.contains(RenameFlags::EXCHANGE);
+        if flags.contains(RenameFlags::NOREPLACE) && target.is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        if is_exchange {
+            let target = target.ok_or(Errno::NOENT)?;
+            if new.has_trailing_slash && !target.is_directory() {
+                return Err(Errno::NOTDIR.into());
+            }
+        }
+        if !source.is_directory() && (old.has_trailing_slash || (!is_exchange && new.has_trailing_slash)) {
+            return Err(Errno::NOTDIR.into());
+        }
+        if source.is_directory() && source.is_ancestor_of(new.parent) {
+            return Err(Errno::INVAL.into());
+        }
+        if let Some(target) = target
+            && target.is_directory()
+            && target.is_ancestor_of(old.parent)
+        {
+            return Err(if is_exchange { Errno::INVAL.into() } else { Errno::NOTEMPTY.into() });
+        }
+        if new.parent.is_deleted() {
+            return Err(Errno::NOENT.into());
+        }
+        Ok(())
+    }
+
+    /// What permissions and the types of what is replaced forbid. Linux: `vfs_rename`, `may_delete`.
+    fn check_rename_permission(
+        &self,
+        old: &Side<'_>,
+        new: &Side<'_>,
+        source: &Arc<Dentry>,
+        target: Option<&Arc<Dentry>>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let is_exchange = flags.contains(RenameFlags::EXCHANGE);
+        let to_other_directory = !Arc::ptr_eq(old.parent, new.parent);
+        self.check_removal(old.parent, source)?;
+        match target {
+            None => {
+                let directory = &**new.parent.inode();
+                check_access(directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
+            }
+            Some(target) => {
+                self.check_removal(new.parent, target)?;
+                match (source.is_directory(), target.is_directory()) {
+                    (true, false) if !is_exchange => return Err(Errno::NOTDIR.into()),
+                    (false, true) if !is_exchange => return Err(Errno::ISDIR.into()),
+                    _ => {}
+                }
+            }
+        }
+        // A directory that moves elsewhere has its `..` changed.
+        if to_other_directory && source.is_directory() {
+            check_access(&**source.inode(), self.credentials, Access::WRITE)?;
+        }
+        if to_other_directory
+            && is_exchange
+            && let Some(target) = target
+            && target.is_directory()
+        {
+            check_access(&**target.inode(), self.credentials, Access::WRITE)?;
+        }
+        Ok(())
+    }
+}
+
+/// Locks two directories, the ancestor first; unrelated ones by address. The mount's rename lock is held.
+fn lock_parents<'a>(old: &'a Arc<Dentry>, new: &'a Arc<Dentry>) -> Locks<'a> {
+    let new_first =
+        new.is_ancestor_of(old) || (!old.is_ancestor_of(new) && address(new.inode()) < address(old.inode()));
+    let (first, second) = if new_first { (new, old) } else { (old, new) };
+    let first = first.inode().common();
+    let second = second.inode().common();
+    SmallVec::from_iter([first.lock.write(), second.lock.write()])
+}
+
+/// Locks what moves or is replaced: directories before files, each by address. A directory that stays in its
+/// parent needs no lock, unless it is replaced.
+fn lock_moved<'a>(source: &'a Arc<Dentry>, target: Option<&'a Arc<Dentry>>, moves_up_or_down: bool) -> Locks<'a> {
+    let mut inodes: SmallVec<[&'a Arc<dyn Inode>; 2]> = SmallVec::new();
+    if !source.is_directory() || moves_up_or_down {
+        inodes.push(source.inode());
+    }
+    inodes.extend(target.map(|target| target.inode()));
+    inodes.sort_by_key(|inode| (inode.common().file_type != super::FileType::Directory, address(inode)));
+    inodes.iter().map(|inode| inode.common().lock.write()).collect()
+}
+
+fn address(inode: &Arc<dyn Inode>) -> usize {
+    Arc::as_ptr(inode).cast::<()>() as usize
+}

@@ -1,0 +1,245 @@
+//! From a path to a dentry. Linux: fs/namei.c, Documentation/filesystems/path-lookup.rst.
+
+use super::dentry::{Cached, Dentry};
+use super::file::touch_accessed;
+use super::mount::{Location, Vfs};
+use super::permission::{Access, Credentials, check_access};
+use super::{FileType, Inode};
+use crate::base::{Errno, Result};
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Longest name in bytes.
+pub(crate) const NAME_MAX: usize = 255;
+/// A path has fewer bytes than this.
+pub(crate) const PATH_MAX: usize = 4096;
+/// Symbolic links followed in one walk.
+const LINKS_MAX: u32 = 40;
+
+/// Who asks: everything a call needs besides its arguments.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub(crate) vfs: &'a Vfs,
+    pub(crate) credentials: &'a Credentials,
+    pub(crate) umask: u16,
+}
+
+/// What to do with a symbolic link in the last place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LastLink {
+    Follow,
+    Keep,
+}
+
+/// The last component of a path.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// A name: these bytes of the path.
+    Name(Range<usize>),
+    /// `.`
+    Dot,
+    /// `..`
+    DotDot,
+    /// The path is `/`.
+    Root,
+}
+
+/// A walk under way: `at` is where it stands, `path[position..]` is what is left.
+pub(crate) struct Walk<'c, 'p> {
+    context: &'c Context<'c>,
+    at: Location,
+    path: Cow<'p, [u8]>,
+    position: usize,
+    links: u32,
+}
+
+impl<'c, 'p> Walk<'c, 'p> {
+    /// A walk along `path` from `start`, or from the root if the path is absolute.
+    pub(crate) fn new(context: &'c Context<'c>, start: &Location, path: &'p [u8]) -> Result<Self> {
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        if path.len() >= PATH_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if path.contains(&0) {
+            return Err(Errno::INVAL.into());
+        }
+        let at = if path[0] == b'/' { context.vfs.root() } else { start.clone() };
+        Ok(Self { context, at, path: Cow::Borrowed(path), position: 0, links: 0 })
+    }
+
+    /// Where the walk stands: after [`Walk::to_last`], the directory of the last component.
+    pub(crate) fn at(&self) -> &Location {
+        &self.at
+    }
+
+    /// The bytes of the last component.
+    pub(crate) fn name(&self, range: &Range<usize>) -> &[u8] {
+        &self.path[range.clone()]
+    }
+
+    /// Whether slashes follow the last component, which then must be a directory.
+    pub(crate) fn has_trailing_slash(&self, range: &Range<usize>) -> bool {
+        range.end < self.path.len()
+    }
+
+    /// Walks to the directory of the last component, which may be searched.
+    pub(crate) fn to_last(&mut self) -> Result<Last> {
+        loop {
+            let rest = &self.path[self.position..];
+            let Some(start) = rest.iter().position(|byte| *byte != b'/') else { return Ok(Last::Root) };
+            let name = &rest[start..];
+            let len = name.iter().position(|byte| *byte == b'/').unwrap_or(name.len());
+            let is_last = name[len..].iter().all(|byte| *byte == b'/');
+            let range = self.position + start..self.position + start + len;
+            if !self.at.dentry.is_directory() {
+                return Err(Errno::NOTDIR.into());
+            }
+            check_access(&**self.at.inode(), self.context.credentials, Access::EXECUTE)?;
+            match (&name[..len], is_last) {
+                (b".", true) => return Ok(Last::Dot),
+                (b"..", true) => return Ok(Last::DotDot),
+                (b".", false) => self.position = range.end,
+                (b"..", false) => {
+                    self.position = range.end;
+                    self.context.vfs.go_up(&mut self.at);
+                }
+                (_, true) => return Ok(Last::Name(range)),
+                (_, false) => self.step(range)?,
+            }
+        }
+    }
+
+    /// Goes through a name that is not the last.
+    fn step(&mut self, range: Range<usize>) -> Result<()> {
+        let child = self.context.child(&self.at.dentry, &self.path[range.clone()])?.ok_or(Errno::NOENT)?;
+        match child.file_type() {
+            FileType::Symlink => self.enter_link(&child, range.end),
+            FileType::Directory => {
+                self.position = range.end;
+                self.at.dentry = child;
+                self.context.vfs.enter_mounts(&mut self.at);
+                Ok(())
+            }
+            _ => Err(Errno::NOTDIR.into()),
+        }
+    }
+
+    /// Puts the target of a link in the place of everything before `rest`.
+    pub(crate) fn enter_link(&mut self, link: &Arc<Dentry>, rest: usize) -> Result<()> {
+        if self.links == LINKS_MAX {
+            return Err(Errno::LOOP.into());
+        }
+        self.links += 1;
+        let mut path = link.inode().read_link()?;
+        touch_accessed(&self.at.mount, &**link.inode());
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        if path[0] == b'/' {
+            self.at = self.context.vfs.root();
+        }
+        path.extend_from_slice(&self.path[rest..]);
+        self.path = Cow::Owned(path);
+        self.position = 0;
+        Ok(())
+    }
+
+    /// Walks to the end.
+    pub(crate) fn to_end(mut self, last_link: LastLink) -> Result<Location> {
+        loop {
+            let range = match self.to_last()? {
+                Last::Root | Last::Dot => return Ok(self.at),
+                Last::DotDot => {
+                    self.context.vfs.go_up(&mut self.at);
+                    return Ok(self.at);
+                }
+                Last::Name(range) => range,
+            };
+            let must_be_directory = self.has_trailing_slash(&range);
+            let child = self.context.child(&self.at.dentry, self.name(&range))?.ok_or(Errno::NOENT)?;
+            if child.file_type() == FileType::Symlink && (last_link == LastLink::Follow || must_be_directory) {
+                self.enter_link(&child, range.end)?;
+                continue;
+            }
+            self.at.dentry = child;
+            self.context.vfs.enter_mounts(&mut self.at);
+            if must_be_directory && !self.at.dentry.is_directory() {
+                return Err(Errno::NOTDIR.into());
+            }
+            return Ok(self.at);
+        }
+    }
+}
+
+impl Context<'_> {
+    /// Where `path` leads, from `start` if it is relative.
+    pub(crate) fn resolve(&self, start: &Location, path: &[u8], last_link: LastLink) -> Result<Location> {
+        Walk::new(self, start, path)?.to_end(last_link)
+    }
+
+    /// The dentry called `name` in the directory `parent`, from the cache or the file system.
+    pub(crate) fn child(&self, parent: &Arc<Dentry>, name: &[u8]) -> Result<Option<Arc<Dentry>>> {
+        match self.vfs.dentries.get(parent, name) {
+            Cached::Positive(dentry) => Ok(Some(dentry)),
+            Cached::Negative => Ok(None),
+            Cached::Unknown => {
+                let _lock = parent.inode().common().lock.read();
+                self.child_locked(parent, name)
+            }
+        }
+    }
+
+    /// Like [`Context::child`], for a caller that holds the directory's lock.
+    pub(crate) fn child_locked(&self, parent: &Arc<Dentry>, name: &[u8]) -> Result<Option<Arc<Dentry>>> {
+        match self.vfs.dentries.get(parent, name) {
+            Cached::Positive(dentry) => return Ok(Some(dentry)),
+            Cached::Negative => return Ok(None),
+            Cached::Unknown => {}
+        }
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if parent.is_deleted() {
+            return Ok(None);
+        }
+        let inode: Option<Arc<dyn Inode>> = parent.inode().lookup(name)?;
+        match inode {
+            Some(inode) => Ok(Some(self.vfs.dentries.add(parent, name, inode))),
+            None => {
+                self.vfs.dentries.add_negative(parent, name);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The absolute path of a directory; ENOENT if it has been removed.
+    pub(crate) fn path_of(&self, location: &Location) -> Result<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut at = location.clone();
+        loop {
+            if at.dentry.is_deleted() {
+                return Err(Errno::NOENT.into());
+            }
+            if let Some(parent) = at.dentry.parent() {
+                names.push(at.dentry.name());
+                at.dentry = parent;
+            } else if let Some(covered) = Vfs::covered(&at.mount) {
+                at = covered.clone();
+            } else {
+                break;
+            }
+        }
+        let mut path = Vec::new();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        Ok(path)
+    }
+}

@@ -1,0 +1,139 @@
+//! Extended attributes: names and permissions. Linux: fs/xattr.c, security/commoncap.c.
+
+use super::mount::Location;
+use super::permission::{Access, STICKY, check_access};
+use super::walk::Context;
+use super::{FileType, Inode, XattrFlags};
+use crate::base::{Errno, Result};
+
+const NAME_MAX: usize = 255;
+const VALUE_MAX: usize = 64 << 10;
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// The part of a name before the first dot, as far as it means something.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Namespace {
+    User,
+    Trusted,
+    Security,
+    Acl,
+    Unknown,
+}
+
+impl Namespace {
+    fn of(name: &[u8]) -> Result<Self> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(Errno::RANGE.into());
+        }
+        if name.contains(&0) {
+            return Err(Errno::INVAL.into());
+        }
+        if name == ACL_ACCESS || name == ACL_DEFAULT {
+            return Ok(Self::Acl);
+        }
+        let known = [
+            (b"user.".as_slice(), Self::User),
+            (b"trusted.".as_slice(), Self::Trusted),
+            (b"security.".as_slice(), Self::Security),
+        ];
+        Ok(known.iter().find(|(prefix, _)| name.starts_with(prefix)).map_or(Self::Unknown, |(_, known)| *known))
+    }
+}
+
+impl Context<'_> {
+    /// getxattr(2).
+    pub(crate) fn xattr(&self, location: &Location, name: &[u8]) -> Result<Vec<u8>> {
+        let inode = &**location.inode();
+        self.check_xattr(inode, name, Access::READ)?;
+        Ok(inode.xattr(name)?.ok_or(Errno::NODATA)?)
+    }
+
+    /// setxattr(2).
+    pub(crate) fn set_xattr(
+        &self,
+        location: &Location,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        Namespace::of(name)?;
+        if flags.contains(XattrFlags::CREATE | XattrFlags::REPLACE) {
+            return Err(Errno::INVAL.into());
+        }
+        if value.len() > VALUE_MAX {
+            return Err(Errno::TOOBIG.into());
+        }
+        location.mount.check_writable()?;
+        let inode = &**location.inode();
+        let _lock = inode.common().lock.write();
+        self.check_xattr(inode, name, Access::WRITE)?;
+        inode.set_xattr(name, value, flags)
+    }
+
+    /// removexattr(2).
+    pub(crate) fn remove_xattr(&self, location: &Location, name: &[u8]) -> Result<()> {
+        Namespace::of(name)?;
+        location.mount.check_writable()?;
+        let inode = &**location.inode();
+        let _lock = inode.common().lock.write();
+        self.check_xattr(inode, name, Access::WRITE)?;
+        inode.remove_xattr(name)
+    }
+
+    /// listxattr(2): `trusted.*` is the superuser's to see.
+    pub(crate) fn list_xattrs(&self, location: &Location) -> Result<Vec<Vec<u8>>> {
+        let mut names = location.inode().list_xattrs()?;
+        if !self.credentials.is_root() {
+            names.retain(|name| !name.starts_with(b"trusted."));
+        }
+        Ok(names)
+    }
+
+    fn check_xattr(&self, inode: &dyn Inode, name: &[u8], want: Access) -> Result<()> {
+        let who = self.credentials;
+        let file_type = inode.common().file_type;
+        let is_write = want == Access::WRITE;
+        let refused = if is_write { Errno::PERM } else { Errno::NODATA };
+        match Namespace::of(name)? {
+            Namespace::User => {
+                if !matches!(file_type, FileType::Regular | FileType::Directory) {
+                    return Err(refused.into());
+                }
+                if !who.is_root() {
+                    let attributes = inode.attributes();
+                    let is_sticky = file_type == FileType::Directory && attributes.mode & STICKY != 0;
+                    if is_write && is_sticky && !who.is_owner(&attributes) {
+                        return Err(Errno::PERM.into());
+                    }
+                }
+                check_access(inode, who, want)?;
+                if name.len() == b"user.".len() { Err(Errno::INVAL.into()) } else { Ok(()) }
+            }
+            Namespace::Trusted if !who.is_root() => Err(refused.into()),
+            Namespace::Security if is_write && !who.is_root() => Err(Errno::PERM.into()),
+            Namespace::Trusted | Namespace::Security => {
+                if name.ends_with(b".") && name.iter().filter(|byte| **byte == b'.').count() == 1 {
+                    return Err(Errno::INVAL.into());
+                }
+                Ok(())
+            }
+            Namespace::Acl => {
+                if file_type == FileType::Symlink {
+                    return Err(Errno::OPNOTSUPP.into());
+                }
+                if is_write && name == ACL_DEFAULT && file_type != FileType::Directory {
+                    return Err(Errno::ACCESS.into());
+                }
+                if is_write && !who.is_owner(&inode.attributes()) {
+                    return Err(Errno::PERM.into());
+                }
+                Ok(())
+            }
+            Namespace::Unknown => {
+                check_access(inode, who, want)?;
+                Err(Errno::OPNOTSUPP.into())
+            }
+        }
+    }
+}
