@@ -1,7 +1,7 @@
 //! Calls that make, move, take away and read names.
 
-use super::process::{AT_FDCWD, Fd, Process, check_flags};
 use super::AtFlags;
+use super::process::{AT_FDCWD, Fd, Process, check_flags};
 use crate::base::{Errno, Result};
 use crate::vfs::{FileType, LastLink, RenameFlags};
 use std::os::unix::ffi::OsStrExt;
@@ -15,9 +15,7 @@ impl Process {
 
     /// mkdirat(2).
     pub fn mkdirat(&self, dir: Fd, path: impl AsRef<Path>, mode: u16) -> Result<()> {
-        self.with_path(path.as_ref(), |path| {
-            self.context().mkdir(&self.start_at(dir, path)?, path, mode)
-        })
+        self.with_path(path.as_ref(), |path| self.context().mkdir(&self.start_at(dir, path)?, path, mode))
     }
 
     /// mknodat(2). `device` is major and minor, for device nodes.
@@ -115,9 +113,7 @@ impl Process {
     /// symlinkat(2).
     pub fn symlinkat(&self, target: impl AsRef<Path>, dir: Fd, path: impl AsRef<Path>) -> Result<()> {
         let target = target.as_ref().as_os_str().as_bytes();
-        self.with_path(path.as_ref(), |path| {
-            self.context().symlink(target, &self.start_at(dir, path)?, path)
-        })
+        self.with_path(path.as_ref(), |path| self.context().symlink(target, &self.start_at(dir, path)?, path))
     }
 
     /// readlink(2); the target is never cut short.

@@ -329,7 +329,8 @@ pub trait Inode: Send + Sync {
         Err(Errno::INVAL.into())
     }
 
-    /// Notes an access to the data at the present time. The VFS applies noatime and relatime first.
+    /// Notes an access to the data at the present time. The VFS applies noatime and relatime first. Called
+    /// without the inode lock, as readers hold none.
     fn touch_accessed(&self) -> Result<()> {
         Ok(())
     }

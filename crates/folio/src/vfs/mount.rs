@@ -23,10 +23,6 @@ impl Mount {
         &self.file_system
     }
 
-    pub(crate) fn root(&self) -> &Arc<Dentry> {
-        &self.root
-    }
-
     pub(crate) fn options(&self) -> &MountOptions {
         &self.options
     }
@@ -51,10 +47,6 @@ pub(crate) struct Location {
 impl Location {
     pub(crate) fn inode(&self) -> &Arc<dyn Inode> {
         self.dentry.inode()
-    }
-
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.mount, &other.mount) && Arc::ptr_eq(&self.dentry, &other.dentry)
     }
 }
 

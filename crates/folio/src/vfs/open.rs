@@ -108,13 +108,7 @@ impl Context<'_> {
         Ok(Arc::new(OpenFile::new(location, flags)))
     }
 
-    fn open_or_create(
-        &self,
-        start: &Location,
-        path: &[u8],
-        flags: OpenFlags,
-        mode: u16,
-    ) -> Result<Location> {
+    fn open_or_create(&self, start: &Location, path: &[u8], flags: OpenFlags, mode: u16) -> Result<Location> {
         let mut walk = Walk::new(self, start, path)?;
         loop {
             let Last::Name(range) = walk.to_last()? else {

@@ -199,7 +199,11 @@ fn lock_parents<'a>(old: &'a Arc<Dentry>, new: &'a Arc<Dentry>) -> Locks<'a> {
 
 /// Locks what moves or is replaced: directories before files, each by address. A directory that stays in its
 /// parent needs no lock, unless it is replaced.
-fn lock_moved<'a>(source: &'a Arc<Dentry>, target: Option<&'a Arc<Dentry>>, moves_up_or_down: bool) -> Locks<'a> {
+fn lock_moved<'a>(
+    source: &'a Arc<Dentry>,
+    target: Option<&'a Arc<Dentry>>,
+    moves_up_or_down: bool,
+) -> Locks<'a> {
     let mut inodes: SmallVec<[&'a Arc<dyn Inode>; 2]> = SmallVec::new();
     if !source.is_directory() || moves_up_or_down {
         inodes.push(source.inode());

@@ -160,7 +160,8 @@ impl<'c, 'p> Walk<'c, 'p> {
             };
             let must_be_directory = self.has_trailing_slash(&range);
             let child = self.context.child(&self.at.dentry, self.name(&range))?.ok_or(Errno::NOENT)?;
-            if child.file_type() == FileType::Symlink && (last_link == LastLink::Follow || must_be_directory) {
+            if child.file_type() == FileType::Symlink && (last_link == LastLink::Follow || must_be_directory)
+            {
                 self.enter_link(&child, range.end)?;
                 continue;
             }

@@ -37,7 +37,10 @@ impl Namespace {
             (b"trusted.".as_slice(), Self::Trusted),
             (b"security.".as_slice(), Self::Security),
         ];
-        Ok(known.iter().find(|(prefix, _)| name.starts_with(prefix)).map_or(Self::Unknown, |(_, known)| *known))
+        Ok(known
+            .iter()
+            .find(|(prefix, _)| name.starts_with(prefix))
+            .map_or(Self::Unknown, |(_, known)| *known))
     }
 }
 
