@@ -17,6 +17,7 @@
 
 #![allow(dead_code)] // until the parts are joined
 
+mod acl;
 mod bitmap;
 mod checksum;
 mod dir;
@@ -26,5 +27,7 @@ mod extent;
 mod features;
 mod hash;
 mod htree;
+mod inline_data;
 mod metadata;
 pub mod mkfs;
+mod xattr;
