@@ -287,6 +287,6 @@ mod tests {
             error(8 << 20, FormatOptions { reserved_percent: f64::NAN, ..default() }).contains("percent")
         );
         assert!(error(4 * TIB, FormatOptions { block_size: Some(1024), ..default() }).contains("larger"));
-        assert!(error(u64::MAX, default()).contains("larger blocks"));
+        assert!(error(u64::MAX, default()).contains("too many"));
     }
 }
