@@ -157,8 +157,8 @@ impl Geometry {
             self.reserved_block_count = (reserved / u128::from(self.block_count)) as u64;
             self.block_count = kept;
             // The groups left take over the last one's inodes, as far as their bitmaps go.
-            let most = 8 * self.block_size * last;
-            self.divide(self.inode_count().min(most))?;
+            let most = (8 * self.block_size).saturating_mul(last);
+            self.divide(inode_count.min(most))?;
         }
         Ok(())
     }
