@@ -241,18 +241,18 @@ pub(super) fn has_superblock(group: u32) -> bool {
 
 /// Journal size by device size, both in blocks.
 fn journal_block_count(block_count: u64) -> u32 {
-    const K: u64 = 1024;
-    match block_count {
-        ..JOURNAL_DEVICE_BLOCKS_MIN => 0,
-        ..0x8000 => 1024,
-        ..0x40000 => 4096,
-        n if n < 512 * K => 8192,
-        n if n < 4096 * K => 16384,
-        n if n < 8192 * K => 32768,
-        n if n < 16384 * K => 65536,
-        n if n < 32768 * K => 131072,
-        _ => 262144,
-    }
+    /// Below how many blocks how long a journal.
+    const STEPS: [(u64, u32); 8] = [
+        (JOURNAL_DEVICE_BLOCKS_MIN, 0),
+        (32 << 10, 1024),
+        (256 << 10, 4096),
+        (512 << 10, 8192),
+        (4 << 20, 16 << 10),
+        (8 << 20, 32 << 10),
+        (16 << 20, 64 << 10),
+        (32 << 20, 128 << 10),
+    ];
+    STEPS.iter().find(|(below, _)| block_count < *below).map_or(256 << 10, |(_, count)| *count)
 }
 
 #[cfg(test)]
