@@ -84,9 +84,12 @@ impl ExtentMap {
         Ok(map)
     }
 
-    /// A map of plain runs, for inodes that map their blocks one by one (ext2, ext3).
-    pub(super) fn from_runs(runs: impl IntoIterator<Item = (LogicalBlock, PhysicalBlock, u32)>) -> Self {
-        let mut map = Self::default();
+    /// A map of plain runs, for inodes that map their blocks one by one (ext2, ext3); `tree_blocks` hold that map.
+    pub(super) fn from_runs(
+        runs: impl IntoIterator<Item = (LogicalBlock, PhysicalBlock, u32)>,
+        tree_blocks: Vec<u64>,
+    ) -> Self {
+        let mut map = Self { extents: Vec::new(), tree_blocks };
         for (logical, physical, len) in runs {
             map.insert(Extent { logical: logical.0, len, physical: physical.0, is_unwritten: false });
         }
@@ -101,11 +104,6 @@ impl ExtentMap {
     /// Blocks of the device that hold the tree itself.
     pub(super) fn tree_blocks(&self) -> &[u64] {
         &self.tree_blocks
-    }
-
-    /// Blocks mapped, the tree's own not counted.
-    pub(super) fn mapped_blocks(&self) -> u64 {
-        self.extents.iter().map(|e| u64::from(e.len)).sum()
     }
 
     /// What lies at `block`.

@@ -104,6 +104,12 @@ impl Metadata {
         self.mapping.write_back(0..u64::MAX)
     }
 
+    /// Writes one metadata block to the device, if it is dirty.
+    pub(super) fn write_back_block(&self, number: PhysicalBlock) -> Result<()> {
+        let start = number.0 * PAGE_SIZE as u64;
+        self.mapping.write_back(start..start + PAGE_SIZE as u64)
+    }
+
     fn check(&self, number: PhysicalBlock) -> Result<()> {
         if number.0 >= self.block_count {
             let what = format!("block {number} lies beyond the file system's {} blocks", self.block_count);

@@ -3,31 +3,347 @@
 //! ```text
 //!   vfs_glue.rs   the VFS's calls, in ext4's words
 //!      |
-//!   dir.rs htree.rs   xattr.rs acl.rs   file.rs (delayed allocation)   symlink.rs
-//!      |                 |                 |
-//!   inode.rs  (an inode in memory)      extent.rs  (file block -> device block)
-//!      |                                   |
-//!   inode_alloc.rs                      block_alloc.rs
-//!      \___________ group.rs ______________/
-//!                      |
-//!   metadata.rs   metadata blocks in the page cache        superblock.rs disk.rs checksum.rs features.rs
-//!                      |
-//!                 [device seam]
+//!   directory.rs dir.rs htree.rs   xattr.rs acl.rs   file.rs delalloc.rs   symlink.rs
+//!      |                              |                 |
+//!   inode.rs  (an inode in memory)            extent.rs indirect.rs  (file block -> device block)
+//!      |                                                |
+//!   space.rs  (free blocks and inodes)  group.rs bitmap.rs
+//!      |
+//!   metadata.rs   metadata blocks in the page cache      superblock.rs disk.rs checksum.rs features.rs
+//!      |
+//!   [device seam]                                        journal/ (replay)   mkfs.rs (a fresh one)
 //! ```
-
-#![allow(dead_code)] // until the parts are joined
+//!
+//! Neighbours: the VFS above, the cache beside (file data by one mapping per inode, metadata by one per device),
+//! a block device below. Knows no other file system.
+//!
+//! Lock order, outermost first: the VFS's inode locks; pages; `Ext4Inode::state`; `Ext4::superblock`;
+//! `Ext4::space`; metadata pages. `Ext4::{inodes, dirty_inodes, retired, first_error}` are leaves: nothing is
+//! locked, and no inode dropped, while one is held.
+//!
+//! Invariants:
+//! 1. A block is promised (`Space::reserve`) before a page that needs it becomes dirty.
+//! 2. Extents reach the inode table only through `Ext4Inode::flush`; bitmaps and descriptors only through
+//!    `Space::flush`. Both stay in memory until a sync.
+//! 3. A freed metadata block is forgotten by the cache before it can be given out again.
+//! 4. From the first change until unmount the superblock on the device is marked not clean.
+//! 5. An inode with dirty fields or pages is on the list of dirty inodes, which keeps it alive.
 
 mod acl;
 mod bitmap;
 mod checksum;
+mod delalloc;
 mod dir;
 mod dir_block;
+mod directory;
 mod disk;
 mod extent;
+mod fallocate;
 mod features;
+mod file;
+mod group;
 mod hash;
 mod htree;
+mod indirect;
 mod inline_data;
+mod inode;
 mod metadata;
 pub mod mkfs;
+mod space;
+mod superblock;
+mod symlink;
+mod vfs_glue;
 mod xattr;
+mod xattr_store;
+
+use crate::base::{Clock, Errno, Error, PhysicalBlock, Result, Timespec};
+use crate::block::Device;
+use crate::cache::{PageCache, Writeback};
+use crate::vfs::{FileSystem, FileSystemStatistics, Inode, MountOptions};
+use disk::{ROOT_INODE, STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET};
+use features::Incompat;
+use inode::Ext4Inode;
+use metadata::Metadata;
+use parking_lot::Mutex;
+use space::Space;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use superblock::Superblock;
+
+/// `f_type` of statfs(2).
+const MAGIC: u64 = 0xEF53;
+/// Longest file name in bytes.
+const NAME_MAX: u32 = 255;
+/// Dirty inodes kept in memory before they are written to the table.
+const DIRTY_INODES_MAX: usize = 16_384;
+
+/// A mounted ext4. Linux: `struct ext4_sb_info`.
+pub struct Ext4 {
+    this: Weak<Ext4>,
+    device: Arc<dyn Device>,
+    metadata: Metadata,
+    data_writeback: Arc<Writeback>,
+    /// The superblock as mounted: sizes and places, which never change.
+    geometry: Superblock,
+    /// The superblock as it will be written: state and counts.
+    superblock: Mutex<Superblock>,
+    block_size: usize,
+    inode_size: usize,
+    checksum_seed: Option<u32>,
+    space: Mutex<Space>,
+    /// Every inode in use, by number.
+    inodes: Mutex<HashMap<u32, Weak<Ext4Inode>, foldhash::fast::FixedState>>,
+    dirty_inodes: Mutex<HashMap<u32, Arc<Ext4Inode>, foldhash::fast::FixedState>>,
+    /// Inodes whose last reference was dropped inside writeback.
+    retired: Mutex<Vec<Ext4Inode>>,
+    /// The first failure nobody could be told of; the next sync tells it.
+    first_error: Mutex<Option<Error>>,
+    generation: AtomicU32,
+    is_read_only: bool,
+    /// Whether the device was marked not clean by this mount.
+    is_changed: AtomicBool,
+    clock: Clock,
+}
+
+impl Ext4 {
+    /// Mounts the ext4 on `device`. EROFS if it shall be written and the device cannot be; EOPNOTSUPP, naming the
+    /// feature, for what Folio does not read or write; EUCLEAN for damage.
+    pub fn mount(device: Arc<dyn Device>, cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<dyn FileSystem>> {
+        let fs = Self::open(device, cache, options).map_err(|e| e.at("ext4"))?;
+        Ok(fs)
+    }
+
+    fn open(device: Arc<dyn Device>, cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<Self>> {
+        let superblock = Superblock::load(&*device)?;
+        if !options.read_only {
+            if device.is_read_only() {
+                return Err(Error::new(Errno::ROFS, "the image is read-only"));
+            }
+            superblock.features.check_writable()?;
+        }
+        let metadata =
+            Metadata::new(&cache.writeback(), device.clone(), superblock.block_size, superblock.block_count);
+        let groups = group::load_groups(&superblock, &metadata)?;
+        let fs = Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            data_writeback: cache.writeback(),
+            block_size: superblock.block_size,
+            inode_size: superblock.inode_size,
+            checksum_seed: superblock.checksum_seed,
+            space: Mutex::new(Space::new(&superblock, groups)),
+            geometry: superblock.clone(),
+            superblock: Mutex::new(superblock),
+            device,
+            metadata,
+            inodes: Mutex::default(),
+            dirty_inodes: Mutex::default(),
+            retired: Mutex::default(),
+            first_error: Mutex::new(None),
+            generation: AtomicU32::new(0),
+            is_read_only: options.read_only,
+            is_changed: AtomicBool::new(false),
+            clock: options.clock,
+        });
+        let root = fs.inode(ROOT_INODE.into())?;
+        if root.common.file_type != crate::vfs::FileType::Directory {
+            return Err(Error::corrupt("is no directory").at("inode 2 (root)"));
+        }
+        Ok(fs)
+    }
+
+    /// The inode `number`, from memory or the device.
+    fn inode(&self, number: u64) -> Result<Arc<Ext4Inode>> {
+        let number = self.geometry.check_inode_number(number)?;
+        let known = self.inodes.lock().get(&number).and_then(Weak::upgrade);
+        if let Some(inode) = known {
+            return Ok(inode);
+        }
+        let fs = self.this.upgrade().ok_or(Errno::IO)?;
+        let loaded = Ext4Inode::load(&fs, number, false)?;
+        Ok(self.remember(loaded))
+    }
+
+    /// Makes `inode` the one object of its number, unless another thread was faster: then that one is returned.
+    fn remember(&self, inode: Arc<Ext4Inode>) -> Arc<Ext4Inode> {
+        let mut inodes = self.inodes.lock();
+        if let Some(known) = inodes.get(&inode.number).and_then(Weak::upgrade) {
+            drop(inodes);
+            return known;
+        }
+        inodes.insert(inode.number, Arc::downgrade(&inode));
+        inode
+    }
+
+    /// Forgets an inode that is gone from memory.
+    fn forget_inode(&self, number: u32) {
+        let mut inodes = self.inodes.lock();
+        if inodes.get(&number).is_some_and(|weak| weak.strong_count() == 0) {
+            inodes.remove(&number);
+        }
+    }
+
+    fn has_incompat(&self, feature: Incompat) -> bool {
+        self.geometry.features.incompat.contains(feature)
+    }
+
+    fn now(&self) -> Timespec {
+        self.clock.now()
+    }
+
+    /// A generation number for a new inode: different for each use of a slot, the same in each run.
+    fn next_generation(&self, number: u32) -> u32 {
+        let sequence = self.generation.fetch_add(1, Ordering::Relaxed);
+        let seed = checksum::crc32c(!0, &self.geometry.raw.uuid);
+        checksum::crc32c(checksum::crc32c(seed, &number.to_le_bytes()), &sequence.to_le_bytes())
+    }
+
+    /// Whether this mount may write to the device.
+    fn is_writing(&self) -> bool {
+        !self.is_read_only
+    }
+
+    /// To be called before every change: refuses it on a read-only mount, and marks the device not clean.
+    fn begin_change(&self) -> Result<()> {
+        if self.is_read_only {
+            return Err(Errno::ROFS.into());
+        }
+        if !self.is_changed.load(Ordering::Acquire) {
+            let mut superblock = self.superblock.lock();
+            if !self.is_changed.load(Ordering::Acquire) {
+                let state = superblock.raw.state.get() & !STATE_VALID;
+                superblock.raw.state = state.into();
+                self.write_superblock(&superblock)?;
+                self.device.flush()?;
+                self.is_changed.store(true, Ordering::Release);
+            }
+        }
+        self.bury();
+        Ok(())
+    }
+
+    /// Writes the superblock to the device at once.
+    fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
+        let number = SUPERBLOCK_OFFSET / self.block_size as u64;
+        let start = (SUPERBLOCK_OFFSET % self.block_size as u64) as usize;
+        let block = self.metadata.block(PhysicalBlock(number))?;
+        block.write()[start..start + 1024].copy_from_slice(&superblock.to_bytes(self.now()));
+        self.metadata.write_back_block(PhysicalBlock(number))
+    }
+
+    /// Remembers a failure that nobody waits for.
+    fn note_error(&self, error: Error) {
+        self.first_error.lock().get_or_insert(error);
+    }
+
+    /// Writes dirty inodes whose data is clean to the table, once there are too many of them in memory.
+    fn limit_dirty_inodes(&self) -> Result<()> {
+        match self.dirty_inodes.lock().len() > DIRTY_INODES_MAX {
+            true => {}
+            false => return Ok(()),
+        }
+        self.data_writeback.write_back_all()?;
+        self.flush_inodes()
+    }
+
+    /// Writes every dirty inode into the metadata blocks.
+    fn flush_inodes(&self) -> Result<()> {
+        let mut dirty: Vec<Arc<Ext4Inode>> = self.dirty_inodes.lock().values().cloned().collect();
+        // In the table's order, so that each of its blocks is touched once.
+        dirty.sort_unstable_by_key(|inode| inode.number);
+        for inode in dirty {
+            let mut state = inode.state.write();
+            if state.is_dirty {
+                inode.flush(&mut state).map_err(|e| e.at(format!("inode {}", inode.number)))?;
+            }
+            let has_dirty_pages = inode.common.mapping.as_ref().is_some_and(|m| m.is_dirty());
+            if !has_dirty_pages {
+                inode.trim_tree_reservation(&mut state);
+                let listed = self.dirty_inodes.lock().remove(&inode.number);
+                drop(state);
+                drop(listed);
+            } else {
+                // New pages came in meanwhile: the inode stays on the list.
+                state.is_dirty = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable; `is_final` also marks the file system clean.
+    fn sync_all(&self, is_final: bool) -> Result<()> {
+        if !self.is_changed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.bury();
+        self.data_writeback.write_back_all()?;
+        self.flush_inodes()?;
+        {
+            let mut superblock = self.superblock.lock();
+            self.space.lock().flush(&mut superblock, &self.metadata)?;
+            self.metadata.write_back()?;
+            self.device.flush()?;
+            let error = self.first_error.lock().take();
+            if error.is_some() {
+                superblock.raw.state = (superblock.raw.state.get() | STATE_ERROR).into();
+            } else if is_final {
+                superblock.raw.state = (superblock.raw.state.get() | STATE_VALID).into();
+            }
+            self.write_superblock(&superblock)?;
+            self.device.flush()?;
+            if let Some(error) = error {
+                return Err(error);
+            }
+        }
+        if is_final {
+            self.is_changed.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+impl FileSystem for Ext4 {
+    fn kind(&self) -> &'static str {
+        "ext4"
+    }
+
+    fn root(&self) -> Result<Arc<dyn Inode>> {
+        let root = self.inode(ROOT_INODE.into())?;
+        Ok(root)
+    }
+
+    fn statistics(&self) -> Result<FileSystemStatistics> {
+        let space = self.space.lock();
+        let raw = &self.geometry.raw;
+        let overhead = match raw.overhead_clusters.get() {
+            0 => space.system_blocks(),
+            clusters => u64::from(clusters) * u64::from(self.geometry.cluster_blocks),
+        };
+        let free = space.available_blocks() * u64::from(self.geometry.cluster_blocks);
+        let high = if self.has_incompat(Incompat::BIT64) { u64::from(raw.r_blocks_count_hi.get()) } else { 0 };
+        let reserved = high << 32 | u64::from(raw.r_blocks_count_lo.get());
+        Ok(FileSystemStatistics {
+            magic: MAGIC,
+            block_size: self.block_size as u32,
+            blocks: self.geometry.block_count.saturating_sub(overhead),
+            blocks_free: free,
+            blocks_available: free.saturating_sub(reserved),
+            inodes: self.geometry.inode_count.into(),
+            inodes_free: space.free_inodes(),
+            name_max: NAME_MAX,
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.sync_all(false).map_err(|e| e.at("ext4"))
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.sync_all(true).map_err(|e| e.at("ext4"))
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+}
+>>>>>>> 634152d (wip)

@@ -1,0 +1,334 @@
+//! Free space: which blocks and inodes are given out, and which are promised.
+//!
+//! Delayed allocation reserves blocks when a write is accepted and places them at writeback. A reservation is a
+//! promise: `free - reserved` is what others may still have, so that ENOSPC is told at the write.
+//!
+//! Placement: a file goes on where it ended. Else each purpose has a cursor that moves on through the device, so
+//! that what is written together lies together: directories and trees near the front, small files after them,
+//! large files in a region of their own, where long runs stay whole.
+
+use super::disk::GROUP_INODE_UNINIT;
+use super::group::{Group, SystemZones};
+use super::metadata::Metadata;
+use super::superblock::Superblock;
+use crate::base::{Errno, Error, PhysicalBlock, Result};
+use std::ops::Range;
+
+/// What blocks are wanted for; each purpose has its own place on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Directories, extent tree blocks, xattr blocks.
+    Metadata,
+    /// Files that are small so far.
+    SmallFile,
+    /// Files of [`LARGE_FILE_BYTES`] and more.
+    LargeFile,
+}
+
+/// From this size on a file counts as large.
+pub(super) const LARGE_FILE_BYTES: u64 = 1 << 20;
+
+/// A continuation of the file is taken only if it is at least this long, or all that is wanted.
+const CONTINUATION_MIN: u32 = 16;
+
+/// Blocks kept for metadata before small files begin.
+const METADATA_REGION_BLOCKS: u64 = 2048;
+
+/// All groups with their bitmaps, and the promises made. Guarded by one lock in `Ext4`.
+pub(super) struct Space {
+    groups: Vec<Group>,
+    zones: SystemZones,
+    free_blocks: u64,
+    free_inodes: u64,
+    reserved_blocks: u64,
+    /// Where the next search of each [`Purpose`] starts.
+    cursors: [u64; 3],
+}
+
+impl Space {
+    pub(super) fn new(superblock: &Superblock, groups: Vec<Group>) -> Self {
+        let zones = SystemZones::new(superblock, &groups);
+        let free_blocks = groups.iter().map(|g| u64::from(g.free_blocks())).sum();
+        let free_inodes = groups.iter().map(|g| u64::from(g.free_inodes())).sum();
+        let flex = 1_u64 << superblock.raw.log_groups_per_flex.min(31);
+        let large_group = match u64::from(superblock.group_count) {
+            count if count > flex => flex as u32,
+            count => (count / 2) as u32,
+        };
+        let small = METADATA_REGION_BLOCKS.min(u64::from(superblock.blocks_per_group) / 16);
+        let first = superblock.first_data_block;
+        let cursors = [first, first + small, superblock.group_start(large_group)];
+        Self { groups, zones, free_blocks, free_inodes, reserved_blocks: 0, cursors }
+    }
+
+    /// Blocks free, promised ones included (clusters with bigalloc).
+    pub(super) fn free_blocks(&self) -> u64 {
+        self.free_blocks
+    }
+
+    /// Blocks free and not promised.
+    pub(super) fn available_blocks(&self) -> u64 {
+        self.free_blocks.saturating_sub(self.reserved_blocks)
+    }
+
+    pub(super) fn free_inodes(&self) -> u64 {
+        self.free_inodes
+    }
+
+    /// Blocks that the file system itself occupies.
+    pub(super) fn system_blocks(&self) -> u64 {
+        self.zones.block_count()
+    }
+
+    /// Refuses a range that holds the file system's own blocks.
+    pub(super) fn check_not_system(&self, range: &Range<u64>) -> Result<()> {
+        match self.zones.overlaps(range) {
+            false => Ok(()),
+            true => {
+                let what = format!("blocks {}..{} belong to the file system itself", range.start, range.end);
+                Err(Error::corrupt(what))
+            }
+        }
+    }
+
+    /// Promises `count` blocks; ENOSPC if they are not there.
+    pub(super) fn reserve(&mut self, count: u64) -> Result<()> {
+        if count > self.available_blocks() {
+            return Err(Errno::NOSPC.into());
+        }
+        self.reserved_blocks += count;
+        Ok(())
+    }
+
+    /// Takes a promise back, or notes that it was kept.
+    pub(super) fn release(&mut self, count: u64) {
+        debug_assert!(count <= self.reserved_blocks, "more released than reserved");
+        self.reserved_blocks = self.reserved_blocks.saturating_sub(count);
+    }
+
+    /// Takes up to `want` blocks in one run, best at `goal`. With `is_promised` they come out of the caller's
+    /// reservation (which the caller releases), else out of what nobody was promised.
+    pub(super) fn allocate(
+        &mut self,
+        superblock: &Superblock,
+        metadata: &Metadata,
+        goal: Option<PhysicalBlock>,
+        want: u32,
+        purpose: Purpose,
+        is_promised: bool,
+    ) -> Result<Range<u64>> {
+        let left = if is_promised { self.free_blocks } else { self.available_blocks() };
+        let want = u64::from(want).min(left) as u32;
+        if want == 0 {
+            return Err(Errno::NOSPC.into());
+        }
+        if let Some(goal) = goal.filter(|g| g.0 < superblock.block_count)
+            && let Some(run) = self.take_at(superblock, metadata, goal.0, want)?
+        {
+            return Ok(run);
+        }
+        let mut need = want.min(superblock.blocks_per_group / 2);
+        loop {
+            if let Some(run) = self.take_from_cursor(superblock, metadata, need, want, purpose)? {
+                return Ok(run);
+            }
+            if need == 1 {
+                return Err(Error::new(Errno::NOSPC, "free block count and bitmaps disagree; run e2fsck"));
+            }
+            need = need.div_ceil(2);
+        }
+    }
+
+    fn take_at(
+        &mut self,
+        superblock: &Superblock,
+        metadata: &Metadata,
+        goal: u64,
+        want: u32,
+    ) -> Result<Option<Range<u64>>> {
+        let (number, bit) = superblock.group_of(goal.max(superblock.first_data_block));
+        let Some(group) = self.groups.get_mut(number as usize).filter(|g| g.free_blocks() > 0) else {
+            return Ok(None);
+        };
+        let bitmap = group.load_blocks(number, superblock, metadata)?;
+        let run = bitmap.next_clear_run(bit, want).filter(|run| run.start == bit);
+        match run.filter(|run| run.len() as u32 >= want.min(CONTINUATION_MIN)) {
+            Some(run) => Ok(Some(self.take(superblock, number, run))),
+            None => Ok(None),
+        }
+    }
+
+    /// The first run of at least `need` blocks after the purpose's cursor, going round once.
+    fn take_from_cursor(
+        &mut self,
+        superblock: &Superblock,
+        metadata: &Metadata,
+        need: u32,
+        want: u32,
+        purpose: Purpose,
+    ) -> Result<Option<Range<u64>>> {
+        let cursor = self.cursors[purpose as usize].min(superblock.block_count - 1);
+        let (first, first_bit) = superblock.group_of(cursor);
+        // The cursor's group comes twice: from the cursor on, and at the end from its start.
+        for step in 0..=superblock.group_count {
+            let number =
+                (u64::from(first) + u64::from(step)).rem_euclid(u64::from(superblock.group_count)) as u32;
+            let group = &mut self.groups[number as usize];
+            if group.longest_free_run.min(group.free_blocks()) < need {
+                continue;
+            }
+            let from = if step == 0 { first_bit } else { 0 };
+            let bitmap = group.load_blocks(number, superblock, metadata)?;
+            let mut longest = 0;
+            let mut at = from;
+            let mut found = None;
+            while let Some(run) = bitmap.next_clear_run(at, want) {
+                if run.len() as u32 >= need {
+                    found = Some(run);
+                    break;
+                }
+                longest = longest.max(run.len() as u32);
+                at = run.end;
+            }
+            if let Some(run) = found {
+                let run = self.take(superblock, number, run);
+                self.cursors[purpose as usize] = run.end;
+                return Ok(Some(run));
+            }
+            if from == 0 {
+                group.longest_free_run = longest;
+            }
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, superblock: &Superblock, number: u32, run: Range<u32>) -> Range<u64> {
+        let group = &mut self.groups[number as usize];
+        let len = run.len() as u64;
+        let start = superblock.group_start(number) + u64::from(run.start);
+        if let Some(bitmap) = &mut group.blocks {
+            bitmap.set(run);
+        }
+        group.add_free_blocks(-(len as i64));
+        self.free_blocks -= len;
+        start..start + len
+    }
+
+    /// Gives blocks back.
+    pub(super) fn free(
+        &mut self,
+        superblock: &Superblock,
+        metadata: &Metadata,
+        range: Range<u64>,
+    ) -> Result<()> {
+        self.check_not_system(&range)?;
+        if range.end > superblock.block_count || range.start < superblock.first_data_block {
+            return Err(Error::corrupt(format!("freed blocks {}..{} do not exist", range.start, range.end)));
+        }
+        let mut start = range.start;
+        while start < range.end {
+            let (number, bit) = superblock.group_of(start);
+            let count = (range.end - start).min(u64::from(superblock.group_len(number) - bit)) as u32;
+            let group = &mut self.groups[number as usize];
+            let bitmap = group.load_blocks(number, superblock, metadata)?;
+            if !bitmap.all_set(bit..bit + count) {
+                let what = format!(
+                    "blocks {start}..{} are freed, but some are free already",
+                    start + u64::from(count)
+                );
+                return Err(Error::corrupt(what).at(format!("group {number}")));
+            }
+            bitmap.clear(bit..bit + count);
+            group.add_free_blocks(i64::from(count));
+            group.longest_free_run = u32::MAX;
+            self.free_blocks += u64::from(count);
+            start += u64::from(count);
+        }
+        Ok(())
+    }
+
+    /// Takes a free inode, as near to `parent` as there is one.
+    pub(super) fn allocate_inode(
+        &mut self,
+        superblock: &Superblock,
+        metadata: &Metadata,
+        parent: u32,
+        is_directory: bool,
+    ) -> Result<u32> {
+        let first = (parent - 1) / superblock.inodes_per_group;
+        for step in 0..superblock.group_count {
+            let number = (first + step) % superblock.group_count;
+            let group = &mut self.groups[number as usize];
+            if group.free_inodes() == 0 {
+                continue;
+            }
+            let base = number * superblock.inodes_per_group;
+            let from = superblock.first_inode.saturating_sub(base + 1);
+            let was_uninit = group.has_flag(superblock, GROUP_INODE_UNINIT);
+            let bitmap = group.load_inodes(number, superblock, metadata)?;
+            let Some(index) = bitmap.next_clear(from, bitmap.len()) else { continue };
+            bitmap.set(index..index + 1);
+            // Slots that were never used may hold old bytes, which must not pass for inodes.
+            let unused = if was_uninit { superblock.inodes_per_group } else { group.itable_unused() };
+            let unused_from = superblock.inodes_per_group - unused.min(superblock.inodes_per_group);
+            let table = group.inode_table();
+            group.note_inode(superblock, index, true, is_directory);
+            self.free_inodes -= 1;
+            zero_inodes(superblock, metadata, table, unused_from..index)?;
+            return Ok(base + index + 1);
+        }
+        Err(Error::new(Errno::NOSPC, "no free inodes"))
+    }
+
+    /// Gives an inode back.
+    pub(super) fn free_inode(
+        &mut self,
+        superblock: &Superblock,
+        metadata: &Metadata,
+        number: u32,
+        is_directory: bool,
+    ) -> Result<()> {
+        let (group_number, index) = inode_place(superblock, number);
+        let group = &mut self.groups[group_number as usize];
+        let bitmap = group.load_inodes(group_number, superblock, metadata)?;
+        if !bitmap.is_set(index) {
+            return Err(Error::corrupt(format!("inode {number} is freed, but is free already")));
+        }
+        bitmap.clear(index..index + 1);
+        group.note_inode(superblock, index, false, is_directory);
+        self.free_inodes += 1;
+        Ok(())
+    }
+
+    /// First block of the inode table that holds inode `number`.
+    pub(super) fn inode_table(&self, superblock: &Superblock, number: u32) -> u64 {
+        self.groups[inode_place(superblock, number).0 as usize].inode_table()
+    }
+
+    /// Puts every changed bitmap and descriptor into the metadata blocks, and the totals into `superblock`.
+    pub(super) fn flush(&mut self, superblock: &mut Superblock, metadata: &Metadata) -> Result<()> {
+        for (group, number) in self.groups.iter_mut().zip(0..) {
+            group.flush(number, superblock, metadata)?;
+        }
+        let blocks = self.free_blocks * u64::from(superblock.cluster_blocks);
+        superblock.raw.free_blocks_count_lo = (blocks as u32).into();
+        superblock.raw.free_blocks_count_hi = ((blocks >> 32) as u32).into();
+        superblock.raw.free_inodes_count = (self.free_inodes as u32).into();
+        Ok(())
+    }
+}
+
+/// The group of an inode and its place there.
+pub(super) fn inode_place(superblock: &Superblock, number: u32) -> (u32, u32) {
+    ((number - 1) / superblock.inodes_per_group, (number - 1) % superblock.inodes_per_group)
+}
+
+fn zero_inodes(superblock: &Superblock, metadata: &Metadata, table: u64, range: Range<u32>) -> Result<()> {
+    for index in range {
+        let offset = index as usize * superblock.inode_size;
+        let block = metadata.block(PhysicalBlock(table + (offset / superblock.block_size) as u64))?;
+        let start = offset % superblock.block_size;
+        block.write()[start..start + superblock.inode_size].fill(0);
+    }
+    Ok(())
+}

@@ -1,0 +1,431 @@
+//! The VFS's calls in ext4's words: what each changes, and in which order.
+
+use super::disk::{ROOT_INODE, inode_flags};
+use super::inode::{Ext4Inode, InodeState};
+use crate::base::{Errno, Error, InodeNumber, Result};
+use crate::vfs::{
+    AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileType, Inode, InodeCommon, NewInode, RenameFlags,
+    SeekKind, SetTime, XattrFlags,
+};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Links a directory shows once it has more than can be counted (`dir_nlink`).
+const LINKS_UNCOUNTED: u16 = 1;
+/// Links from which a directory's are no longer counted.
+const LINKS_MAX: u16 = 65_000;
+
+impl Inode for Ext4Inode {
+    fn common(&self) -> &InodeCommon {
+        &self.common
+    }
+
+    fn attributes(&self) -> Attributes {
+        let state = self.state.read();
+        let size = self.common.mapping.as_ref().map_or(state.recorded_size(), |m| m.size_bytes());
+        state.attributes(self.number, self.common.file_type, size, self.fs.block_size)
+    }
+
+    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        self.change(|| {
+            if let Some(size_bytes) = change.size_bytes {
+                self.bring_out_of_line()?;
+                self.set_size(size_bytes)?;
+            }
+            let mut state = self.state.write();
+            self.apply(&mut state, change)?;
+            self.mark_dirty(&mut state);
+            Ok(())
+        })
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
+        let Some(found) = self.find_name(name).map_err(|e| self.place(e))? else { return Ok(None) };
+        let number = found.number.0;
+        if number < self.fs.geometry.first_inode.into() && number != u64::from(ROOT_INODE) {
+            let what = format!("a name leads to the reserved inode {number}");
+            return Err(self.place(Error::corrupt(what)));
+        }
+        let inode = self.fs.inode(number).map_err(|e| e.at("ext4"))?;
+        Ok(Some(inode))
+    }
+
+    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        self.change(|| {
+            let inode = self.new_inode(new)?;
+            let added = self.insert_name(name, inode.number, new.file_type);
+            self.keep_or_discard(&inode, added)?;
+            let mut state = self.state.write();
+            if new.file_type == FileType::Directory {
+                add_directory_link(&mut state);
+            }
+            self.note_names_changed(&mut state);
+            drop(state);
+            let inode: Arc<dyn Inode> = inode;
+            Ok(inode)
+        })
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        self.change(|| {
+            let inode = self.new_inode(new)?;
+            let mut state = inode.state.write();
+            state.raw.links_count = 0.into();
+            drop(state);
+            inode.forget_dirty();
+            let inode: Arc<dyn Inode> = inode;
+            Ok(inode)
+        })
+    }
+
+    fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.change(|| {
+            let target = self.same_fs(target)?;
+            self.fs.check_links(&target.state.read(), false)?;
+            self.insert_name(name, target.number, target.common.file_type)?;
+            let mut state = target.state.write();
+            let links = state.raw.links_count.get() + 1;
+            state.raw.links_count = links.into();
+            state.set_changed(self.fs.now());
+            target.mark_dirty(&mut state);
+            drop(state);
+            self.note_names_changed(&mut self.state.write());
+            Ok(())
+        })
+    }
+
+    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.change(|| {
+            let target = self.same_fs(target)?;
+            self.remove_name(name)?;
+            self.note_names_changed(&mut self.state.write());
+            target.drop_link();
+            Ok(())
+        })
+    }
+
+    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.change(|| {
+            let target = self.same_fs(target)?;
+            if !target.is_empty_directory()? {
+                return Err(Errno::NOTEMPTY.into());
+            }
+            self.remove_name(name)?;
+            target.drop_all_links();
+            let mut state = self.state.write();
+            drop_directory_link(&mut state);
+            self.note_names_changed(&mut state);
+            Ok(())
+        })
+    }
+
+    fn rename(
+        &self,
+        name: &[u8],
+        source: &Arc<dyn Inode>,
+        new_parent: &Arc<dyn Inode>,
+        new_name: &[u8],
+        replaced: Option<&Arc<dyn Inode>>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.change(|| {
+            let (source, new_parent) = (self.same_fs(source)?, self.same_fs(new_parent)?);
+            let replaced = replaced.map(|r| self.same_fs(r)).transpose()?;
+            match (replaced, flags.contains(RenameFlags::EXCHANGE)) {
+                (Some(other), true) => self.exchange(name, source, new_parent, new_name, other),
+                (None, true) => Err(Errno::NOENT.into()),
+                (replaced, false) => self.move_name(name, source, new_parent, new_name, replaced),
+            }
+        })
+    }
+
+    fn read_directory(
+        &self,
+        cookie: u64,
+        sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.iterate_names(cookie, sink).map_err(|e| self.place(e))
+    }
+
+    fn parent_number(&self) -> Result<InodeNumber> {
+        self.parent_of_directory().map_err(|e| self.place(e))
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match self.common.file_type {
+            FileType::Symlink => self.target().map_err(|e| self.place(e)),
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    fn write_begin(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.change(|| self.begin_write(offset, len_bytes))
+    }
+
+    fn write_end(&self, _offset: u64, written_bytes: u64, clear_set_id: bool) -> Result<()> {
+        if written_bytes == 0 {
+            return Ok(());
+        }
+        let now = self.fs.now();
+        let mut state = self.state.write();
+        state.set_modified(now);
+        state.set_changed(now);
+        let mode = state.raw.mode.get();
+        if clear_set_id && mode & 0o6000 != 0 {
+            // Setgid without group execution marks mandatory locking, not a set-id program.
+            let setgid = if mode & 0o010 != 0 { 0o2000 } else { 0 };
+            state.raw.mode = (mode & !(0o4000 | setgid)).into();
+        }
+        self.mark_dirty(&mut state);
+        Ok(())
+    }
+
+    fn touch_accessed(&self) -> Result<()> {
+        if self.fs.is_read_only {
+            return Ok(());
+        }
+        self.change(|| {
+            let mut state = self.state.write();
+            state.set_accessed(self.fs.now());
+            self.mark_dirty(&mut state);
+            Ok(())
+        })
+    }
+
+    fn fallocate(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        self.change(|| self.change_allocation(mode, offset, len_bytes))
+    }
+
+    fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
+        self.seek_from(kind, offset)
+    }
+
+    fn sync(&self, _data_only: bool) -> Result<()> {
+        // Without a journal nothing less makes the inode, its blocks and the bitmaps agree on the device.
+        self.fs.sync_all(false).map_err(|e| e.at("ext4"))
+    }
+
+    fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.xattr_value(name).map_err(|e| self.place(e))
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.change(|| self.change_xattr(name, Some(value), flags))
+    }
+
+    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        self.change(|| self.change_xattr(name, None, XattrFlags::empty()))
+    }
+
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        self.xattr_names().map_err(|e| self.place(e))
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+impl Ext4Inode {
+    /// Runs one change: refused on a read-only mount, and noted on the device before the first.
+    fn change<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.fs.begin_change()?;
+        act().map_err(|e| self.place(e))
+    }
+
+    /// Says where a failure happened, if it is one of the medium; an ordinary errno needs no place.
+    fn place(&self, error: Error) -> Error {
+        match error.kind() {
+            crate::base::ErrorKind::Errno => error,
+            _ => error.at(format!("inode {}", self.number)).at("ext4"),
+        }
+    }
+
+    fn same_fs<'a>(&self, other: &'a Arc<dyn Inode>) -> Result<&'a Ext4Inode> {
+        match other.as_any().downcast_ref::<Ext4Inode>() {
+            Some(inode) if Arc::ptr_eq(&inode.fs, &self.fs) => Ok(inode),
+            _ => Err(Errno::XDEV.into()),
+        }
+    }
+
+    fn apply(&self, state: &mut InodeState, change: &AttributeChange) -> Result<()> {
+        let now = self.fs.now();
+        let time = |set: SetTime| match set {
+            SetTime::Now => now,
+            SetTime::To(time) => time,
+        };
+        if let Some(mode) = change.mode {
+            self.change_acl_mode(state, mode)?;
+            state.raw.mode = (state.raw.mode.get() & 0xF000 | mode & 0o7777).into();
+        }
+        state.set_owner(change.uid, change.gid);
+        if change.size_bytes.is_some() {
+            state.set_modified(now);
+        }
+        if let Some(set) = change.accessed {
+            state.set_accessed(time(set));
+        }
+        if let Some(set) = change.modified {
+            state.set_modified(time(set));
+        }
+        state.set_changed(now);
+        Ok(())
+    }
+
+    /// Makes an inode that has no name yet.
+    fn new_inode(&self, new: &NewInode<'_>) -> Result<Arc<Ext4Inode>> {
+        let fs = &self.fs;
+        fs.limit_dirty_inodes()?;
+        let is_directory = new.file_type == FileType::Directory;
+        let number =
+            fs.space.lock().allocate_inode(&fs.geometry, &fs.metadata, self.number, is_directory)?;
+        let flags = self.state.read().raw.flags.get();
+        let inode = Ext4Inode::create(fs, number, new, flags & inode_flags::INHERITED);
+        let made = match new.file_type {
+            FileType::Directory => inode.initialise_directory(self.number),
+            FileType::Symlink => inode.store_target(new.target),
+            _ => Ok(()),
+        };
+        self.keep_or_discard(&inode, made)?;
+        let mut state = inode.state.write();
+        if is_directory {
+            state.raw.links_count = 2.into();
+        }
+        inode.mark_dirty(&mut state);
+        drop(state);
+        Ok(fs.remember(inode))
+    }
+
+    /// After a failed step the new inode must not outlive its last reference.
+    fn keep_or_discard(&self, inode: &Arc<Ext4Inode>, step: Result<()>) -> Result<()> {
+        if step.is_err() {
+            inode.drop_all_links();
+        }
+        step
+    }
+
+    fn move_name(
+        &self,
+        name: &[u8],
+        source: &Ext4Inode,
+        new_parent: &Ext4Inode,
+        new_name: &[u8],
+        replaced: Option<&Ext4Inode>,
+    ) -> Result<()> {
+        let file_type = source.common.file_type;
+        let is_directory = file_type == FileType::Directory;
+        let changes_parent = self.number != new_parent.number;
+        match replaced {
+            Some(other) => {
+                if other.common.file_type == FileType::Directory && !other.is_empty_directory()? {
+                    return Err(Errno::NOTEMPTY.into());
+                }
+                new_parent.replace_name(new_name, source.number, file_type)?;
+            }
+            None => {
+                if is_directory && changes_parent {
+                    self.fs.check_links(&new_parent.state.read(), true)?;
+                }
+                new_parent.insert_name(new_name, source.number, file_type)?;
+            }
+        }
+        self.remove_name(name)?;
+        if is_directory && changes_parent {
+            source.replace_name(b"..", new_parent.number, FileType::Directory)?;
+            drop_directory_link(&mut self.state.write());
+            add_directory_link(&mut new_parent.state.write());
+        }
+        match replaced {
+            Some(other) if other.common.file_type == FileType::Directory => {
+                other.drop_all_links();
+                drop_directory_link(&mut new_parent.state.write());
+            }
+            Some(other) => other.drop_link(),
+            None => {}
+        }
+        self.note_moved(source, new_parent);
+        Ok(())
+    }
+
+    fn exchange(
+        &self,
+        name: &[u8],
+        source: &Ext4Inode,
+        new_parent: &Ext4Inode,
+        new_name: &[u8],
+        other: &Ext4Inode,
+    ) -> Result<()> {
+        new_parent.replace_name(new_name, source.number, source.common.file_type)?;
+        self.replace_name(name, other.number, other.common.file_type)?;
+        if self.number != new_parent.number {
+            for (moved, from, to) in [(source, self, new_parent), (other, new_parent, self)] {
+                if moved.common.file_type == FileType::Directory {
+                    moved.replace_name(b"..", to.number, FileType::Directory)?;
+                    drop_directory_link(&mut from.state.write());
+                    add_directory_link(&mut to.state.write());
+                }
+            }
+        }
+        let mut state = other.state.write();
+        state.set_changed(self.fs.now());
+        other.mark_dirty(&mut state);
+        drop(state);
+        self.note_moved(source, new_parent);
+        Ok(())
+    }
+
+    fn note_moved(&self, source: &Ext4Inode, new_parent: &Ext4Inode) {
+        self.note_names_changed(&mut self.state.write());
+        new_parent.note_names_changed(&mut new_parent.state.write());
+        let mut state = source.state.write();
+        state.set_changed(self.fs.now());
+        source.mark_dirty(&mut state);
+    }
+
+    fn note_names_changed(&self, state: &mut InodeState) {
+        let now = self.fs.now();
+        state.set_modified(now);
+        state.set_changed(now);
+        self.mark_dirty(state);
+    }
+
+    /// Takes one link away; without any left the inode is freed with its last reference.
+    fn drop_link(&self) {
+        let mut state = self.state.write();
+        let links = state.raw.links_count.get().saturating_sub(1);
+        state.raw.links_count = links.into();
+        state.set_changed(self.fs.now());
+        match links {
+            0 => {
+                drop(state);
+                self.forget_dirty();
+            }
+            _ => self.mark_dirty(&mut state),
+        }
+    }
+
+    fn drop_all_links(&self) {
+        self.state.write().raw.links_count = 0.into();
+        self.forget_dirty();
+    }
+
+    /// Takes the inode off the list of dirty ones, which would keep it alive.
+    fn forget_dirty(&self) {
+        self.state.write().is_dirty = false;
+        let listed = self.fs.dirty_inodes.lock().remove(&self.number);
+        drop(listed);
+    }
+}
+
+fn add_directory_link(state: &mut InodeState) {
+    let links = state.raw.links_count.get();
+    let counted = if links == LINKS_UNCOUNTED || links >= LINKS_MAX { LINKS_UNCOUNTED } else { links + 1 };
+    state.raw.links_count = counted.into();
+}
+
+fn drop_directory_link(state: &mut InodeState) {
+    let links = state.raw.links_count.get();
+    // A directory that once had too many to count never counts again.
+    let counted = if links > 2 { links - 1 } else { links };
+    state.raw.links_count = counted.into();
+}
