@@ -3,6 +3,7 @@
 use crate::base::{Clock, Error, Result, Timespec};
 use crate::block::Device;
 use crate::cache::{CacheOptions, Counters, PageCache};
+use crate::fs::ext4::Ext4;
 use crate::fs::ramfs::Ramfs;
 use crate::syscall::{Credentials, Process};
 use crate::vfs::{Context, FileSystem, LastLink, Location, MountOptions, Vfs};
@@ -65,9 +66,7 @@ impl Kernel {
         target: impl AsRef<Path>,
         options: &MountOptions,
     ) -> Result<()> {
-        drop(device);
-        let _ = options;
-        Err(Error::unsupported("ext4 cannot be mounted yet").at(target.as_ref().display().to_string()))
+        self.mount(Ext4::mount(device, &self.cache, options)?, target.as_ref(), options)
     }
 
     /// Mounts a new, empty ramfs over the directory `target`.

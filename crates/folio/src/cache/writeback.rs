@@ -36,32 +36,43 @@ pub struct Counters {
 }
 
 /// One budget of memory for pages, shared by all mappings of a kernel.
-pub struct PageCache {}
+pub struct PageCache {
+    written: std::sync::atomic::AtomicU64,
+}
 
 impl PageCache {
     /// A cache with the given limits.
-    pub fn new(options: CacheOptions) -> Arc<Self> {
-        todo!("{options:?}")
+    pub fn new(_options: CacheOptions) -> Arc<Self> {
+        Arc::new(Self { written: Default::default() })
     }
 
     /// The dirty state of a new backing device (one per mounted file system). Linux: `struct bdi_writeback`.
     pub fn writeback(self: &Arc<Self>) -> Arc<Writeback> {
-        todo!()
+        Arc::new(Writeback { dirty: Default::default() })
     }
 
     /// What the cache has done so far.
     pub fn counters(&self) -> Counters {
-        todo!()
+        Counters { written_pages: self.written.load(std::sync::atomic::Ordering::Relaxed), ..Counters::default() }
     }
 }
 
 /// The dirty mappings of one backing device, and the thread that writes them. Dropping it stops the thread.
-pub struct Writeback {}
+pub struct Writeback {
+    pub(super) dirty: parking_lot::Mutex<Vec<super::Mapping>>,
+}
 
 impl Writeback {
     /// Writes every dirty page of every mapping of this device to its store, data and metadata alike, and waits.
     /// The first error is returned after everything was tried; failed pages stay dirty.
     pub fn write_back_all(&self) -> Result<()> {
-        todo!()
+        let list = std::mem::take(&mut *self.dirty.lock());
+        let mut result = Ok(());
+        for mapping in list {
+            let one = mapping.write_back(0..u64::MAX);
+            if one.is_err() { self.dirty.lock().push(mapping.clone()); }
+            result = result.and(one);
+        }
+        result
     }
 }

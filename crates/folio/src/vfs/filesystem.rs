@@ -197,7 +197,7 @@ pub trait FileSystem: Send + Sync {
     fn kind(&self) -> &'static str;
 
     /// The root directory.
-    fn root(&self) -> Result<Arc<dyn Inode>>;
+    fn root(&self) -> Arc<dyn Inode>;
 
     /// Sizes and free space.
     fn statistics(&self) -> Result<FileSystemStatistics>;

@@ -67,11 +67,6 @@ impl Bitmap {
         self.next_clear(range.start, range.end).is_none()
     }
 
-    /// Whether every bit in `range` is clear.
-    pub(super) fn all_clear(&self, range: Range<u32>) -> bool {
-        self.next_set(range.start, range.end).is_none()
-    }
-
     /// Sets every bit in `range`.
     pub(super) fn set(&mut self, range: Range<u32>) {
         self.for_words(range, |word, mask| *word |= mask);
@@ -97,23 +92,6 @@ impl Bitmap {
         let start = self.next_clear(from, self.len)?;
         let limit = self.len.min(start.saturating_add(max));
         Some(start..self.next_set(start, limit).unwrap_or(limit))
-    }
-
-    /// The longest run of clear bits, or the first one of at least `enough`.
-    pub(super) fn longest_clear_run(&self, enough: u32) -> Option<Range<u32>> {
-        let mut best: Option<Range<u32>> = None;
-        let mut from = 0;
-        while let Some(run) = self.next_clear_run(from, u32::MAX) {
-            from = run.end;
-            if best.as_ref().is_none_or(|b| run.len() > b.len()) {
-                let done = run.len() as u32 >= enough;
-                best = Some(run);
-                if done {
-                    break;
-                }
-            }
-        }
-        best
     }
 
     fn next(&self, from: u32, end: u32, view: impl Fn(u64) -> u64) -> Option<u32> {
@@ -175,8 +153,6 @@ mod tests {
             let clear = (from..len).find(|bit| !model[*bit as usize]);
             prop_assert_eq!(bitmap.next_clear(from, len), clear);
             prop_assert_eq!(bitmap.next_set(from, len), (from..len).find(|bit| model[*bit as usize]));
-            let longest = model.split(|b| *b).map(<[bool]>::len).max().unwrap_or(0);
-            prop_assert_eq!(bitmap.longest_clear_run(u32::MAX).map_or(0, |run| run.len()), longest);
         }
     }
 }

@@ -129,7 +129,7 @@ impl Ext4Inode {
         let result = dir::insert(&blocks, &mut is_indexed, name, InodeNumber(number.into()), file_type);
         if is_indexed != was_indexed {
             let mut state = self.state.write();
-            state.raw.flags.set(state.raw.flags.get() | inode_flags::INDEX);
+            state.raw.flags |= inode_flags::INDEX;
             self.mark_dirty(&mut state);
         }
         result

@@ -8,33 +8,33 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Where the primary superblock starts, in bytes, whatever the block size.
-pub const SUPERBLOCK_OFFSET: u64 = 1024;
+pub(super) const SUPERBLOCK_OFFSET: u64 = 1024;
 /// `s_magic`.
-pub const SUPERBLOCK_MAGIC: u16 = 0xEF53;
+pub(super) const SUPERBLOCK_MAGIC: u16 = 0xEF53;
 /// `eh_magic` of every extent node.
-pub const EXTENT_MAGIC: u16 = 0xF30A;
+pub(super) const EXTENT_MAGIC: u16 = 0xF30A;
 /// Blocks one initialised extent can hold; a greater `ee_len` means an unwritten one.
-pub const EXTENT_LEN_MAX: u16 = 32768;
+pub(super) const EXTENT_LEN_MAX: u16 = 32768;
 
 /// Inode of the root directory.
-pub const ROOT_INODE: u32 = 2;
+pub(super) const ROOT_INODE: u32 = 2;
 /// Inode that holds blocks reserved for more group descriptors.
-pub const RESIZE_INODE: u32 = 7;
+pub(super) const RESIZE_INODE: u32 = 7;
 /// Inode of the journal.
-pub const JOURNAL_INODE: u32 = 8;
+pub(super) const JOURNAL_INODE: u32 = 8;
 /// First inode for ordinary use on revision 0.
-pub const FIRST_INODE: u32 = 11;
+pub(super) const FIRST_INODE: u32 = 11;
 
 /// `s_state`: unmounted cleanly.
-pub const STATE_VALID: u16 = 1;
+pub(super) const STATE_VALID: u16 = 1;
 /// `s_state`: errors were found.
-pub const STATE_ERROR: u16 = 2;
+pub(super) const STATE_ERROR: u16 = 2;
 
 /// The superblock, 1024 bytes.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)] // The names are those of the format's documentation.
-pub struct RawSuperblock {
+pub(super) struct RawSuperblock {
     pub inodes_count: U32,
     pub blocks_count_lo: U32,
     pub r_blocks_count_lo: U32,
@@ -155,13 +155,13 @@ const _: () = assert!(offset_of!(RawSuperblock, orphan_file_inum) == 0x280);
 const _: () = assert!(offset_of!(RawSuperblock, checksum) == 0x3FC);
 
 /// Where [`RawSuperblock::checksum`] lies, which is also how many bytes it covers.
-pub const SUPERBLOCK_CHECKSUM_OFFSET: usize = offset_of!(RawSuperblock, checksum);
+pub(super) const SUPERBLOCK_CHECKSUM_OFFSET: usize = offset_of!(RawSuperblock, checksum);
 
 /// A block group descriptor: 32 bytes, or 64 with the 64bit feature.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
-pub struct RawGroupDescriptor {
+pub(super) struct RawGroupDescriptor {
     pub block_bitmap_lo: U32,
     pub inode_bitmap_lo: U32,
     pub inode_table_lo: U32,
@@ -191,20 +191,20 @@ const _: () = assert!(size_of::<RawGroupDescriptor>() == 64);
 const _: () = assert!(offset_of!(RawGroupDescriptor, checksum) == 0x1E);
 
 /// Where [`RawGroupDescriptor::checksum`] lies.
-pub const GROUP_CHECKSUM_OFFSET: usize = offset_of!(RawGroupDescriptor, checksum);
+pub(super) const GROUP_CHECKSUM_OFFSET: usize = offset_of!(RawGroupDescriptor, checksum);
 
 /// `bg_flags`: the inode bitmap and table were never used.
-pub const GROUP_INODE_UNINIT: u16 = 1;
+pub(super) const GROUP_INODE_UNINIT: u16 = 1;
 /// `bg_flags`: the block bitmap was never written; only metadata is in use.
-pub const GROUP_BLOCK_UNINIT: u16 = 2;
+pub(super) const GROUP_BLOCK_UNINIT: u16 = 2;
 /// `bg_flags`: the inode table is zeroed.
-pub const GROUP_INODE_ZEROED: u16 = 4;
+pub(super) const GROUP_INODE_ZEROED: u16 = 4;
 
 /// An inode up to the end of the fields named today: 160 bytes, of 128 (old) or more on disk.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
-pub struct RawInode {
+pub(super) struct RawInode {
     pub mode: U16,
     pub uid_lo: U16,
     pub size_lo: U32,
@@ -245,48 +245,48 @@ const _: () = assert!(offset_of!(RawInode, generation) == 0x64);
 const _: () = assert!(offset_of!(RawInode, extra_isize) == 0x80);
 
 /// Size of the inode before `extra_isize`, which every inode has.
-pub const INODE_BASE_LEN: usize = 128;
+pub(super) const INODE_BASE_LEN: usize = 128;
 /// Where the low half of the inode's checksum lies.
-pub const INODE_CHECKSUM_LO_OFFSET: usize = offset_of!(RawInode, checksum_lo);
+pub(super) const INODE_CHECKSUM_LO_OFFSET: usize = offset_of!(RawInode, checksum_lo);
 /// Where the high half of the inode's checksum lies, if the inode is long enough.
-pub const INODE_CHECKSUM_HI_OFFSET: usize = offset_of!(RawInode, checksum_hi);
+pub(super) const INODE_CHECKSUM_HI_OFFSET: usize = offset_of!(RawInode, checksum_hi);
 
 /// `i_flags`: secure deletion and the like are carried unseen; these matter here.
-pub mod inode_flags {
+pub(super) mod inode_flags {
     /// Cannot be changed.
-    pub const IMMUTABLE: u32 = 0x10;
+    pub(in super::super) const IMMUTABLE: u32 = 0x10;
     /// Can only be appended to.
-    pub const APPEND: u32 = 0x20;
+    pub(in super::super) const APPEND: u32 = 0x20;
     /// Access time is left alone.
-    pub const NOATIME: u32 = 0x80;
+    pub(in super::super) const NOATIME: u32 = 0x80;
     /// Data is encrypted.
-    pub const ENCRYPT: u32 = 0x800;
+    pub(in super::super) const ENCRYPT: u32 = 0x800;
     /// Directory has a hash index.
-    pub const INDEX: u32 = 0x1000;
+    pub(in super::super) const INDEX: u32 = 0x1000;
     /// Blocks are counted in file-system blocks, not 512 bytes.
-    pub const HUGE_FILE: u32 = 0x40000;
+    pub(in super::super) const HUGE_FILE: u32 = 0x40000;
     /// Data is mapped by extents.
-    pub const EXTENTS: u32 = 0x80000;
+    pub(in super::super) const EXTENTS: u32 = 0x80000;
     /// Has verity metadata past the end.
-    pub const VERITY: u32 = 0x100000;
+    pub(in super::super) const VERITY: u32 = 0x100000;
     /// Holds the value of a large extended attribute.
-    pub const EA_INODE: u32 = 0x200000;
+    pub(in super::super) const EA_INODE: u32 = 0x200000;
     /// Data lies in the inode.
-    pub const INLINE_DATA: u32 = 0x1000_0000;
+    pub(in super::super) const INLINE_DATA: u32 = 0x1000_0000;
     /// New files below belong to the same project.
-    pub const PROJECT_INHERIT: u32 = 0x2000_0000;
+    pub(in super::super) const PROJECT_INHERIT: u32 = 0x2000_0000;
     /// Directory ignores case.
-    pub const CASEFOLD: u32 = 0x4000_0000;
+    pub(in super::super) const CASEFOLD: u32 = 0x4000_0000;
     /// What a new file takes over from its directory: secrm unrm compr sync immutable append nodump noatime
     /// compression state, notail, projinherit, casefold, dax; less for files than for directories.
-    pub const INHERITED: u32 = 0x8 | 0x40 | NOATIME | PROJECT_INHERIT;
+    pub(in super::super) const INHERITED: u32 = 0x8 | 0x40 | NOATIME | PROJECT_INHERIT;
 }
 
 /// Head of an extent tree node.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
-pub struct RawExtentHeader {
+pub(super) struct RawExtentHeader {
     pub magic: U16,
     pub entries: U16,
     pub max: U16,
@@ -298,7 +298,7 @@ pub struct RawExtentHeader {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
-pub struct RawExtent {
+pub(super) struct RawExtent {
     pub block: U32,
     pub len: U16,
     pub start_hi: U16,
@@ -309,7 +309,7 @@ pub struct RawExtent {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
-pub struct RawExtentIndex {
+pub(super) struct RawExtentIndex {
     pub block: U32,
     pub leaf_lo: U32,
     pub leaf_hi: U16,
@@ -317,7 +317,7 @@ pub struct RawExtentIndex {
 }
 
 /// Bytes of each of the three structures of an extent node.
-pub const EXTENT_ENTRY_LEN: usize = 12;
+pub(super) const EXTENT_ENTRY_LEN: usize = 12;
 
 const _: () = assert!(size_of::<RawExtentHeader>() == EXTENT_ENTRY_LEN);
 const _: () = assert!(size_of::<RawExtent>() == EXTENT_ENTRY_LEN);

@@ -141,7 +141,7 @@ impl Ext4Inode {
                     match state.delayed.first_in(logical..hole_end as u32) {
                         Some(run) => {
                             block = run.start.into();
-                            self.place(&mut state, run, size)?;
+                            self.place_delayed(&mut state, run, size)?;
                         }
                         None => block = hole_end,
                     }

@@ -16,7 +16,7 @@ use crate::cache::Mapping;
 use crate::vfs::{Attributes, FileType, InodeCommon, NewInode};
 use parking_lot::RwLock;
 use std::sync::{Arc, Weak};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Where an inode's contents are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -457,6 +457,7 @@ impl Drop for Ext4Inode {
                 self.fs.note_error(error.at(format!("inode {}", self.number)));
             }
         }
+        self.fs.forget_inode(self.number);
     }
 }
 

@@ -134,11 +134,6 @@ impl MetadataBlock {
         Self { page, len, number }
     }
 
-    /// Where on the device the block lies.
-    pub(super) fn number(&self) -> PhysicalBlock {
-        self.number
-    }
-
     /// The bytes, shared with other readers.
     pub(super) fn read(&self) -> BlockReadGuard<'_> {
         BlockReadGuard { guard: self.page.read(), len: self.len }

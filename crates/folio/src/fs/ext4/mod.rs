@@ -110,11 +110,11 @@ impl Ext4 {
     /// Mounts the ext4 on `device`. EROFS if it shall be written and the device cannot be; EOPNOTSUPP, naming the
     /// feature, for what Folio does not read or write; EUCLEAN for damage.
     pub fn mount(device: Arc<dyn Device>, cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<dyn FileSystem>> {
-        let fs = Self::open(device, cache, options).map_err(|e| e.at("ext4"))?;
-        Ok(fs)
+        let mounted = Self::open(device, cache, options).map_err(|e| e.at("ext4"))?;
+        Ok(Arc::new(mounted))
     }
 
-    fn open(device: Arc<dyn Device>, cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<Self>> {
+    fn open(device: Arc<dyn Device>, cache: &Arc<PageCache>, options: &MountOptions) -> Result<Mounted> {
         let superblock = Superblock::load(&*device)?;
         if !options.read_only {
             if device.is_read_only() {
@@ -149,7 +149,7 @@ impl Ext4 {
         if root.common.file_type != crate::vfs::FileType::Directory {
             return Err(Error::corrupt("is no directory").at("inode 2 (root)"));
         }
-        Ok(fs)
+        Ok(Mounted { fs, root })
     }
 
     /// The inode `number`, from memory or the device.
@@ -270,6 +270,28 @@ impl Ext4 {
         Ok(())
     }
 
+    fn statistics(&self) -> FileSystemStatistics {
+        let space = self.space.lock();
+        let raw = &self.geometry.raw;
+        let overhead = match raw.overhead_clusters.get() {
+            0 => space.system_blocks(),
+            clusters => u64::from(clusters) * u64::from(self.geometry.cluster_blocks),
+        };
+        let free = space.available_blocks() * u64::from(self.geometry.cluster_blocks);
+        let high = if self.has_incompat(Incompat::BIT64) { u64::from(raw.r_blocks_count_hi.get()) } else { 0 };
+        let reserved = high << 32 | u64::from(raw.r_blocks_count_lo.get());
+        FileSystemStatistics {
+            magic: MAGIC,
+            block_size: self.block_size as u32,
+            blocks: self.geometry.block_count.saturating_sub(overhead),
+            blocks_free: free,
+            blocks_available: free.saturating_sub(reserved),
+            inodes: self.geometry.inode_count.into(),
+            inodes_free: space.free_inodes(),
+            name_max: NAME_MAX,
+        }
+    }
+
     /// Makes everything durable; `is_final` also marks the file system clean.
     fn sync_all(&self, is_final: bool) -> Result<()> {
         if !self.is_changed.load(Ordering::Acquire) {
@@ -302,48 +324,35 @@ impl Ext4 {
     }
 }
 
-impl FileSystem for Ext4 {
+/// What the VFS holds of a mounted ext4: the file system and its root. Inodes refer to the file system, so the
+/// file system itself must not refer to one for ever.
+struct Mounted {
+    fs: Arc<Ext4>,
+    root: Arc<Ext4Inode>,
+}
+
+impl FileSystem for Mounted {
     fn kind(&self) -> &'static str {
         "ext4"
     }
 
-    fn root(&self) -> Result<Arc<dyn Inode>> {
-        let root = self.inode(ROOT_INODE.into())?;
-        Ok(root)
+    fn root(&self) -> Arc<dyn Inode> {
+        self.root.clone()
     }
 
     fn statistics(&self) -> Result<FileSystemStatistics> {
-        let space = self.space.lock();
-        let raw = &self.geometry.raw;
-        let overhead = match raw.overhead_clusters.get() {
-            0 => space.system_blocks(),
-            clusters => u64::from(clusters) * u64::from(self.geometry.cluster_blocks),
-        };
-        let free = space.available_blocks() * u64::from(self.geometry.cluster_blocks);
-        let high = if self.has_incompat(Incompat::BIT64) { u64::from(raw.r_blocks_count_hi.get()) } else { 0 };
-        let reserved = high << 32 | u64::from(raw.r_blocks_count_lo.get());
-        Ok(FileSystemStatistics {
-            magic: MAGIC,
-            block_size: self.block_size as u32,
-            blocks: self.geometry.block_count.saturating_sub(overhead),
-            blocks_free: free,
-            blocks_available: free.saturating_sub(reserved),
-            inodes: self.geometry.inode_count.into(),
-            inodes_free: space.free_inodes(),
-            name_max: NAME_MAX,
-        })
+        Ok(self.fs.statistics())
     }
 
     fn sync(&self) -> Result<()> {
-        self.sync_all(false).map_err(|e| e.at("ext4"))
+        self.fs.sync_all(false).map_err(|e| e.at("ext4"))
     }
 
     fn unmount(&self) -> Result<()> {
-        self.sync_all(true).map_err(|e| e.at("ext4"))
+        self.fs.sync_all(true).map_err(|e| e.at("ext4"))
     }
 
     fn is_read_only(&self) -> bool {
-        self.is_read_only
+        self.fs.is_read_only
     }
 }
->>>>>>> 634152d (wip)

@@ -61,12 +61,7 @@ impl Space {
         Self { groups, zones, free_blocks, free_inodes, reserved_blocks: 0, cursors }
     }
 
-    /// Blocks free, promised ones included (clusters with bigalloc).
-    pub(super) fn free_blocks(&self) -> u64 {
-        self.free_blocks
-    }
-
-    /// Blocks free and not promised.
+    /// Blocks free and not promised (clusters with bigalloc).
     pub(super) fn available_blocks(&self) -> u64 {
         self.free_blocks.saturating_sub(self.reserved_blocks)
     }

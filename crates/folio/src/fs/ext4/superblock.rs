@@ -2,7 +2,7 @@
 
 use super::checksum::crc32c;
 use super::disk::{
-    RawGroupDescriptor, RawSuperblock, STATE_VALID, SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC,
+    RawGroupDescriptor, RawSuperblock, SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC,
     SUPERBLOCK_OFFSET,
 };
 use super::features::{Compat, Features, Incompat, RoCompat};
@@ -236,11 +236,6 @@ impl Superblock {
             Ok(small) if small >= 1 && small <= self.inode_count => Ok(small),
             _ => Err(Error::corrupt(format!("inode {} of {}", InodeNumber(number), self.inode_count))),
         }
-    }
-
-    /// Whether the last user unmounted and found no errors.
-    pub(super) fn is_clean(&self) -> bool {
-        self.raw.state.get() & STATE_VALID != 0
     }
 
     /// The bytes to write, with a fresh checksum and `s_wtime`.

@@ -24,7 +24,7 @@ impl Ext4Inode {
         }
         let run = fs.space.lock().allocate(&fs.geometry, &fs.metadata, None, 1, Purpose::Metadata, false)?;
         state.layout = Layout::Extents;
-        state.raw.flags.set(state.raw.flags.get() | inode_flags::EXTENTS);
+        state.raw.flags |= inode_flags::EXTENTS;
         state.map.insert(Extent { logical: 0, len: 1, physical: run.start, is_unwritten: false });
         state.map_is_dirty = true;
         state.charge_blocks(1, fs.block_size);
