@@ -53,7 +53,10 @@ impl PageCache {
 
     /// What the cache has done so far.
     pub fn counters(&self) -> Counters {
-        Counters { written_pages: self.written.load(std::sync::atomic::Ordering::Relaxed), ..Counters::default() }
+        Counters {
+            written_pages: self.written.load(std::sync::atomic::Ordering::Relaxed),
+            ..Counters::default()
+        }
     }
 }
 
@@ -70,7 +73,9 @@ impl Writeback {
         let mut result = Ok(());
         for mapping in list {
             let one = mapping.write_back(0..u64::MAX);
-            if one.is_err() { self.dirty.lock().push(mapping.clone()); }
+            if one.is_err() {
+                self.dirty.lock().push(mapping.clone());
+            }
             result = result.and(one);
         }
         result

@@ -155,7 +155,12 @@ impl Ext4Inode {
     }
 
     /// Places the delayed run `run`, or its beginning, on the device.
-    pub(super) fn place_delayed(&self, state: &mut InodeState, run: Range<u32>, size_bytes: u64) -> Result<()> {
+    pub(super) fn place_delayed(
+        &self,
+        state: &mut InodeState,
+        run: Range<u32>,
+        size_bytes: u64,
+    ) -> Result<()> {
         let purpose = match size_bytes >= LARGE_FILE_BYTES {
             true => Purpose::LargeFile,
             false => Purpose::SmallFile,

@@ -154,7 +154,9 @@ impl Ext4Inode {
             Mapped::Unwritten { len, .. } => {
                 let end = end_of(len);
                 match mapping.and_then(|m| m.next_cached(at).map(|cached| (m, cached))) {
-                    Some((m, cached)) if cached <= at => (true, m.next_absent(at).clamp(at + 1, end.max(at + 1))),
+                    Some((m, cached)) if cached <= at => {
+                        (true, m.next_absent(at).clamp(at + 1, end.max(at + 1)))
+                    }
                     Some((_, cached)) if cached < end => (false, cached),
                     _ => (false, end),
                 }

@@ -78,7 +78,12 @@ impl Ext4Inode {
         Ok(())
     }
 
-    fn pieces_to_read(&self, map: &super::extent::ExtentMap, offset: u64, total: usize) -> SmallVec<[Piece; 4]> {
+    fn pieces_to_read(
+        &self,
+        map: &super::extent::ExtentMap,
+        offset: u64,
+        total: usize,
+    ) -> SmallVec<[Piece; 4]> {
         let block_size = self.fs.block_size;
         let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
         let mut at = 0;
@@ -123,7 +128,11 @@ impl Ext4Inode {
 
     /// Places what is delayed in `blocks`; returns where each mapped stretch goes and which ones were unwritten.
     /// Holes are skipped: their bytes are zeros already.
-    fn pieces_to_write(&self, blocks: Range<u64>, offset: u64) -> Result<(SmallVec<[Piece; 4]>, Vec<Range<u64>>)> {
+    fn pieces_to_write(
+        &self,
+        blocks: Range<u64>,
+        offset: u64,
+    ) -> Result<(SmallVec<[Piece; 4]>, Vec<Range<u64>>)> {
         let block_size = self.fs.block_size as u64;
         let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
         let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
@@ -184,7 +193,9 @@ impl Ext4Inode {
     /// Clears what follows `end` in its block, so that a later extension finds zeros there.
     fn zero_partial_block(&self, end: u64) -> Result<()> {
         let block_size = self.fs.block_size as u64;
-        let Some(mapping) = self.common.mapping.as_ref().filter(|_| end % block_size != 0) else { return Ok(()) };
+        let Some(mapping) = self.common.mapping.as_ref().filter(|_| end % block_size != 0) else {
+            return Ok(());
+        };
         let block = LogicalBlock((end / block_size) as u32);
         let holds_data = {
             let state = self.state.read();
@@ -202,7 +213,10 @@ impl Ext4Inode {
     /// Makes the file blocks in `blocks` holes. Their pages have been dropped.
     pub(super) fn remove_blocks(&self, blocks: Range<u64>) -> Result<()> {
         let mut state = self.state.write();
-        if state.layout == Layout::BlockMap && blocks.start < state.map.extents().last().map_or(0, |e| u64::from(e.logical) + u64::from(e.len)) {
+        if state.layout == Layout::BlockMap
+            && blocks.start
+                < state.map.extents().last().map_or(0, |e| u64::from(e.logical) + u64::from(e.len))
+        {
             return Err(Error::unsupported("taking blocks from a file that has a block map (ext3)"));
         }
         self.fs.release_delayed(&mut state, blocks.clone());

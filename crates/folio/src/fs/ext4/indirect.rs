@@ -18,8 +18,7 @@ struct Walk<'a> {
 
 /// The map in an inode's `i_block`.
 pub(super) fn load(i_block: &[u8; 60], fs: &Ext4) -> Result<ExtentMap> {
-    let mut walk =
-        Walk { fs, next_logical: 0, runs: Vec::new(), pointer_blocks: Vec::new(), data_blocks: 0 };
+    let mut walk = Walk { fs, next_logical: 0, runs: Vec::new(), pointer_blocks: Vec::new(), data_blocks: 0 };
     let pointers: Vec<u32> = pointers(i_block).collect();
     for pointer in &pointers[..DIRECT] {
         walk.data(*pointer)?;
@@ -86,7 +85,9 @@ impl Walk<'_> {
         let geometry = &self.fs.geometry;
         match block < geometry.block_count && block >= geometry.first_data_block.max(1) {
             true => Ok(()),
-            false => Err(Error::corrupt(format!("block map points to block {block}, outside the file system"))),
+            false => {
+                Err(Error::corrupt(format!("block map points to block {block}, outside the file system")))
+            }
         }
     }
 }

@@ -206,7 +206,13 @@ impl InodeState {
         }
     }
 
-    pub(super) fn attributes(&self, number: u32, file_type: FileType, size: u64, block_size: usize) -> Attributes {
+    pub(super) fn attributes(
+        &self,
+        number: u32,
+        file_type: FileType,
+        size: u64,
+        block_size: usize,
+    ) -> Attributes {
         let raw = &self.raw;
         let delayed = self.delayed.data_blocks() * (block_size as u64 / 512);
         Attributes {
@@ -287,7 +293,8 @@ impl Ext4Inode {
         Arc::new_cyclic(|this: &Weak<Self>| {
             let store = Arc::new(FileStore::new(this.clone()));
             let weak: Weak<FileStore> = Arc::downgrade(&store);
-            let mapping = (file_type == FileType::Regular).then(|| Mapping::new(&fs.data_writeback, weak, size));
+            let mapping =
+                (file_type == FileType::Regular).then(|| Mapping::new(&fs.data_writeback, weak, size));
             Self {
                 common: InodeCommon {
                     number: InodeNumber(number.into()),
@@ -492,7 +499,13 @@ impl Ext4 {
         let wanted = usize::from(self.geometry.raw.want_extra_isize.get());
         let known = size_of::<RawInode>() - INODE_BASE_LEN;
         let is_usable = wanted % 4 == 0 && (4..=known).contains(&wanted);
-        if room == 0 { 0 } else if is_usable { wanted.min(room) } else { known.min(room) }
+        if room == 0 {
+            0
+        } else if is_usable {
+            wanted.min(room)
+        } else {
+            known.min(room)
+        }
     }
 
     /// One block for metadata, near the other metadata.
@@ -564,7 +577,8 @@ fn decode_time(low: u32, extra: u32) -> Timespec {
 }
 
 fn encode_time(time: Timespec, has_extra: bool) -> (u32, u32) {
-    let (min, max) = (i64::from(i32::MIN), if has_extra { (1 << 34) + i64::from(i32::MIN) - 1 } else { i32::MAX.into() });
+    let (min, max) =
+        (i64::from(i32::MIN), if has_extra { (1 << 34) + i64::from(i32::MIN) - 1 } else { i32::MAX.into() });
     let secs = time.secs.clamp(min, max);
     let epoch = (secs - i64::from(secs as i32)) >> 32;
     match has_extra {
@@ -603,7 +617,9 @@ mod tests {
 
     #[test]
     fn times_keep_nanoseconds_from_1901_to_2446() {
-        for secs in [i64::from(i32::MIN), -1, 0, 1, 2_147_483_647, 2_147_483_648, 4_294_967_296, 15_032_385_535] {
+        for secs in
+            [i64::from(i32::MIN), -1, 0, 1, 2_147_483_647, 2_147_483_648, 4_294_967_296, 15_032_385_535]
+        {
             let time = Timespec::new(secs, 123_456_789);
             let (low, extra) = encode_time(time, true);
             assert_eq!(decode_time(low, extra), time);

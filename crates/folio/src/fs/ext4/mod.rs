@@ -109,7 +109,11 @@ pub struct Ext4 {
 impl Ext4 {
     /// Mounts the ext4 on `device`. EROFS if it shall be written and the device cannot be; EOPNOTSUPP, naming the
     /// feature, for what Folio does not read or write; EUCLEAN for damage.
-    pub fn mount(device: Arc<dyn Device>, cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<dyn FileSystem>> {
+    pub fn mount(
+        device: Arc<dyn Device>,
+        cache: &Arc<PageCache>,
+        options: &MountOptions,
+    ) -> Result<Arc<dyn FileSystem>> {
         let mounted = Self::open(device, cache, options).map_err(|e| e.at("ext4"))?;
         Ok(Arc::new(mounted))
     }
@@ -278,7 +282,8 @@ impl Ext4 {
             clusters => u64::from(clusters) * u64::from(self.geometry.cluster_blocks),
         };
         let free = space.available_blocks() * u64::from(self.geometry.cluster_blocks);
-        let high = if self.has_incompat(Incompat::BIT64) { u64::from(raw.r_blocks_count_hi.get()) } else { 0 };
+        let high =
+            if self.has_incompat(Incompat::BIT64) { u64::from(raw.r_blocks_count_hi.get()) } else { 0 };
         let reserved = high << 32 | u64::from(raw.r_blocks_count_lo.get());
         FileSystemStatistics {
             magic: MAGIC,

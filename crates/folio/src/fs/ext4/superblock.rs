@@ -2,8 +2,7 @@
 
 use super::checksum::crc32c;
 use super::disk::{
-    RawGroupDescriptor, RawSuperblock, SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC,
-    SUPERBLOCK_OFFSET,
+    RawGroupDescriptor, RawSuperblock, SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET,
 };
 use super::features::{Compat, Features, Incompat, RoCompat};
 use crate::base::{Error, InodeNumber, PAGE_SIZE, PhysicalBlock, Result, Timespec};

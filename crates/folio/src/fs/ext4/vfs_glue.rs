@@ -4,8 +4,8 @@ use super::disk::{ROOT_INODE, inode_flags};
 use super::inode::{Ext4Inode, InodeState};
 use crate::base::{Errno, Error, InodeNumber, Result};
 use crate::vfs::{
-    AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileType, Inode, InodeCommon, NewInode, RenameFlags,
-    SeekKind, SetTime, XattrFlags,
+    AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileType, Inode, InodeCommon, NewInode,
+    RenameFlags, SeekKind, SetTime, XattrFlags,
 };
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -277,8 +277,7 @@ impl Ext4Inode {
         let fs = &self.fs;
         fs.limit_dirty_inodes()?;
         let is_directory = new.file_type == FileType::Directory;
-        let number =
-            fs.space.lock().allocate_inode(&fs.geometry, &fs.metadata, self.number, is_directory)?;
+        let number = fs.space.lock().allocate_inode(&fs.geometry, &fs.metadata, self.number, is_directory)?;
         let flags = self.state.read().raw.flags.get();
         let inode = Ext4Inode::create(fs, number, new, flags & inode_flags::INHERITED);
         let made = match new.file_type {

@@ -34,7 +34,8 @@ impl Ext4Inode {
     pub(super) fn xattr_value(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let (index, suffix) = xattr::split_name(name)?;
         let xattrs = self.stored_xattrs(&self.state.read())?;
-        let found = xattrs.into_iter().find(|x| x.index == index && x.suffix == suffix && !x.is_inline_data());
+        let found =
+            xattrs.into_iter().find(|x| x.index == index && x.suffix == suffix && !x.is_inline_data());
         let Some(found) = found else { return Ok(None) };
         let value = match found.value {
             Value::Inline(bytes) => bytes,
