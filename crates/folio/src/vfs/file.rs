@@ -361,7 +361,8 @@ fn clear_set_id(inode: &dyn Inode, who: &Credentials) -> Result<()> {
     }
 }
 
-/// Sets the size of a regular file; the caller holds the inode lock, exclusive.
+/// Sets the size of a regular file; the caller holds the inode lock, exclusive. truncate(2) to the present size
+/// leaves the times alone, ftruncate(2) and O_TRUNC always set them.
 pub(crate) fn set_size(
     inode: &dyn Inode,
     who: &Credentials,
@@ -369,9 +370,13 @@ pub(crate) fn set_size(
     always_modified: bool,
 ) -> Result<()> {
     let is_same = inode.common().mapping.as_ref().is_some_and(|mapping| mapping.size_bytes() == size_bytes);
+    let mode = mode_after_write(inode, who);
+    if is_same && !always_modified && mode.is_none() {
+        return Ok(());
+    }
     let modified = (always_modified || !is_same).then_some(super::SetTime::Now);
     inode.set_attributes(&AttributeChange {
-        mode: mode_after_write(inode, who),
+        mode,
         size_bytes: Some(size_bytes),
         modified,
         ..AttributeChange::default()

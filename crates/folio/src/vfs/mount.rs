@@ -132,12 +132,12 @@ impl Vfs {
 
     /// Detaches the mount whose root `target` is; EBUSY while anybody uses it, EINVAL if it is no mount's root.
     pub(crate) fn unmount(&self, target: Location) -> Result<()> {
-        let Some(covered) = target.mount.covered.clone() else {
-            return Err(Error::new(Errno::BUSY, "the root cannot be unmounted"));
-        };
         if !Arc::ptr_eq(&target.dentry, &target.mount.root) {
             return Err(Error::new(Errno::INVAL, "nothing is mounted here"));
         }
+        let Some(covered) = target.mount.covered.clone() else {
+            return Err(Error::new(Errno::BUSY, "the root cannot be unmounted"));
+        };
         drop(target);
         let mut mounts = self.mounts.write();
         let id = covered.dentry.id();

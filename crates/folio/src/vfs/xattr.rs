@@ -61,9 +61,6 @@ impl Context<'_> {
         flags: XattrFlags,
     ) -> Result<()> {
         Namespace::of(name)?;
-        if flags.contains(XattrFlags::CREATE | XattrFlags::REPLACE) {
-            return Err(Errno::INVAL.into());
-        }
         if value.len() > VALUE_MAX {
             return Err(Errno::TOOBIG.into());
         }

@@ -1,0 +1,202 @@
+//! Who may read, write and execute; chmod, chown, utimes; setuid and setgid bits; times.
+
+use crate::{READ, fails, mode, read, ticking_world, touch, user, world, write};
+use folio::base::Timespec;
+use folio::syscall::{AT_FDCWD, AtFlags, OpenFlags};
+use folio::vfs::SetTime;
+
+#[test]
+fn owner_group_and_others() {
+    let (kernel, p) = world();
+    touch(&p, "/f", 0o640);
+    p.chown("/f", Some(1), Some(2)).unwrap();
+    let owner = user(&kernel, 1, 9, &[]);
+    let group = user(&kernel, 3, 2, &[]);
+    let supplementary = user(&kernel, 3, 9, &[8, 2]);
+    let others = user(&kernel, 3, 9, &[]);
+    for (mode, allowed) in
+        [(0o640, [6, 4, 4, 0]), (0o046, [0, 4, 4, 6]), (0o701, [7, 0, 0, 1]), (0o000, [0, 0, 0, 0])]
+    {
+        p.chmod("/f", mode).unwrap();
+        for (process, allowed) in [&owner, &group, &supplementary, &others].into_iter().zip(allowed) {
+            for want in 1..8 {
+                let expected = if want & allowed == want { Ok(()) } else { Err(folio::Errno::ACCESS) };
+                let answer = process.access("/f", want).map_err(|error| error.errno());
+                assert_eq!(answer, expected, "mode {mode:o}, want {want}, allowed {allowed}");
+            }
+        }
+    }
+    // The superuser needs an execute bit, anybody's, to execute.
+    p.access("/f", 6).unwrap();
+    fails! { p.access("/f", 1) => ACCESS, p.access("/f", 8) => INVAL, p.access("/none", 0) => NOENT }
+    p.chmod("/f", 0o001).unwrap();
+    p.access("/f", 7).unwrap();
+    others.access("/f", 0).unwrap();
+}
+
+#[test]
+fn searching_directories() {
+    let (kernel, p) = world();
+    p.mkdir("/d", 0o744).unwrap();
+    touch(&p, "/d/f", 0o644);
+    p.symlink("d/f", "/l").unwrap();
+    let other = user(&kernel, 5, 5, &[]);
+    fails! {
+        other.stat("/d/f") => ACCESS,
+        other.stat("/d/none") => ACCESS,
+        other.stat("/d/.") => ACCESS,
+        other.stat("/l") => ACCESS,
+        other.unlink("/d/f") => ACCESS,
+        other.mkdir("/d/sub", 0o755) => ACCESS,
+    }
+    let fd = other.open("/d", READ, 0).unwrap();
+    assert_eq!(other.getdents(fd, 10).unwrap().len(), 3);
+    p.chmod("/d", 0o711).unwrap();
+    other.stat("/d/f").unwrap();
+    fails! { other.open("/d", READ, 0) => ACCESS }
+}
+
+#[test]
+fn chmod() {
+    let (kernel, p) = world();
+    touch(&p, "/f", 0o644);
+    p.chown("/f", Some(1), Some(2)).unwrap();
+    p.symlink("f", "/l").unwrap();
+    let owner = user(&kernel, 1, 9, &[]);
+    let member = user(&kernel, 1, 9, &[2]);
+    let other = user(&kernel, 3, 2, &[]);
+    fails! { other.chmod("/f", 0o600) => PERM, p.chmod("/none", 0) => NOENT }
+    owner.chmod("/l", 0o6755).unwrap();
+    assert_eq!((mode(&p, "/f"), mode(&p, "/l")), (0o4755, 0o777));
+    member.chmod("/f", 0o6755).unwrap();
+    assert_eq!(mode(&p, "/f"), 0o6755);
+    let fd = owner.open("/f", READ, 0).unwrap();
+    owner.fchmod(fd, 0o1600).unwrap();
+    assert_eq!(mode(&p, "/f"), 0o1600);
+}
+
+#[test]
+fn chown() {
+    let (kernel, p) = world();
+    touch(&p, "/f", 0o644);
+    p.symlink("f", "/l").unwrap();
+    p.chown("/f", Some(1), Some(2)).unwrap();
+    let owner = user(&kernel, 1, 9, &[8]);
+    let other = user(&kernel, 3, 2, &[]);
+    owner.chown("/f", Some(1), Some(8)).unwrap();
+    owner.chown("/f", None, Some(9)).unwrap();
+    owner.chown("/f", Some(1), Some(9)).unwrap();
+    other.chown("/f", None, None).unwrap();
+    fails! {
+        owner.chown("/f", Some(3), None) => PERM,
+        owner.chown("/f", None, Some(7)) => PERM,
+        other.chown("/f", Some(3), None) => PERM,
+        other.chown("/f", None, Some(2)) => PERM,
+    }
+    p.fchownat(AT_FDCWD, "/l", Some(4), Some(4), AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    let owners = |path: &str| (p.lstat(path).unwrap().uid, p.lstat(path).unwrap().gid);
+    assert_eq!((owners("/l"), owners("/f")), ((4, 4), (1, 9)));
+}
+
+/// What happens to setuid and setgid, as a tmpfs of Linux 6.18 answers.
+#[test]
+fn set_id_bits_go() {
+    let (kernel, p) = world();
+    let member = user(&kernel, 1000, 1000, &[5]);
+    let stranger = user(&kernel, 1000, 7, &[5]);
+    for (before, chown, stranger_write, member_write) in [
+        (0o6755, 0o755, 0o755, 0o755),
+        (0o6745, 0o2745, 0o745, 0o2745),
+        (0o6777, 0o777, 0o777, 0o777),
+        (0o6767, 0o2767, 0o767, 0o2767),
+    ] {
+        let after = |act: &dyn Fn()| {
+            write(&p, "/s", b"");
+            p.chown("/s", Some(1000), Some(1000)).unwrap();
+            p.chmod("/s", before).unwrap();
+            act();
+            mode(&p, "/s")
+        };
+        let open = |process: &folio::Process| process.open("/s", OpenFlags::WRONLY, 0).unwrap();
+        let write = |process: &folio::Process| assert_eq!(process.write(open(process), b"x").unwrap(), 1);
+        assert_eq!(after(&|| p.chown("/s", None, None).unwrap()), chown);
+        assert_eq!(after(&|| p.truncate("/s", 5).unwrap()), before);
+        assert_eq!(after(&|| write(&p)), before);
+        assert_eq!(after(&|| write(&stranger)), stranger_write);
+        assert_eq!(after(&|| write(&member)), member_write);
+        assert_eq!(after(&|| stranger.truncate("/s", 5).unwrap()), stranger_write);
+        assert_eq!(after(&|| stranger.chmod("/s", 0o6777).unwrap()), 0o4777);
+    }
+}
+
+#[test]
+fn chown_keeps_the_bits_of_directories() {
+    let (_kernel, p) = world();
+    p.mkdir("/d", 0o755).unwrap();
+    p.chmod("/d", 0o6755).unwrap();
+    p.chown("/d", Some(3), Some(3)).unwrap();
+    assert_eq!(mode(&p, "/d"), 0o6755);
+}
+
+#[test]
+fn setting_times() {
+    let (kernel, p) = world();
+    touch(&p, "/f", 0o646);
+    touch(&p, "/closed", 0o644);
+    p.symlink("f", "/l").unwrap();
+    let now = Some(SetTime::Now);
+    let then = Some(SetTime::To(Timespec::new(-5, 999_999_999)));
+    let other = user(&kernel, 5, 5, &[]);
+    let set = |process: &folio::Process, path: &str, accessed, modified| {
+        process.utimensat(AT_FDCWD, path, accessed, modified, AtFlags::empty())
+    };
+    set(&other, "/f", now, now).unwrap();
+    set(&other, "/closed", None, None).unwrap();
+    fails! {
+        set(&other, "/closed", now, now) => ACCESS,
+        set(&other, "/f", then, now) => PERM,
+        set(&other, "/f", now, None) => PERM,
+        set(&p, "/none", None, None) => NOENT,
+        set(&p, "/f", Some(SetTime::To(Timespec::new(0, 1_000_000_000))), None) => INVAL,
+    }
+    set(&p, "/f", then, None).unwrap();
+    let f = p.stat("/f").unwrap();
+    assert_eq!((f.accessed, f.modified), (Timespec::new(-5, 999_999_999), Timespec::new(1000, 5)));
+    p.utimensat(AT_FDCWD, "/l", None, then, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    assert_eq!(p.lstat("/l").unwrap().modified, Timespec::new(-5, 999_999_999));
+    assert_eq!(p.stat("/f").unwrap().modified, Timespec::new(1000, 5));
+}
+
+#[test]
+fn which_times_change() {
+    let (_kernel, p) = ticking_world();
+    p.mkdir("/d", 0o755).unwrap();
+    touch(&p, "/d/f", 0o644);
+    let fd = p.open("/d/f", OpenFlags::RDWR, 0).unwrap();
+    // (what is done, to what, whether modified and changed move)
+    type Row<'a> = (&'a str, &'a dyn Fn(), &'a str, bool, bool);
+    let rows: &[Row<'_>] = &[
+        ("write", &|| drop(p.write(fd, b"x").unwrap()), "/d/f", true, true),
+        ("write nothing", &|| drop(p.write(fd, b"").unwrap()), "/d/f", false, false),
+        ("read", &|| drop(read(&p, "/d/f")), "/d/f", false, false),
+        ("chmod", &|| p.chmod("/d/f", 0o600).unwrap(), "/d/f", false, true),
+        ("chown", &|| p.chown("/d/f", Some(1), None).unwrap(), "/d/f", false, true),
+        ("truncate to the same", &|| p.truncate("/d/f", 1).unwrap(), "/d/f", false, false),
+        ("truncate", &|| p.truncate("/d/f", 0).unwrap(), "/d/f", true, true),
+        ("ftruncate to the same", &|| p.ftruncate(fd, 0).unwrap(), "/d/f", true, true),
+        ("link", &|| p.link("/d/f", "/g").unwrap(), "/d/f", false, true),
+        ("rename", &|| p.rename("/g", "/h").unwrap(), "/d/f", false, true),
+        ("unlink", &|| p.unlink("/h").unwrap(), "/d/f", false, true),
+        ("create in", &|| touch(&p, "/d/new", 0o644), "/d", true, true),
+        ("rename in", &|| p.rename("/d/new", "/d/newer").unwrap(), "/d", true, true),
+        ("unlink in", &|| p.unlink("/d/newer").unwrap(), "/d", true, true),
+        ("stat", &|| drop(p.stat("/d").unwrap()), "/d", false, false),
+    ];
+    for (what, act, path, modified, changed) in rows {
+        let before = p.stat(path).unwrap();
+        act();
+        let after = p.stat(path).unwrap();
+        let moved = (after.modified > before.modified, after.changed > before.changed);
+        assert_eq!(moved, (*modified, *changed), "{what}");
+    }
+}

@@ -1,0 +1,110 @@
+//! What system calls answer, topic by topic, on a fresh ramfs. Expectations were checked on a Linux 6.18 tmpfs.
+
+mod attributes;
+mod files;
+mod names;
+mod paths;
+mod stress;
+mod xattrs;
+
+use folio::base::{Clock, Timespec};
+use folio::syscall::{Credentials, Fd, OpenFlags};
+use folio::{Kernel, KernelOptions, Process};
+use std::sync::Arc;
+
+/// Calls that must fail, each with its errno.
+#[macro_export]
+macro_rules! fails {
+    ($($call:expr => $errno:ident),* $(,)?) => {
+        $(
+            assert_eq!(
+                $call.map(|_| ()).map_err(|error| error.errno()),
+                Err(folio::Errno::$errno),
+                stringify!($call)
+            );
+        )*
+    };
+}
+
+/// A kernel whose clock stands still, and its superuser with umask 0.
+fn world() -> (Arc<Kernel>, Process) {
+    let kernel = Kernel::new(KernelOptions {
+        cache_bytes: 64 << 20,
+        background_writeback: false,
+        clock: Clock::Fixed(Timespec::new(1000, 5)),
+    });
+    let root = kernel.process(Credentials::root());
+    root.umask(0);
+    (kernel, root)
+}
+
+/// A kernel with the host's clock, and its superuser with umask 0.
+fn ticking_world() -> (Arc<Kernel>, Process) {
+    let kernel = Kernel::new(KernelOptions { background_writeback: false, ..KernelOptions::default() });
+    let root = kernel.process(Credentials::root());
+    root.umask(0);
+    (kernel, root)
+}
+
+/// A process of an ordinary user, with umask 0.
+fn user(kernel: &Arc<Kernel>, uid: u32, gid: u32, groups: &[u32]) -> Process {
+    let process = kernel.process(Credentials { uid, gid, groups: groups.to_vec() });
+    process.umask(0);
+    process
+}
+
+const CREATE: OpenFlags = OpenFlags::CREAT.union(OpenFlags::RDWR);
+const READ: OpenFlags = OpenFlags::empty();
+
+/// Makes an empty file.
+fn touch(process: &Process, path: &str, mode: u16) {
+    let fd = process.open(path, CREATE | OpenFlags::EXCL, mode).unwrap();
+    process.close(fd).unwrap();
+}
+
+/// Writes a file from scratch.
+fn write(process: &Process, path: &str, bytes: &[u8]) {
+    let fd = process.open(path, CREATE | OpenFlags::TRUNC, 0o644).unwrap();
+    assert_eq!(process.write(fd, bytes).unwrap(), bytes.len());
+    process.close(fd).unwrap();
+}
+
+/// Everything in a file.
+fn read(process: &Process, path: &str) -> Vec<u8> {
+    let fd = process.open(path, READ, 0).unwrap();
+    let bytes = read_fd(process, fd);
+    process.close(fd).unwrap();
+    bytes
+}
+
+fn read_fd(process: &Process, fd: Fd) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut buf = [0; 1000];
+    loop {
+        match process.read(fd, &mut buf).unwrap() {
+            0 => return bytes,
+            count => bytes.extend_from_slice(&buf[..count]),
+        }
+    }
+}
+
+/// The names in a directory, sorted, without the dots.
+fn list(process: &Process, path: &str) -> Vec<String> {
+    let fd = process.open(path, OpenFlags::DIRECTORY, 0).unwrap();
+    let mut names = Vec::new();
+    loop {
+        let entries = process.getdents(fd, 3).unwrap();
+        if entries.is_empty() {
+            break;
+        }
+        names.extend(entries.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()));
+    }
+    process.close(fd).unwrap();
+    names.retain(|name| name != "." && name != "..");
+    names.sort();
+    names
+}
+
+fn mode(process: &Process, path: &str) -> u16 {
+    process.lstat(path).unwrap().mode
+}
