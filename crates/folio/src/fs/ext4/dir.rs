@@ -8,7 +8,9 @@
 //! A directory starts linear and gets its index when the first block overflows. The directory is not locked here:
 //! the VFS holds the inode lock, exclusive around changes.
 
+use super::checksum::crc32c;
 use super::dir_block::{self, BlockKind, Entries, Entry, NewEntry, Room};
+use super::hash::{HashVersion, hash};
 use super::htree;
 use super::metadata::MetadataBlock;
 use crate::base::{Errno, Error, InodeNumber, LogicalBlock, Result};
@@ -48,6 +50,12 @@ impl DirectoryContext {
 
     fn type_of(&self, entry: &Entry<'_>) -> Option<FileType> {
         if self.has_file_type { dir_block::file_type_of(entry.file_type) } else { None }
+    }
+
+    /// The entry as a program is told of it.
+    fn told<'a>(&self, entry: &Entry<'a>, next_cookie: u64) -> DirectoryEntry<'a> {
+        let number = InodeNumber(entry.number.into());
+        DirectoryEntry { name: entry.name, number, file_type: self.type_of(entry), next_cookie }
     }
 
     fn type_code(&self, file_type: FileType) -> u8 {
@@ -172,7 +180,7 @@ pub(super) fn initialise(blocks: &dyn DirectoryBlocks, own: InodeNumber, parent:
 /// Whether `.` and `..` are all there is.
 pub(super) fn is_empty(blocks: &dyn DirectoryBlocks) -> Result<bool> {
     let mut is_empty = true;
-    iterate(blocks, 0, &mut |entry| {
+    iterate_by_position(blocks, 0, &mut |entry| {
         if is_dot_or_dot_dot(entry.name) {
             return ControlFlow::Continue(());
         }
@@ -184,17 +192,85 @@ pub(super) fn is_empty(blocks: &dyn DirectoryBlocks) -> Result<bool> {
 
 /// The inode that `..` leads to.
 pub(super) fn parent(blocks: &dyn DirectoryBlocks) -> Result<InodeNumber> {
-    match locate(blocks, false, b"..")? {
-        Some(located) => Ok(located.found.number),
-        None => Err(blocks.context().place(LogicalBlock(0), Error::corrupt("no entry for .."))),
+    Ok(dot_entry(blocks, b"..")?.number)
+}
+
+/// What `.` or `..` leads to.
+fn dot_entry(blocks: &dyn DirectoryBlocks, name: &[u8]) -> Result<Found> {
+    match locate(blocks, false, name)? {
+        Some(located) => Ok(located.found),
+        None => {
+            let what = format!("no entry for {}", String::from_utf8_lossy(name));
+            Err(blocks.context().place(LogicalBlock(0), Error::corrupt(what)))
+        }
     }
 }
 
 /// Calls `sink` for each entry from `cookie` on, `.` and `..` included, until it breaks.
 ///
-/// A cookie is a byte position in the directory, 0 at the start. Entries move only when a leaf of the index is
-/// split or packed, so without insertions each is seen exactly once, removals notwithstanding.
+/// A name that stays is met exactly once, whatever is inserted or removed between calls: a directory that is or may
+/// become indexed is read in the order of hashes, as Linux does, and a linear one's entries never move.
 pub(super) fn iterate(
+    blocks: &dyn DirectoryBlocks,
+    is_indexed: bool,
+    cookie: u64,
+    sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    let context = blocks.context();
+    let may_get_index = context.dir_index && blocks.block_count() == 1;
+    if !context.casefold && (is_indexed || may_get_index) {
+        iterate_by_hash(blocks, is_indexed, cookie, sink)
+    } else {
+        iterate_by_position(blocks, cookie, sink)
+    }
+}
+
+/// Cookies of entries in the order of hashes start here, behind those of `.` and `..`.
+const FIRST_HASH_COOKIE: u64 = 2;
+
+/// Cookies are 31 bits of hash, then a checksum of the name that tells names of one hash apart.
+fn iterate_by_hash(
+    blocks: &dyn DirectoryBlocks,
+    is_indexed: bool,
+    cookie: u64,
+    sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    let context = blocks.context();
+    for (position, name) in [(0, b".".as_slice()), (1, b"..")] {
+        let Found { number, file_type } = dot_entry(blocks, name)?;
+        let entry = DirectoryEntry { name, number, file_type, next_cookie: position + 1 };
+        if position >= cookie && sink(&entry).is_break() {
+            return Ok(());
+        }
+    }
+    let Ok(first_hash) = u32::try_from(cookie.saturating_sub(FIRST_HASH_COOKIE) >> 32 << 1) else {
+        return Ok(());
+    };
+    let mut visit = |version: HashVersion, leaves: &[(LogicalBlock, Vec<u8>)]| {
+        let mut entries = Vec::new();
+        for (logical, bytes) in leaves {
+            let collected = visible_entries(context, *logical, bytes, &mut |entry| {
+                let hash = hash(entry.name, version, context.unsigned_hash, &context.hash_seed);
+                let position = u64::from(hash >> 1) << 32 | u64::from(crc32c(!0, entry.name));
+                entries.push((position + FIRST_HASH_COOKIE, *entry));
+                ControlFlow::Continue(())
+            });
+            collected.map_err(|error| context.place(*logical, error))?;
+        }
+        entries.retain(|(position, entry)| *position >= cookie && !is_dot_or_dot_dot(entry.name));
+        entries.sort_by_key(|(position, _)| *position);
+        Ok(entries.iter().try_for_each(|(position, entry)| sink(&context.told(entry, position + 1))))
+    };
+    if is_indexed {
+        return htree::visit_leaves(blocks, first_hash, &mut visit);
+    }
+    let version = HashVersion::from_disk(context.default_hash_version).unwrap_or(HashVersion::HalfMd4);
+    let bytes = blocks.block(LogicalBlock(0))?.read().to_vec();
+    visit(version, &[(LogicalBlock(0), bytes)]).map(drop)
+}
+
+/// Cookies are byte positions.
+fn iterate_by_position(
     blocks: &dyn DirectoryBlocks,
     cookie: u64,
     sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
@@ -208,7 +284,12 @@ pub(super) fn iterate(
         copy.clear();
         copy.extend_from_slice(&blocks.block(logical)?.read());
         let start = u64::from(logical.0) * block_size;
-        let flow = iterate_block(context, logical, &copy, start, cookie, sink);
+        let flow = visible_entries(context, logical, &copy, &mut |entry| {
+            if start + (entry.offset as u64) < cookie {
+                return ControlFlow::Continue(());
+            }
+            sink(&context.told(entry, start + (entry.offset + entry.len) as u64))
+        });
         if flow.map_err(|error| context.place(logical, error))?.is_break() {
             break;
         }
@@ -216,34 +297,27 @@ pub(super) fn iterate(
     Ok(())
 }
 
-fn iterate_block(
+/// Calls `visit` for each used entry of a block, after all checks that a name for a program must pass.
+fn visible_entries<'a>(
     context: &DirectoryContext,
     logical: LogicalBlock,
-    bytes: &[u8],
-    start: u64,
-    cookie: u64,
-    sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+    bytes: &'a [u8],
+    visit: &mut dyn FnMut(&Entry<'a>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>> {
     let Some(region) = checked_entries(context, logical, bytes)? else {
         return Ok(ControlFlow::Continue(()));
     };
     for (order, entry) in Entries::new(region).enumerate() {
         let entry = entry?;
-        if entry.is_unused() || start + (entry.offset as u64) < cookie {
+        if entry.is_unused() {
             continue;
         }
         entry.check_name()?;
         if is_dot_or_dot_dot(entry.name) && !(logical.0 == 0 && order < 2) {
             return Err(Error::corrupt(format!("entry at byte {}: . or .. out of place", entry.offset)));
         }
-        let flow = sink(&DirectoryEntry {
-            name: entry.name,
-            number: InodeNumber(entry.number.into()),
-            file_type: context.type_of(&entry),
-            next_cookie: start + (entry.offset + entry.len) as u64,
-        });
-        if flow.is_break() {
-            return Ok(flow);
+        if visit(&entry).is_break() {
+            return Ok(ControlFlow::Break(()));
         }
     }
     Ok(ControlFlow::Continue(()))
@@ -369,3 +443,6 @@ fn check_new_name(name: &[u8]) -> Result<()> {
 fn inode_u32(number: InodeNumber) -> Result<u32> {
     u32::try_from(number.0).map_err(|_| Errno::OVERFLOW.into())
 }
+
+#[cfg(test)]
+mod tests;

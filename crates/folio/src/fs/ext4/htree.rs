@@ -21,7 +21,9 @@ use super::hash::{HashVersion, hash};
 use super::metadata::MetadataBlock;
 use crate::base::{Errno, Error, LogicalBlock, Result};
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use std::mem::size_of;
+use std::ops::ControlFlow;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -225,20 +227,20 @@ impl Path {
         Ok(())
     }
 
-    /// Goes on to the next leaf if it continues the hash `hash`; whether it does.
-    fn go_on(&mut self, blocks: &dyn DirectoryBlocks, hash: u32) -> Result<bool> {
-        while self.frames.last().is_some_and(|frame| frame.position + 1 >= frame.count) {
-            self.frames.pop();
-        }
-        let Some(frame) = self.frames.last_mut() else { return Ok(false) };
+    /// Goes on to the next leaf if `takes` its hash; whether it has.
+    fn go_on(&mut self, blocks: &dyn DirectoryBlocks, takes: impl Fn(u32) -> bool) -> Result<bool> {
+        let end = self.frames.iter().rposition(|frame| frame.position + 1 < frame.count);
+        let Some(depth) = end else { return Ok(false) };
+        let frame = &mut self.frames[depth];
         let logical = frame.logical;
         let bytes = frame.block.read();
-        if key(&bytes, frame.entries_at, frame.position + 1) & !1 != hash {
+        if !takes(key(&bytes, frame.entries_at, frame.position + 1)) {
             return Ok(false);
         }
         frame.position += 1;
         self.leaf = child(&bytes, frame.entries_at, frame.position);
         drop(bytes);
+        self.frames.truncate(depth + 1);
         self.check_child(blocks).map_err(|error| blocks.context().place(logical, error))?;
         self.go_down(blocks, None)?;
         Ok(true)
@@ -310,15 +312,51 @@ pub(super) fn locate(blocks: &dyn DirectoryBlocks, name: &[u8]) -> Result<Option
     let root = Root::read(blocks)?;
     let hash = root.hash(blocks.context(), name);
     let mut path = Path::to(blocks, root, hash)?;
-    // A sound index has each leaf once, so that more steps than blocks mean a forged one.
-    for _ in 0..blocks.block_count() {
+    let mut visited = BTreeSet::new();
+    loop {
         let located = dir::locate_in_block(blocks, path.leaf, name)?;
-        if located.is_some() || !path.go_on(blocks, hash)? {
+        if located.is_some() || !path.go_on(blocks, |key| key & !1 == hash)? {
             return Ok(located);
         }
+        visit_once(blocks, &mut visited, path.leaf)?;
     }
-    let error = Error::corrupt("index leads to more leaves than there are blocks");
-    Err(blocks.context().place(LogicalBlock(0), error))
+}
+
+/// Refuses a leaf that was visited before: a forged index could lead through the same few for ever.
+fn visit_once(blocks: &dyn DirectoryBlocks, visited: &mut BTreeSet<u32>, leaf: LogicalBlock) -> Result<()> {
+    if !visited.insert(leaf.0) {
+        let error = Error::corrupt(format!("index leads to block {leaf} twice"));
+        return Err(blocks.context().place(LogicalBlock(0), error));
+    }
+    Ok(())
+}
+
+/// Called with a leaf and those that continue it, in copies.
+pub(super) type VisitLeaves<'a> =
+    dyn FnMut(HashVersion, &[(LogicalBlock, Vec<u8>)]) -> Result<ControlFlow<()>> + 'a;
+
+/// Calls `visit` for the leaves from the first that may hold the hash `first_hash` on, in the order of hashes, until
+/// it breaks. All names of one hash come in one call.
+pub(super) fn visit_leaves(
+    blocks: &dyn DirectoryBlocks,
+    first_hash: u32,
+    visit: &mut VisitLeaves<'_>,
+) -> Result<()> {
+    let root = Root::read(blocks)?;
+    let version = root.version;
+    let mut path = Path::to(blocks, root, first_hash)?;
+    let (mut leaves, mut visited) = (Vec::new(), BTreeSet::new());
+    loop {
+        visit_once(blocks, &mut visited, path.leaf)?;
+        leaves.push((path.leaf, blocks.block(path.leaf)?.read().to_vec()));
+        if path.go_on(blocks, |key| key & 1 == 1)? {
+            continue;
+        }
+        if visit(version, &leaves)?.is_break() || !path.go_on(blocks, |_| true)? {
+            return Ok(());
+        }
+        leaves.clear();
+    }
 }
 
 /// Inserts `entry` into the leaf for its hash, making room as needed. ENOSPC when the index has no room left.

@@ -1,0 +1,405 @@
+//! Names and attributes: large directories and xattrs that Folio makes please e2fsck and the kernel, and those that
+//! the kernel makes read the same in Folio.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use folio::base::Errno;
+use folio::block::RawDevice;
+use folio::kernel::{Kernel, KernelOptions};
+use folio::syscall::{AT_FDCWD, AtFlags, Credentials, OpenFlags, Process};
+use folio::vfs::{MountOptions, XattrFlags};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use support::tools::{command, fsck, mke2fs, run, succeed, text};
+use support::{Mounted, requires};
+use tempfile::TempDir;
+
+/// Works on the file system in `image`, mounted at `/i`, and unmounts it.
+fn with_image<T>(image: &Path, read_only: bool, work: impl FnOnce(&Process) -> T) -> T {
+    let kernel = Kernel::new(KernelOptions::default());
+    let process = kernel.process(Credentials::root());
+    process.mkdir("/i", 0o755).unwrap();
+    let device = Arc::new(RawDevice::open(image, read_only).unwrap());
+    let options = MountOptions { read_only, ..MountOptions::default() };
+    kernel.mount_ext4(device, "/i", &options).unwrap();
+    let out = work(&process);
+    kernel.unmount("/i").unwrap();
+    out
+}
+
+fn touch(process: &Process, path: &str) {
+    let fd = process.open(path, OpenFlags::CREAT | OpenFlags::WRONLY, 0o644).unwrap();
+    process.close(fd).unwrap();
+}
+
+/// The names in a directory, without `.` and `..`; each must come once.
+fn names(process: &Process, path: &str) -> BTreeSet<Vec<u8>> {
+    let fd = process.open(path, OpenFlags::DIRECTORY, 0).unwrap();
+    let mut names = BTreeSet::new();
+    loop {
+        let batch = process.getdents(fd, 1000).unwrap();
+        if batch.is_empty() {
+            break;
+        }
+        for entry in batch {
+            if entry.name != b"." && entry.name != b".." {
+                assert!(names.insert(entry.name.clone()), "{:?} twice", entry.name);
+            }
+        }
+    }
+    process.close(fd).unwrap();
+    names
+}
+
+fn host_names(path: &Path) -> BTreeSet<Vec<u8>> {
+    let entries = std::fs::read_dir(path).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_vec()).collect()
+}
+
+/// The `number`th of a set of names whose lengths vary up to about `len_max`.
+fn name(number: usize, len_max: usize) -> String {
+    let filler = number.wrapping_mul(2_654_435_761) % len_max;
+    let mut name = format!("{number}-{}", "n\u{e9}".repeat(filler / 3));
+    name.truncate(250);
+    name
+}
+
+/// One kind of file system that large directories are made on.
+struct Kind {
+    label: &'static str,
+    options: &'static [&'static str],
+    hash: Option<&'static str>,
+    count: usize,
+    name_len_max: usize,
+    /// The depth that debugfs must report: 0 is a root over leaves.
+    indirect_levels: u32,
+}
+
+const KINDS: [Kind; 6] = [
+    Kind {
+        label: "4k",
+        options: &["-b", "4096"],
+        hash: None,
+        count: 20_000,
+        name_len_max: 30,
+        indirect_levels: 0,
+    },
+    Kind {
+        label: "1k",
+        options: &["-b", "1024"],
+        hash: None,
+        count: 12_000,
+        name_len_max: 60,
+        indirect_levels: 1,
+    },
+    Kind {
+        label: "2k tea",
+        options: &["-b", "2048"],
+        hash: Some("tea"),
+        count: 9_000,
+        name_len_max: 250,
+        indirect_levels: 1,
+    },
+    Kind {
+        label: "1k legacy",
+        options: &["-b", "1024"],
+        hash: Some("legacy"),
+        count: 1_000,
+        name_len_max: 30,
+        indirect_levels: 0,
+    },
+    Kind {
+        label: "1k no checksums",
+        options: &["-b", "1024", "-O", "^metadata_csum"],
+        hash: None,
+        count: 12_000,
+        name_len_max: 60,
+        indirect_levels: 1,
+    },
+    Kind {
+        label: "1k large_dir",
+        options: &["-b", "1024", "-O", "large_dir"],
+        hash: None,
+        count: 60_000,
+        name_len_max: 250,
+        indirect_levels: 2,
+    },
+];
+
+/// Makes `/i/big` with links to one file, removes and renames some. Returns the names that should be there.
+fn fill(process: &Process, kind: &Kind) -> BTreeSet<Vec<u8>> {
+    process.mkdir("/i/big", 0o755).unwrap();
+    touch(process, "/i/target");
+    let mut left = BTreeSet::new();
+    for number in 0..kind.count {
+        let name = name(number, kind.name_len_max);
+        process.link("/i/target", format!("/i/big/{name}")).unwrap();
+        left.insert(name.into_bytes());
+    }
+    for number in (0..kind.count).step_by(7) {
+        let old = name(number, kind.name_len_max);
+        left.remove(old.as_bytes());
+        if number % 2 == 0 {
+            process.unlink(format!("/i/big/{old}")).unwrap();
+        } else {
+            process.rename(format!("/i/big/{old}"), format!("/i/big/renamed-{number}")).unwrap();
+            left.insert(format!("renamed-{number}").into_bytes());
+        }
+    }
+    let again = process.link("/i/target", format!("/i/big/{}", name(1, kind.name_len_max)));
+    assert_eq!(again.unwrap_err().errno(), Errno::EXIST);
+    left
+}
+
+#[test]
+fn large_directories_please_e2fsck_and_debugfs() {
+    requires!(tool("mke2fs"), tool("tune2fs"), tool("e2fsck"), tool("debugfs"));
+    for kind in &KINDS {
+        println!("{}", kind.label);
+        let scratch = TempDir::new().unwrap();
+        let image = scratch.path().join("disk.img");
+        mke2fs(&image, "256M", kind.options);
+        if let Some(hash) = kind.hash {
+            run("tune2fs", ["-E", &format!("hash_alg={hash}"), &image.display().to_string()]);
+        }
+        let left = with_image(&image, false, |process| fill(process, kind));
+        fsck(&image);
+        let dump = text(&succeed(command("debugfs").args(["-R", "htree_dump /big"]).arg(&image)));
+        let levels = format!("Indirect levels: {}", kind.indirect_levels);
+        assert!(dump.contains(&levels), "{}: {}", kind.label, &dump[..dump.len().min(600)]);
+        with_image(&image, true, |process| {
+            assert_eq!(names(process, "/i/big"), left, "{}", kind.label);
+            for name in left.iter().step_by(97) {
+                process.lstat(Path::new("/i/big").join(OsStr::from_bytes(name))).unwrap();
+            }
+        });
+        if support::Need::LoopDevices.met().is_ok() {
+            let mounted = Mounted::new(&image, "ro,noload");
+            let big = mounted.path().join("big");
+            assert_eq!(host_names(&big), left, "{}: as the kernel lists it", kind.label);
+            for name in left.iter().step_by(97) {
+                std::fs::symlink_metadata(big.join(OsStr::from_bytes(name))).unwrap();
+            }
+            mounted.unmount();
+        }
+    }
+}
+
+#[test]
+fn the_kernels_directories_read_the_same_and_grow_on() {
+    requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
+    for options in [&["-b", "1024"], &["-b", "4096"]] {
+        let scratch = TempDir::new().unwrap();
+        let image = scratch.path().join("disk.img");
+        mke2fs(&image, "256M", options);
+        let mounted = Mounted::new(&image, "rw");
+        let big = mounted.path().join("big");
+        std::fs::create_dir(&big).unwrap();
+        std::fs::write(mounted.path().join("target"), "").unwrap();
+        let mut there = BTreeSet::new();
+        for number in 0..15_000 {
+            let name = name(number, 90);
+            std::fs::hard_link(mounted.path().join("target"), big.join(&name)).unwrap();
+            there.insert(name.into_bytes());
+        }
+        mounted.unmount();
+        with_image(&image, false, |process| {
+            assert_eq!(names(process, "/i/big"), there);
+            for name in &there {
+                process.lstat(Path::new("/i/big").join(OsStr::from_bytes(name))).unwrap();
+            }
+            for number in 15_000..20_000 {
+                let name = name(number, 90);
+                process.link("/i/target", format!("/i/big/{name}")).unwrap();
+                there.insert(name.into_bytes());
+            }
+            for number in 0..3_000 {
+                let name = name(number, 90);
+                process.unlink(format!("/i/big/{name}")).unwrap();
+                there.remove(name.as_bytes());
+            }
+        });
+        fsck(&image);
+        let mounted = Mounted::new(&image, "rw");
+        let big = mounted.path().join("big");
+        assert_eq!(host_names(&big), there);
+        std::fs::remove_dir_all(&big).unwrap();
+        mounted.unmount();
+        fsck(&image);
+    }
+}
+
+/// Attributes that fill the inode and then a block, with names of every prefix.
+fn attributes() -> Vec<(String, Vec<u8>)> {
+    vec![
+        ("user.colour".into(), b"blue".to_vec()),
+        ("user.empty".into(), Vec::new()),
+        ("user.long".into(), vec![b'x'; 300]),
+        ("trusted.overlay.opaque".into(), b"y".to_vec()),
+        ("security.selinux".into(), b"system_u:object_r:etc_t:s0\0".to_vec()),
+        ("user.umlaut.\u{e4}".into(), vec![0, 255, 1, 2, 3]),
+    ]
+}
+
+/// `u::rw-,u:1000:rw-,g::r--,g:50:r--,m::rw-,o::r--` in the kernel's form.
+const ACL: [u8; 52] = [
+    2, 0, 0, 0, //
+    1, 0, 6, 0, 255, 255, 255, 255, //
+    2, 0, 6, 0, 0xe8, 3, 0, 0, //
+    4, 0, 4, 0, 255, 255, 255, 255, //
+    8, 0, 4, 0, 50, 0, 0, 0, //
+    16, 0, 6, 0, 255, 255, 255, 255, //
+    32, 0, 4, 0, 255, 255, 255, 255,
+];
+
+fn host_xattr(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0_u8; 65536];
+    let len = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;
+    value.truncate(len);
+    Some(value)
+}
+
+#[test]
+fn attributes_please_e2fsck_and_the_kernel() {
+    requires!(tool("mke2fs"), tool("e2fsck"));
+    for options in [&["-b", "1024"][..], &["-b", "4096", "-I", "512"], &["-b", "1024", "-I", "128"]] {
+        let scratch = TempDir::new().unwrap();
+        let image = scratch.path().join("disk.img");
+        mke2fs(&image, "64M", options);
+        with_image(&image, false, |process| {
+            touch(process, "/i/file");
+            process.mkdir("/i/folder", 0o755).unwrap();
+            process.symlink("file", "/i/link").unwrap();
+            for (name, value) in attributes() {
+                for path in ["/i/file", "/i/folder"] {
+                    process.setxattr(path, name.as_bytes(), &value, XattrFlags::CREATE).unwrap();
+                }
+            }
+            process.lsetxattr("/i/link", b"trusted.t", b"on the link", XattrFlags::empty()).unwrap();
+            let again = process.setxattr("/i/file", b"user.colour", b"red", XattrFlags::CREATE);
+            assert_eq!(again.unwrap_err().errno(), Errno::EXIST);
+            process.setxattr("/i/file", b"user.gone", &[7; 100], XattrFlags::empty()).unwrap();
+            process.removexattr("/i/file", b"user.gone").unwrap();
+            let too_much = process.setxattr("/i/file", b"user.huge", &[7; 5000], XattrFlags::empty());
+            assert_eq!(too_much.unwrap_err().errno(), Errno::NOSPC);
+            process.setxattr("/i/file", b"system.posix_acl_access", &ACL, XattrFlags::empty()).unwrap();
+            assert_eq!(process.stat("/i/file").unwrap().mode, 0o664, "the mask is the mode's group");
+            process.chmod("/i/file", 0o640).unwrap();
+            let acl = process.getxattr("/i/file", b"system.posix_acl_access").unwrap();
+            assert_eq!(acl[38], 4, "the mask follows the mode");
+            process.setxattr("/i/folder", b"system.posix_acl_default", &ACL, XattrFlags::empty()).unwrap();
+        });
+        fsck(&image);
+        with_image(&image, true, |process| {
+            let listed: BTreeSet<_> = process.listxattr("/i/file").unwrap().into_iter().collect();
+            assert_eq!(listed.len(), attributes().len() + 1, "{listed:?}");
+            for (name, value) in attributes() {
+                assert_eq!(process.getxattr("/i/file", name.as_bytes()).unwrap(), value, "{name}");
+            }
+        });
+        if support::Need::LoopDevices.met().is_err() {
+            continue;
+        }
+        let mounted = Mounted::new(&image, "ro,noload");
+        for (name, value) in attributes() {
+            for path in ["file", "folder"] {
+                assert_eq!(
+                    host_xattr(&mounted.path().join(path), &name),
+                    Some(value.clone()),
+                    "{path}: {name}"
+                );
+            }
+        }
+        let default = host_xattr(&mounted.path().join("folder"), "system.posix_acl_default");
+        assert_eq!(default.as_deref(), Some(&ACL[..]));
+        assert_eq!(host_xattr(&mounted.path().join("link"), "trusted.t"), Some(b"on the link".to_vec()));
+        mounted.unmount();
+    }
+}
+
+#[test]
+fn the_kernels_attributes_read_the_same() {
+    requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
+    let scratch = TempDir::new().unwrap();
+    let image = scratch.path().join("disk.img");
+    mke2fs(&image, "64M", &["-O", "ea_inode"]);
+    let mounted = Mounted::new(&image, "rw");
+    let file = mounted.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    let huge: Vec<u8> = (0..20_000_u32).map(|number| number as u8).collect();
+    let mut set = attributes();
+    set.push(("user.huge".into(), huge));
+    set.push(("system.posix_acl_access".into(), ACL.to_vec()));
+    for (name, value) in &set {
+        rustix::fs::setxattr(&file, name.as_str(), value, rustix::fs::XattrFlags::empty()).unwrap();
+    }
+    // The same attributes on two files may share a block; changing one must leave the other as it is.
+    let twin = mounted.path().join("twin");
+    std::fs::write(&twin, "x").unwrap();
+    for path in [&file, &twin] {
+        rustix::fs::setxattr(path, "user.twin", &[9; 50], rustix::fs::XattrFlags::empty()).unwrap();
+    }
+    mounted.unmount();
+    with_image(&image, true, |process| {
+        for (name, value) in &set {
+            assert_eq!(&process.getxattr("/i/file", name.as_bytes()).unwrap(), value, "{name}");
+        }
+        assert_eq!(process.getxattr("/i/twin", b"user.twin").unwrap(), [9; 50]);
+    });
+}
+
+#[test]
+fn a_shared_attribute_block_is_copied_before_it_changes() {
+    requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
+    let scratch = TempDir::new().unwrap();
+    let image = scratch.path().join("disk.img");
+    mke2fs(&image, "64M", &["-b", "4096"]);
+    let mounted = Mounted::new(&image, "rw");
+    let paths: Vec<PathBuf> = (0..3).map(|number| mounted.path().join(format!("file-{number}"))).collect();
+    for path in &paths {
+        std::fs::write(path, "x").unwrap();
+        rustix::fs::setxattr(path, "user.same", &[9; 500], rustix::fs::XattrFlags::empty()).unwrap();
+    }
+    mounted.unmount();
+    with_image(&image, false, |process| {
+        process.setxattr("/i/file-0", b"user.same", &[8; 500], XattrFlags::REPLACE).unwrap();
+        process.removexattr("/i/file-1", b"user.same").unwrap();
+        assert_eq!(process.getxattr("/i/file-2", b"user.same").unwrap(), [9; 500]);
+    });
+    fsck(&image);
+    with_image(&image, false, |process| process.unlink("/i/file-2").unwrap());
+    fsck(&image);
+}
+
+#[test]
+fn the_kernels_inline_files_and_directories_read_the_same() {
+    requires!(root, loop_devices, tool("mke2fs"));
+    let scratch = TempDir::new().unwrap();
+    let image = scratch.path().join("disk.img");
+    mke2fs(&image, "64M", &["-O", "inline_data", "-I", "512"]);
+    let mounted = Mounted::new(&image, "rw");
+    let folder = mounted.path().join("folder");
+    std::fs::create_dir(&folder).unwrap();
+    for (name, len) in [("a", 1), ("b-name", 60), ("c", 61), ("d", 200), ("e-long-long-name", 5000)] {
+        std::fs::write(folder.join(name), vec![b'q'; len]).unwrap();
+    }
+    std::os::unix::fs::symlink("a", folder.join("link")).unwrap();
+    let want = host_names(&folder);
+    mounted.unmount();
+    with_image(&image, true, |process| {
+        assert_eq!(names(process, "/i/folder"), want);
+        for (name, len) in [("a", 1), ("b-name", 60), ("c", 61), ("d", 200), ("e-long-long-name", 5000)] {
+            let fd = process.open(format!("/i/folder/{name}"), OpenFlags::empty(), 0).unwrap();
+            let mut bytes = vec![0; 6000];
+            assert_eq!(process.read(fd, &mut bytes).unwrap(), len, "{name}");
+            assert!(bytes[..len].iter().all(|&byte| byte == b'q'));
+            process.close(fd).unwrap();
+        }
+        let missing = process.fstatat(AT_FDCWD, "/i/folder/none", AtFlags::empty());
+        assert_eq!(missing.unwrap_err().errno(), Errno::NOENT);
+    });
+}
