@@ -63,9 +63,7 @@ fn host_names(path: &Path) -> BTreeSet<Vec<u8>> {
 /// The `number`th of a set of names whose lengths vary up to about `len_max`.
 fn name(number: usize, len_max: usize) -> String {
     let filler = number.wrapping_mul(2_654_435_761) % len_max;
-    let mut name = format!("{number}-{}", "n\u{e9}".repeat(filler / 3));
-    name.truncate(250);
-    name
+    format!("{number}-{}", "n\u{e9}".repeat(filler / 3))
 }
 
 /// One kind of file system that large directories are made on.

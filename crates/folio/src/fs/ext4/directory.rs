@@ -178,7 +178,7 @@ impl Ext4Inode {
     ) -> Result<()> {
         match self.with_inline(|inline| inline.iterate(cookie, sink)) {
             Some(result) => result,
-            None => dir::iterate(&self.open_directory(), cookie, sink),
+            None => dir::iterate(&self.open_directory(), self.is_indexed(), cookie, sink),
         }
     }
 }
