@@ -6,7 +6,7 @@ use bitflags::bitflags;
 bitflags! {
     /// `s_feature_compat`: unknown ones harm nobody.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Compat: u32 {
+    pub(super) struct Compat: u32 {
         #[allow(missing_docs)]
         const DIR_PREALLOC = 0x1;
         #[allow(missing_docs)]
@@ -31,7 +31,7 @@ bitflags! {
 
     /// `s_feature_incompat`: whoever does not know one must not touch the file system.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Incompat: u32 {
+    pub(super) struct Incompat: u32 {
         #[allow(missing_docs)]
         const COMPRESSION = 0x1;
         #[allow(missing_docs)]
@@ -68,7 +68,7 @@ bitflags! {
 
     /// `s_feature_ro_compat`: whoever does not know one must not write.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct RoCompat: u32 {
+    pub(super) struct RoCompat: u32 {
         #[allow(missing_docs)]
         const SPARSE_SUPER = 0x1;
         #[allow(missing_docs)]
@@ -102,7 +102,7 @@ bitflags! {
 
 impl Incompat {
     /// What Folio reads.
-    pub const READABLE: Self = Self::FILETYPE
+    pub(super) const READABLE: Self = Self::FILETYPE
         .union(Self::NEEDS_RECOVERY)
         .union(Self::META_BG)
         .union(Self::EXTENT)
@@ -117,7 +117,7 @@ impl Incompat {
         .union(Self::CASEFOLD);
 
     /// What Folio also writes.
-    pub const WRITABLE: Self = Self::FILETYPE
+    pub(super) const WRITABLE: Self = Self::FILETYPE
         .union(Self::NEEDS_RECOVERY)
         .union(Self::META_BG)
         .union(Self::EXTENT)
@@ -130,7 +130,7 @@ impl Incompat {
 
 impl RoCompat {
     /// What Folio writes; anything else may be read.
-    pub const WRITABLE: Self = Self::SPARSE_SUPER
+    pub(super) const WRITABLE: Self = Self::SPARSE_SUPER
         .union(Self::LARGE_FILE)
         .union(Self::HUGE_FILE)
         .union(Self::UNINIT_BG)
@@ -143,18 +143,18 @@ impl RoCompat {
 
 /// The three sets of one file system; bits nobody has named are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Features {
+pub(super) struct Features {
     /// May be ignored.
-    pub compat: Compat,
+    pub(super) compat: Compat,
     /// Must be known.
-    pub incompat: Incompat,
+    pub(super) incompat: Incompat,
     /// Must be known to write.
-    pub ro_compat: RoCompat,
+    pub(super) ro_compat: RoCompat,
 }
 
 impl Features {
     /// What a new file system gets, as from mke2fs 1.47.
-    pub const DEFAULT: Self = Self {
+    pub(super) const DEFAULT: Self = Self {
         compat: Compat::HAS_JOURNAL
             .union(Compat::EXT_ATTR)
             .union(Compat::RESIZE_INODE)
@@ -174,7 +174,7 @@ impl Features {
     };
 
     /// Refuses, by name, what Folio cannot read.
-    pub fn check_readable(&self) -> Result<()> {
+    pub(super) fn check_readable(&self) -> Result<()> {
         let unknown = self.incompat.difference(Incompat::READABLE);
         match unknown.is_empty() {
             true => Ok(()),
@@ -183,7 +183,7 @@ impl Features {
     }
 
     /// Refuses, by name, what Folio cannot write.
-    pub fn check_writable(&self) -> Result<()> {
+    pub(super) fn check_writable(&self) -> Result<()> {
         let incompat = self.incompat.difference(Incompat::WRITABLE);
         let ro_compat = self.ro_compat.difference(RoCompat::WRITABLE);
         let mut missing = Vec::new();

@@ -76,14 +76,14 @@ impl Metadata {
     pub(super) fn block(&self, number: PhysicalBlock) -> Result<MetadataBlock> {
         self.check(number)?;
         let page = self.mapping.page(number.0).map_err(|e| e.at(format!("block {number}")))?;
-        Ok(MetadataBlock { page, len: self.block_size, number })
+        Ok(MetadataBlock { page, len: self.block_size })
     }
 
     /// The block `number` zeroed, without reading what was there.
     pub(super) fn new_block(&self, number: PhysicalBlock) -> Result<MetadataBlock> {
         self.check(number)?;
         let page = self.mapping.page_for_overwrite(number.0)?;
-        let block = MetadataBlock { page, len: self.block_size, number };
+        let block = MetadataBlock { page, len: self.block_size };
         block.write().fill(0);
         Ok(block)
     }
@@ -91,12 +91,6 @@ impl Metadata {
     /// Forgets blocks that were freed, so that stale bytes are never written over their next use.
     pub(super) fn forget(&self, blocks: Range<u64>) {
         self.mapping.punch(blocks.start * PAGE_SIZE as u64..blocks.end * PAGE_SIZE as u64);
-    }
-
-    /// Brings blocks in ahead of their use.
-    pub(super) fn read_ahead(&self, first: PhysicalBlock, count: u64) {
-        let count = count.min(self.block_count.saturating_sub(first.0));
-        self.mapping.read_ahead(first.0, count);
     }
 
     /// Writes every dirty metadata block to the device.
@@ -124,16 +118,9 @@ impl Metadata {
 pub(super) struct MetadataBlock {
     page: Page,
     len: usize,
-    number: PhysicalBlock,
 }
 
 impl MetadataBlock {
-    /// A block of `len` bytes in `page`; for tests of code that works on blocks.
-    #[cfg(test)]
-    pub(super) fn from_page(page: Page, len: usize, number: PhysicalBlock) -> Self {
-        Self { page, len, number }
-    }
-
     /// The bytes, shared with other readers.
     pub(super) fn read(&self) -> BlockReadGuard<'_> {
         BlockReadGuard { guard: self.page.read(), len: self.len }

@@ -28,6 +28,7 @@ impl Inode for Ext4Inode {
 
     fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
         self.change(|| {
+            self.refuse_fixed(false)?;
             if let Some(size_bytes) = change.size_bytes {
                 self.bring_out_of_line()?;
                 self.set_size(size_bytes)?;
@@ -52,6 +53,7 @@ impl Inode for Ext4Inode {
 
     fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         self.change(|| {
+            self.refuse_fixed(true)?;
             let inode = self.new_inode(new)?;
             let added = self.insert_name(name, inode.number, new.file_type);
             self.keep_or_discard(&inode, added)?;
@@ -81,6 +83,8 @@ impl Inode for Ext4Inode {
     fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.change(|| {
             let target = self.same_fs(target)?;
+            self.refuse_fixed(true)?;
+            target.refuse_fixed(false)?;
             self.fs.check_links(&target.state.read(), false)?;
             self.insert_name(name, target.number, target.common.file_type)?;
             let mut state = target.state.write();
@@ -97,6 +101,8 @@ impl Inode for Ext4Inode {
     fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.change(|| {
             let target = self.same_fs(target)?;
+            self.refuse_fixed(false)?;
+            target.refuse_fixed(false)?;
             self.remove_name(name)?;
             self.note_names_changed(&mut self.state.write());
             target.drop_link();
@@ -107,6 +113,8 @@ impl Inode for Ext4Inode {
     fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.change(|| {
             let target = self.same_fs(target)?;
+            self.refuse_fixed(false)?;
+            target.refuse_fixed(false)?;
             if !target.is_empty_directory()? {
                 return Err(Errno::NOTEMPTY.into());
             }
@@ -131,6 +139,9 @@ impl Inode for Ext4Inode {
         self.change(|| {
             let (source, new_parent) = (self.same_fs(source)?, self.same_fs(new_parent)?);
             let replaced = replaced.map(|r| self.same_fs(r)).transpose()?;
+            for changed in [Some(self), Some(source), Some(new_parent), replaced].into_iter().flatten() {
+                changed.refuse_fixed(false)?;
+            }
             match (replaced, flags.contains(RenameFlags::EXCHANGE)) {
                 (Some(other), true) => self.exchange(name, source, new_parent, new_name, other),
                 (None, true) => Err(Errno::NOENT.into()),
@@ -159,7 +170,11 @@ impl Inode for Ext4Inode {
     }
 
     fn write_begin(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.change(|| self.begin_write(offset, len_bytes))
+        let appends = self.common.mapping.as_ref().is_some_and(|m| offset >= m.size_bytes());
+        self.change(|| {
+            self.refuse_fixed(appends)?;
+            self.begin_write(offset, len_bytes)
+        })
     }
 
     fn write_end(&self, _offset: u64, written_bytes: u64, clear_set_id: bool) -> Result<()> {
@@ -193,7 +208,10 @@ impl Inode for Ext4Inode {
     }
 
     fn fallocate(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
-        self.change(|| self.change_allocation(mode, offset, len_bytes))
+        self.change(|| {
+            self.refuse_fixed(false)?;
+            self.change_allocation(mode, offset, len_bytes)
+        })
     }
 
     fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
@@ -238,6 +256,16 @@ impl Ext4Inode {
         match error.kind() {
             crate::base::ErrorKind::Errno => error,
             _ => error.at(format!("inode {}", self.number)).at("ext4"),
+        }
+    }
+
+    /// EPERM on an inode that chattr(1) made immutable, or append-only if this change does more than append.
+    fn refuse_fixed(&self, only_appends: bool) -> Result<()> {
+        let flags = self.state.read().raw.flags.get();
+        let refused = inode_flags::IMMUTABLE | if only_appends { 0 } else { inode_flags::APPEND };
+        match flags & refused == 0 {
+            true => Ok(()),
+            false => Err(Errno::PERM.into()),
         }
     }
 
