@@ -121,6 +121,12 @@ pub(super) struct MetadataBlock {
 }
 
 impl MetadataBlock {
+    /// A block of `len` bytes in `page`; for tests of code that works on blocks.
+    #[cfg(test)]
+    pub(super) fn from_page(page: Page, len: usize) -> Self {
+        Self { page, len }
+    }
+
     /// The bytes, shared with other readers.
     pub(super) fn read(&self) -> BlockReadGuard<'_> {
         BlockReadGuard { guard: self.page.read(), len: self.len }

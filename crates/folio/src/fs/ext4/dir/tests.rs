@@ -2,7 +2,6 @@
 
 use super::super::hash::{HashVersion, hash};
 use super::*;
-use crate::base::PhysicalBlock;
 use crate::cache::{CacheOptions, Mapping, PageCache, Writeback};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,7 +83,7 @@ impl DirectoryBlocks for Blocks {
     fn block(&self, block: LogicalBlock) -> Result<MetadataBlock> {
         assert!(block.0 < self.count.get(), "block {block} asked for, of {}", self.count.get());
         let page = self.mapping.page(block.0.into())?;
-        Ok(MetadataBlock::from_page(page, self.context.block_size, PhysicalBlock(block.0.into())))
+        Ok(MetadataBlock::from_page(page, self.context.block_size))
     }
 
     fn append(&self) -> Result<(LogicalBlock, MetadataBlock)> {
