@@ -255,7 +255,7 @@ fn iterate_by_hash(
                 entries.push((position + FIRST_HASH_COOKIE, *entry));
                 ControlFlow::Continue(())
             });
-            collected.map_err(|error| context.place(*logical, error))?;
+            let _: ControlFlow<()> = collected.map_err(|error| context.place(*logical, error))?;
         }
         entries.retain(|(position, entry)| *position >= cookie && !is_dot_or_dot_dot(entry.name));
         entries.sort_by_key(|(position, _)| *position);

@@ -84,6 +84,11 @@ pub(super) fn needed_len(name_len: usize) -> usize {
     (HEADER_LEN + name_len).next_multiple_of(4)
 }
 
+#[cold]
+fn bad_entry(offset: usize, what: std::fmt::Arguments<'_>) -> Error {
+    Error::corrupt(format!("entry at byte {offset}: {what}"))
+}
+
 /// One entry of a block, within bounds and with a length that makes sense.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry<'a> {
@@ -101,28 +106,38 @@ pub(super) struct Entry<'a> {
 
 impl<'a> Entry<'a> {
     /// The entry at `offset` of `region`, where entries end with the region.
+    #[inline]
     pub(super) fn at(region: &'a [u8], offset: usize) -> Result<Self> {
-        let wrong = |what: &str| Error::corrupt(format!("entry at byte {offset}: {what}"));
         let rest = region.get(offset..).unwrap_or_default();
         let Ok((header, after)) = RawEntryHeader::ref_from_prefix(rest) else {
-            return Err(wrong("no room for an entry"));
+            return Err(bad_entry(offset, format_args!("no room for an entry")));
         };
         let len = usize::from(header.length.get());
         if len < ENTRY_LEN_MIN || !len.is_multiple_of(4) || len > rest.len() {
-            return Err(wrong(&format!("bad length {len}")));
+            return Err(bad_entry(offset, format_args!("bad length {len}")));
         }
         if len < rest.len() && rest.len() - len < ENTRY_LEN_MIN {
-            return Err(wrong(&format!("length {len} leaves no room for the next entry")));
+            return Err(bad_entry(offset, format_args!("length {len} leaves no room for the next entry")));
         }
-        let name_len = usize::from(header.name_len);
+        let (name_len, number) = (usize::from(header.name_len), header.inode.get());
         if needed_len(name_len) > len {
-            return Err(wrong(&format!("name of {name_len} bytes does not fit its length {len}")));
+            let what = format_args!("name of {name_len} bytes does not fit its length {len}");
+            return Err(bad_entry(offset, what));
         }
-        let number = header.inode.get();
         if number != 0 && name_len == 0 {
-            return Err(wrong("empty name"));
+            return Err(bad_entry(offset, format_args!("empty name")));
         }
         Ok(Self { offset, len, number, file_type: header.file_type, name: &after[..name_len] })
+    }
+
+    /// Whether this is the entry of `name`. Names in one directory tend to be alike but for their ends, so that
+    /// the last byte tells most of them apart.
+    #[inline]
+    fn is_called(&self, name: &[u8]) -> bool {
+        self.name.len() == name.len()
+            && self.name.last() == name.last()
+            && self.name == name
+            && !self.is_unused()
     }
 
     /// Whether the space is free.
@@ -139,10 +154,7 @@ impl<'a> Entry<'a> {
     /// for one component of a path.
     pub(super) fn check_name(&self) -> Result<()> {
         if self.name.iter().any(|&byte| byte == b'/' || byte == 0) {
-            return Err(Error::corrupt(format!(
-                "entry at byte {}: name with a slash or zero byte",
-                self.offset
-            )));
+            return Err(bad_entry(self.offset, format_args!("name with a slash or zero byte")));
         }
         Ok(())
     }
@@ -164,13 +176,21 @@ impl<'a> Entries<'a> {
 impl<'a> Iterator for Entries<'a> {
     type Item = Result<Entry<'a>>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.offset >= self.region.len() {
             return None;
         }
-        let entry = Entry::at(self.region, self.offset);
-        self.offset = entry.as_ref().map_or(self.region.len(), |entry| entry.offset + entry.len);
-        Some(entry)
+        match Entry::at(self.region, self.offset) {
+            Ok(entry) => {
+                self.offset += entry.len;
+                Some(Ok(entry))
+            }
+            Err(error) => {
+                self.offset = self.region.len();
+                Some(Err(error))
+            }
+        }
     }
 }
 
@@ -188,7 +208,7 @@ pub(super) fn find<'a>(region: &'a [u8], name: &[u8]) -> Result<Option<Slot<'a>>
     let mut previous = None;
     for entry in Entries::new(region) {
         let entry = entry?;
-        if entry.name == name && !entry.is_unused() {
+        if entry.is_called(name) {
             return Ok(Some(Slot { entry, previous }));
         }
         previous = Some(entry.offset);
@@ -213,7 +233,7 @@ pub(super) fn find_room(region: &[u8], name: &[u8]) -> Result<Room> {
     let (mut found, mut free_len) = (None, 0);
     for entry in Entries::new(region) {
         let entry = entry?;
-        if entry.name == name && !entry.is_unused() {
+        if entry.is_called(name) {
             return Ok(Room::Exists);
         }
         let used_len = entry.used_len();

@@ -366,7 +366,7 @@ fn a_name_that_stays_is_listed_once_whatever_comes_and_goes() {
     for (count, dir_index) in [(3, true), (20, true), (500, true), (3_000, true), (100, false)] {
         let blocks = Blocks::new(DirectoryContext { dir_index, ..context(1024, Some(7)) });
         let mut is_indexed = false;
-        let mut add = |is_indexed: &mut bool, name: String| {
+        let add = |is_indexed: &mut bool, name: String| {
             insert(&blocks, is_indexed, name.as_bytes(), InodeNumber(50), FileType::Regular).unwrap();
         };
         (0..count).for_each(|number| add(&mut is_indexed, format!("stays-{number:04}")));

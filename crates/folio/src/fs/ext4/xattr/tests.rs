@@ -172,12 +172,12 @@ fn values_in_inodes_of_their_own_are_kept() {
     let value = Value::EaInode { number: InodeNumber(77), size_bytes: 100_000, hash: 0xdead_beef };
     let xattr = Xattr { index: 1, suffix: b"huge".to_vec(), value };
     for area in [96, 0] {
-        let layout = lay_out(&[xattr.clone()], area, 1024).unwrap();
+        let layout = lay_out(std::slice::from_ref(&xattr), area, 1024).unwrap();
         let back = match layout.block {
             Some(block) => parse_block(&block, BLOCK, None).unwrap().xattrs,
             None => parse_inode_area(&layout.inode_area).unwrap(),
         };
-        assert_eq!(back, [xattr.clone()]);
+        assert_eq!(back, std::slice::from_ref(&xattr));
     }
 }
 
