@@ -1,10 +1,12 @@
 //! Opens and makes image files, whatever their format.
 
 use super::host_file::HostFile;
+use super::qcow2::{CreateOptions, Qcow2Device};
 use super::{Device, RawDevice};
 use crate::base::{Errno, Error, Result};
 use std::fmt;
 use std::io::IoSliceMut;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -78,17 +80,53 @@ pub struct OpenOptions {
 /// format, EOPNOTSUPP if it asks for something that is not done here, EPERM for a backing file that `options`
 /// do not allow, else the host's.
 pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Arc<dyn Device>> {
-    let path = path.as_ref();
-    let file = HostFile::open(path, options.read_only)?;
-    let format = match options.format {
+    let mut chain = Chain { policy: options.backing, opened: Vec::new() };
+    open_in_chain(path.as_ref(), options.read_only, options.format, &mut chain)
+}
+
+/// The images opened so far, from the top one down to its last backing file.
+#[derive(Default)]
+pub(super) struct Chain {
+    policy: BackingPolicy,
+    /// Device and inode number of each.
+    opened: Vec<(u64, u64)>,
+}
+
+impl Chain {
+    /// Which backing files may be opened.
+    pub(super) fn policy(&self) -> BackingPolicy {
+        self.policy
+    }
+
+    /// How many images there are.
+    pub(super) fn depth(&self) -> usize {
+        self.opened.len()
+    }
+}
+
+/// Opens an image as the next one of a chain; ELOOP if it is already part of it.
+pub(super) fn open_in_chain(
+    path: &Path,
+    read_only: bool,
+    format: Option<ImageFormat>,
+    chain: &mut Chain,
+) -> Result<Arc<dyn Device>> {
+    let metadata = std::fs::metadata(path);
+    let metadata = metadata.map_err(|error| Error::io("open", error).at(path.display().to_string()))?;
+    let identity = (metadata.dev(), metadata.ino());
+    if chain.opened.contains(&identity) {
+        let why = "the image is its own backing file";
+        return Err(Error::new(Errno::LOOP, why).at(path.display().to_string()));
+    }
+    chain.opened.push(identity);
+    let file = HostFile::open(path, read_only)?;
+    let format = match format {
         Some(format) => format,
         None => detect(&file)?,
     };
     match format {
         ImageFormat::Raw => Ok(Arc::new(RawDevice::from_file(file)?)),
-        ImageFormat::Qcow2 => {
-            Err(Error::unsupported("qcow2 images are not read yet").at(file.name().to_owned()))
-        }
+        ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::open(file, path, chain)?)),
     }
 }
 
@@ -96,7 +134,7 @@ pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Arc<dyn Dev
 pub fn create(path: impl AsRef<Path>, format: ImageFormat, len_bytes: u64) -> Result<Arc<dyn Device>> {
     match format {
         ImageFormat::Raw => Ok(Arc::new(RawDevice::create(path, len_bytes)?)),
-        ImageFormat::Qcow2 => Err(Error::unsupported("qcow2 images are not made yet")),
+        ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::create(path, len_bytes, &CreateOptions::default())?)),
     }
 }
 

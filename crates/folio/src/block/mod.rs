@@ -19,6 +19,7 @@ mod lock;
 mod memory;
 mod overlay;
 mod partition;
+mod qcow2;
 mod raw;
 
 pub use device::{Allocation, Device};
@@ -26,4 +27,5 @@ pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, open};
 pub use memory::MemoryDevice;
 pub use overlay::OverlayDevice;
 pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
+pub use qcow2::{Compat, CreateOptions, Qcow2Device};
 pub use raw::RawDevice;

@@ -1,0 +1,151 @@
+//! Write-back: the order in which metadata reaches the file, so that a cut at any moment loses only space.
+
+use super::super::host_file::HostFile;
+use super::Qcow2Device;
+use super::cluster_alloc::{Metadata, Release};
+use super::header::REFCOUNT_TABLE_FIELD;
+use super::table::TableWrite;
+use crate::base::Result;
+use std::io::IoSlice;
+
+/// What is dirty, as it was at one moment.
+struct Work {
+    blocks: Vec<TableWrite>,
+    refcount_table: Option<RefcountTable>,
+    l2: Vec<TableWrite>,
+    l1: Vec<(usize, u64)>,
+    releases: Vec<Release>,
+}
+
+struct RefcountTable {
+    bytes: Vec<u8>,
+    at: u64,
+    clusters: u64,
+    is_moved: bool,
+}
+
+impl Work {
+    fn take(metadata: &mut Metadata) -> Self {
+        let refcounts = &mut metadata.refcounts;
+        let blocks = refcounts.blocks.take_dirty();
+        let refcount_table = (refcounts.is_table_dirty || refcounts.is_table_moved).then(|| RefcountTable {
+            bytes: refcounts.table_bytes(),
+            at: refcounts.table_at,
+            clusters: refcounts.table_clusters,
+            is_moved: refcounts.is_table_moved,
+        });
+        refcounts.is_table_dirty = false;
+        refcounts.is_table_moved = false;
+        metadata.releases.append(&mut refcounts.retired);
+        Self {
+            blocks,
+            refcount_table,
+            l2: metadata.l2.take_dirty(),
+            l1: std::mem::take(&mut metadata.dirty_l1).into_iter().map(|i| (i, metadata.l1[i])).collect(),
+            releases: std::mem::take(&mut metadata.releases),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.refcount_table.is_none() && self.l2.is_empty() && self.l1.is_empty()
+    }
+
+    /// Data and refcounts, then the tables that point to them, from the leaves to the root.
+    fn write(&self, file: &HostFile, l1_offset: u64) -> Result<()> {
+        for block in &self.blocks {
+            block.write(file)?;
+        }
+        // Here also the data of every finished write becomes durable.
+        file.sync_data()?;
+        if let Some(table) = &self.refcount_table {
+            table.write(file)?;
+        }
+        for table in &self.l2 {
+            table.write(file)?;
+        }
+        if !self.l1.is_empty() {
+            file.sync_data()?;
+            for (index, entry) in &self.l1 {
+                file.write(&[IoSlice::new(&entry.to_be_bytes())], l1_offset + *index as u64 * 8)?;
+            }
+        }
+        if self.l2.is_empty() && self.l1.is_empty() { Ok(()) } else { file.sync_data() }
+    }
+
+    /// The end; what did not reach the file is dirty again.
+    fn put_back(self, metadata: &mut Metadata, succeeded: bool) -> Vec<Release> {
+        metadata.refcounts.blocks.written(&self.blocks, succeeded);
+        metadata.l2.written(&self.l2, succeeded);
+        if succeeded {
+            return self.releases;
+        }
+        if let Some(table) = self.refcount_table {
+            metadata.refcounts.is_table_dirty = true;
+            metadata.refcounts.is_table_moved |= table.is_moved;
+        }
+        metadata.dirty_l1.extend(self.l1.iter().map(|(index, _)| index));
+        metadata.releases.extend(self.releases);
+        Vec::new()
+    }
+}
+
+impl RefcountTable {
+    fn write(&self, file: &HostFile) -> Result<()> {
+        file.write(&[IoSlice::new(&self.bytes)], self.at)?;
+        file.sync_data()?;
+        if self.is_moved {
+            let mut field = [0; 12];
+            field[..8].copy_from_slice(&self.at.to_be_bytes());
+            // At most 16384 clusters: the table has at most 8 MiB.
+            field[8..].copy_from_slice(&(self.clusters as u32).to_be_bytes());
+            file.write(&[IoSlice::new(&field)], REFCOUNT_TABLE_FIELD)?;
+            file.sync_data()?;
+        }
+        Ok(())
+    }
+}
+
+impl Qcow2Device {
+    /// Makes everything finished so far durable, then frees what nothing points to any more.
+    pub(super) fn write_back(&self) -> Result<()> {
+        let _one_at_a_time = self.flushing.lock();
+        let work = Work::take(&mut self.metadata.lock());
+        if work.is_empty() && work.releases.is_empty() {
+            return self.file.sync_data();
+        }
+        let result = work.write(&self.file, self.l1_offset);
+        let releases = work.put_back(&mut self.metadata.lock(), result.is_ok());
+        result?;
+        if releases.is_empty() {
+            return Ok(());
+        }
+        // Whoever still reads by an old table is done after this; the clusters may be used again.
+        drop(self.io.write());
+        let mut unused = Vec::new();
+        let blocks = {
+            let mut metadata = self.metadata.lock();
+            for (first, count) in releases {
+                metadata.refcounts.release(&self.file, first, count, &mut unused)?;
+            }
+            // Still under the lock: nobody is given these clusters before their space is returned.
+            self.punch(&mut unused)?;
+            metadata.refcounts.blocks.take_dirty()
+        };
+        // A cut before these are on the disk leaks the clusters, no more.
+        let result = blocks.iter().try_for_each(|block| block.write(&self.file));
+        self.metadata.lock().refcounts.blocks.written(&blocks, result.is_ok());
+        result
+    }
+
+    /// Gives the host the space of free clusters back.
+    fn punch(&self, unused: &mut Vec<u64>) -> Result<()> {
+        unused.sort_unstable();
+        for run in unused.chunk_by(|a, b| a + 1 == *b) {
+            if let Some(first) = run.first() {
+                let bits = self.geometry.cluster_bits;
+                self.file.punch_hole(first << bits, (run.len() as u64) << bits)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,321 @@
+//! The header: what an image is, and what it asks of whoever opens it.
+//!
+//! Source: QEMU, docs/interop/qcow2.txt ("Header", "Header extensions", "Feature name table").
+
+use super::super::host_file::HostFile;
+use crate::base::{Errno, Error, Result};
+use std::io::IoSliceMut;
+use std::mem::offset_of;
+use zerocopy::byteorder::big_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// "QFI" and 0xfb.
+pub(super) const MAGIC: u32 = 0x5146_49fb;
+/// Length of a version 2 header, and of the version 3 header that we write.
+const V2_BYTES: usize = 72;
+const V3_BYTES_MIN: usize = 104;
+/// Limits, the same as QEMU's (block/qcow2.h).
+const CLUSTER_BITS: std::ops::RangeInclusive<u32> = 9..=21;
+const REFCOUNT_ORDER_MAX: u32 = 6;
+const L1_BYTES_MAX: u64 = 32 << 20;
+/// Most bytes in a refcount table.
+pub(super) const REFCOUNT_TABLE_BYTES_MAX: u64 = 8 << 20;
+const BACKING_NAME_BYTES_MAX: u32 = 1023;
+/// Host offsets fit in this many bits.
+const OFFSET_BITS: u32 = 56;
+
+/// Incompatible features by bit.
+const DIRTY: u64 = 1 << 0;
+const CORRUPT: u64 = 1 << 1;
+const COMPRESSION_TYPE: u64 = 1 << 3;
+const INCOMPATIBLE_NAMES: [&str; 5] =
+    ["dirty bit", "corrupt bit", "external data file", "compression type", "extended L2 entries"];
+
+const EXTENSION_END: u32 = 0;
+const EXTENSION_BACKING_FORMAT: u32 = 0xe279_2aca;
+const EXTENSION_FEATURE_NAMES: u32 = 0x6803_f857;
+const EXTENSIONS_MAX: usize = 64;
+
+/// The bytes, exactly.
+#[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawHeader {
+    pub(super) magic: U32,
+    pub(super) version: U32,
+    pub(super) backing_name_offset: U64,
+    pub(super) backing_name_len: U32,
+    pub(super) cluster_bits: U32,
+    pub(super) len_bytes: U64,
+    pub(super) crypt_method: U32,
+    pub(super) l1_entries: U32,
+    pub(super) l1_offset: U64,
+    pub(super) refcount_table_offset: U64,
+    pub(super) refcount_table_clusters: U32,
+    pub(super) snapshots: U32,
+    pub(super) snapshots_offset: U64,
+    pub(super) incompatible: U64,
+    pub(super) compatible: U64,
+    pub(super) autoclear: U64,
+    pub(super) refcount_order: U32,
+    pub(super) header_len: U32,
+    pub(super) compression_type: u8,
+    pub(super) padding: [u8; 7],
+}
+
+const _: () = assert!(size_of::<RawHeader>() == 112);
+const _: () = assert!(offset_of!(RawHeader, incompatible) == V2_BYTES);
+const _: () = assert!(offset_of!(RawHeader, compression_type) == V3_BYTES_MIN);
+
+/// Where the refcount table's place stands in the header: offset and clusters, 12 bytes in one sector.
+pub(super) const REFCOUNT_TABLE_FIELD: u64 = offset_of!(RawHeader, refcount_table_offset) as u64;
+/// Where the autoclear features stand in the header.
+pub(super) const AUTOCLEAR_FIELD: u64 = offset_of!(RawHeader, autoclear) as u64;
+
+/// How compressed clusters are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Compression {
+    Zlib,
+    Zstd,
+}
+
+/// A checked header.
+#[derive(Debug)]
+pub(super) struct Header {
+    pub(super) version: u32,
+    pub(super) cluster_bits: u32,
+    pub(super) len_bytes: u64,
+    pub(super) l1_offset: u64,
+    /// Entries of the L1 table that the size needs; the file may have more.
+    pub(super) l1_entries: usize,
+    pub(super) refcount_table_offset: u64,
+    pub(super) refcount_table_clusters: u64,
+    pub(super) refcount_order: u32,
+    pub(super) autoclear: u64,
+    pub(super) compression: Compression,
+    pub(super) backing_name: Option<String>,
+    pub(super) backing_format: Option<String>,
+    is_dirty: bool,
+    is_corrupt: bool,
+}
+
+impl Header {
+    /// Reads and checks the header, its extensions and the name of the backing file.
+    pub(super) fn read(file: &HostFile) -> Result<Self> {
+        let raw = read_raw(file)?;
+        let file_bytes = file.len_bytes()?;
+        let bad = |what: String| Err(Error::corrupt(what).at("header"));
+        let version = raw.version.get();
+        let cluster_bits = raw.cluster_bits.get();
+        if !CLUSTER_BITS.contains(&cluster_bits) {
+            return bad(format!("cluster_bits {cluster_bits} is not in 9 to 21"));
+        }
+        let cluster_bytes = 1u64 << cluster_bits;
+        let header_len = if version == 2 { V2_BYTES as u64 } else { u64::from(raw.header_len.get()) };
+        if version >= 3 && (header_len < V3_BYTES_MIN as u64 || header_len > cluster_bytes) {
+            return bad(format!("header length {header_len}"));
+        }
+        let extensions = Extensions::read(file, &raw, header_len, cluster_bytes)?;
+        let incompatible = raw.incompatible.get();
+        check_features(incompatible, raw.crypt_method.get(), &extensions)?;
+        let refcount_order = raw.refcount_order.get();
+        if refcount_order > REFCOUNT_ORDER_MAX {
+            return bad(format!("refcount_order {refcount_order} is above 6"));
+        }
+        let compression = match (incompatible & COMPRESSION_TYPE != 0, raw.compression_type) {
+            (_, 0) => Compression::Zlib,
+            (true, 1) => Compression::Zstd,
+            (true, other) => return Err(Error::unsupported(format!("compression type {other}"))),
+            (false, _) => return bad("a compression type without its feature bit".to_owned()),
+        };
+        let len_bytes = raw.len_bytes.get();
+        let l1_entries = l1_entries(len_bytes, cluster_bits);
+        if l1_entries > u64::from(raw.l1_entries.get()) {
+            return bad(format!("{} L1 entries, the size needs {l1_entries}", raw.l1_entries));
+        }
+        if l1_entries * 8 > L1_BYTES_MAX {
+            return bad(format!("an L1 table of {l1_entries} entries"));
+        }
+        let l1_offset = raw.l1_offset.get();
+        if l1_entries > 0 {
+            check_table("L1 table", l1_offset, l1_entries * 8, cluster_bytes, file_bytes)?;
+        }
+        let refcount_table_offset = raw.refcount_table_offset.get();
+        let refcount_table_clusters = u64::from(raw.refcount_table_clusters.get());
+        let refcount_bytes = refcount_table_clusters << cluster_bits;
+        if refcount_table_clusters == 0 || refcount_bytes > REFCOUNT_TABLE_BYTES_MAX {
+            return bad(format!("a refcount table of {refcount_table_clusters} clusters"));
+        }
+        check_table("refcount table", refcount_table_offset, refcount_bytes, cluster_bytes, file_bytes)?;
+        Ok(Self {
+            version,
+            cluster_bits,
+            len_bytes,
+            l1_offset,
+            l1_entries: l1_entries as usize,
+            refcount_table_offset,
+            refcount_table_clusters,
+            refcount_order,
+            autoclear: raw.autoclear.get(),
+            compression,
+            backing_name: read_backing_name(file, &raw, cluster_bytes)?,
+            backing_format: extensions.backing_format,
+            is_dirty: incompatible & DIRTY != 0,
+            is_corrupt: incompatible & CORRUPT != 0,
+        })
+    }
+
+    /// Refuses to write an image whose metadata cannot be trusted.
+    pub(super) fn check_writable(&self) -> Result<()> {
+        if self.is_corrupt {
+            return Err(Error::corrupt("the image is marked corrupt; `qemu-img check -r all` may mend it"));
+        }
+        if self.is_dirty {
+            let why = "the image was not closed and its refcounts are stale (dirty bit); it can be read, and \
+                       `qemu-img check -r all` makes it writable";
+            return Err(Error::new(Errno::UCLEAN, why));
+        }
+        Ok(())
+    }
+}
+
+/// L1 entries that an image of this size needs.
+pub(super) fn l1_entries(len_bytes: u64, cluster_bits: u32) -> u64 {
+    // One L2 table of 8-byte entries fills a cluster.
+    len_bytes.div_ceil(1 << (2 * cluster_bits - 3))
+}
+
+fn read_raw(file: &HostFile) -> Result<RawHeader> {
+    let mut raw = RawHeader::new_zeroed();
+    let count = file.read_some(&mut [IoSliceMut::new(raw.as_mut_bytes())], 0)? as usize;
+    let version = raw.version.get();
+    if raw.magic.get() != MAGIC || count < V2_BYTES {
+        return Err(Error::corrupt("not a qcow2 header").at("header"));
+    }
+    match version {
+        2 => {
+            // What follows is something else; a version 2 header means these values.
+            raw.as_mut_bytes()[V2_BYTES..].fill(0);
+            raw.refcount_order = 4.into();
+        }
+        3 if count >= V3_BYTES_MIN => {
+            if (raw.header_len.get() as usize) < size_of::<RawHeader>() {
+                raw.compression_type = 0;
+            }
+        }
+        3 => return Err(Error::corrupt("the file ends inside the header").at("header")),
+        _ => return Err(Error::unsupported(format!("version {version}"))),
+    }
+    Ok(raw)
+}
+
+fn check_table(
+    what: &'static str,
+    offset: u64,
+    bytes: u64,
+    cluster_bytes: u64,
+    file_bytes: u64,
+) -> Result<()> {
+    let place = || format!("{what} at {offset:#x}");
+    if offset % cluster_bytes != 0 || offset == 0 || offset >> OFFSET_BITS != 0 {
+        return Err(Error::corrupt("not at a cluster's start").at(place()));
+    }
+    if offset + bytes > file_bytes {
+        return Err(
+            Error::corrupt(format!("reaches beyond the end of the file at {file_bytes:#x}")).at(place())
+        );
+    }
+    Ok(())
+}
+
+fn check_features(incompatible: u64, crypt_method: u32, extensions: &Extensions) -> Result<()> {
+    let readable = DIRTY | CORRUPT | COMPRESSION_TYPE;
+    let unknown: Vec<String> = (0..64)
+        .filter(|bit| incompatible & !readable & (1 << bit) != 0)
+        .map(|bit| {
+            let known = INCOMPATIBLE_NAMES.get(bit).map(|name| (*name).to_owned());
+            let told = extensions.incompatible_names.iter().find(|(of, _)| *of == bit);
+            known.or_else(|| told.map(|(_, name)| name.clone())).unwrap_or_else(|| format!("bit {bit}"))
+        })
+        .collect();
+    if !unknown.is_empty() {
+        return Err(Error::unsupported(format!("incompatible features: {}", unknown.join(", "))));
+    }
+    match crypt_method {
+        0 => Ok(()),
+        1 => Err(Error::unsupported("AES encryption")),
+        2 => Err(Error::unsupported("LUKS encryption")),
+        other => Err(Error::unsupported(format!("encryption method {other}"))),
+    }
+}
+
+fn read_backing_name(file: &HostFile, raw: &RawHeader, cluster_bytes: u64) -> Result<Option<String>> {
+    let (offset, len) = (raw.backing_name_offset.get(), raw.backing_name_len.get());
+    if offset == 0 || len == 0 {
+        return Ok(None);
+    }
+    if len > BACKING_NAME_BYTES_MAX || offset >= cluster_bytes || offset + u64::from(len) > cluster_bytes {
+        return Err(Error::corrupt(format!("{len} bytes at {offset:#x}")).at("backing file name"));
+    }
+    let mut name = vec![0; len as usize];
+    if file.read_some(&mut [IoSliceMut::new(&mut name)], offset)? < u64::from(len) {
+        return Err(Error::corrupt("cut off by the end of the file").at("backing file name"));
+    }
+    match String::from_utf8(name) {
+        Ok(name) if !name.contains('\0') => Ok(Some(name)),
+        _ => Err(Error::corrupt("not text").at("backing file name")),
+    }
+}
+
+/// What the header extensions say that matters here.
+#[derive(Default)]
+struct Extensions {
+    backing_format: Option<String>,
+    incompatible_names: Vec<(usize, String)>,
+}
+
+impl Extensions {
+    fn read(file: &HostFile, raw: &RawHeader, header_len: u64, cluster_bytes: u64) -> Result<Self> {
+        let mut this = Self::default();
+        let end = match raw.backing_name_offset.get() {
+            0 => cluster_bytes,
+            name if name < header_len || name > cluster_bytes => {
+                return Err(Error::corrupt(format!("at {name:#x}")).at("backing file name"));
+            }
+            name => name,
+        };
+        let mut at = header_len.next_multiple_of(8);
+        for _ in 0..EXTENSIONS_MAX {
+            let mut head = [U32::ZERO; 2];
+            if at + 8 > end || file.read_some(&mut [IoSliceMut::new(head.as_mut_bytes())], at)? < 8 {
+                return Ok(this);
+            }
+            let (kind, len) = (head[0].get(), u64::from(head[1].get()));
+            if kind == EXTENSION_END {
+                return Ok(this);
+            }
+            at += 8;
+            if len > end - at {
+                let what = format!("extension {kind:#x} of {len} bytes leaves the header's cluster");
+                return Err(Error::corrupt(what).at("header"));
+            }
+            if kind == EXTENSION_BACKING_FORMAT || kind == EXTENSION_FEATURE_NAMES {
+                let mut bytes = vec![0; len as usize];
+                file.read_or_zeros(&mut [IoSliceMut::new(&mut bytes)], at)?;
+                this.take(kind, &bytes);
+            }
+            at += len.next_multiple_of(8);
+        }
+        Err(Error::corrupt("too many extensions").at("header"))
+    }
+
+    fn take(&mut self, kind: u32, bytes: &[u8]) {
+        if kind == EXTENSION_BACKING_FORMAT {
+            self.backing_format = Some(String::from_utf8_lossy(bytes).into_owned());
+            return;
+        }
+        for entry in bytes.chunks_exact(48).filter(|entry| entry[0] == 0) {
+            let name = entry[2..].split(|&byte| byte == 0).next().unwrap_or_default();
+            self.incompatible_names.push((entry[1].into(), String::from_utf8_lossy(name).into_owned()));
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! qcow2: QEMU's copy-on-write image format, versions 2 and 3, read and written.
+//!
+//! ```text
+//!   guest offset                         what a write does
+//!        |  L1 table                     plan   (lock)     take clusters      cluster_alloc.rs, refcount.rs
+//!        v                               data   (no lock)  one host write     mod.rs
+//!   L2 table  ->  Mapping                finish (lock)     enter them in L2   cluster_alloc.rs
+//!        |                               flush             in safe order      flush.rs
+//!        v
+//!   data cluster | zeros | compressed.rs | backing.rs
+//! ```
+//!
+//! Source: QEMU, docs/interop/qcow2.txt. Reasons and invariants: docs/design/qcow2.md.
+//!
+//! Neighbours: above, `image.rs` opens it; below, `host_file.rs`. Internal snapshots are respected, not used.
+//!
+//! Lock order:
+//! ```text
+//!   flushing          one write-back at a time
+//!     io (shared)     held by every transfer, over plan, data and finish; exclusive: wait for all of them
+//!       metadata      tables in memory; read from the file under it, never guest data
+//! ```
+//!
+//! Invariants:
+//! 1. The file's L2 tables never name a cluster whose data and refcount are not durable.
+//! 2. A cluster is used again only after the file's tables have forgotten it and its readers are done.
+//! 3. Bytes of a new cluster that the write does not cover are what the guest cluster read as before.
+
+mod backing;
+mod cluster_alloc;
+mod compressed;
+mod create;
+mod flush;
+mod header;
+mod refcount;
+mod table;
+
+pub use create::{Compat, CreateOptions};
+
+use super::host_file::HostFile;
+use super::image::{Chain, open_in_chain};
+use super::{Allocation, Device, ImageFormat, iov};
+use crate::base::{Errno, Error, ErrorKind, Result};
+use cluster_alloc::{Geometry, Metadata, NewClusters, Plan};
+use compressed::Decompressor;
+use header::Header;
+use parking_lot::{Condvar, Mutex, RwLock};
+use smallvec::SmallVec;
+use std::io::{IoSlice, IoSliceMut};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use table::Mapping;
+
+/// Zeros for the parts of clusters that cannot be made zero by their L2 entry.
+const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// A qcow2 image as a disk. Dropping it writes the tables back; only `flush` says whether that worked.
+pub struct Qcow2Device {
+    file: HostFile,
+    geometry: Geometry,
+    l1_offset: u64,
+    backing: Option<Arc<dyn Device>>,
+    decompressor: Decompressor,
+    metadata: Mutex<Metadata>,
+    /// Told when a write in flight has ended.
+    landed: Condvar,
+    io: RwLock<()>,
+    flushing: Mutex<()>,
+    /// The header still says that features are in step which we do not keep.
+    has_autoclear: AtomicBool,
+}
+
+impl Qcow2Device {
+    /// Makes a new image of `len_bytes` that reads as zeros, and opens it for writing; EEXIST if the file exists.
+    pub fn create(path: impl AsRef<Path>, len_bytes: u64, options: &CreateOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let place = |error: Error| error.at(path.display().to_string());
+        let file = create::create(path, len_bytes, options).map_err(|error| match error.kind() {
+            ErrorKind::Io => error,
+            _ => place(error),
+        })?;
+        Self::open(file, path, &mut Chain::default())
+    }
+
+    /// Reads the tables of an image that is already open and locked, and opens its backing files.
+    pub(super) fn open(file: HostFile, path: &Path, chain: &mut Chain) -> Result<Self> {
+        let name = file.name().to_owned();
+        let place = |error: Error| error.at("qcow2").at(name.clone());
+        let header = Header::read(&file).map_err(place)?;
+        if !file.is_read_only() {
+            header.check_writable().map_err(place)?;
+        }
+        let backing = match &header.backing_name {
+            None => None,
+            Some(name) => {
+                let format = header.backing_format.as_deref().map(str::parse::<ImageFormat>);
+                let format = format.transpose().map_err(|_| {
+                    let format = header.backing_format.as_deref().unwrap_or_default();
+                    place(Error::unsupported(format!("backing format {format:?}")))
+                })?;
+                let path = backing::resolve(path, name, chain).map_err(place)?;
+                Some(open_in_chain(&path, true, format, chain).map_err(|error| error.at("backing file"))?)
+            }
+        };
+        let metadata = Metadata::read(&file, &header, backing.is_some()).map_err(place)?;
+        let geometry = metadata.geometry;
+        Ok(Self {
+            geometry,
+            l1_offset: header.l1_offset,
+            backing,
+            decompressor: Decompressor::new(header.compression, geometry.cluster_bytes()),
+            metadata: Mutex::new(metadata),
+            landed: Condvar::new(),
+            io: RwLock::new(()),
+            flushing: Mutex::new(()),
+            has_autoclear: AtomicBool::new(header.autoclear != 0),
+            file,
+        })
+    }
+
+    /// The failure with the image's name before it; the host's own failures have it already.
+    fn place(&self, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::Io => error,
+            _ => error.at("qcow2").at(self.file.name().to_owned()),
+        }
+    }
+
+    fn check(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        iov::check_range(self.geometry.len_bytes, offset, len_bytes)
+    }
+
+    /// Before anything is changed: is that allowed, inside the disk, and does the header say so.
+    fn begin_write(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        if self.file.is_read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        self.check(offset, len_bytes)?;
+        if self.has_autoclear.load(Ordering::Acquire) {
+            let _one_at_a_time = self.flushing.lock();
+            self.file.write(&[IoSlice::new(&[0; 8])], header::AUTOCLEAR_FIELD)?;
+            self.file.sync_data()?;
+            self.has_autoclear.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Keeps the tables in memory within their limits.
+    fn make_room(&self) -> Result<()> {
+        let fits = {
+            let mut metadata = self.metadata.lock();
+            metadata.shrink()
+        };
+        if fits || self.file.is_read_only() {
+            return Ok(());
+        }
+        // What is left is dirty: once written it can go.
+        self.write_back()?;
+        self.metadata.lock().shrink();
+        Ok(())
+    }
+
+    fn read(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        let len_bytes = iov::len_mut(bufs);
+        self.check(offset, len_bytes)?;
+        self.make_room()?;
+        let _io = self.io.read();
+        let mut extents: SmallVec<[(Mapping, u64); 8]> = SmallVec::new();
+        {
+            let mut metadata = self.metadata.lock();
+            let mut done = 0;
+            while done < len_bytes {
+                let (mapping, count) = metadata.map(&self.file, offset + done, len_bytes - done)?;
+                extents.push((mapping, count));
+                done += count;
+            }
+        }
+        if let [(mapping, _)] = extents[..] {
+            return self.read_extent(mapping, bufs, offset);
+        }
+        let mut done = 0;
+        for (mapping, count) in extents {
+            self.read_extent(mapping, &mut iov::window_mut(bufs, done, count), offset + done)?;
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Fills `bufs` with guest bytes that all lie in one run of `mapping`.
+    fn read_extent(&self, mapping: Mapping, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        let in_cluster = offset & (self.geometry.cluster_bytes() - 1);
+        match mapping {
+            Mapping::Data { host, .. } => self.file.read_or_zeros(bufs, host + in_cluster),
+            Mapping::Zero | Mapping::ZeroAllocated { .. } => {
+                iov::fill_zeros(bufs);
+                Ok(())
+            }
+            Mapping::Compressed { host, len_bytes } => {
+                let cluster = self.decompressor.read(&self.file, host, len_bytes)?;
+                iov::copy_into(bufs, &cluster[in_cluster as usize..]);
+                Ok(())
+            }
+            Mapping::Unallocated => {
+                let len_bytes = iov::len_mut(bufs);
+                let there = match &self.backing {
+                    Some(backing) => {
+                        let there = backing.len_bytes().saturating_sub(offset).min(len_bytes);
+                        if there > 0 {
+                            backing.read_vectored_at(&mut iov::window_mut(bufs, 0, there), offset)?;
+                        }
+                        there
+                    }
+                    None => 0,
+                };
+                iov::fill_zeros(&mut iov::window_mut(bufs, there, len_bytes - there));
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes some of `bufs` from `skip` on at `offset`; returns how many bytes.
+    fn write_piece(&self, bufs: &[IoSlice<'_>], skip: u64, offset: u64, len_bytes: u64) -> Result<u64> {
+        self.make_room()?;
+        let _io = self.io.read();
+        let plan = {
+            let mut metadata = self.metadata.lock();
+            loop {
+                match metadata.plan_write(&self.file, offset, len_bytes)? {
+                    Plan::Wait => self.landed.wait(&mut metadata),
+                    plan => break plan,
+                }
+            }
+        };
+        let new = match plan {
+            Plan::InPlace { host, len_bytes } => {
+                self.file.write(&iov::window(bufs, skip, len_bytes), host)?;
+                return Ok(len_bytes);
+            }
+            Plan::New(new) => new,
+            // The loop above does not end with it.
+            Plan::Wait => return Ok(0),
+        };
+        let written = self.fill_clusters(&new, bufs, skip, offset, len_bytes);
+        let mut metadata = self.metadata.lock();
+        let finished = match &written {
+            Ok(_) => metadata.finish(&self.file, &new),
+            Err(_) => metadata.abandon(&self.file, &new),
+        };
+        self.landed.notify_all();
+        let count = written?;
+        finished.map(|()| count)
+    }
+
+    /// One host write for all new clusters: what comes before, the guest's bytes, what comes after.
+    fn fill_clusters(
+        &self,
+        new: &NewClusters,
+        bufs: &[IoSlice<'_>],
+        skip: u64,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
+        let bits = self.geometry.cluster_bits;
+        let start = new.first << bits;
+        let run_end = start + (new.clusters.count << bits);
+        let end = run_end.min(offset + len_bytes);
+        let is_fresh = new.clusters.is_fresh;
+        let head = self.uncovered(new.first_was, start..offset, is_fresh)?;
+        let tail = self.uncovered(new.last_was, end..run_end, is_fresh)?;
+        let mut pieces = iov::Pieces::new();
+        pieces.extend(head.as_deref().map(IoSlice::new));
+        pieces.extend(iov::window(bufs, skip, end - offset));
+        pieces.extend(tail.as_deref().map(IoSlice::new));
+        let skipped = if head.is_some() { 0 } else { offset - start };
+        self.file.write(&pieces, new.clusters.host + skipped)?;
+        Ok(end - offset)
+    }
+
+    /// Bytes for the part of a new cluster that the write leaves out; none if it is empty or zero already.
+    fn uncovered(
+        &self,
+        was: Mapping,
+        range: std::ops::Range<u64>,
+        is_fresh: bool,
+    ) -> Result<Option<Vec<u8>>> {
+        let is_zero = match was {
+            Mapping::Zero | Mapping::ZeroAllocated { .. } => true,
+            Mapping::Unallocated => {
+                self.backing.as_ref().is_none_or(|backing| backing.len_bytes() <= range.start)
+            }
+            Mapping::Data { .. } | Mapping::Compressed { .. } => false,
+        };
+        if range.is_empty() || (is_zero && is_fresh) {
+            return Ok(None);
+        }
+        // At most a cluster: 2 MiB.
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        if !is_zero {
+            self.read_extent(was, &mut [IoSliceMut::new(&mut bytes)], range.start)?;
+        }
+        Ok(Some(bytes))
+    }
+
+    fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        let len_bytes = iov::len(bufs);
+        self.begin_write(offset, len_bytes)?;
+        let mut done = 0;
+        while done < len_bytes {
+            done += self.write_piece(bufs, done, offset + done, len_bytes - done)?;
+        }
+        Ok(())
+    }
+
+    /// Zeros for a part of a cluster, unless it reads as zeros anyway.
+    fn zero_part(&self, range: std::ops::Range<u64>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let (mapping, count) = self.metadata.lock().map(&self.file, at, range.end - at)?;
+            let is_zero = match mapping {
+                Mapping::Zero | Mapping::ZeroAllocated { .. } => true,
+                Mapping::Unallocated => self.backing.is_none(),
+                Mapping::Data { .. } | Mapping::Compressed { .. } => false,
+            };
+            let count = if is_zero { count } else { count.min(ZEROS.len() as u64) };
+            if !is_zero {
+                self.write(&[IoSlice::new(&ZEROS[..count as usize])], at)?;
+            }
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// Clears whole clusters by their L2 entries.
+    fn clear_clusters(&self, clusters: std::ops::Range<u64>) -> Result<()> {
+        let mut at = clusters.start;
+        while at < clusters.end {
+            self.make_room()?;
+            let _io = self.io.read();
+            let mut metadata = self.metadata.lock();
+            match metadata.clear(&self.file, at, clusters.end - at)? {
+                Some(count) => at += count,
+                None => self.landed.wait(&mut metadata),
+            }
+        }
+        Ok(())
+    }
+
+    /// Splits a range into whole clusters and the parts before and after.
+    fn zero(&self, offset: u64, len_bytes: u64, is_discard: bool) -> Result<()> {
+        self.begin_write(offset, len_bytes)?;
+        let cluster = self.geometry.cluster_bytes();
+        let end = offset + len_bytes;
+        // The last cluster may be cut by the end of the disk and is whole all the same.
+        let whole_end = if end == self.geometry.len_bytes { end.div_ceil(cluster) } else { end / cluster };
+        let whole = offset.div_ceil(cluster)..whole_end;
+        let has_zero_clusters = self.geometry.version >= 3 || self.backing.is_none();
+        if whole.is_empty() || !has_zero_clusters {
+            return if is_discard { Ok(()) } else { self.zero_part(offset..end) };
+        }
+        self.clear_clusters(whole.clone())?;
+        if is_discard {
+            return Ok(());
+        }
+        self.zero_part(offset..whole.start * cluster)?;
+        self.zero_part((whole.end * cluster).min(end)..end)
+    }
+
+    fn kind_at(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
+        let (mapping, count) = self.metadata.lock().map(&self.file, offset, len_bytes)?;
+        match (mapping, &self.backing) {
+            (Mapping::Data { .. } | Mapping::Compressed { .. }, _) => Ok((Allocation::Data, count)),
+            (Mapping::ZeroAllocated { .. }, _) => Ok((Allocation::Zero, count)),
+            (Mapping::Unallocated, Some(backing)) if offset < backing.len_bytes() => {
+                backing.allocation(offset, count.min(backing.len_bytes() - offset))
+            }
+            (Mapping::Unallocated | Mapping::Zero, _) => Ok((Allocation::Hole, count)),
+        }
+    }
+}
+
+impl Device for Qcow2Device {
+    fn len_bytes(&self) -> u64 {
+        self.geometry.len_bytes
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.file.is_read_only()
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        self.read(bufs, offset).map_err(|error| self.place(error))
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        self.write(bufs, offset).map_err(|error| self.place(error))
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.file.is_read_only() {
+            return Ok(());
+        }
+        self.write_back().map_err(|error| self.place(error))
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.zero(offset, len_bytes, true).map_err(|error| self.place(error))
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.zero(offset, len_bytes, false).map_err(|error| self.place(error))
+    }
+
+    fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
+        let find = || {
+            self.check(offset, len_bytes)?;
+            self.make_room()?;
+            let _io = self.io.read();
+            let (kind, mut count) = self.kind_at(offset, len_bytes)?;
+            while count < len_bytes {
+                match self.kind_at(offset + count, len_bytes - count)? {
+                    (next, more) if next == kind => count += more,
+                    _ => break,
+                }
+            }
+            Ok((kind, count))
+        };
+        find().map_err(|error| self.place(error))
+    }
+}
+
+impl Drop for Qcow2Device {
+    fn drop(&mut self) {
+        if !self.file.is_read_only() && self.metadata.get_mut().is_dirty() {
+            // Nobody is left to be told; who needs to know flushes first.
+            let _ = self.write_back();
+        }
+    }
+}

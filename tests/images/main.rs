@@ -1,0 +1,6 @@
+//! Image files against QEMU: what one writes the other reads, and `qemu-img check` agrees.
+
+mod model;
+#[path = "../support/mod.rs"]
+mod support;
+mod writes;

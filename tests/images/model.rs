@@ -1,0 +1,91 @@
+//! Random operations on a device and on plain memory, from a seed.
+
+use folio::block::Device;
+use std::io::IoSlice;
+
+/// A small generator (xorshift64*), so that a seed in a message is enough to repeat a run.
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// A generator for this seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The next number.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// Does `count` random operations on both, and compares what is read on the way.
+#[track_caller]
+pub(crate) fn run(device: &dyn Device, model: &mut [u8], seed: u64, count: usize) {
+    let mut random = Random::new(seed);
+    let len = model.len() as u64;
+    for step in 0..count {
+        let most = if random.below(4) == 0 { 300_000 } else { 9000 };
+        let offset = random.below(len);
+        let size = (1 + random.below(most)).min(len - offset);
+        let (offset, size) =
+            if random.below(3) == 0 { (offset & !4095, size & !4095) } else { (offset, size) };
+        let range = offset as usize..(offset + size) as usize;
+        match random.below(12) {
+            0..=5 => {
+                let data: Vec<u8> = (0..size).map(|_| random.next() as u8).collect();
+                let cut = random.below(size + 1) as usize;
+                let parts = [IoSlice::new(&data[..cut]), IoSlice::new(&data[cut..])];
+                device.write_vectored_at(&parts, offset).unwrap();
+                model[range].copy_from_slice(&data);
+            }
+            6..=8 => {
+                let mut back = vec![0xaa; range.len()];
+                device.read_at(&mut back, offset).unwrap();
+                assert!(back == model[range], "seed {seed}, step {step}: {size} bytes at {offset}");
+            }
+            9 => {
+                device.write_zeroes(offset, size).unwrap();
+                model[range].fill(0);
+            }
+            10 => {
+                device.discard(offset, size).unwrap();
+                // What a discarded range reads as is the device's choice.
+                device.read_at(&mut model[range], offset).unwrap();
+            }
+            _ => device.flush().unwrap(),
+        }
+    }
+    same(device, model, seed);
+}
+
+/// The whole device reads as `model`, and its allocation map says nothing else.
+#[track_caller]
+pub(crate) fn same(device: &dyn Device, model: &[u8], seed: u64) {
+    assert_eq!(device.len_bytes(), model.len() as u64);
+    let mut back = vec![0xaa; model.len()];
+    device.read_at(&mut back, 0).unwrap();
+    if back != model {
+        let at = back.iter().zip(model).position(|(a, b)| a != b);
+        panic!("seed {seed}: differs first at {at:?}");
+    }
+    let mut at = 0;
+    while at < model.len() {
+        let (kind, count) = device.allocation(at as u64, (model.len() - at) as u64).unwrap();
+        assert!(count > 0 && at + count as usize <= model.len());
+        if kind != folio::block::Allocation::Data {
+            assert!(
+                model[at..at + count as usize].iter().all(|&byte| byte == 0),
+                "seed {seed}: hole at {at}"
+            );
+        }
+        at += count as usize;
+    }
+}
