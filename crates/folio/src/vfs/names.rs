@@ -89,7 +89,7 @@ impl Context<'_> {
         make: impl FnOnce(&dyn Inode, &[u8]) -> Result<Arc<dyn Inode>>,
     ) -> Result<()> {
         let mut walk = Walk::new(self, start, path)?;
-        let Last::Name(range) = walk.to_last()? else { return Err(Errno::EXIST.into()) };
+        let Last::Name(range) = walk.go_to_last()? else { return Err(Errno::EXIST.into()) };
         let (parent, name) = (walk.at(), walk.name(&range));
         let directory = &**parent.inode();
         let _lock = directory.common().lock.write();
@@ -116,7 +116,7 @@ impl Context<'_> {
     /// unlinkat(2) without AT_REMOVEDIR.
     pub(crate) fn unlink(&self, start: &Location, path: &[u8]) -> Result<()> {
         let mut walk = Walk::new(self, start, path)?;
-        let Last::Name(range) = walk.to_last()? else { return Err(Errno::ISDIR.into()) };
+        let Last::Name(range) = walk.go_to_last()? else { return Err(Errno::ISDIR.into()) };
         let (parent, name) = (walk.at(), walk.name(&range));
         parent.mount.check_writable()?;
         let directory = &**parent.inode();
@@ -144,7 +144,7 @@ impl Context<'_> {
     /// unlinkat(2) with AT_REMOVEDIR.
     pub(crate) fn rmdir(&self, start: &Location, path: &[u8]) -> Result<()> {
         let mut walk = Walk::new(self, start, path)?;
-        let range = match walk.to_last()? {
+        let range = match walk.go_to_last()? {
             Last::Name(range) => range,
             Last::DotDot => return Err(Errno::NOTEMPTY.into()),
             Last::Dot => return Err(Errno::INVAL.into()),

@@ -111,7 +111,7 @@ impl Context<'_> {
     fn open_or_create(&self, start: &Location, path: &[u8], flags: OpenFlags, mode: u16) -> Result<Location> {
         let mut walk = Walk::new(self, start, path)?;
         loop {
-            let Last::Name(range) = walk.to_last()? else {
+            let Last::Name(range) = walk.go_to_last()? else {
                 let errno = if flags.contains(OpenFlags::EXCL) { Errno::EXIST } else { Errno::ISDIR };
                 return Err(errno.into());
             };

@@ -31,9 +31,9 @@ impl Context<'_> {
             return Err(Errno::INVAL.into());
         }
         let mut old_walk = Walk::new(self, old_start, old_path)?;
-        let old_last = old_walk.to_last()?;
+        let old_last = old_walk.go_to_last()?;
         let mut new_walk = Walk::new(self, new_start, new_path)?;
-        let new_last = new_walk.to_last()?;
+        let new_last = new_walk.go_to_last()?;
         let mount = &old_walk.at().mount;
         if !Arc::ptr_eq(mount, &new_walk.at().mount) {
             return Err(Errno::XDEV.into());

@@ -70,7 +70,7 @@ impl<'c, 'p> Walk<'c, 'p> {
         Ok(Self { context, at, path: Cow::Borrowed(path), position: 0, links: 0 })
     }
 
-    /// Where the walk stands: after [`Walk::to_last`], the directory of the last component.
+    /// Where the walk stands: after [`Walk::go_to_last`], the directory of the last component.
     pub(crate) fn at(&self) -> &Location {
         &self.at
     }
@@ -86,7 +86,7 @@ impl<'c, 'p> Walk<'c, 'p> {
     }
 
     /// Walks to the directory of the last component, which may be searched.
-    pub(crate) fn to_last(&mut self) -> Result<Last> {
+    pub(crate) fn go_to_last(&mut self) -> Result<Last> {
         loop {
             let rest = &self.path[self.position..];
             let Some(start) = rest.iter().position(|byte| *byte != b'/') else { return Ok(Last::Root) };
@@ -148,9 +148,9 @@ impl<'c, 'p> Walk<'c, 'p> {
     }
 
     /// Walks to the end.
-    pub(crate) fn to_end(mut self, last_link: LastLink) -> Result<Location> {
+    pub(crate) fn go_to_end(mut self, last_link: LastLink) -> Result<Location> {
         loop {
-            let range = match self.to_last()? {
+            let range = match self.go_to_last()? {
                 Last::Root | Last::Dot => return Ok(self.at),
                 Last::DotDot => {
                     self.context.vfs.go_up(&mut self.at);
@@ -178,7 +178,7 @@ impl<'c, 'p> Walk<'c, 'p> {
 impl Context<'_> {
     /// Where `path` leads, from `start` if it is relative.
     pub(crate) fn resolve(&self, start: &Location, path: &[u8], last_link: LastLink) -> Result<Location> {
-        Walk::new(self, start, path)?.to_end(last_link)
+        Walk::new(self, start, path)?.go_to_end(last_link)
     }
 
     /// The dentry called `name` in the directory `parent`, from the cache or the file system.

@@ -65,7 +65,7 @@ impl Directory {
     }
 
     /// Entries from `cookie` on.
-    pub(super) fn from_cookie(&self, cookie: u64) -> impl Iterator<Item = (u64, &Entry)> {
+    pub(super) fn entries_from(&self, cookie: u64) -> impl Iterator<Item = (u64, &Entry)> {
         self.by_cookie.range(cookie..).map(|(cookie, entry)| (*cookie, entry))
     }
 

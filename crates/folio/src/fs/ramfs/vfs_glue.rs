@@ -198,7 +198,7 @@ impl Inode for RamInode {
                 return Ok(());
             }
         }
-        for (cookie, entry) in directory.from_cookie(cookie.max(FIRST_COOKIE)) {
+        for (cookie, entry) in directory.entries_from(cookie.max(FIRST_COOKIE)) {
             let common = entry.inode.common();
             let (number, file_type) = (common.number, Some(common.file_type));
             let entry = DirectoryEntry { name: &entry.name, number, file_type, next_cookie: cookie + 1 };
