@@ -12,6 +12,7 @@ use folio::vfs::{MountOptions, XattrFlags};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use support::tools::{command, fsck, mke2fs, run, succeed, text};
@@ -73,18 +74,34 @@ struct Kind {
     hash: Option<&'static str>,
     count: usize,
     name_len_max: usize,
-    /// The depth that debugfs must report: 0 is a root over leaves.
-    indirect_levels: u32,
+    /// The depth that debugfs must report: 0 is a root over leaves, `None` no index.
+    indirect_levels: Option<u32>,
 }
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 8] = [
+    Kind {
+        label: "1k no filetype",
+        options: &["-b", "1024", "-O", "^filetype"],
+        hash: None,
+        count: 1_000,
+        name_len_max: 30,
+        indirect_levels: Some(0),
+    },
+    Kind {
+        label: "no dir_index",
+        options: &["-b", "4096", "-O", "^dir_index"],
+        hash: None,
+        count: 2_000,
+        name_len_max: 30,
+        indirect_levels: None,
+    },
     Kind {
         label: "4k",
         options: &["-b", "4096"],
         hash: None,
         count: 20_000,
         name_len_max: 30,
-        indirect_levels: 0,
+        indirect_levels: Some(0),
     },
     Kind {
         label: "1k",
@@ -92,7 +109,7 @@ const KINDS: [Kind; 6] = [
         hash: None,
         count: 12_000,
         name_len_max: 60,
-        indirect_levels: 1,
+        indirect_levels: Some(1),
     },
     Kind {
         label: "2k tea",
@@ -100,7 +117,7 @@ const KINDS: [Kind; 6] = [
         hash: Some("tea"),
         count: 9_000,
         name_len_max: 250,
-        indirect_levels: 1,
+        indirect_levels: Some(1),
     },
     Kind {
         label: "1k legacy",
@@ -108,7 +125,7 @@ const KINDS: [Kind; 6] = [
         hash: Some("legacy"),
         count: 1_000,
         name_len_max: 30,
-        indirect_levels: 0,
+        indirect_levels: Some(0),
     },
     Kind {
         label: "1k no checksums",
@@ -116,7 +133,7 @@ const KINDS: [Kind; 6] = [
         hash: None,
         count: 12_000,
         name_len_max: 60,
-        indirect_levels: 1,
+        indirect_levels: Some(1),
     },
     Kind {
         label: "1k large_dir",
@@ -124,7 +141,7 @@ const KINDS: [Kind; 6] = [
         hash: None,
         count: 60_000,
         name_len_max: 250,
-        indirect_levels: 2,
+        indirect_levels: Some(2),
     },
 ];
 
@@ -166,9 +183,11 @@ fn large_directories_please_e2fsck_and_debugfs() {
         }
         let left = with_image(&image, false, |process| fill(process, kind));
         fsck(&image);
-        let dump = text(&succeed(command("debugfs").args(["-R", "htree_dump /big"]).arg(&image)));
-        let levels = format!("Indirect levels: {}", kind.indirect_levels);
-        assert!(dump.contains(&levels), "{}: {}", kind.label, &dump[..dump.len().min(600)]);
+        if let Some(levels) = kind.indirect_levels {
+            let dump = text(&succeed(command("debugfs").args(["-R", "htree_dump /big"]).arg(&image)));
+            let line = format!("Indirect levels: {levels}");
+            assert!(dump.contains(&line), "{}: {}", kind.label, &dump[..dump.len().min(600)]);
+        }
         with_image(&image, true, |process| {
             assert_eq!(names(process, "/i/big"), left, "{}", kind.label);
             for name in left.iter().step_by(97) {
@@ -400,4 +419,126 @@ fn the_kernels_inline_files_and_directories_read_the_same() {
         let missing = process.fstatat(AT_FDCWD, "/i/folder/none", AtFlags::empty());
         assert_eq!(missing.unwrap_err().errno(), Errno::NOENT);
     });
+}
+
+/// mke2fs -d makes linear directories of any size.
+#[test]
+fn a_long_linear_directory_grows_on() {
+    requires!(tool("mke2fs"), tool("e2fsck"));
+    let scratch = TempDir::new().unwrap();
+    let tree = scratch.path().join("tree");
+    std::fs::create_dir_all(tree.join("big")).unwrap();
+    let mut there = BTreeSet::new();
+    for number in 0..1_000 {
+        let name = name(number, 60);
+        std::fs::write(tree.join("big").join(&name), "").unwrap();
+        there.insert(name.into_bytes());
+    }
+    let image = scratch.path().join("disk.img");
+    mke2fs(&image, "64M", &["-b", "1024", "-d", &tree.display().to_string()]);
+    with_image(&image, false, |process| {
+        assert_eq!(names(process, "/i/big"), there);
+        for number in 1_000..1_500 {
+            let name = name(number, 60);
+            touch(process, &format!("/i/big/{name}"));
+            there.insert(name.into_bytes());
+        }
+        for number in 200..900 {
+            process.unlink(format!("/i/big/{}", name(number, 60))).unwrap();
+            there.remove(name(number, 60).as_bytes());
+        }
+        assert_eq!(names(process, "/i/big"), there);
+        process.mkdir("/i/other", 0o755).unwrap();
+        process.rename("/i/big", "/i/other/moved").unwrap();
+        assert_eq!(
+            process.stat("/i/other/moved/..").unwrap().number,
+            process.stat("/i/other").unwrap().number
+        );
+        assert_eq!(process.rmdir("/i/other/moved").unwrap_err().errno(), Errno::NOTEMPTY);
+        for name in &there {
+            process.unlink(Path::new("/i/other/moved").join(OsStr::from_bytes(name))).unwrap();
+        }
+        process.rmdir("/i/other/moved").unwrap();
+    });
+    fsck(&image);
+}
+
+/// The device blocks of a directory, as debugfs tells them.
+fn blocks_of(image: &Path, path: &str) -> Vec<u64> {
+    let output = succeed(command("debugfs").args(["-R", &format!("blocks {path}")]).arg(image));
+    let numbers = String::from_utf8_lossy(&output.stdout).into_owned();
+    numbers.split_whitespace().map(|number| number.parse().unwrap()).collect()
+}
+
+/// An image of 1 KiB blocks with 600 names in `/big`, made by Folio.
+fn indexed_image(image: &Path, features: &str) {
+    mke2fs(image, "8M", &["-b", "1024", "-O", features]);
+    with_image(image, false, |process| {
+        process.mkdir("/i/big", 0o755).unwrap();
+        touch(process, "/i/target");
+        for number in 0..600 {
+            process.link("/i/target", format!("/i/big/{}", name(number, 60))).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_damaged_directory_is_told_by_inode_and_block() {
+    requires!(tool("mke2fs"), tool("debugfs"));
+    let scratch = TempDir::new().unwrap();
+    let image = scratch.path().join("disk.img");
+    indexed_image(&image, "metadata_csum");
+    let blocks = blocks_of(&image, "/big");
+    let file = std::fs::File::options().read(true).write(true).open(&image).unwrap();
+    file.write_all_at(b"damage", blocks[3] * 1024 + 500).unwrap();
+    with_image(&image, true, |process| {
+        let number = process.stat("/i/big").unwrap().number;
+        let fd = process.open("/i/big", OpenFlags::DIRECTORY, 0).unwrap();
+        let error = loop {
+            match process.getdents(fd, 10) {
+                Ok(batch) => assert!(!batch.is_empty(), "the damage is not seen"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.errno(), Errno::UCLEAN);
+        let place = format!("directory inode {number}, block 3: bad checksum");
+        assert!(error.to_string().contains(&place), "{error}");
+        process.close(fd).unwrap();
+    });
+}
+
+#[test]
+fn damaged_directories_never_panic() {
+    requires!(tool("mke2fs"), tool("debugfs"));
+    let scratch = TempDir::new().unwrap();
+    let image = scratch.path().join("disk.img");
+    indexed_image(&image, "^metadata_csum");
+    let (whole, blocks) = (std::fs::read(&image).unwrap(), blocks_of(&image, "/big"));
+    let mut random = 1_u64;
+    let mut below = |bound: u64| {
+        // Knuth's MMIX generator.
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % bound
+    };
+    for _ in 0..60 {
+        let mut bytes = whole.clone();
+        for _ in 0..4 {
+            // The root of the index takes half of the blows, and most fall on its head.
+            let block = if below(2) == 0 { 0 } else { below(blocks.len() as u64) };
+            let at = blocks[block as usize] * 1024 + if below(2) == 0 { below(64) } else { below(1024) };
+            bytes[at as usize] = below(256) as u8;
+        }
+        std::fs::write(&image, &bytes).unwrap();
+        with_image(&image, false, |process| {
+            if let Ok(fd) = process.open("/i/big", OpenFlags::DIRECTORY, 0) {
+                while process.getdents(fd, 50).is_ok_and(|batch| !batch.is_empty()) {}
+                process.close(fd).unwrap();
+            }
+            for number in (0..700).step_by(9) {
+                let path = format!("/i/big/{}", name(number, 60));
+                let _ = process.link("/i/target", format!("{path}-new"));
+                let _ = process.unlink(path);
+            }
+        });
+    }
 }
