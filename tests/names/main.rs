@@ -244,7 +244,16 @@ fn the_kernels_directories_read_the_same_and_grow_on() {
         let mounted = Mounted::new(&image, "rw");
         let big = mounted.path().join("big");
         assert_eq!(host_names(&big), there);
-        std::fs::remove_dir_all(&big).unwrap();
+        for number in 20_000..24_000 {
+            let name = name(number, 90);
+            std::fs::hard_link(mounted.path().join("target"), big.join(&name)).unwrap();
+            there.insert(name.into_bytes());
+        }
+        mounted.unmount();
+        fsck(&image);
+        with_image(&image, true, |process| assert_eq!(names(process, "/i/big"), there));
+        let mounted = Mounted::new(&image, "rw");
+        std::fs::remove_dir_all(mounted.path().join("big")).unwrap();
         mounted.unmount();
         fsck(&image);
     }
