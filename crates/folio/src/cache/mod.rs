@@ -3,23 +3,48 @@
 //! ```text
 //!   vfs (file data)     fs (metadata: one mapping per device)
 //!        \                 /
-//!         Mapping  (inode, index) -> folio          mapping.rs
+//!         Mapping  (inode, index) -> folio              mapping.rs folio.rs
 //!            |  hit: done
-//!            |  miss, writeback
+//!            |  miss (readahead.rs), writeback (writeback.rs)
 //!            v
-//!        [store seam: store.rs]  Store              the file system: where a byte lives
+//!        [store seam: store.rs]  Store                  the file system: where a byte lives
 //!
-//!   PageCache   one budget of memory for all mappings, reclaim        pool.rs reclaim.rs
-//!   Writeback   the dirty mappings of one backing device              writeback.rs
+//!   PageCache   one budget of memory, reclaim           reclaim.rs pool.rs
+//!   Writeback   the dirty mappings of one device, and the thread that writes them
 //! ```
 //!
 //! Boundary: pages, dirtiness and the file's size (`i_size`) are the cache's; block mapping, space and
 //! attributes are the file system's. The cache knows no file system and no device.
+//!
+//! Lock order: a folio's bytes, then its mapping's table, then the list of dirty mappings or of reclaim
+//! candidates. Reclaim goes against that order and therefore only tries locks.
+//!
+//! | who | against whom | what orders them |
+//! |---|---|---|
+//! | read | fill of the same folio | the folio is in the table before it is filled, its bytes locked |
+//! | read, write | writeback | writeback holds the bytes shared: readers pass, writers wait |
+//! | fill, writeback | truncate, punch | they take folios out of the table first, then wait for the bytes |
+//! | writeback | truncate | writeback looks again, bytes locked, whether the folio is still in the table |
+//! | reclaim | everyone | only clean folios that nobody holds, checked with the table locked |
+//!
+//! Invariants:
+//! 1. A dirty folio is in its mapping's dirty set, and its mapping in its device's list.
+//! 2. A mapping with dirty folios holds its store, so that the way to the device exists.
+//! 3. Bytes past the end of the file in the last folio are zeros.
+//! 4. Nobody waits for writeback while holding a folio's bytes or a table; metadata pages never wait at all.
 
+mod folio;
 mod mapping;
+mod pool;
+mod readahead;
+mod reclaim;
 mod store;
+#[cfg(test)]
+mod tests;
 mod writeback;
 
-pub use mapping::{Mapping, Page, PageReadGuard, PageWriteGuard};
+pub use folio::{Page, PageReadGuard, PageWriteGuard};
+pub use mapping::Mapping;
+pub use reclaim::{CacheOptions, Counters, PageCache};
 pub use store::Store;
-pub use writeback::{CacheOptions, Counters, PageCache, Writeback};
+pub use writeback::Writeback;

@@ -1,0 +1,257 @@
+//! The cache against a plain model, with a budget so small that everything happens all the time.
+
+use super::{CacheOptions, Mapping, PageCache, Store, Writeback};
+use crate::base::{Errno, PAGE_SIZE, Result};
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// A store in memory that counts calls and fails on command.
+#[derive(Default)]
+struct MemoryStore {
+    bytes: Mutex<Vec<u8>>,
+    writes: AtomicU64,
+    is_failing: AtomicBool,
+}
+
+impl Store for MemoryStore {
+    fn read_pages(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        if self.is_failing.load(Ordering::Relaxed) {
+            return Err(Errno::IO.into());
+        }
+        let bytes = self.bytes.lock();
+        let mut at = offset as usize;
+        for buf in bufs {
+            let stored = bytes.get(at..).unwrap_or(&[]);
+            let count = stored.len().min(buf.len());
+            buf[..count].copy_from_slice(&stored[..count]);
+            buf[count..].fill(0);
+            at += buf.len();
+        }
+        Ok(())
+    }
+
+    fn write_pages(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        if self.is_failing.load(Ordering::Relaxed) {
+            return Err(Errno::IO.into());
+        }
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = self.bytes.lock();
+        let mut at = offset as usize;
+        for buf in bufs {
+            if bytes.len() < at + buf.len() {
+                bytes.resize(at + buf.len(), 0);
+            }
+            bytes[at..at + buf.len()].copy_from_slice(buf);
+            at += buf.len();
+        }
+        Ok(())
+    }
+}
+
+struct Fixture {
+    cache: Arc<PageCache>,
+    writeback: Arc<Writeback>,
+    store: Arc<MemoryStore>,
+    mapping: Mapping,
+}
+
+fn fixture(budget_pages: u64, background_writeback: bool) -> Fixture {
+    let budget_bytes = budget_pages * PAGE_SIZE as u64;
+    let cache = PageCache::new(CacheOptions {
+        budget_bytes,
+        dirty_background_bytes: budget_bytes / 4,
+        dirty_bytes: budget_bytes / 2,
+        background_writeback,
+    });
+    let writeback = cache.writeback();
+    let store = Arc::new(MemoryStore::default());
+    let weak: Weak<MemoryStore> = Arc::downgrade(&store);
+    let mapping = Mapping::new(&writeback, weak, 0);
+    Fixture { cache, writeback, store, mapping }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Write(usize, usize, u8),
+    Read(usize, usize),
+    Truncate(usize),
+    Zero(usize, usize),
+    WriteBack,
+    Invalidate,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let at = 0_usize..200_000;
+    prop_oneof![
+        4 => (at.clone(), 1_usize..30_000, any::<u8>()).prop_map(|(a, n, b)| Op::Write(a, n, b)),
+        4 => (at.clone(), 1_usize..30_000).prop_map(|(a, n)| Op::Read(a, n)),
+        1 => at.clone().prop_map(Op::Truncate),
+        1 => (at, 1_usize..30_000).prop_map(|(a, n)| Op::Zero(a, n)),
+        1 => Just(Op::WriteBack),
+        1 => Just(Op::Invalidate),
+    ]
+}
+
+/// Cuts the store as a file system does, so that what was truncated never comes back.
+fn truncate(fixture: &Fixture, len: usize) {
+    fixture.mapping.truncate(len as u64);
+    let mut bytes = fixture.store.bytes.lock();
+    let kept = len.min(bytes.len());
+    bytes.truncate(kept);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn agrees_with_a_vector(ops in prop::collection::vec(op(), 1..60), background in any::<bool>()) {
+        let fixture = fixture(16, background);
+        let mut model: Vec<u8> = Vec::new();
+        for op in ops {
+            match op {
+                Op::Write(at, len, byte) => {
+                    let bytes = vec![byte; len];
+                    prop_assert_eq!(fixture.mapping.write(at as u64, &bytes).unwrap(), len);
+                    if model.len() < at + len { model.resize(at + len, 0); }
+                    model[at..at + len].copy_from_slice(&bytes);
+                }
+                Op::Read(at, len) => {
+                    let mut bytes = vec![1; len];
+                    let count = fixture.mapping.read(at as u64, &mut bytes).unwrap();
+                    let expected = model.get(at..).unwrap_or(&[]);
+                    prop_assert_eq!(&bytes[..count], &expected[..expected.len().min(len)]);
+                }
+                Op::Truncate(len) => {
+                    truncate(&fixture, len);
+                    model.resize(len, 0);
+                }
+                Op::Zero(at, len) => {
+                    let end = (at + len).min(model.len());
+                    if at < end {
+                        fixture.mapping.zero_range(at as u64..end as u64).unwrap();
+                        model[at..end].fill(0);
+                    }
+                }
+                Op::WriteBack => fixture.writeback.write_back_all().unwrap(),
+                Op::Invalidate => drop(fixture.mapping.invalidate(0..u64::MAX)),
+            }
+            prop_assert_eq!(fixture.mapping.size_bytes(), model.len() as u64);
+        }
+        fixture.writeback.write_back_all().unwrap();
+        prop_assert!(!fixture.mapping.is_dirty());
+        prop_assert_eq!(fixture.cache.counters().dirty_pages, 0);
+        let stored = fixture.store.bytes.lock();
+        for (i, byte) in model.iter().enumerate() {
+            prop_assert_eq!(stored.get(i).copied().unwrap_or(0), *byte, "byte {}", i);
+        }
+    }
+}
+
+#[test]
+fn runs_are_long_and_the_budget_holds() {
+    let fixture = fixture(256, false);
+    fixture.mapping.write(0, &vec![7; 100 * PAGE_SIZE]).unwrap();
+    fixture.writeback.write_back_all().unwrap();
+    assert_eq!(fixture.store.writes.load(Ordering::Relaxed), 1);
+    for chunk in 0..100 {
+        fixture.mapping.write(chunk * 40 * PAGE_SIZE as u64, &vec![chunk as u8; 40 * PAGE_SIZE]).unwrap();
+        assert!(fixture.cache.counters().file_pages <= 256 + 64, "{:?}", fixture.cache.counters());
+    }
+    let mut byte = [0];
+    fixture.mapping.read(99 * 40 * PAGE_SIZE as u64, &mut byte).unwrap();
+    assert_eq!(byte, [99]);
+}
+
+#[test]
+fn a_failed_write_loses_nothing_and_is_told_once() {
+    let fixture = fixture(64, false);
+    let mut early = fixture.mapping.error_cursor();
+    fixture.mapping.write(0, b"precious").unwrap();
+    fixture.store.is_failing.store(true, Ordering::Relaxed);
+    assert_eq!(fixture.writeback.write_back_all().unwrap_err().errno(), Errno::IO);
+    assert!(fixture.mapping.is_dirty());
+    assert_eq!(fixture.mapping.check_error(&mut early).unwrap_err().errno(), Errno::IO);
+    fixture.mapping.check_error(&mut early).unwrap();
+    let mut late = fixture.mapping.error_cursor();
+    fixture.mapping.check_error(&mut late).unwrap();
+    fixture.store.is_failing.store(false, Ordering::Relaxed);
+    fixture.writeback.write_back_all().unwrap();
+    assert_eq!(&fixture.store.bytes.lock()[..8], b"precious");
+}
+
+#[test]
+fn a_failed_read_leaves_no_page_behind() {
+    let fixture = fixture(64, false);
+    fixture.mapping.write(0, &[5; 3 * PAGE_SIZE]).unwrap();
+    fixture.writeback.write_back_all().unwrap();
+    assert_eq!(fixture.mapping.invalidate(0..u64::MAX), 3);
+    fixture.store.is_failing.store(true, Ordering::Relaxed);
+    assert_eq!(fixture.mapping.read(0, &mut [0; 10]).unwrap_err().errno(), Errno::IO);
+    assert_eq!(fixture.mapping.page_count(), 0);
+    fixture.store.is_failing.store(false, Ordering::Relaxed);
+    let mut bytes = [0; 10];
+    assert_eq!(fixture.mapping.read(0, &mut bytes).unwrap(), 10);
+    assert_eq!(bytes, [5; 10]);
+}
+
+#[test]
+fn without_a_store_the_budget_is_the_end() {
+    let fixture = fixture(8, false);
+    let mapping = Mapping::without_store(&fixture.writeback, 0);
+    assert_eq!(mapping.write(0, &[1; 20 * PAGE_SIZE]).unwrap(), 8 * PAGE_SIZE);
+    assert_eq!(mapping.write(20 * PAGE_SIZE as u64, &[1]).unwrap_err().errno(), Errno::NOSPC);
+    mapping.truncate(0);
+    assert_eq!(mapping.write(0, &[1; 4]).unwrap(), 4);
+}
+
+/// Readers check that each page holds one writer's stamp throughout, while pages are written, written back,
+/// taken back and truncated.
+#[test]
+fn threads_never_see_torn_or_foreign_pages() {
+    const PAGES: u64 = 64;
+    let fixture = fixture(24, true);
+    fixture.mapping.write(0, &vec![0; PAGES as usize * PAGE_SIZE]).unwrap();
+    let inode_lock = parking_lot::RwLock::new(());
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 1..3_u64 {
+            let (fixture, is_done) = (&fixture, &is_done);
+            scope.spawn(move || {
+                let mut random = seed;
+                let mut page = vec![0; PAGE_SIZE];
+                while !is_done.load(Ordering::Relaxed) {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let index = (random >> 33) % PAGES;
+                    let count = fixture.mapping.read(index * PAGE_SIZE as u64, &mut page).unwrap();
+                    assert!(page[..count].iter().all(|byte| *byte == page[0]), "page {index} is torn");
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                fixture.writeback.write_back_all().unwrap();
+                fixture.mapping.invalidate(0..u64::MAX);
+            }
+        });
+        let mut random = 99_u64;
+        for round in 0..3000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let index = (random >> 33) % PAGES;
+            let _exclusive = inode_lock.write();
+            if round % 100 == 99 {
+                truncate(&fixture, index as usize * PAGE_SIZE);
+                fixture
+                    .mapping
+                    .write(index * PAGE_SIZE as u64, &vec![0; (PAGES - index) as usize * PAGE_SIZE])
+                    .unwrap();
+            } else {
+                fixture.mapping.write(index * PAGE_SIZE as u64, &[round as u8; PAGE_SIZE]).unwrap();
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    fixture.writeback.write_back_all().unwrap();
+    assert_eq!(fixture.cache.counters().dirty_pages, 0);
+}
