@@ -56,7 +56,7 @@ const LIMITS: [&str; 6] = [
     "images and trees lie in the folder named above; on a disk, the disk decides more, and nothing here calls fsync",
     "the source is in the host's memory before the first round; a cold one costs everybody the same reading",
     "folio's and the kernel's times include making the file system, as mke2fs -d's does",
-    "mke2fs -d drops sub-second times; debugfs rdump drops sub-second times, xattrs, hard links and special files; neither \
+    "mke2fs -d drops sub-second times; debugfs rdump drops those, xattrs, hard links, holes and special files; neither \
      pays for what it drops",
     "resident memory is that of the largest process: folio's holds its page cache, the kernel's page cache is in no figure",
     "one machine, one tree: compare ratios, and run it on yours",
