@@ -11,7 +11,7 @@ use std::path::Path;
 /// Most buffers the host takes in one call (limits.h, IOV_MAX).
 const IOV_MAX: usize = 1024;
 /// Zeros written at once where the host cannot make them itself.
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// An open file of the host. It has no length of its own: what stands on it decides where it ends.
 pub(super) struct HostFile {

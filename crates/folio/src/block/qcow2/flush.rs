@@ -138,7 +138,7 @@ impl Qcow2Device {
     }
 
     /// Gives the host the space of free clusters back.
-    fn punch(&self, unused: &mut Vec<u64>) -> Result<()> {
+    fn punch(&self, unused: &mut [u64]) -> Result<()> {
         unused.sort_unstable();
         for run in unused.chunk_by(|a, b| a + 1 == *b) {
             if let Some(first) = run.first() {

@@ -216,7 +216,7 @@ fn check_table(
     file_bytes: u64,
 ) -> Result<()> {
     let place = || format!("{what} at {offset:#x}");
-    if offset % cluster_bytes != 0 || offset == 0 || offset >> OFFSET_BITS != 0 {
+    if !offset.is_multiple_of(cluster_bytes) || offset == 0 || offset >> OFFSET_BITS != 0 {
         return Err(Error::corrupt("not at a cluster's start").at(place()));
     }
     if offset + bytes > file_bytes {

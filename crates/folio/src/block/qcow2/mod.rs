@@ -53,7 +53,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use table::Mapping;
 
 /// Zeros for the parts of clusters that cannot be made zero by their L2 entry.
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A qcow2 image as a disk. Dropping it writes the tables back; only `flush` says whether that worked.
 pub struct Qcow2Device {

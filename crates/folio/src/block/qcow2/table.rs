@@ -46,7 +46,7 @@ impl Mapping {
         if entry & STANDARD_RESERVED != 0 {
             return Err(Error::corrupt(format!("entry {entry:#018x} has reserved bits set")));
         }
-        if host % (1 << cluster_bits) != 0 {
+        if !host.is_multiple_of(1 << cluster_bits) {
             return Err(Error::corrupt(format!("entry {entry:#018x} is not at a cluster's start")));
         }
         let is_copied = entry & COPIED != 0;
@@ -65,7 +65,7 @@ impl Mapping {
 /// Where an L1 entry's table is, if there is one, and whether it may be written in place.
 pub(super) fn decode_l1(entry: u64, cluster_bits: u32) -> Result<Option<(u64, bool)>> {
     let host = entry & OFFSET_MASK;
-    if entry & L1_RESERVED != 0 || host % (1 << cluster_bits) != 0 {
+    if entry & L1_RESERVED != 0 || !host.is_multiple_of(1 << cluster_bits) {
         return Err(Error::corrupt(format!("L1 entry {entry:#018x}")));
     }
     Ok((host != 0).then_some((host, entry & COPIED != 0)))

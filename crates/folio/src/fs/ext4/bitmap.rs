@@ -40,7 +40,7 @@ impl Bitmap {
             chunk.copy_from_slice(&raw[..chunk.len()]);
         }
         let whole = (self.len / 8) as usize;
-        if self.len % 8 != 0 {
+        if !self.len.is_multiple_of(8) {
             bytes[whole] |= 0xFF << (self.len % 8);
         }
         let padding_from = self.len.div_ceil(8) as usize;

@@ -11,6 +11,9 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+/// Few: a run of dirty folios seldom crosses extents.
+type Pieces = SmallVec<[Piece; 4]>;
+
 /// One stretch of a request, in bytes from its start, and where on the device it lies; `None` is a hole.
 struct Piece {
     range: Range<usize>,
@@ -128,14 +131,10 @@ impl Ext4Inode {
 
     /// Places what is delayed in `blocks`; returns where each mapped stretch goes and which ones were unwritten.
     /// Holes are skipped: their bytes are zeros already.
-    fn pieces_to_write(
-        &self,
-        blocks: Range<u64>,
-        offset: u64,
-    ) -> Result<(SmallVec<[Piece; 4]>, Vec<Range<u64>>)> {
+    fn pieces_to_write(&self, blocks: Range<u64>, offset: u64) -> Result<(Pieces, Vec<Range<u64>>)> {
         let block_size = self.fs.block_size as u64;
         let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
-        let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
+        let mut pieces = Pieces::new();
         let mut unwritten = Vec::new();
         let mut state = self.state.write();
         let mut block = blocks.start;
@@ -193,7 +192,7 @@ impl Ext4Inode {
     /// Clears what follows `end` in its block, so that a later extension finds zeros there.
     fn zero_partial_block(&self, end: u64) -> Result<()> {
         let block_size = self.fs.block_size as u64;
-        let Some(mapping) = self.common.mapping.as_ref().filter(|_| end % block_size != 0) else {
+        let Some(mapping) = self.common.mapping.as_ref().filter(|_| !end.is_multiple_of(block_size)) else {
             return Ok(());
         };
         let block = LogicalBlock((end / block_size) as u32);
@@ -362,4 +361,4 @@ impl Ext4 {
     }
 }
 
-const _: () = assert!(PAGE_SIZE % 1024 == 0);
+const _: () = assert!(PAGE_SIZE.is_multiple_of(1024));

@@ -459,10 +459,11 @@ impl Ext4Inode {
 
 impl Drop for Ext4Inode {
     fn drop(&mut self) {
-        if self.state.get_mut().link_count() == 0 && self.fs.is_writing() {
-            if let Err(error) = self.evict() {
-                self.fs.note_error(error.at(format!("inode {}", self.number)));
-            }
+        if self.state.get_mut().link_count() == 0
+            && self.fs.is_writing()
+            && let Err(error) = self.evict()
+        {
+            self.fs.note_error(error.at(format!("inode {}", self.number)));
         }
         self.fs.forget_inode(self.number);
     }
