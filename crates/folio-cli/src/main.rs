@@ -1,2 +1,26 @@
-//! Placeholder.
-fn main() {}
+//! `folio`: put trees into disk images, look inside, change them, take them out.
+//!
+//! ```text
+//!   args      what was asked           place     IMAGE:/path, told from host paths
+//!     v                                image     an opened image: device, kernel, process
+//!   commands/ one file per command     walk      all below a path in an image
+//!     v                                session   failures told once, Ctrl-C, global options
+//!   output/   tables, JSON, words      exit      exit codes
+//! ```
+
+mod args;
+mod commands;
+mod exit;
+mod image;
+mod output;
+mod place;
+mod progress;
+mod session;
+mod walk;
+
+use clap::Parser;
+
+fn main() -> std::process::ExitCode {
+    let arguments = args::Arguments::parse();
+    commands::run(&arguments).into()
+}

@@ -1,0 +1,135 @@
+//! Reading from an image.
+
+use super::source::{Found, Source};
+use crate::image::Image;
+use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
+use folio::vfs::FileType;
+use folio::{Errno, Error, Process};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The files of an image.
+pub(crate) struct ImageSource<'a> {
+    image: &'a Image,
+}
+
+/// An open file of the image, closed when dropped.
+pub(crate) struct ImageNode<'a> {
+    process: &'a Process,
+    fd: Fd,
+    /// From `/`, for calls that have no `at` form.
+    path: PathBuf,
+}
+
+impl Drop for ImageNode<'_> {
+    fn drop(&mut self) {
+        if self.fd != AT_FDCWD {
+            // It was only read, so there is nothing left to go wrong.
+            let _ = self.process.close(self.fd);
+        }
+    }
+}
+
+impl<'a> ImageSource<'a> {
+    /// All of this image.
+    pub(crate) fn new(image: &'a Image) -> Self {
+        Self { image }
+    }
+}
+
+fn path(name: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(name))
+}
+
+impl<'a> Source for ImageSource<'a> {
+    type Node = ImageNode<'a>;
+
+    fn start(&self) -> ImageNode<'a> {
+        ImageNode { process: self.image.process(), fd: AT_FDCWD, path: "/".into() }
+    }
+
+    fn stat(&self, dir: &ImageNode<'a>, name: &[u8], follow: bool) -> Result<Found, Error> {
+        let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        Ok((dir.process.fstatat(dir.fd, path(name), flags)?, 0))
+    }
+
+    fn open(
+        &self,
+        dir: &ImageNode<'a>,
+        name: &[u8],
+        follow: bool,
+        is_directory: bool,
+    ) -> Result<(ImageNode<'a>, Found), Error> {
+        let mut flags = OpenFlags::empty();
+        flags.set(OpenFlags::NOFOLLOW, !follow);
+        flags.set(OpenFlags::DIRECTORY, is_directory);
+        let fd = dir.process.openat(dir.fd, path(name), flags, 0)?;
+        let place = if is_directory { dir.path.join(path(name)) } else { PathBuf::new() };
+        let node = ImageNode { process: dir.process, fd, path: place };
+        let found = node.process.fstat(fd)?;
+        Ok((node, (found, 0)))
+    }
+
+    fn list(&self, dir: &ImageNode<'a>) -> Result<Vec<(Vec<u8>, Option<FileType>)>, Error> {
+        let mut names = Vec::new();
+        loop {
+            let entries = dir.process.getdents(dir.fd, 1024)?;
+            if entries.is_empty() {
+                return Ok(names);
+            }
+            let entries = entries.into_iter().filter(|entry| !matches!(&*entry.name, b"." | b".."));
+            names.extend(entries.map(|entry| (entry.name, entry.file_type)));
+        }
+    }
+
+    fn read_at(&self, file: &ImageNode<'a>, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
+        file.process.pread(file.fd, buf, offset)
+    }
+
+    fn next_data(&self, file: &ImageNode<'a>, offset: u64) -> Result<Option<(u64, u64)>, Error> {
+        let Ok(offset) = i64::try_from(offset) else { return Ok(None) };
+        let start = match file.process.lseek(file.fd, offset, Whence::Data) {
+            Err(error) if error.errno() == Errno::NXIO => return Ok(None),
+            other => other?,
+        };
+        let Ok(from) = i64::try_from(start) else { return Ok(None) };
+        Ok(Some((start, file.process.lseek(file.fd, from, Whence::Hole)?)))
+    }
+
+    fn read_link(&self, dir: &ImageNode<'a>, name: &[u8]) -> Result<Vec<u8>, Error> {
+        dir.process.readlinkat(dir.fd, path(name))
+    }
+
+    fn xattrs(&self, node: &ImageNode<'a>, _: &Found) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+        let mut xattrs = Vec::new();
+        for name in node.process.flistxattr(node.fd)? {
+            let value = node.process.fgetxattr(node.fd, &name)?;
+            xattrs.push((name, value));
+        }
+        Ok(xattrs)
+    }
+
+    fn link_xattrs(
+        &self,
+        dir: &ImageNode<'a>,
+        name: &[u8],
+        _: &Found,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+        let place = dir.path.join(path(name));
+        let mut xattrs = Vec::new();
+        for name in dir.process.llistxattr(&place)? {
+            let value = dir.process.lgetxattr(&place, &name)?;
+            xattrs.push((name, value));
+        }
+        Ok(xattrs)
+    }
+
+    fn is_own_image(&self, _: &Found) -> bool {
+        false
+    }
+
+    fn describe(&self, path: &[u8]) -> String {
+        self.image.at(Path::new(OsStr::from_bytes(path)))
+    }
+}

@@ -1,0 +1,257 @@
+//! Writing into an image, as root: every owner and every kind of file can be had.
+
+use super::Options;
+use super::item::Meta;
+use super::target::Target;
+use crate::image::Image;
+use crate::session::fixed_time;
+use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags};
+use folio::vfs::{FileType, SetTime, XattrFlags};
+use folio::{Errno, Error, Process};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The image that is written.
+pub(crate) struct ImageTarget<'a> {
+    image: &'a Image,
+    process: &'a Process,
+    options: Options,
+    /// Reading a file changes when it was last read, so what must be the same each time takes the other time.
+    repeatable: bool,
+}
+
+/// An open directory of the image.
+pub(crate) struct ImageDir {
+    fd: Fd,
+    path: PathBuf,
+    is_new: bool,
+    /// New files get root's group and no inherited list.
+    is_plain: bool,
+}
+
+/// A file being written.
+pub(crate) struct ImageFile {
+    fd: Fd,
+    /// Made here with owner root and the mode it shall have.
+    is_exact: bool,
+    is_new: bool,
+}
+
+impl<'a> ImageTarget<'a> {
+    /// Writes into this image.
+    pub(crate) fn new(image: &'a Image, options: Options) -> Self {
+        let process = image.process();
+        process.umask(0);
+        Self { image, process, options, repeatable: fixed_time().is_some() }
+    }
+
+    fn open_dir(
+        &self,
+        fd: Fd,
+        path: PathBuf,
+        is_new: bool,
+        parent_is_plain: bool,
+    ) -> Result<ImageDir, Error> {
+        let is_plain = if is_new {
+            parent_is_plain
+        } else {
+            let attributes = self.process.fstat(fd)?;
+            let list = self.process.fgetxattr(fd, b"system.posix_acl_default");
+            attributes.mode & 0o2000 == 0 && list.is_err()
+        };
+        Ok(ImageDir { fd, path, is_new, is_plain })
+    }
+
+    fn mode(&self, meta: &Meta) -> u16 {
+        self.options.mode(&meta.attributes)
+    }
+
+    /// Owner, mode and extended attributes of an open file or directory.
+    fn set_attributes(&self, fd: Fd, meta: &Meta, is_exact: bool) -> Result<(), Error> {
+        let (keeps, attributes) = (&self.options, &meta.attributes);
+        let is_roots = attributes.uid == 0 && attributes.gid == 0;
+        let chowns = keeps.keeps_owner && !(is_exact && is_roots);
+        if chowns {
+            self.process.fchown(fd, Some(attributes.uid), Some(attributes.gid))?;
+        }
+        // A change of owner takes setuid and setgid away.
+        if keeps.keeps_mode && (!is_exact || chowns && attributes.mode & 0o6000 != 0) {
+            self.process.fchmod(fd, attributes.mode)?;
+        }
+        for (name, value) in &meta.xattrs {
+            self.process.fsetxattr(fd, name, value, XattrFlags::empty())?;
+        }
+        Ok(())
+    }
+
+    fn times(&self, meta: &Meta) -> (Option<SetTime>, Option<SetTime>) {
+        let modified = meta.attributes.modified;
+        let accessed = if self.repeatable { modified } else { meta.attributes.accessed };
+        (Some(SetTime::To(accessed)), Some(SetTime::To(modified)))
+    }
+
+    fn set_times(&self, fd: Fd, meta: &Meta) -> Result<(), Error> {
+        if !self.options.keeps_times {
+            return Ok(());
+        }
+        let (accessed, modified) = self.times(meta);
+        self.process.futimens(fd, accessed, modified)
+    }
+
+    /// Attributes of what cannot be opened.
+    fn set_unopened(&self, at: &ImageDir, name: &[u8], meta: &Meta) -> Result<(), Error> {
+        let (keeps, attributes, place) = (&self.options, &meta.attributes, path(name));
+        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        if keeps.keeps_owner && !(at.is_plain && attributes.uid == 0 && attributes.gid == 0) {
+            let (uid, gid) = (Some(attributes.uid), Some(attributes.gid));
+            self.process.fchownat(at.fd, place, uid, gid, nofollow)?;
+        }
+        let is_link = attributes.file_type == FileType::Symlink;
+        if keeps.keeps_mode && !is_link && (!at.is_plain || attributes.mode & 0o6000 != 0) {
+            self.process.fchmodat(at.fd, place, attributes.mode)?;
+        }
+        for (key, value) in &meta.xattrs {
+            self.process.lsetxattr(at.path.join(place), key, value, XattrFlags::empty())?;
+        }
+        if keeps.keeps_times {
+            let (accessed, modified) = self.times(meta);
+            self.process.utimensat(at.fd, place, accessed, modified, nofollow)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a name, in place of a file that has it.
+    fn replacing(
+        &self,
+        at: &ImageDir,
+        name: &[u8],
+        make: impl Fn() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        match make() {
+            Err(error) if error.errno() == Errno::EXIST => {
+                self.unlink(at, name)?;
+                make()
+            }
+            made => made,
+        }
+    }
+
+    fn unlink(&self, at: &ImageDir, name: &[u8]) -> Result<(), Error> {
+        self.process.unlinkat(at.fd, path(name), AtFlags::empty()).map_err(|error| match error.errno() {
+            Errno::ISDIR | Errno::PERM => {
+                Error::new(Errno::ISDIR, "a directory is there, and what is copied is none")
+            }
+            _ => error,
+        })
+    }
+
+    fn close_with(&self, fd: Fd, result: Result<(), Error>) -> Result<(), Error> {
+        let closed = self.process.close(fd);
+        result.and(closed)
+    }
+}
+
+fn path(name: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(name))
+}
+
+impl Target for ImageTarget<'_> {
+    type Dir = ImageDir;
+    type File = ImageFile;
+
+    fn open_parent(&self, parent: &[u8]) -> Result<ImageDir, Error> {
+        let fd = self.process.open(path(parent), OpenFlags::DIRECTORY, 0)?;
+        self.open_dir(fd, path(parent).into(), false, false)
+    }
+
+    fn make_dir(&self, at: &ImageDir, name: &[u8], meta: &Meta) -> Result<ImageDir, Error> {
+        let is_new = match self.process.mkdirat(at.fd, path(name), self.mode(meta) & 0o777) {
+            Ok(()) => true,
+            Err(error) if error.errno() == Errno::EXIST => false,
+            Err(error) => return Err(error),
+        };
+        let flags = OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
+        let fd = self.process.openat(at.fd, path(name), flags, 0).map_err(|error| match error.errno() {
+            Errno::NOTDIR | Errno::LOOP => {
+                Error::new(Errno::NOTDIR, "something else than a directory is there")
+            }
+            _ => error,
+        })?;
+        self.open_dir(fd, at.path.join(path(name)), is_new, at.is_plain)
+    }
+
+    fn finish_dir(&self, dir: ImageDir, meta: &Meta) -> Result<(), Error> {
+        let set =
+            self.set_attributes(dir.fd, meta, dir.is_new && dir.is_plain && meta.attributes.mode < 0o1000);
+        let set = set.and_then(|()| self.set_times(dir.fd, meta));
+        self.close_with(dir.fd, set)
+    }
+
+    fn create(&self, at: &ImageDir, name: &[u8], meta: &Meta) -> Result<ImageFile, Error> {
+        let flags = OpenFlags::WRONLY | OpenFlags::CREAT | OpenFlags::EXCL;
+        let mode = self.mode(meta);
+        match self.process.openat(at.fd, path(name), flags, mode) {
+            Ok(fd) => return Ok(ImageFile { fd, is_exact: at.is_plain, is_new: true }),
+            Err(error) if error.errno() == Errno::EXIST => {}
+            Err(error) => return Err(error),
+        }
+        let there = self.process.fstatat(at.fd, path(name), AtFlags::SYMLINK_NOFOLLOW)?;
+        if there.file_type == FileType::Regular && there.link_count == 1 {
+            let flags = OpenFlags::WRONLY | OpenFlags::TRUNC | OpenFlags::NOFOLLOW;
+            let fd = self.process.openat(at.fd, path(name), flags, 0)?;
+            return Ok(ImageFile { fd, is_exact: false, is_new: false });
+        }
+        self.unlink(at, name)?;
+        let fd = self.process.openat(at.fd, path(name), flags, mode)?;
+        Ok(ImageFile { fd, is_exact: at.is_plain, is_new: true })
+    }
+
+    fn write(&self, file: &ImageFile, mut bytes: &[u8], mut offset: u64) -> Result<(), Error> {
+        while !bytes.is_empty() {
+            let count = self.process.pwrite(file.fd, bytes, offset)?;
+            bytes = &bytes[count..];
+            offset += count as u64;
+        }
+        Ok(())
+    }
+
+    fn finish(&self, file: ImageFile, meta: &Meta, written: u64, size_bytes: u64) -> Result<(), Error> {
+        let mut result = Ok(());
+        if size_bytes > written {
+            result = self.process.ftruncate(file.fd, size_bytes);
+        }
+        result = result
+            .and_then(|()| self.set_attributes(file.fd, meta, file.is_exact && file.is_new))
+            .and_then(|()| self.set_times(file.fd, meta));
+        self.close_with(file.fd, result)
+    }
+
+    fn symlink(&self, at: &ImageDir, name: &[u8], meta: &Meta, target: &[u8]) -> Result<(), Error> {
+        self.replacing(at, name, || self.process.symlinkat(path(target), at.fd, path(name)))?;
+        self.set_unopened(at, name, meta)
+    }
+
+    fn special(&self, at: &ImageDir, name: &[u8], meta: &Meta) -> Result<(), Error> {
+        let (attributes, mode) = (&meta.attributes, self.mode(meta));
+        self.replacing(at, name, || {
+            self.process.mknodat(at.fd, path(name), attributes.file_type, mode, attributes.device)
+        })?;
+        self.set_unopened(at, name, meta)
+    }
+
+    fn link(&self, first: &[u8], at: &ImageDir, name: &[u8]) -> Result<(), Error> {
+        self.replacing(at, name, || {
+            self.process.linkat(AT_FDCWD, path(first), at.fd, path(name), AtFlags::empty())
+        })
+    }
+
+    fn remove(&self, at: &ImageDir, name: &[u8]) {
+        // Only to leave no half of a file behind; that it failed has been told.
+        let _ = self.process.unlinkat(at.fd, path(name), AtFlags::empty());
+    }
+
+    fn describe(&self, place: &[u8]) -> String {
+        self.image.at(path(place))
+    }
+}

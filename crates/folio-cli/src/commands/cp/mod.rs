@@ -1,0 +1,307 @@
+//! `folio cp`: between the host and images, files and trees.
+//!
+//! ```text
+//!   plan.rs      which source goes where, by cp's rules
+//!      |
+//!   source.rs    walks and reads ahead ----- item.rs: a bounded channel -----> target.rs    makes it
+//!     host_source.rs  image_source.rs                                   host_target.rs  image_target.rs
+//! ```
+//!
+//! Reading has a thread of its own; writing is done by the caller's.
+
+mod host_source;
+mod host_target;
+mod image_source;
+mod image_target;
+mod item;
+mod plan;
+mod source;
+mod target;
+
+use crate::args::disk_size;
+use crate::exit::{Failure, Outcome};
+use crate::image::{self, Access, Image};
+use crate::place::{ImagePath, Place};
+use crate::progress::Progress;
+use crate::session::{Session, clock};
+use clap::Args;
+use folio::block::ImageFormat;
+use folio::kernel::FormatOptions;
+use folio::vfs::Attributes;
+use host_source::HostSource;
+use host_target::HostTarget;
+use image_source::ImageSource;
+use image_target::ImageTarget;
+use source::{Job, Reader, Source};
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use target::{Target, Writer};
+
+const EXAMPLES: &str = "\
+Examples:
+  folio cp -a ./tree disk.qcow2:/srv --create 2G   a new image with a new ext4, and the tree in it as /srv
+  folio cp -a disk.qcow2:/srv ./back               and out again
+  folio cp app.conf disk.img:/etc/                 one file into a folder of an image
+  folio cp -r a.img:/home b.img@2:/                from image to image, into the second partition
+
+A word names an image if the text before its first ':', which a '/' must follow, is a file that exists (or, with
+--create, the destination). Any other word is a path on the host; write ./a:/b for one that looks otherwise.
+If DESTINATION is a directory, sources go into it under their own names. Links that stand where a file shall be
+copied are replaced, never written through. With SOURCE_DATE_EPOCH and --uuid, two copies of one tree are the
+same byte for byte; times of last access are then those of last modification.";
+
+/// Copy files and trees between the host and images
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Cp {
+    /// Keep everything: -r with modes, owners, times, extended attributes, links
+    #[arg(short, long)]
+    archive: bool,
+    /// Copy directories with all below them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// Keep mode, owner and times
+    #[arg(short)]
+    preserve: bool,
+    /// Copy symbolic links as links, and keep hard links
+    #[arg(short = 'd')]
+    no_dereference: bool,
+    /// DESTINATION is the copy itself, never a directory to put it into
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Make a new image of this size with an empty ext4; taken away again if the copy stops half way
+    #[arg(long, value_name = "SIZE", value_parser = disk_size)]
+    create: Option<u64>,
+    /// Format of the new image; else by its name: qcow2 for .qcow2, raw for others
+    #[arg(long, value_name = "raw|qcow2", requires = "create")]
+    format: Option<ImageFormat>,
+    /// Identity of the new file system
+    #[arg(long, value_name = "UUID", requires = "create", value_parser = super::mkfs::uuid)]
+    uuid: Option<[u8; 16]>,
+    /// Label of the new file system
+    #[arg(long, requires = "create")]
+    label: Option<String>,
+    /// What to copy, and where to
+    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
+    places: Vec<OsString>,
+}
+
+/// What a copy keeps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Options {
+    is_recursive: bool,
+    follows: bool,
+    keeps_mode: bool,
+    keeps_owner: bool,
+    keeps_times: bool,
+    keeps_links: bool,
+    keeps_xattrs: bool,
+    umask: u16,
+}
+
+impl Options {
+    fn new(cp: &Cp) -> Self {
+        let is_recursive = cp.archive || cp.recursive;
+        let keeps = cp.archive || cp.preserve;
+        Self {
+            is_recursive,
+            follows: !is_recursive && !cp.no_dereference,
+            keeps_mode: keeps,
+            keeps_owner: keeps,
+            keeps_times: keeps,
+            keeps_links: cp.archive || cp.no_dereference,
+            keeps_xattrs: cp.archive,
+            // From here on modes are what this program says.
+            umask: (rustix::process::umask(rustix::fs::Mode::empty()).bits() & 0o777) as u16,
+        }
+    }
+
+    /// The mode a new file gets.
+    fn mode(&self, attributes: &Attributes) -> u16 {
+        if self.keeps_mode { attributes.mode } else { attributes.mode & 0o777 & !self.umask }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
+    let Some((last, sources)) = cp.places.split_last() else { return Err(Failure::usage("nothing to do")) };
+    let target = Place::parse(last, cp.create.is_some());
+    let sources: Vec<_> = sources.iter().map(|word| Place::parse(word, false)).collect();
+    let options = Options::new(cp);
+    match (&target, cp.create) {
+        (Place::Image(place), Some(len_bytes)) => {
+            for source in &sources {
+                plan::check_host(source, &options)?;
+            }
+            let format = image::format_of(&place.image, cp.format);
+            let format_options = FormatOptions {
+                label: cp.label.clone().unwrap_or_default(),
+                uuid: cp.uuid,
+                clock: clock(),
+                ..FormatOptions::default()
+            };
+            let device = image::create(&place.image, format, len_bytes, &format_options)?;
+            let copied = Image::mount(session, place, device, Access::Write).and_then(|image| {
+                plan::make_parents(&image, place, &sources)?;
+                into_image(cp, session, options, (image, place), &sources)
+            });
+            if copied.is_err() {
+                // What made the copy stop is told; a half image helps nobody.
+                let _ = std::fs::remove_file(&place.image);
+            }
+            copied
+        }
+        (Place::Image(place), None) => {
+            let image = Image::open(session, place, Access::Write)?;
+            into_image(cp, session, options, (image, place), &sources)
+        }
+        (Place::Host(_), Some(_)) => {
+            Err(Failure::usage("--create makes an image, so the destination is written IMAGE:/path"))
+        }
+        (Place::Host(path), None) => {
+            let (mut progress, mut any) = (Progress::new(session), false);
+            for group in plan::groups(&sources) {
+                let Place::Image(place) = &group[0] else {
+                    return Err(Failure::usage(format!(
+                        "neither {} nor {} names an image (IMAGE:/path) that exists",
+                        group[0],
+                        path.display()
+                    )));
+                };
+                if any {
+                    progress = Progress::new(session);
+                }
+                any = true;
+                let image = Image::open(session, place, Access::Read)?;
+                let copied = out_of_image(cp, session, options, &image, group, &target, &progress);
+                let closed = image.close();
+                copied.and(closed)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// All sources into one image, which is closed at the end whatever they came to.
+fn into_image(
+    cp: &Cp,
+    session: &Session,
+    options: Options,
+    (image, place): (Image, &ImagePath),
+    sources: &[Place],
+) -> Outcome {
+    let progress = Progress::new(session);
+    let mut copied = Ok(());
+    for group in plan::groups(sources) {
+        copied = group_into_image(cp, session, options, (&image, place), group, (sources.len(), &progress));
+        if copied.is_err() {
+            break;
+        }
+    }
+    progress.finish();
+    let closed = image.close();
+    copied.and(closed)
+}
+
+fn group_into_image(
+    cp: &Cp,
+    session: &Session,
+    options: Options,
+    (image, place): (&Image, &ImagePath),
+    group: &[Place],
+    (count, progress): (usize, &Progress),
+) -> Outcome {
+    let target = ImageTarget::new(image, options);
+    let is_directory = image.stat(&place.path, true).is_ok_and(|found| plan::is_directory(&found));
+    let request = plan::Request {
+        target: &place.path,
+        is_directory,
+        has_many: count > 1,
+        is_itself: cp.no_target_directory,
+    };
+    let jobs = plan::jobs(&request, group)?;
+    match &group[0] {
+        Place::Host(_) => {
+            copy(session, options, &HostSource::new(identity(&place.image)), &target, &jobs, progress)
+        }
+        Place::Image(from) if plan::is_same(from, place) => {
+            for job in &jobs {
+                plan::check_within(image, job)?;
+            }
+            copy(session, options, &ImageSource::new(image), &target, &jobs, progress)
+        }
+        Place::Image(from) => {
+            let other = Image::open(session, from, Access::Read)?;
+            let copied = copy(session, options, &ImageSource::new(&other), &target, &jobs, progress);
+            let closed = other.close();
+            copied.and(closed)
+        }
+    }
+}
+
+fn out_of_image(
+    cp: &Cp,
+    session: &Session,
+    options: Options,
+    image: &Image,
+    group: &[Place],
+    target: &Place,
+    progress: &Progress,
+) -> Outcome {
+    let (Place::Image(place), Place::Host(path)) = (&group[0], target) else { return Ok(()) };
+    let request = plan::Request {
+        target: path,
+        is_directory: path.is_dir(),
+        has_many: cp.places.len() > 2,
+        is_itself: cp.no_target_directory,
+    };
+    let jobs = plan::jobs(&request, group)?;
+    let target = HostTarget::new(options, identity(&place.image));
+    let copied = copy(session, options, &ImageSource::new(image), &target, &jobs, progress);
+    progress.finish();
+    let (devices, xattrs) = (target.devices_refused.get(), target.xattrs_refused.get());
+    if devices > 0 {
+        session.fail(format_args!("{devices} device nodes were not made: only root may do that"));
+    }
+    if xattrs > 0 && !session.quiet {
+        session.remark(format_args!("{xattrs} extended attributes could not be set here"));
+    }
+    copied
+}
+
+/// Device and inode number of an image file.
+fn identity(image: &std::path::Path) -> Vec<(u64, u64)> {
+    std::fs::metadata(image).map(|m| (m.dev(), m.ino())).into_iter().collect()
+}
+
+/// Copies all jobs: a thread reads, this one writes.
+fn copy<S: Source, T: Target>(
+    session: &Session,
+    options: Options,
+    source: &S,
+    target: &T,
+    jobs: &[Job],
+    progress: &Progress,
+) -> Outcome {
+    let (outbox, inbox) = item::channel();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| Reader::new(source, options, session, outbox).run(jobs));
+        if progress.is_shown() {
+            scope.spawn(|| {
+                let sum =
+                    jobs.iter().map(|job| source::measure(source, job, options.follows, &is_over)).sum();
+                progress.expect(sum);
+            });
+        }
+        let mut writer = Writer::new(target, session, progress);
+        let written = writer.run(&inbox);
+        // With this end gone the reader stops as well.
+        drop(inbox);
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        written?;
+        session.check_interrupt()?;
+        Ok(())
+    })
+}

@@ -1,0 +1,167 @@
+//! Which source goes where, by the rules of cp(1).
+
+use super::Options;
+use super::source::Job;
+use super::target::join;
+use crate::exit::{Failure, Outcome};
+use crate::image::Image;
+use crate::place::{ImagePath, Place};
+use folio::Errno;
+use folio::vfs::{Attributes, FileType};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What is known of the destination.
+pub(crate) struct Request<'a> {
+    pub(crate) target: &'a Path,
+    /// It is there, and a directory.
+    pub(crate) is_directory: bool,
+    /// Several sources, so it must be one.
+    pub(crate) has_many: bool,
+    /// `-T`.
+    pub(crate) is_itself: bool,
+}
+
+pub(crate) fn is_directory(found: &Attributes) -> bool {
+    found.file_type == FileType::Directory
+}
+
+/// Sources that lie in one image, or on the host, and stand side by side.
+pub(crate) fn groups(sources: &[Place]) -> impl Iterator<Item = &[Place]> {
+    sources.chunk_by(|a, b| match (a, b) {
+        (Place::Host(_), Place::Host(_)) => true,
+        (Place::Image(a), Place::Image(b)) => is_same(a, b),
+        _ => false,
+    })
+}
+
+/// Whether both are in one file system.
+pub(crate) fn is_same(a: &ImagePath, b: &ImagePath) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    a.partition == b.partition && real(&a.image) == real(&b.image)
+}
+
+/// Names what is copied to where.
+pub(crate) fn jobs(request: &Request<'_>, sources: &[Place]) -> Outcome<Vec<Job>> {
+    let target = request.target.as_os_str().as_bytes();
+    let shown = request.target.display();
+    if request.is_itself && request.has_many {
+        return Err(Failure::usage("-T takes one source"));
+    }
+    if request.has_many && !request.is_directory {
+        return Err(Failure::new(format!("{shown}: not a directory, so several sources cannot go there")));
+    }
+    let into = request.is_directory && !request.is_itself;
+    let of = |source: &Place| {
+        let from = match source {
+            Place::Host(path) => path.as_os_str().as_bytes(),
+            Place::Image(place) => place.path.as_os_str().as_bytes(),
+        };
+        let (parent, name) = match (into, last_name(from)) {
+            (true, Some(name)) => (target.to_vec(), name.to_vec()),
+            // `tree/.` and `/` have no name of their own: their contents go in.
+            (true, None) => (target.to_vec(), b".".to_vec()),
+            (false, _) => split(target),
+        };
+        Job { from: from.to_vec(), parent, name }
+    };
+    Ok(sources.iter().map(of).collect())
+}
+
+/// The last component; `None` for `/`, `.` and `..`.
+fn last_name(path: &[u8]) -> Option<&[u8]> {
+    let end = path.iter().rposition(|byte| *byte != b'/')? + 1;
+    let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+    Some(&path[start..end]).filter(|name| !matches!(*name, b"." | b".."))
+}
+
+/// Parent directory and name; "." where the path is a directory by its form.
+fn split(path: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let Some(name) = last_name(path) else { return (path.to_vec(), b".".to_vec()) };
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+    let parent = &path[..end - name.len()];
+    (if parent.is_empty() { b".".to_vec() } else { parent.to_vec() }, name.to_vec())
+}
+
+/// Finds a missing source before an image is made for it.
+pub(crate) fn check_host(source: &Place, options: &Options) -> Outcome {
+    let Place::Host(path) = source else { return Ok(()) };
+    let found = if options.follows { path.metadata() } else { path.symlink_metadata() };
+    match found {
+        Ok(found) if found.is_dir() && !options.is_recursive => {
+            Err(Failure::new(format!("{}: -r not given, so the directory is left out", path.display())))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let error = folio::Error::from(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+            Err(Failure::new(format!("{}: {error}", path.display())))
+        }
+    }
+}
+
+/// Makes the directories above the destination in a fresh image, and itself if it must be one.
+pub(crate) fn make_parents(image: &Image, place: &ImagePath, sources: &[Place]) -> Outcome {
+    let path = &place.path;
+    let is_directory = sources.len() > 1 || path.as_os_str().as_bytes().ends_with(b"/");
+    let until = if is_directory { Some(path.as_path()) } else { path.parent() };
+    let mut made = PathBuf::from("/");
+    for part in until.into_iter().flat_map(Path::components) {
+        made.push(part);
+        match image.process().mkdir(&made, 0o755) {
+            Err(error) if error.errno() != Errno::EXIST => return Err(image.name(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to copy a directory into itself, and a file onto itself.
+pub(crate) fn check_within(image: &Image, job: &Job) -> Outcome {
+    let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    let Ok(source) = image.stat(&path(&job.from), false) else { return Ok(()) };
+    let target = join(&job.parent, &job.name);
+    if image.stat(&path(&target), false).is_ok_and(|found| found.number == source.number) {
+        let (from, to) = (image.at(&path(&job.from)), image.at(&path(&target)));
+        return Err(Failure::new(format!("{from} and {to} are the same")));
+    }
+    let mut above = path(&job.parent);
+    let mut last = None;
+    while let Ok(found) = image.stat(&above, true) {
+        if found.number == source.number {
+            let (from, to) = (image.at(&path(&job.from)), image.at(&path(&target)));
+            return Err(Failure::new(format!("{from} cannot be copied into itself, {to}")));
+        }
+        // The root is its own parent.
+        if last == Some(found.number) {
+            break;
+        }
+        last = Some(found.number);
+        above.push("..");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(from: &str, target: &str, is_directory: bool, is_itself: bool) -> (String, String) {
+        let request = Request { target: Path::new(target), is_directory, has_many: false, is_itself };
+        let job = jobs(&request, &[Place::Host(from.into())]).unwrap().remove(0);
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (text(job.parent), text(job.name))
+    }
+
+    #[test]
+    fn places_are_those_of_cp() {
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(one("a/tree", "/srv", false, false), pair("/", "srv"));
+        assert_eq!(one("a/tree/", "/srv", true, false), pair("/srv", "tree"));
+        assert_eq!(one("a/tree/.", "/srv", true, false), pair("/srv", "."));
+        assert_eq!(one("a/tree", "/", true, true), pair("/", "."));
+        assert_eq!(one("a/tree", "/srv/", true, true), pair("/", "srv"));
+        assert_eq!(one("/", "back", false, false), pair(".", "back"));
+        assert_eq!(one("f", "x/y", false, false), pair("x/", "y"));
+    }
+}

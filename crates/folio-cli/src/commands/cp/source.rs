@@ -1,0 +1,386 @@
+//! The reading side: walks a tree, wherever it lies, and puts it into the channel.
+
+use super::Options;
+use super::item::{Item, LinkId, Meta, Outbox, Stopped};
+use crate::exit::explain;
+use crate::session::Session;
+use folio::Error;
+use folio::vfs::{Attributes, FileType};
+use std::collections::HashMap;
+
+/// Files up to this size are read at once and travel in one item.
+const SMALL_BYTES: u64 = 256 << 10;
+/// Room that is worth a read of a large file.
+const CHUNK_BYTES: usize = 512 << 10;
+
+/// Attributes, and the file system they are of (`st_dev`).
+pub(crate) type Found = (Attributes, u64);
+
+/// Where a copy reads: the host's files or an image's.
+pub(crate) trait Source: Sync {
+    /// An open file or directory.
+    type Node: Send;
+
+    /// Where paths start.
+    fn start(&self) -> Self::Node;
+    /// stat(2) without opening.
+    fn stat(&self, dir: &Self::Node, name: &[u8], follow: bool) -> Result<Found, Error>;
+    /// Opens a file or directory for reading.
+    fn open(
+        &self,
+        dir: &Self::Node,
+        name: &[u8],
+        follow: bool,
+        is_directory: bool,
+    ) -> Result<(Self::Node, Found), Error>;
+    /// Names in a directory, with types where the directory tells.
+    fn list(&self, dir: &Self::Node) -> Result<Vec<(Vec<u8>, Option<FileType>)>, Error>;
+    /// Bytes of a file; 0 at its end.
+    fn read_at(&self, file: &Self::Node, buf: &mut [u8], offset: u64) -> Result<usize, Error>;
+    /// The next run of data at or after `offset`: start and end.
+    fn next_data(&self, file: &Self::Node, offset: u64) -> Result<Option<(u64, u64)>, Error>;
+    /// The target of a symbolic link.
+    fn read_link(&self, dir: &Self::Node, name: &[u8]) -> Result<Vec<u8>, Error>;
+    /// Extended attributes of an open file.
+    fn xattrs(&self, node: &Self::Node, found: &Found) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error>;
+    /// Extended attributes of what cannot be opened.
+    fn link_xattrs(
+        &self,
+        dir: &Self::Node,
+        name: &[u8],
+        found: &Found,
+    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error>;
+    /// Whether this file is an image in use: reading it would never end.
+    fn is_own_image(&self, found: &Found) -> bool;
+    /// A path as messages name it.
+    fn describe(&self, path: &[u8]) -> String;
+}
+
+/// What one word of the command line asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    /// The source, as a path.
+    pub(crate) from: Vec<u8>,
+    /// The directory it goes to.
+    pub(crate) parent: Vec<u8>,
+    /// The name it gets there; "." is the directory itself.
+    pub(crate) name: Vec<u8>,
+}
+
+/// The walk of one source.
+pub(crate) struct Reader<'a, S: Source> {
+    source: &'a S,
+    options: Options,
+    session: &'a Session,
+    outbox: Outbox,
+    links: HashMap<(u64, u64), LinkId>,
+    /// The source path of what is being read, for messages.
+    path: Vec<u8>,
+}
+
+struct Frame<N> {
+    node: N,
+    names: std::vec::IntoIter<(Vec<u8>, Option<FileType>)>,
+    path_len: usize,
+}
+
+type Walked<T = ()> = Result<T, Stopped>;
+
+impl<'a, S: Source> Reader<'a, S> {
+    pub(crate) fn new(source: &'a S, options: Options, session: &'a Session, outbox: Outbox) -> Self {
+        Self { source, options, session, outbox, links: HashMap::new(), path: Vec::new() }
+    }
+
+    /// Reads all jobs; ends early when interrupted or when nobody writes any more.
+    pub(crate) fn run(mut self, jobs: &[Job]) {
+        for job in jobs {
+            if self.job(job).is_err() {
+                return;
+            }
+        }
+        // A writer that is gone has told why.
+        let _ = self.outbox.flush();
+    }
+
+    fn job(&mut self, job: &Job) -> Walked {
+        self.outbox.put(Item::Start { parent: job.parent.clone() });
+        self.path.clear();
+        self.path.extend_from_slice(&job.from);
+        let start = self.source.start();
+        let mut frames = Vec::new();
+        if let Some(frame) = self.entry(&start, &job.from, job.name.clone(), None)? {
+            frames.push(frame);
+        }
+        self.tree(frames)
+    }
+
+    fn tree(&mut self, mut frames: Vec<Frame<S::Node>>) -> Walked {
+        while let Some(frame) = frames.last_mut() {
+            if self.session.is_interrupted() {
+                return Err(Stopped);
+            }
+            self.path.truncate(frame.path_len);
+            let Some((name, file_type)) = frame.names.next() else {
+                self.outbox.put(Item::Leave);
+                frames.pop();
+                continue;
+            };
+            if self.path.last() != Some(&b'/') {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(&name);
+            if !is_plain_name(&name) {
+                self.fail("refused: a name that would lead out of its directory");
+                continue;
+            }
+            let entered = self.entry(&frame.node, &name, name.clone(), file_type)?;
+            frames.extend(entered);
+        }
+        Ok(())
+    }
+
+    /// Reads what is called `name` in `dir`, to be called `new_name`; a directory is given back to be walked.
+    fn entry(
+        &mut self,
+        dir: &S::Node,
+        name: &[u8],
+        new_name: Vec<u8>,
+        file_type: Option<FileType>,
+    ) -> Walked<Option<Frame<S::Node>>> {
+        self.outbox.reserve(1)?;
+        let follow = self.options.follows;
+        let mut known = None;
+        let file_type = match file_type {
+            Some(FileType::Regular | FileType::Directory) => file_type,
+            _ => match self.source.stat(dir, name, follow) {
+                Ok(found) => {
+                    known = Some(found);
+                    Some(found.0.file_type)
+                }
+                Err(error) => return Ok(self.fail_with(&error)),
+            },
+        };
+        match (file_type, known) {
+            (Some(FileType::Directory), _) if !self.options.is_recursive => {
+                self.fail("-r not given, so the directory is left out");
+            }
+            (Some(file_type @ (FileType::Regular | FileType::Directory)), _) => {
+                let is_directory = file_type == FileType::Directory;
+                let opened = self.source.open(dir, name, follow, is_directory);
+                return match opened {
+                    Ok((node, found)) if is_directory => Ok(self.directory(node, &found, new_name)),
+                    Ok((node, found)) => self.file(&node, &found, new_name).map(|()| None),
+                    Err(error) => Ok(self.fail_with(&error)),
+                };
+            }
+            (_, Some(found)) => self.other(dir, name, &found, new_name),
+            (_, None) => {}
+        }
+        Ok(None)
+    }
+
+    fn directory(&mut self, node: S::Node, found: &Found, name: Vec<u8>) -> Option<Frame<S::Node>> {
+        let mut names = match self.source.list(&node) {
+            Ok(names) => names,
+            Err(error) => return self.fail_with(&error),
+        };
+        names.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let xattrs = self.xattrs(|source| source.xattrs(&node, found));
+        self.outbox.put(Item::Directory { name, meta: Meta { attributes: found.0, xattrs } });
+        Some(Frame { node, names: names.into_iter(), path_len: self.path.len() })
+    }
+
+    /// The place among hard links, or `Err` with the name's first sight.
+    fn link(&mut self, found: &Found) -> Result<Option<LinkId>, LinkId> {
+        if !self.options.keeps_links || found.0.link_count < 2 {
+            return Ok(None);
+        }
+        let next = self.links.len();
+        match self.links.entry((found.1, found.0.number.0)) {
+            std::collections::hash_map::Entry::Occupied(seen) => Err(*seen.get()),
+            std::collections::hash_map::Entry::Vacant(vacant) => Ok(Some(*vacant.insert(next))),
+        }
+    }
+
+    fn file(&mut self, node: &S::Node, found: &Found, name: Vec<u8>) -> Walked {
+        if self.source.is_own_image(found) {
+            let path = self.source.describe(&self.path);
+            self.session.remark(format_args!("{path}: left out, for it is an image in use"));
+            return Ok(());
+        }
+        let link = match self.link(found) {
+            Ok(link) => link,
+            Err(first) => {
+                self.outbox.put(Item::Link { name, first });
+                return Ok(());
+            }
+        };
+        let xattrs = self.xattrs(|source| source.xattrs(node, found));
+        let meta = Meta { attributes: found.0, xattrs };
+        let size = found.0.size_bytes;
+        // Less space than bytes: holes, or a file system that packs; asking tells which.
+        let is_sparse = found.0.blocks_512.saturating_mul(512) < size;
+        if is_sparse || size > SMALL_BYTES {
+            let data = self.outbox.take(0);
+            self.outbox.put(Item::File { name, meta, link, data, is_whole: false });
+            return if is_sparse { self.sparse(node, size) } else { self.rest(node, 0, u64::MAX) };
+        }
+        self.small(node, name, meta, link)
+    }
+
+    /// Reads a small file into the batch, its attributes beside it.
+    fn small(&mut self, node: &S::Node, name: Vec<u8>, meta: Meta, link: Option<LinkId>) -> Walked {
+        let size = meta.attributes.size_bytes as usize;
+        // One byte more shows the end without another read.
+        self.outbox.reserve(size + 1)?;
+        let mut have = 0;
+        while have <= size {
+            let room = &mut self.outbox.room()[have..=size];
+            match self.source.read_at(node, room, have as u64) {
+                Ok(0) => break,
+                Ok(count) => have += count,
+                Err(error) => {
+                    self.fail_with::<()>(&error);
+                    return Ok(());
+                }
+            }
+            if have == size {
+                break;
+            }
+        }
+        let data = self.outbox.take(have);
+        let is_whole = have <= size;
+        self.outbox.put(Item::File { name, meta, link, data, is_whole });
+        if is_whole { Ok(()) } else { self.rest(node, have as u64, u64::MAX) }
+    }
+
+    /// Reads from `offset` to the end of the file and says where that is.
+    fn rest(&mut self, node: &S::Node, offset: u64, end: u64) -> Walked {
+        let size_bytes = self.chunks(node, offset, end)?;
+        self.outbox.put(Item::End { size_bytes });
+        Ok(())
+    }
+
+    /// Reads from `offset` to `end` or the end of the file; tells where it stopped.
+    fn chunks(&mut self, node: &S::Node, mut offset: u64, end: u64) -> Walked<u64> {
+        while offset < end && !self.session.is_interrupted() {
+            self.outbox.reserve(CHUNK_BYTES.min(usize::try_from(end - offset).unwrap_or(CHUNK_BYTES)))?;
+            let room = self.outbox.room();
+            let len = room.len().min(usize::try_from(end - offset).unwrap_or(usize::MAX));
+            match self.source.read_at(node, &mut room[..len], offset) {
+                Ok(0) => break,
+                Ok(count) => {
+                    let data = self.outbox.take(count);
+                    self.outbox.put(Item::Data { offset, data });
+                    offset += count as u64;
+                }
+                Err(error) => {
+                    self.fail_with::<()>(&error);
+                    break;
+                }
+            }
+        }
+        Ok(offset)
+    }
+
+    fn sparse(&mut self, node: &S::Node, size_bytes: u64) -> Walked {
+        let mut offset = 0;
+        while offset < size_bytes && !self.session.is_interrupted() {
+            match self.source.next_data(node, offset) {
+                Ok(None) => break,
+                Ok(Some((start, end))) => {
+                    let end = end.min(size_bytes);
+                    if end <= start || start < offset || self.chunks(node, start, end)? < end {
+                        break;
+                    }
+                    offset = end;
+                }
+                Err(error) => {
+                    self.fail_with::<()>(&error);
+                    break;
+                }
+            }
+        }
+        self.outbox.put(Item::End { size_bytes });
+        Ok(())
+    }
+
+    /// Links, device nodes, pipes and sockets.
+    fn other(&mut self, dir: &S::Node, name: &[u8], found: &Found, new_name: Vec<u8>) {
+        let link = match self.link(found) {
+            Ok(link) => link,
+            Err(first) => return self.outbox.put(Item::Link { name: new_name, first }),
+        };
+        let xattrs = self.xattrs(|source| source.link_xattrs(dir, name, found));
+        let meta = Meta { attributes: found.0, xattrs };
+        if found.0.file_type != FileType::Symlink {
+            if !self.options.is_recursive {
+                return self.fail("neither file, directory nor link; -r or -a copies it as what it is");
+            }
+            return self.outbox.put(Item::Special { name: new_name, meta, link });
+        }
+        match self.source.read_link(dir, name) {
+            Ok(target) => self.outbox.put(Item::Symlink { name: new_name, meta, link, target }),
+            Err(error) => self.fail_with(&error).unwrap_or(()),
+        }
+    }
+
+    fn xattrs(
+        &self,
+        read: impl FnOnce(&S) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error>,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
+        if !self.options.keeps_xattrs {
+            return Vec::new();
+        }
+        read(self.source).unwrap_or_else(|error| {
+            self.fail_with::<()>(&error);
+            Vec::new()
+        })
+    }
+
+    fn fail(&self, what: &str) {
+        self.session.fail(format_args!("{}: {what}", self.source.describe(&self.path)));
+    }
+
+    fn fail_with<T>(&self, error: &Error) -> Option<T> {
+        // Where the path was the call's own argument the error names it; here it is told whole.
+        let plain = Error::from(error.errno());
+        let is_plain = error.kind() == folio::ErrorKind::Errno;
+        self.fail(&explain(if is_plain { &plain } else { error }));
+        None
+    }
+}
+
+/// Whether a name stays in its directory.
+pub(crate) fn is_plain_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
+}
+
+/// How many bytes of regular files lie in `from`.
+pub(crate) fn measure<S: Source>(source: &S, job: &Job, follow: bool, stop: &dyn Fn() -> bool) -> u64 {
+    let mut total = 0;
+    let start = source.start();
+    let Ok((top, _)) = source.stat(&start, &job.from, follow) else { return 0 };
+    if top.file_type != FileType::Directory {
+        return top.size_bytes;
+    }
+    let mut open: Vec<_> =
+        source.open(&start, &job.from, follow, true).into_iter().map(|(node, _)| node).collect();
+    while let Some(dir) = open.pop() {
+        for (name, _) in source.list(&dir).unwrap_or_default() {
+            if stop() {
+                return total;
+            }
+            let Ok((found, _)) = source.stat(&dir, &name, false) else { continue };
+            match found.file_type {
+                FileType::Regular => total += found.size_bytes.min(found.blocks_512.saturating_mul(512)),
+                // What cannot be opened now is told by the copy.
+                FileType::Directory if is_plain_name(&name) && open.len() < 256 => {
+                    open.extend(source.open(&dir, &name, false, true).into_iter().map(|(node, _)| node));
+                }
+                _ => {}
+            }
+        }
+    }
+    total
+}

@@ -1,0 +1,92 @@
+//! `folio df`: space and inodes of file systems.
+
+use crate::exit::Outcome;
+use crate::image::{Access, with_image};
+use crate::output::{human, print_json};
+use crate::place::ImagePath;
+use crate::session::Session;
+use clap::Args;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io::Write;
+
+/// Show space used and free
+#[derive(Args)]
+#[command(after_help = "Example:\n  folio df -h disk.qcow2", disable_help_flag = true)]
+pub(crate) struct Df {
+    /// Images
+    #[arg(required = true)]
+    images: Vec<OsString>,
+    /// Sizes as 1.5M; else in units of 1024 bytes
+    #[arg(short)]
+    human: bool,
+    /// Inodes instead of space
+    #[arg(short)]
+    inodes: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct Line {
+    image: String,
+    block_size: u32,
+    size: u64,
+    used: u64,
+    free: u64,
+    available: u64,
+    inodes: u64,
+    inodes_free: u64,
+}
+
+/// Runs the command.
+pub(crate) fn run(df: &Df, session: &Session) -> Outcome {
+    let mut lines = Vec::new();
+    for word in &df.images {
+        let place = ImagePath::parse(word)?;
+        with_image(session, &place, Access::Read, |image| {
+            let found = image.process().statfs(&place.path).map_err(|error| image.name(error))?;
+            let bytes = |blocks: u64| blocks.saturating_mul(found.block_size.into());
+            lines.push(Line {
+                image: image.name.clone(),
+                block_size: found.block_size,
+                size: bytes(found.blocks),
+                used: bytes(found.blocks.saturating_sub(found.blocks_free)),
+                free: bytes(found.blocks_free),
+                available: bytes(found.blocks_available),
+                inodes: found.inodes,
+                inodes_free: found.inodes_free,
+            });
+            Ok(())
+        })?;
+    }
+    if df.json {
+        return Ok(print_json(&lines)?);
+    }
+    let mut out = std::io::stdout().lock();
+    let width = lines.iter().map(|line| line.image.len()).max().unwrap_or(0).max(10);
+    let titles =
+        if df.inodes { ["Inodes", "IUsed", "IFree", "IUse%"] } else { ["Size", "Used", "Avail", "Use%"] };
+    let [a, b, c, d] = titles;
+    writeln!(out, "{:<width$} {a:>12} {b:>12} {c:>12} {d:>5}", "Image")?;
+    for line in &lines {
+        let (size, used, free) = if df.inodes {
+            (line.inodes, line.inodes.saturating_sub(line.inodes_free), line.inodes_free)
+        } else {
+            (line.size, line.used, line.available)
+        };
+        let text = |value: u64| match (df.inodes, df.human) {
+            (true, _) => value.to_string(),
+            (false, true) => human(value),
+            (false, false) => value.div_ceil(1024).to_string(),
+        };
+        let percent = (used as u128 * 100).div_ceil((used as u128 + free as u128).max(1));
+        let (size, used, free) = (text(size), text(used), text(free));
+        writeln!(out, "{:<width$} {size:>12} {used:>12} {free:>12} {percent:>4}%", line.image)?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,119 @@
+//! `folio find`: paths below a place that have what is asked for.
+
+use super::stat::link_target;
+use crate::exit::{Failure, Outcome};
+use crate::image::{Access, Image, with_image};
+use crate::output::{FileRecord, print_json, type_letter};
+use crate::place::ImagePath;
+use crate::session::Session;
+use crate::walk::{Met, Next, Visitor, walk};
+use clap::Args;
+use globset::{GlobBuilder, GlobMatcher};
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+/// Find files by name, type and size
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  folio find disk.qcow2:/srv --name '*.rs' --type f\n  folio find disk.qcow2 --size +1M --json"
+)]
+pub(crate) struct Find {
+    /// The place, written IMAGE:/path
+    place: OsString,
+    /// Last component, with * ? [ ]
+    #[arg(long, value_name = "GLOB")]
+    name: Option<String>,
+    /// The same, upper and lower case alike
+    #[arg(long, value_name = "GLOB")]
+    iname: Option<String>,
+    /// Whole path
+    #[arg(long, value_name = "GLOB")]
+    path: Option<String>,
+    /// f file, d directory, l link, c b p s
+    #[arg(long = "type", value_name = "LETTER", value_parser = ["f", "d", "l", "c", "b", "p", "s"])]
+    file_type: Option<String>,
+    /// +SIZE larger, -SIZE smaller, SIZE exactly so
+    #[arg(long, allow_hyphen_values = true, value_name = "SIZE", value_parser = bound)]
+    size: Option<(char, u64)>,
+    /// So many levels at most
+    #[arg(long, value_name = "LEVELS")]
+    maxdepth: Option<usize>,
+    /// End paths with NUL
+    #[arg(long)]
+    print0: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "print0")]
+    json: bool,
+}
+
+fn bound(text: &str) -> Result<(char, u64), String> {
+    let sign = text.chars().next().filter(|sign| matches!(sign, '+' | '-'));
+    let digits = if sign.is_some() { &text[1..] } else { text };
+    Ok((sign.unwrap_or('='), crate::args::size(digits)?))
+}
+
+fn glob(text: &str, any_case: bool) -> Outcome<GlobMatcher> {
+    let glob = GlobBuilder::new(text).case_insensitive(any_case).literal_separator(false).build();
+    glob.map(|glob| glob.compile_matcher()).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Runs the command.
+pub(crate) fn run(find: &Find, session: &Session) -> Outcome {
+    let place = ImagePath::parse(&find.place)?;
+    let named = |text: &Option<String>, any| text.as_deref().map(|text| glob(text, any)).transpose();
+    let names = [named(&find.name, false)?, named(&find.iname, true)?];
+    let path = named(&find.path, false)?;
+    with_image(session, &place, Access::Read, |image| {
+        let top = image.stat(&place.path, false).map_err(|error| image.name(error))?;
+        let out = std::io::BufWriter::new(std::io::stdout().lock());
+        let mut finder = Finder { find, image, names, path, records: Vec::new(), out };
+        walk(session, image, (&place.path, top), &mut finder)?;
+        finder.out.flush()?;
+        let Finder { records, out, .. } = finder;
+        drop(out);
+        if find.json { Ok(print_json(&records)?) } else { Ok(()) }
+    })
+}
+
+struct Finder<'a, W: Write> {
+    find: &'a Find,
+    image: &'a Image,
+    names: [Option<GlobMatcher>; 2],
+    path: Option<GlobMatcher>,
+    records: Vec<FileRecord>,
+    out: W,
+}
+
+impl<W: Write> Finder<'_, W> {
+    fn matches(&self, met: &Met<'_>) -> bool {
+        let name = met.path.file_name().unwrap_or(met.path.as_os_str());
+        let letter = type_letter(met.attributes.file_type);
+        let letter = if letter == '-' { 'f' } else { letter };
+        let size = met.attributes.size_bytes;
+        self.names.iter().flatten().all(|glob| glob.is_match(name))
+            && self.path.as_ref().is_none_or(|glob| glob.is_match(met.path))
+            && self.find.file_type.as_ref().is_none_or(|wanted| wanted.starts_with(letter))
+            && self.find.size.is_none_or(|(sign, bound)| match sign {
+                '+' => size > bound,
+                '-' => size < bound,
+                _ => size == bound,
+            })
+    }
+}
+
+impl<W: Write> Visitor for Finder<'_, W> {
+    fn meet(&mut self, met: &Met<'_>) -> Outcome<Next> {
+        if self.matches(met) {
+            if self.find.json {
+                let target = link_target(self.image, met.path, met.attributes);
+                self.records.push(FileRecord::new(met.path, met.attributes, target.as_deref()));
+            } else {
+                self.out.write_all(met.path.as_os_str().as_bytes())?;
+                self.out.write_all(if self.find.print0 { b"\0" } else { b"\n" })?;
+            }
+        }
+        let is_deepest = self.find.maxdepth.is_some_and(|max| met.depth >= max);
+        Ok(if is_deepest { Next::Skip } else { Next::Enter })
+    }
+}

@@ -1,0 +1,274 @@
+//! `folio ls` and `folio tree`: what is in directories.
+
+use super::stat::link_target;
+use crate::exit::Outcome;
+use crate::image::{Access, Image, with_image};
+use crate::output::{FileRecord, Owners, human, mode_text, print_json, time_text};
+use crate::place::ImagePath;
+use crate::session::Session;
+use crate::walk::{join, names};
+use clap::Args;
+use folio::vfs::{Attributes, FileType};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// List directories
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  folio ls -l disk.qcow2:/etc\n  folio ls --json disk.qcow2",
+    disable_help_flag = true
+)]
+pub(crate) struct Ls {
+    /// Places, written IMAGE:/path
+    #[arg(required = true)]
+    places: Vec<OsString>,
+    /// Modes, links, owners, sizes, times
+    #[arg(short)]
+    long: bool,
+    /// Names that start with a dot as well
+    #[arg(short)]
+    all: bool,
+    /// Sizes as 1.5M
+    #[arg(short)]
+    human: bool,
+    /// Directories below as well
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// One name per line, as always
+    #[arg(short = '1')]
+    one: bool,
+    /// Inode numbers
+    #[arg(short)]
+    inode: bool,
+    /// A directory itself, not what is in it
+    #[arg(short)]
+    directory: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+struct Entry {
+    /// As it is shown.
+    name: Vec<u8>,
+    path: PathBuf,
+    attributes: Attributes,
+    target: Option<Vec<u8>>,
+}
+
+/// Runs the command.
+pub(crate) fn run(ls: &Ls, session: &Session) -> Outcome {
+    let mut records = Vec::new();
+    for word in &ls.places {
+        let place = ImagePath::parse(word)?;
+        with_image(session, &place, Access::Read, |image| list(ls, session, image, &place, &mut records))?;
+    }
+    if ls.json {
+        print_json(&records)?;
+    }
+    Ok(())
+}
+
+fn list(
+    ls: &Ls,
+    session: &Session,
+    image: &Image,
+    place: &ImagePath,
+    records: &mut Vec<FileRecord>,
+) -> Outcome {
+    let found = match image.stat(&place.path, !ls.long && !ls.directory) {
+        Ok(found) => found,
+        Err(error) => {
+            session.fail(image.name(error).message);
+            return Ok(());
+        }
+    };
+    let owners = if ls.long && !ls.json { Some(Owners::of(image)) } else { None };
+    if found.file_type != FileType::Directory || ls.directory {
+        let name = place.path.to_string_lossy().into_owned().into_bytes();
+        let target = link_target(image, &place.path, &found);
+        let entry = Entry { name, path: place.path.clone(), attributes: found, target };
+        return show(ls, owners.as_ref(), vec![entry], records);
+    }
+    let mut waiting = VecDeque::from([place.path.clone()]);
+    let has_titles = ls.recursive || ls.places.len() > 1;
+    let mut is_first = true;
+    while let Some(directory) = waiting.pop_front() {
+        session.check_interrupt()?;
+        if has_titles && !ls.json {
+            let gap = if is_first { "" } else { "\n" };
+            writeln!(std::io::stdout(), "{gap}{}:", image.at(&directory))?;
+        }
+        is_first = false;
+        let entries = entries(ls, session, image, &directory);
+        if ls.recursive {
+            let below = entries.iter().filter(|e| e.attributes.file_type == FileType::Directory);
+            for entry in below.rev() {
+                waiting.push_front(entry.path.clone());
+            }
+        }
+        show(ls, owners.as_ref(), entries, records)?;
+    }
+    Ok(())
+}
+
+fn entries(ls: &Ls, session: &Session, image: &Image, directory: &Path) -> Vec<Entry> {
+    let names = names(image, directory).unwrap_or_else(|error| {
+        session.fail(image.name(error).message);
+        Vec::new()
+    });
+    let mut entries = Vec::with_capacity(names.len());
+    for name in names.into_iter().filter(|name| ls.all || name.first() != Some(&b'.')) {
+        let path = join(directory, &name);
+        match image.stat(&path, false) {
+            Ok(attributes) => {
+                let target = link_target(image, &path, &attributes);
+                entries.push(Entry { name, path, attributes, target });
+            }
+            Err(error) => session.fail(image.name(error).message),
+        }
+    }
+    entries
+}
+
+fn show(ls: &Ls, owners: Option<&Owners>, entries: Vec<Entry>, records: &mut Vec<FileRecord>) -> Outcome {
+    if ls.json {
+        let record = |e: &Entry| FileRecord::new(&e.path, &e.attributes, e.target.as_deref());
+        records.extend(entries.iter().map(record));
+        return Ok(());
+    }
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let rows: Vec<_> =
+        entries.iter().map(|e| owners.map_or_else(Vec::new, |owners| columns(ls, owners, e))).collect();
+    let widths: Vec<usize> = (0..5)
+        .map(|at| rows.iter().filter_map(|row| row.get(at)).map(String::len).max().unwrap_or(0))
+        .collect();
+    for (entry, row) in entries.iter().zip(&rows) {
+        if ls.inode {
+            write!(out, "{:>7} ", entry.attributes.number)?;
+        }
+        if let [mode, links, user, group, size, time] = &row[..] {
+            write!(out, "{mode} {links:>0$} {user:<1$} {group:<2$} ", widths[1], widths[2], widths[3])?;
+            write!(out, "{size:>0$} {time} ", widths[4])?;
+        }
+        out.write_all(&entry.name)?;
+        if let Some(target) = entry.target.as_ref().filter(|_| ls.long) {
+            out.write_all(b" -> ")?;
+            out.write_all(target)?;
+        }
+        out.write_all(b"\n")?;
+    }
+    Ok(out.flush()?)
+}
+
+fn columns(ls: &Ls, owners: &Owners, entry: &Entry) -> Vec<String> {
+    let found = &entry.attributes;
+    let size = match found.file_type {
+        FileType::CharacterDevice | FileType::BlockDevice => {
+            format!("{}, {}", found.device.0, found.device.1)
+        }
+        _ if ls.human => human(found.size_bytes),
+        _ => found.size_bytes.to_string(),
+    };
+    vec![
+        mode_text(found.file_type, found.mode),
+        found.link_count.to_string(),
+        owners.user(found.uid),
+        owners.group(found.gid),
+        size,
+        time_text(found.modified, false),
+    ]
+}
+
+/// Show a directory and all below it as a tree
+#[derive(Args)]
+#[command(after_help = "Example:\n  folio tree disk.qcow2:/srv")]
+pub(crate) struct Tree {
+    /// The place, written IMAGE:/path
+    place: OsString,
+    /// Names that start with a dot as well
+    #[arg(short)]
+    all: bool,
+    /// So many levels at most
+    #[arg(short = 'L', long, value_name = "LEVELS")]
+    levels: Option<usize>,
+    /// Print JSON: a flat list
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command `tree`.
+pub(crate) fn tree(tree: &Tree, session: &Session) -> Outcome {
+    let place = ImagePath::parse(&tree.place)?;
+    with_image(session, &place, Access::Read, |image| draw(tree, session, image, &place))
+}
+
+fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Outcome {
+    let top = image.stat(&place.path, true).map_err(|error| image.name(error))?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut records = Vec::new();
+    let (mut directories, mut files) = (0_u64, 0_u64);
+    if !tree.json {
+        writeln!(out, "{place}")?;
+    }
+    let listed = |path: &Path| -> std::vec::IntoIter<Vec<u8>> {
+        let names = names(image, path).unwrap_or_else(|error| {
+            session.fail(image.name(error).message);
+            Vec::new()
+        });
+        let shown: Vec<_> = names.into_iter().filter(|n| tree.all || n.first() != Some(&b'.')).collect();
+        shown.into_iter()
+    };
+    let mut frames = Vec::new();
+    if top.file_type == FileType::Directory {
+        frames.push((place.path.clone(), listed(&place.path), String::new()));
+    }
+    while let Some((directory, names, lead)) = frames.last_mut() {
+        session.check_interrupt()?;
+        let Some(name) = names.next() else {
+            frames.pop();
+            continue;
+        };
+        let (is_last, path) = (names.as_slice().is_empty(), join(directory, &name));
+        let (branch, below) = if is_last { ("└── ", "    ") } else { ("├── ", "│   ") };
+        let (line, below) = (format!("{lead}{branch}"), format!("{lead}{below}"));
+        let found = match image.stat(&path, false) {
+            Ok(found) => found,
+            Err(error) => {
+                session.fail(image.name(error).message);
+                continue;
+            }
+        };
+        let target = link_target(image, &path, &found);
+        if tree.json {
+            records.push(FileRecord::new(&path, &found, target.as_deref()));
+        } else {
+            out.write_all(line.as_bytes())?;
+            out.write_all(&name)?;
+            if let Some(target) = target {
+                out.write_all(b" -> ")?;
+                out.write_all(&target)?;
+            }
+            out.write_all(b"\n")?;
+        }
+        if found.file_type != FileType::Directory {
+            files += 1;
+            continue;
+        }
+        directories += 1;
+        if frames.len() < tree.levels.unwrap_or(4096) {
+            frames.push((path.clone(), listed(&path), below));
+        }
+    }
+    if tree.json {
+        drop(out);
+        return Ok(print_json(&records)?);
+    }
+    writeln!(out, "\n{directories} directories, {files} files")?;
+    Ok(out.flush()?)
+}

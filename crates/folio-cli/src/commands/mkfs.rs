@@ -1,0 +1,98 @@
+//! `folio mkfs`: a new image with an empty ext4.
+
+use crate::args::disk_size;
+use crate::exit::{Failure, Outcome};
+use crate::image::{Access, create, format_of, open_device};
+use crate::session::{Session, clock};
+use clap::Args;
+use folio::block::ImageFormat;
+use folio::kernel::{FormatOptions, format_ext4};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  folio mkfs disk.img --size 10G
+  folio mkfs disk.qcow2 --size 10G -L data --root-owner 1000:1000
+  folio mkfs --force disk.img                      an image that exists, whatever it holds";
+
+/// Make an image with an empty ext4
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Mkfs {
+    /// The image; it must not exist, unless --force is given
+    image: PathBuf,
+    /// Size of the disk
+    #[arg(long, value_parser = disk_size, required_unless_present = "force")]
+    size: Option<u64>,
+    /// Format; else by the name: qcow2 for .qcow2, raw for others
+    #[arg(long, value_name = "raw|qcow2")]
+    format: Option<ImageFormat>,
+    /// Label, at most 16 bytes
+    #[arg(short = 'L', long)]
+    label: Option<String>,
+    /// Identity; random if not given
+    #[arg(short = 'U', long, value_parser = uuid)]
+    uuid: Option<[u8; 16]>,
+    /// Bytes per block: 1024, 2048 or 4096
+    #[arg(short = 'b', long, value_name = "SIZE", value_parser = crate::args::size)]
+    block_size: Option<u64>,
+    /// Bytes of disk per inode
+    #[arg(short = 'i', long, value_name = "SIZE", value_parser = crate::args::size)]
+    inode_ratio: Option<u64>,
+    /// Percentage kept for root
+    #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5.0)]
+    reserved: f64,
+    /// Owner and group of the root directory
+    #[arg(long, value_name = "UID:GID", value_parser = owner)]
+    root_owner: Option<(u32, u32)>,
+    /// Write over an image that exists
+    #[arg(long)]
+    force: bool,
+}
+
+/// Reads a UUID.
+pub(crate) fn uuid(text: &str) -> Result<[u8; 16], String> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let error = || format!("{text:?} is no UUID, such as 2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11");
+    if digits.len() != 32 {
+        return Err(error());
+    }
+    u128::from_str_radix(&digits, 16).map(u128::to_be_bytes).map_err(|_| error())
+}
+
+fn owner(text: &str) -> Result<(u32, u32), String> {
+    let numbers = text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    numbers.ok_or_else(|| format!("{text:?} is no owner, such as 1000:1000"))
+}
+
+/// Runs the command.
+pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
+    let number = |value: Option<u64>| value.map(|value| u32::try_from(value).unwrap_or(u32::MAX));
+    let options = FormatOptions {
+        label: mkfs.label.clone().unwrap_or_default(),
+        uuid: mkfs.uuid,
+        block_size: number(mkfs.block_size),
+        inode_ratio: number(mkfs.inode_ratio),
+        root_owner: mkfs.root_owner.unwrap_or((0, 0)),
+        reserved_percent: mkfs.reserved,
+        clock: clock(),
+        ..FormatOptions::default()
+    };
+    session.check_interrupt()?;
+    if !mkfs.image.exists() {
+        let Some(size) = mkfs.size else {
+            return Err(Failure::usage(format!("{}: not there, so --size is needed", mkfs.image.display())));
+        };
+        return create(&mkfs.image, format_of(&mkfs.image, mkfs.format), size, &options).map(drop);
+    }
+    if !mkfs.force {
+        return Err(Failure::new(format!("{}: exists; --force writes over it", mkfs.image.display())));
+    }
+    let device = open_device(&mkfs.image, Access::Write)?;
+    if mkfs.size.is_some_and(|size| size != device.len_bytes()) {
+        let text = format!("{}: is of {} bytes; its size stays", mkfs.image.display(), device.len_bytes());
+        return Err(Failure::usage(text));
+    }
+    format_ext4(&*device, &options)?;
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! The commands, one file each, and the list of them.
+
+mod cat;
+mod change;
+mod cp;
+mod df;
+mod du;
+mod find;
+mod ls;
+mod mkfs;
+mod names;
+mod stat;
+mod write;
+
+use crate::args::Arguments;
+use crate::exit::{Exit, Outcome};
+use crate::session::Session;
+use clap::Subcommand;
+
+/// All commands.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Cp(cp::Cp),
+    Ls(ls::Ls),
+    Tree(ls::Tree),
+    Cat(cat::Cat),
+    Stat(stat::Stat),
+    Find(find::Find),
+    Du(du::Du),
+    Df(df::Df),
+    Mkdir(names::Mkdir),
+    Rm(names::Rm),
+    Mv(names::Mv),
+    Ln(names::Ln),
+    Chmod(change::Chmod),
+    Chown(change::Chown),
+    Touch(change::Touch),
+    Truncate(change::Truncate),
+    Write(write::Write),
+    Mkfs(mkfs::Mkfs),
+}
+
+/// Runs what the command line asks for and tells how it ended.
+pub(crate) fn run(arguments: &Arguments) -> Exit {
+    let session = |name| Session::new(name, &arguments.global);
+    let done = |session: Session, run: &dyn Fn(&Session) -> Outcome| session.exit(run(&session));
+    match &arguments.command {
+        Command::Cp(cp) => done(session("cp"), &|session| cp::run(cp, session)),
+        Command::Ls(ls) => done(session("ls"), &|session| ls::run(ls, session)),
+        Command::Tree(tree) => done(session("tree"), &|session| ls::tree(tree, session)),
+        Command::Cat(cat) => done(session("cat"), &|session| cat::run(cat, session)),
+        Command::Stat(stat) => done(session("stat"), &|session| stat::run(stat, session)),
+        Command::Find(find) => done(session("find"), &|session| find::run(find, session)),
+        Command::Du(du) => done(session("du"), &|session| du::run(du, session)),
+        Command::Df(df) => done(session("df"), &|session| df::run(df, session)),
+        Command::Mkdir(mkdir) => done(session("mkdir"), &|session| names::mkdir(mkdir, session)),
+        Command::Rm(rm) => done(session("rm"), &|session| names::rm(rm, session)),
+        Command::Mv(mv) => done(session("mv"), &|session| names::mv(mv, session)),
+        Command::Ln(ln) => done(session("ln"), &|session| names::ln(ln, session)),
+        Command::Chmod(chmod) => done(session("chmod"), &|session| change::chmod(chmod, session)),
+        Command::Chown(chown) => done(session("chown"), &|session| change::chown(chown, session)),
+        Command::Touch(touch) => done(session("touch"), &|session| change::touch(touch, session)),
+        Command::Truncate(cut) => done(session("truncate"), &|session| change::truncate(cut, session)),
+        Command::Write(write) => done(session("write"), &|session| write::run(write, session)),
+        Command::Mkfs(mkfs) => done(session("mkfs"), &|session| mkfs::run(mkfs, session)),
+    }
+}

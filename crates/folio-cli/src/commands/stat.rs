@@ -1,0 +1,86 @@
+//! `folio stat`: all attributes of files.
+
+use crate::exit::Outcome;
+use crate::image::{Access, Image, with_image};
+use crate::output::{FileRecord, Owners, mode_text, print_json, time_text, type_name};
+use crate::place::ImagePath;
+use crate::session::Session;
+use clap::Args;
+use folio::vfs::{Attributes, FileType};
+use std::ffi::OsString;
+use std::io::Write;
+
+/// Show all attributes of files
+#[derive(Args)]
+#[command(after_help = "Example:\n  folio stat disk.qcow2:/etc/fstab")]
+pub(crate) struct Stat {
+    /// Files, written IMAGE:/path
+    #[arg(required = true)]
+    files: Vec<OsString>,
+    /// Follow a symbolic link
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(stat: &Stat, session: &Session) -> Outcome {
+    let mut records = Vec::new();
+    for word in &stat.files {
+        let place = ImagePath::parse(word)?;
+        with_image(session, &place, Access::Read, |image| {
+            let found = match image.stat(&place.path, stat.dereference) {
+                Ok(found) => found,
+                Err(error) => {
+                    session.fail(image.name(error).message);
+                    return Ok(());
+                }
+            };
+            let target = link_target(image, &place.path, &found);
+            if stat.json {
+                records.push(FileRecord::new(&place.path, &found, target.as_deref()));
+                return Ok(());
+            }
+            Ok(print(image, &place, &found, target)?)
+        })?;
+    }
+    if stat.json {
+        print_json(&records)?;
+    }
+    Ok(())
+}
+
+/// The target, if it is a link that can be read.
+pub(crate) fn link_target(image: &Image, path: &std::path::Path, found: &Attributes) -> Option<Vec<u8>> {
+    (found.file_type == FileType::Symlink).then(|| image.process().readlink(path).ok()).flatten()
+}
+
+fn print(
+    image: &Image,
+    place: &ImagePath,
+    found: &Attributes,
+    target: Option<Vec<u8>>,
+) -> std::io::Result<()> {
+    let owners = Owners::of(image);
+    let mut out = std::io::stdout().lock();
+    let arrow = target.map(|t| format!(" -> {}", String::from_utf8_lossy(&t))).unwrap_or_default();
+    writeln!(out, "  File: {place}{arrow}")?;
+    let (size, blocks, block) = (found.size_bytes, found.blocks_512, found.block_size);
+    let kind = type_name(found.file_type);
+    writeln!(out, "  Size: {size:<10}\tBlocks: {blocks:<10} IO Block: {block:<6} {kind}")?;
+    write!(out, " Inode: {:<11} Links: {}", found.number, found.link_count)?;
+    if matches!(found.file_type, FileType::CharacterDevice | FileType::BlockDevice) {
+        write!(out, "     Device type: {},{}", found.device.0, found.device.1)?;
+    }
+    let (user, group) = (owners.user(found.uid), owners.group(found.gid));
+    let (mode, text) = (found.mode, mode_text(found.file_type, found.mode));
+    let (uid, gid) = (found.uid, found.gid);
+    writeln!(out, "\nAccess: ({mode:04o}/{text})  Uid: ({uid:>5}/{user:>8})   Gid: ({gid:>5}/{group:>8})")?;
+    writeln!(out, "Access: {}", time_text(found.accessed, true))?;
+    writeln!(out, "Modify: {}", time_text(found.modified, true))?;
+    writeln!(out, "Change: {}", time_text(found.changed, true))?;
+    writeln!(out, " Birth: {}", found.created.map_or("-".to_owned(), |time| time_text(time, true)))?;
+    out.flush()
+}

@@ -1,0 +1,57 @@
+//! `folio write`: the standard input becomes a file's contents.
+
+use crate::exit::{Failure, Outcome, explain};
+use crate::image::{Access, Image, with_image};
+use crate::place::ImagePath;
+use crate::session::Session;
+use clap::Args;
+use folio::syscall::OpenFlags;
+use std::ffi::OsString;
+use std::io::Read;
+
+/// Write the standard input to a file
+#[derive(Args)]
+#[command(after_help = "Example:\n  echo hello | folio write disk.qcow2:/etc/motd")]
+pub(crate) struct Write {
+    /// The file, written IMAGE:/path
+    file: OsString,
+    /// Add to what is there
+    #[arg(long)]
+    append: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(write: &Write, session: &Session) -> Outcome {
+    let place = ImagePath::parse(&write.file)?;
+    with_image(session, &place, Access::Write, |image| fill(write, image, &place, session))
+}
+
+fn fill(write: &Write, image: &Image, place: &ImagePath, session: &Session) -> Outcome {
+    let process = image.process();
+    let start = if write.append { OpenFlags::APPEND } else { OpenFlags::TRUNC };
+    let flags = OpenFlags::WRONLY | OpenFlags::CREAT | start;
+    let fd = process.open(&place.path, flags, 0o644).map_err(|error| image.name(error))?;
+    let mut buf = vec![0; 256 << 10];
+    let mut input = std::io::stdin().lock();
+    let result = loop {
+        if session.is_interrupted() {
+            break Err(Failure::interrupted());
+        }
+        let count = match input.read(&mut buf) {
+            Ok(0) => break Ok(()),
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => break Err(Failure::new(format!("standard input: {error}"))),
+        };
+        let mut rest = &buf[..count];
+        let mut written = Ok(());
+        while !rest.is_empty() && written.is_ok() {
+            written = process.write(fd, rest).map(|count| rest = &rest[count..]);
+        }
+        if let Err(error) = written {
+            break Err(Failure::new(format!("{place}: {}", explain(&error))));
+        }
+    };
+    process.close(fd)?;
+    result
+}

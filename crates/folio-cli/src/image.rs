@@ -1,0 +1,167 @@
+//! An opened image: the device, and a kernel of its own in which its file system is `/`.
+
+use crate::exit::{Failure, Outcome};
+use crate::place::ImagePath;
+use crate::session::{Session, clock, fixed_time};
+use folio::base::Error;
+use folio::block::{self, Device, ImageFormat, OpenOptions};
+use folio::kernel::{FormatOptions, format_ext4};
+use folio::syscall::{AtFlags, Credentials};
+use folio::vfs::{Attributes, MountOptions};
+use folio::{Kernel, KernelOptions, Process};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a command does with an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Only reads.
+    Read,
+    /// Changes it.
+    Write,
+}
+
+/// A file system in an image, mounted as `/`. A kernel for each, so that links inside lead nowhere else.
+pub(crate) struct Image {
+    /// As it was written.
+    pub(crate) name: String,
+    process: Process,
+    kernel: Arc<Kernel>,
+}
+
+/// Opens the device of an image.
+pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device>> {
+    let options = OpenOptions { read_only: access == Access::Read, ..OpenOptions::default() };
+    block::open(path, &options).map_err(|error| Failure::image(&name_once(error, path)))
+}
+
+/// Makes an image of a new ext4; the file must not exist.
+pub(crate) fn create(
+    path: &Path,
+    format: ImageFormat,
+    len_bytes: u64,
+    options: &FormatOptions,
+) -> Outcome<Arc<dyn Device>> {
+    let device = block::create(path, format, len_bytes).map_err(|error| Failure::new(text(error, path)))?;
+    match format_ext4(&*device, options) {
+        Ok(_) => Ok(device),
+        Err(error) => {
+            drop(device);
+            // Nobody else knows of the file yet, and what failed is told.
+            let _ = std::fs::remove_file(path);
+            Err(Failure::new(text(error, path)))
+        }
+    }
+}
+
+fn text(error: Error, path: &Path) -> String {
+    crate::exit::explain(&name_once(error, path))
+}
+
+fn name_once(error: Error, path: &Path) -> Error {
+    let name = path.display().to_string();
+    if error.to_string().starts_with(&name) { error } else { error.at(name) }
+}
+
+/// The format that a file's name or the user asks for.
+pub(crate) fn format_of(path: &Path, asked: Option<ImageFormat>) -> ImageFormat {
+    let is_qcow2 = path.extension().is_some_and(|extension| extension == "qcow2");
+    asked.unwrap_or(if is_qcow2 { ImageFormat::Qcow2 } else { ImageFormat::Raw })
+}
+
+impl Image {
+    /// Opens the image that `place` names.
+    pub(crate) fn open(session: &Session, place: &ImagePath, access: Access) -> Outcome<Self> {
+        Self::mount(session, place, open_device(&place.image, access)?, access)
+    }
+
+    /// Mounts the file system on an open device.
+    pub(crate) fn mount(
+        session: &Session,
+        place: &ImagePath,
+        device: Arc<dyn Device>,
+        access: Access,
+    ) -> Outcome<Self> {
+        let kernel = Kernel::new(KernelOptions {
+            cache_bytes: session.cache_bytes,
+            // In the background, chance would choose where files lie.
+            background_writeback: access == Access::Write && fixed_time().is_none(),
+            clock: clock(),
+        });
+        let options = MountOptions {
+            read_only: access == Access::Read,
+            // Looking at an image through this command is no access by its owner's programs.
+            no_access_time: true,
+            clock: clock(),
+        };
+        let name = place.image_name();
+        let mounted = block::select(device, place.partition)
+            .and_then(|device| kernel.mount_ext4(device, "/", &options))
+            .map_err(|error| Failure::image(&error.at(name.clone())));
+        mounted?;
+        let process = kernel.process(Credentials::root());
+        Ok(Self { name, process, kernel })
+    }
+
+    /// Makes system calls in the image, as root.
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// A path as messages name it.
+    pub(crate) fn at(&self, path: &Path) -> String {
+        format!("{}:{}", self.name, path.display())
+    }
+
+    /// Puts the image's name before a failure that already has the path.
+    pub(crate) fn name(&self, error: Error) -> Failure {
+        Failure::new(format!("{}:{}", self.name, crate::exit::explain(&error)))
+    }
+
+    /// lstat(2), or stat(2) with `follow`.
+    pub(crate) fn stat(&self, path: &Path, follow: bool) -> folio::Result<Attributes> {
+        let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        self.process.fstatat(folio::syscall::AT_FDCWD, path, flags)
+    }
+
+    /// The whole contents of a file, at most `len_max` bytes of it.
+    pub(crate) fn read_file(&self, path: &Path, len_max: usize) -> folio::Result<Vec<u8>> {
+        let process = &self.process;
+        let fd = process.open(path, folio::syscall::OpenFlags::empty(), 0)?;
+        let mut bytes = Vec::new();
+        let mut buf = vec![0; 64 << 10];
+        let result = loop {
+            match process.read(fd, &mut buf) {
+                Ok(0) => break Ok(()),
+                Ok(count) => bytes.extend_from_slice(&buf[..count]),
+                Err(error) => break Err(error),
+            }
+            if bytes.len() >= len_max {
+                break Ok(());
+            }
+        };
+        process.close(fd)?;
+        result.map(|()| bytes)
+    }
+
+    /// Syncs and unmounts, so that everything is in the image.
+    pub(crate) fn close(self) -> Outcome {
+        let Self { name, process, kernel } = self;
+        drop(process);
+        kernel.unmount("/").map_err(|error| Failure::new(format!("{name}: {}", crate::exit::explain(&error))))
+    }
+}
+
+/// Opens an image, works on it, and closes it whatever the work came to.
+pub(crate) fn with_image<T>(
+    session: &Session,
+    place: &ImagePath,
+    access: Access,
+    work: impl FnOnce(&Image) -> Outcome<T>,
+) -> Outcome<T> {
+    let image = Image::open(session, place, access)?;
+    let worked = work(&image);
+    let closed = image.close();
+    let worked = worked?;
+    closed.map(|()| worked)
+}

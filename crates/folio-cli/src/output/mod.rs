@@ -1,0 +1,163 @@
+//! How things are shown: modes, sizes, times, owners as text; the same facts as JSON.
+
+mod owners;
+
+pub(crate) use owners::Owners;
+
+use folio::Timespec;
+use folio::vfs::{Attributes, FileType};
+use serde::Serialize;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The word for a file type, as JSON has it.
+pub(crate) fn type_name(file_type: FileType) -> &'static str {
+    match file_type {
+        FileType::Regular => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        FileType::CharacterDevice => "character-device",
+        FileType::BlockDevice => "block-device",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+    }
+}
+
+/// The letter that ls(1) and find(1) have for it.
+pub(crate) fn type_letter(file_type: FileType) -> char {
+    match file_type {
+        FileType::Regular => '-',
+        FileType::Directory => 'd',
+        FileType::Symlink => 'l',
+        FileType::CharacterDevice => 'c',
+        FileType::BlockDevice => 'b',
+        FileType::Fifo => 'p',
+        FileType::Socket => 's',
+    }
+}
+
+/// `drwxr-xr-x`.
+pub(crate) fn mode_text(file_type: FileType, mode: u16) -> String {
+    let mut text = String::from(type_letter(file_type));
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = mode >> shift;
+        text.push(if bits & 4 == 0 { '-' } else { 'r' });
+        text.push(if bits & 2 == 0 { '-' } else { 'w' });
+        text.push(match (bits & 1 != 0, mode & special != 0) {
+            (true, false) => 'x',
+            (false, false) => '-',
+            (true, true) => letter,
+            (false, true) => letter.to_ascii_uppercase(),
+        });
+    }
+    text
+}
+
+/// `1.5M`, rounded up as coreutils do.
+pub(crate) fn human(bytes: u64) -> String {
+    let (mut unit, mut size) = (0, bytes as f64);
+    while size >= 1024.0 && unit < 6 {
+        size /= 1024.0;
+        unit += 1;
+    }
+    let letter = ["", "K", "M", "G", "T", "P", "E"][unit];
+    if unit == 0 {
+        bytes.to_string()
+    } else if size < 10.0 {
+        format!("{:.1}{letter}", (size * 10.0).ceil() / 10.0)
+    } else {
+        format!("{}{letter}", size.ceil())
+    }
+}
+
+/// `2026-01-31 12:00` in the local time zone, with nanoseconds and zone if it is to be `long`.
+pub(crate) fn time_text(time: Timespec, long: bool) -> String {
+    let nanos = i32::try_from(time.nanos).unwrap_or(0);
+    let Ok(stamp) = jiff::Timestamp::new(time.secs, nanos) else { return format!("@{}", time.secs) };
+    let format = if long { "%Y-%m-%d %H:%M:%S.%9f %z" } else { "%Y-%m-%d %H:%M" };
+    stamp.to_zoned(jiff::tz::TimeZone::system()).strftime(format).to_string()
+}
+
+/// What JSON tells of a file.
+#[derive(Serialize)]
+pub(crate) struct FileRecord {
+    path: String,
+    /// The bytes of the path in base 16, where they are no UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
+    #[serde(rename = "type")]
+    file_type: &'static str,
+    inode: u64,
+    mode: String,
+    uid: u32,
+    gid: u32,
+    links: u32,
+    size: u64,
+    allocated: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<[u32; 2]>,
+    accessed: String,
+    modified: String,
+    changed: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+}
+
+impl FileRecord {
+    /// The record of what lies at `path`.
+    pub(crate) fn new(path: &Path, found: &Attributes, target: Option<&[u8]>) -> Self {
+        let is_device = matches!(found.file_type, FileType::CharacterDevice | FileType::BlockDevice);
+        Self {
+            path: path.to_string_lossy().into_owned(),
+            path_bytes: hex_unless_utf8(path.as_os_str().as_bytes()),
+            file_type: type_name(found.file_type),
+            inode: found.number.0,
+            mode: format!("{:04o}", found.mode),
+            uid: found.uid,
+            gid: found.gid,
+            links: found.link_count,
+            size: found.size_bytes,
+            allocated: found.blocks_512.saturating_mul(512),
+            device: is_device.then_some([found.device.0, found.device.1]),
+            accessed: stamp(found.accessed),
+            modified: stamp(found.modified),
+            changed: stamp(found.changed),
+            created: found.created.map(stamp),
+            target: target.map(|target| String::from_utf8_lossy(target).into_owned()),
+        }
+    }
+}
+
+fn hex_unless_utf8(bytes: &[u8]) -> Option<String> {
+    let is_text = std::str::from_utf8(bytes).is_ok();
+    (!is_text).then(|| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn stamp(time: Timespec) -> String {
+    let nanos = i32::try_from(time.nanos).unwrap_or(0);
+    jiff::Timestamp::new(time.secs, nanos).map_or_else(|_| format!("@{}", time.secs), |t| format!("{t:.9}"))
+}
+
+/// Prints a value as JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_and_sizes_read_as_in_ls() {
+        assert_eq!(mode_text(FileType::Directory, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_text(FileType::Regular, 0o4644), "-rwSr--r--");
+        let shown = [0, 1023, 1024, 1500, 10 << 10, (10 << 10) + 1, 5 << 30].map(human);
+        assert_eq!(shown, ["0", "1023", "1.0K", "1.5K", "10K", "11K", "5.0G"]);
+    }
+}

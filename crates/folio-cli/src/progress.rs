@@ -1,0 +1,58 @@
+//! The bar of a long copy: bytes, rate and time left, on a terminal only.
+
+use crate::session::Session;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::Duration;
+
+const UNKNOWN: &str = "{spinner} {bytes} copied, {bytes_per_sec}, {elapsed}";
+const KNOWN: &str = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+
+/// The progress of one command.
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// A bar if there is a terminal to draw it on and it is wanted.
+    pub(crate) fn new(session: &Session) -> Self {
+        if session.quiet || !std::io::stderr().is_terminal() {
+            return Self { bar: None };
+        }
+        let bar = session.screen.add(ProgressBar::no_length());
+        bar.set_style(style(UNKNOWN));
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self { bar: Some(bar) }
+    }
+
+    /// Whether anybody sees it.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.bar.is_some()
+    }
+
+    /// So much there is to do.
+    pub(crate) fn expect(&self, len_bytes: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(len_bytes);
+            bar.set_style(style(KNOWN));
+        }
+    }
+
+    /// So much more is done.
+    pub(crate) fn add(&self, len_bytes: u64) {
+        if let Some(bar) = &self.bar {
+            bar.inc(len_bytes);
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}

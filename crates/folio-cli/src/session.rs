@@ -1,0 +1,96 @@
+//! One run of the command: global options, failures told as they come, Ctrl-C.
+
+use crate::args::Global;
+use crate::exit::{Exit, Failure, Outcome, explain};
+use folio::base::Clock;
+use folio::{Error, Timespec};
+use indicatif::MultiProgress;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What all parts of a command share.
+pub(crate) struct Session {
+    command: &'static str,
+    /// No progress bar, no remarks.
+    pub(crate) quiet: bool,
+    /// Page cache budget of each image, in bytes.
+    pub(crate) cache_bytes: u64,
+    /// Where the bar is drawn; messages go around it.
+    pub(crate) screen: MultiProgress,
+    failures: AtomicU64,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Session {
+    /// A session for the command of this name.
+    pub(crate) fn new(command: &'static str, global: &Global) -> Self {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            // Armed by the first signal, so the second ends the program. Without handlers the first one does.
+            let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, interrupted.clone());
+            let _ = signal_hook::flag::register(signal, interrupted.clone());
+        }
+        Self {
+            command,
+            quiet: global.quiet,
+            cache_bytes: global.cache,
+            screen: MultiProgress::new(),
+            failures: AtomicU64::new(0),
+            interrupted,
+        }
+    }
+
+    /// Tells a failure after which the command goes on.
+    pub(crate) fn fail(&self, message: impl Display) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.remark(message);
+    }
+
+    /// Tells a failed call about `place`.
+    pub(crate) fn fail_at(&self, place: impl Display, error: &Error) {
+        self.fail(format_args!("{place}: {}", explain(error)));
+    }
+
+    /// Tells something that is no failure.
+    pub(crate) fn remark(&self, message: impl Display) {
+        let text = format!("folio: {}: {message}", self.command);
+        self.screen.suspend(|| eprintln!("{text}"));
+    }
+
+    /// Whether Ctrl-C was pressed.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Ends the command here if Ctrl-C was pressed.
+    pub(crate) fn check_interrupt(&self) -> Outcome {
+        if self.is_interrupted() { Err(Failure::interrupted()) } else { Ok(()) }
+    }
+
+    /// How the command ended, its failure told.
+    pub(crate) fn exit(&self, outcome: Outcome) -> Exit {
+        match outcome {
+            Err(failure) => {
+                if !failure.message.is_empty() {
+                    self.remark(&failure.message);
+                }
+                failure.exit
+            }
+            Ok(()) if self.failures.load(Ordering::Relaxed) > 0 => Exit::Failed,
+            Ok(()) => Exit::Done,
+        }
+    }
+}
+
+/// The instant of `SOURCE_DATE_EPOCH` if it is set: what is written must not depend on when.
+pub(crate) fn fixed_time() -> Option<Timespec> {
+    let secs = std::env::var("SOURCE_DATE_EPOCH").ok()?.parse().ok()?;
+    Some(Timespec::new(secs, 0))
+}
+
+/// Where timestamps come from.
+pub(crate) fn clock() -> Clock {
+    fixed_time().map_or(Clock::System, Clock::Fixed)
+}
