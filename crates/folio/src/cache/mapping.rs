@@ -9,6 +9,7 @@ use super::writeback::{Shared, Writeback};
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
 use parking_lot::{Condvar, Mutex, RwLockReadGuard};
 use smallvec::SmallVec;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -197,7 +198,7 @@ impl Mapping {
         }
         self.0.drop_folios(size_bytes.div_ceil(PAGE)..u64::MAX);
         let tail = self.0.table.lock().folios.get(&(size_bytes / PAGE)).cloned();
-        if let Some(folio) = tail.filter(|_| size_bytes % PAGE != 0) {
+        if let Some(folio) = tail.filter(|_| !size_bytes.is_multiple_of(PAGE)) {
             folio.bytes.write()[(size_bytes % PAGE) as usize..].fill(0);
         }
     }
@@ -299,8 +300,8 @@ impl Mapping {
             let folio = self.0.new_folio(index)?;
             folio.bytes.write().fill(0);
             let mut table = self.0.table.lock();
-            if !table.folios.contains_key(&index) {
-                table.folios.insert(index, folio.clone());
+            if let Entry::Vacant(vacant) = table.folios.entry(index) {
+                vacant.insert(folio.clone());
                 drop(table);
                 self.0.add_candidate(&folio);
                 return Ok(Page { folio });

@@ -87,14 +87,14 @@ impl Free {
         let skip = start.align_offset(ARENA_BYTES);
         // SAFETY: `skip` is below ARENA_BYTES, so the aligned arena lies within the mapping.
         let arena = unsafe { start.add(skip) };
-        // SAFETY: both ranges are the parts of the fresh mapping around the arena, which nobody uses.
-        unsafe {
-            if skip > 0 {
-                let _ = munmap(start.cast(), skip);
-            }
-            if skip < ARENA_BYTES {
-                let _ = munmap(arena.add(ARENA_BYTES).cast(), ARENA_BYTES - skip);
-            }
+        if skip > 0 {
+            // SAFETY: the part of the fresh mapping before the arena, which nobody uses.
+            let _ = unsafe { munmap(start.cast(), skip) };
+        }
+        if skip < ARENA_BYTES {
+            let behind = arena.wrapping_add(ARENA_BYTES);
+            // SAFETY: the part of the fresh mapping behind the arena, which nobody uses.
+            let _ = unsafe { munmap(behind.cast(), ARENA_BYTES - skip) };
         }
         // Huge pages are a wish: a host without them serves small ones.
         // SAFETY: the range is our own fresh mapping; the advice does not change its contents.

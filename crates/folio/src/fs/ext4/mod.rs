@@ -47,8 +47,10 @@ mod htree;
 mod indirect;
 mod inline_data;
 mod inode;
+mod journal;
 mod metadata;
 pub mod mkfs;
+mod orphan;
 mod space;
 mod superblock;
 mod symlink;
@@ -57,12 +59,13 @@ mod xattr;
 mod xattr_store;
 
 use crate::base::{Clock, Errno, Error, PhysicalBlock, Result, Timespec};
-use crate::block::Device;
+use crate::block::{Device, OverlayDevice};
 use crate::cache::{PageCache, Writeback};
-use crate::vfs::{FileSystem, FileSystemStatistics, Inode, MountOptions};
+use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions};
 use disk::{ROOT_INODE, STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET};
 use features::Incompat;
 use inode::Ext4Inode;
+use journal::JournalBlocks;
 use metadata::Metadata;
 use parking_lot::Mutex;
 use space::Space;
@@ -126,10 +129,69 @@ impl Ext4 {
             }
             superblock.features.check_writable()?;
         }
+        let (device, superblock) = match superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY) {
+            true => Self::recover(device, superblock, cache, options)?,
+            false => (device, superblock),
+        };
+        let fs = Self::attach(device, superblock, cache, options)?;
+        if fs.is_writing() {
+            fs.process_orphans()?;
+        }
+        let root = fs.inode(ROOT_INODE.into())?;
+        if root.common.file_type != FileType::Directory {
+            return Err(Error::corrupt("is no directory").at("inode 2 (root)"));
+        }
+        Ok(Mounted { fs, root })
+    }
+
+    /// Brings what the journal holds to its place: on the device, or, for a read-only mount, in memory over it.
+    fn recover(
+        device: Arc<dyn Device>,
+        superblock: Superblock,
+        cache: &Arc<PageCache>,
+        options: &MountOptions,
+    ) -> Result<(Arc<dyn Device>, Superblock)> {
+        let block_size = superblock.block_size;
+        if superblock.raw.journal_inum.get() == 0 {
+            return Err(Error::unsupported("a journal on another device"));
+        }
+        let blocks = {
+            // Looks at the state before recovery, only to find the journal; all of it is forgotten afterwards.
+            let before = Self::attach(
+                device.clone(),
+                superblock.clone(),
+                cache,
+                &MountOptions { read_only: true, ..options.clone() },
+            )?;
+            let number = before.geometry.check_inode_number(superblock.raw.journal_inum.get().into())?;
+            let inode = Ext4Inode::load(&before, number, true).map_err(|e| e.at("journal"))?;
+            let state = inode.state.read();
+            let runs = state.map.extents().iter().map(|e| (e.physical, e.len)).collect();
+            JournalBlocks { block_size, block_count: superblock.block_count, runs }
+        };
+        let device: Arc<dyn Device> = match options.read_only {
+            true => Arc::new(OverlayDevice::new(device)),
+            false => device,
+        };
+        journal::recover(&blocks, &*device)?;
+        let mut superblock = Superblock::load(&*device)?;
+        superblock.features.incompat.remove(Incompat::NEEDS_RECOVERY);
+        device.write_at(&superblock.to_bytes(options.clock.now()), SUPERBLOCK_OFFSET)?;
+        device.flush()?;
+        Ok((device, superblock))
+    }
+
+    /// The file system in memory, as the device has it now.
+    fn attach(
+        device: Arc<dyn Device>,
+        superblock: Superblock,
+        cache: &Arc<PageCache>,
+        options: &MountOptions,
+    ) -> Result<Arc<Self>> {
         let metadata =
             Metadata::new(&cache.writeback(), device.clone(), superblock.block_size, superblock.block_count);
         let groups = group::load_groups(&superblock, &metadata)?;
-        let fs = Arc::new_cyclic(|this| Self {
+        Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
             data_writeback: cache.writeback(),
             block_size: superblock.block_size,
@@ -148,12 +210,7 @@ impl Ext4 {
             is_read_only: options.read_only,
             is_changed: AtomicBool::new(false),
             clock: options.clock,
-        });
-        let root = fs.inode(ROOT_INODE.into())?;
-        if root.common.file_type != crate::vfs::FileType::Directory {
-            return Err(Error::corrupt("is no directory").at("inode 2 (root)"));
-        }
-        Ok(Mounted { fs, root })
+        }))
     }
 
     /// The inode `number`, from memory or the device.
