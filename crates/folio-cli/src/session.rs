@@ -20,6 +20,7 @@ pub(crate) struct Session {
     /// Where the bar is drawn; messages go around it.
     pub(crate) screen: MultiProgress,
     failures: AtomicU64,
+    made: AtomicU64,
     interrupted: Arc<AtomicBool>,
 }
 
@@ -38,6 +39,7 @@ impl Session {
             cache_bytes: global.cache,
             screen: MultiProgress::new(),
             failures: AtomicU64::new(0),
+            made: AtomicU64::new(0),
             interrupted,
         }
     }
@@ -46,6 +48,16 @@ impl Session {
     pub(crate) fn fail(&self, message: impl Display) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         self.remark(message);
+    }
+
+    /// Counts things that a copy made.
+    pub(crate) fn count_made(&self, count: u64) {
+        self.made.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Whether there were failures and nothing else.
+    pub(crate) fn is_in_vain(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) > 0 && self.made.load(Ordering::Relaxed) == 0
     }
 
     /// Tells a failed call about `place`.

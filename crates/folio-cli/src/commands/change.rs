@@ -47,6 +47,7 @@ pub(crate) fn chmod(chmod: &Chmod, session: &Session) -> Outcome {
 #[command(
     after_help = "Examples:\n  folio chown -R 1000:1000 disk.qcow2:/home/me\n  folio chown root: disk.qcow2:/etc/key"
 )]
+#[command(disable_help_flag = true)]
 pub(crate) struct Chown {
     /// Directories with all below them
     #[arg(short = 'R', long)]
@@ -54,6 +55,9 @@ pub(crate) struct Chown {
     /// A symbolic link itself
     #[arg(short = 'h', long)]
     no_dereference: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// OWNER, OWNER:GROUP or :GROUP; numbers, or names that the image's /etc/passwd and /etc/group have
     owner: String,
     /// Files, written IMAGE:/path

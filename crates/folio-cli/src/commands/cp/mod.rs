@@ -145,7 +145,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
                 plan::make_parents(&image, place, &sources)?;
                 into_image(cp, session, options, (image, place), &sources)
             });
-            if copied.is_err() {
+            if copied.is_err() || session.is_in_vain() {
                 // What made the copy stop is told; a half image helps nobody.
                 let _ = std::fs::remove_file(&place.image);
             }
@@ -300,6 +300,7 @@ fn copy<S: Source, T: Target>(
         // With this end gone the reader stops as well.
         drop(inbox);
         over.store(true, std::sync::atomic::Ordering::Relaxed);
+        session.count_made(writer.made);
         written?;
         session.check_interrupt()?;
         Ok(())
