@@ -132,7 +132,8 @@ fn two_builds_are_the_same_bytes() {
     plain_tree(&bench.path("tree"));
     for image in ["one.img", "two.img"] {
         let uuid = "2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11";
-        let mut command = bench.command(&["cp", "-a", "tree", &format!("{image}:/t"), "--create", "64M", "--uuid", uuid]);
+        let mut command =
+            bench.command(&["cp", "-a", "tree", &format!("{image}:/t"), "--create", "64M", "--uuid", uuid]);
         succeed(command.env("SOURCE_DATE_EPOCH", "1000000000"));
     }
     let same = std::fs::read(bench.path("one.img")).unwrap() == std::fs::read(bench.path("two.img")).unwrap();
@@ -156,7 +157,10 @@ fn files_are_made_changed_and_taken_away() {
     bench.ok(&["ln", "-s", "b", "disk.img:/etc/app/d"]);
     assert_eq!(bench.ok(&["cat", "disk.img:/etc/app/d"]), "hello\n");
     bench.ok(&["truncate", "-s", "1M", "disk.img:/etc/app/b"]);
-    assert_eq!(bench.ok(&["find", "disk.img:/etc", "--size", "+100k", "--name", "[bc]"]), "/etc/app/b\n/etc/app/c\n");
+    assert_eq!(
+        bench.ok(&["find", "disk.img:/etc", "--size", "+100k", "--name", "[bc]"]),
+        "/etc/app/b\n/etc/app/c\n"
+    );
     let tree = bench.ok(&["tree", "disk.img:/etc/app"]);
     assert!(tree.contains("└── d -> b") && tree.contains("0 directories, 3 files"), "{tree}");
     bench.ok(&["rm", "-r", "disk.img:/etc/app"]);
@@ -173,12 +177,17 @@ fn lists_are_json_where_asked() {
     let list = bench.json(&["ls", "--json", "disk.img:/tree"]);
     let list = list.as_array().unwrap();
     let find = |path: &str| list.iter().find(|file| file["path"] == path).unwrap();
-    assert_eq!((&find("/tree/link")["target"], &find("/tree/big")["size"]), (&"folder/file".into(), &3_000_001.into()));
+    assert_eq!(
+        (&find("/tree/link")["target"], &find("/tree/big")["size"]),
+        (&"folder/file".into(), &3_000_001.into())
+    );
     let odd = list.iter().find(|file| file["path_bytes"] != serde_json::Value::Null).unwrap();
     assert_eq!(odd["path_bytes"], "2f747265652f6e6f74ff75746638");
     assert_eq!(bench.json(&["stat", "--json", "disk.img:/tree/fifo"])[0]["type"], "fifo");
     assert_eq!(bench.json(&["find", "disk.img:/tree", "--type", "l", "--json"]).as_array().unwrap().len(), 2);
-    assert!(bench.json(&["du", "-s", "--json", "disk.img:/tree"])[0]["allocated"].as_u64().unwrap() > 3_000_000);
+    assert!(
+        bench.json(&["du", "-s", "--json", "disk.img:/tree"])[0]["allocated"].as_u64().unwrap() > 3_000_000
+    );
     assert_eq!(bench.json(&["df", "--json", "disk.img"])[0]["image"], "disk.img");
     assert!(!bench.json(&["tree", "--json", "disk.img"]).as_array().unwrap().is_empty());
 }
