@@ -162,7 +162,10 @@ fn files_are_made_changed_and_taken_away() {
         "/etc/app/b\n/etc/app/c\n"
     );
     let tree = bench.ok(&["tree", "disk.img:/etc/app"]);
-    assert!(tree.contains("└── d -> b") && tree.contains("0 directories, 3 files"), "{tree}");
+    assert!(
+        tree.contains("\u{2514}\u{2500}\u{2500} d -> b") && tree.contains("0 directories, 3 files"),
+        "{tree}"
+    );
     bench.ok(&["rm", "-r", "disk.img:/etc/app"]);
     bench.ok(&["rm", "-f", "disk.img:/etc/app"]);
     assert_eq!(bench.ok(&["ls", "disk.img:/etc"]), "passwd\n");

@@ -235,7 +235,11 @@ fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Out
             continue;
         };
         let (is_last, path) = (names.as_slice().is_empty(), join(directory, &name));
-        let (branch, below) = if is_last { ("└── ", "    ") } else { ("├── ", "│   ") };
+        let (branch, below) = if is_last {
+            ("\u{2514}\u{2500}\u{2500} ", "    ")
+        } else {
+            ("\u{251c}\u{2500}\u{2500} ", "\u{2502}   ")
+        };
         let (line, below) = (format!("{lead}{branch}"), format!("{lead}{below}"));
         let found = match image.stat(&path, false) {
             Ok(found) => found,
