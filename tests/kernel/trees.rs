@@ -1,7 +1,7 @@
 //! Trees to copy: one that the machine has, and one made by hand that holds every attribute.
 
-use crate::support::real_tree::Limits;
-use crate::support::require::find;
+use crate::support::real_tree;
+use crate::support::require::{find, report_skip};
 use crate::support::tools::{command, run, succeed};
 use rustix::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
 use std::ffi::OsStr;
@@ -12,19 +12,39 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 /// What makes a tree a real one, and what a test can afford.
-pub(crate) const REAL: Limits = Limits { files_min: 10_000, files_max: 25_000, bytes_max: 400 << 20 };
+pub(crate) const REAL: real_tree::Limits =
+    real_tree::Limits { files_min: 10_000, files_max: 25_000, bytes_max: 400 << 20 };
 
-/// Every kind of file and attribute that ext4 keeps. Large xattrs fit a block of 1 KiB if `small_blocks`.
-pub(crate) fn attributes(target: &Path, small_blocks: bool) {
-    kinds(target);
-    names(target);
-    holes(target);
-    times(target);
-    xattrs(target, if small_blocks { 600 } else { 3000 });
-    owners(target);
+/// Makes a tree of the machine's own files; false, with the skip reported, if it has too few.
+pub(crate) fn real(target: &Path) -> bool {
+    fs::create_dir(target).unwrap();
+    real_tree::copy_to(target, REAL).map_err(|reason| report_skip(&reason)).is_ok()
 }
 
-fn kinds(target: &Path) {
+/// What the size of a block limits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    xattr_bytes: usize,
+    symlink_bytes: usize,
+}
+
+/// Blocks of 4 KiB.
+pub(crate) const LARGE_BLOCKS: Limits = Limits { xattr_bytes: 3000, symlink_bytes: 4095 };
+/// Blocks of 1 KiB.
+pub(crate) const SMALL_BLOCKS: Limits = Limits { xattr_bytes: 600, symlink_bytes: 1023 };
+
+/// Every kind of file and attribute that ext4 keeps, in the new folder `target`.
+pub(crate) fn attributes(target: &Path, limits: Limits) {
+    fs::create_dir(target).unwrap();
+    kinds(target, limits.symlink_bytes);
+    names(target);
+    holes(target);
+    xattrs(target, limits.xattr_bytes);
+    owners(target);
+    times(target);
+}
+
+fn kinds(target: &Path, symlink_bytes_max: usize) {
     fs::write(target.join("empty"), "").unwrap();
     fs::write(target.join("one byte"), "x").unwrap();
     fs::create_dir(target.join("empty folder")).unwrap();
@@ -35,7 +55,7 @@ fn kinds(target: &Path) {
         succeed(command("mknod").arg(path).arg(kind).args(numbers.split_whitespace()));
     }
     std::os::unix::net::UnixListener::bind(target.join("socket")).unwrap();
-    for len in [1, 59, 60, 61, 255, 1023, 1024, 4095] {
+    for len in [1, 59, 60, 61, 255, 1023, 1024, 4095].into_iter().filter(|&len| len <= symlink_bytes_max) {
         let mut text = "../".repeat(len / 3);
         text.push_str(&"t".repeat(len - text.len()));
         symlink(text, target.join(format!("symlink {len}"))).unwrap();

@@ -36,7 +36,10 @@ cargo() {
 fn the_tour_runs() {
     let readme = std::fs::read_to_string(repository().join("README.md")).unwrap();
     let lines = blocks(&readme, "sh");
-    assert!(lines.iter().any(|line| line.starts_with("cargo run --release -- cp -a ")), "the main job is shown");
+    assert!(
+        lines.iter().any(|line| line.starts_with("cargo run --release -- cp -a ")),
+        "the main job is shown"
+    );
     assert!(lines.len() > 10, "the tour is there: {lines:?}");
     let scratch = TempDir::new().unwrap();
     let source = scratch.path().join("crates/folio/src");
@@ -50,7 +53,11 @@ fn the_tour_runs() {
     for line in lines {
         let script = format!("set -eu\n{CARGO}\n{line}\n");
         let mut shell = command("bash");
-        let output = shell.args(["-o", "pipefail", "-c", &script]).current_dir(scratch.path()).env("PATH", &path).output();
+        let output = shell
+            .args(["-o", "pipefail", "-c", &script])
+            .current_dir(scratch.path())
+            .env("PATH", &path)
+            .output();
         let output = output.expect("bash runs");
         assert!(output.status.success(), "$ {line}\n{}\n{}", output.status, text(&output));
     }
@@ -80,7 +87,11 @@ fn the_documents_are_linked_and_there() {
             }
         }
     }
-    for path in ["crates/folio/src/kernel.rs", "crates/folio/src/vfs/filesystem.rs", "crates/folio/src/block/device.rs"] {
+    for path in [
+        "crates/folio/src/kernel.rs",
+        "crates/folio/src/vfs/filesystem.rs",
+        "crates/folio/src/block/device.rs",
+    ] {
         assert!(root.join(path).is_file(), "{path}, which ARCHITECTURE.md names");
     }
 }

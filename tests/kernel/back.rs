@@ -1,0 +1,66 @@
+//! The kernel writes, Folio reads.
+
+use crate::images::{
+    self, DEFAULT, EXACT, Format, LOOSE, Maker, OLD, SMALL_BLOCKS, UPSTREAM, at, folio_copy,
+};
+use crate::support::tools::to_qcow2;
+use crate::support::{Manifest, Mounted, Scope, requires};
+use crate::trees::{self, LARGE_BLOCKS};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A raw image with `tree` at `/srv`, written by the kernel.
+fn written_by_the_kernel(folder: &Path, tree: &Path, maker: Maker) -> PathBuf {
+    let image = images::empty(folder, Format::Raw, maker, "2G");
+    let mounted = Mounted::new(&image, "rw");
+    images::kernel_copy(tree, &mounted.path().join("srv"));
+    mounted.unmount();
+    image
+}
+
+fn back(tree: &Path, scope: Scope, maker: Maker) {
+    let scratch = TempDir::new().unwrap();
+    let want = Manifest::of(tree, scope);
+    let raw = written_by_the_kernel(scratch.path(), tree, maker);
+    let qcow2 = scratch.path().join("disk.qcow2");
+    to_qcow2(&raw, &qcow2);
+    for image in [&raw, &qcow2] {
+        let out = scratch.path().join("out");
+        let before = std::fs::metadata(image).unwrap().modified().unwrap();
+        folio_copy(at(image, "/srv"), &out, None);
+        want.assert_same(&Manifest::of(&out, scope), &format!("{maker:?}, {}", image.display()));
+        let after = std::fs::metadata(image).unwrap().modified().unwrap();
+        assert_eq!(before, after, "reading leaves the image as it was");
+        std::fs::remove_dir_all(out).unwrap();
+    }
+}
+
+#[test]
+fn a_real_tree_comes_back() {
+    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("qemu-img"));
+    let scratch = TempDir::new().unwrap();
+    let tree = scratch.path().join("tree");
+    if trees::real(&tree) {
+        back(&tree, LOOSE, UPSTREAM);
+    }
+}
+
+#[test]
+fn every_attribute_comes_back() {
+    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("qemu-img"));
+    let scratch = TempDir::new().unwrap();
+    let tree = scratch.path().join("tree");
+    trees::attributes(&tree, LARGE_BLOCKS);
+    for maker in [UPSTREAM, DEFAULT, OLD] {
+        back(&tree, EXACT, maker);
+    }
+}
+
+#[test]
+fn every_attribute_comes_back_from_small_blocks() {
+    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("qemu-img"));
+    let scratch = TempDir::new().unwrap();
+    let tree = scratch.path().join("tree");
+    trees::attributes(&tree, trees::SMALL_BLOCKS);
+    back(&tree, EXACT, SMALL_BLOCKS);
+}

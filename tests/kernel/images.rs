@@ -1,0 +1,123 @@
+//! Images of every kind that the tests use, and the ways into them.
+
+use crate::support::tools::{command, fsck, mke2fs, qemu_check, succeed, text, to_qcow2, to_raw};
+use crate::support::{Manifest, Mounted, Scope};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Trees made here: holes are looked at.
+pub(crate) const EXACT: Scope = Scope { holes: true, below_root: false };
+/// Trees of the machine: whether a file has holes is the host's business.
+pub(crate) const LOOSE: Scope = Scope { holes: false, below_root: false };
+
+/// The container of a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Raw,
+    Qcow2,
+}
+
+/// Who made the file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Maker {
+    /// `folio cp --create`.
+    Folio,
+    /// mke2fs with these options.
+    Mke2fs(&'static [&'static str]),
+}
+
+/// What mke2fs 1.47 makes as its authors ship it; distributions leave these two features out.
+pub(crate) const UPSTREAM: Maker = Maker::Mke2fs(&["-O", "orphan_file,metadata_csum_seed"]);
+/// What the installed mke2fs makes.
+pub(crate) const DEFAULT: Maker = Maker::Mke2fs(&[]);
+/// Blocks of 1 KiB.
+pub(crate) const SMALL_BLOCKS: Maker = Maker::Mke2fs(&["-b", "1024"]);
+/// What mke2fs made in 2012: no checksums, 32-bit block numbers.
+pub(crate) const OLD: Maker = Maker::Mke2fs(&["-O", "^metadata_csum,^64bit,uninit_bg"]);
+
+/// A `folio` command.
+pub(crate) fn folio<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
+    command.args(arguments);
+    command
+}
+
+/// `IMAGE:/path` as an argument.
+pub(crate) fn at(image: &Path, path: &str) -> OsString {
+    let mut argument = image.as_os_str().to_owned();
+    argument.push(":");
+    argument.push(path);
+    argument
+}
+
+/// `folio cp -a FROM TO`, which has to succeed and say nothing.
+#[track_caller]
+pub(crate) fn folio_copy(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>, create: Option<&str>) {
+    let mut command = folio([OsStr::new("cp"), OsStr::new("-a"), from.as_ref(), to.as_ref()]);
+    if let Some(size) = create {
+        command.args(["--create", size]);
+    }
+    let output = succeed(&mut command);
+    assert_eq!(text(&output), "", "{command:?} has nothing to complain about");
+}
+
+/// Copies with the kernel's own calls; `to` is absent before.
+#[track_caller]
+pub(crate) fn kernel_copy(from: &Path, to: &Path) {
+    let options = ["-a", "--sparse=auto"].map(OsStr::new);
+    succeed(command("cp").args(options).args([from.as_os_str(), to.as_os_str()]));
+}
+
+/// An image with an empty file system, for makers other than Folio; its path.
+#[track_caller]
+pub(crate) fn empty(folder: &Path, format: Format, maker: Maker, size: &str) -> PathBuf {
+    let path = path(folder, format);
+    if let Maker::Mke2fs(options) = maker {
+        let raw = folder.join("empty.raw");
+        mke2fs(&raw, size, options);
+        match format {
+            Format::Raw => std::fs::rename(&raw, &path).unwrap(),
+            Format::Qcow2 => {
+                to_qcow2(&raw, &path);
+                std::fs::remove_file(&raw).unwrap();
+            }
+        }
+    }
+    path
+}
+
+fn path(folder: &Path, format: Format) -> PathBuf {
+    folder.join(if format == Format::Raw { "disk.img" } else { "disk.qcow2" })
+}
+
+/// e2fsck and qemu-img find nothing; `look` sees the file system in the kernel's mount.
+#[track_caller]
+pub(crate) fn judge(image: &Path, look: impl FnOnce(&Path)) {
+    let is_qcow2 = image.extension().is_some_and(|extension| extension == "qcow2");
+    let raw = if is_qcow2 { image.with_extension("judge") } else { image.to_path_buf() };
+    if is_qcow2 {
+        qemu_check(image);
+        to_raw(image, &raw);
+    }
+    fsck(&raw);
+    let mounted = Mounted::new(&raw, "ro");
+    look(&mounted.path());
+    mounted.unmount();
+    if is_qcow2 {
+        std::fs::remove_file(raw).unwrap();
+    }
+}
+
+/// The tree at `path` of the image is `want`, for the judges and for Folio itself.
+#[track_caller]
+pub(crate) fn assert_holds(image: &Path, path: &str, want: &Manifest, scope: Scope, what: &str) {
+    judge(image, |mounted| {
+        let got = Manifest::of(&mounted.join(path.trim_start_matches('/')), scope);
+        want.assert_same(&got, &format!("{what}, in the kernel's mount"));
+    });
+    let back = image.with_extension("back");
+    folio_copy(at(image, path), &back, None);
+    want.assert_same(&Manifest::of(&back, scope), &format!("{what}, copied out by folio"));
+    std::fs::remove_dir_all(back).unwrap();
+}
