@@ -5,6 +5,7 @@ use crate::support::tools::{command, fsck, run, succeed};
 use crate::support::{Manifest, Mounted, requires};
 use crate::trees::{self, LARGE_BLOCKS};
 use std::ffi::OsStr;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -83,29 +84,44 @@ fn a_tree_goes_from_image_to_image() {
     images::assert_holds(&other, "/copy", &want, EXACT, "from raw to qcow2");
 }
 
-/// A copy of an image taken while the kernel had it mounted: its journal has to be replayed.
-fn left_dirty(scratch: &TempDir, tree: &Path) -> PathBuf {
+/// A copy of an image taken while the kernel had it mounted, and the tree at `/renamed` as the kernel saw it.
+/// The last changes stand in the journal alone, and one inode has lost its name while it was open.
+fn left_dirty(scratch: &TempDir, tree: &Path) -> (PathBuf, Manifest) {
     let image = images::empty(scratch.path(), Format::Raw, UPSTREAM, "1G");
     let dirty = scratch.path().join("dirty.img");
     let mounted = Mounted::new(&image, "rw");
-    images::kernel_copy(tree, &mounted.path().join("srv"));
-    // What syncfs commits stands in the journal; its place in the file system is written later.
+    let (srv, renamed) = (mounted.path().join("srv"), mounted.path().join("renamed"));
+    images::kernel_copy(tree, &srv);
+    // syncfs puts everything in its place; fsync only commits to the journal.
     run("sync", [OsStr::new("-f"), mounted.path().as_os_str()]);
-    std::fs::rename(mounted.path().join("srv"), mounted.path().join("renamed")).unwrap();
-    run("sync", [OsStr::new("-f"), mounted.path().as_os_str()]);
+    std::fs::rename(&srv, &renamed).unwrap();
+    std::fs::remove_dir_all(renamed.join("many")).unwrap();
+    for index in 0..200 {
+        std::fs::write(renamed.join(format!("added {index}")), vec![index as u8; index * 100]).unwrap();
+    }
+    let open = File::open(renamed.join("odd size")).unwrap();
+    std::fs::remove_file(renamed.join("odd size")).unwrap();
+    for index in 0..200 {
+        File::open(renamed.join(format!("added {index}"))).unwrap().sync_all().unwrap();
+    }
+    File::open(mounted.path()).unwrap().sync_all().unwrap();
     let sparse = ["--sparse=always"].map(OsStr::new);
     succeed(command("cp").args(sparse).args([image.as_os_str(), dirty.as_os_str()]));
+    let want = Manifest::of(&renamed, EXACT);
+    drop(open);
     mounted.unmount();
     let said = run("dumpe2fs", [OsStr::new("-h"), dirty.as_os_str()]);
     assert!(said.contains("needs_recovery"), "the copy is dirty:\n{said}");
-    dirty
+    let said = run("debugfs", [OsStr::new("-R"), OsStr::new("ls -p /"), dirty.as_os_str()]);
+    assert!(!said.contains("renamed"), "the copy needs its journal:\n{said}");
+    (dirty, want)
 }
 
 #[test]
 fn an_image_left_dirty_by_the_kernel_is_read_right() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("dumpe2fs"));
-    let (scratch, tree, want) = prepared();
-    let dirty = left_dirty(&scratch, &tree);
+    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("dumpe2fs"), tool("debugfs"));
+    let (scratch, tree, _) = prepared();
+    let (dirty, want) = left_dirty(&scratch, &tree);
     let before = std::fs::metadata(&dirty).unwrap().modified().unwrap();
     let out = scratch.path().join("out");
     folio_copy(at(&dirty, "/renamed"), &out, None);
@@ -115,13 +131,21 @@ fn an_image_left_dirty_by_the_kernel_is_read_right() {
 
 #[test]
 fn an_image_left_dirty_by_the_kernel_is_replayed_and_written() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("e2fsck"), tool("dumpe2fs"));
-    let (scratch, tree, want) = prepared();
-    let dirty = left_dirty(&scratch, &tree);
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("e2fsck"),
+        tool("dumpe2fs"),
+        tool("debugfs")
+    );
+    let (scratch, tree, added) = prepared();
+    let (dirty, want) = left_dirty(&scratch, &tree);
     folio_copy(&tree, at(&dirty, "/second"), None);
     images::judge(&dirty, |mounted| {
         want.assert_same(&Manifest::of(&mounted.join("renamed"), EXACT), "what the journal held");
-        want.assert_same(&Manifest::of(&mounted.join("second"), EXACT), "what was added");
+        added.assert_same(&Manifest::of(&mounted.join("second"), EXACT), "what was added");
         assert_eq!(names(mounted), ["renamed", "second"]);
     });
 }
