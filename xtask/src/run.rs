@@ -11,8 +11,10 @@ use std::process::{Command, Stdio};
 pub(crate) struct Counts {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
-    /// Tests marked `#[ignore]`, by name.
-    pub(crate) ignored: Vec<String>,
+    /// Tests marked `#[ignore]`, with the reason given there.
+    pub(crate) ignored: Vec<(String, String)>,
+    /// Tests that failed, by name.
+    pub(crate) failures: Vec<String>,
 }
 
 impl Counts {
@@ -31,9 +33,13 @@ impl Counts {
             }
         } else if let Some((name, rest)) =
             line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
-            && rest.starts_with("ignored")
+            && let Some(reason) = rest.strip_prefix("ignored")
         {
-            self.ignored.push(name.to_owned());
+            self.ignored.push((name.to_owned(), reason.trim_start_matches(", ").to_owned()));
+        } else if let Some(name) =
+            line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
+        {
+            self.failures.push(name.to_owned());
         }
     }
 }
@@ -91,11 +97,13 @@ mod tests {
             "running 3 tests",
             "test a::b ... ok",
             "test slow ... ignored, takes an hour",
+            "test wrong ... FAILED",
             "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
             "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
         ] {
             counts.read_line(line);
         }
-        assert_eq!(counts, Counts { passed: 15, failed: 2, ignored: vec!["slow".into()] });
+        let ignored = vec![("slow".into(), "takes an hour".into())];
+        assert_eq!(counts, Counts { passed: 15, failed: 2, ignored, failures: vec!["wrong".into()] });
     }
 }

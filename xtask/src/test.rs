@@ -45,17 +45,24 @@ impl Tally {
         let own = reports.lines().filter_map(|line| line.split_once(": "));
         let own: Vec<_> = own.map(|(name, reason)| (name.to_owned(), reason.to_owned())).collect();
         self.passed += counts.passed.saturating_sub(own.len());
-        self.failed.extend((0..counts.failed).map(|_| "cargo test".to_owned()));
+        self.failed.extend(counts.failures.iter().cloned());
+        let unnamed = counts.failed.saturating_sub(counts.failures.len());
+        self.failed.extend((0..unnamed).map(|_| "a test".to_owned()));
         if !outcome.succeeded && counts.failed == 0 {
             self.failed.push("cargo test".to_owned());
         }
-        let ignored = counts.ignored.iter().map(|name| (name.clone(), "marked #[ignore]".to_owned()));
+        let ignored = counts.ignored.iter().map(|(name, reason)| {
+            let reason = if reason.is_empty() { "marked #[ignore]" } else { reason };
+            (name.clone(), reason.to_owned())
+        });
         self.skipped.extend(own.into_iter().chain(ignored).map(|(name, reason)| Skipped { name, reason }));
     }
 
     fn closing(&mut self) -> String {
         self.skipped.sort();
         let table = self.skipped.iter().map(|entry| format!("skipped: {}: {}\n", entry.name, entry.reason));
+        let failures = self.failed.iter().map(|name| format!("failed: {name}\n"));
+        let table = failures.chain(table);
         let (passed, failed, skipped) = (self.passed, self.failed.len(), self.skipped.len());
         format!("\n{}{passed} passed, {failed} failed, {skipped} skipped", table.collect::<String>())
     }
@@ -128,7 +135,8 @@ mod tests {
     fn a_test_that_skipped_itself_is_not_passed() {
         let mut tally = Tally::default();
         tally.step("fmt", true);
-        let counts = Counts { passed: 5, failed: 0, ignored: vec!["slow".into()] };
+        let counts =
+            Counts { passed: 5, failed: 0, ignored: vec![("slow".into(), String::new())], failures: vec![] };
         tally.tests(&Outcome { succeeded: true, counts }, "kernel::raw: needs root\n");
         let text = tally.closing();
         assert_eq!(
