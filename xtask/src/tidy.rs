@@ -165,12 +165,17 @@ fn module(file: &str) -> Option<Vec<String>> {
     Some(inside.split('/').map(str::to_owned).collect())
 }
 
-/// Names that block/mod.rs re-exports from device.rs: what file systems may use of a device.
+/// What file systems may use of `block`: the names that block/mod.rs re-exports from device.rs, and from
+/// overlay.rs, which keeps writes over any device in memory and knows no format.
 fn device_seam(block_mod: &str) -> BTreeSet<String> {
-    let rooted = block_mod.replace("pub use device::", "use crate::device::");
+    const MODULES: [&str; 2] = ["device", "overlay"];
+    let mut rooted = block_mod.to_owned();
+    for module in MODULES {
+        rooted = rooted.replace(&format!("pub use {module}::"), &format!("use crate::{module}::"));
+    }
     source::mentions(&source::tokens(&rooted), &[])
         .into_iter()
-        .filter(|mention| mention.segments.first().is_some_and(|first| first == "device"))
+        .filter(|mention| mention.segments.first().is_some_and(|first| MODULES.contains(&first.as_str())))
         .filter_map(|mention| mention.segments.get(1).cloned())
         .collect()
 }
