@@ -24,7 +24,7 @@ pub(crate) struct Global {
     #[arg(long, global = true)]
     pub(crate) quiet: bool,
     /// Memory for the page cache of each image
-    #[arg(long, global = true, value_name = "SIZE", default_value = "256M", value_parser = cache_size)]
+    #[arg(long, global = true, value_name = "SIZE", default_value = "64M", value_parser = cache_size)]
     pub(crate) cache: u64,
 }
 

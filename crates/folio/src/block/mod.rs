@@ -25,7 +25,7 @@ mod raw;
 pub use device::{Allocation, Device};
 pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, open};
 pub use memory::MemoryDevice;
-pub use overlay::OverlayDevice;
+pub use overlay::{OverlayDevice, overlay};
 pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
 pub use qcow2::{Compat, CreateOptions, Qcow2Device};
 pub use raw::RawDevice;

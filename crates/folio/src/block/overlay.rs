@@ -21,6 +21,12 @@ pub struct OverlayDevice {
     is_read_only: bool,
 }
 
+/// `lower` with a layer of memory over it that takes all writes: what a file system uses to change what it reads
+/// without changing the image.
+pub fn overlay(lower: Arc<dyn Device>) -> Arc<dyn Device> {
+    Arc::new(OverlayDevice::new(lower))
+}
+
 impl OverlayDevice {
     /// An overlay on `lower` with nothing written yet.
     pub fn new(lower: Arc<dyn Device>) -> Self {

@@ -1,6 +1,7 @@
 //! Reading from the host, with few system calls per file and without following links.
 
-use super::source::{Found, Source};
+use super::item::Xattrs;
+use super::source::{Found, Names, Source};
 use folio::base::InodeNumber;
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error, Timespec};
@@ -44,7 +45,7 @@ impl HostSource {
         device: u64,
         list: impl Fn(&mut [u8]) -> io::Result<usize>,
         get: impl Fn(&CString, &mut [u8]) -> io::Result<usize>,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    ) -> Result<Xattrs, Error> {
         if !self.has_xattrs(device) {
             return Ok(Vec::new());
         }
@@ -158,7 +159,7 @@ impl Source for HostSource {
         Ok((HostNode(Some(fd)), (attributes(&stat), stat.st_dev)))
     }
 
-    fn list(&self, dir: &HostNode) -> Result<Vec<(Vec<u8>, Option<FileType>)>, Error> {
+    fn list(&self, dir: &HostNode) -> Result<Names, Error> {
         let mut buf = [const { MaybeUninit::uninit() }; 32 << 10];
         let mut raw = RawDir::new(dir.fd(), &mut buf);
         let mut names = Vec::new();
@@ -202,7 +203,7 @@ impl Source for HostSource {
         Ok(rustix::fs::readlinkat(dir.fd(), name, Vec::new())?.into_bytes())
     }
 
-    fn xattrs(&self, node: &HostNode, found: &Found) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    fn xattrs(&self, node: &HostNode, found: &Found) -> Result<Xattrs, Error> {
         self.read_xattrs(
             found.1,
             |buf| rustix::fs::flistxattr(node.fd(), buf),
@@ -210,12 +211,7 @@ impl Source for HostSource {
         )
     }
 
-    fn link_xattrs(
-        &self,
-        dir: &HostNode,
-        name: &[u8],
-        found: &Found,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    fn link_xattrs(&self, dir: &HostNode, name: &[u8], found: &Found) -> Result<Xattrs, Error> {
         if !self.has_xattrs(found.1) {
             return Ok(Vec::new());
         }

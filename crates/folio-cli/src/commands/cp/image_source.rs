@@ -1,6 +1,7 @@
 //! Reading from an image.
 
-use super::source::{Found, Source};
+use super::item::Xattrs;
+use super::source::{Found, Names, Source};
 use crate::image::Image;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
 use folio::vfs::FileType;
@@ -71,7 +72,7 @@ impl<'a> Source for ImageSource<'a> {
         Ok((node, (found, 0)))
     }
 
-    fn list(&self, dir: &ImageNode<'a>) -> Result<Vec<(Vec<u8>, Option<FileType>)>, Error> {
+    fn list(&self, dir: &ImageNode<'a>) -> Result<Names, Error> {
         let mut names = Vec::new();
         loop {
             let entries = dir.process.getdents(dir.fd, 1024)?;
@@ -101,7 +102,7 @@ impl<'a> Source for ImageSource<'a> {
         dir.process.readlinkat(dir.fd, path(name))
     }
 
-    fn xattrs(&self, node: &ImageNode<'a>, _: &Found) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    fn xattrs(&self, node: &ImageNode<'a>, _: &Found) -> Result<Xattrs, Error> {
         let mut xattrs = Vec::new();
         for name in node.process.flistxattr(node.fd)? {
             let value = node.process.fgetxattr(node.fd, &name)?;
@@ -110,12 +111,7 @@ impl<'a> Source for ImageSource<'a> {
         Ok(xattrs)
     }
 
-    fn link_xattrs(
-        &self,
-        dir: &ImageNode<'a>,
-        name: &[u8],
-        _: &Found,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    fn link_xattrs(&self, dir: &ImageNode<'a>, name: &[u8], _: &Found) -> Result<Xattrs, Error> {
         let place = dir.path.join(path(name));
         let mut xattrs = Vec::new();
         for name in dir.process.llistxattr(&place)? {

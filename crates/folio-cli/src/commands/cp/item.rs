@@ -14,12 +14,14 @@ const BATCHES: usize = 8;
 /// A set of names for one inode, met before.
 pub(crate) type LinkId = usize;
 
+/// Names and values of extended attributes.
+pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// All that is known of a file but its contents.
 #[derive(Debug, Clone)]
 pub(crate) struct Meta {
     pub(crate) attributes: Attributes,
-    /// Names and values of extended attributes.
-    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) xattrs: Xattrs,
 }
 
 /// One step of the walk. Names are single names, except that of a walk's first item.

@@ -1,12 +1,15 @@
 //! The reading side: walks a tree, wherever it lies, and puts it into the channel.
 
 use super::Options;
-use super::item::{Item, LinkId, Meta, Outbox, Stopped};
+use super::item::{Item, LinkId, Meta, Outbox, Stopped, Xattrs};
 use crate::exit::explain;
 use crate::session::Session;
 use folio::Error;
 use folio::vfs::{Attributes, FileType};
 use std::collections::HashMap;
+
+/// What a directory holds: names, with types where it records them.
+pub(crate) type Names = Vec<(Vec<u8>, Option<FileType>)>;
 
 /// Files up to this size are read at once and travel in one item.
 const SMALL_BYTES: u64 = 256 << 10;
@@ -34,7 +37,7 @@ pub(crate) trait Source: Sync {
         is_directory: bool,
     ) -> Result<(Self::Node, Found), Error>;
     /// Names in a directory, with types where the directory tells.
-    fn list(&self, dir: &Self::Node) -> Result<Vec<(Vec<u8>, Option<FileType>)>, Error>;
+    fn list(&self, dir: &Self::Node) -> Result<Names, Error>;
     /// Bytes of a file; 0 at its end.
     fn read_at(&self, file: &Self::Node, buf: &mut [u8], offset: u64) -> Result<usize, Error>;
     /// The next run of data at or after `offset`: start and end.
@@ -42,14 +45,9 @@ pub(crate) trait Source: Sync {
     /// The target of a symbolic link.
     fn read_link(&self, dir: &Self::Node, name: &[u8]) -> Result<Vec<u8>, Error>;
     /// Extended attributes of an open file.
-    fn xattrs(&self, node: &Self::Node, found: &Found) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error>;
+    fn xattrs(&self, node: &Self::Node, found: &Found) -> Result<Xattrs, Error>;
     /// Extended attributes of what cannot be opened.
-    fn link_xattrs(
-        &self,
-        dir: &Self::Node,
-        name: &[u8],
-        found: &Found,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error>;
+    fn link_xattrs(&self, dir: &Self::Node, name: &[u8], found: &Found) -> Result<Xattrs, Error>;
     /// Whether this file is an image in use: reading it would never end.
     fn is_own_image(&self, found: &Found) -> bool;
     /// A path as messages name it.
@@ -325,10 +323,7 @@ impl<'a, S: Source> Reader<'a, S> {
         }
     }
 
-    fn xattrs(
-        &self,
-        read: impl FnOnce(&S) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error>,
-    ) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn xattrs(&self, read: impl FnOnce(&S) -> Result<Xattrs, Error>) -> Xattrs {
         if !self.options.keeps_xattrs {
             return Vec::new();
         }

@@ -59,7 +59,7 @@ mod xattr;
 mod xattr_store;
 
 use crate::base::{Clock, Errno, Error, PhysicalBlock, Result, Timespec};
-use crate::block::{Device, OverlayDevice};
+use crate::block::{self, Device};
 use crate::cache::{PageCache, Writeback};
 use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions};
 use disk::{ROOT_INODE, STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET};
@@ -169,10 +169,7 @@ impl Ext4 {
             let runs = state.map.extents().iter().map(|e| (e.physical, e.len)).collect();
             JournalBlocks { block_size, block_count: superblock.block_count, runs }
         };
-        let device: Arc<dyn Device> = match options.read_only {
-            true => Arc::new(OverlayDevice::new(device)),
-            false => device,
-        };
+        let device = if options.read_only { block::overlay(device) } else { device };
         journal::recover(&blocks, &*device)?;
         let mut superblock = Superblock::load(&*device)?;
         superblock.features.incompat.remove(Incompat::NEEDS_RECOVERY);
