@@ -4,7 +4,6 @@ use super::item::Xattrs;
 use super::source::{Found, Names, Source};
 use crate::image::Image;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
-use folio::vfs::FileType;
 use folio::{Errno, Error, Process};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
