@@ -1,6 +1,9 @@
 //! Image files against QEMU: what one writes the other reads, and `qemu-img check` agrees.
 
+mod hostile;
+mod locks;
 mod model;
 #[path = "../support/mod.rs"]
 mod support;
+mod variants;
 mod writes;

@@ -1,0 +1,136 @@
+//! Broken images: an error or data, never a panic, a hang or memory without bound.
+
+use crate::model::Random;
+use crate::support::requires;
+use crate::support::tools::{command, succeed};
+use folio::block::{Compat, CreateOptions, OpenOptions, Qcow2Device, open};
+use std::path::Path;
+use tempfile::TempDir;
+
+const LEN: u64 = 256 << 10;
+
+/// A folder in memory where there is one: each of the many images is synced.
+fn scratch() -> TempDir {
+    TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
+}
+
+/// Opens the bytes as an image and reads, maps, writes and flushes it; whatever it says is fine.
+fn provoke(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap();
+    for read_only in [true, false] {
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
+        let Ok(device) = open(path, &options) else { continue };
+        let len = device.len_bytes();
+        let mut buf = vec![0; 16 << 10];
+        for at in (0..len.min(LEN)).step_by(buf.len()) {
+            let count = buf.len().min((len - at) as usize);
+            let _ = device.read_at(&mut buf[..count], at);
+        }
+        let _ = device.allocation(0, len.min(LEN).max(1));
+        if !read_only {
+            let _ = device.write_at(&[1; 5000], len.min(LEN) / 2);
+            let _ = device.write_zeroes(0, len.min(1 << 14));
+            let _ = device.discard(len.min(LEN) / 4, len.min(LEN) / 4);
+            let _ = device.flush();
+        }
+    }
+}
+
+/// An image with a bit of everything, small enough that each of its bytes matters.
+fn sample(folder: &Path, options: &str) -> Vec<u8> {
+    let mut random = Random::new(4);
+    let source: Vec<u8> =
+        (0..LEN).map(|at| if at / 4096 % 2 == 0 { random.below(4) as u8 } else { 0 }).collect();
+    std::fs::write(folder.join("source.raw"), source).unwrap();
+    let line = format!("convert -f raw -O qcow2 {options} source.raw sample.qcow2");
+    succeed(command("qemu-img").args(line.split(' ')).current_dir(folder));
+    std::fs::read(folder.join("sample.qcow2")).unwrap()
+}
+
+#[test]
+fn flipped_bits_in_metadata() {
+    requires!(tool("qemu-img"));
+    let folder = scratch();
+    let path = folder.path().join("broken.qcow2");
+    for options in
+        ["-o cluster_size=512", "-c -o cluster_size=512", "-c -o cluster_size=512,compression_type=zstd"]
+    {
+        let good = sample(folder.path(), options);
+        let mut random = Random::new(5);
+        // The whole header, then a sample of the tables, which lie in the first and last clusters.
+        let header = (0..120usize).map(|at| (at, 1u8 << (at % 8)));
+        let edges: Vec<(usize, u8)> = (0..150)
+            .map(|_| {
+                let at = random.below(24 << 10) as usize % good.len();
+                (at, 1 << random.below(8))
+            })
+            .collect();
+        for (at, bit) in header.chain(edges) {
+            let mut bytes = good.clone();
+            bytes[at] ^= bit;
+            provoke(&path, &bytes);
+            bytes[at] = 0xff;
+            provoke(&path, &bytes);
+        }
+    }
+}
+
+#[test]
+fn truncated_anywhere() {
+    requires!(tool("qemu-img"));
+    let folder = scratch();
+    let path = folder.path().join("broken.qcow2");
+    let good = sample(folder.path(), "-o cluster_size=4096");
+    let mut random = Random::new(6);
+    for len in (0..200).chain((0..100).map(|_| random.below(good.len() as u64) as usize)) {
+        provoke(&path, &good[..len]);
+    }
+}
+
+/// Numbers that would ask for memory or time without bound.
+#[test]
+fn absurd_headers_are_refused_by_name() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("disk.qcow2");
+    let options = CreateOptions { cluster_bytes: 65536, compat: Compat::V1_1 };
+    drop(Qcow2Device::create(&path, LEN, &options).unwrap());
+    let good = std::fs::read(&path).unwrap();
+    let cases: [(usize, &[u8], &str); 11] = [
+        (32, &1u32.to_be_bytes(), "AES encryption"),
+        (32, &2u32.to_be_bytes(), "LUKS encryption"),
+        (20, &22u32.to_be_bytes(), "cluster_bits 22"),
+        (24, &u64::MAX.to_be_bytes(), "L1 entries"),
+        (36, &0u32.to_be_bytes(), "L1 entries"),
+        (40, &0x1001u64.to_be_bytes(), "L1 table at 0x1001"),
+        (48, &(1u64 << 60).to_be_bytes(), "refcount table at"),
+        (56, &u32::MAX.to_be_bytes(), "refcount table of"),
+        (72, &(1u64 << 40).to_be_bytes(), "incompatible features: bit 40"),
+        (72, &2u64.to_be_bytes(), "marked corrupt"),
+        (96, &7u32.to_be_bytes(), "refcount_order 7"),
+    ];
+    for (at, bytes, name) in cases {
+        let mut image = good.clone();
+        image[at..at + bytes.len()].copy_from_slice(bytes);
+        std::fs::write(&path, &image).unwrap();
+        let said = open(&path, &OpenOptions::default()).err().expect("refused").to_string();
+        assert!(said.contains(name) && said.contains("qcow2"), "{said}");
+        assert_eq!(std::fs::read(&path).unwrap(), image, "left as it was");
+    }
+}
+
+#[test]
+fn clusters_that_only_seem_free_are_not_given_out() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("disk.qcow2");
+    let options = CreateOptions { cluster_bytes: 4096, compat: Compat::V1_1 };
+    drop(Qcow2Device::create(&path, LEN, &options).unwrap());
+    let mut image = std::fs::read(&path).unwrap();
+    // The refcount block is the third cluster: header, table, block and L1 now count as free.
+    image[2 * 4096..3 * 4096].fill(0);
+    std::fs::write(&path, &image).unwrap();
+    let device = open(&path, &OpenOptions::default()).unwrap();
+    let error = device.write_at(&[1; 512], 0).unwrap_err();
+    assert!(error.to_string().contains("counts as free but holds metadata"), "{error}");
+    drop(device);
+    assert_eq!(std::fs::read(&path).unwrap(), image, "left as it was");
+}

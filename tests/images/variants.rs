@@ -1,0 +1,213 @@
+//! Images that qemu-img makes, in every variant: read as QEMU reads them, and still clean after we wrote.
+
+use crate::model;
+use crate::support::requires;
+use crate::support::tools::{command, qemu_check, run, succeed, to_raw};
+use folio::block::{BackingPolicy, ImageFormat, OpenOptions, open};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const LEN: usize = 2 << 20;
+
+/// Half noise that repeats (so that it compresses), half zeros.
+fn content(seed: u64) -> Vec<u8> {
+    let mut random = model::Random::new(seed);
+    let mut bytes = vec![0; LEN];
+    for block in bytes.chunks_mut(10_000) {
+        if random.below(2) == 0 {
+            let piece: Vec<u8> = (0..64).map(|_| random.next() as u8).collect();
+            block.chunks_mut(64).for_each(|part| part.copy_from_slice(&piece[..part.len()]));
+        }
+    }
+    bytes
+}
+
+fn qemu_img(folder: &Path, line: &str) {
+    succeed(command("qemu-img").args(line.split(' ')).current_dir(folder));
+}
+
+/// Reads the image and compares; writes at random and lets QEMU compare.
+#[track_caller]
+fn read_then_write(path: &Path, mut want: Vec<u8>, seed: u64) {
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let device = open(path, &read_only).unwrap();
+    model::same(&*device, &want, seed);
+    drop(device);
+    let device = open(path, &OpenOptions::default()).unwrap();
+    model::run(&*device, &mut want, seed, 150);
+    device.flush().unwrap();
+    model::run(&*device, &mut want, seed + 1, 50);
+    drop(device);
+    qemu_check(path);
+    let raw = path.with_extension("back");
+    to_raw(path, &raw);
+    assert!(std::fs::read(&raw).unwrap() == want, "{}: QEMU reads something else", path.display());
+}
+
+/// Converts a raw image with these options and checks both ways.
+fn converted(options: &[&str]) {
+    let folder = TempDir::new().unwrap();
+    let source = folder.path().join("source.raw");
+    for (seed, option) in options.iter().enumerate() {
+        let want = content(seed as u64);
+        std::fs::write(&source, &want).unwrap();
+        let line = format!("convert -f raw -O qcow2 {option} source.raw disk.qcow2");
+        qemu_img(folder.path(), &line);
+        read_then_write(&folder.path().join("disk.qcow2"), want, 1000 + seed as u64);
+    }
+}
+
+#[test]
+fn versions_and_cluster_sizes() {
+    requires!(tool("qemu-img"));
+    converted(&[
+        "-o compat=0.10",
+        "-o compat=1.1",
+        "-o cluster_size=512",
+        "-o cluster_size=512,compat=0.10",
+        "-o cluster_size=4096",
+        "-o cluster_size=2M",
+    ]);
+}
+
+#[test]
+fn refcounts_of_every_width() {
+    requires!(tool("qemu-img"));
+    let widths = [1, 2, 4, 8, 16, 32, 64].map(|bits| format!("-o refcount_bits={bits},cluster_size=1024"));
+    converted(&widths.each_ref().map(String::as_str));
+}
+
+#[test]
+fn compressed_clusters() {
+    requires!(tool("qemu-img"));
+    converted(&[
+        "-c",
+        "-c -o compression_type=zstd",
+        "-c -o cluster_size=4096",
+        "-c -o compat=0.10",
+        "-c -o cluster_size=2M",
+    ]);
+}
+
+#[test]
+fn preallocation_and_lazy_refcounts() {
+    requires!(tool("qemu-img"));
+    converted(&[
+        "-o preallocation=metadata",
+        "-o preallocation=falloc",
+        "-o preallocation=full",
+        "-o lazy_refcounts=on",
+        "-S 0",
+    ]);
+}
+
+#[test]
+fn zero_clusters_of_both_kinds() {
+    requires!(tool("qemu-img"), tool("qemu-io"));
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("disk.qcow2");
+    qemu_img(folder.path(), "create -f qcow2 disk.qcow2 2M");
+    let path_text = path.to_str().unwrap();
+    let lines = ["write -P 7 0 1M", "write -z 64k 128k", "write -z -u 512k 64k", "write -z 1M 256k"];
+    run("qemu-io", lines.iter().flat_map(|line| ["-c", line]).chain([path_text]));
+    let mut want = vec![0; LEN];
+    want[..1 << 20].fill(7);
+    want[64 << 10..192 << 10].fill(0);
+    want[512 << 10..576 << 10].fill(0);
+    read_then_write(&path, want, 7);
+}
+
+#[test]
+fn snapshots_keep_what_they_had() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let source = folder.path().join("source.raw");
+    for (seed, option) in ["-o cluster_size=4096", "-c -o cluster_size=4096", ""].iter().enumerate() {
+        let want = content(50 + seed as u64);
+        std::fs::write(&source, &want).unwrap();
+        let line = format!("convert -f raw -O qcow2 {option} source.raw disk.qcow2");
+        qemu_img(folder.path(), line.replace("  ", " ").as_str());
+        qemu_img(folder.path(), "snapshot -c before disk.qcow2");
+        let path = folder.path().join("disk.qcow2");
+        read_then_write(&path, want.clone(), 2000 + seed as u64);
+        qemu_img(folder.path(), "snapshot -a before disk.qcow2");
+        qemu_check(&path);
+        read_then_write(&path, want, 2100 + seed as u64);
+        qemu_img(folder.path(), "snapshot -d before disk.qcow2");
+        qemu_check(&path);
+    }
+}
+
+#[test]
+fn backing_chains_read_through() {
+    requires!(tool("qemu-img"), tool("qemu-io"));
+    for option in ["compat=1.1", "compat=0.10", "compat=1.1,cluster_size=1k"] {
+        let folder = TempDir::new().unwrap();
+        // The lowest is shorter than what stands on it, and no multiple of a cluster.
+        let mut want = content(90)[..(1 << 20) + 512].to_vec();
+        std::fs::write(folder.path().join("base.raw"), &want).unwrap();
+        qemu_img(folder.path(), &format!("create -f qcow2 -o {option} -b base.raw -F raw middle.qcow2 2M"));
+        let middle = folder.path().join("middle.qcow2");
+        run("qemu-io", ["-c", "write -P 9 300k 100k", middle.to_str().unwrap()]);
+        want.resize(LEN, 0);
+        want[300 << 10..400 << 10].fill(9);
+        qemu_img(folder.path(), &format!("create -f qcow2 -o {option} -b middle.qcow2 -F qcow2 top.qcow2"));
+        let base_before = std::fs::read(&middle).unwrap();
+        read_then_write(&folder.path().join("top.qcow2"), want, 3000);
+        assert!(std::fs::read(&middle).unwrap() == base_before, "the backing file was written");
+    }
+}
+
+fn refusal(path: &Path, options: &OpenOptions) -> String {
+    open(path, options).err().expect("has to be refused").to_string()
+}
+
+#[test]
+fn backing_files_elsewhere_need_leave() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let inner = folder.path().join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    std::fs::write(folder.path().join("base.raw"), vec![5; LEN]).unwrap();
+    std::os::unix::fs::symlink("../base.raw", inner.join("link.raw")).unwrap();
+    let top = inner.join("top.qcow2");
+    for name in ["../base.raw", "link.raw"] {
+        qemu_img(&inner, &format!("create -f qcow2 -b {name} -F raw top.qcow2 2M"));
+        let said = refusal(&top, &OpenOptions::default());
+        assert!(said.contains("lies outside the image's folder"), "{said}");
+        let anywhere = OpenOptions { backing: BackingPolicy::Anywhere, ..OpenOptions::default() };
+        model::same(&*open(&top, &anywhere).unwrap(), &vec![5; LEN], 0);
+    }
+    let beside = folder.path().join("beside.qcow2");
+    qemu_img(folder.path(), "create -f qcow2 -b base.raw -F raw beside.qcow2 2M");
+    open(&beside, &OpenOptions::default()).unwrap();
+    let none = OpenOptions { backing: BackingPolicy::Refuse, ..OpenOptions::default() };
+    assert!(refusal(&beside, &none).contains("backing files are not allowed"));
+    // A loop, made with -u so that qemu-img does not open it.
+    qemu_img(folder.path(), "create -f qcow2 a.qcow2 1M");
+    qemu_img(folder.path(), "create -f qcow2 -b a.qcow2 -F qcow2 b.qcow2 1M");
+    qemu_img(folder.path(), "rebase -u -b b.qcow2 -F qcow2 a.qcow2");
+    assert!(
+        refusal(&folder.path().join("a.qcow2"), &OpenOptions::default()).contains("its own backing file")
+    );
+}
+
+#[test]
+fn what_is_not_done_is_named() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let refused = |line: &str, name: &str| {
+        let path: PathBuf = folder.path().join("disk.qcow2");
+        qemu_img(folder.path(), line);
+        let said = refusal(&path, &OpenOptions::default());
+        assert!(said.contains(name), "{said}");
+        std::fs::remove_file(path).unwrap();
+    };
+    refused("create -f qcow2 -o extended_l2=on disk.qcow2 1M", "extended L2 entries");
+    refused("create -f qcow2 -o data_file=data.raw disk.qcow2 1M", "external data file");
+    // Any image can be opened as what it is not, if someone says so.
+    qemu_img(folder.path(), "create -f qcow2 disk.qcow2 1M");
+    let raw = OpenOptions { format: Some(ImageFormat::Raw), ..OpenOptions::default() };
+    let path = folder.path().join("disk.qcow2");
+    assert_eq!(open(&path, &raw).unwrap().len_bytes(), std::fs::metadata(&path).unwrap().len());
+}
