@@ -26,7 +26,7 @@ fn provoke(path: &Path, bytes: &[u8]) {
             let count = buf.len().min((len - at) as usize);
             let _ = device.read_at(&mut buf[..count], at);
         }
-        let _ = device.allocation(0, len.min(LEN).max(1));
+        let _ = device.allocation(0, len.clamp(1, LEN));
         if !read_only {
             let _ = device.write_at(&[1; 5000], len.min(LEN) / 2);
             let _ = device.write_zeroes(0, len.min(1 << 14));

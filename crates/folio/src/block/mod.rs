@@ -6,12 +6,23 @@
 //!         v                  v
 //!   [device seam: device.rs]  Device
 //!     |      |       |        |
-//!    raw   qcow2   memory   partition, overlay ...  (devices over devices)
+//!    raw   qcow2   memory   partition, overlay, and for tests record, fault  (devices over devices)
+//!     |      |
+//!   host_file.rs, lock.rs    the host's files, and the lock that QEMU understands
 //! ```
 //!
-//! Neighbours: file systems above use [`Device`] only; below lies the host. Knows `base`, nothing else.
+//! [`open`] and [`create`] find the format, [`select`] the partition. Neighbours: file systems above use
+//! [`Device`] only; below lies the host. Knows `base`, nothing else.
+//!
+//! Lock order: a device over a device takes its own lock first. qcow2's own order stands in `qcow2/mod.rs`.
+//!
+//! Invariants:
+//! 1. A range outside the device is refused before anything is transferred.
+//! 2. An image has one writer; the lock is taken before its first byte is read.
+//! 3. No number from an image is believed before it is checked.
 
 mod device;
+mod fault;
 mod host_file;
 mod image;
 mod iov;
@@ -21,11 +32,14 @@ mod overlay;
 mod partition;
 mod qcow2;
 mod raw;
+mod record;
 
 pub use device::{Allocation, Device};
+pub use fault::{FaultDevice, FaultKind, FaultWhen};
 pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, open};
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
 pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
 pub use qcow2::{Compat, CreateOptions, Qcow2Device};
 pub use raw::RawDevice;
+pub use record::{RecordDevice, Recorded};
