@@ -1,15 +1,56 @@
 //! Random operations on a file system and on a plain model must give the same answers and the same tree.
 
+#[path = "../support/mod.rs"]
+#[macro_use]
+mod support;
+
 mod model;
 mod operation;
 mod run;
 
+use folio::block::{Device, MemoryDevice};
+use folio::kernel::{FormatOptions, format_ext4};
 use folio::syscall::Credentials;
+use folio::vfs::MountOptions;
 use folio::{Kernel, KernelOptions};
+use operation::Operation;
 use proptest::prelude::*;
+use std::sync::Arc;
+
+/// How many sequences each file system gets; `FOLIO_MODEL_CASES` asks for more.
+fn cases(default: u32) -> ProptestConfig {
+    let cases = std::env::var("FOLIO_MODEL_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+/// Runs the operations on a fresh ext4 in memory with a cache so small that pages come and go all the time, then
+/// lets e2fsck judge what is left on the device.
+fn on_ext4(block_size: u32, background_writeback: bool, operations: &[Operation]) {
+    let device = Arc::new(MemoryDevice::new(24 << 20));
+    let format = FormatOptions { block_size: Some(block_size), ..FormatOptions::default() };
+    format_ext4(&*device, &format).unwrap();
+    let kernel = Kernel::new(KernelOptions {
+        cache_bytes: 256 << 10,
+        background_writeback,
+        ..KernelOptions::default()
+    });
+    let process = kernel.process(Credentials::root());
+    process.umask(0);
+    process.mkdir("/disk", 0o755).unwrap();
+    kernel.mount_ext4(device.clone(), "/disk", &MountOptions::default()).unwrap();
+    process.mkdir("/disk/tree", 0o755).unwrap();
+    run::run(&process, "/disk/tree", operations);
+    drop(process);
+    kernel.unmount("/disk").unwrap();
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let mut bytes = vec![0; 24 << 20];
+    device.read_at(&mut bytes, 0).unwrap();
+    std::fs::write(image.path(), bytes).unwrap();
+    support::tools::fsck(image.path());
+}
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(300))]
 
     #[test]
     fn ramfs(operations in operation::operations(150)) {
@@ -19,4 +60,30 @@ proptest! {
         process.mkdir("/tree", 0o755).unwrap();
         run::run(&process, "/tree", &operations);
     }
+}
+
+/// Sequences on ext4, unless the judge is missing.
+fn judged(block_size: u32, background_writeback: bool) {
+    requires!(tool("e2fsck"));
+    let mut runner = proptest::test_runner::TestRunner::new(cases(60));
+    let outcome = runner.run(&operation::operations(150), |operations| {
+        on_ext4(block_size, background_writeback, &operations);
+        Ok(())
+    });
+    outcome.unwrap();
+}
+
+#[test]
+fn ext4_with_4096_byte_blocks() {
+    judged(4096, false);
+}
+
+#[test]
+fn ext4_with_2048_byte_blocks() {
+    judged(2048, true);
+}
+
+#[test]
+fn ext4_with_1024_byte_blocks() {
+    judged(1024, false);
 }

@@ -123,18 +123,21 @@ impl Mapping {
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }
-            if at + count as u64 > self.size_bytes() {
-                self.set_size_bytes(at + count as u64);
-            }
         }
         Ok(done)
     }
 
+    /// Copies `bytes` into one page. The size grows before the page can be written back, whose bytes past the end
+    /// of the file a store may leave out.
     fn write_page(&self, index: u64, start: usize, bytes: &[u8]) -> Result<()> {
         let inner = &self.0;
         let is_whole = bytes.len() == PAGE_SIZE;
+        let end = index * PAGE + (start + bytes.len()) as u64;
         if inner.store.is_some() && !is_whole && index * PAGE < self.size_bytes() {
-            self.page(index)?.write()[start..start + bytes.len()].copy_from_slice(bytes);
+            let page = self.page(index)?;
+            let mut guard = page.write();
+            guard[start..start + bytes.len()].copy_from_slice(bytes);
+            inner.size_bytes.fetch_max(end, Ordering::AcqRel);
             return Ok(());
         }
         loop {
@@ -152,6 +155,7 @@ impl Mapping {
                 }
                 inner.mark_dirty(&folio);
                 guard[start..start + bytes.len()].copy_from_slice(bytes);
+                inner.size_bytes.fetch_max(end, Ordering::AcqRel);
                 return Ok(());
             }
             drop(table);
@@ -168,6 +172,7 @@ impl Mapping {
             guard[..start].fill(0);
             guard[start..start + bytes.len()].copy_from_slice(bytes);
             guard[start + bytes.len()..].fill(0);
+            inner.size_bytes.fetch_max(end, Ordering::AcqRel);
             return Ok(());
         }
     }

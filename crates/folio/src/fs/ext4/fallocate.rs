@@ -52,7 +52,7 @@ impl Ext4Inode {
         };
         for edge in edges {
             let edge = edge.start..edge.end.min(stop);
-            if edge.start < edge.end && self.has_data(&edge) {
+            if edge.start < edge.end && self.has_data(mapping, &edge) {
                 mapping.zero_range(edge)?;
             }
         }
@@ -65,12 +65,12 @@ impl Ext4Inode {
         }
     }
 
-    /// Whether any block that `bytes` touches is stored or delayed.
-    fn has_data(&self, bytes: &Range<u64>) -> bool {
+    /// Whether any block that `bytes` touches is stored, delayed, or written in the cache.
+    fn has_data(&self, mapping: &Mapping, bytes: &Range<u64>) -> bool {
         let state = self.state.read();
         let mut at = bytes.start;
         while at < bytes.end {
-            let (is_data, next) = self.span_at(&state, None, at);
+            let (is_data, next) = self.span_at(&state, mapping, at);
             if is_data {
                 return true;
             }
@@ -123,7 +123,7 @@ impl Ext4Inode {
         let state = self.state.read();
         let mut at = offset;
         while at < size {
-            let (is_data, next) = self.span_at(&state, Some(mapping), at);
+            let (is_data, next) = self.span_at(&state, mapping, at);
             if is_data == (kind == SeekKind::Data) {
                 return Ok(Some(at));
             }
@@ -134,7 +134,7 @@ impl Ext4Inode {
 
     /// Whether there is data at byte `at`, and the byte up to which that holds. Space that reads as zeros counts
     /// as data where `mapping` has a page of it, which may have been written.
-    fn span_at(&self, state: &InodeState, mapping: Option<&Mapping>, at: u64) -> (bool, u64) {
+    fn span_at(&self, state: &InodeState, mapping: &Mapping, at: u64) -> (bool, u64) {
         let block_size = self.fs.block_size as u64;
         if state.layout == super::inode::Layout::Inline {
             return (true, u64::MAX);
@@ -153,11 +153,11 @@ impl Ext4Inode {
             }
             Mapped::Unwritten { len, .. } => {
                 let end = end_of(len);
-                match mapping.and_then(|m| m.next_cached(at).map(|cached| (m, cached))) {
-                    Some((m, cached)) if cached <= at => {
-                        (true, m.next_absent(at).clamp(at + 1, end.max(at + 1)))
+                match mapping.next_cached(at) {
+                    Some(cached) if cached <= at => {
+                        (true, mapping.next_absent(at).clamp(at + 1, end.max(at + 1)))
                     }
-                    Some((_, cached)) if cached < end => (false, cached),
+                    Some(cached) if cached < end => (false, cached),
                     _ => (false, end),
                 }
             }

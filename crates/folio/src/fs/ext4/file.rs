@@ -137,6 +137,9 @@ impl Ext4Inode {
         let mut pieces = Pieces::new();
         let mut unwritten = Vec::new();
         let mut state = self.state.write();
+        // Blocks past the end of the file stay as they are: zeros need not be stored, and space that was
+        // allocated there ahead must stay unwritten.
+        let blocks = blocks.start..blocks.end.min(size.div_ceil(block_size));
         let mut block = blocks.start;
         while block < blocks.end {
             // Below `blocks.end`, which has 32 bits.
