@@ -45,3 +45,51 @@ fn random_writes_are_what_qemu_reads() {
         }
     }
 }
+
+/// Threads whose bytes share clusters: none may lose another's, while yet another flushes and discards.
+#[test]
+fn threads_that_share_clusters_keep_their_bytes() {
+    const THREADS: usize = 4;
+    const STRIPE: usize = 5000;
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("disk.qcow2");
+    let options = CreateOptions { cluster_bytes: 16 << 10, compat: Compat::V1_1 };
+    let device = Qcow2Device::create(&path, LEN as u64, &options).unwrap();
+    let work = |thread: usize| {
+        let mut random = model::Random::new(thread as u64);
+        let mut mine = vec![0; LEN];
+        for _ in 0..600 {
+            let stripe = random.below((LEN / STRIPE / THREADS) as u64) as usize * THREADS + thread;
+            let range = stripe * STRIPE..(stripe * STRIPE + STRIPE).min(LEN);
+            match random.below(8) {
+                0 => {
+                    let mut back = vec![0; range.len()];
+                    device.read_at(&mut back, range.start as u64).unwrap();
+                    assert!(back == mine[range], "thread {thread}, stripe {stripe}");
+                }
+                1 => {
+                    device.write_zeroes(range.start as u64, range.len() as u64).unwrap();
+                    mine[range].fill(0);
+                }
+                2 => device.flush().unwrap(),
+                _ => {
+                    mine[range.clone()].fill(1 + random.below(255) as u8);
+                    device.write_at(&mine[range.clone()], range.start as u64).unwrap();
+                }
+            }
+        }
+        mine
+    };
+    let models: Vec<Vec<u8>> = std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let want: Vec<u8> = (0..LEN).map(|at| models[at / STRIPE % THREADS][at]).collect();
+    model::same(&device, &want, 0);
+    device.flush().unwrap();
+    drop(device);
+    qemu_check(&path);
+    model::same(&*open(&path), &want, 0);
+}
