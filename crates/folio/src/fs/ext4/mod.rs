@@ -356,8 +356,9 @@ impl Ext4 {
         if !self.is_changed.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.bury();
         self.data_writeback.write_back_all()?;
+        // After writeback, which may have held the last reference to a deleted file.
+        self.bury();
         self.flush_inodes()?;
         {
             let mut superblock = self.superblock.lock();
