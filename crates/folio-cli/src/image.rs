@@ -148,7 +148,7 @@ impl Image {
     pub(crate) fn close(self) -> Outcome {
         let Self { name, process, kernel } = self;
         drop(process);
-        kernel.unmount("/").map_err(|error| Failure::new(format!("{name}: {}", crate::exit::explain(&error))))
+        kernel.halt().map_err(|error| Failure::new(format!("{name}: {}", crate::exit::explain(&error))))
     }
 }
 

@@ -169,6 +169,17 @@ impl Vfs {
         result.and(self.sync()).and(self.finish(&self.root))
     }
 
+    /// Unmounts every file system as far as its medium is concerned, and keeps everything in memory as it is; the
+    /// first error is returned after everything was tried.
+    pub(crate) fn halt(&self) -> Result<()> {
+        let mounted: Vec<_> = self.mounts.read().values().map(|mount| mount.file_system.clone()).collect();
+        let mut result = Ok(());
+        for file_system in mounted {
+            result = result.and(file_system.unmount());
+        }
+        result.and(self.root.file_system.unmount())
+    }
+
     fn finish(&self, mount: &Mount) -> Result<()> {
         self.dentries.forget_tree(&mount.root);
         mount.file_system.unmount()

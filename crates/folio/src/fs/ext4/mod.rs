@@ -70,7 +70,7 @@ use metadata::Metadata;
 use parking_lot::Mutex;
 use space::Space;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use superblock::Superblock;
 
@@ -78,8 +78,8 @@ use superblock::Superblock;
 const MAGIC: u64 = 0xEF53;
 /// Longest file name in bytes.
 const NAME_MAX: u32 = 255;
-/// Dirty inodes kept in memory before they are written to the table.
-const DIRTY_INODES_MAX: usize = 16_384;
+/// Dirty inodes that may gather in memory before those with clean data are written to the table.
+const DIRTY_INODES_MAX: usize = 4096;
 
 /// A mounted ext4. Linux: `struct ext4_sb_info`.
 pub struct Ext4 {
@@ -98,6 +98,8 @@ pub struct Ext4 {
     /// Every inode in use, by number.
     inodes: Mutex<HashMap<u32, Weak<Ext4Inode>, foldhash::fast::FixedState>>,
     dirty_inodes: Mutex<HashMap<u32, Arc<Ext4Inode>, foldhash::fast::FixedState>>,
+    /// How many may be listed before those with clean data are written.
+    dirty_inodes_limit: AtomicUsize,
     /// Inodes whose last reference was dropped inside writeback.
     retired: Mutex<Vec<Ext4Inode>>,
     /// The first failure nobody could be told of; the next sync tells it.
@@ -201,6 +203,7 @@ impl Ext4 {
             metadata,
             inodes: Mutex::default(),
             dirty_inodes: Mutex::default(),
+            dirty_inodes_limit: AtomicUsize::new(DIRTY_INODES_MAX),
             retired: Mutex::default(),
             first_error: Mutex::new(None),
             generation: AtomicU32::new(0),
@@ -296,12 +299,15 @@ impl Ext4 {
 
     /// Writes dirty inodes whose data is clean to the table, once there are too many of them in memory.
     fn limit_dirty_inodes(&self) -> Result<()> {
-        match self.dirty_inodes.lock().len() > DIRTY_INODES_MAX {
-            true => {}
-            false => return Ok(()),
+        let count = self.dirty_inodes.lock().len();
+        if count <= self.dirty_inodes_limit.load(Ordering::Relaxed) {
+            return Ok(());
         }
-        self.data_writeback.write_back_all()?;
-        self.flush_inodes()
+        self.flush_inodes()?;
+        // Those with dirty data stay listed until that is written, which the cache's limits see to.
+        let left = self.dirty_inodes.lock().len();
+        self.dirty_inodes_limit.store(left + DIRTY_INODES_MAX, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Writes every dirty inode into the metadata blocks.
