@@ -510,6 +510,16 @@ impl Inner {
     }
 
     pub(super) fn write_back(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
+        let result = self.write_dirty(range);
+        let mut table = self.table.lock();
+        while table.runs_in_flight > 0 {
+            self.written.wait(&mut table);
+        }
+        result
+    }
+
+    /// Writes what is dirty now and not being written by somebody else, without waiting for those.
+    pub(super) fn write_dirty(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
         let indexes = range.start / PAGE..range.end.div_ceil(PAGE);
         let mut result = Ok(());
         let mut at = indexes.start;
@@ -517,10 +527,6 @@ impl Inner {
             let (end, written) = self.write_run(run);
             at = end;
             result = result.and(written);
-        }
-        let mut table = self.table.lock();
-        while table.runs_in_flight > 0 {
-            self.written.wait(&mut table);
         }
         result
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   dirty bytes:  0 ....... background ............ limit
-//!                 writers run free   |  the thread writes  |  writers wait, or write themselves
+//!                 writers run free   |  the thread writes  |  writers write too
 //! ```
 
 use super::mapping::Inner;
@@ -12,10 +12,6 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
-
-/// How long a writer waits for the thread before it looks again.
-const THROTTLE_WAIT: Duration = Duration::from_millis(20);
 
 /// What the thread and the writers share.
 #[derive(Default)]
@@ -41,7 +37,6 @@ pub(super) struct Shared {
     dirty_pages: AtomicU64,
     signals: Mutex<Signals>,
     wake: Condvar,
-    progress: Condvar,
 }
 
 impl Writeback {
@@ -52,7 +47,6 @@ impl Writeback {
             dirty_pages: AtomicU64::new(0),
             signals: Mutex::default(),
             wake: Condvar::new(),
-            progress: Condvar::new(),
         });
         Arc::new(Self { shared, thread: Mutex::new(None) })
     }
@@ -122,36 +116,46 @@ impl Shared {
         }
         if !options.background_writeback {
             return match dirty > options.dirty_bytes {
-                true => self.write_back(options.dirty_background_bytes),
+                true => self.make_room(options.dirty_background_bytes, options.dirty_bytes),
                 false => Ok(()),
             };
         }
-        let mut signals = self.signals.lock();
-        if !signals.is_wanted {
-            signals.is_wanted = true;
-            self.wake.notify_one();
-        }
-        if dirty > options.dirty_bytes {
-            self.progress.wait_for(&mut signals, THROTTLE_WAIT);
-            drop(signals);
-            if self.bytes_dirty() > options.dirty_bytes {
-                // The thread is slow, failing, or was never started: the writer lends a hand.
-                return self.write_back(options.dirty_bytes);
+        {
+            let mut signals = self.signals.lock();
+            if !signals.is_wanted {
+                signals.is_wanted = true;
+                self.wake.notify_one();
             }
         }
-        Ok(())
+        match dirty > options.dirty_bytes {
+            // The thread is slower than the writer, who lends a hand.
+            true => self.make_room(options.dirty_bytes, options.dirty_bytes),
+            false => Ok(()),
+        }
     }
 
-    /// Writes mappings, first dirtied first, until at most `keep_bytes` are dirty.
+    /// Writes until at most `keep_bytes` are dirty. A failure belongs to the file it hit, which remembers it; the
+    /// caller is told only if more than `limit_bytes` stay dirty, for then nothing more can be taken.
+    fn make_room(&self, keep_bytes: u64, limit_bytes: u64) -> Result<()> {
+        match self.write_back(keep_bytes) {
+            Err(error) if self.bytes_dirty() > limit_bytes => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes mappings, first dirtied first, until at most `keep_bytes` are dirty; with 0, everything, and waits
+    /// for what others are writing.
     fn write_back(&self, keep_bytes: u64) -> Result<()> {
         let listed: Vec<Arc<Inner>> = self.dirty.lock().clone();
         let mut result = Ok(());
         for mapping in &listed {
-            if keep_bytes > 0 && self.bytes_dirty() <= keep_bytes {
-                break;
-            }
-            result = result.and(mapping.write_back(0..u64::MAX));
-            self.progress.notify_all();
+            let written = match keep_bytes {
+                0 => mapping.write_back(0..u64::MAX),
+                // Several may be at it: each takes what nobody else is writing.
+                _ if self.bytes_dirty() > keep_bytes => mapping.write_dirty(0..u64::MAX),
+                _ => break,
+            };
+            result = result.and(written);
         }
         let mut clean = Vec::new();
         self.dirty.lock().retain(|mapping| {
@@ -183,6 +187,5 @@ fn run(shared: &Weak<Shared>) {
         // An error is remembered by the mapping it belongs to and told to whoever syncs it.
         let _ = shared.write_back((shared.cache.options.dirty_background_bytes / 2).max(1));
         shared.signals.lock().is_wanted = false;
-        shared.progress.notify_all();
     }
 }
