@@ -6,10 +6,12 @@
 //!                base
 //! ```
 //!
-//! Neighbours: everybody above, nobody below. No locks, no I/O, no state.
+//! Neighbours: everybody above, nobody below. No I/O; the only state is who is reading ([`rcu`]).
 
 mod error;
 mod ids;
+pub(crate) mod rcu;
+pub(crate) mod sync;
 mod time;
 
 pub use error::{Error, ErrorKind, Result};
