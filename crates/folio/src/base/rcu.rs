@@ -30,7 +30,8 @@ static EPOCH: AtomicU64 = AtomicU64::new(1);
 static IS_ASYMMETRIC: AtomicBool = AtomicBool::new(false);
 /// Every thread that ever pinned; slots of threads that ended are used again.
 static SLOTS: Mutex<Vec<&'static Slot>> = Mutex::new(Vec::new());
-static DEFERRED: Mutex<Deferred> = Mutex::new(Deferred { fresh: Vec::new(), waiting: Vec::new(), grace: None });
+static DEFERRED: Mutex<Deferred> =
+    Mutex::new(Deferred { fresh: Vec::new(), waiting: Vec::new(), grace: None });
 
 /// What one thread tells about itself; alone on its cache lines, two of which the processor fetches at once.
 #[repr(align(128))]
@@ -136,7 +137,10 @@ impl Grace {
         // A thread that registers later takes the lock after us and so sees what was unpublished.
         if slots.iter().any(is_other) && IS_ASYMMETRIC.load(Ordering::Relaxed) {
             // Cannot fail once registered; if it did, nothing would order the readers.
-            assert!(membarrier(MembarrierCommand::PrivateExpedited).is_ok(), "membarrier works once registered");
+            assert!(
+                membarrier(MembarrierCommand::PrivateExpedited).is_ok(),
+                "membarrier works once registered"
+            );
         }
         Self { target }
     }
