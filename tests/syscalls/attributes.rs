@@ -1,6 +1,6 @@
 //! Who may read, write and execute; chmod, chown, utimes; setuid and setgid bits; times.
 
-use crate::{READ, fails, mode, read, ticking_world, touch, user, world, write};
+use crate::{READ, fails, mode, read, tick, ticking_world, touch, user, world, write};
 use folio::base::Timespec;
 use folio::syscall::{AT_FDCWD, AtFlags, OpenFlags};
 use folio::vfs::SetTime;
@@ -194,6 +194,7 @@ fn which_times_change() {
     ];
     for (what, act, path, modified, changed) in rows {
         let before = p.stat(path).unwrap();
+        tick();
         act();
         let after = p.stat(path).unwrap();
         let moved = (after.modified > before.modified, after.changed > before.changed);

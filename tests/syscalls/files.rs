@@ -1,6 +1,6 @@
 //! Open files: flags, offsets, writing, holes, directories, copies.
 
-use crate::{CREATE, READ, fails, list, read, read_fd, ticking_world, touch, user, world, write};
+use crate::{CREATE, READ, fails, list, read, read_fd, tick, ticking_world, touch, user, world, write};
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
 use folio::vfs::{FallocateMode, FileType, MountOptions};
 
@@ -318,6 +318,7 @@ fn relatime() {
     for (path, is_noted) in [("/f", true), ("/m/f", false)] {
         write(&p, path, b"text");
         let before = p.stat(path).unwrap();
+        tick();
         read(&p, path);
         let first = p.stat(path).unwrap();
         assert_eq!(first.accessed > before.accessed, is_noted, "{path}");

@@ -46,6 +46,11 @@ fn ticking_world() -> (Arc<Kernel>, Process) {
     (kernel, root)
 }
 
+/// Waits until the clock shows another time: inodes are stamped with that of the host's last timer tick.
+fn tick() {
+    std::thread::sleep(std::time::Duration::from_millis(20));
+}
+
 /// A process of an ordinary user, with umask 0.
 fn user(kernel: &Arc<Kernel>, uid: u32, gid: u32, groups: &[u32]) -> Process {
     let process = kernel.process(Credentials { uid, gid, groups: groups.to_vec() });

@@ -19,6 +19,7 @@ use super::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering,
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Deferred things from which on a grace period is started for them.
@@ -214,22 +215,22 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
 
     /// What the cell holds now, valid as long as the pin.
     #[inline]
-    #[allow(unsafe_code)]
-    pub(crate) fn load<'p>(&self, _pin: &'p Pin) -> Option<&'p T> {
-        let pointer = self.pointer.load(Ordering::Acquire);
-        // SAFETY: it came from `Arc::into_raw`, and whoever replaces it keeps that reference until every pin that
-        // could have seen it has ended (`Replaced`, R1).
-        unsafe { pointer.as_ref() }
+    pub(crate) fn load<'p>(&self, pin: &'p Pin) -> Option<&'p T> {
+        self.borrow(pin).map(Ref::value)
+    }
+
+    /// Like [`RcuCell::load`], for a caller who may want a reference of its own later.
+    #[inline]
+    pub(crate) fn borrow<'p>(&self, _pin: &'p Pin) -> Option<Ref<'p, T>> {
+        // From `Arc::into_raw`, and whoever replaces it keeps that reference until every pin that could have seen it
+        // has ended (`Replaced`, R1).
+        let pointer = NonNull::new(self.pointer.load(Ordering::Acquire))?;
+        Some(Ref { pointer, borrows: PhantomData })
     }
 
     /// Another reference to what the cell holds now.
-    #[allow(unsafe_code)]
     pub(crate) fn get(&self, pin: &Pin) -> Option<Arc<T>> {
-        let value = std::ptr::from_ref(self.load(pin)?);
-        // SAFETY: the pointer came from `Arc::into_raw`, and the cell's reference is alive while the pin lives.
-        unsafe { Arc::increment_strong_count(value) };
-        // SAFETY: as above; the reference just counted is the new one's.
-        Some(unsafe { Arc::from_raw(value) })
+        Some(self.borrow(pin)?.to_arc())
     }
 
     /// Publishes `value` and hands out what was there.
@@ -239,6 +240,52 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
         let old = self.pointer.swap(new, Ordering::AcqRel);
         // SAFETY: the reference that the cell held is ours now.
         (!old.is_null()).then(|| Replaced { value: Some(unsafe { Arc::from_raw(old) }) })
+    }
+}
+
+/// A value with a reference count, borrowed without touching the count.
+pub(crate) struct Ref<'p, T> {
+    /// From `Arc::into_raw` or `Arc::as_ptr`; the reference behind it lives for `'p` at least.
+    pointer: NonNull<T>,
+    borrows: PhantomData<&'p T>,
+}
+
+impl<T> Clone for Ref<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Ref<'_, T> {}
+
+impl<'p, T> Ref<'p, T> {
+    /// Borrows what `arc` refers to.
+    #[inline]
+    pub(crate) fn new(arc: &'p Arc<T>) -> Self {
+        let pointer = Arc::as_ptr(arc).cast_mut();
+        Self {
+            pointer: NonNull::new(pointer).unwrap_or_else(|| unreachable!("points to a value")),
+            borrows: PhantomData,
+        }
+    }
+
+    /// The value.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub(crate) fn value(self) -> &'p T {
+        // SAFETY: it points to the value of an `Arc` that lives for `'p`.
+        unsafe { self.pointer.as_ref() }
+    }
+
+    /// A reference of the caller's own.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub(crate) fn to_arc(self) -> Arc<T> {
+        let pointer = self.pointer.as_ptr().cast_const();
+        // SAFETY: the pointer is that of an `Arc`, one reference of which is alive for `'p`.
+        unsafe { Arc::increment_strong_count(pointer) };
+        // SAFETY: as above; the reference just counted is the new one's.
+        unsafe { Arc::from_raw(pointer) }
     }
 }
 

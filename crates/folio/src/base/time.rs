@@ -1,6 +1,6 @@
 //! Points in time, and the clock they come from.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Seconds and nanoseconds since 1970-01-01 00:00 UTC; `nanos` is always below 1,000,000,000.
 ///
@@ -31,14 +31,15 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// The current time.
+    /// The current time; from the host as its last timer tick saw it, a few milliseconds ago at most. Linux stamps
+    /// inodes with that time too (`ktime_get_coarse_real_ts64`).
     pub fn now(&self) -> Timespec {
         match self {
             Self::Fixed(time) => *time,
-            Self::System => match SystemTime::now().duration_since(UNIX_EPOCH) {
-                Ok(since) => Timespec::new(since.as_secs() as i64, since.subsec_nanos()),
-                Err(_) => Timespec::default(),
-            },
+            Self::System => {
+                let now = clock_gettime(ClockId::RealtimeCoarse);
+                Timespec::new(now.tv_sec, now.tv_nsec as u32)
+            }
         }
     }
 }

@@ -19,7 +19,7 @@ impl Process {
 
     /// fstat(2).
     pub fn fstat(&self, fd: Fd) -> Result<Attributes> {
-        Ok(self.file(fd)?.inode().attributes())
+        self.with_file(fd, |file| file.inode().attributes())
     }
 
     /// fstatat(2).

@@ -13,7 +13,9 @@
 //! Neighbours: programs and faces above, `vfs` below. Here a path or a descriptor becomes a location or an open
 //! file, and a failure gets the path it is about; what a call means is the VFS's.
 //!
-//! Locks: the descriptor table and the working directory have one each, held only to copy a reference.
+//! Locks: open and close lock the table of descriptors, which calls on a descriptor read under a pin (base/rcu.rs).
+//! What may block takes a reference to the open file first and ends the pin; what cannot (fstat) goes without one.
+//! The working directory has a lock, held only to copy a reference.
 
 mod attributes;
 mod files;

@@ -1,9 +1,9 @@
 //! The state of one program: file descriptors, working directory, credentials, umask.
 
 use super::{AtFlags, Credentials};
-use crate::base::{Errno, Error, Result, Timespec};
+use crate::base::{Errno, Error, Result, Timespec, rcu};
 use crate::kernel::Kernel;
-use crate::vfs::{Context, LastLink, Location, OpenFile};
+use crate::vfs::{Context, FileTable, LastLink, Location, OpenFile};
 use parking_lot::RwLock;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -17,33 +17,23 @@ pub struct Fd(pub u32);
 /// `AT_FDCWD`: relative paths start at the working directory.
 pub const AT_FDCWD: Fd = Fd(u32::MAX);
 
-/// Descriptors that one process may have open (`RLIMIT_NOFILE`).
-const DESCRIPTORS_MAX: usize = 1 << 20;
-
 /// A program's view of a [`crate::Kernel`]: what the kernel keeps per process. Calls from any thread.
 ///
 /// Every call has the name, meaning and errno of the Linux system call (man section 2). `dir` arguments are a
 /// directory's descriptor or [`AT_FDCWD`].
 pub struct Process {
-    descriptors: RwLock<Descriptors>,
+    files: Arc<FileTable>,
     working_directory: RwLock<Location>,
     credentials: Credentials,
     umask: AtomicU16,
-    // Last, so that files are closed before the kernel may unmount.
+    // Last, so that the working directory is let go of before the kernel may unmount.
     kernel: Arc<Kernel>,
-}
-
-#[derive(Default)]
-struct Descriptors {
-    files: Vec<Option<Arc<OpenFile>>>,
-    /// No descriptor below this is free.
-    first_free: usize,
 }
 
 impl Process {
     pub(crate) fn new(kernel: Arc<Kernel>, credentials: Credentials) -> Self {
         Self {
-            descriptors: RwLock::default(),
+            files: kernel.vfs().open_table(),
             working_directory: RwLock::new(kernel.vfs().root()),
             credentials,
             umask: AtomicU16::new(0o022),
@@ -53,14 +43,7 @@ impl Process {
 
     /// close(2).
     pub fn close(&self, fd: Fd) -> Result<()> {
-        let mut descriptors = self.descriptors.write();
-        let at = fd.0 as usize;
-        let file = descriptors.files.get_mut(at).and_then(Option::take).ok_or(Errno::BADF)?;
-        descriptors.first_free = descriptors.first_free.min(at);
-        drop(descriptors);
-        // The last reference to an inode may have work to do: outside the lock.
-        drop(file);
-        Ok(())
+        self.files.close(fd.0 as usize)
     }
 
     /// dup(2).
@@ -115,26 +98,20 @@ impl Process {
 
     /// The open file behind a descriptor; EBADF if there is none.
     pub(super) fn file(&self, fd: Fd) -> Result<Arc<OpenFile>> {
-        let descriptors = self.descriptors.read();
-        Ok(descriptors.files.get(fd.0 as usize).cloned().flatten().ok_or(Errno::BADF)?)
+        Ok(self.files.get(fd.0 as usize, &rcu::pin())?.to_arc())
+    }
+
+    /// Calls `use_file` with the open file behind a descriptor. It must not block (base/rcu.rs, R3), which spares
+    /// it a reference of its own.
+    #[inline]
+    pub(super) fn with_file<T>(&self, fd: Fd, use_file: impl FnOnce(&OpenFile) -> T) -> Result<T> {
+        let pin = rcu::pin();
+        Ok(use_file(self.files.get(fd.0 as usize, &pin)?.value()))
     }
 
     /// Gives an open file the lowest free descriptor.
     pub(super) fn install(&self, file: Arc<OpenFile>) -> Result<Fd> {
-        let mut descriptors = self.descriptors.write();
-        let Descriptors { files, first_free } = &mut *descriptors;
-        let free = files[*first_free..].iter().position(Option::is_none);
-        let at = free.map_or(files.len(), |free| *first_free + free);
-        if at >= DESCRIPTORS_MAX {
-            drop(descriptors);
-            return Err(Errno::MFILE.into());
-        }
-        *first_free = at + 1;
-        match files.get_mut(at) {
-            Some(slot) => *slot = Some(file),
-            None => files.push(Some(file)),
-        }
-        Ok(Fd(at as u32))
+        Ok(Fd(self.files.install(file)? as u32))
     }
 
     /// The working directory.
@@ -184,6 +161,13 @@ impl Process {
     /// Makes a call about one path; a failure names the path.
     pub(super) fn with_path<T>(&self, path: &Path, call: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
         call(path.as_os_str().as_bytes()).map_err(|error| name(error, path))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Before the reference to the kernel goes, which may then unmount.
+        self.kernel.vfs().close_table(&self.files);
     }
 }
 

@@ -5,6 +5,7 @@
 //!      v
 //!   walk.rs   path -> Location (mount + dentry)         open.rs names.rs rename.rs   change names
 //!      |                                                attributes.rs xattr.rs       change inodes
+//!   table.rs  descriptor -> open file
 //!   dentry.rs names in memory    mount.rs what covers what    permission.rs who may
 //!      |  names, attributes                                   file.rs   open files: data
 //!      v                                                         v
@@ -25,10 +26,15 @@
 //!             whatever the file system locks
 //! ```
 //!
+//! The list of descriptor tables is locked before a table, and both with no other lock held or taken.
+//!
 //! Invariants:
 //! - V1: a dentry that is not deleted is in the cache as long as anybody uses it; so a directory has one dentry.
 //! - V2: what the cache says of a directory's names changes only under that directory's inode lock.
 //! - V3: no reference to an inode is dropped while a lock of the dentry cache is held.
+//! - V4: a closed file that waits for a grace period has a name: who takes a name away lets go of all closed files
+//!   afterwards (`Vfs::drop_closed_files`), and a file without a name is let go of when it is closed. So an inode
+//!   without names is freed before the call that takes the last reference returns.
 
 mod attributes;
 mod dentry;
@@ -39,6 +45,7 @@ mod names;
 mod open;
 mod permission;
 mod rename;
+mod table;
 mod walk;
 mod xattr;
 
@@ -50,4 +57,5 @@ pub use filesystem::{
 pub(crate) use mount::{Location, Vfs};
 pub use open::OpenFlags;
 pub use permission::Credentials;
+pub(crate) use table::FileTable;
 pub(crate) use walk::{Context, LastLink};

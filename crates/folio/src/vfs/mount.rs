@@ -1,6 +1,7 @@
 //! Mounts: which file system covers which directory.
 
 use super::dentry::{Dentry, DentryCache};
+use super::table::{FileTable, drop_closed};
 use super::{FileSystem, Inode, MountOptions};
 use crate::base::{Errno, Error, Result};
 use parking_lot::{Mutex, RwLock};
@@ -56,6 +57,8 @@ pub(crate) struct Vfs {
     root: Arc<Mount>,
     /// By the id of the covered dentry.
     mounts: RwLock<HashMap<u64, Arc<Mount>>>,
+    /// The open files of every process.
+    tables: Mutex<Vec<Arc<FileTable>>>,
 }
 
 /// Names kept in memory at most, unless more are in use.
@@ -68,6 +71,28 @@ impl Vfs {
             dentries: DentryCache::new(DENTRIES_MAX),
             root: Arc::new(new_mount(file_system, None, options)),
             mounts: RwLock::new(HashMap::new()),
+            tables: Mutex::default(),
+        }
+    }
+
+    /// The table of a new process, which ends with [`Vfs::close_table`].
+    pub(crate) fn open_table(&self) -> Arc<FileTable> {
+        let table = Arc::new(FileTable::new());
+        self.tables.lock().push(table.clone());
+        table
+    }
+
+    /// Closes the files of a process that ends.
+    pub(crate) fn close_table(&self, table: &Arc<FileTable>) {
+        self.tables.lock().retain(|other| !Arc::ptr_eq(other, table));
+        table.close_all();
+    }
+
+    /// Lets go of every file that is closed: names were taken away, or a mount shall go. The caller holds no lock.
+    pub(crate) fn drop_closed_files(&self) {
+        let closed: Vec<_> = self.tables.lock().iter().map(|table| table.take_closed()).collect();
+        for closed in closed {
+            drop_closed(closed);
         }
     }
 
@@ -139,6 +164,7 @@ impl Vfs {
             return Err(Error::new(Errno::BUSY, "the root cannot be unmounted"));
         };
         drop(target);
+        self.drop_closed_files();
         let mut mounts = self.mounts.write();
         let id = covered.dentry.id();
         let mount = mounts.get(&id).ok_or(Errno::INVAL)?;
@@ -153,6 +179,7 @@ impl Vfs {
 
     /// Detaches everything, innermost first; the first error is returned after everything was tried.
     pub(crate) fn unmount_all(&self) -> Result<()> {
+        self.drop_closed_files();
         let mut result = Ok(());
         loop {
             let mut mounts = self.mounts.write();

@@ -138,6 +138,7 @@ impl Context<'_> {
         drop(lock);
         // The last reference may go here, after the locks.
         drop(victim);
+        self.vfs.drop_closed_files();
         Ok(())
     }
 
@@ -169,6 +170,7 @@ impl Context<'_> {
         }
         drop(lock);
         drop(victim);
+        self.vfs.drop_closed_files();
         Ok(())
     }
 

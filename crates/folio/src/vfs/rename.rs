@@ -105,7 +105,10 @@ impl Context<'_> {
         }
         drop(locks);
         // A replaced inode may go here, after the locks.
-        drop(target);
+        if target.is_some() {
+            drop(target);
+            self.vfs.drop_closed_files();
+        }
         Ok(())
     }
 

@@ -1,0 +1,187 @@
+//! The open files of one process, by descriptor. Linux: fs/file.c.
+
+use super::file::OpenFile;
+use crate::base::rcu::{Grace, Pin, RcuCell, Ref, Replaced};
+use crate::base::sync::Mutex;
+use crate::base::{Errno, Result};
+use smallvec::SmallVec;
+use std::sync::{Arc, OnceLock};
+
+/// Descriptors that one process may have open (`RLIMIT_NOFILE`).
+const DESCRIPTORS_MAX: usize = 1 << 20;
+/// Descriptors in the first chunk; each further one has twice as many as the one before.
+const FIRST_CHUNK: usize = 64;
+/// Enough for `DESCRIPTORS_MAX`.
+const CHUNKS: usize = 15;
+/// Closed files that wait for one grace period at most.
+const CLOSED_MAX: usize = 32;
+
+type Closed = SmallVec<[Replaced<OpenFile>; CLOSED_MAX]>;
+
+/// The open files of one process. Readers take no lock; open and close take one.
+///
+/// A closed file may have readers still, so it is dropped after a grace period, several at a time. Whether that is
+/// at once matters only for a file that has lost its name, and for unmounting: a closed file that waits has a name,
+/// and who takes a name away or unmounts lets all closed files go ([`FileTable::take_closed`]).
+pub(crate) struct FileTable {
+    /// They come as they are needed and stay.
+    chunks: [OnceLock<Box<[RcuCell<OpenFile>]>>; CHUNKS],
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// A bit for each descriptor that is taken.
+    taken: Vec<u64>,
+    /// No word before this has a free bit.
+    first_word: usize,
+    closed: Closed,
+}
+
+impl State {
+    /// Takes the lowest free descriptor.
+    fn take_lowest(&mut self) -> Option<usize> {
+        while self.taken.get(self.first_word) == Some(&u64::MAX) {
+            self.first_word += 1;
+        }
+        if self.first_word * 64 >= DESCRIPTORS_MAX {
+            return None;
+        }
+        if self.first_word == self.taken.len() {
+            self.taken.push(0);
+        }
+        let word = &mut self.taken[self.first_word];
+        let bit = word.trailing_ones() as usize;
+        *word |= 1 << bit;
+        Some(self.first_word * 64 + bit)
+    }
+
+    fn give_back(&mut self, at: usize) {
+        self.taken[at / 64] &= !(1 << (at % 64));
+        self.first_word = self.first_word.min(at / 64);
+    }
+}
+
+/// The chunk that holds a descriptor, and its place there.
+#[inline]
+fn place(at: usize) -> (usize, usize) {
+    let shifted = at + FIRST_CHUNK;
+    let chunk = (shifted / FIRST_CHUNK).ilog2() as usize;
+    (chunk, shifted - (FIRST_CHUNK << chunk))
+}
+
+impl FileTable {
+    pub(crate) fn new() -> Self {
+        Self { chunks: [const { OnceLock::new() }; CHUNKS], state: Mutex::default() }
+    }
+
+    #[inline]
+    fn slot(&self, at: usize) -> Option<&RcuCell<OpenFile>> {
+        let (chunk, within) = place(at);
+        self.chunks.get(chunk)?.get()?.get(within)
+    }
+
+    /// The open file behind a descriptor; EBADF if there is none.
+    #[inline]
+    pub(crate) fn get<'p>(&self, at: usize, pin: &'p Pin) -> Result<Ref<'p, OpenFile>> {
+        match self.slot(at).and_then(|slot| slot.borrow(pin)) {
+            Some(file) => Ok(file),
+            None => Err(Errno::BADF.into()),
+        }
+    }
+
+    /// Gives an open file the lowest free descriptor.
+    pub(crate) fn install(&self, file: Arc<OpenFile>) -> Result<usize> {
+        let mut state = self.state.lock();
+        let Some(at) = state.take_lowest() else {
+            drop(state);
+            return Err(Errno::MFILE.into());
+        };
+        let (chunk, within) = place(at);
+        let chunk =
+            self.chunks[chunk].get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| RcuCell::empty()).collect());
+        let old = chunk[within].replace(Some(file));
+        debug_assert!(old.is_none(), "a free descriptor has no file");
+        Ok(at)
+    }
+
+    /// Closes a descriptor; EBADF if it is not open.
+    pub(crate) fn close(&self, at: usize) -> Result<()> {
+        let mut state = self.state.lock();
+        let Some(file) = self.slot(at).and_then(|slot| slot.replace(None)) else {
+            drop(state);
+            return Err(Errno::BADF.into());
+        };
+        state.give_back(at);
+        // Looked at under the lock: who takes the name away later finds the file in the list.
+        let is_urgent = file.value().location().dentry.is_deleted();
+        state.closed.push(file);
+        if !is_urgent && state.closed.len() < CLOSED_MAX {
+            return Ok(());
+        }
+        let closed = std::mem::take(&mut state.closed);
+        drop(state);
+        drop_closed(closed);
+        Ok(())
+    }
+
+    /// The closed files that wait; the caller drops them with [`drop_closed`], holding no lock.
+    pub(crate) fn take_closed(&self) -> Closed {
+        std::mem::take(&mut self.state.lock().closed)
+    }
+
+    /// Closes everything: the process is gone.
+    pub(crate) fn close_all(&self) {
+        let mut state = self.state.lock();
+        let mut closed = std::mem::take(&mut state.closed);
+        for (index, word) in std::mem::take(&mut state.taken).into_iter().enumerate() {
+            let taken = (0..64).filter(|bit| word & 1 << bit != 0).map(|bit| index * 64 + bit);
+            closed.extend(taken.filter_map(|at| self.slot(at)?.replace(None)));
+        }
+        state.first_word = 0;
+        drop(state);
+        drop_closed(closed);
+    }
+}
+
+/// Lets closed files go once nobody reads them. The last reference to an inode may have work to do, so the caller
+/// holds no lock and is not pinned.
+pub(crate) fn drop_closed(closed: Closed) {
+    if closed.is_empty() {
+        return;
+    }
+    let grace = Grace::start();
+    grace.wait();
+    for file in closed {
+        drop(file.after(grace));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_descriptor_has_one_place() {
+        let mut next = (0, 0);
+        for at in 0..10_000 {
+            let found = place(at);
+            assert!(found == next || found == (next.0 + 1, 0), "{at}");
+            next = (found.0, found.1 + 1);
+        }
+        let (chunk, within) = place(DESCRIPTORS_MAX - 1);
+        assert!(chunk < CHUNKS && within < FIRST_CHUNK << chunk);
+        assert!(place(u32::MAX as usize).0 >= CHUNKS);
+    }
+
+    #[test]
+    fn the_lowest_free_descriptor_comes_first() {
+        let mut state = State::default();
+        assert!((0..200).all(|at| state.take_lowest() == Some(at)));
+        for at in [130, 7, 63] {
+            state.give_back(at);
+        }
+        let taken: Vec<_> = (0..4).filter_map(|_| state.take_lowest()).collect();
+        assert_eq!(taken, [7, 63, 130, 200]);
+    }
+}
