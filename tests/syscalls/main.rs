@@ -4,6 +4,7 @@ mod attributes;
 mod files;
 mod names;
 mod paths;
+mod speed;
 mod stress;
 mod xattrs;
 

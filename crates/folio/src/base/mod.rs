@@ -11,6 +11,7 @@
 mod error;
 mod ids;
 pub(crate) mod rcu;
+pub(crate) mod seq;
 pub(crate) mod sync;
 mod time;
 

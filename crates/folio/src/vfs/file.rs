@@ -386,15 +386,14 @@ pub(crate) fn set_size(
 /// Notes an access as the mount wishes: relatime, or not at all. A failure is nobody's business.
 pub(crate) fn touch_accessed(mount: &Mount, inode: &dyn Inode) {
     let options = mount.options();
-    if options.no_access_time || mount.is_read_only() {
+    if options.no_access_time {
         return;
     }
-    let attributes = inode.attributes();
-    let accessed = attributes.accessed;
-    let is_current = accessed > attributes.modified
-        && accessed > attributes.changed
-        && options.clock.now().secs.saturating_sub(accessed.secs) < ACCESSED_AGE_MAX_SECS;
-    if !is_current {
+    let times = inode.common().attributes.times();
+    let is_current = times.accessed > times.modified
+        && times.accessed > times.changed
+        && options.clock.now().secs.saturating_sub(times.accessed.secs) < ACCESSED_AGE_MAX_SECS;
+    if !is_current && !mount.is_read_only() {
         let _: Result<(), Error> = inode.touch_accessed();
     }
 }

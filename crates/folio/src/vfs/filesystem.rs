@@ -1,5 +1,6 @@
 //! The file system seam: what the VFS asks of ext4, ramfs and the others.
 
+use super::AttributeCell;
 use crate::base::{Clock, Errno, InodeNumber, Result, Timespec};
 use crate::cache::Mapping;
 use bitflags::bitflags;
@@ -225,6 +226,8 @@ pub struct InodeCommon {
     pub lock: RwLock<()>,
     /// The file's data; for regular files only.
     pub mapping: Option<Mapping>,
+    /// What [`Inode::attributes`] tells, but for the size of a file with a mapping.
+    pub attributes: AttributeCell,
 }
 
 /// A file, directory, link or device node. Linux: `struct inode` and its operations.
@@ -238,8 +241,15 @@ pub trait Inode: Send + Sync {
     /// The part every inode has.
     fn common(&self) -> &InodeCommon;
 
-    /// Everything stat(2) tells. Takes no inode lock.
-    fn attributes(&self) -> Attributes;
+    /// Everything stat(2) tells. Takes no lock and does not block.
+    fn attributes(&self) -> Attributes {
+        let common = self.common();
+        let mut attributes = common.attributes.load(common.number, common.file_type);
+        if let Some(mapping) = &common.mapping {
+            attributes.size_bytes = mapping.size_bytes();
+        }
+        attributes
+    }
 
     /// Changes attributes.
     fn set_attributes(&self, change: &AttributeChange) -> Result<()>;

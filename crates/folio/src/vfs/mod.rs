@@ -36,6 +36,7 @@
 //!   afterwards (`Vfs::drop_closed_files`), and a file without a name is let go of when it is closed. So an inode
 //!   without names is freed before the call that takes the last reference returns.
 
+mod attribute_cell;
 mod attributes;
 mod dentry;
 mod file;
@@ -49,6 +50,7 @@ mod table;
 mod walk;
 mod xattr;
 
+pub use attribute_cell::AttributeCell;
 pub(crate) use file::{OpenFile, Start, copy};
 pub use filesystem::{
     AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileSystem, FileSystemStatistics, FileType,

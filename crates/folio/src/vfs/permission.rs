@@ -63,17 +63,17 @@ pub(crate) fn check_access(inode: &dyn Inode, who: &Credentials, want: Access) -
     if who.is_root() && (is_directory || !want.contains(Access::EXECUTE)) {
         return Ok(());
     }
-    if may_access(&inode.attributes(), who, want) { Ok(()) } else { Err(Errno::ACCESS.into()) }
+    if may_access(inode, who, want) { Ok(()) } else { Err(Errno::ACCESS.into()) }
 }
 
-fn may_access(attributes: &Attributes, who: &Credentials, want: Access) -> bool {
-    let mode = attributes.mode;
+fn may_access(inode: &dyn Inode, who: &Credentials, want: Access) -> bool {
+    let (mode, uid, gid) = inode.common().attributes.permission();
     if who.is_root() {
         return mode & 0o111 != 0;
     }
-    let digit = if who.uid == attributes.uid {
+    let digit = if who.uid == uid {
         mode >> 6
-    } else if who.is_member(attributes.gid) {
+    } else if who.is_member(gid) {
         mode >> 3
     } else {
         mode

@@ -40,7 +40,7 @@ impl DirectoryBlocks for OpenDirectory<'_> {
     fn append(&self) -> Result<(LogicalBlock, MetadataBlock)> {
         let fs = &self.inode.fs;
         let logical = LogicalBlock(self.block_count());
-        let mut state = self.inode.state.write();
+        let mut state = self.inode.state_mut();
         if state.layout != Layout::Extents {
             return Err(Error::unsupported("adding blocks to a directory that has a block map (ext3)"));
         }
@@ -128,7 +128,7 @@ impl Ext4Inode {
         let blocks = self.open_directory();
         let result = dir::insert(&blocks, &mut is_indexed, name, InodeNumber(number.into()), file_type);
         if is_indexed != was_indexed {
-            let mut state = self.state.write();
+            let mut state = self.state_mut();
             state.raw.flags |= inode_flags::INDEX;
             self.mark_dirty(&mut state);
         }

@@ -29,7 +29,7 @@ impl Ext4Inode {
         if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) && end > mapping.size_bytes() {
             mapping.set_size_bytes(end);
         }
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         let now = self.fs.now();
         if is_zeroing || mode == FallocateMode::Allocate {
             state.set_modified(now);
@@ -85,7 +85,7 @@ impl Ext4Inode {
         let block_size = fs.block_size as u64;
         // Both have 32 bits, as `check_size` saw to.
         let blocks = (bytes.start / block_size) as u32..bytes.end.div_ceil(block_size) as u32;
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         let mut block = blocks.start;
         while block < blocks.end {
             let len = match state.map.lookup(LogicalBlock(block)) {

@@ -119,7 +119,7 @@ impl Ext4Inode {
             }
         }
         if !unwritten.is_empty() {
-            let mut state = self.state.write();
+            let mut state = self.state_mut();
             for range in unwritten {
                 state.map.mark_written(range);
             }
@@ -136,7 +136,7 @@ impl Ext4Inode {
         let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
         let mut pieces = Pieces::new();
         let mut unwritten = Vec::new();
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         // Blocks past the end of the file stay as they are: zeros need not be stored, and space that was
         // allocated there ahead must stay unwritten.
         let blocks = blocks.start..blocks.end.min(size.div_ceil(block_size));
@@ -188,7 +188,7 @@ impl Ext4Inode {
         } else {
             mapping.set_size_bytes(size_bytes);
         }
-        self.mark_dirty(&mut self.state.write());
+        self.mark_dirty(&mut self.state_mut());
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl Ext4Inode {
 
     /// Makes the file blocks in `blocks` holes. Their pages have been dropped.
     pub(super) fn remove_blocks(&self, blocks: Range<u64>) -> Result<()> {
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         if state.layout == Layout::BlockMap
             && blocks.start
                 < state.map.extents().last().map_or(0, |e| u64::from(e.logical) + u64::from(e.len))
@@ -252,7 +252,7 @@ impl Ext4Inode {
         self.check_size(end)?;
         let block_size = self.fs.block_size as u64;
         self.bring_out_of_line()?;
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         if state.raw.flags.get() & (inode_flags::ENCRYPT | inode_flags::VERITY) != 0 {
             return Err(Error::new(Errno::PERM, "encrypted and verity files cannot be written"));
         }

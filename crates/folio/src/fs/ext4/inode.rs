@@ -13,8 +13,9 @@ use super::metadata::MetadataBlock;
 use super::space::{Purpose, inode_place};
 use crate::base::{Errno, Error, InodeNumber, PhysicalBlock, Result, Timespec};
 use crate::cache::Mapping;
-use crate::vfs::{Attributes, FileType, InodeCommon, NewInode};
-use parking_lot::RwLock;
+use crate::vfs::{AttributeCell, Attributes, FileType, InodeCommon, NewInode};
+use parking_lot::{RwLock, RwLockWriteGuard};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -51,9 +52,37 @@ pub(super) struct Ext4Inode {
     pub(super) fs: Arc<Ext4>,
     pub(super) number: u32,
     pub(super) this: Weak<Ext4Inode>,
+    /// Changed by way of [`Ext4Inode::state_mut`] alone.
     pub(super) state: RwLock<InodeState>,
     /// Keeps the mapping's store alive; the mapping itself holds it only while pages are dirty.
     _store: Arc<FileStore>,
+}
+
+/// The state of an inode while it is changed.
+pub(super) struct StateGuard<'a> {
+    inode: &'a Ext4Inode,
+    state: RwLockWriteGuard<'a, InodeState>,
+}
+
+impl Deref for StateGuard<'_> {
+    type Target = InodeState;
+
+    fn deref(&self) -> &InodeState {
+        &self.state
+    }
+}
+
+impl DerefMut for StateGuard<'_> {
+    fn deref_mut(&mut self) -> &mut InodeState {
+        &mut self.state
+    }
+}
+
+impl Drop for StateGuard<'_> {
+    fn drop(&mut self) {
+        let Ext4Inode { common, number, fs, .. } = self.inode;
+        common.attributes.store(&self.state.attributes(*number, common.file_type, fs.block_size));
+    }
 }
 
 impl InodeState {
@@ -206,13 +235,8 @@ impl InodeState {
         }
     }
 
-    pub(super) fn attributes(
-        &self,
-        number: u32,
-        file_type: FileType,
-        size: u64,
-        block_size: usize,
-    ) -> Attributes {
+    /// What stat(2) tells; the size is that of the mapping where there is one.
+    fn attributes(&self, number: u32, file_type: FileType, block_size: usize) -> Attributes {
         let raw = &self.raw;
         let delayed = self.delayed.data_blocks() * (block_size as u64 / 512);
         Attributes {
@@ -222,7 +246,7 @@ impl InodeState {
             uid: u32::from(raw.uid_high.get()) << 16 | u32::from(raw.uid_lo.get()),
             gid: u32::from(raw.gid_high.get()) << 16 | u32::from(raw.gid_lo.get()),
             link_count: self.link_count(),
-            size_bytes: size,
+            size_bytes: self.recorded_size(),
             blocks_512: self.blocks_512(block_size) + delayed,
             block_size: block_size as u32,
             device: match file_type {
@@ -301,6 +325,7 @@ impl Ext4Inode {
                     file_type,
                     lock: RwLock::new(()),
                     mapping,
+                    attributes: AttributeCell::new(&state.attributes(number, file_type, fs.block_size)),
                 },
                 fs: fs.clone(),
                 number,
@@ -346,6 +371,11 @@ impl Ext4Inode {
         state.set_created(now);
         state.set_owner(Some(new.uid), Some(new.gid));
         Self::assemble(fs, number, new.file_type, state, 0)
+    }
+
+    /// The state, to change; what stat(2) tells is published when the guard goes.
+    pub(super) fn state_mut(&self) -> StateGuard<'_> {
+        StateGuard { inode: self, state: self.state.write() }
     }
 
     /// Puts the inode on the list of dirty ones. The list keeps it alive until it is written.
@@ -412,7 +442,7 @@ impl Ext4Inode {
         if let Some(mapping) = &self.common.mapping {
             mapping.truncate(0);
         }
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         self.fs.release_delayed(&mut state, 0..1 << 32);
         self.fs.release_tree_reservation(&mut state);
         let is_directory = self.common.file_type == FileType::Directory;

@@ -316,7 +316,7 @@ impl Ext4 {
         // In the table's order, so that each of its blocks is touched once.
         dirty.sort_unstable_by_key(|inode| inode.number);
         for inode in dirty {
-            let mut state = inode.state.write();
+            let mut state = inode.state_mut();
             if state.is_dirty {
                 inode.flush(&mut state).map_err(|e| e.at(format!("inode {}", inode.number)))?;
             }

@@ -42,7 +42,7 @@ impl Ext4 {
 
     fn process_orphan(self: &Arc<Self>, number: u32) -> Result<()> {
         let inode = self.remember(Ext4Inode::load(self, number, true)?);
-        let mut state = inode.state.write();
+        let mut state = inode.state_mut();
         state.raw.dtime = 0.into();
         if state.link_count() == 0 {
             // Dropping the last reference frees it.

@@ -13,7 +13,7 @@ impl Ext4Inode {
     /// Gives a new symbolic link its target. ENAMETOOLONG if it does not fit in one block.
     pub(super) fn store_target(&self, target: &[u8]) -> Result<()> {
         let fs = &self.fs;
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         if target.len() <= IN_BLOCK_FIELD_MAX {
             state.raw.block[..target.len()].copy_from_slice(target);
             state.set_recorded_size(target.len() as u64);

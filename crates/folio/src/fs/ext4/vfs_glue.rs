@@ -4,8 +4,8 @@ use super::disk::{ROOT_INODE, inode_flags};
 use super::inode::{Ext4Inode, InodeState};
 use crate::base::{Errno, Error, InodeNumber, Result};
 use crate::vfs::{
-    AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileType, Inode, InodeCommon, NewInode,
-    RenameFlags, SeekKind, SetTime, XattrFlags,
+    AttributeChange, DirectoryEntry, FallocateMode, FileType, Inode, InodeCommon, NewInode, RenameFlags,
+    SeekKind, SetTime, XattrFlags,
 };
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,12 +20,6 @@ impl Inode for Ext4Inode {
         &self.common
     }
 
-    fn attributes(&self) -> Attributes {
-        let state = self.state.read();
-        let size = self.common.mapping.as_ref().map_or(state.recorded_size(), |m| m.size_bytes());
-        state.attributes(self.number, self.common.file_type, size, self.fs.block_size)
-    }
-
     fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
         self.change(|| {
             self.refuse_fixed(false)?;
@@ -33,7 +27,7 @@ impl Inode for Ext4Inode {
                 self.bring_out_of_line()?;
                 self.set_size(size_bytes)?;
             }
-            let mut state = self.state.write();
+            let mut state = self.state_mut();
             self.apply(&mut state, change)?;
             self.mark_dirty(&mut state);
             Ok(())
@@ -57,7 +51,7 @@ impl Inode for Ext4Inode {
             let inode = self.new_inode(new)?;
             let added = self.insert_name(name, inode.number, new.file_type);
             self.keep_or_discard(&inode, added)?;
-            let mut state = self.state.write();
+            let mut state = self.state_mut();
             if new.file_type == FileType::Directory {
                 add_directory_link(&mut state);
             }
@@ -71,7 +65,7 @@ impl Inode for Ext4Inode {
     fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         self.change(|| {
             let inode = self.new_inode(new)?;
-            let mut state = inode.state.write();
+            let mut state = inode.state_mut();
             state.raw.links_count = 0.into();
             drop(state);
             inode.forget_dirty();
@@ -87,13 +81,13 @@ impl Inode for Ext4Inode {
             target.refuse_fixed(false)?;
             self.fs.check_links(&target.state.read(), false)?;
             self.insert_name(name, target.number, target.common.file_type)?;
-            let mut state = target.state.write();
+            let mut state = target.state_mut();
             let links = state.raw.links_count.get() + 1;
             state.raw.links_count = links.into();
             state.set_changed(self.fs.now());
             target.mark_dirty(&mut state);
             drop(state);
-            self.note_names_changed(&mut self.state.write());
+            self.note_names_changed(&mut self.state_mut());
             Ok(())
         })
     }
@@ -104,7 +98,7 @@ impl Inode for Ext4Inode {
             self.refuse_fixed(false)?;
             target.refuse_fixed(false)?;
             self.remove_name(name)?;
-            self.note_names_changed(&mut self.state.write());
+            self.note_names_changed(&mut self.state_mut());
             target.drop_link();
             Ok(())
         })
@@ -120,7 +114,7 @@ impl Inode for Ext4Inode {
             }
             self.remove_name(name)?;
             target.drop_all_links();
-            let mut state = self.state.write();
+            let mut state = self.state_mut();
             drop_directory_link(&mut state);
             self.note_names_changed(&mut state);
             Ok(())
@@ -182,7 +176,7 @@ impl Inode for Ext4Inode {
             return Ok(());
         }
         let now = self.fs.now();
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         state.set_modified(now);
         state.set_changed(now);
         let mode = state.raw.mode.get();
@@ -200,7 +194,7 @@ impl Inode for Ext4Inode {
             return Ok(());
         }
         self.change(|| {
-            let mut state = self.state.write();
+            let mut state = self.state_mut();
             state.set_accessed(self.fs.now());
             self.mark_dirty(&mut state);
             Ok(())
@@ -314,7 +308,7 @@ impl Ext4Inode {
             _ => Ok(()),
         };
         self.keep_or_discard(&inode, made)?;
-        let mut state = inode.state.write();
+        let mut state = inode.state_mut();
         if is_directory {
             state.raw.links_count = 2.into();
         }
@@ -359,13 +353,13 @@ impl Ext4Inode {
         self.remove_name(name)?;
         if is_directory && changes_parent {
             source.replace_name(b"..", new_parent.number, FileType::Directory)?;
-            drop_directory_link(&mut self.state.write());
-            add_directory_link(&mut new_parent.state.write());
+            drop_directory_link(&mut self.state_mut());
+            add_directory_link(&mut new_parent.state_mut());
         }
         match replaced {
             Some(other) if other.common.file_type == FileType::Directory => {
                 other.drop_all_links();
-                drop_directory_link(&mut new_parent.state.write());
+                drop_directory_link(&mut new_parent.state_mut());
             }
             Some(other) => other.drop_link(),
             None => {}
@@ -388,12 +382,12 @@ impl Ext4Inode {
             for (moved, from, to) in [(source, self, new_parent), (other, new_parent, self)] {
                 if moved.common.file_type == FileType::Directory {
                     moved.replace_name(b"..", to.number, FileType::Directory)?;
-                    drop_directory_link(&mut from.state.write());
-                    add_directory_link(&mut to.state.write());
+                    drop_directory_link(&mut from.state_mut());
+                    add_directory_link(&mut to.state_mut());
                 }
             }
         }
-        let mut state = other.state.write();
+        let mut state = other.state_mut();
         state.set_changed(self.fs.now());
         other.mark_dirty(&mut state);
         drop(state);
@@ -402,9 +396,9 @@ impl Ext4Inode {
     }
 
     fn note_moved(&self, source: &Ext4Inode, new_parent: &Ext4Inode) {
-        self.note_names_changed(&mut self.state.write());
-        new_parent.note_names_changed(&mut new_parent.state.write());
-        let mut state = source.state.write();
+        self.note_names_changed(&mut self.state_mut());
+        new_parent.note_names_changed(&mut new_parent.state_mut());
+        let mut state = source.state_mut();
         state.set_changed(self.fs.now());
         source.mark_dirty(&mut state);
     }
@@ -418,7 +412,7 @@ impl Ext4Inode {
 
     /// Takes one link away; without any left the inode is freed with its last reference.
     fn drop_link(&self) {
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         let links = state.raw.links_count.get().saturating_sub(1);
         state.raw.links_count = links.into();
         state.set_changed(self.fs.now());
@@ -432,13 +426,13 @@ impl Ext4Inode {
     }
 
     fn drop_all_links(&self) {
-        self.state.write().raw.links_count = 0.into();
+        self.state_mut().raw.links_count = 0.into();
         self.forget_dirty();
     }
 
     /// Takes the inode off the list of dirty ones, which would keep it alive.
     fn forget_dirty(&self) {
-        self.state.write().is_dirty = false;
+        self.state_mut().is_dirty = false;
         let listed = self.fs.dirty_inodes.lock().remove(&self.number);
         drop(listed);
     }

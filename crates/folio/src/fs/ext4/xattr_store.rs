@@ -73,7 +73,7 @@ impl Ext4Inode {
         }
         let is_acl = matches!(index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT);
         self.bring_out_of_line()?;
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         let mut xattrs = self.stored_xattrs(&state)?;
         let at = xattrs.iter().position(|x| x.index == index && x.suffix == suffix);
         match (at, value) {
@@ -189,7 +189,7 @@ impl Ext4Inode {
             return Err(Error::unsupported("changing a directory or link kept in its inode (inline_data)"));
         };
         {
-            let mut state = self.state.write();
+            let mut state = self.state_mut();
             self.reserve(&mut state, 0..bytes.len().div_ceil(self.fs.block_size) as u32)?;
             let mut xattrs = self.stored_xattrs(&state)?;
             xattrs.retain(|x| !x.is_inline_data());

@@ -4,18 +4,25 @@ use super::Shared;
 use super::dir::{Directory, ENTRY_BYTES};
 use crate::base::{Errno, InodeNumber, PAGE_SIZE, Result, Timespec};
 use crate::cache::Mapping;
-use crate::vfs::{AttributeChange, Attributes, FileType, InodeCommon, NewInode, SetTime};
-use parking_lot::{Mutex, RwLock};
+use crate::vfs::{AttributeCell, AttributeChange, Attributes, FileType, InodeCommon, NewInode, SetTime};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// `.` and `..`, which count in a directory's size.
+const DOTS: u64 = 2;
 
 /// An inode of a ramfs.
 pub(super) struct RamInode {
     pub(super) common: InodeCommon,
     pub(super) shared: Arc<Shared>,
+    /// Changed by way of [`RamInode::state_mut`] alone.
     pub(super) state: RwLock<State>,
     pub(super) body: Body,
+    /// Names in a directory, besides the dots; changes with the directory locked.
+    pub(super) entry_count: AtomicU64,
 }
 
 /// What changes during an inode's life, besides data and names.
@@ -43,6 +50,81 @@ pub(super) enum Body {
     Nothing,
 }
 
+impl State {
+    /// What stat(2) tells, but for sizes that change.
+    fn attributes(&self, number: InodeNumber, file_type: FileType, body: &Body) -> Attributes {
+        Attributes {
+            number,
+            file_type,
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            link_count: self.link_count,
+            size_bytes: if let Body::Symlink(target) = body { target.len() as u64 } else { 0 },
+            blocks_512: 0,
+            block_size: PAGE_SIZE as u32,
+            device: if let Body::Device(major, minor) = *body { (major, minor) } else { (0, 0) },
+            accessed: self.accessed,
+            modified: self.modified,
+            changed: self.changed,
+            created: Some(self.created),
+        }
+    }
+}
+
+/// The state of an inode while it is changed.
+pub(super) struct StateGuard<'a> {
+    inode: &'a RamInode,
+    state: RwLockWriteGuard<'a, State>,
+}
+
+impl Deref for StateGuard<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for StateGuard<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for StateGuard<'_> {
+    fn drop(&mut self) {
+        let RamInode { common, body, .. } = self.inode;
+        common.attributes.store(&self.state.attributes(common.number, common.file_type, body));
+    }
+}
+
+/// The names of a directory, locked; they are counted when the guard goes.
+pub(super) struct DirectoryGuard<'a> {
+    pub(super) entry_count: &'a AtomicU64,
+    pub(super) directory: MutexGuard<'a, Directory>,
+}
+
+impl Deref for DirectoryGuard<'_> {
+    type Target = Directory;
+
+    fn deref(&self) -> &Directory {
+        &self.directory
+    }
+}
+
+impl DerefMut for DirectoryGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Directory {
+        &mut self.directory
+    }
+}
+
+impl Drop for DirectoryGuard<'_> {
+    fn drop(&mut self) {
+        self.entry_count.store(self.directory.len(), Ordering::Relaxed);
+    }
+}
+
 impl RamInode {
     pub(super) fn new(shared: &Arc<Shared>, new: &NewInode<'_>) -> Self {
         let now = shared.clock.now();
@@ -56,22 +138,26 @@ impl RamInode {
         };
         let mapping = matches!(body, Body::Regular).then(|| Mapping::without_store(&shared.writeback, 0));
         let link_count = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
+        let state = State {
+            mode: new.mode & 0o7777,
+            uid: new.uid,
+            gid: new.gid,
+            link_count,
+            accessed: now,
+            modified: now,
+            changed: now,
+            created: now,
+            parent: number,
+            xattrs: BTreeMap::new(),
+        };
+        let file_type = new.file_type;
+        let attributes = AttributeCell::new(&state.attributes(number, file_type, &body));
         Self {
-            common: InodeCommon { number, file_type: new.file_type, lock: RwLock::new(()), mapping },
+            common: InodeCommon { number, file_type, lock: RwLock::new(()), mapping, attributes },
             shared: shared.clone(),
-            state: RwLock::new(State {
-                mode: new.mode & 0o7777,
-                uid: new.uid,
-                gid: new.gid,
-                link_count,
-                accessed: now,
-                modified: now,
-                changed: now,
-                created: now,
-                parent: number,
-                xattrs: BTreeMap::new(),
-            }),
+            state: RwLock::new(state),
             body,
+            entry_count: AtomicU64::new(0),
         }
     }
 
@@ -80,7 +166,7 @@ impl RamInode {
     }
 
     pub(super) fn set_parent(&self, parent: InodeNumber) {
-        self.state.write().parent = parent;
+        self.state_mut().parent = parent;
     }
 
     pub(super) fn now(&self) -> Timespec {
@@ -91,31 +177,26 @@ impl RamInode {
         Ok(self.common.mapping.as_ref().ok_or(Errno::INVAL)?)
     }
 
+    /// The state, to change; what stat(2) tells is published when the guard goes.
+    pub(super) fn state_mut(&self) -> StateGuard<'_> {
+        StateGuard { inode: self, state: self.state.write() }
+    }
+
+    /// What stat(2) tells, with sizes from those who know them.
     pub(super) fn attributes(&self) -> Attributes {
-        let (size_bytes, blocks_512) = match (&self.body, &self.common.mapping) {
-            (_, Some(mapping)) => (mapping.size_bytes(), mapping.page_count() * (PAGE_SIZE as u64 / 512)),
-            (Body::Directory(directory), _) => ((directory.lock().len() + 2) * ENTRY_BYTES, 0),
-            (Body::Symlink(target), _) => (target.len() as u64, 0),
-            _ => (0, 0),
-        };
-        let device = if let Body::Device(major, minor) = self.body { (major, minor) } else { (0, 0) };
-        let state = self.state.read();
-        Attributes {
-            number: self.number(),
-            file_type: self.common.file_type,
-            mode: state.mode,
-            uid: state.uid,
-            gid: state.gid,
-            link_count: state.link_count,
-            size_bytes,
-            blocks_512,
-            block_size: PAGE_SIZE as u32,
-            device,
-            accessed: state.accessed,
-            modified: state.modified,
-            changed: state.changed,
-            created: Some(state.created),
+        let mut attributes = self.common.attributes.load(self.number(), self.common.file_type);
+        match (&self.body, &self.common.mapping) {
+            (_, Some(mapping)) => {
+                attributes.size_bytes = mapping.size_bytes();
+                attributes.blocks_512 = mapping.page_count() * (PAGE_SIZE as u64 / 512);
+            }
+            (Body::Directory(_), _) => {
+                let entries = self.entry_count.load(Ordering::Relaxed);
+                attributes.size_bytes = (entries + DOTS) * ENTRY_BYTES;
+            }
+            _ => {}
         }
+        attributes
     }
 
     pub(super) fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
@@ -127,7 +208,7 @@ impl RamInode {
             SetTime::Now => now,
             SetTime::To(time) => time,
         };
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         if let Some(mode) = change.mode {
             state.mode = mode & 0o7777;
         }
@@ -150,7 +231,7 @@ impl RamInode {
     /// Contents changed just now.
     pub(super) fn note_modified(&self, clear_set_id: bool) {
         let now = self.now();
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         state.modified = now;
         state.changed = now;
         if clear_set_id {

@@ -1,13 +1,12 @@
 //! The calls of the file system seam.
 
-use super::dir::{Directory, FIRST_COOKIE};
-use super::inode::{Body, RamInode};
+use super::dir::FIRST_COOKIE;
+use super::inode::{Body, DirectoryGuard, RamInode};
 use crate::base::{Errno, InodeNumber, Result};
 use crate::vfs::{
     AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileType, Inode, InodeCommon, NewInode,
     RenameFlags, SeekKind, XattrFlags,
 };
-use parking_lot::MutexGuard;
 use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,9 +15,11 @@ use std::sync::Arc;
 const SIZE_MAX: u64 = i64::MAX as u64;
 
 impl RamInode {
-    fn directory(&self) -> Result<MutexGuard<'_, Directory>> {
+    fn directory(&self) -> Result<DirectoryGuard<'_>> {
         match &self.body {
-            Body::Directory(directory) => Ok(directory.lock()),
+            Body::Directory(directory) => {
+                Ok(DirectoryGuard { entry_count: &self.entry_count, directory: directory.lock() })
+            }
             _ => Err(Errno::NOTDIR.into()),
         }
     }
@@ -30,19 +31,19 @@ impl RamInode {
     /// Takes one link from `self`, or both of a directory.
     fn lose_name(&self) {
         let now = self.now();
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         state.link_count = if self.is_directory() { 0 } else { state.link_count.saturating_sub(1) };
         state.changed = now;
     }
 
     fn count_subdirectory(&self, difference: i32) {
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         state.link_count = state.link_count.saturating_add_signed(difference);
     }
 
     fn note_changed(&self) {
         let now = self.now();
-        self.state.write().changed = now;
+        self.state_mut().changed = now;
     }
 
     /// Fails with ENOTEMPTY if there are names, and lets no more be made.
@@ -97,7 +98,7 @@ impl Inode for RamInode {
 
     fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         let inode = RamInode::new(&self.shared, new);
-        inode.state.write().link_count = 0;
+        inode.state_mut().link_count = 0;
         Ok(Arc::new(inode))
     }
 
@@ -109,7 +110,7 @@ impl Inode for RamInode {
         }
         {
             let now = self.now();
-            let mut state = own_target.state.write();
+            let mut state = own_target.state_mut();
             state.link_count = state.link_count.checked_add(1).ok_or(Errno::MLINK)?;
             state.changed = now;
         }
@@ -234,7 +235,7 @@ impl Inode for RamInode {
 
     fn touch_accessed(&self) -> Result<()> {
         let now = self.now();
-        self.state.write().accessed = now;
+        self.state_mut().accessed = now;
         Ok(())
     }
 
@@ -272,7 +273,7 @@ impl Inode for RamInode {
 
     fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         let now = self.now();
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         let is_there = state.xattrs.contains_key(name);
         if is_there && flags.contains(XattrFlags::CREATE) {
             return Err(Errno::EXIST.into());
@@ -287,7 +288,7 @@ impl Inode for RamInode {
 
     fn remove_xattr(&self, name: &[u8]) -> Result<()> {
         let now = self.now();
-        let mut state = self.state.write();
+        let mut state = self.state_mut();
         state.xattrs.remove(name).ok_or(Errno::NODATA)?;
         state.changed = now;
         Ok(())

@@ -1,0 +1,83 @@
+//! A few words read together without a lock while others change them. Linux: `seqlock_t`.
+
+use super::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Reads after which a reader lets others run: the writer it waits for may have lost its processor.
+const TRIES: u32 = 100;
+
+/// `N` words that are always read as one writer left them.
+///
+/// Writers order themselves among one another. A reader writes to no shared memory; it tries again if the words
+/// change under its eyes.
+pub(crate) struct SeqWords<const N: usize> {
+    /// Odd while a writer is at it.
+    sequence: AtomicU64,
+    words: [AtomicU64; N],
+}
+
+impl<const N: usize> SeqWords<N> {
+    pub(crate) fn new(words: [u64; N]) -> Self {
+        Self { sequence: AtomicU64::new(0), words: words.map(AtomicU64::new) }
+    }
+
+    /// `COUNT` words from `FIRST` on.
+    #[inline]
+    pub(crate) fn read<const FIRST: usize, const COUNT: usize>(&self) -> [u64; COUNT] {
+        const { assert!(FIRST + COUNT <= N, "within the words") };
+        let mut tries = 0;
+        loop {
+            let before = self.sequence.load(Ordering::Acquire);
+            let words = std::array::from_fn(|at| self.words[FIRST + at].load(Ordering::Relaxed));
+            // The loads above come before the one below; pairs with the fence in `write`.
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before {
+                return words;
+            }
+            tries += 1;
+            if tries < TRIES {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Sets all words.
+    pub(crate) fn write(&self, words: [u64; N]) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence + 1, Ordering::Relaxed);
+        // Who sees a word of ours sees the odd number too.
+        fence(Ordering::Release);
+        for (word, value) in self.words.iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.sequence.store(sequence + 2, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_never_see_half_a_change() {
+        let shared = SeqWords::new([0; 8]);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut last = 0;
+                    while last < 200_000 {
+                        let words: [u64; 8] = shared.read::<0, 8>();
+                        assert!(words.iter().all(|word| *word == words[0]) && words[0] >= last);
+                        last = words[0];
+                        let [second, third] = shared.read::<1, 2>();
+                        assert!(second == third && second >= last);
+                    }
+                });
+            }
+            for value in 1..=200_000 {
+                shared.write([value; 8]);
+            }
+        });
+    }
+}
