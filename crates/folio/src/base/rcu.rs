@@ -19,6 +19,7 @@ use super::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering,
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -213,6 +214,12 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
         Self { pointer: AtomicPtr::new(Arc::into_raw(value).cast_mut()), owns: PhantomData }
     }
 
+    /// Whether it holds nothing.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pointer.load(Ordering::Acquire).is_null()
+    }
+
     /// What the cell holds now, valid as long as the pin.
     #[inline]
     pub(crate) fn load<'p>(&self, pin: &'p Pin) -> Option<&'p T> {
@@ -275,6 +282,14 @@ impl<'p, T> Ref<'p, T> {
     pub(crate) fn value(self) -> &'p T {
         // SAFETY: it points to the value of an `Arc` that lives for `'p`.
         unsafe { self.pointer.as_ref() }
+    }
+
+    /// How many references there are.
+    #[allow(unsafe_code)]
+    pub(crate) fn strong_count(self) -> usize {
+        // SAFETY: the pointer is that of an `Arc`, one reference of which is alive for `'p`; none is given up here.
+        let arc = ManuallyDrop::new(unsafe { Arc::from_raw(self.pointer.as_ptr().cast_const()) });
+        Arc::strong_count(&arc)
     }
 
     /// A reference of the caller's own.

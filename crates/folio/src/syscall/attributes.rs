@@ -26,7 +26,11 @@ impl Process {
     pub fn fstatat(&self, dir: Fd, path: impl AsRef<Path>, flags: AtFlags) -> Result<Attributes> {
         self.with_path(path.as_ref(), |path| {
             check_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
-            Ok(self.resolve_at(dir, path, last_link(flags), flags)?.inode().attributes())
+            let last_link = last_link(flags);
+            match self.quickly(dir, path, last_link, |found| found.inode().attributes()) {
+                Some(attributes) => attributes,
+                None => Ok(self.resolve_at(dir, path, last_link, flags)?.inode().attributes()),
+            }
         })
     }
 

@@ -28,8 +28,17 @@ impl Process {
     /// openat(2).
     pub fn openat(&self, dir: Fd, path: impl AsRef<Path>, flags: OpenFlags, mode: u16) -> Result<Fd> {
         self.with_path(path.as_ref(), |path| {
-            let start = self.start_at(dir, path)?;
-            self.install(self.context().open(&start, path, flags, mode)?)
+            let found = match flags.last_link_of_existing() {
+                Some(last_link) => {
+                    self.quickly(dir, path, last_link, |found| found.to_location()).transpose()?
+                }
+                None => None,
+            };
+            let context = self.context();
+            self.install(match found {
+                Some(location) => context.open_at(location, flags)?,
+                None => context.open(&self.start_at(dir, path)?, path, flags, mode)?,
+            })
         })
     }
 

@@ -13,9 +13,9 @@
 //! Neighbours: programs and faces above, `vfs` below. Here a path or a descriptor becomes a location or an open
 //! file, and a failure gets the path it is about; what a call means is the VFS's.
 //!
-//! Locks: open and close lock the table of descriptors, which calls on a descriptor read under a pin (base/rcu.rs).
-//! What may block takes a reference to the open file first and ends the pin; what cannot (fstat) goes without one.
-//! The working directory has a lock, held only to copy a reference.
+//! Locks: descriptors, the working directory and paths in memory are read under a pin (base/rcu.rs). What cannot
+//! block (stat, fstat) is done with that; what may takes a reference to the open file or location first and ends the
+//! pin. Open and close lock the process's table of descriptors.
 
 mod attributes;
 mod files;

@@ -1,10 +1,10 @@
 //! The state of one program: file descriptors, working directory, credentials, umask.
 
 use super::{AtFlags, Credentials};
-use crate::base::{Errno, Error, Result, Timespec, rcu};
+use crate::base::rcu::{self, Grace, Pin, RcuCell};
+use crate::base::{Errno, Error, Result, Timespec};
 use crate::kernel::Kernel;
-use crate::vfs::{Context, FileTable, LastLink, Location, OpenFile};
-use parking_lot::RwLock;
+use crate::vfs::{Context, FileTable, LastLink, Location, LocationRef, OpenFile, Quick};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,8 @@ pub const AT_FDCWD: Fd = Fd(u32::MAX);
 /// directory's descriptor or [`AT_FDCWD`].
 pub struct Process {
     files: Arc<FileTable>,
-    working_directory: RwLock<Location>,
+    /// Never empty.
+    working_directory: RcuCell<Location>,
     credentials: Credentials,
     umask: AtomicU16,
     // Last, so that the working directory is let go of before the kernel may unmount.
@@ -34,7 +35,7 @@ impl Process {
     pub(crate) fn new(kernel: Arc<Kernel>, credentials: Credentials) -> Self {
         Self {
             files: kernel.vfs().open_table(),
-            working_directory: RwLock::new(kernel.vfs().root()),
+            working_directory: RcuCell::new(Arc::new(kernel.vfs().root())),
             credentials,
             umask: AtomicU16::new(0o022),
             kernel,
@@ -55,11 +56,13 @@ impl Process {
     /// chdir(2).
     pub fn chdir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
-            let context = self.context();
-            let location = context.resolve(&self.start(), path, LastLink::Follow)?;
-            context.check_working_directory(&location)?;
-            let old = std::mem::replace(&mut *self.working_directory.write(), location);
-            drop(old);
+            let location = self.resolve(path, LastLink::Follow)?;
+            self.context().check_working_directory(&location)?;
+            let old = self.working_directory.replace(Some(Arc::new(location)));
+            // Readers of the old one end soon. If it was removed, this is what frees it.
+            let grace = Grace::start();
+            grace.wait();
+            drop(old.map(|old| old.after(grace)));
             Ok(())
         })
     }
@@ -116,7 +119,13 @@ impl Process {
 
     /// The working directory.
     pub(super) fn start(&self) -> Location {
-        self.working_directory.read().clone()
+        let pin = rcu::pin();
+        self.here(&pin).clone()
+    }
+
+    #[inline]
+    fn here<'p>(&'p self, pin: &'p Pin) -> &'p Location {
+        self.working_directory.load(pin).unwrap_or_else(|| unreachable!("there is always one"))
     }
 
     /// Where a path relative to `dir` starts; `dir` does not matter for an absolute one.
@@ -131,6 +140,29 @@ impl Process {
         Ok(location)
     }
 
+    /// Calls `then` with what `path` leads to, if that can be told from memory, without a lock and without waiting;
+    /// so must `then`. With `None` the caller goes by way of [`Process::resolve_at`], for which this is the shortcut.
+    #[inline]
+    pub(super) fn quickly<T>(
+        &self,
+        dir: Fd,
+        path: &[u8],
+        last_link: LastLink,
+        then: impl FnOnce(LocationRef<'_>) -> T,
+    ) -> Option<Result<T>> {
+        let pin = rcu::pin();
+        let context = self.context();
+        let start = match dir {
+            AT_FDCWD => self.here(&pin),
+            _ => self.files.get(dir.0 as usize, &pin).ok()?.value().location(),
+        };
+        match context.walk_quickly(LocationRef::new(start), path, last_link, &pin) {
+            Quick::Found(found) => Some(Ok(then(found))),
+            Quick::Missing => Some(Err(Errno::NOENT.into())),
+            Quick::Unknown => None,
+        }
+    }
+
     /// What `path` leads to, or with `EMPTY_PATH` the descriptor itself.
     pub(super) fn resolve_at(
         &self,
@@ -139,6 +171,9 @@ impl Process {
         last_link: LastLink,
         flags: AtFlags,
     ) -> Result<Location> {
+        if let Some(found) = self.quickly(dir, path, last_link, |found| found.to_location()) {
+            return found;
+        }
         let start = self.start_at(dir, path)?;
         if path.is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
             return Ok(start);
@@ -148,7 +183,7 @@ impl Process {
 
     /// What the path leads to, from the working directory.
     pub(super) fn resolve(&self, path: &[u8], last_link: LastLink) -> Result<Location> {
-        self.context().resolve(&self.start(), path, last_link)
+        self.resolve_at(AT_FDCWD, path, last_link, AtFlags::empty())
     }
 
     /// The inode behind a descriptor that is not `O_PATH`.

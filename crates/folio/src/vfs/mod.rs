@@ -3,17 +3,24 @@
 //! ```text
 //!   syscall/
 //!      v
-//!   walk.rs   path -> Location (mount + dentry)         open.rs names.rs rename.rs   change names
-//!      |                                                attributes.rs xattr.rs       change inodes
-//!   table.rs  descriptor -> open file
-//!   dentry.rs names in memory    mount.rs what covers what    permission.rs who may
-//!      |  names, attributes                                   file.rs   open files: data
-//!      v                                                         v
-//!   [file system seam: filesystem.rs]                          cache/
+//!   quick_walk.rs   path -> LocationRef under a pin       open.rs names.rs rename.rs   change names
+//!      | anything out of the ordinary                     attributes.rs xattr.rs       change inodes
+//!   walk.rs         path -> Location (mount + dentry)     permission.rs                who may
+//!      v                                                  table.rs         descriptor -> open file
+//!   dentry_cache.rs names in memory                       file.rs          open files: data
+//!   dentry.rs       the tree of names                       |
+//!   mount.rs        what covers what                        |
+//!      |  names, attributes (attribute_cell.rs)             |
+//!      v                                                    v
+//!   [file system seam: filesystem.rs]                     cache/
 //! ```
 //!
 //! Neighbours: `syscall` above calls [`Context`](walk::Context) and [`OpenFile`](file::OpenFile); below are
 //! `cache` and the file systems behind the seam.
+//!
+//! Two ways lead along a path. The quick one takes no lock and no reference: it reads the dentry cache, the mounts and
+//! the inodes' attributes under a pin (base/rcu.rs) and knows plain names alone. Whatever it does not know, and every
+//! change, goes the other way, with locks and references.
 //!
 //! Lock order:
 //! ```text
@@ -24,9 +31,9 @@
 //!           inode lock of a file       by address
 //!             table of mounts; DentryCache::moving; a shard of the dentry cache; Dentry::place
 //!             whatever the file system locks
+//!   list of descriptor tables          with no other lock held
+//!     one table
 //! ```
-//!
-//! The list of descriptor tables is locked before a table, and both with no other lock held or taken.
 //!
 //! Invariants:
 //! - V1: a dentry that is not deleted is in the cache as long as anybody uses it; so a directory has one dentry.
@@ -35,18 +42,26 @@
 //! - V4: a closed file that waits for a grace period has a name: who takes a name away lets go of all closed files
 //!   afterwards (`Vfs::drop_closed_files`), and a file without a name is let go of when it is closed. So an inode
 //!   without names is freed before the call that takes the last reference returns.
+//! - V5: whoever is pinned takes none of these locks but a shard's, and waits for nothing; dentries, mounts and open
+//!   files that were reached by a pin are dropped by who unpublished them, after a grace period (never by way of
+//!   `rcu::defer`: they own inodes).
+//! - V6: a file system publishes an inode's attributes before it unlocks what guards their change.
 
 mod attribute_cell;
 mod attributes;
 mod dentry;
+mod dentry_cache;
 mod file;
 mod filesystem;
 mod mount;
 mod names;
 mod open;
 mod permission;
+mod quick_walk;
 mod rename;
 mod table;
+#[cfg(test)]
+mod tests;
 mod walk;
 mod xattr;
 
@@ -56,8 +71,9 @@ pub use filesystem::{
     AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileSystem, FileSystemStatistics, FileType,
     Inode, InodeCommon, MountOptions, NewInode, RenameFlags, SeekKind, SetTime, XattrFlags,
 };
-pub(crate) use mount::{Location, Vfs};
+pub(crate) use mount::{Location, LocationRef, Vfs};
 pub use open::OpenFlags;
 pub use permission::Credentials;
+pub(crate) use quick_walk::Quick;
 pub(crate) use table::FileTable;
 pub(crate) use walk::{Context, LastLink};

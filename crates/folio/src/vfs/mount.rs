@@ -1,12 +1,15 @@
 //! Mounts: which file system covers which directory.
 
-use super::dentry::{Dentry, DentryCache};
+use super::dentry::Dentry;
+use super::dentry_cache::DentryCache;
 use super::table::{FileTable, drop_closed};
 use super::{FileSystem, Inode, MountOptions};
+use crate::base::rcu::{Grace, Pin, Ref};
 use crate::base::{Errno, Error, Result};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file system at its place in the tree. Linux: `struct mount` and `struct super_block`.
 pub(crate) struct Mount {
@@ -15,6 +18,8 @@ pub(crate) struct Mount {
     /// What it covers; `None` for the root of everything.
     covered: Option<Location>,
     options: MountOptions,
+    /// Set while somebody tries to unmount it: who meets it without a lock must ask the table of mounts.
+    is_leaving: AtomicBool,
     /// Held while a name moves from one directory to another. Linux: `s_vfs_rename_mutex`.
     pub(crate) rename_lock: Mutex<()>,
 }
@@ -22,6 +27,12 @@ pub(crate) struct Mount {
 impl Mount {
     pub(crate) fn file_system(&self) -> &Arc<dyn FileSystem> {
         &self.file_system
+    }
+
+    /// Where it starts, for who came here without a lock; `None` while it is being unmounted.
+    #[inline]
+    pub(super) fn root_if_stays(&self) -> Option<&Arc<Dentry>> {
+        if self.is_leaving.load(Ordering::Acquire) { None } else { Some(&self.root) }
     }
 
     pub(crate) fn options(&self) -> &MountOptions {
@@ -50,6 +61,33 @@ impl Location {
         self.dentry.inode()
     }
 }
+
+/// A [`Location`] that is only looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct LocationRef<'p> {
+    pub(crate) mount: Ref<'p, Mount>,
+    pub(crate) dentry: Ref<'p, Dentry>,
+}
+
+impl<'p> LocationRef<'p> {
+    #[inline]
+    pub(crate) fn new(location: &'p Location) -> Self {
+        Self { mount: Ref::new(&location.mount), dentry: Ref::new(&location.dentry) }
+    }
+
+    #[inline]
+    pub(crate) fn inode(self) -> &'p Arc<dyn Inode> {
+        self.dentry.value().inode()
+    }
+
+    #[inline]
+    pub(crate) fn to_location(self) -> Location {
+        Location { mount: self.mount.to_arc(), dentry: self.dentry.to_arc() }
+    }
+}
+
+/// References to a mount that nobody uses: the table's and the covered dentry's.
+const OWN_REFERENCES: usize = 2;
 
 /// Names and mounts of one kernel.
 pub(crate) struct Vfs {
@@ -103,6 +141,23 @@ impl Vfs {
         root
     }
 
+    /// `/`, if that can be told without waiting.
+    #[inline]
+    pub(super) fn find_root<'p>(&'p self, pin: &'p Pin) -> Option<LocationRef<'p>> {
+        let root = LocationRef { mount: Ref::new(&self.root), dentry: Ref::new(&self.root.root) };
+        Self::find_mounted(root, pin)
+    }
+
+    /// Goes to what is mounted here, and on that, and so on, if that can be told without waiting.
+    #[inline]
+    pub(super) fn find_mounted<'p>(mut location: LocationRef<'p>, pin: &'p Pin) -> Option<LocationRef<'p>> {
+        while let Some(mount) = location.dentry.value().mounted(pin) {
+            location.dentry = Ref::new(mount.value().root_if_stays()?);
+            location.mount = mount;
+        }
+        Some(location)
+    }
+
     /// Goes to what is mounted here, and on that, and so on.
     pub(crate) fn enter_mounts(&self, location: &mut Location) {
         while location.dentry.is_mountpoint() {
@@ -150,8 +205,11 @@ impl Vfs {
         if mounts.contains_key(&id) {
             return Err(Error::new(Errno::BUSY, "something else was mounted here just now"));
         }
-        target.dentry.set_mountpoint(true);
-        mounts.insert(id, Arc::new(new_mount(file_system, Some(target), options)));
+        let dentry = target.dentry.clone();
+        let mount = Arc::new(new_mount(file_system, Some(target), options));
+        mounts.insert(id, mount.clone());
+        let nothing = dentry.set_mounted(Some(mount));
+        debug_assert!(nothing.is_none(), "not a mountpoint yet");
         Ok(())
     }
 
@@ -168,13 +226,28 @@ impl Vfs {
         let mut mounts = self.mounts.write();
         let id = covered.dentry.id();
         let mount = mounts.get(&id).ok_or(Errno::INVAL)?;
-        if Arc::strong_count(mount) > 1 {
+        // Who finds the mount without a lock from now on asks the table; who found it before has a reference of his
+        // own or has gone.
+        mount.is_leaving.store(true, Ordering::Release);
+        Grace::start().wait();
+        if Arc::strong_count(mount) > OWN_REFERENCES {
+            mount.is_leaving.store(false, Ordering::Release);
             return Err(Error::new(Errno::BUSY, "files below it are in use"));
         }
         let mount = mounts.remove(&id).ok_or(Errno::INVAL)?;
-        covered.dentry.set_mountpoint(false);
+        self.detach(mounts, &mount)
+    }
+
+    /// Uncovers what an unused mount covers, and ends the file system.
+    fn detach(&self, mounts: RwLockWriteGuard<'_, HashMap<u64, Arc<Mount>>>, mount: &Mount) -> Result<()> {
+        let hidden = mount.covered.as_ref().and_then(|covered| covered.dentry.set_mounted(None));
         drop(mounts);
-        self.finish(&mount)
+        if let Some(hidden) = hidden {
+            let grace = Grace::start();
+            grace.wait();
+            drop(hidden.after(grace));
+        }
+        self.finish(mount)
     }
 
     /// Detaches everything, innermost first; the first error is returned after everything was tried.
@@ -183,14 +256,10 @@ impl Vfs {
         let mut result = Ok(());
         loop {
             let mut mounts = self.mounts.write();
-            let innermost = mounts.iter().find(|(_, mount)| Arc::strong_count(mount) == 1);
+            let innermost = mounts.iter().find(|(_, mount)| Arc::strong_count(mount) == OWN_REFERENCES);
             let Some(id) = innermost.map(|(id, _)| *id) else { break };
             let Some(mount) = mounts.remove(&id) else { break };
-            drop(mounts);
-            if let Some(covered) = &mount.covered {
-                covered.dentry.set_mountpoint(false);
-            }
-            result = result.and(self.finish(&mount));
+            result = result.and(self.detach(mounts, &mount));
         }
         // What is still in use is synced at least.
         result.and(self.sync()).and(self.finish(&self.root))
@@ -208,7 +277,7 @@ impl Vfs {
     }
 
     fn finish(&self, mount: &Mount) -> Result<()> {
-        self.dentries.forget_tree(&mount.root);
+        drop(self.dentries.forget_tree(&mount.root));
         mount.file_system.unmount()
     }
 
@@ -225,5 +294,6 @@ impl Vfs {
 
 fn new_mount(file_system: Arc<dyn FileSystem>, covered: Option<Location>, options: MountOptions) -> Mount {
     let root = Dentry::new_root(file_system.root());
-    Mount { file_system, root, covered, options, rename_lock: Mutex::new(()) }
+    let is_leaving = AtomicBool::new(false);
+    Mount { file_system, root, covered, options, is_leaving, rename_lock: Mutex::new(()) }
 }

@@ -134,10 +134,10 @@ impl Context<'_> {
             let _victim_lock = victim.inode().common().lock.write();
             directory.unlink(name, victim.inode())?;
         }
-        self.vfs.dentries.delete(&parent.dentry, name, &victim);
+        let gone = self.vfs.dentries.delete(&parent.dentry, name, &victim);
         drop(lock);
         // The last reference may go here, after the locks.
-        drop(victim);
+        drop((gone, victim));
         self.vfs.drop_closed_files();
         Ok(())
     }
@@ -160,16 +160,16 @@ impl Context<'_> {
         if !victim.is_directory() {
             return Err(Errno::NOTDIR.into());
         }
-        {
+        let gone = {
             let _victim_lock = victim.inode().common().lock.write();
             if victim.is_mountpoint() {
                 return Err(Error::new(Errno::BUSY, "a file system is mounted here"));
             }
             directory.remove_directory(name, victim.inode())?;
-            self.vfs.dentries.delete(&parent.dentry, name, &victim);
-        }
+            self.vfs.dentries.delete(&parent.dentry, name, &victim)
+        };
         drop(lock);
-        drop(victim);
+        drop((gone, victim));
         self.vfs.drop_closed_files();
         Ok(())
     }

@@ -66,6 +66,16 @@ impl OpenFlags {
         if self.contains(Self::TRUNC) { access | Access::WRITE } else { access }
     }
 
+    /// What to do with a link in the last place, if the flags make nothing new (and so are fine as they are).
+    pub(crate) fn last_link_of_existing(self) -> Option<LastLink> {
+        let makes = Self::CREAT | Self::TMPFILE.difference(Self::DIRECTORY);
+        (self.contains(Self::PATH) || !self.intersects(makes)).then(|| self.last_link())
+    }
+
+    fn last_link(self) -> LastLink {
+        if self.contains(Self::NOFOLLOW) { LastLink::Keep } else { LastLink::Follow }
+    }
+
     /// The flags that count; EINVAL for combinations that make no sense.
     fn checked(self) -> Result<Self> {
         if self.contains(Self::PATH) {
@@ -99,12 +109,15 @@ impl Context<'_> {
         } else if flags.contains(OpenFlags::CREAT) {
             self.open_or_create(start, path, flags, mode)?
         } else {
-            let last_link =
-                if flags.contains(OpenFlags::NOFOLLOW) { LastLink::Keep } else { LastLink::Follow };
-            let location = self.resolve(start, path, last_link)?;
-            self.open_existing(&location, flags)?;
-            location
+            return self.open_at(self.resolve(start, path, flags.last_link())?, flags);
         };
+        Ok(Arc::new(OpenFile::new(location, flags)))
+    }
+
+    /// Opens what is there.
+    pub(crate) fn open_at(&self, location: Location, flags: OpenFlags) -> Result<Arc<OpenFile>> {
+        let flags = flags.checked()?;
+        self.open_existing(&location, flags)?;
         Ok(Arc::new(OpenFile::new(location, flags)))
     }
 

@@ -80,7 +80,7 @@ impl Context<'_> {
             return Ok(());
         }
         self.check_rename_permission(old, new, &source, target.as_ref(), flags)?;
-        {
+        let gone = {
             let _moved = lock_moved(&source, target.as_ref(), !Arc::ptr_eq(old.parent, new.parent));
             let is_mountpoint = |dentry: &Arc<Dentry>| dentry.is_mountpoint();
             if source.is_mountpoint() || target.as_ref().is_some_and(is_mountpoint) {
@@ -98,13 +98,14 @@ impl Context<'_> {
             let (old_place, new_place) = ((old.parent, old.name), (new.parent, new.name));
             match &target {
                 Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
-                    dentries.exchange(old_place, &source, new_place, target);
+                    dentries.exchange(old_place, &source, new_place, target)
                 }
                 _ => dentries.rename(old_place, &source, new_place, target.as_deref()),
             }
-        }
+        };
         drop(locks);
         // A replaced inode may go here, after the locks.
+        drop(gone);
         if target.is_some() {
             drop(target);
             self.vfs.drop_closed_files();

@@ -1,6 +1,7 @@
 //! From a path to a dentry. Linux: fs/namei.c, Documentation/filesystems/path-lookup.rst.
 
-use super::dentry::{Cached, Dentry};
+use super::dentry::Dentry;
+use super::dentry_cache::Cached;
 use super::file::touch_accessed;
 use super::mount::{Location, Vfs};
 use super::permission::{Access, Credentials, check_access};

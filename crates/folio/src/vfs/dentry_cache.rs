@@ -1,0 +1,433 @@
+//! The cache of names: found without a lock, changed one shard at a time.
+//!
+//! ```text
+//!   shard -> bucket -> Node -> Node -> ...        a chain per bucket, new nodes at its end
+//!                       | (directory, name)
+//!                       v
+//!                     Dentry, or nothing: the name is known not to exist
+//! ```
+//!
+//! A node is plain memory and is dropped some time after it left its chain; a dentry owns an inode and is dropped as
+//! soon as nobody can look at it, by who took it out, with no lock held ([`Gone`]).
+//!
+//! A dentry is evicted in two steps. First its node is marked as leaving: who finds such a node does not look at the
+//! dentry before it has locked the shard and taken the mark away. After a grace period everybody who found it unmarked
+//! has a reference of his own, or has gone: if the cache's is the only one, the dentry goes.
+
+use super::Inode;
+use super::dentry::{Dentry, Name};
+use crate::base::rcu::{self, Grace, Pin, RcuCell, Ref, Replaced};
+use crate::base::sync::{Mutex, MutexGuard};
+use foldhash::fast::RandomState;
+use smallvec::SmallVec;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+const SHARDS: usize = 64;
+/// Names that leave together: one grace period for all.
+const LEAVING_MAX: usize = 32;
+/// Buckets looked at for each new name; if nothing may go the shard grows by one instead.
+const STEPS_MAX: usize = 32;
+
+/// Names found and names known not to exist, bounded in number, with second chance.
+///
+/// Changes to the names of a directory are made under its inode lock, exclusive; what a lookup found is added
+/// under the same lock, shared.
+pub(crate) struct DentryCache {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+    /// Names in a shard, unless more are in use.
+    shard_capacity: usize,
+    /// Orders moves, so that two of them never see each other half done.
+    moving: Mutex<()>,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard {
+    /// A power of two of them, made when the first name comes.
+    buckets: OnceLock<Box<[RcuCell<Node>]>>,
+    state: Mutex<ShardState>,
+}
+
+#[derive(Default)]
+struct ShardState {
+    count: usize,
+    /// The bucket where the search for names to evict goes on.
+    hand: usize,
+    /// Nodes that are marked as leaving, and the grace period they wait for.
+    leaving: SmallVec<[Arc<Node>; 4]>,
+    grace: Option<Grace>,
+}
+
+struct Node {
+    hash: u64,
+    parent: u64,
+    name: Name,
+    dentry: RcuCell<Dentry>,
+    next: RcuCell<Node>,
+    is_referenced: AtomicBool,
+    /// Set and cleared with the shard locked.
+    is_leaving: AtomicBool,
+    /// No longer in its chain: says nothing about the name.
+    is_dead: AtomicBool,
+}
+
+/// What the cache knows about a name.
+pub(crate) enum Cached<T> {
+    /// It leads here.
+    Positive(T),
+    /// It is known not to exist.
+    Negative,
+    /// Nothing; the file system must be asked.
+    Unknown,
+}
+
+/// What left the cache, to be dropped with no lock held: the last reference to an inode may have work to do.
+#[derive(Default)]
+#[must_use]
+pub(crate) struct Gone {
+    /// These may have readers.
+    replaced: SmallVec<[Replaced<Dentry>; 2]>,
+    /// These have none any more.
+    evicted: SmallVec<[Arc<Dentry>; 4]>,
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.evicted.clear();
+        if self.replaced.is_empty() {
+            return;
+        }
+        let grace = Grace::start();
+        grace.wait();
+        for replaced in self.replaced.drain(..) {
+            drop(replaced.after(grace));
+        }
+    }
+}
+
+impl DentryCache {
+    /// A cache of at most about `capacity` names, more only while they are in use.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            hasher: RandomState::default(),
+            shard_capacity: (capacity / SHARDS).max(1),
+            moving: Mutex::new(()),
+        }
+    }
+
+    /// What is known about `name` in `parent` without waiting for anybody.
+    #[inline]
+    pub(crate) fn find<'p>(&self, parent: &Dentry, name: &[u8], pin: &'p Pin) -> Cached<Ref<'p, Dentry>> {
+        let hash = self.hash(parent.id(), name);
+        let Some(node) = self.shard(hash).find(hash, parent.id(), name, pin) else { return Cached::Unknown };
+        if node.is_leaving.load(Ordering::Acquire) {
+            return Cached::Unknown;
+        }
+        if !node.is_referenced.load(Ordering::Relaxed) {
+            node.is_referenced.store(true, Ordering::Relaxed);
+        }
+        node.known(pin)
+    }
+
+    /// What is known about `name` in `parent`.
+    pub(crate) fn get(&self, parent: &Dentry, name: &[u8]) -> Cached<Arc<Dentry>> {
+        if let Some(found) = self.find(parent, name, &rcu::pin()).into_known() {
+            return found;
+        }
+        let hash = self.hash(parent.id(), name);
+        let shard = self.shard(hash);
+        let _state = shard.state.lock();
+        let pin = rcu::pin();
+        match shard.keep(hash, parent.id(), name, &pin) {
+            Some(node) => node.value().known(&pin).to_arc(),
+            None => Cached::Unknown,
+        }
+    }
+
+    /// Adds what a lookup found, unless another lookup was first; returns the dentry that counts.
+    pub(crate) fn add(&self, parent: &Arc<Dentry>, name: &[u8], inode: Arc<dyn Inode>) -> Arc<Dentry> {
+        let fresh = Dentry::new_child(parent, name, inode);
+        let hash = self.hash(parent.id(), name);
+        let shard = self.shard(hash);
+        let state = shard.state.lock();
+        let pin = rcu::pin();
+        if let Some(node) = shard.keep(hash, parent.id(), name, &pin)
+            && let Some(dentry) = node.value().dentry.get(&pin)
+        {
+            return dentry;
+        }
+        drop(pin);
+        drop(self.put(state, hash, parent.id(), name, Some(fresh.clone())));
+        fresh
+    }
+
+    /// Notes that `name` does not exist.
+    pub(crate) fn add_negative(&self, parent: &Dentry, name: &[u8]) {
+        drop(self.set(parent.id(), name, None));
+    }
+
+    /// Notes that the name of `dentry` has been taken away.
+    pub(crate) fn delete(&self, parent: &Dentry, name: &[u8], dentry: &Dentry) -> Gone {
+        dentry.set_deleted();
+        self.set(parent.id(), name, None)
+    }
+
+    /// Gives `dentry` another place; `replaced`, which was there, loses its name.
+    pub(crate) fn rename(
+        &self,
+        (old_parent, old_name): (&Arc<Dentry>, &[u8]),
+        dentry: &Arc<Dentry>,
+        (new_parent, new_name): (&Arc<Dentry>, &[u8]),
+        replaced: Option<&Dentry>,
+    ) -> Gone {
+        let _moving = self.moving.lock();
+        if let Some(replaced) = replaced {
+            replaced.set_deleted();
+        }
+        dentry.move_to(new_parent, new_name);
+        // The new name first: whoever looks for a name that is replaced always finds one or the other.
+        let gone = self.set(new_parent.id(), new_name, Some(dentry.clone()));
+        gone.and(self.set(old_parent.id(), old_name, None))
+    }
+
+    /// Lets two dentries change places.
+    pub(crate) fn exchange(
+        &self,
+        (first_parent, first_name): (&Arc<Dentry>, &[u8]),
+        first: &Arc<Dentry>,
+        (second_parent, second_name): (&Arc<Dentry>, &[u8]),
+        second: &Arc<Dentry>,
+    ) -> Gone {
+        let _moving = self.moving.lock();
+        first.move_to(second_parent, second_name);
+        second.move_to(first_parent, first_name);
+        let gone = self.set(second_parent.id(), second_name, Some(first.clone()));
+        gone.and(self.set(first_parent.id(), first_name, Some(second.clone())))
+    }
+
+    /// Forgets every name of the file system whose root is `root`; nobody uses them any more.
+    pub(crate) fn forget_tree(&self, root: &Dentry) -> Gone {
+        let mut gone = Gone::default();
+        for shard in &self.shards {
+            let Some(buckets) = shard.buckets.get() else { continue };
+            let mut state = shard.state.lock();
+            for bucket in buckets {
+                shard.remove_where(&mut state, bucket, &mut gone, |node, pin| {
+                    node.value().dentry.load(pin).is_some_and(|dentry| dentry.tree() == root.tree())
+                });
+            }
+        }
+        gone
+    }
+
+    fn set(&self, parent: u64, name: &[u8], dentry: Option<Arc<Dentry>>) -> Gone {
+        let hash = self.hash(parent, name);
+        self.put(self.shard(hash).state.lock(), hash, parent, name, dentry)
+    }
+
+    /// Sets what a name leads to.
+    fn put(
+        &self,
+        mut state: MutexGuard<'_, ShardState>,
+        hash: u64,
+        parent: u64,
+        name: &[u8],
+        dentry: Option<Arc<Dentry>>,
+    ) -> Gone {
+        let shard = self.shard(hash);
+        let mut gone = Gone::default();
+        if let Some(node) = shard.keep(hash, parent, name, &rcu::pin()) {
+            gone.replaced.extend(node.value().dentry.replace(dentry));
+            return gone;
+        }
+        if state.count >= self.shard_capacity {
+            shard.make_room(&mut state, self.shard_capacity, &mut gone);
+        }
+        let node = Node {
+            hash,
+            parent,
+            name: Name::from_slice(name),
+            dentry: dentry.map_or(RcuCell::empty(), RcuCell::new),
+            next: RcuCell::empty(),
+            is_referenced: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
+            is_dead: AtomicBool::new(false),
+        };
+        let buckets = shard.buckets.get_or_init(|| {
+            let count = (self.shard_capacity / 2).next_power_of_two();
+            (0..count).map(|_| RcuCell::empty()).collect()
+        });
+        let pin = rcu::pin();
+        let mut end = &buckets[hash as usize & (buckets.len() - 1)];
+        while let Some(other) = end.load(&pin) {
+            end = &other.next;
+        }
+        let nothing = end.replace(Some(Arc::new(node)));
+        debug_assert!(nothing.is_none(), "the end of a chain");
+        state.count += 1;
+        gone
+    }
+
+    #[inline]
+    fn hash(&self, parent: u64, name: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u64(parent);
+        hasher.write(name);
+        hasher.finish()
+    }
+
+    #[inline]
+    fn shard(&self, hash: u64) -> &Shard {
+        &self.shards[(hash >> 32) as usize % SHARDS]
+    }
+}
+
+impl Node {
+    #[inline]
+    fn is(&self, hash: u64, parent: u64, name: &[u8]) -> bool {
+        self.hash == hash && self.parent == parent && self.name.as_slice() == name
+    }
+
+    /// What the node says; it is not leaving.
+    #[inline]
+    fn known<'p>(&self, pin: &'p Pin) -> Cached<Ref<'p, Dentry>> {
+        match self.dentry.borrow(pin) {
+            Some(dentry) => Cached::Positive(dentry),
+            // It died first, then it was emptied.
+            None if self.is_dead.load(Ordering::Acquire) => Cached::Unknown,
+            None => Cached::Negative,
+        }
+    }
+}
+
+impl Cached<Ref<'_, Dentry>> {
+    fn to_arc(&self) -> Cached<Arc<Dentry>> {
+        match self {
+            Self::Positive(dentry) => Cached::Positive(dentry.to_arc()),
+            Self::Negative => Cached::Negative,
+            Self::Unknown => Cached::Unknown,
+        }
+    }
+
+    fn into_known(self) -> Option<Cached<Arc<Dentry>>> {
+        if matches!(self, Self::Unknown) { None } else { Some(self.to_arc()) }
+    }
+}
+
+impl Shard {
+    #[inline]
+    fn bucket(&self, hash: u64) -> Option<&RcuCell<Node>> {
+        let buckets = self.buckets.get()?;
+        buckets.get(hash as usize & (buckets.len() - 1))
+    }
+
+    #[inline]
+    fn find<'p>(&self, hash: u64, parent: u64, name: &[u8], pin: &'p Pin) -> Option<&'p Node> {
+        let mut node = self.bucket(hash)?.load(pin)?;
+        while !node.is(hash, parent, name) {
+            node = node.next.load(pin)?;
+        }
+        Some(node)
+    }
+
+    /// Finds a node and keeps it from leaving. The shard is locked.
+    fn keep<'p>(&self, hash: u64, parent: u64, name: &[u8], pin: &'p Pin) -> Option<Ref<'p, Node>> {
+        let mut node = self.bucket(hash)?.borrow(pin)?;
+        while !node.value().is(hash, parent, name) {
+            node = node.value().next.borrow(pin)?;
+        }
+        node.value().is_leaving.store(false, Ordering::Release);
+        node.value().is_referenced.store(true, Ordering::Relaxed);
+        Some(node)
+    }
+
+    /// Second chance: names that nobody uses and nobody asked for since the hand last passed go, those with a
+    /// dentry when the hand has made its next batch.
+    fn make_room(&self, state: &mut ShardState, capacity: usize, gone: &mut Gone) {
+        if let Some(grace) = state.grace {
+            if !grace.is_over() {
+                return;
+            }
+            state.grace = None;
+            self.finish_leaving(state, grace, gone);
+        }
+        let Some(buckets) = self.buckets.get() else { return };
+        let batch = (capacity / 8).clamp(1, LEAVING_MAX);
+        let mut leaving = SmallVec::new();
+        for _ in 0..STEPS_MAX.min(2 * buckets.len()) {
+            if state.count < capacity || leaving.len() >= batch {
+                break;
+            }
+            state.hand = (state.hand + 1) % buckets.len();
+            self.remove_where(state, &buckets[state.hand], gone, |node, pin| {
+                let Node { dentry, is_referenced, is_leaving, .. } = node.value();
+                let is_used = dentry.borrow(pin).is_some_and(|dentry| dentry.strong_count() > 1);
+                let is_wanted = is_leaving.load(Ordering::Relaxed)
+                    || is_used
+                    || is_referenced.swap(false, Ordering::Relaxed);
+                if !is_wanted && !dentry.is_empty() {
+                    is_leaving.store(true, Ordering::Release);
+                    leaving.push(node.to_arc());
+                }
+                !is_wanted && dentry.is_empty()
+            });
+        }
+        if !leaving.is_empty() {
+            state.grace = Some(Grace::start());
+            state.leaving = leaving;
+        }
+    }
+
+    /// After the grace period: whoever found a leaving node unmarked has his own reference to the dentry now.
+    fn finish_leaving(&self, state: &mut ShardState, grace: Grace, gone: &mut Gone) {
+        let mut left = Gone::default();
+        for node in std::mem::take(&mut state.leaving) {
+            let Some(bucket) = self.bucket(node.hash) else { continue };
+            self.remove_where(state, bucket, &mut left, |other, pin| {
+                std::ptr::eq(other.value(), &*node)
+                    && node.is_leaving.load(Ordering::Relaxed)
+                    && node.dentry.borrow(pin).is_none_or(|dentry| dentry.strong_count() == 1)
+            });
+            node.is_leaving.store(false, Ordering::Release);
+        }
+        // Nobody looked at them since they were marked, so the grace period that is over counts.
+        gone.evicted.extend(left.replaced.drain(..).filter_map(|replaced| replaced.after(grace)));
+    }
+
+    /// Takes the nodes for which `is_going` says so out of a chain. The shard is locked.
+    fn remove_where(
+        &self,
+        state: &mut ShardState,
+        bucket: &RcuCell<Node>,
+        gone: &mut Gone,
+        mut is_going: impl FnMut(Ref<'_, Node>, &Pin) -> bool,
+    ) {
+        let pin = rcu::pin();
+        let mut link = bucket;
+        while let Some(node) = link.borrow(&pin) {
+            let is_going = is_going(node, &pin);
+            let node = node.value();
+            if is_going {
+                node.is_dead.store(true, Ordering::Release);
+                gone.replaced.extend(node.dentry.replace(None));
+                // Plain memory by now, which is dropped some time.
+                drop(link.replace(node.next.get(&pin)));
+                state.count -= 1;
+            } else {
+                link = &node.next;
+            }
+        }
+    }
+}
+
+impl Gone {
+    fn and(mut self, mut other: Self) -> Self {
+        self.replaced.append(&mut other.replaced);
+        self.evicted.append(&mut other.evicted);
+        self
+    }
+}
