@@ -1,5 +1,6 @@
 //! What warm calls cost, beside the kernel's own on a tmpfs. Run by hand:
-//! `cargo test --release -p folio --test syscalls -- --ignored --nocapture speed`.
+//! `cargo test --release -p folio --test syscalls -- --ignored --nocapture speed`; with `ONLY=open` in the environment
+//! that call alone.
 
 use crate::{READ, write};
 use folio::syscall::{Credentials, Fd};
@@ -10,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::Instant;
 
-const CALLS: u32 = 200_000;
-const REPEATS: usize = 7;
+const CALLS: u32 = 20_000;
+const REPEATS: usize = 51;
 const FILE: &str = "one";
 const DEEP_FILE: &str = "a/b/c/four";
 
@@ -45,6 +46,9 @@ fn ns_per_call(threads: usize, call: impl Fn(usize) + Sync) -> f64 {
 }
 
 fn compare(what: &str, ours: impl Fn(usize) + Sync, kernels: impl Fn(usize) + Sync) {
+    if std::env::var("ONLY").is_ok_and(|only| !what.contains(&only)) {
+        return;
+    }
     let one = ns_per_call(1, &ours);
     let kernel = ns_per_call(1, &kernels);
     let two = ns_per_call(2, &ours);
@@ -99,6 +103,7 @@ fn speed() {
         drop(black_box(rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).unwrap()));
     });
     pread(&p, fd, &host);
+    compare("clock", |_| _ = black_box(p.now()), |_| _ = black_box(std::time::SystemTime::now()));
 }
 
 fn pread(p: &Process, fd: Fd, host: &(impl std::os::fd::AsFd + Sync)) {

@@ -156,14 +156,24 @@ impl Grace {
         SLOTS.lock().iter().all(is_past)
     }
 
+    /// Like [`Grace::is_over`], with something to show for it.
+    pub(crate) fn over(self) -> Option<Over> {
+        self.is_over().then_some(Over(()))
+    }
+
     /// Waits until it is over (R3).
-    pub(crate) fn wait(self) {
+    pub(crate) fn wait(self) -> Over {
         debug_assert!(!is_pinned(), "waiting for oneself");
         while !self.is_over() {
             std::thread::yield_now();
         }
+        Over(())
     }
 }
+
+/// Shows that a grace period is over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Over(());
 
 /// Whether this thread is pinned.
 pub(crate) fn is_pinned() -> bool {
@@ -244,7 +254,9 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
     #[allow(unsafe_code)]
     pub(crate) fn replace(&self, value: Option<Arc<T>>) -> Option<Replaced<T>> {
         let new = value.map_or(std::ptr::null_mut(), |value| Arc::into_raw(value).cast_mut());
-        let old = self.pointer.swap(new, Ordering::AcqRel);
+        // No exchange: there is one writer at a time.
+        let old = self.pointer.load(Ordering::Relaxed);
+        self.pointer.store(new, Ordering::Release);
         // SAFETY: the reference that the cell held is ours now.
         (!old.is_null()).then(|| Replaced { value: Some(unsafe { Arc::from_raw(old) }) })
     }
@@ -328,9 +340,10 @@ impl<T: Send + Sync + 'static> Replaced<T> {
         self.value.as_ref().unwrap_or_else(|| unreachable!("held until the end"))
     }
 
-    /// The value, once a grace period that started after the replacement is over.
-    pub(crate) fn after(mut self, grace: Grace) -> Option<Arc<T>> {
-        if grace.is_over() { self.value.take() } else { None }
+    /// The value; the grace period that is over started after the replacement.
+    pub(crate) fn after(mut self, _over: Over) -> Arc<T> {
+        // As in `value`.
+        self.value.take().unwrap_or_else(|| unreachable!("held until the end"))
     }
 }
 
@@ -415,9 +428,8 @@ mod tests {
         for round in 0..4_000 {
             let old = cell.replace(Some(canary())).unwrap();
             if round % 16 == 0 {
-                let grace = Grace::start();
-                grace.wait();
-                assert_eq!(Arc::strong_count(&old.after(grace).unwrap()), 1);
+                let over = Grace::start().wait();
+                assert_eq!(Arc::strong_count(&old.after(over)), 1);
             }
         }
         is_done.store(true, Ordering::Relaxed);

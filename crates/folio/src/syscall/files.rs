@@ -3,7 +3,7 @@
 use super::process::{AT_FDCWD, Fd, Process};
 use super::{OpenFlags, Whence};
 use crate::base::{Errno, Result};
-use crate::vfs::{self, FallocateMode, FileType, SeekKind, Start};
+use crate::vfs::{self, FallocateMode, FileType, Seek, SeekKind, Start};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,14 +64,16 @@ impl Process {
 
     /// lseek(2).
     pub fn lseek(&self, fd: Fd, offset: i64, whence: Whence) -> Result<u64> {
-        let file = self.file(fd)?;
-        file.check_not_path()?;
-        match whence {
-            Whence::Set => file.seek_to(offset.into()),
-            Whence::Current => file.seek_by(offset),
-            Whence::End => file.seek_from_end(offset),
-            Whence::Data => file.seek_data(SeekKind::Data, offset),
-            Whence::Hole => file.seek_data(SeekKind::Hole, offset),
+        let seek = match whence {
+            Whence::Set => Seek::To(offset.into()),
+            Whence::Current => Seek::By(offset),
+            Whence::End => Seek::FromEnd(offset),
+            Whence::Data => return self.file(fd)?.seek_data(SeekKind::Data, offset),
+            Whence::Hole => return self.file(fd)?.seek_data(SeekKind::Hole, offset),
+        };
+        match self.with_file(fd, |file| file.seek_at_once(seek))? {
+            Some(sought) => sought,
+            None => self.file(fd)?.seek(seek),
         }
     }
 
@@ -153,7 +155,7 @@ impl Process {
         }
         let place = |file: &vfs::OpenFile, offset: Option<&u64>| match offset {
             Some(offset) => Ok(*offset),
-            None => file.seek_by(0),
+            None => file.seek(Seek::By(0)),
         };
         let from = place(&input, input_offset.as_deref())?;
         let to = place(&out, out_offset.as_deref())?;

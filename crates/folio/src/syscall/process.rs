@@ -2,6 +2,7 @@
 
 use super::{AtFlags, Credentials};
 use crate::base::rcu::{self, Grace, Pin, RcuCell};
+use crate::base::sync::Mutex;
 use crate::base::{Errno, Error, Result, Timespec};
 use crate::kernel::Kernel;
 use crate::vfs::{Context, FileTable, LastLink, Location, LocationRef, OpenFile, Quick};
@@ -25,6 +26,7 @@ pub struct Process {
     files: Arc<FileTable>,
     /// Never empty.
     working_directory: RcuCell<Location>,
+    changing_directory: Mutex<()>,
     credentials: Credentials,
     umask: AtomicU16,
     // Last, so that the working directory is let go of before the kernel may unmount.
@@ -35,6 +37,7 @@ impl Process {
     pub(crate) fn new(kernel: Arc<Kernel>, credentials: Credentials) -> Self {
         Self {
             files: kernel.vfs().open_table(),
+            changing_directory: Mutex::new(()),
             working_directory: RcuCell::new(Arc::new(kernel.vfs().root())),
             credentials,
             umask: AtomicU16::new(0o022),
@@ -50,7 +53,7 @@ impl Process {
     /// dup(2).
     pub fn dup(&self, fd: Fd) -> Result<Fd> {
         let file = self.file(fd)?;
-        self.install(file)
+        Ok(Fd(self.files.install_again(file)? as u32))
     }
 
     /// chdir(2).
@@ -58,11 +61,12 @@ impl Process {
         self.with_path(path.as_ref(), |path| {
             let location = self.resolve(path, LastLink::Follow)?;
             self.context().check_working_directory(&location)?;
+            let lock = self.changing_directory.lock();
             let old = self.working_directory.replace(Some(Arc::new(location)));
+            drop(lock);
             // Readers of the old one end soon. If it was removed, this is what frees it.
-            let grace = Grace::start();
-            grace.wait();
-            drop(old.map(|old| old.after(grace)));
+            let over = Grace::start().wait();
+            drop(old.map(|old| old.after(over)));
             Ok(())
         })
     }
@@ -112,8 +116,8 @@ impl Process {
         Ok(use_file(self.files.get(fd.0 as usize, &pin)?.value()))
     }
 
-    /// Gives an open file the lowest free descriptor.
-    pub(super) fn install(&self, file: Arc<OpenFile>) -> Result<Fd> {
+    /// Gives a file just opened the lowest free descriptor.
+    pub(super) fn install(&self, file: OpenFile) -> Result<Fd> {
         Ok(Fd(self.files.install(file)? as u32))
     }
 

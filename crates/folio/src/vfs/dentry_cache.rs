@@ -16,7 +16,7 @@
 
 use super::Inode;
 use super::dentry::{Dentry, Name};
-use crate::base::rcu::{self, Grace, Pin, RcuCell, Ref, Replaced};
+use crate::base::rcu::{self, Grace, Over, Pin, RcuCell, Ref, Replaced};
 use crate::base::sync::{Mutex, MutexGuard};
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
@@ -100,10 +100,9 @@ impl Drop for Gone {
         if self.replaced.is_empty() {
             return;
         }
-        let grace = Grace::start();
-        grace.wait();
+        let over = Grace::start().wait();
         for replaced in self.replaced.drain(..) {
-            drop(replaced.after(grace));
+            drop(replaced.after(over));
         }
     }
 }
@@ -349,11 +348,9 @@ impl Shard {
     /// dentry when the hand has made its next batch.
     fn make_room(&self, state: &mut ShardState, capacity: usize, gone: &mut Gone) {
         if let Some(grace) = state.grace {
-            if !grace.is_over() {
-                return;
-            }
+            let Some(over) = grace.over() else { return };
             state.grace = None;
-            self.finish_leaving(state, grace, gone);
+            self.finish_leaving(state, over, gone);
         }
         let Some(buckets) = self.buckets.get() else { return };
         let batch = (capacity / 8).clamp(1, LEAVING_MAX);
@@ -383,7 +380,7 @@ impl Shard {
     }
 
     /// After the grace period: whoever found a leaving node unmarked has his own reference to the dentry now.
-    fn finish_leaving(&self, state: &mut ShardState, grace: Grace, gone: &mut Gone) {
+    fn finish_leaving(&self, state: &mut ShardState, over: Over, gone: &mut Gone) {
         let mut left = Gone::default();
         for node in std::mem::take(&mut state.leaving) {
             let Some(bucket) = self.bucket(node.hash) else { continue };
@@ -395,7 +392,7 @@ impl Shard {
             node.is_leaving.store(false, Ordering::Release);
         }
         // Nobody looked at them since they were marked, so the grace period that is over counts.
-        gone.evicted.extend(left.replaced.drain(..).filter_map(|replaced| replaced.after(grace)));
+        gone.evicted.extend(left.replaced.drain(..).map(|replaced| replaced.after(over)));
     }
 
     /// Takes the nodes for which `is_going` says so out of a chain. The shard is locked.

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::base::{Errno, Error, Result};
 use crate::cache::Mapping;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ const ACCESSED_AGE_MAX_SECS: i64 = 24 * 60 * 60;
 
 /// An open file: what descriptors share after dup(2). Linux: `struct file`.
 pub(crate) struct OpenFile {
-    location: Location,
+    /// `None` once the file is closed and nobody has it any more.
+    location: Option<Location>,
     flags: OpenFlags,
     /// Offset in bytes, or in a directory the cookie; held while read and write move it. Linux: `f_pos_lock`.
     position: Mutex<u64>,
@@ -40,14 +41,47 @@ pub(crate) enum Start {
     Offset(u64),
 }
 
+/// Where lseek(2) shall go.
+#[derive(Clone, Copy)]
+pub(crate) enum Seek {
+    /// To this byte.
+    To(i128),
+    /// By so much.
+    By(i64),
+    /// So far from the end.
+    FromEnd(i64),
+}
+
 impl OpenFile {
     pub(crate) fn new(location: Location, flags: OpenFlags) -> Self {
         let errors_seen = location.inode().common().mapping.as_ref().map_or(0, Mapping::error_cursor);
-        Self { location, flags, position: Mutex::new(0), errors_seen: Mutex::new(errors_seen) }
+        Self {
+            location: Some(location),
+            flags,
+            position: Mutex::new(0),
+            errors_seen: Mutex::new(errors_seen),
+        }
     }
 
+    /// Lets go of what was open and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.location = None;
+    }
+
+    /// Makes `file` of the memory of one that was cleared.
+    pub(crate) fn renew(mut self: Arc<Self>, file: Self) -> Arc<Self> {
+        match Arc::get_mut(&mut self) {
+            Some(cleared) => {
+                *cleared = file;
+                self
+            }
+            None => Arc::new(file),
+        }
+    }
+
+    #[inline]
     pub(crate) fn location(&self) -> &Location {
-        &self.location
+        self.location.as_ref().unwrap_or_else(|| unreachable!("nobody has a file that was cleared"))
     }
 
     pub(crate) fn flags(&self) -> OpenFlags {
@@ -55,11 +89,11 @@ impl OpenFile {
     }
 
     pub(crate) fn inode(&self) -> &Arc<dyn Inode> {
-        self.location.inode()
+        self.location().inode()
     }
 
     pub(crate) fn mount(&self) -> &Arc<Mount> {
-        &self.location.mount
+        &self.location().mount
     }
 
     fn common(&self) -> &InodeCommon {
@@ -184,41 +218,45 @@ impl OpenFile {
         Ok((offset + count as u64, count))
     }
 
-    /// lseek(2) with SEEK_SET.
-    pub(crate) fn seek_to(&self, offset: i128) -> Result<u64> {
-        self.seek_with(|_| Ok(offset))
-    }
-
-    /// lseek(2) with SEEK_CUR.
-    pub(crate) fn seek_by(&self, offset: i64) -> Result<u64> {
-        self.seek_with(|position| Ok(i128::from(position) + i128::from(offset)))
-    }
-
-    /// lseek(2) with SEEK_END.
-    pub(crate) fn seek_from_end(&self, offset: i64) -> Result<u64> {
-        let size_bytes = self.mapping().map_err(|_| Errno::INVAL)?.size_bytes();
-        self.seek_with(|_| Ok(i128::from(size_bytes) + i128::from(offset)))
-    }
-
-    /// lseek(2) with SEEK_DATA or SEEK_HOLE.
-    pub(crate) fn seek_data(&self, kind: SeekKind, offset: i64) -> Result<u64> {
-        let size_bytes = self.mapping().map_err(|_| Errno::INVAL)?.size_bytes();
-        self.seek_with(|_| {
-            let offset = u64::try_from(offset).ok().filter(|offset| *offset < size_bytes);
-            let found = self.inode().seek(kind, offset.ok_or(Errno::NXIO)?)?;
-            Ok(i128::from(found.ok_or(Errno::NXIO)?))
-        })
-    }
-
-    fn seek_with(&self, target: impl FnOnce(u64) -> Result<i128>) -> Result<u64> {
+    /// lseek(2) with SEEK_SET, SEEK_CUR or SEEK_END.
+    pub(crate) fn seek(&self, seek: Seek) -> Result<u64> {
         self.check_not_path()?;
-        let mut position = self.position.lock();
-        let target = target(*position)?;
+        self.seek_from(self.position.lock(), seek)
+    }
+
+    /// Like [`OpenFile::seek`] if nobody is using the position; `None` if somebody is, who may be waiting for I/O.
+    pub(crate) fn seek_at_once(&self, seek: Seek) -> Option<Result<u64>> {
+        if let Err(error) = self.check_not_path() {
+            return Some(Err(error));
+        }
+        Some(self.seek_from(self.position.try_lock()?, seek))
+    }
+
+    fn seek_from(&self, mut position: MutexGuard<'_, u64>, seek: Seek) -> Result<u64> {
+        let target = match seek {
+            Seek::To(target) => target,
+            Seek::By(change) => i128::from(*position) + i128::from(change),
+            Seek::FromEnd(offset) => {
+                let size_bytes = self.mapping().map_err(|_| Errno::INVAL)?.size_bytes();
+                i128::from(size_bytes) + i128::from(offset)
+            }
+        };
         if target < 0 || target > i128::from(OFFSET_MAX) {
             return Err(Errno::INVAL.into());
         }
         *position = target as u64;
         Ok(*position)
+    }
+
+    /// lseek(2) with SEEK_DATA or SEEK_HOLE.
+    pub(crate) fn seek_data(&self, kind: SeekKind, offset: i64) -> Result<u64> {
+        self.check_not_path()?;
+        let size_bytes = self.mapping().map_err(|_| Errno::INVAL)?.size_bytes();
+        let offset = u64::try_from(offset).ok().filter(|offset| *offset < size_bytes);
+        // Found with the position locked: two such seeks follow one another.
+        let position = self.position.lock();
+        let found = self.inode().seek(kind, offset.ok_or(Errno::NXIO)?)?;
+        self.seek_from(position, Seek::To(found.ok_or(Errno::NXIO)?.into()))
     }
 
     /// getdents64(2): calls `sink` for each entry from the file's position on, until it breaks.
@@ -232,7 +270,7 @@ impl OpenFile {
         }
         let mut position = self.position.lock();
         let lock = self.common().lock.read();
-        if self.location.dentry.is_deleted() {
+        if self.location().dentry.is_deleted() {
             return Err(Errno::NOENT.into());
         }
         let mut next = *position;
@@ -331,7 +369,7 @@ pub(crate) fn copy(
             Ok((read, written)) => {
                 copied += written;
                 if written < read && matches!(input_start, Start::Position) {
-                    input.seek_by(-((read - written) as i64))?;
+                    input.seek(Seek::By(-((read - written) as i64)))?;
                 }
                 if written < len {
                     break;
@@ -385,15 +423,21 @@ pub(crate) fn set_size(
 
 /// Notes an access as the mount wishes: relatime, or not at all. A failure is nobody's business.
 pub(crate) fn touch_accessed(mount: &Mount, inode: &dyn Inode) {
+    if !is_access_noted(mount, inode) {
+        let _: Result<(), Error> = inode.touch_accessed();
+    }
+}
+
+/// Whether an access changes nothing. Takes no lock.
+#[inline]
+fn is_access_noted(mount: &Mount, inode: &dyn Inode) -> bool {
     let options = mount.options();
     if options.no_access_time {
-        return;
+        return true;
     }
     let times = inode.common().attributes.times();
     let is_current = times.accessed > times.modified
         && times.accessed > times.changed
         && options.clock.now().secs.saturating_sub(times.accessed.secs) < ACCESSED_AGE_MAX_SECS;
-    if !is_current && !mount.is_read_only() {
-        let _: Result<(), Error> = inode.touch_accessed();
-    }
+    is_current || mount.is_read_only()
 }

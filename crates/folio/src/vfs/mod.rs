@@ -66,7 +66,7 @@ mod walk;
 mod xattr;
 
 pub use attribute_cell::AttributeCell;
-pub(crate) use file::{OpenFile, Start, copy};
+pub(crate) use file::{OpenFile, Seek, Start, copy};
 pub use filesystem::{
     AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileSystem, FileSystemStatistics, FileType,
     Inode, InodeCommon, MountOptions, NewInode, RenameFlags, SeekKind, SetTime, XattrFlags,

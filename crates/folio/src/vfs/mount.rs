@@ -7,6 +7,7 @@ use super::{FileSystem, Inode, MountOptions};
 use crate::base::rcu::{Grace, Pin, Ref};
 use crate::base::{Errno, Error, Result};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,7 +129,7 @@ impl Vfs {
 
     /// Lets go of every file that is closed: names were taken away, or a mount shall go. The caller holds no lock.
     pub(crate) fn drop_closed_files(&self) {
-        let closed: Vec<_> = self.tables.lock().iter().map(|table| table.take_closed()).collect();
+        let closed: SmallVec<[_; 4]> = self.tables.lock().iter().map(|table| table.take_closed()).collect();
         for closed in closed {
             drop_closed(closed);
         }
@@ -243,9 +244,7 @@ impl Vfs {
         let hidden = mount.covered.as_ref().and_then(|covered| covered.dentry.set_mounted(None));
         drop(mounts);
         if let Some(hidden) = hidden {
-            let grace = Grace::start();
-            grace.wait();
-            drop(hidden.after(grace));
+            drop(hidden.after(Grace::start().wait()));
         }
         self.finish(mount)
     }

@@ -101,7 +101,7 @@ impl Context<'_> {
         path: &[u8],
         flags: OpenFlags,
         mode: u16,
-    ) -> Result<Arc<OpenFile>> {
+    ) -> Result<OpenFile> {
         let flags = flags.checked()?;
         let mode = mode & 0o7777 & !self.umask;
         let location = if flags.contains(OpenFlags::TMPFILE) {
@@ -111,14 +111,14 @@ impl Context<'_> {
         } else {
             return self.open_at(self.resolve(start, path, flags.last_link())?, flags);
         };
-        Ok(Arc::new(OpenFile::new(location, flags)))
+        Ok(OpenFile::new(location, flags))
     }
 
     /// Opens what is there.
-    pub(crate) fn open_at(&self, location: Location, flags: OpenFlags) -> Result<Arc<OpenFile>> {
+    pub(crate) fn open_at(&self, location: Location, flags: OpenFlags) -> Result<OpenFile> {
         let flags = flags.checked()?;
         self.open_existing(&location, flags)?;
-        Ok(Arc::new(OpenFile::new(location, flags)))
+        Ok(OpenFile::new(location, flags))
     }
 
     fn open_or_create(&self, start: &Location, path: &[u8], flags: OpenFlags, mode: u16) -> Result<Location> {

@@ -2,7 +2,7 @@
 
 use super::file::OpenFile;
 use crate::base::rcu::{Grace, Pin, RcuCell, Ref, Replaced};
-use crate::base::sync::Mutex;
+use crate::base::sync::{Mutex, MutexGuard};
 use crate::base::{Errno, Result};
 use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock};
@@ -36,6 +36,8 @@ struct State {
     /// No word before this has a free bit.
     first_word: usize,
     closed: Closed,
+    /// Closed files that nobody has any more, empty, to be used again: a warm open allocates nothing.
+    spare: SmallVec<[Arc<OpenFile>; CLOSED_MAX]>,
 }
 
 impl State {
@@ -90,9 +92,22 @@ impl FileTable {
         }
     }
 
-    /// Gives an open file the lowest free descriptor.
-    pub(crate) fn install(&self, file: Arc<OpenFile>) -> Result<usize> {
+    /// Gives a file just opened the lowest free descriptor.
+    pub(crate) fn install(&self, file: OpenFile) -> Result<usize> {
         let mut state = self.state.lock();
+        let file = match state.spare.pop() {
+            Some(spare) => spare.renew(file),
+            None => Arc::new(file),
+        };
+        self.install_locked(state, file)
+    }
+
+    /// Gives a file that has a descriptor another one, the lowest free.
+    pub(crate) fn install_again(&self, file: Arc<OpenFile>) -> Result<usize> {
+        self.install_locked(self.state.lock(), file)
+    }
+
+    fn install_locked(&self, mut state: MutexGuard<'_, State>, file: Arc<OpenFile>) -> Result<usize> {
         let Some(at) = state.take_lowest() else {
             drop(state);
             return Err(Errno::MFILE.into());
@@ -121,8 +136,25 @@ impl FileTable {
         }
         let closed = std::mem::take(&mut state.closed);
         drop(state);
-        drop_closed(closed);
+        self.recycle(closed);
         Ok(())
+    }
+
+    /// Lets closed files go as [`drop_closed`] does, and keeps their memory.
+    fn recycle(&self, closed: Closed) {
+        let over = Grace::start().wait();
+        let mut spare: SmallVec<[_; CLOSED_MAX]> = SmallVec::new();
+        for file in closed {
+            let mut file = file.after(over);
+            // Unless another descriptor or a call under way has it too.
+            if let Some(only) = Arc::get_mut(&mut file) {
+                only.clear();
+                spare.push(file);
+            }
+        }
+        let mut state = self.state.lock();
+        let room = CLOSED_MAX - state.spare.len();
+        state.spare.extend(spare.drain(..).take(room));
     }
 
     /// The closed files that wait; the caller drops them with [`drop_closed`], holding no lock.
@@ -150,10 +182,9 @@ pub(crate) fn drop_closed(closed: Closed) {
     if closed.is_empty() {
         return;
     }
-    let grace = Grace::start();
-    grace.wait();
+    let over = Grace::start().wait();
     for file in closed {
-        drop(file.after(grace));
+        drop(file.after(over));
     }
 }
 
