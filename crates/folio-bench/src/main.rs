@@ -1,19 +1,25 @@
 //! Folio's measurements, side by side with its rivals: `cargo run --release -p folio-bench -- image`.
 //!
 //! ```text
-//!   main        what is asked: image, one-dir, file
+//!   main        what is asked: image, one-dir, file; cache; reclaim
 //!   tree        the tree to copy
 //!   contender   how each rival builds an image, or extracts one
 //!   bench       interleaved rounds, checks            measure: one command, its time and memory
 //!   report      table or JSON, machine facts, what the numbers do not mean
+//!   cache/      cached reads, writes and lookups beside the kernel's tmpfs and bare memcpy
+//!   reclaim     hit ratios of Folio's page cache and of policies/ on traces
 //! ```
 
 mod bench;
+mod cache;
 mod contender;
 mod measure;
+mod policies;
 #[path = "../../../tests/support/real_tree.rs"]
 mod real_tree;
+mod reclaim;
 mod report;
+mod traces;
 mod tree;
 
 use clap::{Args, Parser, Subcommand};
@@ -47,6 +53,10 @@ enum Scenario {
         #[command(flatten)]
         common: Common,
     },
+    /// Cached reads, writes and lookups beside the kernel's tmpfs and bare memcpy.
+    Cache(cache::Options),
+    /// Which accesses of some traces Folio's page cache and known policies answer from memory.
+    Reclaim(reclaim::Options),
 }
 
 /// What all scenarios take.
@@ -75,6 +85,8 @@ fn main() -> ExitCode {
         Scenario::Image { tree: None, common } => bench::run("image", &tree::Source::Machine, &common),
         Scenario::OneDir { common } => bench::run("one-dir", &tree::Source::OneFolder, &common),
         Scenario::File { common } => bench::run("file", &tree::Source::OneFile, &common),
+        Scenario::Cache(options) => cache::run(&options),
+        Scenario::Reclaim(options) => reclaim::run(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

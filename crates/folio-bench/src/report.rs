@@ -86,6 +86,18 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// The facts in one line, without the folder's.
+    pub(crate) fn words(&self) -> String {
+        format!("{}, {} cores ({}), {} MiB memory", self.kernel, self.cores, self.processor, self.memory_mib)
+    }
+
+    /// Type of the file system that the folder lies on.
+    pub(crate) fn dir_file_system(&self) -> &str {
+        &self.dir_file_system
+    }
+}
+
 /// Type of the mount that `dir` lies on.
 fn file_system(mounts: &str, dir: &Path) -> String {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
@@ -94,7 +106,8 @@ fn file_system(mounts: &str, dir: &Path) -> String {
     over.max_by_key(|fields| fields[0].len()).map_or_else(String::new, |fields| fields[1].to_owned())
 }
 
-fn middle(mut values: Vec<f64>) -> f64 {
+/// The median; 0 of nothing.
+pub(crate) fn middle(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
         0 => 0.0,
@@ -136,11 +149,8 @@ impl Report {
         let machine = &self.machine;
         println!("{}: {}", self.scenario, self.tree);
         println!(
-            "{}, {} cores ({}), {} MiB memory; images of {} MiB in {} ({}); {} rounds, interleaved",
-            machine.kernel,
-            machine.cores,
-            machine.processor,
-            machine.memory_mib,
+            "{}; images of {} MiB in {} ({}); {} rounds, interleaved",
+            machine.words(),
             self.image_mib,
             machine.dir,
             machine.dir_file_system,

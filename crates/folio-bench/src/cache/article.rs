@@ -1,0 +1,148 @@
+//! The two benchmarks of the page-cache article: whole small files, opened, read or written, and closed.
+
+use super::rounds::{Body, Contender, Effort, measure};
+use super::table::{Figure, Row, Table};
+use super::{Options, told, worlds};
+use folio::block::MemoryDevice;
+use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
+use folio::syscall::{Credentials, OpenFlags};
+use folio::vfs::MountOptions;
+use folio::{Kernel, Process};
+use rustix::fs::{Mode, OFlags};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+const READ: &str = "article-read";
+const WRITE: &str = "article-write";
+/// 1.5 MB in reads of 8 KiB.
+const READS: usize = 192;
+const PIECE: usize = 8 << 10;
+/// Of the ext4 in memory.
+const DEVICE_BYTES: u64 = 256 << 20;
+
+const RAMFS: &str = "folio ramfs";
+const EXT4: &str = "folio ext4 in memory";
+const TMPFS: &str = "kernel tmpfs";
+const DISK: &str = "kernel, disk";
+
+/// Both benchmarks, one thread.
+pub(crate) fn table(
+    options: &Options,
+    effort: Effort,
+    tmpfs: &Path,
+    disk: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Option<Table>, String> {
+    let wanted: Vec<_> = [READ, WRITE].into_iter().filter(|job| options.wants(job)).collect();
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    let process = folio_world()?;
+    let folder = |dir: &Path| {
+        let made = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(dir);
+        made.map_err(told(dir.display()))
+    };
+    let (tmpfs_folder, disk_folder) = (folder(tmpfs)?, folder(disk)?);
+    let mut kernels = vec![(TMPFS, tmpfs_folder.path())];
+    if worlds::is_tmpfs(disk) {
+        notes.push(format!(
+            "not measured: article-read, article-write on a disk: {} is a tmpfs",
+            disk.display()
+        ));
+    } else {
+        kernels.push((DISK, disk_folder.path()));
+    }
+    let mut rows = Vec::new();
+    for job in wanted {
+        let mut contenders = Vec::new();
+        for (name, path) in [(RAMFS, format!("/{job}")), (EXT4, format!("/disk/{job}"))] {
+            prepare(&process, &path)?;
+            let process = &process;
+            contenders.push(Contender::new(name, move |_, _| Ok(folio_body(process, job, path.clone()))));
+        }
+        for (name, folder) in &kernels {
+            let path = folder.join(job);
+            std::fs::write(&path, vec![b'x'; READS * PIECE]).map_err(told(path.display()))?;
+            let path = CString::new(path.as_os_str().as_bytes()).map_err(told(job))?;
+            contenders.push(Contender::new(name, move |_, _| Ok(kernel_body(job, path.clone()))));
+        }
+        let rounds = measure(&contenders, 1, effort).map_err(told(job))?;
+        let names = contenders.iter().map(|contender| contender.name);
+        let figures = names.zip(rounds).map(|(name, rounds)| Figure::new(name, rounds)).collect();
+        let mut row = Row::new(job, 1, (READS * PIECE) as u64, figures);
+        row.times_kernel = row.ratio(TMPFS, RAMFS);
+        if let (Some(ext4), Some(disk)) = (row.ratio(TMPFS, EXT4), row.ratio(DISK, EXT4)) {
+            notes.push(format!("{job}: Folio's ext4 in memory has {ext4:.2} times the rate of the kernel's tmpfs, {disk:.2} of its disk's"));
+        }
+        rows.push(row);
+    }
+    let title =
+        "article: 1.5 MB read in 8 KiB; 8 KiB written over an emptied file; x kernel is ramfs to tmpfs"
+            .to_owned();
+    Ok(Some(Table { title, contenders: vec![RAMFS, EXT4, TMPFS, DISK], rows }))
+}
+
+/// A ramfs as `/`, and an ext4 in memory as `/disk`.
+fn folio_world() -> Result<Process, String> {
+    let device = Arc::new(MemoryDevice::new(DEVICE_BYTES));
+    format_ext4(device.as_ref(), &FormatOptions::default()).map_err(told("folio"))?;
+    let kernel = Kernel::new(KernelOptions::default());
+    let process = kernel.process(Credentials::root());
+    process.mkdir("/disk", 0o755).map_err(told("folio"))?;
+    kernel.mount_ext4(device, "/disk", &MountOptions::default()).map_err(told("folio"))?;
+    Ok(process)
+}
+
+fn prepare(process: &Process, path: &str) -> Result<(), String> {
+    let fd = process.open(path, OpenFlags::CREAT | OpenFlags::RDWR, 0o644).map_err(told("folio"))?;
+    for _ in 0..READS {
+        let count = process.write(fd, &[b'x'; PIECE]).map_err(told("folio"))?;
+        whole(count)?;
+    }
+    process.close(fd).map_err(told("folio"))
+}
+
+fn whole(count: usize) -> Result<(), String> {
+    if count == PIECE { Ok(()) } else { Err(format!("{count} of {PIECE} bytes")) }
+}
+
+fn folio_body<'a>(process: &'a Process, job: &str, path: String) -> Body<'a> {
+    let mut buffer = vec![b'x'; PIECE];
+    let is_read = job == READ;
+    Box::new(move |count| {
+        for _ in 0..count {
+            let flags = if is_read { OpenFlags::empty() } else { OpenFlags::WRONLY | OpenFlags::TRUNC };
+            let fd = process.open(&path, flags, 0).map_err(told("open"))?;
+            if is_read {
+                for _ in 0..READS {
+                    whole(process.read(fd, &mut buffer).map_err(told("read"))?)?;
+                }
+            } else {
+                whole(process.write(fd, &buffer).map_err(told("write"))?)?;
+            }
+            process.close(fd).map_err(told("close"))?;
+        }
+        Ok(())
+    })
+}
+
+fn kernel_body<'a>(job: &str, path: CString) -> Body<'a> {
+    let mut buffer = vec![b'x'; PIECE];
+    let is_read = job == READ;
+    Box::new(move |count| {
+        for _ in 0..count {
+            let flags = if is_read { OFlags::RDONLY } else { OFlags::WRONLY | OFlags::TRUNC };
+            let fd = rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty()).map_err(told("open"))?;
+            if is_read {
+                for _ in 0..READS {
+                    whole(rustix::io::read(&fd, &mut buffer[..]).map_err(told("read"))?)?;
+                }
+            } else {
+                whole(rustix::io::write(&fd, &buffer).map_err(told("write"))?)?;
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,208 @@
+//! A file that is not in memory: through Folio's ext4 on a raw image, and by the host from the same bytes.
+//!
+//! Every page of the file says which one it is, so the image tells by itself where they lie: the host reads exactly
+//! the ranges that Folio reads, in the same order.
+
+use super::table::{Figure, Row, Table};
+use super::{Options, told};
+use folio::Kernel;
+use folio::block::{self, ImageFormat};
+use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
+use folio::syscall::{Credentials, OpenFlags};
+use folio::vfs::MountOptions;
+use rustix::fs::{Advice, fadvise};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+
+const JOB: &str = "cold-read";
+pub(crate) const FOLIO: &str = "folio ext4, raw image";
+pub(crate) const HOST: &str = "host, same bytes";
+const NAME: &str = "/disk/file";
+const PAGE: usize = 4096;
+const PIECE: usize = 1 << 20;
+const MAGIC: [u8; 8] = *b"cold pag";
+/// A round that takes longer than this is not repeated as often.
+const SLOW_NS: f64 = 3e9;
+const SLOW_REPEATS: u32 = 3;
+
+/// A contiguous range of the image: offset and length in bytes.
+type Run = (u64, u64);
+
+/// Rounds of cold reads.
+pub(crate) fn table(
+    options: &Options,
+    disk: &Path,
+    notes: &mut Vec<String>,
+) -> Result<Option<Table>, String> {
+    if !options.wants(JOB) {
+        return Ok(None);
+    }
+    let bytes = options.cold_bytes / PIECE as u64 * PIECE as u64;
+    let free = rustix::fs::statvfs(disk).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    if super::worlds::is_tmpfs(disk) || free < bytes * 2 {
+        notes.push(format!(
+            "not measured: {JOB}: {} is a tmpfs, or has less than {} MiB free",
+            disk.display(),
+            bytes >> 19
+        ));
+        return Ok(None);
+    }
+    let folder =
+        tempfile::Builder::new().prefix("folio-bench-").tempdir_in(disk).map_err(told(disk.display()))?;
+    let image = folder.path().join("image.raw");
+    make(&image, bytes).map_err(told("making the image"))?;
+    let file = File::open(&image).map_err(told(image.display()))?;
+    let runs = runs(&file, bytes)?;
+    notes.push(format!("{JOB}: the file lies in {} runs of the image", runs.len()));
+    let (mut folio, mut host) = (Vec::new(), Vec::new());
+    for round in 0..options.repeats {
+        let is_slow = folio.iter().chain(&host).any(|ns| *ns > SLOW_NS);
+        if is_slow && round >= SLOW_REPEATS {
+            notes.push(format!("{JOB}: only {SLOW_REPEATS} rounds, because the disk is slow"));
+            break;
+        }
+        // In turn, as everywhere.
+        if round % 2 == 0 {
+            folio.push(by_folio(&image, &file, bytes)?);
+            host.push(by_host(&file, &runs)?);
+        } else {
+            host.push(by_host(&file, &runs)?);
+            folio.push(by_folio(&image, &file, bytes)?);
+        }
+    }
+    if std::fs::OpenOptions::new().write(true).open(DROP_CACHES).is_err() {
+        notes.push(format!("{JOB}: not root: the host forgot the image by POSIX_FADV_DONTNEED alone"));
+    }
+    let row = Row::new(JOB, 1, bytes, vec![Figure::new(FOLIO, folio), Figure::new(HOST, host)]);
+    if let Some(ratio) = row.ratio(FOLIO, HOST) {
+        notes.push(format!("{JOB}: Folio takes {ratio:.3} of the host's time; below the disk may lie a cache that nobody here can empty"));
+    }
+    let title = format!("cold, a file of {} MiB in reads of 1 MiB", bytes >> 20);
+    Ok(Some(Table { title, contenders: vec![FOLIO, HOST], rows: vec![row] }))
+}
+
+/// Makes the image, with the file in it.
+fn make(image: &Path, bytes: u64) -> folio::Result<()> {
+    let device = block::create(image, ImageFormat::Raw, bytes + bytes / 8 + (64 << 20))?;
+    format_ext4(
+        device.as_ref(),
+        &FormatOptions { block_size: Some(PAGE as u32), ..FormatOptions::default() },
+    )?;
+    let kernel = Kernel::new(KernelOptions::default());
+    let process = kernel.process(Credentials::root());
+    process.mkdir("/disk", 0o755)?;
+    kernel.mount_ext4(device, "/disk", &MountOptions::default())?;
+    let fd = process.open(NAME, OpenFlags::CREAT | OpenFlags::WRONLY, 0o644)?;
+    let mut piece = vec![b'x'; PIECE];
+    let mut page_index = 0_u64;
+    for _ in 0..bytes / PIECE as u64 {
+        for page in piece.chunks_exact_mut(PAGE) {
+            page[..8].copy_from_slice(&MAGIC);
+            page[8..16].copy_from_slice(&page_index.to_le_bytes());
+            page_index += 1;
+        }
+        process.write(fd, &piece)?;
+    }
+    process.fsync(fd)?;
+    process.close(fd)?;
+    kernel.unmount("/disk")
+}
+
+/// Which page of the file this is, if it is one.
+fn page_index(page: &[u8]) -> Option<u64> {
+    let rest = page.strip_prefix(&MAGIC)?;
+    rest.first_chunk().copied().map(u64::from_le_bytes)
+}
+
+/// Where the file's pages lie in the image, in the file's order.
+fn runs(image: &File, bytes: u64) -> Result<Vec<Run>, String> {
+    let count = (bytes / PAGE as u64) as usize;
+    let mut places = vec![None; count];
+    let mut piece = vec![0; PIECE];
+    let mut offset = 0;
+    loop {
+        let got = image.read_at(&mut piece, offset).map_err(told("the image"))?;
+        if got == 0 {
+            break;
+        }
+        for (at, page) in piece[..got].chunks_exact(PAGE).enumerate() {
+            let place = page_index(page).and_then(|index| places.get_mut(usize::try_from(index).ok()?));
+            if let Some(place) = place {
+                *place = Some(offset + (at * PAGE) as u64);
+            }
+        }
+        offset += got as u64;
+    }
+    let mut runs: Vec<Run> = Vec::new();
+    for place in places {
+        let place = place.ok_or("a page of the file is not in the image")?;
+        match runs.last_mut() {
+            Some((start, len)) if *start + *len == place => *len += PAGE as u64,
+            _ => runs.push((place, PAGE as u64)),
+        }
+    }
+    Ok(runs)
+}
+
+const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+
+/// Makes the host forget the image.
+fn forget(image: &File) -> Result<(), String> {
+    rustix::fs::fsync(image).map_err(told("fsync"))?;
+    fadvise(image, 0, None, Advice::DontNeed).map_err(told("fadvise"))?;
+    // Only root may; others have the advice alone, and a note says so. A test leaves the machine's caches alone.
+    if !cfg!(test) {
+        let _ = std::fs::write(DROP_CACHES, "1");
+    }
+    Ok(())
+}
+
+/// Nanoseconds of a cold read through Folio: open, all reads.
+fn by_folio(image: &Path, file: &File, bytes: u64) -> Result<f64, String> {
+    let options = block::OpenOptions { read_only: true, ..block::OpenOptions::default() };
+    let device = block::open(image, &options).map_err(told("the image"))?;
+    let kernel = Kernel::new(KernelOptions::default());
+    let process = kernel.process(Credentials::root());
+    process.mkdir("/disk", 0o755).map_err(told("folio"))?;
+    let mount_options = MountOptions { read_only: true, ..MountOptions::default() };
+    kernel.mount_ext4(device, "/disk", &mount_options).map_err(told("folio"))?;
+    let mut piece = vec![0; PIECE];
+    forget(file)?;
+    let start = Instant::now();
+    let fd = process.open(NAME, OpenFlags::empty(), 0).map_err(told("open"))?;
+    let mut done = 0;
+    while done < bytes {
+        let count = process.read(fd, &mut piece).map_err(told("read"))?;
+        if count == 0 || page_index(&piece) != Some(done / PAGE as u64) {
+            return Err(format!("Folio read something else at byte {done}"));
+        }
+        done += count as u64;
+    }
+    let took_ns = start.elapsed().as_nanos() as f64;
+    process.close(fd).map_err(told("close"))?;
+    Ok(took_ns)
+}
+
+/// Nanoseconds of a cold read of the same bytes by the host, with read-ahead.
+fn by_host(image: &File, runs: &[Run]) -> Result<f64, String> {
+    let mut piece = vec![0; PIECE];
+    forget(image)?;
+    fadvise(image, 0, None, Advice::Sequential).map_err(told("fadvise"))?;
+    let start = Instant::now();
+    for (first, len_bytes) in runs {
+        let mut done = 0;
+        while done < *len_bytes {
+            let len = (len_bytes - done).min(PIECE as u64) as usize;
+            let count = rustix::io::pread(image, &mut piece[..len], first + done).map_err(told("pread"))?;
+            if count == 0 {
+                return Err("the image ends early".to_owned());
+            }
+            done += count as u64;
+        }
+    }
+    let took_ns = start.elapsed().as_nanos() as f64;
+    fadvise(image, 0, None, Advice::Normal).map_err(told("fadvise"))?;
+    Ok(took_ns)
+}

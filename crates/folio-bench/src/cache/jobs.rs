@@ -1,0 +1,280 @@
+//! The jobs, and each contender's way to do them.
+
+use super::rounds::{Body, Contender, Random};
+use super::told;
+use super::worlds::{DEEP_FILE, FILE, FolioWorld, KernelWorld, Memory};
+use folio::syscall::{AtFlags, OpenFlags};
+use rustix::fs::{Mode, OFlags};
+use std::hint::black_box;
+
+/// What is done over and over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// pread of so many bytes.
+    Read { len_bytes: u64, is_random: bool },
+    /// pwrite of so many bytes over cached ones; each thread in its own part of the file.
+    Write { len_bytes: u64, is_random: bool },
+    /// stat of a path of one component, or of four.
+    Stat { is_deep: bool },
+    /// fstat of an open file.
+    Fstat,
+    /// open of a path of one component, and close.
+    OpenClose,
+    /// The drawing of an offset, which every random job does too.
+    Offset,
+}
+
+/// A row of the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Job {
+    pub(crate) name: &'static str,
+    pub(crate) work: Work,
+}
+
+const fn read(name: &'static str, len_bytes: u64, is_random: bool) -> Job {
+    Job { name, work: Work::Read { len_bytes, is_random } }
+}
+
+const fn write(name: &'static str, len_bytes: u64, is_random: bool) -> Job {
+    Job { name, work: Work::Write { len_bytes, is_random } }
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// Random offsets are multiples of this, or of the length if that is less: what programs ask for.
+const ALIGNMENT: u64 = 4 * KIB;
+
+/// What is done on the set that fits the processor's caches badly or well, as it happens to.
+pub(crate) const JOBS: [Job; 20] = [
+    Job { name: "offset", work: Work::Offset },
+    read("pread-1-seq", 1, false),
+    read("pread-1-random", 1, true),
+    read("pread-512-seq", 512, false),
+    read("pread-512-random", 512, true),
+    read("pread-4k-seq", 4 * KIB, false),
+    read("pread-4k-random", 4 * KIB, true),
+    read("pread-64k-seq", 64 * KIB, false),
+    read("pread-64k-random", 64 * KIB, true),
+    read("pread-200k-seq", 200 * KIB, false),
+    read("pread-200k-random", 200 * KIB, true),
+    read("pread-1m-seq", MIB, false),
+    read("pread-1m-random", MIB, true),
+    read("pread-64m-seq", 64 * MIB, false),
+    write("pwrite-4k-random", 4 * KIB, true),
+    write("pwrite-200k-seq", 200 * KIB, false),
+    Job { name: "stat-1", work: Work::Stat { is_deep: false } },
+    Job { name: "stat-4", work: Work::Stat { is_deep: true } },
+    Job { name: "fstat", work: Work::Fstat },
+    Job { name: "open-close", work: Work::OpenClose },
+];
+
+/// The one job on the large set.
+pub(crate) const LARGE_JOB: Job = read("pread-4k-random-large", 4 * KIB, true);
+/// The job that has the byte-wise copy beside it.
+const BYTE_WISE: &str = "pread-200k-seq";
+
+/// Where the next operation begins.
+struct Offsets {
+    random: Option<Random>,
+    first: u64,
+    /// Distance of two places, and how many there are.
+    unit: u64,
+    places: u64,
+    next: u64,
+}
+
+impl Offsets {
+    /// Offsets of operations of `len_bytes` in the part of `set_bytes` that begins at `first`.
+    fn new(is_random: bool, len_bytes: u64, first: u64, set_bytes: u64, seed: u64) -> Self {
+        let (unit, places) = match is_random {
+            // Any byte of any page.
+            true if len_bytes == 1 => (1, set_bytes),
+            true => {
+                let unit = len_bytes.min(ALIGNMENT);
+                (unit, set_bytes.saturating_sub(len_bytes) / unit + 1)
+            }
+            false => (len_bytes, (set_bytes / len_bytes).max(1)),
+        };
+        Self { random: is_random.then(|| Random::new(seed)), first, unit, places, next: 0 }
+    }
+
+    #[inline]
+    fn draw(&mut self) -> u64 {
+        let place = match &mut self.random {
+            Some(random) => random.below(self.places),
+            None => {
+                let place = self.next;
+                self.next = if place + 1 == self.places { 0 } else { place + 1 };
+                place
+            }
+        };
+        self.first + place * self.unit
+    }
+}
+
+/// All that jobs work on.
+pub(crate) struct Worlds {
+    pub(crate) folio: FolioWorld,
+    pub(crate) kernel: KernelWorld,
+    pub(crate) memory: Memory,
+    pub(crate) set_bytes: u64,
+}
+
+impl Worlds {
+    /// Those who do `job`; folio first, then the kernel's tmpfs, then bare memcpy if it can.
+    pub(crate) fn contenders(&self, job: Job) -> Vec<Contender<'_>> {
+        let contender = |name, body: fn(&Self, Work, u64, u64) -> Result<Body<'_>, String>| {
+            Contender::new(name, move |index, threads| body(self, job.work, index, threads))
+        };
+        let mut all = Vec::new();
+        if job.work == Work::Offset {
+            return vec![contender("generator", Self::generator)];
+        }
+        all.push(contender(FOLIO, Self::folio));
+        all.push(contender(KERNEL, Self::kernel));
+        if matches!(job.work, Work::Read { .. } | Work::Write { .. }) {
+            all.push(contender(MEMCPY, Self::memcpy));
+        }
+        if job.name == BYTE_WISE {
+            all.push(contender("byte-wise copy", Self::byte_wise));
+        }
+        all
+    }
+
+    /// A buffer of the job's length and where to begin.
+    fn transfer(&self, work: Work, index: u64, threads: u64) -> Result<(Memory, Offsets), String> {
+        let (len_bytes, is_random, first, part_bytes) = match work {
+            Work::Write { len_bytes, is_random } => {
+                let part_bytes = self.set_bytes / threads / ALIGNMENT * ALIGNMENT;
+                (len_bytes, is_random, index * part_bytes, part_bytes)
+            }
+            Work::Read { len_bytes, is_random } => (len_bytes, is_random, 0, self.set_bytes),
+            _ => (1, true, 0, self.set_bytes),
+        };
+        Ok((Memory::new(len_bytes)?, Offsets::new(is_random, len_bytes, first, part_bytes, index)))
+    }
+
+    fn generator(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+        let (_, mut offsets) = self.transfer(work, index, threads)?;
+        Ok(Box::new(move |count| {
+            for _ in 0..count {
+                black_box(offsets.draw());
+            }
+            Ok(())
+        }))
+    }
+
+    fn folio(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+        let FolioWorld { process, dir, file } = &self.folio;
+        let (dir, file) = (*dir, *file);
+        let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
+        Ok(match work {
+            Work::Read { .. } => body(move || {
+                let bytes = buffer.as_mut_slice();
+                let count = process.pread(file, bytes, offsets.draw()).map_err(told("pread"))?;
+                whole(count, bytes.len())
+            }),
+            Work::Write { .. } => body(move || {
+                let bytes = buffer.as_mut_slice();
+                let count = process.pwrite(file, bytes, offsets.draw()).map_err(told("pwrite"))?;
+                whole(count, bytes.len())
+            }),
+            Work::Stat { is_deep } => {
+                let path = if is_deep { DEEP_FILE } else { FILE };
+                body(move || {
+                    black_box(process.fstatat(dir, path, AtFlags::empty()).map_err(told("stat"))?);
+                    Ok(())
+                })
+            }
+            Work::Fstat | Work::Offset => body(move || {
+                black_box(process.fstat(file).map_err(told("fstat"))?);
+                Ok(())
+            }),
+            Work::OpenClose => body(move || {
+                let fd = process.openat(dir, FILE, OpenFlags::empty(), 0).map_err(told("open"))?;
+                process.close(fd).map_err(told("close"))
+            }),
+        })
+    }
+
+    fn kernel(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+        let KernelWorld { dir, file, .. } = &self.kernel;
+        let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
+        Ok(match work {
+            Work::Read { .. } => body(move || {
+                let bytes = buffer.as_mut_slice();
+                let count = rustix::io::pread(file, &mut *bytes, offsets.draw()).map_err(told("pread"))?;
+                whole(count, bytes.len())
+            }),
+            Work::Write { .. } => body(move || {
+                let bytes = buffer.as_mut_slice();
+                let count = rustix::io::pwrite(file, bytes, offsets.draw()).map_err(told("pwrite"))?;
+                whole(count, bytes.len())
+            }),
+            Work::Stat { is_deep } => {
+                let path = if is_deep { c"a/b/c/file" } else { c"file" };
+                body(move || {
+                    black_box(
+                        rustix::fs::statat(dir, path, rustix::fs::AtFlags::empty()).map_err(told("stat"))?,
+                    );
+                    Ok(())
+                })
+            }
+            Work::Fstat | Work::Offset => body(move || {
+                black_box(rustix::fs::fstat(file).map_err(told("fstat"))?);
+                Ok(())
+            }),
+            Work::OpenClose => body(move || {
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                drop(rustix::fs::openat(dir, c"file", flags, Mode::empty()).map_err(told("open"))?);
+                Ok(())
+            }),
+        })
+    }
+
+    fn memcpy(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+        let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
+        let is_write = matches!(work, Work::Write { .. });
+        let memory = &self.memory;
+        Ok(body(move || {
+            let bytes = buffer.as_mut_slice();
+            // Hidden from the compiler, as a library's caller hides it: memcpy is called, not laid out in line.
+            let len = black_box(bytes.len());
+            let set = memory.at(offsets.draw());
+            let (from, to) =
+                if is_write { (bytes.as_ptr(), set) } else { (set.cast_const(), bytes.as_mut_ptr()) };
+            // SAFETY: `len` bytes lie behind both; the buffer is no part of the set; writers have parts of their own.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+            black_box(bytes);
+            Ok(())
+        }))
+    }
+
+    fn byte_wise(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+        let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
+        let memory = &self.memory;
+        Ok(body(move || {
+            let set = memory.at(offsets.draw());
+            for (at, byte) in buffer.as_mut_slice().iter_mut().enumerate() {
+                // SAFETY: inside the set, which nobody writes meanwhile. Volatile: a loop it is and a loop it stays.
+                let value = unsafe { set.wrapping_add(at).read_volatile() };
+                // SAFETY: a byte of our own.
+                unsafe { std::ptr::from_mut(byte).write_volatile(value) };
+            }
+            Ok(())
+        }))
+    }
+}
+
+/// Names of the contenders that ratios are taken of.
+pub(crate) const FOLIO: &str = "folio";
+pub(crate) const KERNEL: &str = "kernel tmpfs";
+pub(crate) const MEMCPY: &str = "memcpy";
+
+fn body<'a>(mut one: impl FnMut() -> Result<(), String> + Send + 'a) -> Body<'a> {
+    Box::new(move |count| (0..count).try_for_each(|_| one()))
+}
+
+fn whole(count: usize, want: usize) -> Result<(), String> {
+    if count == want { Ok(()) } else { Err(format!("{count} of {want} bytes")) }
+}

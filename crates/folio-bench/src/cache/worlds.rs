@@ -1,0 +1,154 @@
+//! The contenders' worlds: the same file in Folio's ramfs, in the kernel's tmpfs and in bare memory.
+
+use super::told;
+use folio::kernel::KernelOptions;
+use folio::syscall::{AT_FDCWD, Credentials, Fd, OpenFlags};
+use folio::{Kernel, Process};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+
+/// The file that jobs work on, in the world's folder and again four components deep.
+pub(crate) const FILE: &str = "file";
+pub(crate) const DEEP_FILE: &str = "a/b/c/file";
+const FOLDERS: [&str; 3] = ["a", "a/b", "a/b/c"];
+/// `TMPFS_MAGIC` (linux/magic.h).
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const PART: usize = 1 << 20;
+
+/// One part of the file's bytes: no zeros, so that nobody makes holes.
+fn part() -> Vec<u8> {
+    (0..PART).map(|index| (index % 253) as u8 + 1).collect()
+}
+
+/// Folio, with the file in a file system that lives in its page cache.
+pub(crate) struct FolioWorld {
+    pub(crate) process: Process,
+    pub(crate) dir: Fd,
+    pub(crate) file: Fd,
+}
+
+impl FolioWorld {
+    /// A ramfs with a file of `set_bytes`. `Kernel::mount_tmpfs` has its place here: one more mount, one more world.
+    pub(crate) fn new(set_bytes: u64) -> Result<Self, String> {
+        let cache_bytes = set_bytes + set_bytes / 8 + (64 << 20);
+        let kernel = Kernel::new(KernelOptions { cache_bytes, ..KernelOptions::default() });
+        let process = kernel.process(Credentials::root());
+        for folder in FOLDERS {
+            process.mkdir(folder, 0o755).map_err(told("folio"))?;
+        }
+        let open = |name| process.openat(AT_FDCWD, name, OpenFlags::CREAT | OpenFlags::RDWR, 0o644);
+        process.close(open(DEEP_FILE).map_err(told("folio"))?).map_err(told("folio"))?;
+        let file = open(FILE).map_err(told("folio"))?;
+        let dir = process.open("/", OpenFlags::DIRECTORY, 0).map_err(told("folio"))?;
+        fill(set_bytes, |bytes, offset| process.pwrite(file, bytes, offset).map_err(told("folio")))?;
+        Ok(Self { process, dir, file })
+    }
+}
+
+/// The kernel, with the file in one of its tmpfs.
+pub(crate) struct KernelWorld {
+    pub(crate) dir: OwnedFd,
+    pub(crate) file: OwnedFd,
+    /// Removes the folder at the end.
+    _folder: tempfile::TempDir,
+}
+
+impl KernelWorld {
+    /// A folder below `dir`, with a file of `set_bytes`.
+    pub(crate) fn new(dir: &Path, set_bytes: u64) -> Result<Self, String> {
+        let folder =
+            tempfile::Builder::new().prefix("folio-bench-").tempdir_in(dir).map_err(told(dir.display()))?;
+        for name in FOLDERS {
+            std::fs::create_dir(folder.path().join(name)).map_err(told(name))?;
+        }
+        let mode = Mode::from_raw_mode(0o644);
+        let root = rustix::fs::open(folder.path(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let root = root.map_err(told(folder.path().display()))?;
+        let open =
+            |name| rustix::fs::openat(&root, name, OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC, mode);
+        drop(open(DEEP_FILE).map_err(told(DEEP_FILE))?);
+        let file = open(FILE).map_err(told(FILE))?;
+        fill(set_bytes, |bytes, offset| rustix::io::pwrite(&file, bytes, offset).map_err(told(FILE)))?;
+        Ok(Self { dir: root, file, _folder: folder })
+    }
+}
+
+fn fill(set_bytes: u64, mut write: impl FnMut(&[u8], u64) -> Result<usize, String>) -> Result<(), String> {
+    let part = part();
+    let mut offset = 0;
+    while offset < set_bytes {
+        let len = (set_bytes - offset).min(part.len() as u64) as usize;
+        match write(&part[..len], offset)? {
+            0 => return Err("a write of 0 bytes".to_owned()),
+            count => offset += count as u64,
+        }
+    }
+    Ok(())
+}
+
+/// Whether `dir` lies on a tmpfs, by statfs(2).
+pub(crate) fn is_tmpfs(dir: &Path) -> bool {
+    rustix::fs::statfs(dir).is_ok_and(|found| i64::from(found.f_type) == TMPFS_MAGIC)
+}
+
+/// A folder of the kernel's tmpfs that this user may write.
+pub(crate) fn find_tmpfs() -> Option<PathBuf> {
+    let mut folders = vec![PathBuf::from("/dev/shm"), std::env::temp_dir()];
+    folders.extend(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
+    folders
+        .into_iter()
+        .find(|folder| is_tmpfs(folder) && rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok())
+}
+
+/// Anonymous memory, in huge pages where the host gives them.
+pub(crate) struct Memory {
+    start: *mut u8,
+    len_bytes: usize,
+}
+
+// SAFETY: it owns its mapping, and hands out nothing but a raw pointer.
+unsafe impl Send for Memory {}
+// SAFETY: as above; who writes through the pointer keeps to a part of its own.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// `len_bytes` of memory, every page of it touched.
+    pub(crate) fn new(len_bytes: u64) -> Result<Self, String> {
+        let len_bytes = usize::try_from(len_bytes).map_err(told("memory"))?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new private mapping wherever the kernel likes.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len_bytes, protection, MapFlags::PRIVATE) };
+        let start = start.map_err(told("memory"))?;
+        let memory = Self { start: start.cast::<u8>(), len_bytes };
+        // SAFETY: the range is the mapping just made. Without huge pages it is memory all the same.
+        let _ = unsafe { madvise(start, len_bytes, Advice::LinuxHugepage) };
+        let part = part();
+        for offset in (0..len_bytes).step_by(PART) {
+            let len = PART.min(len_bytes - offset);
+            // SAFETY: offset + len is inside the mapping; `part` is other memory.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), memory.at(offset as u64), len) };
+        }
+        Ok(memory)
+    }
+
+    /// Where byte `offset` lies.
+    pub(crate) fn at(&self, offset: u64) -> *mut u8 {
+        self.start.wrapping_add(offset as usize)
+    }
+
+    /// All of it, for the one thread that has it.
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: mapped, initialised, and borrowed mutably for as long as the slice lives.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len_bytes) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nobody can name it any more.
+        let _ = unsafe { munmap(self.start.cast::<c_void>(), self.len_bytes) };
+    }
+}

@@ -1,0 +1,26 @@
+//! LRU: who was not asked for longest leaves.
+
+use super::Policy;
+use super::list::Lists;
+
+pub(super) struct Lru {
+    capacity: usize,
+    lists: Lists<1>,
+}
+
+impl Lru {
+    pub(super) fn new(capacity: usize, page_count: usize) -> Self {
+        Self { capacity, lists: Lists::new(page_count) }
+    }
+}
+
+impl Policy for Lru {
+    fn access(&mut self, page: u32) -> bool {
+        let is_hit = self.lists.list(page).is_some();
+        if !is_hit && self.lists.len(0) == self.capacity {
+            self.lists.pop(0);
+        }
+        self.lists.move_to(0, page);
+        is_hit
+    }
+}
