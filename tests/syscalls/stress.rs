@@ -2,8 +2,8 @@
 
 use crate::{CREATE, list, world};
 use folio::Process;
-use folio::syscall::{AT_FDCWD, Credentials, OpenFlags};
-use folio::vfs::{FileType, RenameFlags};
+use folio::syscall::{AT_FDCWD, Credentials, OpenFlags, Whence};
+use folio::vfs::{FileType, MountOptions, RenameFlags};
 
 /// A small generator of numbers, so that a run can be had again. Marsaglia's xorshift64.
 struct Numbers(u64);
@@ -121,4 +121,109 @@ fn a_deep_tree_comes_and_goes() {
         p.chdir("d").unwrap();
     }
     p.chdir("/").unwrap();
+}
+
+/// Files of 3 bytes, each byte the low one of the file's inode number: what is read tells which file it was.
+const STAMPED: u64 = 3;
+
+/// Makes a stamped file elsewhere and moves it into place, or takes a name away, or swaps two.
+fn change_stamped(p: &Process, numbers: &mut Numbers, own: u64) {
+    let name = format!("/{}", numbers.below(4));
+    match numbers.below(4) {
+        0 => drop(p.unlink(name)),
+        1 => {
+            let other = format!("/{}", numbers.below(4));
+            drop(p.renameat2(AT_FDCWD, name, AT_FDCWD, other, RenameFlags::EXCHANGE));
+        }
+        _ => {
+            let fresh = format!("/fresh {own}");
+            let fd = p.open(&fresh, CREATE, 0o644).unwrap();
+            let stamp = p.fstat(fd).unwrap().number.0 as u8;
+            assert_eq!(p.write(fd, &[stamp; STAMPED as usize]).unwrap(), STAMPED as usize);
+            p.close(fd).unwrap();
+            p.rename(&fresh, name).unwrap();
+        }
+    }
+}
+
+/// What is found by a name or descriptor is one whole file, whatever happens to its name.
+fn look_at_stamped(p: &Process, numbers: &mut Numbers) {
+    let name = format!("/{}", numbers.below(4));
+    match p.stat(&name) {
+        Ok(found) => assert_eq!(found.size_bytes, STAMPED),
+        Err(error) => assert_eq!(error.errno(), folio::Errno::NOENT),
+    }
+    let Ok(fd) = p.open(&name, OpenFlags::empty(), 0) else { return };
+    let copy = p.dup(fd).unwrap();
+    let number = p.fstat(fd).unwrap().number;
+    p.close(fd).unwrap();
+    for _ in 0..3 {
+        let mut buf = [0; 5];
+        assert_eq!(p.pread(copy, &mut buf, 0).unwrap(), STAMPED as usize);
+        assert_eq!(buf[..STAMPED as usize], [number.0 as u8; STAMPED as usize]);
+        assert_eq!(p.fstat(copy).unwrap().number, number);
+    }
+    assert_eq!(p.lseek(copy, -1, Whence::End).unwrap(), STAMPED - 1);
+    p.close(copy).unwrap();
+}
+
+#[test]
+fn open_files_while_their_names_change() {
+    let (kernel, p) = world();
+    let readers = kernel.process(Credentials::root());
+    std::thread::scope(|scope| {
+        for seed in 1..=4u64 {
+            let (kernel, readers) = (&kernel, &readers);
+            scope.spawn(move || {
+                let mut numbers = Numbers(seed << 32 | 0x9e37_79b9);
+                let own = kernel.process(Credentials::root());
+                for _ in 0..5_000 {
+                    if seed <= 2 {
+                        change_stamped(&own, &mut numbers, seed);
+                    } else {
+                        // Two threads share one table of descriptors.
+                        look_at_stamped(readers, &mut numbers);
+                    }
+                }
+            });
+        }
+    });
+    // Every descriptor was given back.
+    assert_eq!(readers.open("/", OpenFlags::empty(), 0).unwrap().0, 0);
+    remove_tree(&p, "");
+}
+
+#[test]
+fn walks_into_a_mount_that_comes_and_goes() {
+    let (kernel, p) = world();
+    p.mkdir("/m", 0o755).unwrap();
+    p.mkdir("/m/below", 0o755).unwrap();
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let is_done = &is_done;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let walker = kernel.process(Credentials::root());
+            scope.spawn(move || {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    for name in ["/m/above", "/m/below"] {
+                        let Ok(fd) = walker.open(name, OpenFlags::empty(), 0) else { continue };
+                        assert_eq!(walker.fstat(fd).unwrap().file_type, FileType::Directory);
+                        walker.close(fd).unwrap();
+                        drop(walker.stat(name));
+                    }
+                }
+            });
+        }
+        for _ in 0..300 {
+            kernel.mount_ramfs("/m", &MountOptions::default()).unwrap();
+            p.mkdir("/m/above", 0o755).unwrap();
+            // An attempt that fails hides nothing.
+            while let Err(error) = kernel.unmount("/m") {
+                assert_eq!(error.errno(), folio::Errno::BUSY);
+                assert!(p.stat("/m/above").is_ok() && p.stat("/m/below").is_err());
+            }
+            assert!(p.stat("/m/above").is_err() && p.stat("/m/below").is_ok());
+        }
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
 }

@@ -28,16 +28,14 @@ impl Process {
     /// openat(2).
     pub fn openat(&self, dir: Fd, path: impl AsRef<Path>, flags: OpenFlags, mode: u16) -> Result<Fd> {
         self.with_path(path.as_ref(), |path| {
-            let found = match flags.last_link_of_existing() {
-                Some(last_link) => {
-                    self.quickly(dir, path, last_link, |found| found.to_location()).transpose()?
-                }
-                None => None,
-            };
+            let found = self.quickly(dir, path, flags.last_link(), |found| {
+                flags.opens(found.dentry.value().file_type(), path).then(|| found.to_location())
+            });
             let context = self.context();
             self.install(match found {
-                Some(location) => context.open_at(location, flags)?,
-                None => context.open(&self.start_at(dir, path)?, path, flags, mode)?,
+                Some(Ok(Some(location))) => context.open_at(location, flags)?,
+                Some(Err(error)) if !flags.may_make() => return Err(error),
+                _ => context.open(&self.start_at(dir, path)?, path, flags, mode)?,
             })
         })
     }

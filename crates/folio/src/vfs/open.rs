@@ -66,13 +66,22 @@ impl OpenFlags {
         if self.contains(Self::TRUNC) { access | Access::WRITE } else { access }
     }
 
-    /// What to do with a link in the last place, if the flags make nothing new (and so are fine as they are).
-    pub(crate) fn last_link_of_existing(self) -> Option<LastLink> {
+    /// Whether something new may be made where nothing is.
+    pub(crate) fn may_make(self) -> bool {
         let makes = Self::CREAT | Self::TMPFILE.difference(Self::DIRECTORY);
-        (self.contains(Self::PATH) || !self.intersects(makes)).then(|| self.last_link())
+        !self.contains(Self::PATH) && self.intersects(makes)
     }
 
-    fn last_link(self) -> LastLink {
+    /// Whether a file of this type, found at `path`, is what [`Context::open_at`] can open; otherwise
+    /// [`Context::open`] knows.
+    pub(crate) fn opens(self, file_type: FileType, path: &[u8]) -> bool {
+        let makes_others = Self::EXCL | Self::TMPFILE.difference(Self::DIRECTORY);
+        let is_plain = file_type == FileType::Regular && path.last() != Some(&b'/');
+        !self.may_make() || (!self.intersects(makes_others) && is_plain)
+    }
+
+    /// What to do with a link in the last place.
+    pub(crate) fn last_link(self) -> LastLink {
         if self.contains(Self::NOFOLLOW) { LastLink::Keep } else { LastLink::Follow }
     }
 
