@@ -192,6 +192,29 @@ fn one_name_has_one_dentry_while_others_are_evicted() {
     assert_eq!(alive.load(Ordering::Relaxed), 0);
 }
 
+#[test]
+fn a_dentry_found_before_it_was_to_leave_stays() {
+    let alive = Arc::new(AtomicUsize::new(0));
+    let root = Dentry::new_root(Counted::new(&alive, FileType::Directory));
+    let cache = DentryCache::new(64);
+    child(&cache, &root, b"wanted", &alive);
+    let fill = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            child(&cache, &root, &name_of(number), &alive);
+        }
+    };
+    let pin = rcu::pin();
+    let Cached::Positive(found) = cache.find(&root, b"wanted", &pin) else { panic!("was just added") };
+    // It is told to leave, and does not go while somebody is pinned.
+    fill(0..10_000);
+    assert!(!matches!(cache.find(&root, b"wanted", &pin), Cached::Positive(_)));
+    let kept = found.to_arc();
+    drop(pin);
+    fill(10_000..40_000);
+    assert!(Arc::ptr_eq(&child(&cache, &root, b"wanted", &alive), &kept));
+    assert!(alive.load(Ordering::Relaxed) < 1000);
+}
+
 fn delete(cache: &DentryCache, root: &Arc<Dentry>, name: &[u8]) {
     let lock = root.inode().common().lock.write();
     let Cached::Positive(victim) = cache.get(root, name) else { return };
