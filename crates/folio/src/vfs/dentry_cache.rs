@@ -94,15 +94,31 @@ pub(crate) struct Gone {
     evicted: SmallVec<[Arc<Dentry>; 4]>,
 }
 
-impl Drop for Gone {
-    fn drop(&mut self) {
-        self.evicted.clear();
-        if self.replaced.is_empty() {
-            return;
-        }
-        let over = Grace::start().wait();
+impl Gone {
+    /// Whether a grace period must end before everything can be dropped.
+    pub(super) fn must_wait(&self) -> bool {
+        !self.replaced.is_empty()
+    }
+
+    /// Drops everything; the grace period that is over started after it left the cache.
+    pub(super) fn let_go(&mut self, over: Over) {
         for replaced in self.replaced.drain(..) {
             drop(replaced.after(over));
+        }
+        self.evicted.clear();
+    }
+
+    fn and(mut self, mut other: Self) -> Self {
+        self.replaced.append(&mut other.replaced);
+        self.evicted.append(&mut other.evicted);
+        self
+    }
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        if self.must_wait() {
+            self.let_go(Grace::start().wait());
         }
     }
 }
@@ -418,13 +434,5 @@ impl Shard {
                 link = &node.next;
             }
         }
-    }
-}
-
-impl Gone {
-    fn and(mut self, mut other: Self) -> Self {
-        self.replaced.append(&mut other.replaced);
-        self.evicted.append(&mut other.evicted);
-        self
     }
 }

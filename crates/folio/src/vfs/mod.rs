@@ -40,7 +40,7 @@
 //! - V2: what the cache says of a directory's names changes only under that directory's inode lock.
 //! - V3: no reference to an inode is dropped while a lock of the dentry cache is held.
 //! - V4: a closed file that waits for a grace period has a name: who takes a name away lets go of all closed files
-//!   afterwards (`Vfs::drop_closed_files`), and a file without a name is let go of when it is closed. So an inode
+//!   afterwards (`Vfs::let_go`), and a file without a name is let go of when it is closed. So an inode
 //!   without names is freed before the call that takes the last reference returns.
 //! - V5: whoever is pinned takes none of these locks but a shard's, and waits for nothing; dentries, mounts and open
 //!   files that were reached by a pin are dropped by who unpublished them, after a grace period (never by way of

@@ -1,8 +1,8 @@
 //! Mounts: which file system covers which directory.
 
 use super::dentry::Dentry;
-use super::dentry_cache::DentryCache;
-use super::table::{FileTable, drop_closed};
+use super::dentry_cache::{DentryCache, Gone};
+use super::table::FileTable;
 use super::{FileSystem, Inode, MountOptions};
 use crate::base::rcu::{Grace, Pin, Ref};
 use crate::base::{Errno, Error, Result};
@@ -127,11 +127,17 @@ impl Vfs {
         table.close_all();
     }
 
-    /// Lets go of every file that is closed: names were taken away, or a mount shall go. The caller holds no lock.
-    pub(crate) fn drop_closed_files(&self) {
+    /// Drops what left the dentry cache and every closed file: names were taken away, or a mount shall go. The caller
+    /// holds no lock but perhaps [`Mount::rename_lock`].
+    pub(crate) fn let_go(&self, mut gone: Gone) {
         let closed: SmallVec<[_; 4]> = self.tables.lock().iter().map(|table| table.take_closed()).collect();
-        for closed in closed {
-            drop_closed(closed);
+        if !gone.must_wait() && closed.iter().all(SmallVec::is_empty) {
+            return;
+        }
+        let over = Grace::start().wait();
+        gone.let_go(over);
+        for file in closed.into_iter().flatten() {
+            drop(file.after(over));
         }
     }
 
@@ -223,7 +229,7 @@ impl Vfs {
             return Err(Error::new(Errno::BUSY, "the root cannot be unmounted"));
         };
         drop(target);
-        self.drop_closed_files();
+        self.let_go(Gone::default());
         let mut mounts = self.mounts.write();
         let id = covered.dentry.id();
         let mount = mounts.get(&id).ok_or(Errno::INVAL)?;
@@ -251,7 +257,7 @@ impl Vfs {
 
     /// Detaches everything, innermost first; the first error is returned after everything was tried.
     pub(crate) fn unmount_all(&self) -> Result<()> {
-        self.drop_closed_files();
+        self.let_go(Gone::default());
         let mut result = Ok(());
         loop {
             let mut mounts = self.mounts.write();

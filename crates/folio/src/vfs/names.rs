@@ -137,8 +137,8 @@ impl Context<'_> {
         let gone = self.vfs.dentries.delete(&parent.dentry, name, &victim);
         drop(lock);
         // The last reference may go here, after the locks.
-        drop((gone, victim));
-        self.vfs.drop_closed_files();
+        drop(victim);
+        self.vfs.let_go(gone);
         Ok(())
     }
 
@@ -169,8 +169,8 @@ impl Context<'_> {
             self.vfs.dentries.delete(&parent.dentry, name, &victim)
         };
         drop(lock);
-        drop((gone, victim));
-        self.vfs.drop_closed_files();
+        drop(victim);
+        self.vfs.let_go(gone);
         Ok(())
     }
 

@@ -105,11 +105,8 @@ impl Context<'_> {
         };
         drop(locks);
         // A replaced inode may go here, after the locks.
-        drop(gone);
-        if target.is_some() {
-            drop(target);
-            self.vfs.drop_closed_files();
-        }
+        drop(target);
+        self.vfs.let_go(gone);
         Ok(())
     }
 

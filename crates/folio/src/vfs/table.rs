@@ -140,7 +140,8 @@ impl FileTable {
         Ok(())
     }
 
-    /// Lets closed files go as [`drop_closed`] does, and keeps their memory.
+    /// Lets closed files go once nobody reads them, and keeps their memory. The last reference to an inode may have
+    /// work to do, so the caller holds no lock and is not pinned.
     fn recycle(&self, closed: Closed) {
         let over = Grace::start().wait();
         let mut spare: SmallVec<[_; CLOSED_MAX]> = SmallVec::new();
@@ -157,7 +158,7 @@ impl FileTable {
         state.spare.extend(spare.drain(..).take(room));
     }
 
-    /// The closed files that wait; the caller drops them with [`drop_closed`], holding no lock.
+    /// The closed files that wait; the caller drops them after a grace period, holding no lock.
     pub(crate) fn take_closed(&self) -> Closed {
         std::mem::take(&mut self.state.lock().closed)
     }
@@ -172,19 +173,9 @@ impl FileTable {
         }
         state.first_word = 0;
         drop(state);
-        drop_closed(closed);
-    }
-}
-
-/// Lets closed files go once nobody reads them. The last reference to an inode may have work to do, so the caller
-/// holds no lock and is not pinned.
-pub(crate) fn drop_closed(closed: Closed) {
-    if closed.is_empty() {
-        return;
-    }
-    let over = Grace::start().wait();
-    for file in closed {
-        drop(file.after(over));
+        if !closed.is_empty() {
+            self.recycle(closed);
+        }
     }
 }
 
