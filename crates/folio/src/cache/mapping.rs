@@ -1,27 +1,26 @@
-//! One file's pages in memory.
+//! One file's pages in memory, and the way to bytes that are there.
 
 use super::Store;
-use super::folio::{Folio, Page};
-use super::pool::Frame;
+use super::counters::{self, Counters, Tally};
+use super::folio::{Hold, Page};
+use super::index::{BLOCK, Index, Slot, Word};
+use super::locked::PageWriteGuard;
+use super::pool::{Frame, Pool};
 use super::readahead::Readahead;
 use super::reclaim::PageCache;
 use super::writeback::{Shared, Writeback};
+use crate::base::rcu::{self, Pin};
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::base::sync::{Condvar, Mutex};
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
-use parking_lot::{Condvar, Mutex, RwLockReadGuard};
-use smallvec::SmallVec;
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-const PAGE: u64 = PAGE_SIZE as u64;
-
-/// Folios in one call to the store: the host's limit for one vectored transfer.
-const RUN_MAX: usize = 1024;
-/// Folios brought in by one call to the store.
-const FILL_MAX: u64 = 512;
+pub(super) const PAGE: u64 = PAGE_SIZE as u64;
+/// Bytes of a block: pages that lie in one run of memory where they can.
+pub(super) const BLOCK_BYTES: u64 = BLOCK * PAGE;
+/// Bytes copied under one pin, so that frames are not kept from their next use for long.
+const PINNED_MAX: usize = 1 << 20;
 
 /// The cached pages of one inode (or of one device, for metadata), by page index. Linux: `struct address_space`.
 ///
@@ -29,30 +28,46 @@ const FILL_MAX: u64 = 512;
 /// Callers order writers, truncation and hole punching among themselves (the inode lock); readers need no lock.
 /// Cloning gives another handle of the same mapping.
 #[derive(Clone)]
-pub struct Mapping(Arc<Inner>);
+pub struct Mapping(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
-    writeback: Arc<Shared>,
-    store: Option<Weak<dyn Store>>,
-    size_bytes: AtomicU64,
-    table: Mutex<Table>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) store: Option<Weak<dyn Store>>,
+    pub(super) size_bytes: AtomicU64,
+    /// Never another mapping's.
+    pub(super) number: u64,
+    pub(super) index: Index,
+    pub(super) page_count: AtomicU64,
+    /// Reads leave no trace that reclaim would see (`POSIX_FADV_NOREUSE`).
+    pub(super) is_no_reuse: AtomicBool,
+    pub(super) writeback: Arc<Shared>,
+    pub(super) tally: Tally,
+    pub(super) table: Mutex<Table>,
     /// Signalled when a run of writeback ends.
-    written: Condvar,
+    pub(super) written: Condvar,
 }
 
+/// What changes with the table locked; the index does, too.
 #[derive(Default)]
-struct Table {
-    folios: BTreeMap<u64, Arc<Folio>>,
-    dirty: BTreeSet<u64>,
+pub(super) struct Table {
+    pub(super) dirty_count: u64,
     /// The store, while anything is dirty or being written.
-    held_store: Option<Arc<dyn Store>>,
+    pub(super) held_store: Option<Arc<dyn Store>>,
     /// Whether the device's list has this mapping.
-    is_listed: bool,
+    pub(super) is_listed: bool,
     /// Runs being written now.
-    runs_in_flight: u32,
-    readahead: Readahead,
-    errors: u64,
-    last_error: Option<Errno>,
+    pub(super) runs_in_flight: u32,
+    pub(super) readahead: Readahead,
+    /// Frames for the next pages of a file that grows.
+    pub(super) reserved: Option<Reserved>,
+    pub(super) errors: u64,
+    pub(super) last_error: Option<Errno>,
+}
+
+/// The frames of one block that have no page yet.
+pub(super) struct Reserved {
+    pub(super) block: u64,
+    pub(super) frames: Range<Frame>,
 }
 
 impl Mapping {
@@ -67,16 +82,27 @@ impl Mapping {
     }
 
     fn build(writeback: &Arc<Writeback>, store: Option<Weak<dyn Store>>, size_bytes: u64) -> Self {
-        Self(Arc::new(Inner {
-            writeback: writeback.shared().clone(),
+        let shared = writeback.shared().clone();
+        let number = counters::take_number();
+        let inner = Arc::new(Inner {
+            pool: shared.cache.pool.clone(),
             store,
             size_bytes: AtomicU64::new(size_bytes),
+            number,
+            index: Index::new(),
+            page_count: AtomicU64::new(0),
+            is_no_reuse: AtomicBool::new(false),
+            writeback: shared,
+            tally: Tally::default(),
             table: Mutex::default(),
             written: Condvar::new(),
-        }))
+        });
+        counters::enter(number, &Arc::downgrade(&inner));
+        Self(inner)
     }
 
     /// The file's size in bytes (`i_size`).
+    #[inline]
     pub fn size_bytes(&self) -> u64 {
         self.0.size_bytes.load(Ordering::Acquire)
     }
@@ -86,148 +112,117 @@ impl Mapping {
         self.0.size_bytes.store(size_bytes, Ordering::Release);
     }
 
+    /// Copies bytes from `offset` into `buf`, up to the end of the file, if all of them are in memory; otherwise
+    /// nothing counts as read. Takes no lock and never waits. Returns the number of bytes copied.
+    #[inline]
+    pub fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
+        let inner = &*self.0;
+        let len = inner.clip(offset, buf.len());
+        if len > PINNED_MAX {
+            return None;
+        }
+        let pin = rcu::pin();
+        if inner.copy_out(offset, &mut buf[..len], &pin) < len {
+            return None;
+        }
+        counters::count_hits(inner.number, pages_of(offset, len));
+        Some(len.min(inner.clip(offset, len)))
+    }
+
     /// Copies bytes from `offset` into `buf`, up to the end of the file; reads ahead where access is sequential.
-    /// Returns the number of bytes copied; 0 at or past the end of the file.
+    /// Returns the number of bytes copied; 0 at or past the end of the file. While others write, each byte is an
+    /// old or a new one, as in Linux.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let len = self.size_bytes().saturating_sub(offset).min(buf.len() as u64) as usize;
-        let mut done = 0;
-        while done < len {
-            let at = offset + done as u64;
-            let start = (at % PAGE) as usize;
-            let count = (PAGE_SIZE - start).min(len - done);
-            let part = &mut buf[done..done + count];
-            let wanted = (offset + len as u64).div_ceil(PAGE) - at / PAGE;
-            match self.0.get(at / PAGE, wanted) {
-                Ok(Some(folio)) => part.copy_from_slice(&folio.bytes.read()[start..start + count]),
-                Ok(None) => part.fill(0),
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
-            }
-            done += count;
-        }
-        Ok(done)
-    }
-
-    /// Copies `bytes` into the cache at `offset`, marks the pages dirty and grows the size where needed. Pages
-    /// overwritten only in part are read first. May write back other pages to stay within limits. Returns the
-    /// count copied, short only after an error on a later page.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<usize> {
-        self.0.writeback.throttle()?;
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = offset + done as u64;
-            let start = (at % PAGE) as usize;
-            let count = (PAGE_SIZE - start).min(bytes.len() - done);
-            match self.write_page(at / PAGE, start, &bytes[done..done + count]) {
-                Ok(()) => done += count,
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
-    }
-
-    /// Copies `bytes` into one page. The size grows before the page can be written back, whose bytes past the end
-    /// of the file a store may leave out.
-    fn write_page(&self, index: u64, start: usize, bytes: &[u8]) -> Result<()> {
         let inner = &self.0;
-        let is_whole = bytes.len() == PAGE_SIZE;
-        let end = index * PAGE + (start + bytes.len()) as u64;
-        if inner.store.is_some() && !is_whole && index * PAGE < self.size_bytes() {
-            let page = self.page(index)?;
-            let mut guard = page.write();
-            guard[start..start + bytes.len()].copy_from_slice(bytes);
-            inner.size_bytes.fetch_max(end, Ordering::AcqRel);
-            return Ok(());
-        }
-        loop {
-            let mut table = inner.table.lock();
-            if let Some(folio) = table.folios.get(&index).cloned() {
-                drop(table);
-                let mut guard = folio.bytes.write();
-                if !folio.is_uptodate.load(Ordering::Acquire) {
-                    if !is_whole {
-                        drop(guard);
-                        inner.discard(&folio);
-                        continue;
-                    }
-                    folio.is_uptodate.store(true, Ordering::Release);
-                }
-                inner.mark_dirty(&folio);
-                guard[start..start + bytes.len()].copy_from_slice(bytes);
-                inner.size_bytes.fetch_max(end, Ordering::AcqRel);
-                return Ok(());
+        let len = inner.clip(offset, buf.len());
+        let mut done = 0;
+        let mut missed = 0;
+        let mut result = Ok(());
+        while done < len && result.is_ok() {
+            let chunk = (len - done).min(PINNED_MAX);
+            let copied = inner.copy_out(offset + done as u64, &mut buf[done..done + chunk], &rcu::pin());
+            done += copied;
+            if copied < chunk {
+                let index = (offset + done as u64) / PAGE;
+                let wanted = (offset + len as u64).div_ceil(PAGE) - index;
+                result = inner.fault(index, wanted).map(|count| missed += count);
             }
-            drop(table);
-            let folio = inner.new_folio(index)?;
-            let mut guard = folio.bytes.write();
-            table = inner.table.lock();
-            if table.folios.contains_key(&index) {
+        }
+        counters::count_hits(inner.number, pages_of(offset, done).saturating_sub(missed));
+        match result {
+            Err(error) if done == 0 => Err(error),
+            // The file may have become shorter meanwhile.
+            _ => Ok(done.min(inner.clip(offset, len))),
+        }
+    }
+
+    /// The page at `index` (in pages), read from the store if absent, pinned while the handle lives.
+    pub fn page(&self, index: u64) -> Result<Page> {
+        loop {
+            if let Some(page) = self.0.cached_page(index) {
+                counters::count_hits(self.0.number, 1);
+                return Ok(page);
+            }
+            match self.0.store.is_some() {
+                true => drop(self.0.fault(index, 1)?),
+                false => return self.page_for_overwrite(index),
+            }
+        }
+    }
+
+    /// The page at `index` without reading it: zeros if it was absent. For pages about to be filled whole.
+    pub fn page_for_overwrite(&self, index: u64) -> Result<Page> {
+        let inner = &self.0;
+        loop {
+            if let Some(page) = inner.cached_page(index) {
+                return Ok(page);
+            }
+            if inner.index.word(index, &rcu::pin()).has(Word::BUSY) {
+                // Being read; a read that fails takes the page away.
+                inner
+                    .fault(index, 1)
+                    .or_else(|error| if inner.is_absent(index) { Ok(0) } else { Err(error) })?;
                 continue;
             }
-            table.folios.insert(index, folio.clone());
-            inner.mark_dirty_locked(&mut table, &folio);
-            drop(table);
-            inner.add_candidate(&folio);
-            guard[..start].fill(0);
-            guard[start..start + bytes.len()].copy_from_slice(bytes);
-            guard[start + bytes.len()..].fill(0);
-            inner.size_bytes.fetch_max(end, Ordering::AcqRel);
-            return Ok(());
+            let hold = inner.new_page(index)?;
+            let mut guard = PageWriteGuard::lock(&inner.pool, hold.frame());
+            guard.zero(0..PAGE_SIZE);
+            if inner.insert(&guard, index, 0) {
+                drop(guard);
+                inner.add_candidates(&[hold.frame()]);
+                return Ok(Page::new(inner, index, hold));
+            }
         }
     }
 
-    /// Zeroes a byte range in the cache and marks it dirty, reading pages that are covered only in part.
-    /// The size stays.
-    pub fn zero_range(&self, range: Range<u64>) -> Result<()> {
-        let mut at = range.start;
-        while at < range.end {
-            let start = (at % PAGE) as usize;
-            let count = (PAGE - at % PAGE).min(range.end - at);
-            let page = match count == PAGE {
-                true => self.page_for_overwrite(at / PAGE)?,
-                false => self.page(at / PAGE)?,
-            };
-            page.write()[start..start + count as usize].fill(0);
-            at += count;
-        }
-        Ok(())
+    /// The first cached page at or after byte `offset`, as a byte offset; `None` when there is none before the end
+    /// of the file. For files that live in the cache alone, this is SEEK_DATA.
+    pub fn next_cached(&self, offset: u64) -> Option<u64> {
+        let (index, _) = self.0.index.next(offset / PAGE, false, &rcu::pin())?;
+        let at = (index * PAGE).max(offset);
+        (at < self.size_bytes()).then_some(at)
     }
 
-    /// Sets the size and, when it shrinks, drops every page past the new end, dirty or not, zeroing the cached
-    /// tail of the last page. When it returns, no writeback beyond the new end is under way.
-    pub fn truncate(&self, size_bytes: u64) {
-        let old = self.0.size_bytes.swap(size_bytes, Ordering::AcqRel);
-        if size_bytes >= old {
-            return;
+    /// The first byte at or after `offset` whose page is not cached; SEEK_HOLE for files in the cache alone.
+    pub fn next_absent(&self, offset: u64) -> u64 {
+        let mut index = offset / PAGE;
+        while !self.0.is_absent(index) {
+            index += 1;
         }
-        self.0.drop_folios(size_bytes.div_ceil(PAGE)..u64::MAX);
-        let tail = self.0.table.lock().folios.get(&(size_bytes / PAGE)).cloned();
-        if let Some(folio) = tail.filter(|_| !size_bytes.is_multiple_of(PAGE)) {
-            folio.bytes.write()[(size_bytes % PAGE) as usize..].fill(0);
-        }
+        (index * PAGE).max(offset)
     }
 
-    /// Drops the pages that lie wholly inside `range` (in bytes), dirty or not, after writeback on them has ended.
-    pub fn punch(&self, range: Range<u64>) {
-        self.0.drop_folios(range.start.div_ceil(PAGE)..range.end / PAGE);
+    /// Pages held.
+    pub fn page_count(&self) -> u64 {
+        self.0.page_count.load(Ordering::Relaxed)
     }
 
-    /// Drops clean, unpinned pages inside `range`; dirty ones stay. Returns the count dropped.
-    pub fn invalidate(&self, range: Range<u64>) -> u64 {
-        let indexes = range.start.div_ceil(PAGE)..range.end / PAGE;
-        if indexes.is_empty() {
-            return 0;
-        }
-        let found: Vec<Arc<Folio>> =
-            self.0.table.lock().folios.range(indexes).map(|(_, f)| f.clone()).collect();
-        found.into_iter().filter(|folio| self.0.try_evict(folio)).count() as u64
-    }
-
-    /// Writes the dirty pages that touch `range` to the store, in runs as long as they come, and waits.
-    /// On error the pages stay dirty and the error is remembered for [`Mapping::check_error`].
-    pub fn write_back(&self, range: Range<u64>) -> Result<()> {
-        self.0.write_back(range)
+    /// What happened to this file's pages so far.
+    pub fn counters(&self) -> Counters {
+        let mut counters = Counters { file_pages: self.page_count(), ..Counters::default() };
+        self.0.tally.add_to(&mut counters);
+        counters.hits += counters::hits_in_tables(self.0.number);
+        counters
     }
 
     /// Reports a writeback error once per observer: `seen` is the observer's cursor, 0 for a new one made before
@@ -245,399 +240,183 @@ impl Mapping {
     pub fn error_cursor(&self) -> u64 {
         self.0.table.lock().errors
     }
+}
 
-    /// Whether any page is dirty or being written.
-    pub fn is_dirty(&self) -> bool {
-        let table = self.0.table.lock();
-        !table.dirty.is_empty() || table.runs_in_flight > 0
-    }
-
-    /// The first cached page at or after byte `offset`, as a byte offset; `None` when there is none before the end
-    /// of the file. For files that live in the cache alone, this is SEEK_DATA.
-    pub fn next_cached(&self, offset: u64) -> Option<u64> {
-        let table = self.0.table.lock();
-        let (index, _) = table.folios.range(offset / PAGE..).next()?;
-        let at = (index * PAGE).max(offset);
-        (at < self.size_bytes()).then_some(at)
-    }
-
-    /// The first byte at or after `offset` whose page is not cached; SEEK_HOLE for files in the cache alone.
-    pub fn next_absent(&self, offset: u64) -> u64 {
-        let table = self.0.table.lock();
-        let mut index = offset / PAGE;
-        for (present, _) in table.folios.range(index..) {
-            if *present != index {
-                break;
-            }
-            index += 1;
-        }
-        (index * PAGE).max(offset)
-    }
-
-    /// Pages held.
-    pub fn page_count(&self) -> u64 {
-        self.0.table.lock().folios.len() as u64
-    }
-
-    /// The page at `index` (in pages), read from the store if absent, pinned while the handle lives.
-    pub fn page(&self, index: u64) -> Result<Page> {
-        match self.0.get(index, 1)? {
-            Some(folio) => Ok(Page { folio }),
-            None => self.page_for_overwrite(index),
-        }
-    }
-
-    /// The page at `index` without reading it: zeros if it was absent. For pages about to be filled whole.
-    pub fn page_for_overwrite(&self, index: u64) -> Result<Page> {
-        loop {
-            let known = self.0.table.lock().folios.get(&index).cloned();
-            if let Some(folio) = known {
-                // Locked to wait for a read under way; one that failed leaves bytes nobody may see.
-                let guard = folio.bytes.read();
-                let is_uptodate = folio.is_uptodate.load(Ordering::Acquire);
-                drop(guard);
-                if is_uptodate {
-                    return Ok(Page { folio });
-                }
-                self.0.discard(&folio);
-                continue;
-            }
-            let folio = self.0.new_folio(index)?;
-            folio.bytes.write().fill(0);
-            let mut table = self.0.table.lock();
-            if let Entry::Vacant(vacant) = table.folios.entry(index) {
-                vacant.insert(folio.clone());
-                drop(table);
-                self.0.add_candidate(&folio);
-                return Ok(Page { folio });
-            }
-        }
-    }
-
-    /// Brings the pages `first..first+count` in with few large reads; absent memory or errors are no failure.
-    pub fn read_ahead(&self, first: u64, count: u64) {
-        let end = first.saturating_add(count);
-        let mut at = first;
-        while at < end {
-            match self.0.fill(at, (end - at).min(FILL_MAX), 0) {
-                Ok(filled) => at += filled.max(1),
-                Err(_) => return,
-            }
-        }
-    }
+/// Pages that `len` bytes from `offset` on touch.
+#[inline]
+fn pages_of(offset: u64, len: usize) -> u64 {
+    if len == 0 { 0 } else { (offset + len as u64 - 1) / PAGE - offset / PAGE + 1 }
 }
 
 impl Inner {
-    fn cache(&self) -> &Arc<PageCache> {
+    pub(super) fn cache(&self) -> &Arc<PageCache> {
         &self.writeback.cache
     }
 
-    /// Lets reclaim know of a folio that just came into the table, if it has a store to come back from.
-    fn add_candidate(&self, folio: &Arc<Folio>) {
-        if self.store.is_some() {
-            self.cache().add_candidate(folio);
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Adds hits that a thread had counted.
+    pub(super) fn count_hits(&self, count: u64) {
+        counters::add(&self.tally.hits, count);
+        counters::add(&self.cache().tally.hits, count);
+    }
+
+    /// Adds to a counter of this mapping and of the cache.
+    pub(super) fn count(&self, which: impl Fn(&Tally) -> &AtomicU64, count: u64) {
+        if count > 0 {
+            counters::add(which(&self.tally), count);
+            counters::add(which(&self.cache().tally), count);
         }
     }
 
-    /// A folio that is not in the table yet, with arbitrary bytes, called up to date.
-    fn new_folio(self: &Arc<Self>, index: u64) -> Result<Arc<Folio>> {
-        let frame = match self.store.is_some() {
-            true => self.cache().frame(),
-            // Pages without a store cannot be taken back, so the budget is a hard limit for them.
-            false => self.cache().frame_within_budget().ok_or(Errno::NOSPC)?,
-        };
-        Ok(Folio::new(self, index, frame, true))
+    /// How many of `len` bytes from `offset` on the file has.
+    #[inline]
+    fn clip(&self, offset: u64, len: usize) -> usize {
+        self.size_bytes.load(Ordering::Acquire).saturating_sub(offset).min(len as u64) as usize
     }
 
-    /// The folio at `index`, brought in if absent, for a read of `wanted` pages from there on. `None` is a hole in
-    /// a mapping without a store.
-    fn get(self: &Arc<Self>, index: u64, wanted: u64) -> Result<Option<Arc<Folio>>> {
-        loop {
-            let known = self.table.lock().folios.get(&index).cloned();
-            let Some(folio) = known else {
-                if self.store.is_none() {
-                    return Ok(None);
+    /// Copies bytes from `offset` on as far as they are in memory; returns how many.
+    #[inline]
+    fn copy_out(&self, offset: u64, buf: &mut [u8], pin: &Pin) -> usize {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let rest = buf.len() - done;
+            let slot = self.index.find(at / PAGE, pin);
+            let (frame, start, len) = match slot.as_ref().map(|slot| (slot, slot.whole())) {
+                Some((slot, whole)) if let Some(first) = whole.frame() => {
+                    if !whole.has(Word::REFERENCED) {
+                        self.note_use(slot, whole, true);
+                    }
+                    (first, at % BLOCK_BYTES, BLOCK_BYTES)
                 }
-                let total = self.table.lock().readahead.on_miss(index, wanted);
-                // Only what was asked for may fail the caller; what comes ahead is a guess.
-                self.fill(index, total.min(FILL_MAX), wanted)?;
-                continue;
-            };
-            folio.touch();
-            if !folio.is_uptodate.load(Ordering::Acquire) {
-                drop(folio.bytes.read());
-                if !folio.is_uptodate.load(Ordering::Acquire) {
-                    self.discard(&folio);
+                Some((slot, _)) => {
+                    let word = slot.word();
+                    match word.frame() {
+                        Some(frame) if !word.has(Word::BUSY | Word::MARK) => {
+                            if !word.has(Word::REFERENCED) {
+                                self.note_use(slot, word, false);
+                            }
+                            (frame, at % PAGE, PAGE)
+                        }
+                        None if self.store.is_none() => {
+                            done += zeroes(&mut buf[done..], at);
+                            continue;
+                        }
+                        _ => return done,
+                    }
+                }
+                None if self.store.is_none() => {
+                    done += zeroes(&mut buf[done..], at);
                     continue;
                 }
-            }
-            self.cache().tally.hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(Some(folio));
+                None => return done,
+            };
+            let count = ((len - start) as usize).min(rest);
+            self.pool.copy_out(frame, start as usize, &mut buf[done..done + count], pin);
+            done += count;
         }
+        done
     }
 
-    /// Reads up to `count` pages from `first` on with one call to the store; stops at a page that is present, and
-    /// at the end of the file. Returns how many pages it passed.
-    fn fill(self: &Arc<Self>, first: u64, count: u64, wanted: u64) -> Result<u64> {
-        let Some(store) = self.store.as_ref().and_then(Weak::upgrade) else { return Err(Errno::IO.into()) };
-        let file_pages = self.size_bytes.load(Ordering::Acquire).div_ceil(PAGE);
-        let end = first.saturating_add(count).min(file_pages.max(first.saturating_add(wanted.min(1))));
-        let mut fresh: Vec<Arc<Folio>> = Vec::with_capacity((end - first) as usize);
-        for index in first..end {
-            fresh.push(Folio::new(self, index, self.cache().frame(), false));
-        }
-        let mut guards: Vec<_> = fresh.iter().map(|folio| folio.bytes.write()).collect();
-        let mut taken = 0;
-        {
-            let mut table = self.table.lock();
-            for folio in &fresh {
-                if table.folios.contains_key(&folio.index) {
-                    break;
-                }
-                table.folios.insert(folio.index, folio.clone());
-                taken += 1;
-            }
-        }
-        guards.truncate(taken);
-        if taken == 0 {
-            return Ok(0);
-        }
-        let mut bufs: Vec<IoSliceMut<'_>> = guards.iter_mut().map(|g| IoSliceMut::new(&mut g[..])).collect();
-        let result = store.read_pages(first * PAGE, &mut bufs);
-        drop(bufs);
-        for folio in &fresh[..taken] {
-            folio.is_uptodate.store(result.is_ok(), Ordering::Release);
-        }
-        drop(guards);
-        for folio in &fresh[..taken] {
-            match result.is_ok() {
-                true => self.add_candidate(folio),
-                false => self.discard(folio),
-            }
-        }
-        let tally = &self.cache().tally;
-        tally.misses.fetch_add(wanted.min(taken as u64), Ordering::Relaxed);
-        tally.readahead.fetch_add((taken as u64).saturating_sub(wanted), Ordering::Relaxed);
-        result.map(|()| taken as u64)
-    }
-
-    /// Takes a folio whose read failed out of the table, if it is still there.
-    fn discard(&self, folio: &Arc<Folio>) {
-        let mut table = self.table.lock();
-        if table.folios.get(&folio.index).is_some_and(|f| Arc::ptr_eq(f, folio)) {
-            table.folios.remove(&folio.index);
-        }
-    }
-
-    pub(super) fn mark_dirty(self: &Arc<Self>, folio: &Arc<Folio>) {
-        if folio.is_dirty.load(Ordering::Acquire) {
+    /// Notes the first use of a page, or of a whole block, since reclaim looked.
+    #[cold]
+    fn note_use(&self, slot: &Slot<'_>, word: Word, is_whole: bool) {
+        let Some(first) = word.frame() else { return };
+        let frames = if is_whole { first..first + BLOCK as Frame } else { first..first + 1 };
+        let was_ahead = |frame: &Frame| self.pool.folio(*frame).is_ahead.swap(false, Ordering::Relaxed);
+        self.count(|tally| &tally.readahead_used_pages, frames.filter(was_ahead).count() as u64);
+        if self.is_no_reuse.load(Ordering::Relaxed) {
             return;
         }
-        let mut table = self.table.lock();
-        // A folio that was truncated away meanwhile belongs to nobody.
-        if table.folios.get(&folio.index).is_some_and(|f| Arc::ptr_eq(f, folio)) {
-            self.mark_dirty_locked(&mut table, folio);
+        match is_whole {
+            true => slot.touch_whole(word),
+            false => slot.touch(word),
         }
     }
 
-    fn mark_dirty_locked(self: &Arc<Self>, table: &mut Table, folio: &Folio) {
-        let Some(store) = &self.store else { return };
-        if folio.is_dirty.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        table.dirty.insert(folio.index);
-        self.writeback.count_dirty(1);
-        if table.held_store.is_none() {
-            table.held_store = store.upgrade();
-        }
-        if !table.is_listed {
-            table.is_listed = true;
-            self.writeback.list(self.clone());
-        }
+    pub(super) fn is_absent(&self, index: u64) -> bool {
+        self.index.word(index, &rcu::pin()) == Word::ABSENT
     }
 
-    /// Whether the device's list must keep this mapping. If not, the next dirty folio lists it anew.
-    pub(super) fn stays_listed(&self) -> bool {
-        let mut table = self.table.lock();
-        table.is_listed = !table.dirty.is_empty() || table.runs_in_flight > 0;
-        table.is_listed
-    }
-
-    /// Takes a clean folio that nobody holds out of memory. The caller holds one reference beside the table's.
-    pub(super) fn try_evict(&self, folio: &Arc<Folio>) -> bool {
-        if self.store.is_none() {
-            return false;
-        }
-        let Some(mut table) = self.table.try_lock() else { return false };
-        let is_ours = table.folios.get(&folio.index).is_some_and(|f| Arc::ptr_eq(f, folio));
-        let is_idle = Arc::strong_count(folio) == 2 && folio.bytes.try_write().is_some();
-        if !is_ours || !is_idle || folio.is_dirty.load(Ordering::Acquire) {
-            return false;
-        }
-        table.folios.remove(&folio.index);
-        true
-    }
-
-    /// Takes the folios of `indexes` out of the table, then waits until nobody writes any of them.
-    fn drop_folios(&self, indexes: Range<u64>) {
-        if indexes.is_empty() {
-            return;
-        }
-        let mut gone: Vec<Arc<Folio>> = Vec::new();
-        let mut table = self.table.lock();
-        match indexes.end == u64::MAX {
-            true => gone.extend(table.folios.split_off(&indexes.start).into_values()),
-            false => {
-                let present: Vec<u64> = table.folios.range(indexes).map(|(index, _)| *index).collect();
-                gone.extend(present.iter().filter_map(|index| table.folios.remove(index)));
-            }
-        }
-        let mut cleaned = 0;
-        for folio in &gone {
-            if folio.is_dirty.swap(false, Ordering::AcqRel) {
-                table.dirty.remove(&folio.index);
-                cleaned += 1;
-            }
-        }
-        self.writeback.count_dirty(-cleaned);
-        let store = table.release_store();
-        let may_be_written = table.runs_in_flight > 0;
-        drop(table);
-        drop(store);
-        if may_be_written {
-            gone.iter().for_each(|folio| drop(folio.bytes.write()));
-        }
-    }
-
-    pub(super) fn write_back(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
-        let result = self.write_dirty(range);
-        let mut table = self.table.lock();
-        while table.runs_in_flight > 0 {
-            self.written.wait(&mut table);
-        }
-        result
-    }
-
-    /// Writes what is dirty now and not being written by somebody else, without waiting for those.
-    pub(super) fn write_dirty(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
-        let indexes = range.start / PAGE..range.end.div_ceil(PAGE);
-        let mut result = Ok(());
-        let mut at = indexes.start;
-        while let Some(run) = self.next_dirty_run(at..indexes.end) {
-            let (end, written) = self.write_run(run);
-            at = end;
-            result = result.and(written);
-        }
-        result
-    }
-
-    fn next_dirty_run(&self, indexes: Range<u64>) -> Option<Range<u64>> {
-        if indexes.is_empty() {
+    /// The page at `index` if it is in memory and up to date.
+    fn cached_page(self: &Arc<Self>, index: u64) -> Option<Page> {
+        let pin = rcu::pin();
+        let slot = self.index.find(index, &pin)?;
+        let word = slot.word();
+        let frame = word.frame().filter(|_| !word.has(Word::BUSY))?;
+        let hold = Hold::try_new(&self.pool, frame)?;
+        // Between the look and the hold the frame may have been let go of.
+        if slot.word().frame() != Some(frame) {
             return None;
         }
-        let table = self.table.lock();
-        let mut dirty = table.dirty.range(indexes);
-        let first = *dirty.next()?;
-        let mut end = first + 1;
-        for index in dirty.take(RUN_MAX - 1) {
-            if *index != end {
-                break;
-            }
-            end += 1;
+        if !word.has(Word::REFERENCED) {
+            self.note_use(&slot, word, false);
         }
-        Some(first..end)
+        Some(Page::new(self, index, hold))
     }
 
-    /// Writes the dirty folios at the start of `run`, as far as their bytes can be locked without waiting for a
-    /// second lock. Returns the index to go on from.
-    fn write_run(self: &Arc<Self>, run: Range<u64>) -> (u64, Result<()>) {
-        let folios: SmallVec<[Arc<Folio>; 8]> = {
-            let mut table = self.table.lock();
-            table.runs_in_flight += 1;
-            table.folios.range(run.clone()).map(|(_, folio)| folio.clone()).collect()
+    /// A frame for the page `index`, which is not in the table yet, with arbitrary bytes; held by the caller alone.
+    pub(super) fn new_page(&self, index: u64) -> Result<Hold<'_>> {
+        let frame = match self.take_reserved(index) {
+            Some(frame) => frame,
+            None if self.store.is_some() => self.cache().frame()?,
+            // Pages without a store cannot be taken back, so the budget is a hard limit for them.
+            None => self.cache().frame_within_budget()?,
         };
-        let mut guards: SmallVec<[RwLockReadGuard<'_, Frame>; 8]> = SmallVec::new();
-        for folio in &folios {
-            // Waiting with bytes locked could meet somebody who holds those and wants these.
-            let guard = match guards.is_empty() {
-                true => Some(folio.bytes.read()),
-                false => folio.bytes.try_read(),
-            };
-            match guard {
-                Some(guard) => guards.push(guard),
-                None => break,
-            }
-        }
-        let (taken, store) = self.take_dirty(&folios[..guards.len()]);
-        let end = taken.last().or(folios.first()).map_or(run.end, |folio| folio.index + 1);
-        let mut result = Ok(());
-        if let (Some(first), Some(store)) = (taken.first(), store) {
-            // What is taken is one run of the locked folios.
-            let skipped = folios.iter().take_while(|folio| folio.index < first.index).count();
-            let locked = &guards[skipped..skipped + taken.len()];
-            let bufs: SmallVec<[IoSlice<'_>; 8]> =
-                locked.iter().map(|guard| IoSlice::new(&guard[..])).collect();
-            result = store.write_pages(first.index * PAGE, &bufs);
-            self.cache().tally.written.fetch_add(taken.len() as u64, Ordering::Relaxed);
-        }
-        self.end_run(taken, &result);
-        (end, result)
+        self.pool.folio(frame).begin(self.number, index);
+        Ok(Hold::adopt(&self.pool, frame))
     }
 
-    /// Makes the first run of dirty folios among `folios`, whose bytes are locked, clean, to be written.
-    fn take_dirty<'a>(&self, folios: &'a [Arc<Folio>]) -> (&'a [Arc<Folio>], Option<Arc<dyn Store>>) {
-        let mut table = self.table.lock();
-        let is_takable = |table: &Table, folio: &Arc<Folio>| {
-            let is_ours = table.folios.get(&folio.index).is_some_and(|f| Arc::ptr_eq(f, folio));
-            is_ours && folio.is_dirty.load(Ordering::Acquire)
-        };
-        let start = folios.iter().position(|folio| is_takable(&table, folio)).unwrap_or(folios.len());
-        let mut end = start;
-        while end < folios.len()
-            && is_takable(&table, &folios[end])
-            && folios[end].index == folios[start].index + (end - start) as u64
-        {
-            folios[end].is_dirty.store(false, Ordering::Release);
-            table.dirty.remove(&folios[end].index);
-            end += 1;
+    /// A file that grows page by page gets the frames of a whole block at once, so that it lies in one piece.
+    fn take_reserved(&self, index: u64) -> Option<Frame> {
+        if index < BLOCK {
+            return None;
         }
-        self.writeback.count_dirty(-((end - start) as i64));
-        (&folios[start..end], table.held_store.clone())
+        let mut table = self.table.lock();
+        if index.is_multiple_of(BLOCK) && index * PAGE == self.size_bytes.load(Ordering::Relaxed) {
+            let first = self.cache().group()?;
+            let frames = first..first + BLOCK as Frame;
+            let unused = table.reserved.replace(Reserved { block: index / BLOCK, frames });
+            self.pool.put(unused.into_iter().flat_map(|reserved| reserved.frames));
+        }
+        let reserved = table.reserved.as_mut().filter(|reserved| reserved.block == index / BLOCK)?;
+        let is_next = reserved.frames.start % BLOCK as Frame == (index % BLOCK) as Frame;
+        if is_next { reserved.frames.next() } else { None }
     }
 
-    /// After a run: failed folios are dirty again, the store is let go of if nothing is.
-    fn end_run(self: &Arc<Self>, taken: &[Arc<Folio>], result: &Result<()>) {
+    /// Puts a page in, whose bytes are locked and complete, if there is none. The index gets a count of its own.
+    pub(super) fn insert(self: &Arc<Self>, guard: &PageWriteGuard<'_>, index: u64, flags: u32) -> bool {
+        let pin = rcu::pin();
         let mut table = self.table.lock();
-        table.runs_in_flight -= 1;
-        if let Err(error) = result {
-            table.errors += 1;
-            table.last_error = Some(error.errno());
-            for folio in taken {
-                if table.folios.get(&folio.index).is_some_and(|f| Arc::ptr_eq(f, folio)) {
-                    self.mark_dirty_locked(&mut table, folio);
-                }
-            }
+        if self.index.word(index, &pin) != Word::ABSENT {
+            return false;
         }
-        let store = table.release_store();
-        drop(table);
-        self.written.notify_all();
-        drop(store);
+        let Some(hold) = Hold::try_new(&self.pool, guard.frame()) else { return false };
+        self.index.insert(index, Word::new(hold.keep(), flags & !Word::DIRTY), &pin);
+        self.page_count.fetch_add(1, Ordering::Relaxed);
+        if flags & Word::DIRTY != 0 {
+            self.mark_dirty_locked(&mut table, index, &pin);
+        }
+        if index % BLOCK == BLOCK - 1 {
+            self.index.try_join(index, &pin);
+        }
+        true
     }
 }
 
-impl Table {
-    /// The store, to be dropped once the table is unlocked, if nothing needs it any more.
-    fn release_store(&mut self) -> Option<Arc<dyn Store>> {
-        match self.dirty.is_empty() && self.runs_in_flight == 0 {
-            true => self.held_store.take(),
-            false => None,
-        }
-    }
+/// Zeroes what a hole gives of `buf`: at most the rest of its page.
+fn zeroes(buf: &mut [u8], at: u64) -> usize {
+    let count = ((PAGE - at % PAGE) as usize).min(buf.len());
+    buf[..count].fill(0);
+    count
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let table = self.table.get_mut();
-        self.writeback.count_dirty(-(table.dirty.len() as i64));
+        counters::leave(self.number);
+        self.drop_pages(0..u64::MAX);
     }
 }

@@ -33,18 +33,31 @@
 //! 3. Bytes past the end of the file in the last folio are zeros.
 //! 4. Nobody waits for writeback while holding a folio's bytes or a table; metadata pages never wait at all.
 
+mod copy;
+mod counters;
+mod fill;
+mod flush;
 mod folio;
+mod index;
+mod locked;
 mod mapping;
+mod policy;
 mod pool;
 mod readahead;
+mod readahead_thread;
 mod reclaim;
+mod shrink;
 mod store;
 #[cfg(test)]
 mod tests;
+mod write;
 mod writeback;
 
-pub use folio::{Page, PageReadGuard, PageWriteGuard};
+pub use counters::Counters;
+pub use folio::Page;
+pub use locked::{PageReadGuard, PageWriteGuard};
 pub use mapping::Mapping;
-pub use reclaim::{CacheOptions, Counters, PageCache};
+pub use readahead::ReadPattern;
+pub use reclaim::{CacheOptions, PageCache};
 pub use store::Store;
 pub use writeback::Writeback;

@@ -1,34 +1,91 @@
 //! How far to read ahead of a sequential reader. Linux: mm/readahead.c.
 //!
 //! ```text
-//!   reads:      |---|  |---|  |---|
-//!   brought in: [ 32     ][ 64            ][ 128 ...           up to 512 pages
-//!                          ^ a miss where the last window ended: sequential, so the window doubles
+//!        |<---- window: brought in together ---->|
+//!        |  asked for  |M                        |
+//!                       ^ mark: whoever reads this page makes a thread bring the next window in, which is
+//!                         twice as large, while the reader still has this one to read
 //! ```
+//!
+//! A read that neither starts the file, nor goes on where a window ended, nor follows pages that are in memory
+//! already, is random: it gets what it asks for and no more.
 
-/// Pages of the first window: 128 KiB.
-const WINDOW_MIN: u64 = 32;
-/// Pages of the longest window: 2 MiB.
+use std::ops::Range;
+
+/// Pages of the first window: 64 KiB.
+const WINDOW_MIN: u64 = 16;
+/// Pages of the longest window: 2 MiB; less where the whole cache is small.
 const WINDOW_MAX: u64 = 512;
 
-/// Where the last read ended and what was brought in then.
+/// What a program says about how it will read. Linux: posix_fadvise(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReadPattern {
+    /// Find out by watching.
+    #[default]
+    Normal,
+    /// From front to end: windows grow twice as large.
+    Sequential,
+    /// Here and there: nothing is read ahead.
+    Random,
+}
+
+/// What to bring in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Pages, from the first that is missing.
+    pub(super) pages: Range<u64>,
+    /// The page to mark, if any.
+    pub(super) mark: Option<u64>,
+}
+
+/// The window of the last stream that was seen.
 #[derive(Debug, Default)]
 pub(super) struct Readahead {
-    next: u64,
-    window: u64,
+    pub(super) pattern: ReadPattern,
+    window: Range<u64>,
 }
 
 impl Readahead {
-    /// How many pages to bring in for a miss at `first` by a read of `count` pages.
-    pub(super) fn on_miss(&mut self, first: u64, count: u64) -> u64 {
-        let is_sequential = first == self.next;
-        self.window = match is_sequential {
-            true => (self.window * 2).clamp(WINDOW_MIN, WINDOW_MAX),
-            false => 0,
+    /// For a page that is missing and asked for with `wanted` pages from there on; `history` pages before it are in
+    /// memory.
+    pub(super) fn on_miss(&mut self, index: u64, wanted: u64, history: u64) -> Plan {
+        let max = self.max();
+        let wanted = wanted.max(1);
+        let is_sequential = match self.pattern {
+            ReadPattern::Random => false,
+            ReadPattern::Sequential => true,
+            ReadPattern::Normal => {
+                index == 0 || index == self.window.end || history > wanted.min(WINDOW_MIN - 1)
+            }
         };
-        let total = count.max(self.window);
-        self.next = first + total;
-        total
+        if !is_sequential {
+            return Plan { pages: index..index.saturating_add(wanted), mark: None };
+        }
+        let len = match index == self.window.end && !self.window.is_empty() {
+            // Whoever takes more than a window at once, and again, shall find the next one begun.
+            true => self.grown().max(wanted.saturating_add(WINDOW_MAX)),
+            false => {
+                (2 * wanted.min(max) + 2 * history).next_power_of_two().clamp(WINDOW_MIN, max).max(wanted)
+            }
+        };
+        let end = index.saturating_add(len);
+        self.window = index..end;
+        Plan { pages: index..end, mark: (wanted < len).then(|| index + wanted) }
+    }
+
+    /// For a reader who came to the marked page; `missing` is the first page after it that is not in memory.
+    pub(super) fn on_mark(&mut self, missing: u64) -> Plan {
+        let len = if missing == self.window.end { self.grown() } else { 2 * WINDOW_MIN };
+        self.window = missing..missing.saturating_add(len);
+        Plan { pages: self.window.clone(), mark: Some(missing) }
+    }
+
+    fn grown(&self) -> u64 {
+        (2 * (self.window.end - self.window.start)).next_power_of_two().clamp(WINDOW_MIN, self.max())
+    }
+
+    fn max(&self) -> u64 {
+        if self.pattern == ReadPattern::Sequential { 2 * WINDOW_MAX } else { WINDOW_MAX }
     }
 }
 
@@ -37,13 +94,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sequential_misses_double_and_random_ones_stop() {
+    fn a_sequential_reader_gets_growing_windows_ahead_of_it() {
         let mut state = Readahead::default();
-        assert_eq!(state.on_miss(0, 1), 32);
-        assert_eq!(state.on_miss(32, 1), 64);
-        assert_eq!(state.on_miss(96, 1), 128);
-        assert_eq!(state.on_miss(5000, 2), 2);
-        assert_eq!(state.on_miss(5002, 1), 32);
-        assert_eq!(state.on_miss(5034, 4000), 4000);
+        assert_eq!(state.on_miss(0, 1, 0), Plan { pages: 0..16, mark: Some(1) });
+        assert_eq!(state.on_mark(16), Plan { pages: 16..48, mark: Some(16) });
+        assert_eq!(state.on_mark(48), Plan { pages: 48..112, mark: Some(48) });
+        let mut end = 112;
+        for _ in 0..10 {
+            end = state.on_mark(end).pages.end;
+        }
+        assert_eq!(state.on_mark(end).pages, end..end + WINDOW_MAX);
+    }
+
+    #[test]
+    fn random_reads_get_what_they_ask_for() {
+        let mut state = Readahead::default();
+        assert_eq!(state.on_miss(5000, 2, 0), Plan { pages: 5000..5002, mark: None });
+        assert_eq!(state.on_miss(70, 1, 0), Plan { pages: 70..71, mark: None });
+        state.pattern = ReadPattern::Random;
+        assert_eq!(state.on_miss(0, 1, 0), Plan { pages: 0..1, mark: None });
+        assert_eq!(state.on_miss(1, 1, 1), Plan { pages: 1..2, mark: None });
+    }
+
+    #[test]
+    fn pages_in_memory_before_a_miss_are_a_history() {
+        let mut state = Readahead::default();
+        assert_eq!(state.on_miss(500, 1, 3).pages, 500..516);
+        assert_eq!(state.on_miss(900, 4, 4).pages, 900..904);
+    }
+
+    #[test]
+    fn a_large_read_is_one_window() {
+        let mut state = Readahead::default();
+        assert_eq!(state.on_miss(0, 4000, 0), Plan { pages: 0..4000, mark: None });
+        assert_eq!(state.on_miss(4000, 4000, 16), Plan { pages: 4000..8512, mark: Some(8000) });
+    }
+
+    #[test]
+    fn another_stream_goes_on_from_its_own_mark() {
+        let mut state = Readahead::default();
+        state.on_miss(0, 1, 0);
+        assert_eq!(state.on_mark(9000).pages, 9000..9032);
     }
 }

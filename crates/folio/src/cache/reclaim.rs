@@ -1,65 +1,37 @@
-//! The memory budget: who holds pages, and which are taken back. Linux: mm/vmscan.c.
+//! The memory budget: who holds pages, and taking them back. Linux: mm/vmscan.c.
 //!
-//! Candidates stand in one queue in the order they came. Reclaim looks at the front: a folio that was used since
-//! the last look goes to the back once more, a clean one that nobody holds goes, the others wait (CLOCK).
+//! Which page goes next is policy.rs; here it is taken, if it is clean and nobody holds it.
 
-use super::folio::Folio;
-use super::pool::{Frame, Pool};
+use super::counters::{self, Counters, Tally};
+use super::mapping::Inner;
+use super::policy::{Entry, Policy};
+use super::pool::{FRAMES_MAX, Frame, Pool};
+use super::readahead_thread::ReadaheadThread;
 use super::writeback::Writeback;
-use parking_lot::Mutex;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use crate::base::sync::Mutex;
+use crate::base::sync::atomic::Ordering;
+use crate::base::{Errno, Error, Result, rcu};
+use std::sync::Arc;
 
-/// Folios taken back at once, when there is need of any.
+/// Pages taken back at once, when there is need of any; in a small cache, 1 / the share of it.
 const BATCH: u64 = 64;
-
-/// Candidates looked at in one attempt, so that nobody waits long when everything is in use.
-const LOOKS_MAX: usize = 1024;
-/// Queue entries without a folio that are put up with.
-const CANDIDATES_SPARE: usize = 4096;
+const BATCH_SHARE: u64 = 32;
+/// Pages looked at in one attempt, per page that is wanted, so that nobody waits long when everything is in use.
+const LOOKS_MAX: u64 = 16;
+/// Queue entries without a page that are put up with.
+const STALE_MAX: usize = 4096;
 
 /// Limits of a [`PageCache`].
 #[derive(Debug, Clone)]
 pub struct CacheOptions {
-    /// Memory for pages, in bytes; exceeded only by pages in use at this instant.
+    /// Memory for pages, in bytes; exceeded only by pages in use at this instant. At most 512 GiB.
     pub budget_bytes: u64,
     /// Dirty bytes from which background writeback starts (`dirty_background_bytes`).
     pub dirty_background_bytes: u64,
     /// Dirty bytes from which a writer must wait or itself write back before it goes on (`dirty_bytes`).
     pub dirty_bytes: u64,
-    /// Whether each [`Writeback`] has a thread that writes in the background.
+    /// Whether there are threads that write in the background (one per [`Writeback`]) and read ahead.
     pub background_writeback: bool,
-}
-
-/// What the cache has done so far, in the words of /proc/vmstat. Pages are 4096 bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Pages held (`nr_file_pages`).
-    pub file_pages: u64,
-    /// Pages dirty now (`nr_dirty`).
-    pub dirty_pages: u64,
-    /// Page lookups answered from memory.
-    pub hits: u64,
-    /// Page lookups that had to ask the store.
-    pub misses: u64,
-    /// Pages brought in ahead of a request.
-    pub readahead_pages: u64,
-    /// Pages written to their store (`nr_written`).
-    pub written_pages: u64,
-    /// Pages taken back for other use (`pgsteal`).
-    pub reclaimed_pages: u64,
-}
-
-/// The running form of [`Counters`].
-#[derive(Default)]
-pub(super) struct Tally {
-    pub(super) dirty: AtomicU64,
-    pub(super) hits: AtomicU64,
-    pub(super) misses: AtomicU64,
-    pub(super) readahead: AtomicU64,
-    pub(super) written: AtomicU64,
-    pub(super) reclaimed: AtomicU64,
 }
 
 /// One budget of memory for pages, shared by all mappings of a kernel.
@@ -67,14 +39,17 @@ pub struct PageCache {
     pub(super) options: CacheOptions,
     pub(super) pool: Arc<Pool>,
     pub(super) tally: Tally,
-    candidates: Mutex<VecDeque<Weak<Folio>>>,
+    pub(super) readahead_thread: ReadaheadThread,
+    policy: Mutex<Policy>,
 }
 
 impl PageCache {
     /// A cache with the given limits.
     pub fn new(options: CacheOptions) -> Arc<Self> {
         let pool = Pool::new(options.budget_bytes);
-        Arc::new(Self { options, pool, tally: Tally::default(), candidates: Mutex::default() })
+        let policy = Mutex::new(Policy::new(pool.budget().min(FRAMES_MAX)));
+        let readahead_thread = ReadaheadThread::new(options.background_writeback);
+        Arc::new(Self { options, pool, tally: Tally::default(), readahead_thread, policy })
     }
 
     /// The dirty state of a new backing device (one per mounted file system). Linux: `struct bdi_writeback`.
@@ -84,60 +59,102 @@ impl PageCache {
 
     /// What the cache has done so far.
     pub fn counters(&self) -> Counters {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
-            file_pages: self.pool.in_use(),
-            dirty_pages: of(&self.tally.dirty),
-            hits: of(&self.tally.hits),
-            misses: of(&self.tally.misses),
-            readahead_pages: of(&self.tally.readahead),
-            written_pages: of(&self.tally.written),
-            reclaimed_pages: of(&self.tally.reclaimed),
-        }
+        let mut counters = Counters { file_pages: self.pool.in_use(), ..Counters::default() };
+        self.tally.add_to(&mut counters);
+        counters.hits +=
+            counters::hits_in_all_tables(|mapping| std::ptr::eq(Arc::as_ptr(mapping.cache()), self));
+        counters
     }
 
-    /// A frame, after an attempt to stay within the budget; never waits for writeback.
-    pub(super) fn frame(&self) -> Frame {
-        if self.pool.excess(1) > 0 {
-            self.reclaim(BATCH);
+    /// Tries to make room for `count` more frames within the budget; says whether there is. Never waits for
+    /// writeback, but for readers: the caller has no table locked and no pin.
+    pub(super) fn make_room(&self, count: u64) -> bool {
+        let excess = self.pool.excess(count);
+        if excess > 0 {
+            self.reclaim(excess.max(BATCH.min(self.pool.budget() / BATCH_SHARE)));
         }
+        self.pool.settle(count)
+    }
+
+    /// A frame, after an attempt to stay within the budget.
+    pub(super) fn frame(&self) -> Result<Frame> {
+        self.make_room(1);
         self.pool.take()
     }
 
-    /// A frame within the budget, or none.
-    pub(super) fn frame_within_budget(&self) -> Option<Frame> {
-        if self.pool.excess(1) > 0 {
-            self.reclaim(BATCH);
-        }
-        (self.pool.excess(1) == 0).then(|| self.pool.take())
-    }
-
-    /// Lets reclaim know of a folio that has a store to come back from.
-    pub(super) fn add_candidate(&self, folio: &Arc<Folio>) {
-        let mut candidates = self.candidates.lock();
-        candidates.push_back(Arc::downgrade(folio));
-        // Folios that were dropped by truncation leave their entries behind.
-        if candidates.len() > CANDIDATES_SPARE + 4 * self.pool.in_use() as usize {
-            candidates.retain(|weak| weak.strong_count() > 0);
+    /// A frame within the budget; ENOSPC if there is none. May wait for readers, but not for writeback.
+    pub(super) fn frame_within_budget(&self) -> Result<Frame> {
+        match self.make_room(1) {
+            true => self.pool.take(),
+            false => Err(Error::new(Errno::NOSPC, "the page cache is full")),
         }
     }
 
-    /// Takes up to `count` folios back. Returns how many it got.
+    /// The first of sixteen frames in one piece, if there is such a piece within the budget.
+    pub(super) fn group(&self) -> Option<Frame> {
+        match self.pool.in_use() + 16 <= self.pool.budget() {
+            true => self.pool.take_group(),
+            false => None,
+        }
+    }
+
+    /// Lets reclaim know of pages that just came in and have a store to come back from.
+    pub(super) fn add_candidates(&self, mapping: &Inner, frames: &[Frame]) {
+        let mut refaulted = 0;
+        let mut policy = self.policy.lock();
+        for frame in frames {
+            let folio = self.pool.folio(*frame);
+            let entry = Entry { frame: *frame, generation: folio.generation() };
+            refaulted += u64::from(policy.insert(entry, key(mapping.number, folio.index())));
+        }
+        // Pages that were dropped by truncation leave their entries behind.
+        if policy.len() > STALE_MAX + 2 * self.pool.in_use() as usize {
+            policy.retain(|entry| self.pool.folio(entry.frame).generation() == entry.generation);
+        }
+        drop(policy);
+        mapping.count(|tally| &tally.refaulted_pages, refaulted);
+    }
+
+    /// Takes up to `count` pages back. Returns how many it got.
     pub(super) fn reclaim(&self, count: u64) -> u64 {
         let mut taken = 0;
-        let mut looks = self.candidates.lock().len().min(LOOKS_MAX);
-        while taken < count && looks > 0 {
-            looks -= 1;
-            let Some(weak) = self.candidates.lock().pop_front() else { break };
-            let Some(folio) = weak.upgrade() else { continue };
-            let Some(owner) = folio.owner.upgrade() else { continue };
-            let was_used = folio.is_referenced.swap(false, Ordering::Relaxed);
-            match !was_used && owner.try_evict(&folio) {
-                true => taken += 1,
-                false => self.candidates.lock().push_back(weak),
+        let mut scanned = 0;
+        let mut owner: Option<Arc<Inner>> = None;
+        let looks = (LOOKS_MAX * count).min(self.policy.lock().len() as u64);
+        while taken < count && scanned < looks {
+            scanned += 1;
+            let Some((entry, queue)) = self.policy.lock().next() else { break };
+            let folio = self.pool.folio(entry.frame);
+            let (number, index) = (folio.owner(), folio.index());
+            if owner.as_ref().is_none_or(|owner| owner.number != number) {
+                owner = counters::mapping(number);
+            }
+            let Some(owner) = &owner else { continue };
+            if folio.generation() != entry.generation {
+                continue;
+            }
+            if owner.index.take_referenced(index, &rcu::pin()) {
+                self.policy.lock().keep(entry);
+            } else if owner.try_evict(index, entry.frame) {
+                taken += 1;
+                self.policy.lock().note_gone(key(number, index), queue);
+                owner.count(|tally| &tally.reclaimed_pages, 1);
+                let was_ahead = folio.is_ahead.load(Ordering::Relaxed);
+                owner.count(|tally| &tally.readahead_unused_pages, u64::from(was_ahead));
+            } else if folio.generation() == entry.generation
+                && owner.index.word(index, &rcu::pin()).frame() == Some(entry.frame)
+            {
+                self.policy.lock().put_back(entry, queue);
             }
         }
-        self.tally.reclaimed.fetch_add(taken, Ordering::Relaxed);
+        counters::add(&self.tally.scanned_pages, scanned);
         taken
     }
+}
+
+/// What a page is known by after it went.
+fn key(mapping: u64, index: u64) -> u64 {
+    // A multiplicative hash spreads neighbours well enough (Knuth, 6.4).
+    let mixed = (mapping.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    mixed ^ (mixed >> 32)
 }

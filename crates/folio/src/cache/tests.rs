@@ -206,26 +206,48 @@ fn without_a_store_the_budget_is_the_end() {
     assert_eq!(mapping.write(0, &[1; 4]).unwrap(), 4);
 }
 
-/// Readers check that each page holds one writer's stamp throughout, while pages are written, written back,
-/// taken back and truncated.
+/// What readers of the stress test may find in a page: every byte is a stamp of this page, from not before the
+/// read began to not after it ended. A stamp is the page's index and the round, 8 bytes each way.
+fn stamp(index: u64, round: u64) -> [u8; 8] {
+    (index << 48 | round).to_le_bytes()
+}
+
+/// Readers look at every byte while pages are written, written back, taken back, punched and truncated.
 #[test]
-fn threads_never_see_torn_or_foreign_pages() {
+fn threads_never_see_stale_or_foreign_bytes() {
     const PAGES: u64 = 64;
+    const ROUNDS: u64 = 4000;
     let fixture = fixture(24, true);
-    fixture.mapping.write(0, &vec![0; PAGES as usize * PAGE_SIZE]).unwrap();
-    let inode_lock = parking_lot::RwLock::new(());
+    let fill = |index: u64, round: u64| stamp(index, round).repeat(PAGE_SIZE / 8);
+    for index in 0..PAGES {
+        fixture.mapping.write(index * PAGE_SIZE as u64, &fill(index, 1)).unwrap();
+    }
+    // The round of the last write to each page that has ended, and of the last that has begun.
+    let ended: Vec<AtomicU64> = (0..PAGES).map(|_| AtomicU64::new(1)).collect();
+    let begun: Vec<AtomicU64> = (0..PAGES).map(|_| AtomicU64::new(1)).collect();
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for seed in 1..3_u64 {
-            let (fixture, is_done) = (&fixture, &is_done);
+            let (fixture, is_done, ended, begun) = (&fixture, &is_done, &ended, &begun);
             scope.spawn(move || {
                 let mut random = seed;
                 let mut page = vec![0; PAGE_SIZE];
                 while !is_done.load(Ordering::Relaxed) {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let index = (random >> 33) % PAGES;
+                    let oldest = ended[index as usize].load(Ordering::SeqCst);
                     let count = fixture.mapping.read(index * PAGE_SIZE as u64, &mut page).unwrap();
-                    assert!(page[..count].iter().all(|byte| *byte == page[0]), "page {index} is torn");
+                    let newest = begun[index as usize].load(Ordering::SeqCst);
+                    for word in page[..count].as_chunks::<8>().0 {
+                        let (owner, round) =
+                            ((u64::from_le_bytes(*word) >> 48), u64::from_le_bytes(*word) & 0xffff_ffff);
+                        // A hole that truncation made reads as zeros until the page is written again.
+                        let is_hole = *word == [0; 8] && oldest != newest;
+                        assert!(
+                            is_hole || owner == index && (oldest..=newest).contains(&round),
+                            "page {index} has page {owner}, round {round}; allowed are {oldest} to {newest}"
+                        );
+                    }
                 }
             });
         }
@@ -233,25 +255,31 @@ fn threads_never_see_torn_or_foreign_pages() {
             while !is_done.load(Ordering::Relaxed) {
                 fixture.writeback.write_back_all().unwrap();
                 fixture.mapping.invalidate(0..u64::MAX);
+                // Lets the others at the locks.
+                std::thread::yield_now();
             }
         });
         let mut random = 99_u64;
-        for round in 0..3000_u64 {
+        for round in 2..ROUNDS {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let index = (random >> 33) % PAGES;
-            let _exclusive = inode_lock.write();
-            if round % 100 == 99 {
+            let last = if round % 50 == 49 { PAGES } else { index + 1 };
+            (index..last).for_each(|page| begun[page as usize].store(round, Ordering::SeqCst));
+            if round % 50 == 49 {
                 truncate(&fixture, index as usize * PAGE_SIZE);
-                fixture
-                    .mapping
-                    .write(index * PAGE_SIZE as u64, &vec![0; (PAGES - index) as usize * PAGE_SIZE])
-                    .unwrap();
-            } else {
-                fixture.mapping.write(index * PAGE_SIZE as u64, &[round as u8; PAGE_SIZE]).unwrap();
+            }
+            for page in index..last {
+                fixture.mapping.write(page * PAGE_SIZE as u64, &fill(page, round)).unwrap();
+                ended[page as usize].store(round, Ordering::SeqCst);
             }
         }
         is_done.store(true, Ordering::Relaxed);
     });
     fixture.writeback.write_back_all().unwrap();
     assert_eq!(fixture.cache.counters().dirty_pages, 0);
+    let stored = fixture.store.bytes.lock();
+    for (index, round) in ended.iter().enumerate() {
+        let expected = fill(index as u64, round.load(Ordering::SeqCst));
+        assert_eq!(stored[index * PAGE_SIZE..][..PAGE_SIZE], expected, "page {index}");
+    }
 }

@@ -7,9 +7,9 @@
 
 use super::mapping::Inner;
 use super::reclaim::PageCache;
+use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::{Condvar, Mutex};
 use crate::base::{PAGE_SIZE, Result};
-use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -102,9 +102,7 @@ impl Shared {
 
     /// Notes that folios became dirty (positive) or clean (negative).
     pub(super) fn count_dirty(&self, change: i64) {
-        let add = |counter: &AtomicU64| counter.fetch_add(change as u64, Ordering::Relaxed);
-        add(&self.dirty_pages);
-        add(&self.cache.tally.dirty);
+        self.dirty_pages.fetch_add(change as u64, Ordering::Relaxed);
     }
 
     /// Holds a writer back while too much is dirty. Nobody may call this with a folio or table locked.

@@ -1,0 +1,66 @@
+//! Copies between a page and a caller's buffer, by the one loop that was measured best.
+//!
+//! A page that is read may be written at the same time, as in Linux: the reader gets old bytes, new bytes, or some
+//! of each. Such a copy must not be visible to the compiler as a plain read, which could assume that nobody
+//! writes. Both directions are therefore assembly, or a call the compiler cannot look into.
+
+#![allow(unsafe_code)]
+
+/// Copies from a page that others may be writing.
+///
+/// # Safety
+/// `from` is valid for reads of `to.len()` bytes, which do not overlap `to`.
+#[inline]
+pub(super) unsafe fn from_page(from: *const u8, to: &mut [u8]) {
+    // SAFETY: as the caller promises; `to` is ours to write.
+    unsafe { copy(from, to.as_mut_ptr(), to.len()) }
+}
+
+/// Copies to a page that others may be reading.
+///
+/// # Safety
+/// `to` is valid for writes of `from.len()` bytes, which do not overlap `from`, and nobody else writes them.
+#[inline]
+pub(super) unsafe fn to_page(to: *mut u8, from: &[u8]) {
+    // SAFETY: as the caller promises.
+    unsafe { copy(from.as_ptr(), to, from.len()) }
+}
+
+/// Zeroes part of a page that others may be reading.
+///
+/// # Safety
+/// `to` is valid for writes of `len` bytes, and nobody else writes them.
+#[inline]
+pub(super) unsafe fn zero(to: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    unsafe { OPAQUE_SET.get()(to, 0, len) };
+}
+
+/// # Safety
+/// As for `memcpy`.
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    unsafe { OPAQUE_COPY.get()(to, from, len) };
+}
+
+type Copy = unsafe extern "C" fn(*mut u8, *const u8, usize) -> *mut u8;
+type Set = unsafe extern "C" fn(*mut u8, i32, usize) -> *mut u8;
+
+unsafe extern "C" {
+    fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
+    fn memset(to: *mut u8, byte: i32, len: usize) -> *mut u8;
+}
+
+/// A function known only when the program runs, as far as the compiler can tell.
+struct Opaque<F>(F);
+
+impl<F: std::marker::Copy> Opaque<F> {
+    #[inline]
+    fn get(&self) -> F {
+        std::hint::black_box(self.0)
+    }
+}
+
+static OPAQUE_COPY: Opaque<Copy> = Opaque(memcpy);
+static OPAQUE_SET: Opaque<Set> = Opaque(memset);

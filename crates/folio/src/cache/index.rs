@@ -1,0 +1,499 @@
+//! Which frame holds which page of a file: a radix tree that readers walk without a lock. Linux: lib/xarray.c.
+//!
+//! ```text
+//!   index of a page                 pages 0..16 are in the mapping itself: most files need no tree
+//!        |
+//!   Branch (128) -> ... -> Leaf     256 pages: a word each, and a word for each block of 16
+//!
+//!   word of a page    | MARK | REFERENCED | DIRTY | BUSY | frame + 1, or 0 |      32 bits
+//!   word of a block   |  -   | REFERENCED |   -   |  -   | frame + 1, or 0 |
+//! ```
+//!
+//! The word of a block is set while all sixteen pages are there, up to date, and in one run of memory; a reader
+//! who finds it copies up to 64 KiB with one look. It is a shortcut: the words of the pages say all.
+//!
+//! Everything but finding, and setting REFERENCED, is done with the mapping's table locked.
+
+use super::pool::{Frame, GROUP};
+use crate::base::rcu::{Pin, RcuCell};
+use crate::base::sync::atomic::{AtomicU32, Ordering};
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Pages of one block.
+pub(super) const BLOCK: u64 = GROUP as u64;
+const LEAF: usize = 256;
+const LEAF_BITS: u32 = 8;
+const FANOUT: usize = 128;
+const FANOUT_BITS: u32 = 7;
+
+/// The bits of a page's word, or 0 for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Word(u32);
+
+impl Word {
+    pub(super) const ABSENT: Self = Self(0);
+    const FRAME: u32 = (1 << 28) - 1;
+    /// Not up to date: being read, and the reader has the bytes locked.
+    pub(super) const BUSY: u32 = 1 << 28;
+    /// To be written to the store.
+    pub(super) const DIRTY: u32 = 1 << 29;
+    /// Used since reclaim last looked.
+    pub(super) const REFERENCED: u32 = 1 << 30;
+    /// Whoever comes here first starts the next readahead. Linux: `PG_readahead`.
+    pub(super) const MARK: u32 = 1 << 31;
+
+    pub(super) fn new(frame: Frame, flags: u32) -> Self {
+        Self((frame + 1) | flags)
+    }
+
+    /// The frame, if there is a page.
+    #[inline]
+    pub(super) fn frame(self) -> Option<Frame> {
+        (self.0 & Self::FRAME).checked_sub(1)
+    }
+
+    #[inline]
+    pub(super) fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+}
+
+/// Sixteen pages: their words, and the word of the block.
+#[repr(C)]
+struct Block {
+    whole: AtomicU32,
+    pages: [AtomicU32; GROUP as usize],
+}
+
+#[repr(align(64))]
+struct Leaf {
+    /// A cache line: all a reader of a large file needs of its leaf.
+    wholes: [AtomicU32; LEAF / GROUP as usize],
+    pages: [AtomicU32; LEAF],
+    /// Page index of the first page.
+    start: u64,
+    present: AtomicU32,
+    dirty: AtomicU32,
+}
+
+struct Branch {
+    children: [RcuCell<Node>; FANOUT],
+    /// Page index of the first page below.
+    start: u64,
+    /// Each child covers `1 << child_bits` pages.
+    child_bits: u32,
+    present: AtomicU32,
+}
+
+enum Node {
+    Leaf(Leaf),
+    Branch(Branch),
+}
+
+impl Node {
+    fn leaf(start: u64) -> Self {
+        Self::Leaf(Leaf {
+            wholes: [const { AtomicU32::new(0) }; LEAF / GROUP as usize],
+            pages: [const { AtomicU32::new(0) }; LEAF],
+            start,
+            present: AtomicU32::new(0),
+            dirty: AtomicU32::new(0),
+        })
+    }
+
+    fn branch(start: u64, child_bits: u32) -> Self {
+        Self::Branch(Branch {
+            children: [const { RcuCell::empty() }; FANOUT],
+            start,
+            child_bits,
+            present: AtomicU32::new(0),
+        })
+    }
+
+    fn range(&self) -> Range<u64> {
+        let (start, bits) = match self {
+            Self::Leaf(leaf) => (leaf.start, LEAF_BITS),
+            Self::Branch(branch) => (branch.start, branch.child_bits + FANOUT_BITS),
+        };
+        // The tree of the largest file ends beyond the last index there is.
+        start..1_u64.checked_shl(bits).and_then(|len| start.checked_add(len)).unwrap_or(u64::MAX)
+    }
+}
+
+impl Branch {
+    fn child(&self, index: u64) -> &RcuCell<Node> {
+        &self.children[((index - self.start) >> self.child_bits) as usize % FANOUT]
+    }
+}
+
+/// Where the words of a page are.
+pub(super) struct Slot<'p> {
+    whole: &'p AtomicU32,
+    page: &'p AtomicU32,
+    /// Of the leaf; none for the pages that are in the mapping itself.
+    counts: Option<(&'p AtomicU32, &'p AtomicU32)>,
+}
+
+impl Slot<'_> {
+    #[inline]
+    pub(super) fn word(&self) -> Word {
+        Word(self.page.load(Ordering::Acquire))
+    }
+
+    /// The frame of the first page of the block, if the block is whole.
+    #[inline]
+    pub(super) fn whole(&self) -> Word {
+        Word(self.whole.load(Ordering::Acquire))
+    }
+
+    /// Notes a use of the page, without writing to shared memory when it is noted already.
+    #[inline]
+    pub(super) fn touch(&self, word: Word) {
+        note(self.page, word);
+    }
+
+    /// Notes a use of a whole block.
+    #[inline]
+    pub(super) fn touch_whole(&self, word: Word) {
+        note(self.whole, word);
+    }
+}
+
+/// Sets REFERENCED, unless the word has changed: a page that has gone, or a block that came apart, must stay 0.
+#[inline]
+fn note(place: &AtomicU32, word: Word) {
+    if !word.has(Word::REFERENCED) {
+        let noted = word.0 | Word::REFERENCED;
+        let _ = place.compare_exchange(word.0, noted, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// The pages of one mapping.
+pub(super) struct Index {
+    first: Block,
+    first_dirty: AtomicU32,
+    root: RcuCell<Node>,
+}
+
+impl Index {
+    pub(super) const fn new() -> Self {
+        Self {
+            first: Block { whole: AtomicU32::new(0), pages: [const { AtomicU32::new(0) }; GROUP as usize] },
+            first_dirty: AtomicU32::new(0),
+            root: RcuCell::empty(),
+        }
+    }
+
+    /// The words of a page, if there is a place for them yet.
+    #[inline]
+    pub(super) fn find<'p>(&'p self, index: u64, pin: &'p Pin) -> Option<Slot<'p>> {
+        if index < BLOCK {
+            let page = &self.first.pages[index as usize];
+            return Some(Slot { whole: &self.first.whole, page, counts: None });
+        }
+        let mut node = self.root.load(pin)?;
+        if !node.range().contains(&index) {
+            return None;
+        }
+        loop {
+            match node {
+                Node::Leaf(leaf) => return Some(leaf.slot(index)),
+                Node::Branch(branch) => node = branch.child(index).load(pin)?,
+            }
+        }
+    }
+
+    /// The word of a page; absent if there is no place for it.
+    pub(super) fn word(&self, index: u64, pin: &Pin) -> Word {
+        self.find(index, pin).map_or(Word::ABSENT, |slot| slot.word())
+    }
+
+    /// The words of a page, for which a place is made if there is none.
+    fn make<'p>(&'p self, index: u64, pin: &'p Pin) -> Slot<'p> {
+        loop {
+            if let Some(slot) = self.find(index, pin) {
+                return slot;
+            }
+            let start = |bits: u32| index >> bits << bits;
+            let Some(root) = self.root.get(pin) else {
+                // The root covers the file from its start, so that it only ever grows upward.
+                let mut bits = LEAF_BITS;
+                let mut node = Node::leaf(0);
+                while index >> bits > 0 {
+                    node = Node::branch(0, bits);
+                    bits += FANOUT_BITS;
+                }
+                drop(self.root.replace(Some(Arc::new(node))));
+                continue;
+            };
+            if !root.range().contains(&index) {
+                let bits = match &*root {
+                    Node::Leaf(_) => LEAF_BITS,
+                    Node::Branch(branch) => branch.child_bits + FANOUT_BITS,
+                };
+                let above = Node::branch(0, bits);
+                if let Node::Branch(branch) = &above {
+                    branch.present.store(1, Ordering::Relaxed);
+                    drop(branch.children[0].replace(Some(root)));
+                }
+                drop(self.root.replace(Some(Arc::new(above))));
+                continue;
+            }
+            let mut node = self.root.load(pin);
+            while let Some(Node::Branch(branch)) = node {
+                let child = branch.child(index);
+                if child.load(pin).is_none() {
+                    let bits = branch.child_bits;
+                    let fresh = match bits == LEAF_BITS {
+                        true => Node::leaf(start(bits)),
+                        false => Node::branch(start(bits), bits - FANOUT_BITS),
+                    };
+                    branch.present.fetch_add(1, Ordering::Relaxed);
+                    drop(child.replace(Some(Arc::new(fresh))));
+                }
+                node = child.load(pin);
+            }
+        }
+    }
+
+    /// Puts a page in, where none is.
+    pub(super) fn insert(&self, index: u64, word: Word, pin: &Pin) {
+        let slot = self.make(index, pin);
+        debug_assert_eq!(slot.word(), Word::ABSENT);
+        slot.page.store(word.0, Ordering::Release);
+        if let Some((present, _)) = slot.counts {
+            present.fetch_add(1, Ordering::Relaxed);
+        }
+        self.count_dirty(&slot, u32::from(word.has(Word::DIRTY)), 0);
+    }
+
+    /// Takes a page out; returns its word.
+    pub(super) fn remove(&self, index: u64, pin: &Pin) -> Word {
+        let Some(slot) = self.find(index, pin) else { return Word::ABSENT };
+        slot.whole.store(0, Ordering::Release);
+        let word = Word(slot.page.swap(0, Ordering::AcqRel));
+        if word == Word::ABSENT {
+            return word;
+        }
+        self.count_dirty(&slot, 0, u32::from(word.has(Word::DIRTY)));
+        if let Some((present, _)) = slot.counts
+            && present.fetch_sub(1, Ordering::Relaxed) == 1
+        {
+            self.prune(index, pin);
+        }
+        word
+    }
+
+    fn count_dirty(&self, slot: &Slot<'_>, more: u32, less: u32) {
+        let dirty = slot.counts.map_or(&self.first_dirty, |(_, dirty)| dirty);
+        if more != less {
+            dirty.fetch_add(more.wrapping_sub(less), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes out the leaf of `index`, which has no pages any more, and the branches that are empty with it.
+    fn prune(&self, index: u64, pin: &Pin) {
+        let mut path: SmallVec<[&Branch; 8]> = SmallVec::new();
+        let mut node = self.root.load(pin);
+        while let Some(Node::Branch(branch)) = node {
+            path.push(branch);
+            node = branch.child(index).load(pin);
+        }
+        while let Some(branch) = path.pop() {
+            drop(branch.child(index).replace(None));
+            if branch.present.fetch_sub(1, Ordering::Relaxed) > 1 {
+                return;
+            }
+        }
+        drop(self.root.replace(None));
+    }
+
+    /// Changes flags of a page that is there: `set` are set, `clear` cleared. Returns the word before.
+    pub(super) fn change(&self, index: u64, set: u32, clear: u32, pin: &Pin) -> Word {
+        let Some(slot) = self.find(index, pin) else { return Word::ABSENT };
+        // REFERENCED may be set by readers at the same time.
+        let before = slot.page.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+            (word != 0).then_some((word & !clear) | set)
+        });
+        let Ok(before) = before.map(Word) else { return Word::ABSENT };
+        let was_dirty = u32::from(before.has(Word::DIRTY));
+        let is_dirty = u32::from((before.0 & !clear | set) & Word::DIRTY != 0);
+        self.count_dirty(&slot, is_dirty, was_dirty);
+        before
+    }
+
+    /// Sets the word of the block of `index` if the block is whole now.
+    pub(super) fn try_join(&self, index: u64, pin: &Pin) {
+        let first = index / BLOCK * BLOCK;
+        let Some(slot) = self.find(first, pin) else { return };
+        let Some(frame) = slot.word().frame().filter(|frame| frame.is_multiple_of(GROUP)) else { return };
+        for place in 0..GROUP {
+            let word = self.word(first + u64::from(place), pin);
+            if word.frame() != Some(frame + place) || word.has(Word::BUSY | Word::MARK) {
+                return;
+            }
+        }
+        slot.whole.store(Word::new(frame, 0).0, Ordering::Release);
+    }
+
+    /// Whether the page was used since this was last asked; from now on it counts as unused.
+    pub(super) fn take_referenced(&self, index: u64, pin: &Pin) -> bool {
+        let Some(slot) = self.find(index, pin) else { return false };
+        let whole = slot.whole();
+        if whole.has(Word::REFERENCED) {
+            // A use of the block is a use of each of its pages.
+            let is_whole = slot.whole.compare_exchange(
+                whole.0,
+                whole.0 & !Word::REFERENCED,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            if is_whole.is_ok() {
+                let first = index / BLOCK * BLOCK;
+                for place in first..first + BLOCK {
+                    self.change(place, Word::REFERENCED, 0, pin);
+                }
+            }
+        }
+        self.change(index, 0, Word::REFERENCED, pin).has(Word::REFERENCED)
+    }
+
+    /// The first page at or after `from`, only a dirty one if so wished, with its word.
+    pub(super) fn next(&self, from: u64, only_dirty: bool, pin: &Pin) -> Option<(u64, Word)> {
+        let is_wanted = |word: &Word| *word != Word::ABSENT && (!only_dirty || word.has(Word::DIRTY));
+        let is_skipped = only_dirty && self.first_dirty.load(Ordering::Relaxed) == 0;
+        for index in from..if is_skipped { from } else { BLOCK } {
+            let word = Word(self.first.pages[index as usize].load(Ordering::Acquire));
+            if is_wanted(&word) {
+                return Some((index, word));
+            }
+        }
+        next_below(self.root.load(pin)?, from.max(BLOCK), only_dirty, pin)
+    }
+}
+
+fn next_below(node: &Node, from: u64, only_dirty: bool, pin: &Pin) -> Option<(u64, Word)> {
+    let range = node.range();
+    if from >= range.end {
+        return None;
+    }
+    let from = from.max(range.start);
+    match node {
+        Node::Leaf(leaf) => {
+            if only_dirty && leaf.dirty.load(Ordering::Relaxed) == 0 {
+                return None;
+            }
+            let words = &leaf.pages[(from - leaf.start) as usize..];
+            let found = words
+                .iter()
+                .map(|page| Word(page.load(Ordering::Acquire)))
+                .enumerate()
+                .find(|(_, word)| *word != Word::ABSENT && (!only_dirty || word.has(Word::DIRTY)));
+            found.map(|(place, word)| (from + place as u64, word))
+        }
+        Node::Branch(branch) => {
+            let first = ((from - branch.start) >> branch.child_bits) as usize;
+            branch.children[first..]
+                .iter()
+                .find_map(|child| next_below(child.load(pin)?, from, only_dirty, pin))
+        }
+    }
+}
+
+impl Leaf {
+    #[inline]
+    fn slot(&self, index: u64) -> Slot<'_> {
+        let place = index as usize % LEAF;
+        Slot {
+            whole: &self.wholes[place / GROUP as usize],
+            page: &self.pages[place],
+            counts: Some((&self.present, &self.dirty)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rcu;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_use_of_a_page_that_has_gone_leaves_nothing_behind() {
+        let pin = rcu::pin();
+        let index = Index::new();
+        for place in [3, 1000] {
+            index.insert(place, Word::new(7, 0), &pin);
+            let slot = index.find(place, &pin).unwrap();
+            let word = slot.word();
+            index.remove(place, &pin);
+            slot.touch(word);
+            slot.touch_whole(word);
+            assert_eq!(slot.word(), Word::ABSENT);
+            assert_eq!(slot.whole(), Word::ABSENT);
+        }
+    }
+
+    #[test]
+    fn a_block_is_whole_only_while_all_its_pages_are_there_in_order() {
+        let pin = rcu::pin();
+        let index = Index::new();
+        for first in [0, 512] {
+            for place in 0..GROUP {
+                index.insert(first + u64::from(place), Word::new(32 + place, 0), &pin);
+            }
+            index.try_join(first + 5, &pin);
+            let slot = index.find(first + 9, &pin).unwrap();
+            assert_eq!(slot.whole().frame(), Some(32));
+            slot.touch_whole(slot.whole());
+            assert!(index.take_referenced(first + 9, &pin), "a use of the block is one of each page");
+            assert!(!index.take_referenced(first + 9, &pin));
+            assert!(index.take_referenced(first + 2, &pin));
+            index.remove(first + 1, &pin);
+            assert_eq!(slot.whole().frame(), None);
+            index.insert(first + 1, Word::new(90, 0), &pin);
+            index.try_join(first, &pin);
+            assert_eq!(slot.whole().frame(), None, "not in one piece");
+        }
+    }
+
+    fn places() -> impl Strategy<Value = u64> {
+        prop_oneof![0_u64..40, 200_u64..600, 0_u64..1 << 51]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn agrees_with_a_map(operations in prop::collection::vec((0..4_u8, places()), 1..200)) {
+            let pin = rcu::pin();
+            let index = Index::new();
+            let mut model: BTreeMap<u64, bool> = BTreeMap::new();
+            for (kind, place) in operations {
+                match kind {
+                    0 | 1 if !model.contains_key(&place) => {
+                        let flags = if kind == 1 { Word::DIRTY } else { 0 };
+                        index.insert(place, Word::new(place as u32 & 0xffff, flags), &pin);
+                        model.insert(place, kind == 1);
+                    }
+                    2 => {
+                        let was_there = index.remove(place, &pin) != Word::ABSENT;
+                        prop_assert_eq!(was_there, model.remove(&place).is_some());
+                    }
+                    _ => {
+                        index.change(place, 0, Word::DIRTY, &pin);
+                        model.entry(place).and_modify(|dirty| *dirty = false);
+                    }
+                }
+                let next = |dirty| index.next(place, dirty, &pin).map(|(index, _)| index);
+                prop_assert_eq!(next(false), model.range(place..).next().map(|(index, _)| *index));
+                prop_assert_eq!(next(true), model.range(place..).find(|(_, dirty)| **dirty).map(|(index, _)| *index));
+            }
+            let rest: Vec<u64> = model.keys().copied().collect();
+            rest.iter().for_each(|place| drop(index.remove(*place, &pin)));
+            prop_assert!(index.root.load(&pin).is_none(), "an empty tree has no nodes");
+        }
+    }
+}

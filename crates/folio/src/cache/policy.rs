@@ -1,0 +1,231 @@
+//! Which page goes next: two queues and a memory of what went (S3-FIFO, with a first queue that adapts).
+//!
+//! ```text
+//!   new -> [ small ] -- unused --> out, remembered
+//!              | used                 |
+//!              v                      v comes back
+//!          [ main  ] <----------------+
+//!           ^     |  used: once more round; unused: out, remembered
+//!           +-----+
+//! ```
+//!
+//! A scan passes through the small queue and leaves main alone. When pages come back that left small too early,
+//! small grows; when pages come back that left main, it shrinks. Source: J. Yang et al., "FIFO queues are all you
+//! need for cache eviction", SOSP 2023; the adaption is ours. `folio-bench reclaim` compares it with others.
+
+use super::pool::Frame;
+use std::collections::VecDeque;
+
+/// The small queue's share of all pages at first, as 1 / this.
+const SMALL_SHARE: usize = 10;
+/// The least share.
+const SMALL_SHARE_MIN: usize = 100;
+
+/// A page in a queue: the frame, and which of the pages that have lain in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) frame: Frame,
+    pub(super) generation: u32,
+}
+
+/// One of the two queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Queue {
+    Small,
+    Main,
+}
+
+/// The queues.
+pub(super) struct Policy {
+    small: VecDeque<Entry>,
+    main: VecDeque<Entry>,
+    /// Pages that the small queue should hold.
+    small_target: usize,
+    ghosts: Ghosts,
+}
+
+impl Policy {
+    /// Queues for at most about `page_count` pages.
+    pub(super) fn new(page_count: u64) -> Self {
+        let page_count = page_count as usize;
+        Self {
+            small: VecDeque::new(),
+            main: VecDeque::new(),
+            small_target: page_count / SMALL_SHARE,
+            ghosts: Ghosts { entries: Vec::new(), page_count, time: 0 },
+        }
+    }
+
+    /// Adds a page that came in; `key` is the same each time it does. Returns whether it went not long ago.
+    pub(super) fn insert(&mut self, entry: Entry, key: u64) -> bool {
+        let Some(left) = self.ghosts.take(key) else {
+            self.small.push_back(entry);
+            return false;
+        };
+        self.main.push_back(entry);
+        let page_count = self.ghosts.page_count;
+        // The rarer kind of return moves the border further, as in ARC.
+        let step = (page_count / 1024).max(1);
+        self.small_target = match left {
+            Queue::Small => (self.small_target + step).min(page_count - page_count / SMALL_SHARE),
+            Queue::Main => self.small_target.saturating_sub(step).max(page_count / SMALL_SHARE_MIN),
+        };
+        true
+    }
+
+    /// The page to look at next, and the queue it was in.
+    pub(super) fn next(&mut self) -> Option<(Entry, Queue)> {
+        let from_small = self.small.len() > self.small_target || self.main.is_empty();
+        match from_small {
+            true => self.small.pop_front().map(|entry| (entry, Queue::Small)),
+            false => self.main.pop_front().map(|entry| (entry, Queue::Main)),
+        }
+    }
+
+    /// It was used: it stays, in main.
+    pub(super) fn keep(&mut self, entry: Entry) {
+        self.main.push_back(entry);
+    }
+
+    /// It could not go: it waits once more where it was.
+    pub(super) fn put_back(&mut self, entry: Entry, queue: Queue) {
+        match queue {
+            Queue::Small => self.small.push_back(entry),
+            Queue::Main => self.main.push_back(entry),
+        }
+    }
+
+    /// It went.
+    pub(super) fn note_gone(&mut self, key: u64, queue: Queue) {
+        self.ghosts.add(key, queue);
+    }
+
+    /// Entries in both queues, those of pages that are gone included.
+    pub(super) fn len(&self) -> usize {
+        self.small.len() + self.main.len()
+    }
+
+    /// Forgets entries of pages that are gone.
+    pub(super) fn retain(&mut self, is_alive: impl Fn(&Entry) -> bool) {
+        self.small.retain(&is_alive);
+        self.main.retain(&is_alive);
+    }
+}
+
+/// What went, as fingerprints: as many as the cache has pages, older ones count as forgotten.
+struct Ghosts {
+    /// Sets of [`WAYS`]; made when the first page goes.
+    entries: Vec<Ghost>,
+    page_count: usize,
+    /// Pages that went so far.
+    time: u32,
+}
+
+/// Places for a fingerprint.
+const WAYS: usize = 4;
+
+#[derive(Clone, Copy, Default)]
+struct Ghost {
+    /// 0 is nobody.
+    fingerprint: u32,
+    /// When it went; the lowest bit says from which queue.
+    time: u32,
+}
+
+impl Ghosts {
+    fn set(&mut self, key: u64) -> &mut [Ghost] {
+        let sets = self.entries.len() / WAYS;
+        let start = (key as usize % sets) * WAYS;
+        &mut self.entries[start..start + WAYS]
+    }
+
+    fn fingerprint(key: u64) -> u32 {
+        ((key >> 32) as u32).max(1)
+    }
+
+    fn add(&mut self, key: u64, queue: Queue) {
+        if self.entries.is_empty() {
+            let sets = (self.page_count / WAYS).next_power_of_two();
+            self.entries = vec![Ghost::default(); 2 * sets * WAYS];
+        }
+        self.time = self.time.wrapping_add(1);
+        let now = self.time;
+        let ghost =
+            Ghost { fingerprint: Self::fingerprint(key), time: now << 1 | u32::from(queue == Queue::Main) };
+        let age =
+            |ghost: &Ghost| if ghost.fingerprint == 0 { u32::MAX } else { now.wrapping_sub(ghost.time >> 1) };
+        if let Some(oldest) = self.set(key).iter_mut().max_by_key(|ghost| age(ghost)) {
+            *oldest = ghost;
+        }
+    }
+
+    fn take(&mut self, key: u64) -> Option<Queue> {
+        if self.entries.is_empty() {
+            return None;
+        }
+        // Times have 31 bits.
+        let (now, page_count) = (self.time, self.page_count as u32);
+        let is_young = |ghost: &Ghost| (now << 1).wrapping_sub(ghost.time & !1) >> 1 <= page_count;
+        let fingerprint = Self::fingerprint(key);
+        let ghost = self.set(key).iter_mut().find(|ghost| ghost.fingerprint == fingerprint)?;
+        ghost.fingerprint = 0;
+        is_young(ghost).then_some(if ghost.time & 1 == 1 { Queue::Main } else { Queue::Small })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(frame: Frame) -> Entry {
+        Entry { frame, generation: 1 }
+    }
+
+    fn key(page: u64) -> u64 {
+        page.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    #[test]
+    fn a_scan_leaves_main_alone() {
+        let mut policy = Policy::new(100);
+        (0..50).for_each(|page| policy.keep(entry(page)));
+        for page in 1000..2000 {
+            policy.insert(entry(page), key(page.into()));
+            if policy.len() > 100 {
+                let (gone, queue) = policy.next().unwrap();
+                assert_eq!(queue, Queue::Small);
+                policy.note_gone(key(gone.frame.into()), queue);
+            }
+        }
+        assert_eq!(policy.main.len(), 50);
+    }
+
+    #[test]
+    fn what_comes_back_goes_to_main_and_moves_the_border() {
+        let mut policy = Policy::new(1000);
+        let before = policy.small_target;
+        for page in 0..100 {
+            policy.note_gone(key(page), Queue::Small);
+        }
+        for page in 0..100 {
+            assert!(policy.insert(entry(page as Frame), key(page)));
+        }
+        assert_eq!((policy.main.len(), policy.small.len()), (100, 0));
+        assert!(policy.small_target > before);
+        for page in 100..300 {
+            policy.note_gone(key(page), Queue::Main);
+            assert!(policy.insert(entry(page as Frame), key(page)));
+        }
+        assert!(policy.small_target < before);
+    }
+
+    #[test]
+    fn what_went_long_ago_is_forgotten() {
+        let mut policy = Policy::new(64);
+        policy.note_gone(key(1), Queue::Small);
+        for page in 1000..1100 {
+            policy.note_gone(key(page), Queue::Small);
+        }
+        assert!(!policy.insert(entry(1), key(1)));
+    }
+}

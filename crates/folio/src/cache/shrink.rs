@@ -1,0 +1,118 @@
+//! Taking pages out: truncation, hole punching, invalidation, eviction.
+
+use super::index::Word;
+use super::locked::PageWriteGuard;
+use super::mapping::{Inner, Mapping, PAGE};
+use super::pool::Frame;
+use crate::base::PAGE_SIZE;
+use crate::base::rcu::{self, Pin};
+use crate::base::sync::atomic::Ordering;
+use std::ops::Range;
+
+impl Mapping {
+    /// Sets the size and, when it shrinks, drops every page past the new end, dirty or not, zeroing the cached
+    /// tail of the last page. When it returns, no writeback beyond the new end is under way.
+    pub fn truncate(&self, size_bytes: u64) {
+        let old = self.0.size_bytes.swap(size_bytes, Ordering::AcqRel);
+        if size_bytes >= old {
+            return;
+        }
+        self.0.drop_pages(size_bytes.div_ceil(PAGE)..u64::MAX);
+        let start = (size_bytes % PAGE) as usize;
+        if start > 0 {
+            self.0.zero_tail(size_bytes / PAGE, start);
+        }
+    }
+
+    /// Drops the pages that lie wholly inside `range` (in bytes), dirty or not, after writeback on them has ended.
+    pub fn punch(&self, range: Range<u64>) {
+        self.0.drop_pages(range.start.div_ceil(PAGE)..range.end / PAGE);
+    }
+
+    /// Drops clean, unpinned pages inside `range` (in bytes); dirty ones stay. Returns the count dropped.
+    pub fn invalidate(&self, range: Range<u64>) -> u64 {
+        let indexes = range.start.div_ceil(PAGE)..range.end / PAGE;
+        let mut at = indexes.start;
+        let mut dropped = 0;
+        loop {
+            let found = self.0.index.next(at, false, &rcu::pin());
+            let Some((index, word)) = found.filter(|(index, _)| *index < indexes.end) else { return dropped };
+            let is_gone = word.frame().is_some_and(|frame| self.0.try_evict(index, frame));
+            dropped += u64::from(is_gone);
+            at = index + 1;
+        }
+    }
+}
+
+impl Inner {
+    /// Takes a page out of the index, whose table is locked. Returns its frame: the index's count of it is the
+    /// caller's now.
+    pub(super) fn take_out(&self, index: u64, pin: &Pin) -> Option<Frame> {
+        let word = self.index.remove(index, pin);
+        let frame = word.frame()?;
+        self.page_count.fetch_sub(1, Ordering::Relaxed);
+        Some(frame)
+    }
+
+    /// Takes a clean page that nobody holds out of memory, if it still is the one in `frame`.
+    pub(super) fn try_evict(&self, index: u64, frame: Frame) -> bool {
+        if self.store.is_none() {
+            return false;
+        }
+        let pin = rcu::pin();
+        let Some(table) = self.table.try_lock() else { return false };
+        let word = self.index.word(index, &pin);
+        let is_ours = word.frame() == Some(frame);
+        if !is_ours || word.has(Word::DIRTY | Word::BUSY) || !self.pool.folio(frame).is_idle() {
+            return false;
+        }
+        // Whoever has just locked the bytes to write them will look whether the page is still there.
+        let Some(guard) = PageWriteGuard::try_lock(&self.pool, frame) else { return false };
+        let taken = self.take_out(index, &pin);
+        drop((guard, table));
+        self.release(taken.into_iter().collect());
+        true
+    }
+
+    /// Takes the pages of `indexes` out, then waits until nobody writes any of them to the store.
+    pub(super) fn drop_pages(&self, indexes: Range<u64>) {
+        if indexes.is_empty() {
+            return;
+        }
+        let pin = rcu::pin();
+        let mut gone: Vec<Frame> = Vec::new();
+        let mut table = self.table.lock();
+        let mut cleaned = 0;
+        let mut at = indexes.start;
+        while let Some((index, word)) =
+            self.index.next(at, false, &pin).filter(|(index, _)| *index < indexes.end)
+        {
+            cleaned += u64::from(word.has(Word::DIRTY));
+            gone.extend(self.take_out(index, &pin));
+            at = index + 1;
+        }
+        self.uncount_dirty(&mut table, cleaned);
+        let store = table.release_store();
+        let reserved = table.reserved.take();
+        let may_be_written = table.runs_in_flight > 0;
+        drop((table, pin));
+        drop(store);
+        self.pool.put(reserved.into_iter().flat_map(|reserved| reserved.frames));
+        if may_be_written {
+            gone.iter().for_each(|frame| drop(PageWriteGuard::lock(&self.pool, *frame)));
+        }
+        self.release(gone);
+    }
+
+    /// Zeroes a page from `start` on, if it is in memory.
+    fn zero_tail(&self, index: u64, start: usize) {
+        let pin = rcu::pin();
+        let word = self.index.word(index, &pin);
+        let hold = word.frame().and_then(|frame| super::folio::Hold::try_new(&self.pool, frame));
+        drop(pin);
+        if let Some(hold) = hold {
+            // A read of it that is under way has the bytes locked, and ends first.
+            PageWriteGuard::lock(&self.pool, hold.frame()).zero(start..PAGE_SIZE);
+        }
+    }
+}
