@@ -24,7 +24,7 @@ pub(crate) fn all(extent: Extent) -> Vec<Trace> {
         ("loop", "1.25 times the cache, over and over", looping),
         (
             "read twice",
-            "each page again after half a cache of others (copy, then verify), a fifth zipf",
+            "files of half the cache, each twice (copy, then verify), and a fifth zipf",
             read_twice,
         ),
         (
@@ -34,7 +34,7 @@ pub(crate) fn all(extent: Extent) -> Vec<Trace> {
         ),
         (
             "nightly",
-            "a database hot in half the cache; one backup of 20 times the cache, 8 of its pages to 1",
+            "a database hot in half the cache; every tenth of the trace a backup of 20 times the cache, 8 of its pages to 1",
             nightly,
         ),
     ];
@@ -119,16 +119,15 @@ fn looping(extent: Extent) -> Vec<u32> {
 fn read_twice(extent: Extent) -> Vec<u32> {
     let mut zipf = Zipf::new(universe(extent), EXPONENT, 3);
     let (first, distance) = (universe(extent), extent.cache_pages / 2);
-    // New pages and those of half a cache ago take turns: as many pages lie between the two reads of one.
+    // Half a cache of new pages, the same again, the next half.
     let mut step = 0;
     (0..extent.access_count)
         .map(|at| {
             if at % 5 == 0 {
                 return zipf.draw();
             }
+            let page = step / (2 * distance) * distance + step % distance;
             step += 1;
-            let new = step / 2;
-            let page = if step % 2 == 0 || new < distance { new } else { new - distance };
             (first + page) as u32
         })
         .collect()
@@ -149,12 +148,20 @@ fn shifting(extent: Extent) -> Vec<u32> {
 fn nightly(extent: Extent) -> Vec<u32> {
     let hot = extent.cache_pages / 2;
     let mut zipf = Zipf::new(hot, EXPONENT, 5);
-    let mut scan = hot..hot + extent.cache_pages * 20;
+    let scan_pages = extent.cache_pages * 20;
+    let day = (extent.access_count / 10).max(1);
+    let mut scanned = 0;
     (0..extent.access_count)
         .map(|at| {
-            let is_night = at >= extent.access_count / 2 && at % 9 != 0;
-            let scanned = if is_night { scan.next() } else { None };
-            scanned.map_or_else(|| zipf.draw(), |page| page as u32)
+            if at % day == 0 {
+                scanned = 0;
+            }
+            // At noon, so that the first one finds the database at work.
+            if at % day < day / 2 || at % 9 == 0 || scanned == scan_pages {
+                return zipf.draw();
+            }
+            scanned += 1;
+            (hot + scanned - 1) as u32
         })
         .collect()
 }

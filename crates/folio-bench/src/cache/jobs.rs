@@ -70,6 +70,8 @@ pub(crate) const JOBS: [Job; 20] = [
 
 /// The one job on the large set.
 pub(crate) const LARGE_JOB: Job = read("pread-4k-random-large", 4 * KIB, true);
+/// Not measured: once through the file, so that no page of it is new to the host.
+pub(crate) const WARM_JOB: Job = read("warm", MIB, false);
 /// The job that has the byte-wise copy beside it.
 const BYTE_WISE: &str = "pread-200k-seq";
 
@@ -139,6 +141,13 @@ impl Worlds {
             all.push(contender("byte-wise copy", Self::byte_wise));
         }
         all
+    }
+
+    /// Reads the whole file once in every world.
+    pub(crate) fn warm(&self) -> Result<(), String> {
+        self.contenders(WARM_JOB)
+            .iter()
+            .try_for_each(|contender| (contender.make)(0, 1)?(self.set_bytes / MIB))
     }
 
     /// A buffer of the job's length and where to begin.

@@ -76,6 +76,13 @@ fn report(options: &Options) -> Result<Report, String> {
         "stat, open: of a path relative to an open folder, for Folio and for the kernel".to_owned(),
         "random offsets cost what the row offset says; every contender pays it".to_owned(),
     ];
+    // Of the last minute, by others: nothing was measured yet.
+    if let Ok(load) = std::fs::read_to_string("/proc/loadavg") {
+        let minute = load.split(' ').next().unwrap_or_default();
+        notes.push(format!(
+            "load average before the first round: {minute}; two threads need two processors to themselves"
+        ));
+    }
     if cfg!(debug_assertions) {
         notes.push("NOT AN OPTIMISED BUILD: run it with cargo run --release".to_owned());
     }
@@ -132,12 +139,14 @@ fn memory(
 }
 
 fn worlds(set_bytes: u64, tmpfs: &Path) -> Result<Worlds, String> {
-    Ok(Worlds {
+    let worlds = Worlds {
         folio: worlds::FolioWorld::new(set_bytes)?,
         kernel: worlds::KernelWorld::new(tmpfs, set_bytes)?,
         memory: worlds::Memory::new(set_bytes)?,
         set_bytes,
-    })
+    };
+    worlds.warm()?;
+    Ok(worlds)
 }
 
 /// Whether three sets fit into memory, one per contender, with some air.

@@ -240,7 +240,8 @@ impl Table {
         print!("{:<22}{:>3}", "", "thr");
         self.contenders.iter().for_each(|name| print!(" {name:>27}"));
         println!(" {:>9} {:>9}  scaling", "x kernel", "of memcpy");
-        for row in &self.rows {
+        let of_these = |row: &&Row| self.contenders.iter().any(|name| row.figure(name).is_some());
+        for row in self.rows.iter().filter(of_these) {
             print!("{:<22}{:>3}", row.job, row.threads);
             for name in &self.contenders {
                 let text =
