@@ -42,12 +42,20 @@ impl Process {
 
     /// read(2).
     pub fn read(&self, fd: Fd, buf: &mut [u8]) -> Result<usize> {
-        self.file(fd)?.read(Start::Position, buf)
+        self.read_from(fd, Start::Position, buf)
     }
 
     /// pread(2).
     pub fn pread(&self, fd: Fd, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.file(fd)?.read(Start::Offset(offset), buf)
+        self.read_from(fd, Start::Offset(offset), buf)
+    }
+
+    #[inline]
+    fn read_from(&self, fd: Fd, start: Start, buf: &mut [u8]) -> Result<usize> {
+        match self.with_file(fd, |file| file.read_at_once(start, buf))? {
+            Some(count) => Ok(count),
+            None => self.file(fd)?.read(start, buf),
+        }
     }
 
     /// write(2).

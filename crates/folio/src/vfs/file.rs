@@ -125,6 +125,31 @@ impl OpenFile {
         }
     }
 
+    /// read(2), pread(2) of bytes that are all in memory, by a reader who need not be noted. `None` otherwise:
+    /// [`OpenFile::read`] may wait, and knows what is wrong.
+    #[inline]
+    pub(crate) fn read_at_once(&self, start: Start, buf: &mut [u8]) -> Option<usize> {
+        let Location { mount, dentry } = self.location();
+        let inode = &**dentry.inode();
+        let mapping = inode.common().mapping.as_ref()?;
+        if !self.flags.is_readable() || buf.len() > TRANSFER_MAX {
+            return None;
+        }
+        if !self.flags.contains(OpenFlags::NOATIME) && !is_access_noted(mount, inode) {
+            return None;
+        }
+        match start {
+            Start::Position => {
+                let mut position = self.position.try_lock()?;
+                let count = mapping.read_cached(*position, buf)?;
+                *position += count as u64;
+                Some(count)
+            }
+            Start::Offset(offset) if offset > OFFSET_MAX => None,
+            Start::Offset(offset) => mapping.read_cached(offset, buf),
+        }
+    }
+
     /// read(2), pread(2).
     pub(crate) fn read(&self, start: Start, buf: &mut [u8]) -> Result<usize> {
         self.check_readable()?;
