@@ -91,7 +91,7 @@ fn fill(set_bytes: u64, mut write: impl FnMut(&[u8], u64) -> Result<usize, Strin
 
 /// Whether `dir` lies on a tmpfs, by statfs(2).
 pub(crate) fn is_tmpfs(dir: &Path) -> bool {
-    rustix::fs::statfs(dir).is_ok_and(|found| i64::from(found.f_type) == TMPFS_MAGIC)
+    rustix::fs::statfs(dir).is_ok_and(|found| found.f_type == TMPFS_MAGIC)
 }
 
 /// A folder of the kernel's tmpfs that this user may write.
