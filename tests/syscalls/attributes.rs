@@ -194,7 +194,7 @@ fn which_times_change() {
     ];
     for (what, act, path, modified, changed) in rows {
         let before = p.stat(path).unwrap();
-        tick();
+        tick(&p);
         act();
         let after = p.stat(path).unwrap();
         let moved = (after.modified > before.modified, after.changed > before.changed);

@@ -318,7 +318,7 @@ fn relatime() {
     for (path, is_noted) in [("/f", true), ("/m/f", false)] {
         write(&p, path, b"text");
         let before = p.stat(path).unwrap();
-        tick();
+        tick(&p);
         read(&p, path);
         let first = p.stat(path).unwrap();
         assert_eq!(first.accessed > before.accessed, is_noted, "{path}");

@@ -309,7 +309,7 @@ fn open_files_live_as_long_as_somebody_looks() {
                     for _ in 0..3_000 {
                         let name = name_of(next(&mut state) % 4);
                         let fd = open(vfs, start, &name, table).unwrap();
-                        if next(&mut state) % 3 == 0 {
+                        if next(&mut state).is_multiple_of(3) {
                             // The other thread may have been first.
                             let _ = unlink(vfs, start, &name);
                         }
