@@ -14,7 +14,7 @@ const FIRST_CHUNK: usize = 64;
 /// Enough for `DESCRIPTORS_MAX`.
 const CHUNKS: usize = 15;
 /// Closed files that wait for one grace period at most.
-const CLOSED_MAX: usize = 32;
+const CLOSED_MAX: usize = 64;
 
 type Closed = SmallVec<[Replaced<OpenFile>; CLOSED_MAX]>;
 
