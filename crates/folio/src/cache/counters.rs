@@ -4,9 +4,11 @@
 //! is added to its mapping's tally first. Reading the counters adds up the tallies and every thread's table.
 
 use super::mapping::Inner;
+use crate::base::PAGE_SIZE;
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Weak};
 
 /// What a cache, or one mapping, has done so far, in the words of /proc/vmstat. Pages are 4096 bytes.
@@ -38,6 +40,49 @@ pub struct Counters {
     pub reclaimed_pages: u64,
     /// Pages brought in again soon after they were taken back (`workingset_refault_file`).
     pub refaulted_pages: u64,
+}
+
+impl Counters {
+    /// Lookups answered from memory, in percent; `None` before the first lookup.
+    pub fn hit_percent(&self) -> Option<f64> {
+        let lookups = self.hits.saturating_add(self.misses);
+        (lookups > 0).then(|| self.hits as f64 * 100.0 / lookups as f64)
+    }
+
+    /// Every count with its name: that of /proc/vmstat or of `sar -r` (sizes in KiB) where they have one.
+    pub fn named(&self) -> [(&'static str, u64); 15] {
+        let kib = |pages: u64| pages.saturating_mul(PAGE_SIZE as u64 / 1024);
+        [
+            ("nr_file_pages", self.file_pages),
+            ("nr_dirty", self.dirty_pages),
+            ("nr_writeback", self.writeback_pages),
+            ("nr_dirtied", self.dirtied_pages),
+            ("nr_written", self.written_pages),
+            ("pgscan", self.scanned_pages),
+            ("pgsteal", self.reclaimed_pages),
+            ("workingset_refault_file", self.refaulted_pages),
+            ("readahead", self.readahead_pages),
+            ("readahead_used", self.readahead_used_pages),
+            ("readahead_unused", self.readahead_unused_pages),
+            ("hits", self.hits),
+            ("misses", self.misses),
+            ("kbcached", kib(self.file_pages)),
+            ("kbdirty", kib(self.dirty_pages)),
+        ]
+    }
+}
+
+/// One `name value` in each line, as in /proc/vmstat, and at the end the share of hits.
+impl fmt::Display for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, count) in self.named() {
+            writeln!(f, "{name} {count}")?;
+        }
+        match self.hit_percent() {
+            Some(percent) => writeln!(f, "hit_percent {percent:.2}"),
+            None => Ok(()),
+        }
+    }
 }
 
 macro_rules! tally {
@@ -184,4 +229,22 @@ pub(super) fn hits_in_tables(number: u64) -> u64 {
         if owner.load(Ordering::Relaxed) == number { hits.load(Ordering::Relaxed) } else { 0 }
     };
     TABLES.lock().iter().map(hits_in).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_print_as_vmstat_does() {
+        let counters = Counters { file_pages: 3, dirty_pages: 1, hits: 9, misses: 1, ..Counters::default() };
+        let text = counters.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 16);
+        for line in ["nr_file_pages 3", "nr_dirty 1", "kbcached 12", "kbdirty 4", "hit_percent 90.00"] {
+            assert!(lines.contains(&line), "{line}: {text}");
+        }
+        assert_eq!(Counters::default().hit_percent(), None);
+        assert_eq!(Counters::default().to_string().lines().count(), 15);
+    }
 }

@@ -27,9 +27,11 @@ struct Purpose {
 }
 
 impl Mapping {
-    /// Brings the pages `first..first+count` in with few large reads; absent memory or errors are no failure.
+    /// Brings the pages `first..first+count` in with few large reads, in the background where there is a thread; of
+    /// more pages than the cache has, the first. Absent memory or errors are no failure.
     pub fn read_ahead(&self, first: u64, count: u64) {
-        self.0.fill_ahead(&Plan { pages: first..first.saturating_add(count), mark: None });
+        let end = first.saturating_add(count.min(self.0.pool.budget()));
+        self.0.start_readahead(Plan { pages: first..end, mark: None });
     }
 
     /// How the file will be read. Linux: posix_fadvise(2), which says it for one open file.

@@ -22,6 +22,17 @@ impl Mapping {
         self.0.write_back(range)
     }
 
+    /// Writes the dirty pages that touch `range` (in bytes), but for those that somebody else is writing. Errors are
+    /// remembered, too.
+    pub fn write_dirty(&self, range: Range<u64>) -> Result<()> {
+        self.0.write_dirty(range)
+    }
+
+    /// Waits for the writes that are under way.
+    pub fn wait_written(&self) {
+        self.0.wait_written();
+    }
+
     /// Whether any page is dirty or being written.
     pub fn is_dirty(&self) -> bool {
         let table = self.0.table.lock();
@@ -81,11 +92,15 @@ impl Inner {
 
     pub(super) fn write_back(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
         let result = self.write_dirty(range);
+        self.wait_written();
+        result
+    }
+
+    fn wait_written(&self) {
         let mut table = self.table.lock();
         while table.runs_in_flight > 0 {
             self.written.wait(&mut table);
         }
-        result
     }
 
     /// Writes what is dirty now and not being written by somebody else, without waiting for those.

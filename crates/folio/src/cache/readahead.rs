@@ -38,6 +38,16 @@ pub(super) struct Plan {
     pub(super) mark: Option<u64>,
 }
 
+impl Plan {
+    /// The first `count` pages, and the rest if there is any.
+    pub(super) fn split(self, count: u64) -> (Self, Option<Self>) {
+        let Range { start, end } = self.pages;
+        let middle = end.min(start.saturating_add(count));
+        let later = (middle < end).then_some(Self { pages: middle..end, mark: self.mark });
+        (Self { pages: start..middle, mark: self.mark }, later)
+    }
+}
+
 /// The window of the last stream that was seen.
 #[derive(Debug, Default)]
 pub(super) struct Readahead {

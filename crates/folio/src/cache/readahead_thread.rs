@@ -10,6 +10,9 @@ use std::thread::JoinHandle;
 /// Plans that wait at most; a reader that is so far ahead of the thread reads by itself.
 const QUEUE_MAX: usize = 16;
 
+/// Pages of a plan that are brought in before others have their turn.
+const STEP: u64 = 1024;
+
 /// Started with the first plan, ends with the cache.
 pub(super) struct ReadaheadThread {
     is_wanted: bool,
@@ -89,8 +92,11 @@ fn run(shared: &Shared) {
                 }
             }
         };
-        if let Some(mapping) = mapping.upgrade() {
-            mapping.fill_ahead(&plan);
+        let Some(filled) = mapping.upgrade() else { continue };
+        let (now, later) = plan.split(STEP);
+        filled.fill_ahead(&now);
+        if let Some(later) = later {
+            shared.state.lock().plans.push_back((mapping, later));
         }
     }
 }

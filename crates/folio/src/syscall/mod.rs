@@ -3,6 +3,7 @@
 //! ```text
 //!   Process   process.rs      file descriptors, working directory, credentials, umask
 //!     |-- files.rs            open, read, write, seek, list, sync
+//!     |-- advice.rs           posix_fadvise, sync_file_range, counters of a file
 //!     |-- names.rs            mkdir, mknod, link, unlink, rename, readlink
 //!     |-- attributes.rs       stat, chmod, chown, utimes, truncate, statfs
 //!     `-- xattrs.rs           extended attributes
@@ -17,6 +18,7 @@
 //! block (stat, fstat) is done with that; what may takes a reference to the open file or location first and ends the
 //! pin. Open and close lock the process's table of descriptors.
 
+mod advice;
 mod attributes;
 mod files;
 mod flags;
@@ -24,7 +26,7 @@ mod names;
 mod process;
 mod xattrs;
 
-pub use crate::vfs::{Credentials, OpenFlags};
+pub use crate::vfs::{Advice, Credentials, OpenFlags, SyncFileRange};
 pub use files::Dirent;
 pub use flags::{AtFlags, Whence};
 pub use process::{AT_FDCWD, Fd, Process};

@@ -353,6 +353,11 @@ impl OpenFile {
         self.check_not_path()?;
         let synced = self.inode().sync(data_only);
         let Some(mapping) = &self.common().mapping else { return synced };
+        self.tell_error(mapping, synced)
+    }
+
+    /// What `synced` tells, or a writeback error that this open file was not told yet: one or the other, once.
+    pub(super) fn tell_error(&self, mapping: &Mapping, synced: Result<()>) -> Result<()> {
         let mut seen = self.errors_seen.lock();
         synced.and(mapping.check_error(&mut seen))
     }

@@ -47,6 +47,7 @@
 //!   `rcu::defer`: they own inodes).
 //! - V6: a file system publishes an inode's attributes before it unlocks what guards their change.
 
+mod advice;
 mod attribute_cell;
 mod attributes;
 mod dentry;
@@ -65,6 +66,8 @@ mod tests;
 mod walk;
 mod xattr;
 
+pub(crate) use crate::cache::Counters;
+pub use advice::{Advice, SyncFileRange};
 pub use attribute_cell::AttributeCell;
 pub(crate) use file::{OpenFile, Seek, Start, copy};
 pub use filesystem::{
