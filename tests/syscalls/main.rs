@@ -1,7 +1,7 @@
 //! What system calls answer, topic by topic, on a fresh ramfs. Expectations were checked on a Linux 6.18 tmpfs.
 
-mod allocations;
 mod advice;
+mod allocations;
 mod attributes;
 mod files;
 mod names;
