@@ -3,7 +3,7 @@
 use crate::policies::{ALL, OPT};
 use crate::report::Machine;
 use crate::traces::{self, Extent, Trace};
-use folio::cache::{CacheOptions, Mapping, PageCache, Store};
+use folio::cache::{CacheOptions, Mapping, PageCache, ReadPattern, Store};
 use serde::Serialize;
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
@@ -138,6 +138,8 @@ fn by_folio(trace: &Trace, cache_pages: usize, notes: &mut Vec<String>) -> Resul
     let store = Arc::new(Zeros::default());
     let weak: Weak<dyn Store> = Arc::downgrade(&store) as Weak<dyn Store>;
     let mapping = Mapping::new(&writeback, weak, trace.page_count as u64 * STRIDE * PAGE);
+    // The question is what is kept, not what is guessed.
+    mapping.set_read_pattern(ReadPattern::Random);
     let mut byte = [0];
     let mut misses = 0_u64;
     let mut before = 0;

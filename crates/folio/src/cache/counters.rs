@@ -152,6 +152,8 @@ const ENTRIES: usize = 32;
 /// Hits that one thread counted. Only that thread writes, so plain stores do.
 struct Table {
     entries: [(AtomicU64, AtomicU64); ENTRIES],
+    /// The mapping and the place in it that the thread used last.
+    last: (AtomicU64, AtomicU64),
     is_taken: AtomicBool,
 }
 
@@ -180,7 +182,11 @@ fn register() -> &'static Table {
     let is_free = |table: &&&'static Table| !table.is_taken.load(Ordering::Acquire);
     let table = tables.iter().find(is_free).copied().unwrap_or_else(|| {
         let entries = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; ENTRIES];
-        let table: &'static Table = Box::leak(Box::new(Table { entries, is_taken: AtomicBool::new(true) }));
+        let table: &'static Table = Box::leak(Box::new(Table {
+            entries,
+            last: (AtomicU64::new(0), AtomicU64::new(0)),
+            is_taken: AtomicBool::new(true),
+        }));
         tables.push(table);
         table
     });
@@ -200,6 +206,18 @@ pub(super) fn count_hits(number: u64, count: u64) {
     } else {
         take_over(owner, hits, number, count);
     }
+}
+
+/// Whether the thread uses the same place once more, with no other in between; from now on, this one is the last.
+///
+/// A reader who takes a page in small pieces uses it once. Linux: `filemap_read`, which remembers `prev_pos`.
+pub(super) fn is_repeated(number: u64, place: u64) -> bool {
+    let table = TABLE.get().unwrap_or_else(register);
+    let (owner, last) = &table.last;
+    let is_repeated = owner.load(Ordering::Relaxed) == number && last.load(Ordering::Relaxed) == place;
+    owner.store(number, Ordering::Relaxed);
+    last.store(place, Ordering::Relaxed);
+    is_repeated
 }
 
 #[cold]

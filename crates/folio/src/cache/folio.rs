@@ -21,6 +21,8 @@ pub(super) struct Folio {
     index: AtomicU64,
     /// Brought in ahead of a reader who has not come yet.
     pub(super) is_ahead: AtomicBool,
+    /// Nobody has used it yet but whoever it was brought in for, once.
+    pub(super) is_new: AtomicBool,
 }
 
 impl Folio {
@@ -32,6 +34,7 @@ impl Folio {
             owner: AtomicU64::new(0),
             index: AtomicU64::new(0),
             is_ahead: AtomicBool::new(false),
+            is_new: AtomicBool::new(false),
         }
     }
 
@@ -41,6 +44,7 @@ impl Folio {
         self.owner.store(owner, Ordering::Relaxed);
         self.index.store(index, Ordering::Relaxed);
         self.is_ahead.store(false, Ordering::Relaxed);
+        self.is_new.store(true, Ordering::Relaxed);
         self.refs.store(1, Ordering::Release);
     }
 

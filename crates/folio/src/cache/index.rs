@@ -112,19 +112,35 @@ impl Node {
         })
     }
 
+    /// It covers `1 << bits` pages.
+    #[inline]
+    fn bits(&self) -> u32 {
+        match self {
+            Self::Leaf(_) => LEAF_BITS,
+            Self::Branch(branch) => branch.child_bits + FANOUT_BITS,
+        }
+    }
+
+    /// Whether the page is below it, if it is the root and so starts at 0.
+    #[inline]
+    fn reaches(&self, index: u64) -> bool {
+        index.checked_shr(self.bits()).unwrap_or(0) == 0
+    }
+
     fn range(&self) -> Range<u64> {
-        let (start, bits) = match self {
-            Self::Leaf(leaf) => (leaf.start, LEAF_BITS),
-            Self::Branch(branch) => (branch.start, branch.child_bits + FANOUT_BITS),
+        let start = match self {
+            Self::Leaf(leaf) => leaf.start,
+            Self::Branch(branch) => branch.start,
         };
         // The tree of the largest file ends beyond the last index there is.
-        start..1_u64.checked_shl(bits).and_then(|len| start.checked_add(len)).unwrap_or(u64::MAX)
+        start..1_u64.checked_shl(self.bits()).and_then(|len| start.checked_add(len)).unwrap_or(u64::MAX)
     }
 }
 
 impl Branch {
+    #[inline]
     fn child(&self, index: u64) -> &RcuCell<Node> {
-        &self.children[((index - self.start) >> self.child_bits) as usize % FANOUT]
+        &self.children[(index >> self.child_bits) as usize % FANOUT]
     }
 }
 
@@ -194,7 +210,7 @@ impl Index {
             return Some(Slot { whole: &self.first.whole, page, counts: None });
         }
         let mut node = self.root.load(pin)?;
-        if !node.range().contains(&index) {
+        if !node.reaches(index) {
             return None;
         }
         loop {
@@ -228,12 +244,8 @@ impl Index {
                 drop(self.root.replace(Some(Arc::new(node))));
                 continue;
             };
-            if !root.range().contains(&index) {
-                let bits = match &*root {
-                    Node::Leaf(_) => LEAF_BITS,
-                    Node::Branch(branch) => branch.child_bits + FANOUT_BITS,
-                };
-                let above = Node::branch(0, bits);
+            if !root.reaches(index) {
+                let above = Node::branch(0, root.bits());
                 if let Node::Branch(branch) = &above {
                     branch.present.store(1, Ordering::Relaxed);
                     drop(branch.children[0].replace(Some(root)));

@@ -288,7 +288,7 @@ impl Inner {
             let (frame, start, len) = match slot.as_ref().map(|slot| (slot, slot.whole())) {
                 Some((slot, whole)) if let Some(first) = whole.frame() => {
                     if !whole.has(Word::REFERENCED) {
-                        self.note_use(slot, whole, true);
+                        self.note_use(slot, whole, at / BLOCK_BYTES * BLOCK, true);
                     }
                     (first, at % BLOCK_BYTES, BLOCK_BYTES)
                 }
@@ -297,7 +297,7 @@ impl Inner {
                     match word.frame() {
                         Some(frame) if !word.has(Word::BUSY | Word::MARK) => {
                             if !word.has(Word::REFERENCED) {
-                                self.note_use(slot, word, false);
+                                self.note_use(slot, word, at / PAGE, false);
                             }
                             (frame, at % PAGE, PAGE)
                         }
@@ -321,14 +321,19 @@ impl Inner {
         done
     }
 
-    /// Notes the first use of a page, or of a whole block, since reclaim looked.
+    /// Notes a use of the page at `index`, or of the whole block that starts there, which reclaim does not know of.
+    ///
+    /// The first use is what the page came in for, and a scan makes it, too; only later ones say that it is worth
+    /// keeping. Further uses by the same reader without one of another page in between are part of one.
     #[cold]
-    fn note_use(&self, slot: &Slot<'_>, word: Word, is_whole: bool) {
+    pub(super) fn note_use(&self, slot: &Slot<'_>, word: Word, index: u64, is_whole: bool) {
         let Some(first) = word.frame() else { return };
         let frames = if is_whole { first..first + BLOCK as Frame } else { first..first + 1 };
         let was_ahead = |frame: &Frame| self.pool.folio(*frame).is_ahead.swap(false, Ordering::Relaxed);
         self.count(|tally| &tally.readahead_used_pages, frames.filter(was_ahead).count() as u64);
-        if self.is_no_reuse.load(Ordering::Relaxed) {
+        let is_repeated = counters::is_repeated(self.number, index);
+        let was_new = self.pool.folio(first).is_new.swap(false, Ordering::Relaxed);
+        if is_repeated || was_new || self.is_no_reuse.load(Ordering::Relaxed) {
             return;
         }
         match is_whole {
@@ -353,7 +358,7 @@ impl Inner {
             return None;
         }
         if !word.has(Word::REFERENCED) {
-            self.note_use(&slot, word, false);
+            self.note_use(&slot, word, index, false);
         }
         Some(Page::new(self, index, hold))
     }

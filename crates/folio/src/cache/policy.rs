@@ -18,6 +18,8 @@ use std::collections::VecDeque;
 
 /// The small queue's share of all pages at first, as 1 / this.
 const SMALL_SHARE: usize = 10;
+/// Steps from one end of the adaption to the other, at least.
+const STEPS: usize = 4096;
 /// The least share.
 const SMALL_SHARE_MIN: usize = 100;
 
@@ -52,7 +54,7 @@ impl Policy {
             small: VecDeque::new(),
             main: VecDeque::new(),
             small_target: page_count / SMALL_SHARE,
-            ghosts: Ghosts { entries: Vec::new(), page_count, time: 0 },
+            ghosts: Ghosts { entries: Vec::new(), page_count, time: 0, gone: [0; 2] },
         }
     }
 
@@ -63,14 +65,26 @@ impl Policy {
             return false;
         };
         self.main.push_back(entry);
-        let page_count = self.ghosts.page_count;
-        // The rarer kind of return moves the border further, as in ARC.
-        let step = (page_count / 1024).max(1);
-        self.small_target = match left {
-            Queue::Small => (self.small_target + step).min(page_count - page_count / SMALL_SHARE),
-            Queue::Main => self.small_target.saturating_sub(step).max(page_count / SMALL_SHARE_MIN),
-        };
+        self.adapt(left);
         true
+    }
+
+    /// A page came back that had left this queue: it should have been longer. As in ARC, the step is the larger the
+    /// rarer such pages leave; otherwise the queue that most pages leave would win by their number alone.
+    fn adapt(&mut self, left: Queue) {
+        let page_count = self.ghosts.page_count;
+        let [small, main] = self.ghosts.gone.map(|gone| gone.max(1) as usize);
+        let unit = (page_count / STEPS).max(1);
+        self.small_target = match left {
+            Queue::Small => {
+                let longest = page_count - page_count / SMALL_SHARE;
+                (self.small_target + unit * (main / small).max(1)).min(longest)
+            }
+            Queue::Main => {
+                let step = unit * (small / main).max(1);
+                self.small_target.saturating_sub(step).max(page_count / SMALL_SHARE_MIN)
+            }
+        };
     }
 
     /// The page to look at next, and the queue it was in.
@@ -119,6 +133,8 @@ struct Ghosts {
     page_count: usize,
     /// Pages that went so far.
     time: u32,
+    /// How many went lately from the small queue and from main.
+    gone: [u32; 2],
 }
 
 /// Places for a fingerprint.
@@ -149,6 +165,10 @@ impl Ghosts {
             self.entries = vec![Ghost::default(); 2 * sets * WAYS];
         }
         self.time = self.time.wrapping_add(1);
+        self.gone[usize::from(queue == Queue::Main)] += 1;
+        if self.gone.iter().sum::<u32>() as usize > self.page_count {
+            self.gone = self.gone.map(|gone| gone / 2);
+        }
         let now = self.time;
         let ghost =
             Ghost { fingerprint: Self::fingerprint(key), time: now << 1 | u32::from(queue == Queue::Main) };

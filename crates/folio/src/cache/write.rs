@@ -61,7 +61,7 @@ impl Inner {
             if !word.has(Word::REFERENCED)
                 && let Some(slot) = slot
             {
-                slot.touch(word);
+                self.note_use(&slot, word, index, false);
             }
             if let Some(guard) = PageWriteGuard::try_lock(&self.pool, frame) {
                 return Ok(self.write_locked(guard, index, start, part));
