@@ -9,12 +9,13 @@ mod operation;
 mod run;
 
 use folio::block::{Device, MemoryDevice};
-use folio::kernel::{FormatOptions, format_ext4};
-use folio::syscall::Credentials;
-use folio::vfs::MountOptions;
-use folio::{Kernel, KernelOptions};
+use folio::kernel::{FormatOptions, TmpfsOptions, TmpfsSize, format_ext4};
+use folio::syscall::{Credentials, OpenFlags};
+use folio::vfs::{FileType, MountOptions};
+use folio::{Kernel, KernelOptions, Process};
 use operation::Operation;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How many sequences each file system gets; `FOLIO_MODEL_CASES` asks for more.
@@ -60,6 +61,44 @@ proptest! {
         process.mkdir("/tree", 0o755).unwrap();
         run::run(&process, "/tree", &operations);
     }
+
+    #[test]
+    fn tmpfs(operations in operation::operations(150)) {
+        let kernel = Kernel::new(KernelOptions { background_writeback: false, ..KernelOptions::default() });
+        let process = kernel.process(Credentials::root());
+        process.umask(0);
+        process.mkdir("/disk", 0o755).unwrap();
+        let options = TmpfsOptions { size: TmpfsSize::CachePercent(100), ..TmpfsOptions::default() };
+        kernel.mount_tmpfs("/disk", &options, &MountOptions::default()).unwrap();
+        process.mkdir("/disk/tree", 0o755).unwrap();
+        run::run(&process, "/disk/tree", &operations);
+        let mut held = BTreeMap::new();
+        let names = count(&process, "/disk", &mut held);
+        let told = process.statfs("/disk").unwrap();
+        assert_eq!(told.blocks - told.blocks_free, held.values().sum::<u64>() / 8);
+        assert_eq!(told.inodes - told.inodes_free, names + 1);
+    }
+}
+
+/// Counts the names below a directory, and notes what each inode holds.
+fn count(process: &Process, path: &str, held: &mut BTreeMap<u64, u64>) -> u64 {
+    let fd = process.open(path, OpenFlags::DIRECTORY, 0).unwrap();
+    let mut names = 0;
+    for entry in process.getdents(fd, usize::MAX).unwrap() {
+        let name = String::from_utf8(entry.name).unwrap();
+        if name == "." || name == ".." {
+            continue;
+        }
+        let path = format!("{path}/{name}");
+        let attributes = process.lstat(&path).unwrap();
+        held.insert(attributes.number.0, attributes.blocks_512);
+        names += 1;
+        if attributes.file_type == FileType::Directory {
+            names += count(process, &path, held);
+        }
+    }
+    process.close(fd).unwrap();
+    names
 }
 
 /// Sequences on ext4, unless the judge is missing.

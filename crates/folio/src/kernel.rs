@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use crate::fs::ext4::mkfs::{FormatOptions, FormatReport, format as format_ext4};
+pub use crate::fs::ramfs::{TmpfsOptions, TmpfsSize};
 
 /// Limits and sources of a [`Kernel`].
 #[derive(Debug, Clone)]
@@ -73,6 +74,17 @@ impl Kernel {
     /// Mounts a new, empty ramfs over the directory `target`.
     pub fn mount_ramfs(self: &Arc<Self>, target: impl AsRef<Path>, options: &MountOptions) -> Result<()> {
         self.mount(Ramfs::mount(&self.cache, options), target.as_ref(), options)
+    }
+
+    /// Mounts a new, empty tmpfs over the directory `target`: a ramfs with limits, beyond which changes fail with
+    /// ENOSPC.
+    pub fn mount_tmpfs(
+        self: &Arc<Self>,
+        target: impl AsRef<Path>,
+        tmpfs: &TmpfsOptions,
+        options: &MountOptions,
+    ) -> Result<()> {
+        self.mount(Ramfs::mount_tmpfs(&self.cache, tmpfs, options), target.as_ref(), options)
     }
 
     /// Syncs and detaches what is mounted at `target`; EBUSY while files below it are open.

@@ -6,10 +6,11 @@
 //!                base
 //! ```
 //!
-//! Neighbours: everybody above, nobody below. No I/O; the only state is who is reading ([`rcu`]).
+//! Neighbours: everybody above, nobody below. No I/O; the only state of its own is who is reading ([`rcu`]).
 
 mod error;
 mod ids;
+mod limit;
 pub(crate) mod rcu;
 pub(crate) mod seq;
 pub(crate) mod sync;
@@ -17,6 +18,7 @@ mod time;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{InodeNumber, LogicalBlock, PhysicalBlock};
+pub use limit::Limit;
 pub use time::{Clock, Timespec};
 
 /// An error number as Linux gives it (errno(3)).

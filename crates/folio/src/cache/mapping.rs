@@ -12,7 +12,7 @@ use super::writeback::{Shared, Writeback};
 use crate::base::rcu::{self, Pin};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{Condvar, Mutex};
-use crate::base::{Errno, Error, PAGE_SIZE, Result};
+use crate::base::{Errno, Error, Limit, PAGE_SIZE, Result};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
@@ -38,6 +38,8 @@ pub(super) struct Inner {
     pub(super) number: u64,
     pub(super) index: Index,
     pub(super) page_count: AtomicU64,
+    /// What each page is taken from; only where there is no store.
+    pub(super) limit: Option<Arc<Limit>>,
     /// Reads leave no trace that reclaim would see (`POSIX_FADV_NOREUSE`).
     pub(super) is_no_reuse: AtomicBool,
     pub(super) writeback: Arc<Shared>,
@@ -73,15 +75,21 @@ pub(super) struct Reserved {
 impl Mapping {
     /// A mapping whose pages come from and go to `store`. `size_bytes` is the file's size.
     pub fn new(writeback: &Arc<Writeback>, store: Weak<dyn Store>, size_bytes: u64) -> Self {
-        Self::build(writeback, Some(store), size_bytes)
+        Self::build(writeback, Some(store), size_bytes, None)
     }
 
     /// A mapping with nothing behind it: absent pages are zeros, pages are never written back or reclaimed (ramfs).
-    pub fn without_store(writeback: &Arc<Writeback>, size_bytes: u64) -> Self {
-        Self::build(writeback, None, size_bytes)
+    /// Each page is taken from `limit` while it is there; a write that needs one more fails with ENOSPC (tmpfs).
+    pub fn without_store(writeback: &Arc<Writeback>, size_bytes: u64, limit: Option<Arc<Limit>>) -> Self {
+        Self::build(writeback, None, size_bytes, limit)
     }
 
-    fn build(writeback: &Arc<Writeback>, store: Option<Weak<dyn Store>>, size_bytes: u64) -> Self {
+    fn build(
+        writeback: &Arc<Writeback>,
+        store: Option<Weak<dyn Store>>,
+        size_bytes: u64,
+        limit: Option<Arc<Limit>>,
+    ) -> Self {
         let shared = writeback.shared().clone();
         let number = counters::take_number();
         let inner = Arc::new(Inner {
@@ -91,6 +99,7 @@ impl Mapping {
             number,
             index: Index::new(),
             page_count: AtomicU64::new(0),
+            limit,
             is_no_reuse: AtomicBool::new(false),
             writeback: shared,
             tally: Tally::default(),
@@ -187,7 +196,7 @@ impl Mapping {
             let hold = inner.new_page(index)?;
             let mut guard = PageWriteGuard::lock(&inner.pool, hold.frame());
             guard.zero(0..PAGE_SIZE);
-            if inner.insert(&guard, index, 0) {
+            if inner.insert(&guard, index, 0)? {
                 drop(guard);
                 inner.add_candidates(&[hold.frame()]);
                 return Ok(Page::new(inner, index, hold));
@@ -393,13 +402,20 @@ impl Inner {
     }
 
     /// Puts a page in, whose bytes are locked and complete, if there is none. The index gets a count of its own.
-    pub(super) fn insert(self: &Arc<Self>, guard: &PageWriteGuard<'_>, index: u64, flags: u32) -> bool {
+    /// ENOSPC if there may be no more.
+    pub(super) fn insert(
+        self: &Arc<Self>,
+        guard: &PageWriteGuard<'_>,
+        index: u64,
+        flags: u32,
+    ) -> Result<bool> {
         let pin = rcu::pin();
         let mut table = self.table.lock();
         if self.index.word(index, &pin) != Word::ABSENT {
-            return false;
+            return Ok(false);
         }
-        let Some(hold) = Hold::try_new(&self.pool, guard.frame()) else { return false };
+        let Some(hold) = Hold::try_new(&self.pool, guard.frame()) else { return Ok(false) };
+        self.take_from_limit(1)?;
         self.index.insert(index, Word::new(hold.keep(), flags & !Word::DIRTY), &pin);
         self.page_count.fetch_add(1, Ordering::Relaxed);
         if flags & Word::DIRTY != 0 {
@@ -408,7 +424,12 @@ impl Inner {
         if index % BLOCK == BLOCK - 1 {
             self.index.try_join(index, &pin);
         }
-        true
+        Ok(true)
+    }
+
+    /// Takes what `count` more pages need; ENOSPC if that is beyond the limit.
+    pub(super) fn take_from_limit(&self, count: u64) -> Result<()> {
+        self.limit.as_ref().map_or(Ok(()), |limit| limit.take(count))
     }
 }
 

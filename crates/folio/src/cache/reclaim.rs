@@ -52,6 +52,11 @@ impl PageCache {
         Arc::new(Self { options, pool, tally: Tally::default(), readahead_thread, policy })
     }
 
+    /// Memory for pages, in bytes.
+    pub fn budget_bytes(&self) -> u64 {
+        self.options.budget_bytes
+    }
+
     /// The dirty state of a new backing device (one per mounted file system). Linux: `struct bdi_writeback`.
     pub fn writeback(self: &Arc<Self>) -> Arc<Writeback> {
         Writeback::new(self)

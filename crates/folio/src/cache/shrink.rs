@@ -51,6 +51,9 @@ impl Inner {
         let word = self.index.remove(index, pin);
         let frame = word.frame()?;
         self.page_count.fetch_sub(1, Ordering::Relaxed);
+        if let Some(limit) = &self.limit {
+            limit.give_back(1);
+        }
         Some(frame)
     }
 

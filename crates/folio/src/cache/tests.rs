@@ -199,7 +199,7 @@ fn a_failed_read_leaves_no_page_behind() {
 #[test]
 fn without_a_store_the_budget_is_the_end() {
     let fixture = fixture(8, false);
-    let mapping = Mapping::without_store(&fixture.writeback, 0);
+    let mapping = Mapping::without_store(&fixture.writeback, 0, None);
     assert_eq!(mapping.write(0, &[1; 20 * PAGE_SIZE]).unwrap(), 8 * PAGE_SIZE);
     assert_eq!(mapping.write(20 * PAGE_SIZE as u64, &[1]).unwrap_err().errno(), Errno::NOSPC);
     mapping.truncate(0);

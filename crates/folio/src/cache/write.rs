@@ -126,7 +126,7 @@ impl Inner {
         guard.zero(0..start);
         guard.copy_in(start, part);
         guard.zero(end..PAGE_SIZE);
-        if !self.insert(&guard, index, Word::DIRTY) {
+        if !self.insert(&guard, index, Word::DIRTY)? {
             return Ok(0);
         }
         self.grow(index * PAGE + end as u64);
@@ -135,8 +135,8 @@ impl Inner {
         Ok(part.len())
     }
 
-    /// Writes a block none of whose pages is in memory, in one piece; false if there is no such memory or a page is
-    /// there.
+    /// Writes a block none of whose pages is in memory, in one piece; false if there is no such memory, if so many
+    /// pages are beyond the limit, or if a page is there.
     fn write_new_block(self: &Arc<Self>, index: u64, bytes: &[u8]) -> bool {
         let pin = rcu::pin();
         let is_free = (index..index + BLOCK).all(|index| self.index.word(index, &pin) == Word::ABSENT);
@@ -150,7 +150,8 @@ impl Inner {
             guards.push(guard);
         }
         let mut table = self.table.lock();
-        if (index..index + BLOCK).any(|index| self.index.word(index, &pin) != Word::ABSENT) {
+        let is_free = (index..index + BLOCK).all(|index| self.index.word(index, &pin) == Word::ABSENT);
+        if !is_free || self.take_from_limit(BLOCK).is_err() {
             drop(table);
             drop(guards);
             self.release(frames.collect());

@@ -3,7 +3,7 @@
 //! ```text
 //!   vfs    [file system seam: vfs/filesystem.rs]
 //!             |
-//!      ramfs  ext4
+//!      ramfs  ext4                     ramfs with limits is tmpfs
 //!             |
 //!          [device seam: block/device.rs]
 //! ```

@@ -13,6 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `.` and `..`, which count in a directory's size.
 const DOTS: u64 = 2;
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Blocks of 512 bytes in a page.
+const BLOCKS_512: u64 = PAGE / 512;
+/// A symbolic link as long as this counts as a page (`SHORT_SYMLINK_LEN`, which has the byte 0 at its end).
+const LONG_LINK_BYTES: usize = 128;
 
 /// An inode of a ramfs.
 pub(super) struct RamInode {
@@ -50,6 +55,13 @@ pub(super) enum Body {
     Nothing,
 }
 
+impl Body {
+    /// Pages that the inode counts besides those of its mapping.
+    fn page_count(&self) -> u64 {
+        matches!(self, Self::Symlink(target) if target.len() >= LONG_LINK_BYTES).into()
+    }
+}
+
 impl State {
     /// What stat(2) tells, but for sizes that change.
     fn attributes(&self, number: InodeNumber, file_type: FileType, body: &Body) -> Attributes {
@@ -61,7 +73,7 @@ impl State {
             gid: self.gid,
             link_count: self.link_count,
             size_bytes: if let Body::Symlink(target) = body { target.len() as u64 } else { 0 },
-            blocks_512: 0,
+            blocks_512: body.page_count() * BLOCKS_512,
             block_size: PAGE_SIZE as u32,
             device: if let Body::Device(major, minor) = *body { (major, minor) } else { (0, 0) },
             accessed: self.accessed,
@@ -126,7 +138,8 @@ impl Drop for DirectoryGuard<'_> {
 }
 
 impl RamInode {
-    pub(super) fn new(shared: &Arc<Shared>, new: &NewInode<'_>) -> Self {
+    /// A new inode with one name, or two if a directory; ENOSPC if there may be no more.
+    pub(super) fn new(shared: &Arc<Shared>, new: &NewInode<'_>) -> Result<Self> {
         let now = shared.clock.now();
         let number = InodeNumber(shared.take_number());
         let body = match new.file_type {
@@ -136,7 +149,9 @@ impl RamInode {
             FileType::BlockDevice | FileType::CharacterDevice => Body::Device(new.device.0, new.device.1),
             FileType::Fifo | FileType::Socket => Body::Nothing,
         };
-        let mapping = matches!(body, Body::Regular).then(|| Mapping::without_store(&shared.writeback, 0));
+        let limits = &shared.limits;
+        let mapping = matches!(body, Body::Regular)
+            .then(|| Mapping::without_store(&shared.writeback, 0, limits.pages.clone()));
         let link_count = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
         let state = State {
             mode: new.mode & 0o7777,
@@ -152,13 +167,15 @@ impl RamInode {
         };
         let file_type = new.file_type;
         let attributes = AttributeCell::new(&state.attributes(number, file_type, &body));
-        Self {
+        limits.take_inode()?;
+        limits.take_pages(body.page_count()).inspect_err(|_| limits.give_inode_back())?;
+        Ok(Self {
             common: InodeCommon { number, file_type, lock: RwLock::new(()), mapping, attributes },
             shared: shared.clone(),
             state: RwLock::new(state),
             body,
             entry_count: AtomicU64::new(0),
-        }
+        })
     }
 
     pub(super) fn number(&self) -> InodeNumber {
@@ -188,7 +205,7 @@ impl RamInode {
         match (&self.body, &self.common.mapping) {
             (_, Some(mapping)) => {
                 attributes.size_bytes = mapping.size_bytes();
-                attributes.blocks_512 = mapping.page_count() * (PAGE_SIZE as u64 / 512);
+                attributes.blocks_512 = mapping.page_count() * BLOCKS_512;
             }
             (Body::Directory(_), _) => {
                 let entries = self.entry_count.load(Ordering::Relaxed);
@@ -201,7 +218,12 @@ impl RamInode {
 
     pub(super) fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
         if let Some(size_bytes) = change.size_bytes {
-            self.mapping()?.truncate(size_bytes);
+            let mapping = self.mapping()?;
+            if size_bytes == mapping.size_bytes() {
+                // Gives back what was allocated past the end.
+                mapping.punch(size_bytes.next_multiple_of(PAGE)..u64::MAX);
+            }
+            mapping.truncate(size_bytes);
         }
         let now = self.now();
         let time = |set: SetTime| match set {
@@ -241,13 +263,8 @@ impl RamInode {
 
     /// Makes `range` read as zeros, freeing the pages that lie wholly inside.
     pub(super) fn punch(&self, range: Range<u64>) -> Result<()> {
-        const PAGE: u64 = PAGE_SIZE as u64;
         let mapping = self.mapping()?;
-        // Nothing is cached past the page of the end.
-        let end = range.end.min(mapping.size_bytes().next_multiple_of(PAGE));
-        if range.start >= end {
-            return Ok(());
-        }
+        let end = range.end;
         let first_whole = range.start.next_multiple_of(PAGE);
         let last_whole = end / PAGE * PAGE;
         let zero = |part: Range<u64>| {
@@ -267,9 +284,35 @@ impl RamInode {
     }
 }
 
+impl RamInode {
+    /// Gives every page of `range` memory, or with ENOSPC none. Linux: `shmem_fallocate`.
+    pub(super) fn allocate(&self, range: Range<u64>) -> Result<()> {
+        let mapping = self.mapping()?;
+        let end = range.end.next_multiple_of(PAGE);
+        // What can never be there need not push others out first.
+        let max = self.shared.limits.pages.as_ref().map_or(u64::MAX, |limit| limit.max());
+        if (end - range.start) / PAGE > max.min(self.shared.cache_bytes / PAGE) {
+            return Err(Errno::NOSPC.into());
+        }
+        let mut added: Vec<u64> = Vec::new();
+        let mut at = mapping.next_absent(range.start / PAGE * PAGE);
+        while at < end {
+            if let Err(error) = mapping.page_for_overwrite(at / PAGE) {
+                added.iter().for_each(|start| mapping.punch(*start..*start + PAGE));
+                return Err(error);
+            }
+            added.push(at);
+            at = mapping.next_absent(at + PAGE);
+        }
+        Ok(())
+    }
+}
+
 impl Drop for RamInode {
-    /// Frees a tree one directory after the other: a deep tree must not become a deep recursion.
+    /// Gives back what it counted, and frees a tree one directory after the other: a deep tree must not become a deep recursion.
     fn drop(&mut self) {
+        self.shared.limits.give_pages_back(self.body.page_count());
+        self.shared.limits.give_inode_back();
         let Body::Directory(directory) = &mut self.body else { return };
         let mut going = directory.get_mut().take_all();
         while let Some(inode) = going.pop() {

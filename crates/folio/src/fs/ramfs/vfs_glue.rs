@@ -32,6 +32,9 @@ impl RamInode {
     fn lose_name(&self) {
         let now = self.now();
         let mut state = self.state_mut();
+        if !self.is_directory() && state.link_count > 1 {
+            self.shared.limits.give_inode_back();
+        }
         state.link_count = if self.is_directory() { 0 } else { state.link_count.saturating_sub(1) };
         state.changed = now;
     }
@@ -84,7 +87,7 @@ impl Inode for RamInode {
         if !directory.is_live {
             return Err(Errno::NOENT.into());
         }
-        let inode = RamInode::new(&self.shared, new);
+        let inode = RamInode::new(&self.shared, new)?;
         inode.set_parent(self.number());
         let inode: Arc<dyn Inode> = Arc::new(inode);
         directory.set(name, inode.clone());
@@ -97,7 +100,7 @@ impl Inode for RamInode {
     }
 
     fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        let inode = RamInode::new(&self.shared, new);
+        let inode = RamInode::new(&self.shared, new)?;
         inode.state_mut().link_count = 0;
         Ok(Arc::new(inode))
     }
@@ -111,7 +114,11 @@ impl Inode for RamInode {
         {
             let now = self.now();
             let mut state = own_target.state_mut();
-            state.link_count = state.link_count.checked_add(1).ok_or(Errno::MLINK)?;
+            let link_count = state.link_count.checked_add(1).ok_or(Errno::MLINK)?;
+            if state.link_count > 0 {
+                self.shared.limits.take_inode()?;
+            }
+            state.link_count = link_count;
             state.changed = now;
         }
         directory.set(name, target.clone());
@@ -239,13 +246,17 @@ impl Inode for RamInode {
         Ok(())
     }
 
-    /// Memory is not reserved: allocation only sets the size.
     fn fallocate(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
         let mapping = self.mapping()?;
         let end = offset.checked_add(len_bytes).filter(|end| *end <= SIZE_MAX).ok_or(Errno::FBIG)?;
         use FallocateMode::{Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
-        if matches!(mode, PunchHole | ZeroRange | ZeroRangeKeepSize) {
-            self.punch(offset..end)?;
+        match mode {
+            PunchHole => self.punch(offset..end)?,
+            Allocate | AllocateKeepSize => self.allocate(offset..end)?,
+            ZeroRange | ZeroRangeKeepSize => {
+                self.allocate(offset..end)?;
+                mapping.zero_range(offset..end)?;
+            }
         }
         match mode {
             Allocate | ZeroRange if end > mapping.size_bytes() => mapping.set_size_bytes(end),

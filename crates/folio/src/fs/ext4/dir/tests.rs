@@ -25,7 +25,7 @@ impl Blocks {
             background_writeback: false,
         });
         let writeback = cache.writeback();
-        let mapping = Mapping::without_store(&writeback, 1 << 40);
+        let mapping = Mapping::without_store(&writeback, 1 << 40, None);
         let blocks =
             Self { context, mapping, _writeback: writeback, count: Cell::new(0), count_max: u32::MAX };
         initialise(&blocks, InodeNumber(12), InodeNumber(2)).unwrap();

@@ -1,0 +1,150 @@
+//! How a tmpfs is mounted: mount(8) "Mount options for tmpfs", tmpfs(5).
+
+use crate::base::{Errno, Error, PAGE_SIZE, Result};
+use std::str::FromStr;
+
+/// Parts of the page cache that a tmpfs gets, unless told otherwise.
+const SHARE_PERCENT: u64 = 50;
+
+/// How a tmpfs is mounted. Parsed from the words of mount(8): `"size=64m,nr_inodes=1k,mode=1777"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TmpfsOptions {
+    /// Most memory for data (`size=`, `nr_blocks=`).
+    pub size: TmpfsSize,
+    /// Most inodes (`nr_inodes=`); each further hard link of a file counts as one. 0 for no limit; `None` for half
+    /// as many as the page cache has pages.
+    pub inode_count: Option<u64>,
+    /// Permission bits of the root directory (`mode=`, octal).
+    pub mode: u16,
+    /// Owner of the root directory (`uid=`).
+    pub uid: u32,
+    /// Group of the root directory (`gid=`).
+    pub gid: u32,
+}
+
+/// The most memory that a tmpfs takes for data. The page cache's own budget holds, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TmpfsSize {
+    /// So many bytes, rounded up to whole pages; 0 for no limit.
+    Bytes(u64),
+    /// So much of the page cache; 0 for no limit.
+    CachePercent(u64),
+}
+
+impl Default for TmpfsOptions {
+    fn default() -> Self {
+        Self { size: TmpfsSize::CachePercent(SHARE_PERCENT), inode_count: None, mode: 0o1777, uid: 0, gid: 0 }
+    }
+}
+
+impl TmpfsOptions {
+    /// The limits in pages and inodes, where the page cache has `cache_bytes`; `None` for no limit.
+    pub(super) fn limits(&self, cache_bytes: u64) -> (Option<u64>, Option<u64>) {
+        const PAGE: u64 = PAGE_SIZE as u64;
+        let cache_pages = cache_bytes / PAGE;
+        let pages = match self.size {
+            TmpfsSize::Bytes(bytes) => bytes.div_ceil(PAGE),
+            TmpfsSize::CachePercent(percent) => {
+                let bytes = u128::from(cache_pages * PAGE) * u128::from(percent) / 100;
+                u64::try_from(bytes.div_ceil(PAGE.into())).unwrap_or(u64::MAX)
+            }
+        };
+        let inodes = self.inode_count.unwrap_or((cache_pages / 2).max(1));
+        (Some(pages).filter(|pages| *pages > 0), Some(inodes).filter(|inodes| *inodes > 0))
+    }
+}
+
+impl FromStr for TmpfsOptions {
+    type Err = Error;
+
+    /// EINVAL for an option or value that tmpfs does not have.
+    fn from_str(text: &str) -> Result<Self> {
+        let mut options = Self::default();
+        for option in text.split(',').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            options
+                .set(name, value)
+                .ok_or_else(|| Error::new(Errno::INVAL, "not an option of tmpfs").at(option.to_owned()))?;
+        }
+        Ok(options)
+    }
+}
+
+impl TmpfsOptions {
+    fn set(&mut self, name: &str, value: &str) -> Option<()> {
+        match name {
+            "size" => {
+                self.size = match value.strip_suffix('%') {
+                    Some(percent) => TmpfsSize::CachePercent(percent.parse().ok()?),
+                    None => TmpfsSize::Bytes(parse_number(value)?),
+                }
+            }
+            "nr_blocks" => {
+                self.size = TmpfsSize::Bytes(parse_number(value)?.checked_mul(PAGE_SIZE as u64)?);
+            }
+            "nr_inodes" => self.inode_count = Some(parse_number(value)?),
+            "mode" => self.mode = u16::from_str_radix(value, 8).ok()? & 0o7777,
+            "uid" => self.uid = value.parse().ok()?,
+            "gid" => self.gid = value.parse().ok()?,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// A number with a suffix of 1024 and its powers. Linux: `memparse`.
+fn parse_number(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
+    let power = match &text[digits.len()..] {
+        "" => 0,
+        "k" | "K" => 1,
+        "m" | "M" => 2,
+        "g" | "G" => 3,
+        "t" | "T" => 4,
+        "p" | "P" => 5,
+        "e" | "E" => 6,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << (10 * power))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_mount_are_understood() {
+        let parse = |text: &str| text.parse::<TmpfsOptions>();
+        let options = parse("size=64m,nr_inodes=1k,mode=1770,uid=7,gid=8").unwrap();
+        let expected = TmpfsOptions {
+            size: TmpfsSize::Bytes(64 << 20),
+            inode_count: Some(1024),
+            mode: 0o1770,
+            uid: 7,
+            gid: 8,
+        };
+        assert_eq!(options, expected);
+        assert_eq!(options.limits(1 << 20), (Some(64 << 8), Some(1024)));
+        assert_eq!(parse("").unwrap(), TmpfsOptions::default());
+        assert_eq!(TmpfsOptions::default().limits(1 << 20), (Some(128), Some(128)));
+        assert_eq!(parse("size=4097,nr_inodes=0").unwrap().limits(1 << 20), (Some(2), None));
+        assert_eq!(parse("nr_blocks=3").unwrap().limits(1 << 20), (Some(3), Some(128)));
+        assert_eq!(parse("size=0").unwrap().limits(1 << 20), (None, Some(128)));
+        assert_eq!(parse("size=0%").unwrap().limits(1 << 20), (None, Some(128)));
+        assert_eq!(parse("size=25%").unwrap().limits(1 << 20), (Some(64), Some(128)));
+        for text in [
+            "size",
+            "size=",
+            "size=x",
+            "size=1q",
+            "size=-1",
+            "size=64mm",
+            "size=17e",
+            "mode=8",
+            "color=red",
+            "uid=k",
+        ] {
+            assert_eq!(parse(text).unwrap_err().errno(), Errno::INVAL, "{text}");
+        }
+    }
+}
