@@ -8,6 +8,7 @@ mod names;
 mod paths;
 mod speed;
 mod stress;
+mod writeback;
 mod xattrs;
 
 use folio::base::{Clock, Timespec};
@@ -35,6 +36,7 @@ fn world() -> (Arc<Kernel>, Process) {
         cache_bytes: 64 << 20,
         background_writeback: false,
         clock: Clock::Fixed(Timespec::new(1000, 5)),
+        ..KernelOptions::default()
     });
     let root = kernel.process(Credentials::root());
     root.umask(0);

@@ -133,6 +133,7 @@ fn by_folio(trace: &Trace, cache_pages: usize, notes: &mut Vec<String>) -> Resul
         dirty_background_bytes: budget_bytes,
         dirty_bytes: budget_bytes,
         background_writeback: false,
+        ..CacheOptions::default()
     });
     let writeback = cache.writeback();
     let store = Arc::new(Zeros::default());

@@ -87,6 +87,7 @@ impl Image {
             // In the background, chance would choose where files lie.
             background_writeback: access == Access::Write && fixed_time().is_none(),
             clock: clock(),
+            ..KernelOptions::default()
         });
         let options = MountOptions {
             read_only: access == Access::Read,

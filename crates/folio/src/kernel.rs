@@ -22,13 +22,24 @@ pub struct KernelOptions {
     pub cache_bytes: u64,
     /// Whether dirty pages are written by threads of their own.
     pub background_writeback: bool,
+    /// Age from which those threads write dirty pages however few they are, in milliseconds (`dirty_expire_centisecs`).
+    pub dirty_expire_ms: u64,
+    /// How often they look for such pages, in milliseconds; 0 is never (`dirty_writeback_centisecs`).
+    pub dirty_writeback_ms: u64,
     /// Where timestamps come from.
     pub clock: Clock,
 }
 
 impl Default for KernelOptions {
     fn default() -> Self {
-        Self { cache_bytes: 256 << 20, background_writeback: true, clock: Clock::System }
+        let cache = CacheOptions::default();
+        Self {
+            cache_bytes: cache.budget_bytes,
+            background_writeback: cache.background_writeback,
+            dirty_expire_ms: cache.dirty_expire_ms,
+            dirty_writeback_ms: cache.dirty_writeback_ms,
+            clock: Clock::System,
+        }
     }
 }
 
@@ -50,6 +61,8 @@ impl Kernel {
             dirty_background_bytes: options.cache_bytes / 8,
             dirty_bytes: options.cache_bytes / 2,
             background_writeback: options.background_writeback,
+            dirty_expire_ms: options.dirty_expire_ms,
+            dirty_writeback_ms: options.dirty_writeback_ms,
         });
         let mount_options = MountOptions { clock: options.clock, ..MountOptions::default() };
         let root = Ramfs::mount(&cache, &mount_options);

@@ -28,7 +28,7 @@ pub enum FaultWhen {
     OneIn(u64),
 }
 
-/// Passes everything to the device below, but for the calls that are to fail: those answer EIO and change nothing.
+/// Passes everything to the device below, but for the calls that are to fail: those change nothing.
 pub struct FaultDevice {
     lower: Arc<dyn Device>,
     plan: Mutex<FaultPlan>,
@@ -37,7 +37,7 @@ pub struct FaultDevice {
 struct FaultPlan {
     seed: u64,
     random: u64,
-    faults: Vec<(FaultKind, FaultWhen)>,
+    faults: Vec<(FaultKind, FaultWhen, Errno)>,
     failed: u64,
 }
 
@@ -48,9 +48,14 @@ impl FaultDevice {
         Self { lower, plan: Mutex::new(FaultPlan { seed, random, faults: Vec::new(), failed: 0 }) }
     }
 
-    /// From now on calls of this kind fail, in addition to what was asked before.
+    /// From now on calls of this kind fail with EIO, in addition to what was asked before.
     pub fn fail(&self, kind: FaultKind, when: FaultWhen) {
-        self.plan.lock().faults.push((kind, when));
+        self.fail_with(kind, when, Errno::IO);
+    }
+
+    /// From now on calls of this kind fail with this errno, in addition to what was asked before.
+    pub fn fail_with(&self, kind: FaultKind, when: FaultWhen, errno: Errno) {
+        self.plan.lock().faults.push((kind, when, errno));
     }
 
     /// From now on nothing fails.
@@ -65,26 +70,25 @@ impl FaultDevice {
 
     fn check(&self, kind: FaultKind, operation: &str) -> Result<()> {
         let mut plan = self.plan.lock();
-        if !plan.strikes(kind) {
-            return Ok(());
-        }
+        let Some(errno) = plan.strikes(kind) else { return Ok(()) };
         plan.failed += 1;
-        Err(Error::new(Errno::IO, format!("{operation}: fault on command (seed {})", plan.seed)))
+        Err(Error::new(errno, format!("{operation}: fault on command (seed {})", plan.seed)))
     }
 }
 
 impl FaultPlan {
-    fn strikes(&mut self, kind: FaultKind) -> bool {
-        let mut strikes = false;
+    /// With what a call of this kind fails, if it does.
+    fn strikes(&mut self, kind: FaultKind) -> Option<Errno> {
+        let mut strikes = None;
         let random = &mut self.random;
-        self.faults.retain_mut(|(of, when)| {
+        self.faults.retain_mut(|(of, when, errno)| {
             if *of != kind {
                 return true;
             }
             match when {
-                FaultWhen::Always => strikes = true,
+                FaultWhen::Always => strikes = Some(*errno),
                 FaultWhen::After(0) => {
-                    strikes = true;
+                    strikes = Some(*errno);
                     return false;
                 }
                 FaultWhen::After(left) => *left -= 1,
@@ -94,7 +98,9 @@ impl FaultPlan {
                     *random ^= *random << 25;
                     *random ^= *random >> 27;
                     let number = random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16;
-                    strikes |= number.checked_rem(*calls) == Some(0);
+                    if number.checked_rem(*calls) == Some(0) {
+                        strikes = Some(*errno);
+                    }
                 }
             }
             true

@@ -11,6 +11,7 @@ use crate::base::rcu::{self, Pin};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Pages in one call to the store.
 const RUN_MAX: u64 = 1024;
@@ -63,6 +64,9 @@ impl Inner {
         if self.index.change(index, Word::DIRTY, 0, pin).has(Word::DIRTY) {
             return;
         }
+        if table.dirty_count == 0 {
+            table.dirty_since = Some(Instant::now());
+        }
         table.dirty_count += 1;
         self.writeback.count_dirty(1);
         self.count(|tally| &tally.dirtied_pages, 1);
@@ -81,6 +85,13 @@ impl Inner {
         table.dirty_count -= count;
         self.writeback.count_dirty(-(count as i64));
         self.count(|tally| &tally.dirty_pages, count.wrapping_neg());
+    }
+
+    /// Whether the first dirty page has been so for this long.
+    pub(super) fn is_dirty_since(&self, now: Instant, age: Duration) -> bool {
+        let table = self.table.lock();
+        let since = table.dirty_since.filter(|_| table.dirty_count > 0);
+        since.is_some_and(|since| now.saturating_duration_since(since) >= age)
     }
 
     /// Whether the device's list must keep this mapping. If not, the next dirty page lists it anew.

@@ -15,6 +15,7 @@ use crate::base::sync::{Condvar, Mutex};
 use crate::base::{Errno, Error, Limit, PAGE_SIZE, Result};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 pub(super) const PAGE: u64 = PAGE_SIZE as u64;
 /// Bytes of a block: pages that lie in one run of memory where they can.
@@ -53,6 +54,8 @@ pub(super) struct Inner {
 #[derive(Default)]
 pub(super) struct Table {
     pub(super) dirty_count: u64,
+    /// When the first of the dirty pages became so.
+    pub(super) dirty_since: Option<Instant>,
     /// The store, while anything is dirty or being written.
     pub(super) held_store: Option<Arc<dyn Store>>,
     /// Whether the device's list has this mapping.
@@ -63,6 +66,8 @@ pub(super) struct Table {
     /// Frames for the next pages of a file that grows.
     pub(super) reserved: Option<Reserved>,
     pub(super) errors: u64,
+    /// How many of them somebody was told of.
+    pub(super) errors_told: u64,
     pub(super) last_error: Option<Errno>,
 }
 
@@ -237,17 +242,18 @@ impl Mapping {
     /// Reports a writeback error once per observer: `seen` is the observer's cursor, 0 for a new one made before
     /// any error; it moves to the newest error. Linux: lib/errseq.c.
     pub fn check_error(&self, seen: &mut u64) -> Result<()> {
-        let table = self.0.table.lock();
+        let mut table = self.0.table.lock();
         if *seen == table.errors {
             return Ok(());
         }
         *seen = table.errors;
+        table.errors_told = table.errors;
         table.last_error.map_or(Ok(()), |errno| Err(Error::new(errno, "earlier writeback failed")))
     }
 
-    /// The cursor an observer that opens the file now starts with.
+    /// The cursor an observer that opens the file now starts with: an error that nobody was told of is still ahead.
     pub fn error_cursor(&self) -> u64 {
-        self.0.table.lock().errors
+        self.0.table.lock().errors_told
     }
 }
 

@@ -32,6 +32,25 @@ pub struct CacheOptions {
     pub dirty_bytes: u64,
     /// Whether there are threads that write in the background (one per [`Writeback`]) and read ahead.
     pub background_writeback: bool,
+    /// Age from which dirty pages are written however few they are, in milliseconds (`dirty_expire_centisecs`).
+    pub dirty_expire_ms: u64,
+    /// How often the writing thread looks for such pages, in milliseconds; 0 is never (`dirty_writeback_centisecs`).
+    pub dirty_writeback_ms: u64,
+}
+
+impl Default for CacheOptions {
+    /// 256 MiB; writes from an eighth on, holds writers back from a half on; ages as in Linux.
+    fn default() -> Self {
+        let budget_bytes = 256 << 20;
+        Self {
+            budget_bytes,
+            dirty_background_bytes: budget_bytes / 8,
+            dirty_bytes: budget_bytes / 2,
+            background_writeback: true,
+            dirty_expire_ms: 30_000,
+            dirty_writeback_ms: 5_000,
+        }
+    }
 }
 
 /// One budget of memory for pages, shared by all mappings of a kernel.

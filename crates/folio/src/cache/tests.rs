@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// A store in memory that counts calls and fails on command.
 #[derive(Default)]
@@ -60,12 +61,17 @@ struct Fixture {
 
 fn fixture(budget_pages: u64, background_writeback: bool) -> Fixture {
     let budget_bytes = budget_pages * PAGE_SIZE as u64;
-    let cache = PageCache::new(CacheOptions {
+    fixture_with(CacheOptions {
         budget_bytes,
         dirty_background_bytes: budget_bytes / 4,
         dirty_bytes: budget_bytes / 2,
         background_writeback,
-    });
+        ..CacheOptions::default()
+    })
+}
+
+fn fixture_with(options: CacheOptions) -> Fixture {
+    let cache = PageCache::new(options);
     let writeback = cache.writeback();
     let store = Arc::new(MemoryStore::default());
     let weak: Weak<MemoryStore> = Arc::downgrade(&store);
@@ -179,6 +185,97 @@ fn a_failed_write_loses_nothing_and_is_told_once() {
     fixture.store.is_failing.store(false, Ordering::Relaxed);
     fixture.writeback.write_back_all().unwrap();
     assert_eq!(&fixture.store.bytes.lock()[..8], b"precious");
+}
+
+#[test]
+fn an_error_that_nobody_was_told_of_waits_for_the_next_observer() {
+    let fixture = fixture(64, false);
+    fixture.mapping.write(0, b"precious").unwrap();
+    fixture.store.is_failing.store(true, Ordering::Relaxed);
+    assert_eq!(fixture.writeback.write_back_all().unwrap_err().errno(), Errno::IO);
+    let mut next = fixture.mapping.error_cursor();
+    assert_eq!(fixture.mapping.check_error(&mut next).unwrap_err().errno(), Errno::IO);
+    fixture.mapping.check_error(&mut next).unwrap();
+    fixture.mapping.check_error(&mut fixture.mapping.error_cursor()).unwrap();
+}
+
+/// Waits for a thread.
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn aging_fixture(dirty_expire_ms: u64, dirty_writeback_ms: u64) -> Fixture {
+    let budget_bytes = 256 * PAGE_SIZE as u64;
+    fixture_with(CacheOptions {
+        budget_bytes,
+        dirty_background_bytes: budget_bytes / 4,
+        dirty_bytes: budget_bytes / 2,
+        background_writeback: true,
+        dirty_expire_ms,
+        dirty_writeback_ms,
+    })
+}
+
+#[test]
+fn what_has_been_dirty_for_long_is_written() {
+    let fixture = aging_fixture(0, 1);
+    for round in 0..20 {
+        fixture.mapping.write(0, &[round; 10]).unwrap();
+        wait_until("one page is written though it is alone", || !fixture.mapping.is_dirty());
+        assert_eq!(fixture.store.bytes.lock()[..10], [round; 10]);
+    }
+    fixture.store.is_failing.store(true, Ordering::Relaxed);
+    let mut observer = fixture.mapping.error_cursor();
+    fixture.mapping.write(0, b"precious").unwrap();
+    wait_until("the failure is noted", || fixture.mapping.check_error(&mut observer.clone()).is_err());
+    assert_eq!(fixture.mapping.check_error(&mut observer).unwrap_err().errno(), Errno::IO);
+    fixture.store.is_failing.store(false, Ordering::Relaxed);
+    wait_until("it is tried again", || !fixture.mapping.is_dirty());
+    assert_eq!(&fixture.store.bytes.lock()[..8], b"precious");
+}
+
+#[test]
+fn what_is_young_or_never_looked_at_stays_dirty() {
+    for fixture in [aging_fixture(3_600_000, 1), aging_fixture(0, 0), fixture(256, false)] {
+        // A second device, whose thread has work, shows that time has passed.
+        let other = aging_fixture(0, 1);
+        fixture.mapping.write(0, b"young").unwrap();
+        for _ in 0..5 {
+            other.mapping.write(0, b"old").unwrap();
+            wait_until("the other is written", || !other.mapping.is_dirty());
+        }
+        assert!(fixture.mapping.is_dirty());
+        assert_eq!(fixture.store.writes.load(Ordering::Relaxed), 0);
+    }
+}
+
+#[test]
+fn a_store_that_takes_nothing_stops_writers_and_not_memory() {
+    for background in [false, true] {
+        let fixture = fixture(64, background);
+        fixture.store.is_failing.store(true, Ordering::Relaxed);
+        let page = [3; PAGE_SIZE];
+        let mut written = 0_u64;
+        let error = loop {
+            assert!(written < 1000, "somebody must be told");
+            match fixture.mapping.write(written * PAGE_SIZE as u64, &page) {
+                Ok(count) => written += (count / PAGE_SIZE) as u64,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.errno(), Errno::IO);
+        let counters = fixture.cache.counters();
+        assert!(counters.file_pages <= 64 && counters.dirty_pages >= 32, "{counters:?}");
+        // Nothing that was taken is lost.
+        fixture.store.is_failing.store(false, Ordering::Relaxed);
+        fixture.mapping.write(written * PAGE_SIZE as u64, &page).unwrap();
+        fixture.writeback.write_back_all().unwrap();
+        assert_eq!(*fixture.store.bytes.lock(), vec![3; (written as usize + 1) * PAGE_SIZE]);
+    }
 }
 
 #[test]

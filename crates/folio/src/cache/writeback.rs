@@ -4,6 +4,8 @@
 //!   dirty bytes:  0 ....... background ............ limit
 //!                 writers run free   |  the thread writes  |  writers write too
 //! ```
+//!
+//! Whatever is dirty, the thread looks now and then which mappings have been so for long, and writes them.
 
 use super::mapping::Inner;
 use super::reclaim::PageCache;
@@ -12,12 +14,15 @@ use crate::base::sync::{Condvar, Mutex};
 use crate::base::{PAGE_SIZE, Result};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// What the thread and the writers share.
 #[derive(Default)]
 struct Signals {
     is_stopping: bool,
     is_wanted: bool,
+    /// The thread will look at the list of dirty mappings without being told.
+    is_timed: bool,
 }
 
 /// The dirty mappings of one backing device. Linux: `struct bdi_writeback`.
@@ -97,7 +102,18 @@ impl Shared {
 
     /// Notes that a mapping's first folio became dirty.
     pub(super) fn list(&self, mapping: Arc<Inner>) {
-        self.dirty.lock().push(mapping);
+        let mut dirty = self.dirty.lock();
+        dirty.push(mapping);
+        let is_first = dirty.len() == 1;
+        drop(dirty);
+        if is_first && self.writes_by_age() && !self.signals.lock().is_timed {
+            self.wake.notify_one();
+        }
+    }
+
+    fn writes_by_age(&self) -> bool {
+        let options = &self.cache.options;
+        options.background_writeback && options.dirty_writeback_ms > 0
     }
 
     /// Notes that folios became dirty (positive) or clean (negative).
@@ -155,6 +171,27 @@ impl Shared {
             };
             result = result.and(written);
         }
+        self.tidy();
+        result
+    }
+
+    /// Writes the mappings that have been dirty for long. What fails is as if it had become dirty now.
+    fn write_expired(&self) {
+        let age = Duration::from_millis(self.cache.options.dirty_expire_ms);
+        let now = Instant::now();
+        let mut expired: Vec<Arc<Inner>> = self.dirty.lock().clone();
+        expired.retain(|mapping| mapping.is_dirty_since(now, age));
+        for mapping in &expired {
+            // An error is remembered by the mapping it belongs to and told to whoever syncs it.
+            let _ = mapping.write_dirty(0..u64::MAX);
+        }
+        if !expired.is_empty() {
+            self.tidy();
+        }
+    }
+
+    /// Takes mappings that are clean now off the list.
+    fn tidy(&self) {
         let mut clean = Vec::new();
         self.dirty.lock().retain(|mapping| {
             let stays = mapping.stays_listed();
@@ -163,27 +200,38 @@ impl Shared {
             }
             stays
         });
-        drop(listed);
         // Dropped with no lock held: the last reference to a file may go here.
         drop(clean);
-        result
+    }
+
+    /// Waits until there may be something to write; says whether a writer asked for it. `None` to end.
+    fn wait_for_work(&self) -> Option<bool> {
+        let mut signals = self.signals.lock();
+        if !signals.is_wanted && !signals.is_stopping {
+            signals.is_timed = self.writes_by_age() && !self.dirty.lock().is_empty();
+            match signals.is_timed {
+                true => {
+                    let pause = Duration::from_millis(self.cache.options.dirty_writeback_ms);
+                    self.wake.wait_for(&mut signals, pause);
+                }
+                false => self.wake.wait(&mut signals),
+            }
+        }
+        (!signals.is_stopping).then_some(signals.is_wanted)
     }
 }
 
-/// The background thread: writes when asked to, down to half the background limit.
+/// The background thread: writes when asked to, down to half the background limit, and what has been dirty for long.
 fn run(shared: &Weak<Shared>) {
     while let Some(shared) = shared.upgrade() {
-        {
-            let mut signals = shared.signals.lock();
-            if !signals.is_wanted && !signals.is_stopping {
-                shared.wake.wait(&mut signals);
-            }
-            if signals.is_stopping {
-                return;
-            }
+        let Some(is_wanted) = shared.wait_for_work() else { return };
+        if is_wanted {
+            // An error is remembered by the mapping it belongs to and told to whoever syncs it.
+            let _ = shared.write_back((shared.cache.options.dirty_background_bytes / 2).max(1));
+            shared.signals.lock().is_wanted = false;
         }
-        // An error is remembered by the mapping it belongs to and told to whoever syncs it.
-        let _ = shared.write_back((shared.cache.options.dirty_background_bytes / 2).max(1));
-        shared.signals.lock().is_wanted = false;
+        if shared.writes_by_age() {
+            shared.write_expired();
+        }
     }
 }

@@ -23,6 +23,7 @@ impl Blocks {
             dirty_background_bytes: 1 << 30,
             dirty_bytes: 1 << 30,
             background_writeback: false,
+            ..CacheOptions::default()
         });
         let writeback = cache.writeback();
         let mapping = Mapping::without_store(&writeback, 1 << 40, None);

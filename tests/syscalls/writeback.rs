@@ -1,0 +1,111 @@
+//! What programs are told of devices that fail or are full, and that nothing they wrote is lost.
+
+use crate::{CREATE, READ, fails, read};
+use folio::block::{FaultDevice, FaultKind, FaultWhen, MemoryDevice};
+use folio::kernel::{FormatOptions, format_ext4};
+use folio::syscall::Credentials;
+use folio::vfs::MountOptions;
+use folio::{Errno, Kernel, KernelOptions, Process};
+use std::sync::Arc;
+
+/// An ext4 on a device that can fail.
+fn disk(cache_bytes: u64, background_writeback: bool) -> (Arc<FaultDevice>, Arc<Kernel>, Process) {
+    let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(64 << 20)), 1));
+    format_ext4(&*device, &FormatOptions::default()).unwrap();
+    let kernel = Kernel::new(KernelOptions { cache_bytes, background_writeback, ..KernelOptions::default() });
+    let p = kernel.process(Credentials::root());
+    p.mkdir("/disk", 0o755).unwrap();
+    kernel.mount_ext4(device.clone(), "/disk", &MountOptions::default()).unwrap();
+    (device, kernel, p)
+}
+
+#[test]
+fn a_failed_write_is_told_once_to_each_open_file() {
+    for errno in [Errno::IO, Errno::NOSPC] {
+        let (device, kernel, p) = disk(16 << 20, false);
+        let one = p.open("/disk/f", CREATE, 0o644).unwrap();
+        p.write(one, b"old").unwrap();
+        p.fsync(one).unwrap();
+        let two = p.open("/disk/f", CREATE, 0).unwrap();
+        p.pwrite(one, b"precious", 0).unwrap();
+        device.fail_with(FaultKind::Write, FaultWhen::Always, errno);
+        assert_eq!(p.fsync(one).unwrap_err().errno(), errno);
+        assert!(p.file_counters(one).unwrap().dirty_pages > 0, "the page is not dropped");
+        assert_eq!(read(&p, "/disk/f"), b"precious");
+        let after = p.open("/disk/f", READ, 0).unwrap();
+        device.heal();
+        assert_eq!(p.fsync(two).unwrap_err().errno(), errno, "it has not been told yet");
+        assert_eq!(p.file_counters(one).unwrap().dirty_pages, 0, "and yet the page was written");
+        for fd in [two, one, after] {
+            p.fsync(fd).unwrap();
+        }
+        for fd in [one, two, after] {
+            p.close(fd).unwrap();
+        }
+        drop(p);
+        kernel.unmount("/disk").unwrap();
+        drop(kernel);
+        let kernel = Kernel::new(KernelOptions::default());
+        let p = kernel.process(Credentials::root());
+        kernel.mount_ext4(device, "/", &MountOptions::default()).unwrap();
+        assert_eq!(read(&p, "/f"), b"precious");
+    }
+}
+
+#[test]
+fn a_failure_behind_a_closed_file_is_told_to_the_next_who_opens_it() {
+    let (device, _kernel, p) = disk(16 << 20, false);
+    let fd = p.open("/disk/f", CREATE, 0o644).unwrap();
+    p.write(fd, b"precious").unwrap();
+    p.close(fd).unwrap();
+    device.fail(FaultKind::Write, FaultWhen::Always);
+    fails! { p.sync() => IO }
+    device.heal();
+    let fd = p.open("/disk/f", READ, 0).unwrap();
+    fails! { p.fsync(fd) => IO }
+    p.fsync(fd).unwrap();
+    let late = p.open("/disk/f", READ, 0).unwrap();
+    p.fsync(late).unwrap();
+}
+
+#[test]
+fn sync_file_range_tells_as_fsync_does() {
+    let (device, _kernel, p) = disk(16 << 20, false);
+    let fd = p.open("/disk/f", CREATE, 0o644).unwrap();
+    p.write(fd, &[1; 9000]).unwrap();
+    device.fail(FaultKind::Write, FaultWhen::Always);
+    use folio::syscall::SyncFileRange;
+    p.sync_file_range(fd, 0, 0, SyncFileRange::WRITE).unwrap();
+    fails! { p.sync_file_range(fd, 0, 0, SyncFileRange::WAIT_AFTER) => IO }
+    p.sync_file_range(fd, 0, 0, SyncFileRange::WAIT_AFTER).unwrap();
+    device.heal();
+    p.fsync(fd).unwrap();
+}
+
+#[test]
+fn writers_to_a_dead_device_are_told_before_memory_is_full() {
+    for background_writeback in [false, true] {
+        let (device, kernel, p) = disk(4 << 20, background_writeback);
+        let fd = p.open("/disk/f", CREATE, 0o644).unwrap();
+        p.write(fd, &[1; 1 << 20]).unwrap();
+        p.fsync(fd).unwrap();
+        device.fail(FaultKind::Write, FaultWhen::Always);
+        let mut written = 1 << 20;
+        let error = loop {
+            assert!(written < 32 << 20, "somebody must be told");
+            match p.write(fd, &[2; 100_000]) {
+                Ok(count) => written += count,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.errno(), Errno::IO);
+        let counters = kernel.counters();
+        assert!(counters.file_pages <= (4 << 20) / 4096, "{counters:?}");
+        device.heal();
+        fails! { p.fsync(fd) => IO }
+        p.fsync(fd).unwrap();
+        let bytes = read(&p, "/disk/f");
+        assert_eq!(bytes.len(), written);
+        assert!(bytes[1 << 20..].iter().all(|byte| *byte == 2), "nothing that was taken is lost");
+    }
+}
