@@ -26,6 +26,16 @@ pub(super) unsafe fn to_page(to: *mut u8, from: &[u8]) {
     unsafe { copy(from.as_ptr(), to, from.len()) }
 }
 
+/// Copies from page to page, which may be the same.
+///
+/// # Safety
+/// Both are valid for `len` bytes, and nobody else writes `to`.
+#[inline]
+pub(super) unsafe fn between_pages(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    unsafe { OPAQUE_MOVE.get()(to, from, len) };
+}
+
 /// Zeroes part of a page that others may be reading.
 ///
 /// # Safety
@@ -49,6 +59,7 @@ type Set = unsafe extern "C" fn(*mut u8, i32, usize) -> *mut u8;
 
 unsafe extern "C" {
     fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
+    fn memmove(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
     fn memset(to: *mut u8, byte: i32, len: usize) -> *mut u8;
 }
 
@@ -63,4 +74,5 @@ impl<F: std::marker::Copy> Opaque<F> {
 }
 
 static OPAQUE_COPY: Opaque<Copy> = Opaque(memcpy);
+static OPAQUE_MOVE: Opaque<Copy> = Opaque(memmove);
 static OPAQUE_SET: Opaque<Set> = Opaque(memset);

@@ -8,6 +8,7 @@ use super::mapping::{Inner, Mapping, PAGE, Table};
 use super::pool::Frame;
 use crate::base::Result;
 use crate::base::rcu::{self, Pin};
+use crate::base::sync::atomic::Ordering;
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -201,8 +202,8 @@ impl Inner {
         match result {
             Ok(()) => self.count(|tally| &tally.written_pages, taken.len() as u64),
             Err(error) => {
-                table.errors += 1;
                 table.last_error = Some(error.errno());
+                self.errors.fetch_add(1, Ordering::AcqRel);
                 for place in taken {
                     let index = run.first + place as u64;
                     if self.index.word(index, &pin).frame() == Some(run.holds[place].frame()) {

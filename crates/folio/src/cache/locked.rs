@@ -72,6 +72,25 @@ impl<'a> PageWriteGuard<'a> {
         unsafe { copy::to_page(to, bytes) }
     }
 
+    /// Copies `len` bytes from another page, or this one; others may be writing and reading there.
+    #[allow(unsafe_code)]
+    pub(super) fn copy_from_page(
+        &mut self,
+        start: usize,
+        pool: &Pool,
+        frame: Frame,
+        from: usize,
+        len: usize,
+    ) {
+        assert!(start + len <= PAGE_SIZE && from + len <= PAGE_SIZE, "within the pages");
+        // SAFETY: within the frame, as just checked.
+        let to = unsafe { self.pool.address(self.frame).add(start) };
+        // SAFETY: within the frame, as just checked, whose pool lives.
+        let from = unsafe { pool.address(frame).add(from) };
+        // SAFETY: the lock makes us the only writer of `to`.
+        unsafe { copy::between_pages(from, to, len) }
+    }
+
     /// Zeroes a part of the page; readers may be looking.
     #[allow(unsafe_code)]
     pub(super) fn zero(&mut self, range: Range<usize>) {
@@ -138,4 +157,26 @@ pub(super) fn slices_mut<'a>(guards: &'a mut [PageWriteGuard<'_>]) -> SmallVec<[
         IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(pool.address(first), count * PAGE_SIZE) })
     };
     runs.into_iter().map(slice).collect()
+}
+
+/// What a hole is made of.
+static ZEROES: Bytes = [0; PAGE_SIZE];
+
+/// The bytes of locked pages in order, in as few pieces as they lie in; `None` is a page of zeros.
+#[allow(unsafe_code)]
+pub(super) fn pieces<'a>(guards: &'a [Option<PageReadGuard<'_>>]) -> SmallVec<[&'a [u8]; 8]> {
+    let mut pieces: SmallVec<[&'a [u8]; 8]> = SmallVec::new();
+    for part in guards.chunk_by(|a, b| a.is_some() == b.is_some()) {
+        let Some(pool) = part[0].as_ref().map(|guard| guard.pool) else {
+            pieces.extend(part.iter().map(|_| &ZEROES[..]));
+            continue;
+        };
+        pieces.extend(runs(part.iter().flatten().map(|guard| guard.frame)).into_iter().map(
+            |(first, count)| {
+                // SAFETY: as for `slices`.
+                unsafe { std::slice::from_raw_parts(pool.address(first), count * PAGE_SIZE) }
+            },
+        ));
+    }
+    pieces
 }

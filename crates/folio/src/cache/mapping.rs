@@ -45,6 +45,10 @@ pub(super) struct Inner {
     pub(super) is_no_reuse: AtomicBool,
     pub(super) writeback: Arc<Shared>,
     pub(super) tally: Tally,
+    /// Runs of writeback that failed so far; changes with the table locked.
+    pub(super) errors: AtomicU64,
+    /// How many of them somebody was told of.
+    pub(super) errors_told: AtomicU64,
     pub(super) table: Mutex<Table>,
     /// Signalled when a run of writeback ends.
     pub(super) written: Condvar,
@@ -65,9 +69,6 @@ pub(super) struct Table {
     pub(super) readahead: Readahead,
     /// Frames for the next pages of a file that grows.
     pub(super) reserved: Option<Reserved>,
-    pub(super) errors: u64,
-    /// How many of them somebody was told of.
-    pub(super) errors_told: u64,
     pub(super) last_error: Option<Errno>,
 }
 
@@ -108,6 +109,8 @@ impl Mapping {
             is_no_reuse: AtomicBool::new(false),
             writeback: shared,
             tally: Tally::default(),
+            errors: AtomicU64::new(0),
+            errors_told: AtomicU64::new(0),
             table: Mutex::default(),
             written: Condvar::new(),
         });
@@ -242,18 +245,18 @@ impl Mapping {
     /// Reports a writeback error once per observer: `seen` is the observer's cursor, 0 for a new one made before
     /// any error; it moves to the newest error. Linux: lib/errseq.c.
     pub fn check_error(&self, seen: &mut u64) -> Result<()> {
-        let mut table = self.0.table.lock();
-        if *seen == table.errors {
+        if *seen == self.0.errors.load(Ordering::Acquire) {
             return Ok(());
         }
-        *seen = table.errors;
-        table.errors_told = table.errors;
+        let table = self.0.table.lock();
+        *seen = self.0.errors.load(Ordering::Acquire);
+        self.0.errors_told.store(*seen, Ordering::Release);
         table.last_error.map_or(Ok(()), |errno| Err(Error::new(errno, "earlier writeback failed")))
     }
 
     /// The cursor an observer that opens the file now starts with: an error that nobody was told of is still ahead.
     pub fn error_cursor(&self) -> u64 {
-        self.0.table.lock().errors_told
+        self.0.errors_told.load(Ordering::Acquire)
     }
 }
 
@@ -363,6 +366,11 @@ impl Inner {
 
     /// The page at `index` if it is in memory and up to date.
     fn cached_page(self: &Arc<Self>, index: u64) -> Option<Page> {
+        self.hold_cached(index).map(|hold| Page::new(self, index, hold))
+    }
+
+    /// A count of the page at `index` if it is in memory and up to date.
+    pub(super) fn hold_cached(&self, index: u64) -> Option<Hold<'_>> {
         let pin = rcu::pin();
         let slot = self.index.find(index, &pin)?;
         let word = slot.word();
@@ -375,7 +383,7 @@ impl Inner {
         if !word.has(Word::REFERENCED) {
             self.note_use(&slot, word, index, false);
         }
-        Some(Page::new(self, index, hold))
+        Some(hold)
     }
 
     /// A frame for the page `index`, which is not in the table yet, with arbitrary bytes; held by the caller alone.

@@ -33,6 +33,7 @@
 //! 3. Bytes past the end of the file in the last folio are zeros.
 //! 4. Nobody waits for writeback while holding a folio's bytes or a table; metadata pages never wait at all.
 
+mod borrow;
 mod copy;
 mod counters;
 mod fill;
@@ -53,6 +54,7 @@ mod tests;
 mod write;
 mod writeback;
 
+pub use borrow::{Borrowed, BorrowedRead, Source};
 pub use counters::Counters;
 pub use folio::Page;
 pub use locked::{PageReadGuard, PageWriteGuard};

@@ -1,6 +1,6 @@
 //! The cache against a plain model, with a budget so small that everything happens all the time.
 
-use super::{CacheOptions, Mapping, PageCache, Store, Writeback};
+use super::{Borrowed, CacheOptions, Mapping, PageCache, Store, Writeback};
 use crate::base::{Errno, PAGE_SIZE, Result};
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -379,4 +379,79 @@ fn threads_never_see_stale_or_foreign_bytes() {
         let expected = fill(index as u64, round.load(Ordering::SeqCst));
         assert_eq!(stored[index * PAGE_SIZE..][..PAGE_SIZE], expected, "page {index}");
     }
+}
+
+/// The bytes that a borrow lends.
+fn lent(borrowed: &Borrowed) -> Vec<u8> {
+    borrowed.read().slices().flatten().copied().collect()
+}
+
+#[test]
+fn a_borrow_lends_what_a_read_copies() {
+    let fixture = fixture(512, false);
+    let with_holes = Mapping::without_store(&fixture.writeback, 0);
+    for mapping in [&fixture.mapping, &with_holes] {
+        let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at / 7) as u8).collect();
+        mapping.write(0, &bytes).unwrap();
+        mapping.write(400_000, &bytes[..100_000]).unwrap();
+        for (offset, len) in [
+            (0, 10),
+            (4095, 2),
+            (65_530, 70_000),
+            (123, 1 << 20),
+            (290_000, 150_000),
+            (499_999, 9),
+            (500_000, 1),
+        ] {
+            let mut expected = vec![0; len];
+            let count = mapping.read(offset, &mut expected).unwrap();
+            let borrowed = mapping.borrow(offset, len).unwrap();
+            assert_eq!((borrowed.len(), borrowed.is_empty()), (count, count == 0));
+            assert_eq!(lent(&borrowed), expected[..count], "{len} bytes at {offset}");
+        }
+        let whole = mapping.borrow(65_536, 65_536).unwrap();
+        assert_eq!(whole.read().slices().count(), 1, "sixteen pages lie in one piece");
+        assert_eq!(mapping.borrow(0, usize::MAX).unwrap().len(), 500_000);
+    }
+}
+
+#[test]
+fn what_is_borrowed_is_nobody_elses() {
+    let fixture = fixture(16, false);
+    fixture.mapping.write(0, &[7; 2 * PAGE_SIZE]).unwrap();
+    let borrowed = fixture.mapping.borrow(0, 2 * PAGE_SIZE).unwrap();
+    truncate(&fixture, 0);
+    for round in 0..10 {
+        fixture.mapping.write(0, &vec![round; 40 * PAGE_SIZE]).unwrap();
+        fixture.writeback.write_back_all().unwrap();
+        fixture.mapping.invalidate(0..u64::MAX);
+    }
+    assert_eq!(lent(&borrowed), [7; 2 * PAGE_SIZE]);
+    drop(borrowed);
+    fixture.mapping.truncate(0);
+    while fixture.cache.counters().file_pages > 0 {
+        // Frames leave limbo when somebody wants some.
+        fixture.cache.make_room(16);
+    }
+}
+
+#[test]
+fn pages_are_copied_onto_pages() {
+    let fixture = fixture(512, false);
+    let bytes: Vec<u8> = (0..200_000_u32).map(|at| (at / 3) as u8).collect();
+    fixture.mapping.write(0, &bytes).unwrap();
+    let other = Mapping::without_store(&fixture.writeback, 0);
+    for (from, to, len) in [(0, 0, 200_000), (5, 70_001, 100_000), (4090, 65_536, 65_536)] {
+        let borrowed = fixture.mapping.borrow(from, len).unwrap();
+        assert_eq!(other.write_from(to, &borrowed.source()).unwrap(), len);
+        let mut copied = vec![0; len];
+        assert_eq!(other.read(to, &mut copied).unwrap(), len);
+        assert!(copied == bytes[from as usize..][..len], "{len} from {from} to {to}");
+    }
+    // Onto itself, within a page.
+    let borrowed = fixture.mapping.borrow(10, 100).unwrap();
+    fixture.mapping.write_from(50, &borrowed.source()).unwrap();
+    let mut page = [0; 200];
+    fixture.mapping.read(0, &mut page).unwrap();
+    assert_eq!(page[50..150], bytes[10..110]);
 }

@@ -1,5 +1,6 @@
 //! Writing into the cache.
 
+use super::borrow::Source;
 use super::folio::Hold;
 use super::index::{BLOCK, Word};
 use super::locked::PageWriteGuard;
@@ -17,10 +18,15 @@ impl Mapping {
     /// overwritten only in part are read first. May write back other pages to stay within limits. Returns the
     /// count copied, short only after an error on a later page.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<usize> {
+        self.write_from(offset, &bytes.into())
+    }
+
+    /// Like [`Mapping::write`], from whatever has the bytes.
+    pub fn write_from(&self, offset: u64, source: &Source<'_>) -> Result<usize> {
         self.0.writeback.throttle()?;
         let mut done = 0;
-        while done < bytes.len() {
-            match self.0.write_some(offset + done as u64, &bytes[done..]) {
+        while done < source.len() {
+            match self.0.write_some(offset + done as u64, &source.part(done, usize::MAX)) {
                 Ok(count) => done += count,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -48,12 +54,12 @@ impl Mapping {
 }
 
 impl Inner {
-    /// Writes the part of `bytes` that goes into the page, or the block, at `offset`. Returns how much that was; 0
+    /// Writes the part of `source` that goes into the page, or the block, at `offset`. Returns how much that was; 0
     /// if things changed meanwhile.
-    fn write_some(self: &Arc<Self>, offset: u64, bytes: &[u8]) -> Result<usize> {
+    fn write_some(self: &Arc<Self>, offset: u64, source: &Source<'_>) -> Result<usize> {
         let index = offset / PAGE;
         let start = (offset % PAGE) as usize;
-        let part = &bytes[..bytes.len().min(PAGE_SIZE - start)];
+        let part = &source.part(0, PAGE_SIZE - start);
         let pin = rcu::pin();
         let slot = self.index.find(index, &pin);
         let word = slot.as_ref().map_or(Word::ABSENT, |slot| slot.word());
@@ -74,8 +80,8 @@ impl Inner {
         }
         drop(pin);
         if offset.is_multiple_of(BLOCK_BYTES)
-            && bytes.len() as u64 >= BLOCK_BYTES
-            && self.write_new_block(index, &bytes[..BLOCK_BYTES as usize])
+            && source.len() as u64 >= BLOCK_BYTES
+            && self.write_new_block(index, source)
         {
             return Ok(BLOCK_BYTES as usize);
         }
@@ -94,7 +100,7 @@ impl Inner {
         mut guard: PageWriteGuard<'_>,
         index: u64,
         start: usize,
-        part: &[u8],
+        part: &Source<'_>,
     ) -> usize {
         let word = self.index.word(index, &rcu::pin());
         // A page whose read failed is taken out; one that is being read is locked.
@@ -104,7 +110,7 @@ impl Inner {
         if !word.has(Word::DIRTY) {
             self.mark_dirty(index, guard.frame());
         }
-        guard.copy_in(start, part);
+        part.put(&mut guard, start);
         self.grow(index * PAGE + (start + part.len()) as u64);
         part.len()
     }
@@ -119,12 +125,12 @@ impl Inner {
     }
 
     /// Writes a page that is not in memory and need not be read.
-    fn write_new(self: &Arc<Self>, index: u64, start: usize, part: &[u8]) -> Result<usize> {
+    fn write_new(self: &Arc<Self>, index: u64, start: usize, part: &Source<'_>) -> Result<usize> {
         let hold = self.new_page(index)?;
         let mut guard = PageWriteGuard::lock(&self.pool, hold.frame());
         let end = start + part.len();
         guard.zero(0..start);
-        guard.copy_in(start, part);
+        part.put(&mut guard, start);
         guard.zero(end..PAGE_SIZE);
         if !self.insert(&guard, index, Word::DIRTY)? {
             return Ok(0);
@@ -137,16 +143,16 @@ impl Inner {
 
     /// Writes a block none of whose pages is in memory, in one piece; false if there is no such memory, if so many
     /// pages are beyond the limit, or if a page is there.
-    fn write_new_block(self: &Arc<Self>, index: u64, bytes: &[u8]) -> bool {
+    fn write_new_block(self: &Arc<Self>, index: u64, source: &Source<'_>) -> bool {
         let pin = rcu::pin();
         let is_free = (index..index + BLOCK).all(|index| self.index.word(index, &pin) == Word::ABSENT);
         let Some(first) = is_free.then(|| self.cache().group()).flatten() else { return false };
         let frames = first..first + BLOCK as Frame;
         let mut guards: SmallVec<[PageWriteGuard<'_>; BLOCK as usize]> = SmallVec::new();
-        for (frame, (index, page)) in frames.clone().zip((index..).zip(bytes.chunks_exact(PAGE_SIZE))) {
-            self.pool.folio(frame).begin(self.number, index);
+        for (place, frame) in frames.clone().enumerate() {
+            self.pool.folio(frame).begin(self.number, index + place as u64);
             let mut guard = PageWriteGuard::lock(&self.pool, frame);
-            guard.copy_in(0, page);
+            source.part(place * PAGE_SIZE, PAGE_SIZE).put(&mut guard, 0);
             guards.push(guard);
         }
         let mut table = self.table.lock();

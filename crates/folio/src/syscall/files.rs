@@ -1,7 +1,7 @@
 //! Calls about open files: open, read, write, seek, list, copy, sync.
 
 use super::process::{AT_FDCWD, Fd, Process};
-use super::{OpenFlags, Whence};
+use super::{Borrowed, OpenFlags, Whence};
 use crate::base::{Errno, Result};
 use crate::vfs::{self, FallocateMode, FileType, Seek, SeekKind, Start};
 use std::ops::ControlFlow;
@@ -58,14 +58,31 @@ impl Process {
         }
     }
 
+    /// Like pread(2) without the copy: holds the file's own bytes in memory, up to `len_bytes` of them from `offset`
+    /// on; fewer at the end of the file and after 2 MiB, none at the end. The errors are those of pread(2).
+    ///
+    /// ```
+    /// # use folio::syscall::{Credentials, OpenFlags};
+    /// # let kernel = folio::Kernel::new(folio::KernelOptions::default());
+    /// # let process = kernel.process(Credentials::root());
+    /// # let fd = process.open("/f", OpenFlags::RDWR | OpenFlags::CREAT, 0o600)?;
+    /// process.write(fd, b"many bytes")?;
+    /// let borrowed = process.read_borrowed(fd, 5, 100)?;
+    /// assert_eq!(borrowed.read().slices().collect::<Vec<_>>(), [b"bytes"]);
+    /// # Ok::<(), folio::Error>(())
+    /// ```
+    pub fn read_borrowed(&self, fd: Fd, offset: u64, len_bytes: usize) -> Result<Borrowed> {
+        self.file(fd)?.borrow(offset, len_bytes)
+    }
+
     /// write(2).
     pub fn write(&self, fd: Fd, bytes: &[u8]) -> Result<usize> {
-        self.file(fd)?.write(self.credentials(), Start::Position, bytes)
+        self.file(fd)?.write(self.credentials(), Start::Position, &bytes.into())
     }
 
     /// pwrite(2). With O_APPEND the bytes go to the end all the same, as in Linux.
     pub fn pwrite(&self, fd: Fd, bytes: &[u8], offset: u64) -> Result<usize> {
-        self.file(fd)?.write(self.credentials(), Start::Offset(offset), bytes)
+        self.file(fd)?.write(self.credentials(), Start::Offset(offset), &bytes.into())
     }
 
     /// lseek(2).

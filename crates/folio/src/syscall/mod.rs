@@ -26,7 +26,7 @@ mod names;
 mod process;
 mod xattrs;
 
-pub use crate::vfs::{Advice, Credentials, OpenFlags, SyncFileRange};
+pub use crate::vfs::{Advice, Borrowed, BorrowedRead, Credentials, OpenFlags, SyncFileRange};
 pub use files::Dirent;
 pub use flags::{AtFlags, Whence};
 pub use process::{AT_FDCWD, Fd, Process};

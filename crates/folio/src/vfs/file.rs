@@ -7,7 +7,7 @@ use super::{
     AttributeChange, DirectoryEntry, FallocateMode, FileSystem, FileType, Inode, InodeCommon, SeekKind,
 };
 use crate::base::{Errno, Error, Result};
-use crate::cache::Mapping;
+use crate::cache::{Borrowed, Mapping, Source};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -171,11 +171,22 @@ impl OpenFile {
         Ok(count)
     }
 
+    /// The bytes from `offset` on, held in memory.
+    pub(crate) fn borrow(&self, offset: u64, len_bytes: usize) -> Result<Borrowed> {
+        self.check_readable()?;
+        if offset > OFFSET_MAX {
+            return Err(Errno::INVAL.into());
+        }
+        let borrowed = self.mapping()?.borrow(offset, len_bytes)?;
+        self.touch_accessed();
+        Ok(borrowed)
+    }
+
     /// write(2), pwrite(2).
-    pub(crate) fn write(&self, who: &Credentials, start: Start, bytes: &[u8]) -> Result<usize> {
+    pub(crate) fn write(&self, who: &Credentials, start: Start, bytes: &Source<'_>) -> Result<usize> {
         self.check_writable()?;
         let mapping = self.mapping()?;
-        let bytes = &bytes[..bytes.len().min(TRANSFER_MAX)];
+        let bytes = &bytes.part(0, TRANSFER_MAX);
         match start {
             Start::Position => {
                 let mut position = self.position.lock();
@@ -194,12 +205,13 @@ impl OpenFile {
         who: &Credentials,
         mapping: &Mapping,
         offset: u64,
-        bytes: &[u8],
+        bytes: &Source<'_>,
     ) -> Result<(u64, usize)> {
         let mut end = offset;
         let mut count = 0;
-        for chunk in bytes.chunks(WRITE_CHUNK) {
-            match self.write_chunk(who, mapping, end, chunk) {
+        while count < bytes.len() {
+            let chunk = bytes.part(count, WRITE_CHUNK);
+            match self.write_chunk(who, mapping, end, &chunk) {
                 Ok((chunk_end, written)) => {
                     end = chunk_end;
                     count += written;
@@ -222,7 +234,7 @@ impl OpenFile {
         who: &Credentials,
         mapping: &Mapping,
         offset: u64,
-        chunk: &[u8],
+        chunk: &Source<'_>,
     ) -> Result<(u64, usize)> {
         let inode = self.inode();
         let _lock = self.common().lock.write();
@@ -232,10 +244,10 @@ impl OpenFile {
         if room == 0 {
             return Err(Errno::FBIG.into());
         }
-        let chunk = &chunk[..chunk.len().min(room.try_into().unwrap_or(usize::MAX))];
+        let chunk = &chunk.part(0, room.try_into().unwrap_or(usize::MAX));
         clear_set_id(&**inode, who)?;
         inode.write_begin(offset, chunk.len() as u64)?;
-        let written = mapping.write(offset, chunk);
+        let written = mapping.write_from(offset, chunk);
         let count = *written.as_ref().unwrap_or(&0);
         // Told even after a failure, so that what write_begin reserved is given back.
         inode.write_end(offset, count as u64, false)?;
@@ -386,30 +398,43 @@ pub(crate) fn copy(
     (out, out_start): (&OpenFile, Start),
     count: usize,
 ) -> Result<usize> {
-    const BUFFER: usize = 256 << 10;
-    let mut buf = vec![0; BUFFER.min(count)];
     let mut copied = 0;
     while copied < count {
-        let len = (count - copied).min(buf.len());
-        let step = input.read(input_start.plus(copied)?, &mut buf[..len]).and_then(|read| {
-            let written = out.write(who, out_start.plus(copied)?, &buf[..read])?;
-            Ok((read, written))
-        });
-        match step {
-            Ok((read, written)) => {
-                copied += written;
-                if written < read && matches!(input_start, Start::Position) {
-                    input.seek(Seek::By(-((read - written) as i64)))?;
-                }
-                if written < len {
-                    break;
-                }
-            }
+        match copy_some(
+            who,
+            (input, input_start.plus(copied)?),
+            (out, out_start.plus(copied)?),
+            count - copied,
+        ) {
+            Ok(0) => break,
+            Ok(some) => copied += some,
             Err(_) if copied > 0 => break,
             Err(error) => return Err(error),
         }
     }
     Ok(copied)
+}
+
+/// Copies from page to page as much as one borrow holds.
+fn copy_some(
+    who: &Credentials,
+    (input, input_start): (&OpenFile, Start),
+    (out, out_start): (&OpenFile, Start),
+    count: usize,
+) -> Result<usize> {
+    let offset = match input_start {
+        Start::Offset(offset) => offset,
+        Start::Position => input.seek(Seek::By(0))?,
+    };
+    let borrowed = input.borrow(offset, count)?;
+    if borrowed.is_empty() {
+        return Ok(0);
+    }
+    let written = out.write(who, out_start, &borrowed.source())?;
+    if matches!(input_start, Start::Position) {
+        input.seek(Seek::By(written as i64))?;
+    }
+    Ok(written)
 }
 
 impl Start {

@@ -67,6 +67,7 @@ mod walk;
 mod xattr;
 
 pub(crate) use crate::cache::Counters;
+pub use crate::cache::{Borrowed, BorrowedRead};
 pub use advice::{Advice, SyncFileRange};
 pub use attribute_cell::AttributeCell;
 pub(crate) use file::{OpenFile, Seek, Start, copy};
