@@ -389,7 +389,7 @@ fn lent(borrowed: &Borrowed) -> Vec<u8> {
 #[test]
 fn a_borrow_lends_what_a_read_copies() {
     let fixture = fixture(512, false);
-    let with_holes = Mapping::without_store(&fixture.writeback, 0);
+    let with_holes = Mapping::without_store(&fixture.writeback, 0, None);
     for mapping in [&fixture.mapping, &with_holes] {
         let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at / 7) as u8).collect();
         mapping.write(0, &bytes).unwrap();
@@ -440,7 +440,7 @@ fn pages_are_copied_onto_pages() {
     let fixture = fixture(512, false);
     let bytes: Vec<u8> = (0..200_000_u32).map(|at| (at / 3) as u8).collect();
     fixture.mapping.write(0, &bytes).unwrap();
-    let other = Mapping::without_store(&fixture.writeback, 0);
+    let other = Mapping::without_store(&fixture.writeback, 0, None);
     for (from, to, len) in [(0, 0, 200_000), (5, 70_001, 100_000), (4090, 65_536, 65_536)] {
         let borrowed = fixture.mapping.borrow(from, len).unwrap();
         assert_eq!(other.write_from(to, &borrowed.source()).unwrap(), len);
