@@ -14,8 +14,8 @@
 //! - R3: nobody waits for a grace period while pinned.
 //! - R4: what is dropped by way of [`defer`] is plain memory: its drop takes no lock and does no I/O.
 
-use super::sync::Mutex;
 use super::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
+use super::sync::{self, Mutex, process_wide, thread_local};
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -26,14 +26,16 @@ use std::sync::Arc;
 /// Deferred things from which on a grace period is started for them.
 const DEFERRED_MAX: usize = 64;
 
-/// The number of grace periods started, plus one: never 0, which means "not pinned".
-static EPOCH: AtomicU64 = AtomicU64::new(1);
-/// Whether writers use membarrier(2); set before the first pin and constant from then on.
-static IS_ASYMMETRIC: AtomicBool = AtomicBool::new(false);
-/// Every thread that ever pinned; slots of threads that ended are used again.
-static SLOTS: Mutex<Vec<&'static Slot>> = Mutex::new(Vec::new());
-static DEFERRED: Mutex<Deferred> =
-    Mutex::new(Deferred { fresh: Vec::new(), waiting: Vec::new(), grace: None });
+process_wide! {
+    /// The number of grace periods started, plus one: never 0, which means "not pinned".
+    static EPOCH: AtomicU64 = AtomicU64::new(1);
+    /// Whether writers use membarrier(2); set before the first pin and constant from then on.
+    static IS_ASYMMETRIC: AtomicBool = AtomicBool::new(false);
+    /// Every thread that ever pinned; slots of threads that ended are used again.
+    static SLOTS: Mutex<Vec<&'static Slot>> = Mutex::new(Vec::new());
+    static DEFERRED: Mutex<Deferred> =
+        Mutex::new(Deferred { fresh: Vec::new(), waiting: Vec::new(), grace: None });
+}
 
 /// What one thread tells about itself; alone on its cache lines, two of which the processor fetches at once.
 #[repr(align(128))]
@@ -56,7 +58,7 @@ struct Release;
 
 impl Drop for Release {
     fn drop(&mut self) {
-        if let Some(slot) = SLOT.take() {
+        if let Ok(Some(slot)) = SLOT.try_with(Cell::take) {
             slot.is_taken.store(false, Ordering::Release);
         }
     }
@@ -66,7 +68,8 @@ impl Drop for Release {
 fn register() -> &'static Slot {
     let mut slots = SLOTS.lock();
     if slots.is_empty() {
-        let is_there = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+        let is_there =
+            !sync::IS_MODEL_CHECKED && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
         IS_ASYMMETRIC.store(is_there, Ordering::Relaxed);
     }
     let is_free = |slot: &&&'static Slot| !slot.is_taken.load(Ordering::Acquire);
@@ -80,7 +83,7 @@ fn register() -> &'static Slot {
         slot
     });
     slot.is_taken.store(true, Ordering::Relaxed);
-    SLOT.set(Some(slot));
+    SLOT.with(|own| own.set(Some(slot)));
     // A thread that pins while it ends keeps its slot for ever: a few bytes, and nothing waits for it.
     let _ = RELEASE.try_with(|_| ());
     slot
@@ -95,7 +98,7 @@ pub(crate) struct Pin {
 /// Begins to read.
 #[inline]
 pub(crate) fn pin() -> Pin {
-    let slot = SLOT.get().unwrap_or_else(register);
+    let slot = SLOT.with(Cell::get).unwrap_or_else(register);
     let depth = slot.depth.load(Ordering::Relaxed);
     slot.depth.store(depth + 1, Ordering::Relaxed);
     if depth == 0 {
@@ -132,7 +135,7 @@ impl Grace {
         let slots = SLOTS.lock();
         fence(Ordering::SeqCst);
         let target = EPOCH.fetch_add(1, Ordering::SeqCst) + 1;
-        let own = SLOT.get().map(std::ptr::from_ref);
+        let own = SLOT.with(Cell::get).map(std::ptr::from_ref);
         let is_other = |slot: &&'static Slot| {
             slot.is_taken.load(Ordering::Relaxed) && own != Some(std::ptr::from_ref(*slot))
         };
@@ -165,7 +168,7 @@ impl Grace {
     pub(crate) fn wait(self) -> Over {
         debug_assert!(!is_pinned(), "waiting for oneself");
         while !self.is_over() {
-            std::thread::yield_now();
+            sync::thread::yield_now();
         }
         Over(())
     }
@@ -177,7 +180,7 @@ pub(crate) struct Over(());
 
 /// Whether this thread is pinned.
 pub(crate) fn is_pinned() -> bool {
-    SLOT.get().is_some_and(|slot| slot.depth.load(Ordering::Relaxed) > 0)
+    SLOT.with(Cell::get).is_some_and(|slot| slot.depth.load(Ordering::Relaxed) > 0)
 }
 
 /// Plain memory that may have readers.

@@ -1,6 +1,7 @@
 //! A few words read together without a lock while others change them. Linux: `seqlock_t`.
 
 use super::sync::atomic::{AtomicU64, Ordering, fence};
+use super::sync::{spin_loop, thread};
 
 /// Reads after which a reader lets others run: the writer it waits for may have lost its processor.
 const TRIES: u32 = 100;
@@ -35,9 +36,9 @@ impl<const N: usize> SeqWords<N> {
             }
             tries += 1;
             if tries < TRIES {
-                std::hint::spin_loop();
+                spin_loop();
             } else {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
     }

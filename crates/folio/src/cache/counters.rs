@@ -5,8 +5,9 @@
 
 use super::mapping::Inner;
 use crate::base::PAGE_SIZE;
-use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::base::sync::{Mutex, process_wide, thread_local};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -120,9 +121,13 @@ pub(super) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
-/// The mappings of all caches by their number, which no two ever share.
-static MAPPINGS: Mutex<Option<HashMap<u64, Weak<Inner>>>> = Mutex::new(None);
-static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+process_wide! {
+    /// The mappings of all caches by their number, which no two ever share.
+    static MAPPINGS: Mutex<Option<HashMap<u64, Weak<Inner>>>> = Mutex::new(None);
+    static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+    /// Every thread that ever had a hit; tables of threads that ended are used again, with what they counted.
+    static TABLES: Mutex<Vec<&'static Table>> = Mutex::new(Vec::new());
+}
 
 /// A number for a new mapping.
 pub(super) fn take_number() -> u64 {
@@ -157,11 +162,8 @@ struct Table {
     is_taken: AtomicBool,
 }
 
-/// Every thread that ever had a hit; tables of threads that ended are used again, with what they counted.
-static TABLES: Mutex<Vec<&'static Table>> = Mutex::new(Vec::new());
-
 thread_local! {
-    static TABLE: std::cell::Cell<Option<&'static Table>> = const { std::cell::Cell::new(None) };
+    static TABLE: Cell<Option<&'static Table>> = const { Cell::new(None) };
     static RELEASE: Release = const { Release };
 }
 
@@ -170,7 +172,7 @@ struct Release;
 
 impl Drop for Release {
     fn drop(&mut self) {
-        if let Some(table) = TABLE.take() {
+        if let Ok(Some(table)) = TABLE.try_with(Cell::take) {
             table.is_taken.store(false, Ordering::Release);
         }
     }
@@ -191,7 +193,7 @@ fn register() -> &'static Table {
         table
     });
     table.is_taken.store(true, Ordering::Relaxed);
-    TABLE.set(Some(table));
+    TABLE.with(|own| own.set(Some(table)));
     let _ = RELEASE.try_with(|_| ());
     table
 }
@@ -199,7 +201,7 @@ fn register() -> &'static Table {
 /// Counts `count` hits of the mapping with this number.
 #[inline]
 pub(super) fn count_hits(number: u64, count: u64) {
-    let table = TABLE.get().unwrap_or_else(register);
+    let table = TABLE.with(Cell::get).unwrap_or_else(register);
     let (owner, hits) = &table.entries[number as usize % ENTRIES];
     if owner.load(Ordering::Relaxed) == number {
         hits.store(hits.load(Ordering::Relaxed) + count, Ordering::Relaxed);
@@ -212,7 +214,7 @@ pub(super) fn count_hits(number: u64, count: u64) {
 ///
 /// A reader who takes a page in small pieces uses it once. Linux: `filemap_read`, which remembers `prev_pos`.
 pub(super) fn is_repeated(number: u64, place: u64) -> bool {
-    let table = TABLE.get().unwrap_or_else(register);
+    let table = TABLE.with(Cell::get).unwrap_or_else(register);
     let (owner, last) = &table.last;
     let is_repeated = owner.load(Ordering::Relaxed) == number && last.load(Ordering::Relaxed) == place;
     owner.store(number, Ordering::Relaxed);

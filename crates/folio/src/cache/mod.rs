@@ -42,6 +42,8 @@ mod folio;
 mod index;
 mod locked;
 mod mapping;
+#[cfg(all(test, folio_model_check))]
+mod model_check;
 mod policy;
 mod pool;
 mod readahead;

@@ -13,8 +13,8 @@
 use super::copy;
 use super::folio::Folio;
 use crate::base::rcu::{self, Grace, Pin};
-use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::{IS_MODEL_CHECKED, Mutex, spin_loop, thread};
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::NonNull;
@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 /// Frames of one group, and pages of one block of a file.
 pub(super) const GROUP: u32 = 16;
 /// Frames whose [`Folio`]s are made together: those of a huge page.
-const ARENA: u32 = 512;
+const ARENA: u32 = if IS_MODEL_CHECKED { 32 } else { 512 };
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = ARENA as usize * PAGE_SIZE;
 /// Frames reserved beyond the budget, at least.
@@ -31,8 +31,8 @@ const SPARE_MIN: u64 = 16 << 10;
 /// Frames in limbo from which on a grace period is started for them.
 const LIMBO_MAX: usize = 64;
 /// Pauses between two looks whether readers have gone, and looks before the processor is given away.
-const SPINS: u32 = 64;
-const PATIENCE: u32 = 32;
+const SPINS: u32 = if IS_MODEL_CHECKED { 0 } else { 64 };
+const PATIENCE: u32 = if IS_MODEL_CHECKED { 0 } else { 32 };
 /// What a frame number has room for (index.rs).
 pub(super) const FRAMES_MAX: u64 = (1 << 28) - 2;
 
@@ -147,11 +147,11 @@ impl Pool {
             drop(free);
             // A reader is gone in less time than it takes to give the processor away, if it is running at all.
             for _ in 0..SPINS {
-                std::hint::spin_loop();
+                spin_loop();
             }
             spent += 1;
             if spent > PATIENCE {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
         true

@@ -2,10 +2,10 @@
 
 use super::mapping::Inner;
 use super::readahead::Plan;
+use crate::base::sync::thread::{self, JoinHandle};
 use crate::base::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 
 /// Plans that wait at most; a reader that is so far ahead of the thread reads by itself.
 const QUEUE_MAX: usize = 16;
@@ -57,7 +57,7 @@ impl ReadaheadThread {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let shared = self.shared.clone();
-            let builder = std::thread::Builder::new().name("folio-readahead".to_owned());
+            let builder = thread::Builder::new().name("folio-readahead".to_owned());
             *thread = builder.spawn(move || run(&shared)).ok();
         }
         thread.is_some()
@@ -70,7 +70,7 @@ impl Drop for ReadaheadThread {
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.lock().take()
             // The thread itself may drop the last mapping, and with it the cache; it cannot wait for itself.
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != thread::current().id()
         {
             // A panic there was reported when it happened.
             let _ = thread.join();

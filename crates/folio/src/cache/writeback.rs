@@ -10,10 +10,10 @@
 use super::mapping::Inner;
 use super::reclaim::PageCache;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::thread::{self, JoinHandle};
 use crate::base::sync::{Condvar, Mutex};
 use crate::base::{PAGE_SIZE, Result};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What the thread and the writers share.
@@ -68,7 +68,7 @@ impl Writeback {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let shared = Arc::downgrade(&self.shared);
-            let builder = std::thread::Builder::new().name("folio-writeback".to_owned());
+            let builder = thread::Builder::new().name("folio-writeback".to_owned());
             // Without a thread writers write back themselves, which `throttle` sees to.
             *thread = builder.spawn(move || run(&shared)).ok();
         }
@@ -87,7 +87,7 @@ impl Drop for Writeback {
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.lock().take()
             // The thread itself may drop the last reference to a file system; it cannot wait for itself.
-            && thread.thread().id() != std::thread::current().id()
+            && thread.thread().id() != thread::current().id()
         {
             // A panic there was reported when it happened.
             let _ = thread.join();
