@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -193,6 +194,31 @@ fn lists_are_json_where_asked() {
     );
     assert_eq!(bench.json(&["df", "--json", "disk.img"])[0]["image"], "disk.img");
     assert!(!bench.json(&["tree", "--json", "disk.img"]).as_array().unwrap().is_empty());
+}
+
+#[test]
+fn stats_tell_what_the_page_cache_did() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("big"), vec![7; 4 << 20]).unwrap();
+    let told = |arguments: &[&str]| {
+        let output = bench.command(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}");
+        let lines = String::from_utf8(output.stderr).unwrap();
+        let pairs = lines.lines().map(|line| line.split_once(' ').unwrap());
+        pairs.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect::<HashMap<_, f64>>()
+    };
+    let stats = told(&["cp", "big", "disk.img:/", "--stats"]);
+    assert!(
+        stats["nr_written"] >= 1024.0 && stats["nr_dirtied"] >= 1024.0 && stats["nr_dirty"] == 0.0,
+        "{stats:?}"
+    );
+    let stats = told(&["--stats", "cat", "disk.img:/big"]);
+    assert!(stats["misses"] + stats["readahead"] >= 1024.0 && stats["hit_percent"] > 50.0, "{stats:?}");
+    assert_eq!(told(&["mkfs", "new.img", "--size", "64M", "--stats"])["nr_file_pages"], 0.0);
+    let printed = bench.json(&["ls", "--json", "--stats", "disk.img:/big"]);
+    assert_eq!(printed["list"][0]["path"], "/big");
+    assert!(printed["stats"]["misses"].as_u64().unwrap() > 0, "{printed}");
+    bench.fails(&["ls", "--stats", "disk.img:/none"], 1, "nr_file_pages");
 }
 
 #[test]

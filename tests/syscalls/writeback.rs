@@ -109,3 +109,24 @@ fn writers_to_a_dead_device_are_told_before_memory_is_full() {
         assert!(bytes[1 << 20..].iter().all(|byte| *byte == 2), "nothing that was taken is lost");
     }
 }
+
+#[test]
+fn names_take_no_more_memory_than_there_is() {
+    let (device, kernel, p) = disk(1 << 20, false);
+    p.mkdir("/disk/well", 0o755).unwrap();
+    for number in 0..1000 {
+        p.mkdir(format!("/disk/well/{number}"), 0o755).unwrap();
+        assert!(kernel.counters().file_pages <= 256, "{:?}", kernel.counters());
+    }
+    device.fail(FaultKind::Write, FaultWhen::Always);
+    let made = (0..).find(|number| {
+        let made = p.mkdir(format!("/disk/{number}"), 0o755);
+        assert!(kernel.counters().file_pages <= 256, "{:?}", kernel.counters());
+        made.is_err_and(|error| error.errno() == Errno::IO)
+    });
+    device.heal();
+    p.sync().unwrap();
+    for number in 0..made.unwrap() {
+        p.rmdir(format!("/disk/{number}")).unwrap();
+    }
+}

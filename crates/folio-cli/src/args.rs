@@ -26,6 +26,9 @@ pub(crate) struct Global {
     /// Memory for the page cache of each image
     #[arg(long, global = true, value_name = "SIZE", default_value = "64M", value_parser = cache_size)]
     pub(crate) cache: u64,
+    /// Print at the end what the page cache did, in the words of /proc/vmstat
+    #[arg(long, global = true)]
+    pub(crate) stats: bool,
 }
 
 /// Reads a size: a number with K, M, G, T, P, which count in 1024, as mke2fs and qemu-img do.

@@ -5,12 +5,13 @@ use crate::place::ImagePath;
 use crate::session::{Session, clock, fixed_time};
 use folio::base::Error;
 use folio::block::{self, Device, ImageFormat, OpenOptions};
+use folio::cache::Counters;
 use folio::kernel::{FormatOptions, format_ext4};
 use folio::syscall::{AtFlags, Credentials};
 use folio::vfs::{Attributes, MountOptions};
 use folio::{Kernel, KernelOptions, Process};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a command does with an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub(crate) struct Image {
     pub(crate) name: String,
     process: Process,
     kernel: Arc<Kernel>,
+    /// Where to add at the end what the page cache did.
+    counters: Arc<Mutex<Counters>>,
 }
 
 /// Opens the device of an image.
@@ -101,7 +104,7 @@ impl Image {
             .map_err(|error| Failure::image(&error.at(name.clone())));
         mounted?;
         let process = kernel.process(Credentials::root());
-        Ok(Self { name, process, kernel })
+        Ok(Self { name, process, kernel, counters: session.counters.clone() })
     }
 
     /// Makes system calls in the image, as root.
@@ -147,9 +150,11 @@ impl Image {
 
     /// Syncs and unmounts, so that everything is in the image.
     pub(crate) fn close(self) -> Outcome {
-        let Self { name, process, kernel } = self;
+        let Self { name, process, kernel, counters } = self;
         drop(process);
-        kernel.halt().map_err(|error| Failure::new(format!("{name}: {}", crate::exit::explain(&error))))
+        let halted = kernel.clone().halt();
+        *counters.lock().unwrap_or_else(PoisonError::into_inner) += kernel.counters();
+        halted.map_err(|error| Failure::new(format!("{name}: {}", crate::exit::explain(&error))))
     }
 }
 

@@ -2,13 +2,17 @@
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure, Outcome, explain};
+use crate::output::{counters_json, print_json};
 use folio::base::Clock;
+use folio::cache::Counters;
 use folio::{Error, Timespec};
 use indicatif::MultiProgress;
+use serde::Serialize;
+use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fmt::Display;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What all parts of a command share.
 pub(crate) struct Session {
@@ -19,6 +23,12 @@ pub(crate) struct Session {
     pub(crate) cache_bytes: u64,
     /// Where the bar is drawn; messages go around it.
     pub(crate) screen: MultiProgress,
+    /// What the page caches of images that were closed have done.
+    pub(crate) counters: Arc<Mutex<Counters>>,
+    /// Whether to tell that at the end.
+    stats: bool,
+    /// JSON that waits for it.
+    list: Mutex<Option<serde_json::Value>>,
     failures: AtomicU64,
     made: AtomicU64,
     interrupted: Arc<AtomicBool>,
@@ -38,6 +48,9 @@ impl Session {
             quiet: global.quiet,
             cache_bytes: global.cache,
             screen: MultiProgress::new(),
+            counters: Arc::default(),
+            stats: global.stats,
+            list: Mutex::new(None),
             failures: AtomicU64::new(0),
             made: AtomicU64::new(0),
             interrupted,
@@ -81,9 +94,32 @@ impl Session {
         if self.is_interrupted() { Err(Failure::interrupted()) } else { Ok(()) }
     }
 
+    /// Prints what a command lists as JSON; with `--stats` at the end, beside them.
+    pub(crate) fn print_json(&self, list: &impl Serialize) -> Outcome {
+        if !self.stats {
+            return Ok(print_json(list)?);
+        }
+        let list = serde_json::to_value(list).map_err(std::io::Error::from)?;
+        *self.list.lock().unwrap_or_else(PoisonError::into_inner) = Some(list);
+        Ok(())
+    }
+
+    fn tell_stats(&self) -> Outcome {
+        if !self.stats {
+            return Ok(());
+        }
+        let counters = *self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.list.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(list) => print_json(&json!({ "list": list, "stats": counters_json(&counters) }))?,
+            None => self.screen.suspend(|| eprint!("{counters}")),
+        }
+        Ok(())
+    }
+
     /// How the command ended, its failure told.
     pub(crate) fn exit(&self, outcome: Outcome) -> Exit {
-        match outcome {
+        let told = self.tell_stats();
+        match outcome.and(told) {
             Err(failure) => {
                 if !failure.message.is_empty() {
                     self.remark(&failure.message);

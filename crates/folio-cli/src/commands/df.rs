@@ -2,7 +2,7 @@
 
 use crate::exit::Outcome;
 use crate::image::{Access, with_image};
-use crate::output::{human, print_json};
+use crate::output::human;
 use crate::place::ImagePath;
 use crate::session::Session;
 use clap::Args;
@@ -65,7 +65,7 @@ pub(crate) fn run(df: &Df, session: &Session) -> Outcome {
         })?;
     }
     if df.json {
-        return Ok(print_json(&lines)?);
+        return session.print_json(&lines);
     }
     let mut out = std::io::stdout().lock();
     let width = lines.iter().map(|line| line.image.len()).max().unwrap_or(0).max(10);

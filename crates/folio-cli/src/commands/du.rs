@@ -2,7 +2,7 @@
 
 use crate::exit::Outcome;
 use crate::image::{Access, with_image};
-use crate::output::{human, print_json};
+use crate::output::human;
 use crate::place::ImagePath;
 use crate::session::Session;
 use crate::walk::{Met, Next, Visitor, walk};
@@ -60,7 +60,7 @@ pub(crate) fn run(du: &Du, session: &Session) -> Outcome {
         })?;
     }
     if du.json {
-        return Ok(print_json(&lines)?);
+        return session.print_json(&lines);
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for line in lines {

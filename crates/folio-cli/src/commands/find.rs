@@ -3,7 +3,7 @@
 use super::stat::link_target;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, with_image};
-use crate::output::{FileRecord, print_json, type_letter};
+use crate::output::{FileRecord, type_letter};
 use crate::place::ImagePath;
 use crate::session::Session;
 use crate::walk::{Met, Next, Visitor, walk};
@@ -72,7 +72,7 @@ pub(crate) fn run(find: &Find, session: &Session) -> Outcome {
         finder.out.flush()?;
         let Finder { records, out, .. } = finder;
         drop(out);
-        if find.json { Ok(print_json(&records)?) } else { Ok(()) }
+        if find.json { session.print_json(&records) } else { Ok(()) }
     })
 }
 

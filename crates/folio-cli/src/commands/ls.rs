@@ -3,7 +3,7 @@
 use super::stat::link_target;
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
-use crate::output::{FileRecord, Owners, human, mode_text, print_json, time_text};
+use crate::output::{FileRecord, Owners, human, mode_text, time_text};
 use crate::place::ImagePath;
 use crate::session::Session;
 use crate::walk::{join, names};
@@ -69,7 +69,7 @@ pub(crate) fn run(ls: &Ls, session: &Session) -> Outcome {
         with_image(session, &place, Access::Read, |image| list(ls, session, image, &place, &mut records))?;
     }
     if ls.json {
-        print_json(&records)?;
+        session.print_json(&records)?;
     }
     Ok(())
 }
@@ -271,7 +271,7 @@ fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Out
     }
     if tree.json {
         drop(out);
-        return Ok(print_json(&records)?);
+        return session.print_json(&records);
     }
     writeln!(out, "\n{directories} directories, {files} files")?;
     Ok(out.flush()?)

@@ -2,7 +2,7 @@
 
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
-use crate::output::{FileRecord, Owners, mode_text, print_json, time_text, type_name};
+use crate::output::{FileRecord, Owners, mode_text, time_text, type_name};
 use crate::place::ImagePath;
 use crate::session::Session;
 use clap::Args;
@@ -47,7 +47,7 @@ pub(crate) fn run(stat: &Stat, session: &Session) -> Outcome {
         })?;
     }
     if stat.json {
-        print_json(&records)?;
+        session.print_json(&records)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ mod owners;
 pub(crate) use owners::Owners;
 
 use folio::Timespec;
+use folio::cache::Counters;
 use folio::vfs::{Attributes, FileType};
 use serde::Serialize;
 use std::io::Write;
@@ -139,6 +140,14 @@ fn hex_unless_utf8(bytes: &[u8]) -> Option<String> {
 fn stamp(time: Timespec) -> String {
     let nanos = i32::try_from(time.nanos).unwrap_or(0);
     jiff::Timestamp::new(time.secs, nanos).map_or_else(|_| format!("@{}", time.secs), |t| format!("{t:.9}"))
+}
+
+/// What JSON tells of the page cache.
+pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
+    let mut stats: serde_json::Map<String, serde_json::Value> =
+        counters.named().into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
+    stats.insert("hit_percent".to_owned(), counters.hit_percent().into());
+    stats.into()
 }
 
 /// Prints a value as JSON.

@@ -10,6 +10,7 @@ use crate::base::sync::{Mutex, process_wide, thread_local};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::AddAssign;
 use std::sync::{Arc, Weak};
 
 /// What a cache, or one mapping, has done so far, in the words of /proc/vmstat. Pages are 4096 bytes.
@@ -91,6 +92,13 @@ macro_rules! tally {
         /// The running form of [`Counters`].
         #[derive(Default)]
         pub(super) struct Tally { $(pub(super) $field: AtomicU64),* }
+
+        impl AddAssign for Counters {
+            fn add_assign(&mut self, other: Self) {
+                self.file_pages += other.file_pages;
+                $(self.$field += other.$field;)*
+            }
+        }
 
         impl Tally {
             /// Adds what was counted to `counters`.
@@ -265,6 +273,9 @@ mod tests {
             assert!(lines.contains(&line), "{line}: {text}");
         }
         assert_eq!(Counters::default().hit_percent(), None);
+        let mut twice = counters;
+        twice += counters;
+        assert_eq!((twice.file_pages, twice.hits, twice.scanned_pages), (6, 18, 0));
         assert_eq!(Counters::default().to_string().lines().count(), 15);
     }
 }

@@ -30,6 +30,12 @@ impl Mapping {
         self.0.write_dirty(range)
     }
 
+    /// Holds back who is about to make pages dirty by their handles while too much is dirty already, as
+    /// [`Mapping::write`] does by itself. With no page's bytes locked.
+    pub fn throttle(&self) -> Result<()> {
+        self.0.writeback.throttle()
+    }
+
     /// Waits for the writes that are under way.
     pub fn wait_written(&self) {
         self.0.wait_written();

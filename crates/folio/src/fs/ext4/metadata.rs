@@ -93,6 +93,11 @@ impl Metadata {
         self.mapping.punch(blocks.start * PAGE_SIZE as u64..blocks.end * PAGE_SIZE as u64);
     }
 
+    /// Holds a change back while too many blocks are dirty: writes them, and fails if that does not help.
+    pub(super) fn throttle(&self) -> Result<()> {
+        self.mapping.throttle()
+    }
+
     /// Writes every dirty metadata block to the device.
     pub(super) fn write_back(&self) -> Result<()> {
         self.mapping.write_back(0..u64::MAX)

@@ -264,7 +264,8 @@ impl Ext4 {
         !self.is_read_only
     }
 
-    /// To be called before every change: refuses it on a read-only mount, and marks the device not clean.
+    /// To be called before every change, with no block locked: refuses it on a read-only mount or if memory is full
+    /// of blocks that cannot be written, and marks the device not clean.
     fn begin_change(&self) -> Result<()> {
         if self.is_read_only {
             return Err(Errno::ROFS.into());
@@ -280,7 +281,7 @@ impl Ext4 {
             }
         }
         self.bury();
-        Ok(())
+        self.metadata.throttle()
     }
 
     /// Writes the superblock to the device at once.
