@@ -12,7 +12,7 @@
 //! The word of a block is set while all sixteen pages are there, up to date, and in one run of memory; a reader
 //! who finds it copies up to 64 KiB with one look. It is a shortcut: the words of the pages say all.
 //!
-//! Everything but finding, and setting REFERENCED, is done with the mapping's table locked.
+//! Everything but finding, and setting and taking REFERENCED, is done with the mapping's table locked.
 
 use super::pool::{Frame, GROUP};
 use crate::base::rcu::{Pin, RcuCell};
