@@ -6,7 +6,7 @@
 //!         Mapping  (file, index) -> page                  mapping.rs
 //!            |  which frame            index.rs             words that readers walk without a lock
 //!            |  handles, locked bytes  folio.rs locked.rs   copies: copy.rs
-//!            |  write                  write.rs
+//!            |  read in place, write    borrow.rs write.rs
 //!            |  miss                   fill.rs readahead.rs readahead_thread.rs
 //!            |  dirty                  flush.rs (one file) writeback.rs (one device)
 //!            |  truncate, punch, evict shrink.rs
@@ -23,8 +23,8 @@
 //! host's memory alone. Why it is so: docs/design/page-cache.md.
 //!
 //! Lock order: a page's bytes, then its mapping's table, then one of: the list of dirty mappings, the pool's free
-//! list, reclaim's queues. A second page's bytes are only tried; those of frames nobody else knows may be locked
-//! together. Reclaim goes against that order and only tries. Tidying the list of dirty mappings goes against it, too,
+//! list, reclaim's queues. A second page's bytes are only tried, but a borrower locks its pages shared, in order, and
+//! frames that nobody else knows may be locked together. Reclaim goes against that order and only tries. Tidying the list of dirty mappings goes against it, too,
 //! but locks tables of listed mappings only, and whoever locks the list holds the table of an unlisted one.
 //! A pin (`base::rcu`) is no lock, but nobody waits for bytes while pinned.
 //!
