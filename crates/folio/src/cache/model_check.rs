@@ -13,6 +13,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 const PAGE: u64 = PAGE_SIZE as u64;
+/// What another file wrote.
+const FOREIGN: u8 = 99;
 
 /// Runs `test` under `count` random schedules, and under as many with few but arbitrary preemptions.
 fn check(count: usize, test: impl Fn() + Send + Sync + 'static) {
@@ -44,6 +46,8 @@ struct Disk {
     is_failing: AtomicBool,
     /// No page from here on may be written: the file was cut.
     end: AtomicU64,
+    /// The block with this byte was freed, and another file has it.
+    freed: AtomicU64,
     /// Knows where the file ends.
     mapping: OnceLock<Weak<Inner>>,
 }
@@ -55,6 +59,7 @@ impl Disk {
             reads: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
             end: AtomicU64::new(u64::MAX),
+            freed: AtomicU64::new(u64::MAX),
             mapping: OnceLock::new(),
         })
     }
@@ -83,9 +88,10 @@ impl Store for Disk {
         let size = inner.map_or(u64::MAX, |inner| inner.size_bytes.load(Ordering::Acquire)) as usize;
         let pages = bufs.iter_mut().flat_map(|buf| buf.chunks_exact_mut(PAGE_SIZE));
         for (index, page) in (offset / PAGE..).zip(pages) {
+            // Where it lies, and only then what lies there.
             let byte = self.page(index);
-            sync::step();
-            page.fill(byte);
+            let is_freed = self.freed.load(Ordering::SeqCst) == byte.into();
+            page.fill(if is_freed { FOREIGN } else { byte });
             let len = size.saturating_sub(index as usize * PAGE_SIZE).min(PAGE_SIZE);
             page[len..].fill(0);
         }
@@ -420,6 +426,36 @@ fn a_reader_beside_punch_and_invalidate_sees_old_or_new() {
         assert_eq!(read(&mapping, 1), Some(vec![5]), "what is dirty stays");
         fixture.writeback.write_back_all().unwrap();
         assert_eq!(disk.page(1), 5);
+    });
+}
+
+#[test]
+fn blocks_are_freed_behind_the_back_of_no_reader() {
+    check(1500, || {
+        let fixture = fixture(4);
+        let (disk, mapping) = fixture.file(&[1, 2, 3]);
+        let reader = thread::spawn({
+            let mapping = mapping.clone();
+            move || {
+                assert_among(read(&mapping, 1), &[2, 0]);
+                assert_among(read(&mapping, 2), &[3, 0]);
+                assert_among(read(&mapping, 1), &[2, 0]);
+            }
+        });
+        // As file systems punch: pages may come back in until the block is no longer the file's.
+        mapping.punch(PAGE..2 * PAGE);
+        disk.set(1, 0);
+        mapping.punch(PAGE..2 * PAGE);
+        disk.freed.store(2, Ordering::SeqCst);
+        assert_eq!(read(&mapping, 1), Some(vec![0]));
+        // And as they truncate: a store reads zeros behind the end of the file.
+        mapping.truncate(2 * PAGE);
+        disk.set(2, 0);
+        disk.freed.store(3, Ordering::SeqCst);
+        mapping.set_size_bytes(3 * PAGE);
+        assert_eq!(read(&mapping, 2), Some(vec![0]));
+        reader.join().unwrap();
+        assert_eq!((read(&mapping, 1), read(&mapping, 2)), (Some(vec![0]), Some(vec![0])));
     });
 }
 

@@ -212,8 +212,10 @@ impl Ext4Inode {
         }
     }
 
-    /// Makes the file blocks in `blocks` holes. Their pages have been dropped.
+    /// Makes the file blocks in `blocks` holes. Their pages have been dropped, once.
     pub(super) fn remove_blocks(&self, blocks: Range<u64>) -> Result<()> {
+        let block_size = self.fs.block_size as u64;
+        let bytes = blocks.start * block_size..blocks.end * block_size;
         let mut state = self.state_mut();
         if state.layout == Layout::BlockMap
             && blocks.start
@@ -231,6 +233,11 @@ impl Ext4Inode {
         }
         self.trim_tree_reservation(&mut state);
         drop(state);
+        if let Some(mapping) = self.common.mapping.as_ref().filter(|_| !removed.is_empty()) {
+            // Readers may have brought pages of these blocks back in meanwhile, or be at it: such pages go, before
+            // the blocks become somebody else's.
+            mapping.punch(bytes);
+        }
         for extent in removed {
             self.fs.free_data(extent.physical..extent.physical + u64::from(extent.len))?;
         }
