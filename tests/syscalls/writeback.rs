@@ -112,7 +112,11 @@ fn writers_to_a_dead_device_are_told_before_memory_is_full() {
 
 #[test]
 fn names_take_no_more_memory_than_there_is() {
-    let (device, kernel, p) = disk(1 << 20, false);
+    [false, true].into_iter().for_each(names_stay_within_the_budget);
+}
+
+fn names_stay_within_the_budget(background_writeback: bool) {
+    let (device, kernel, p) = disk(1 << 20, background_writeback);
     p.mkdir("/disk/well", 0o755).unwrap();
     for number in 0..1000 {
         p.mkdir(format!("/disk/well/{number}"), 0o755).unwrap();
