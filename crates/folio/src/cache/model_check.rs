@@ -488,6 +488,24 @@ fn a_handle_keeps_its_page() {
 }
 
 #[test]
+fn a_write_by_handle_is_not_lost_to_eviction() {
+    check(3000, || {
+        let fixture = fixture(3);
+        let (disk, mapping) = fixture.file(&[1]);
+        read(&mapping, 0);
+        let writer = thread::spawn({
+            let mapping = mapping.clone();
+            move || mapping.page(0).unwrap().write().fill(2)
+        });
+        mapping.invalidate(0..PAGE);
+        writer.join().unwrap();
+        assert_eq!(read(&mapping, 0), Some(vec![2]));
+        fixture.writeback.write_back_all().unwrap();
+        assert_eq!(disk.page(0), 2);
+    });
+}
+
+#[test]
 fn a_use_of_a_page_that_goes_leaves_nothing_behind() {
     check(1500, || {
         let fixture = fixture(4);

@@ -66,14 +66,17 @@ impl Inner {
         let Some(table) = self.table.try_lock() else { return false };
         let word = self.index.word(index, &pin);
         let is_ours = word.frame() == Some(frame);
-        if !is_ours || word.has(Word::DIRTY | Word::BUSY) || !self.pool.folio(frame).is_idle() {
+        if !is_ours || word.has(Word::DIRTY | Word::BUSY) {
             return false;
         }
         // Whoever has just locked the bytes to write them will look whether the page is still there.
         let Some(guard) = PageWriteGuard::try_lock(&self.pool, frame) else { return false };
+        if !self.pool.folio(frame).try_freeze() {
+            return false;
+        }
         let taken = self.take_out(index, &pin);
         drop((guard, table));
-        self.release(taken.into_iter().collect());
+        self.pool.put(taken);
         true
     }
 
