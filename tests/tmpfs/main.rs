@@ -1,5 +1,7 @@
 //! tmpfs: what its limits count, to the page and to the inode. Expectations were checked on a Linux 6.18 tmpfs.
 
+mod swap;
+
 use folio::kernel::TmpfsOptions;
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, Fd, OpenFlags, Whence};
 use folio::vfs::{FallocateMode, FileSystemStatistics, MountOptions};

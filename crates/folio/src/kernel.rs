@@ -4,7 +4,7 @@ use crate::base::{Clock, Error, Result, Timespec};
 use crate::block::Device;
 use crate::cache::{CacheOptions, Counters, PageCache};
 use crate::fs::ext4::Ext4;
-use crate::fs::ramfs::Ramfs;
+use crate::fs::ramfs::{self, Ramfs};
 use crate::syscall::{Credentials, Process};
 use crate::vfs::{Context, FileSystem, LastLink, Location, MountOptions, Vfs};
 use std::mem::ManuallyDrop;
@@ -98,6 +98,12 @@ impl Kernel {
         options: &MountOptions,
     ) -> Result<()> {
         self.mount(Ramfs::mount_tmpfs(&self.cache, tmpfs, options), target.as_ref(), options)
+    }
+
+    /// Puts pages of tmpfs that nobody uses on `device` from now on, when others need the memory; what is on it is
+    /// lost. EBUSY if there is such a device already. Linux: swapon(2), without mkswap's signature.
+    pub fn swap_on(&self, device: Arc<dyn Device>) -> Result<()> {
+        ramfs::swap_on(&self.cache, device)
     }
 
     /// Syncs and detaches what is mounted at `target`; EBUSY while files below it are open.

@@ -52,7 +52,7 @@ impl Inner {
             if let Some(hold) = self.hold_cached(index) {
                 return Ok(Some(hold));
             }
-            if self.store.is_none() && self.is_absent(index) {
+            if self.is_hole(index) {
                 return Ok(None);
             }
             self.fault(index, wanted)?;

@@ -74,6 +74,10 @@ impl Inner {
             }
             return Ok(0);
         }
+        if self.store.is_none() {
+            drop((table, pin));
+            return self.swap_in(index).map(u64::from);
+        }
         let is_there =
             |back: &u64| index.checked_sub(*back).is_some_and(|i| self.index.word(i, &pin) != Word::ABSENT);
         let history = (1..=BLOCK).take_while(is_there).count() as u64;
@@ -224,9 +228,9 @@ impl Inner {
         self.release(gone);
     }
 
-    /// Lets reclaim know of pages that just came in, if they have a store to come back from.
+    /// Lets reclaim know of pages that just came in, if they have a place to come back from.
     pub(super) fn add_candidates(&self, frames: &[Frame]) {
-        if self.store.is_some() {
+        if self.store.is_some() || self.swap().is_some() {
             self.cache().add_candidates(self, frames);
         }
     }

@@ -60,10 +60,11 @@ impl Folio {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// Takes the index's count away if it is the only one, so that nobody can hold the page any more: a look at the
-    /// count alone would leave room for somebody who found the page in the index. Linux: `folio_ref_freeze`.
-    pub(super) fn try_freeze(&self) -> bool {
-        self.refs.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    /// Takes all counts away if there are `expected`, the index's and the caller's, so that nobody can hold the page any
+    /// more: a look at the count alone would leave room for somebody who found the page in the index. Linux:
+    /// `folio_ref_freeze`.
+    pub(super) fn try_freeze(&self, expected: u32) -> bool {
+        self.refs.compare_exchange(expected, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// One more count, unless there is none any more. Under a pin, the frame is not recycled meanwhile; whether it

@@ -8,11 +8,13 @@ use super::locked::PageWriteGuard;
 use super::pool::{Frame, Pool};
 use super::readahead::Readahead;
 use super::reclaim::PageCache;
+use super::swap::Swapped;
 use super::writeback::{Shared, Writeback};
 use crate::base::rcu::{self, Pin};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{Condvar, Mutex};
 use crate::base::{Errno, Error, Limit, PAGE_SIZE, Result};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -41,6 +43,8 @@ pub(super) struct Inner {
     pub(super) page_count: AtomicU64,
     /// What each page is taken from; only where there is no store.
     pub(super) limit: Option<Arc<Limit>>,
+    /// Whether a page was ever put on the swap device.
+    pub(super) has_swapped: AtomicBool,
     /// Reads leave no trace that reclaim would see (`POSIX_FADV_NOREUSE`).
     pub(super) is_no_reuse: AtomicBool,
     pub(super) writeback: Arc<Shared>,
@@ -69,6 +73,8 @@ pub(super) struct Table {
     pub(super) readahead: Readahead,
     /// Frames for the next pages of a file that grows.
     pub(super) reserved: Option<Reserved>,
+    /// Pages on the swap device.
+    pub(super) swapped: BTreeMap<u64, Swapped>,
     pub(super) last_error: Option<Errno>,
 }
 
@@ -85,7 +91,8 @@ impl Mapping {
     }
 
     /// A mapping with nothing behind it: absent pages are zeros, pages are never written back or reclaimed (ramfs).
-    /// Each page is taken from `limit` while it is there; a write that needs one more fails with ENOSPC (tmpfs).
+    /// With a `limit` (tmpfs), each page is taken from it while it is there, and a write that needs one more fails with
+    /// ENOSPC; pages may go to the swap device, if there is one.
     pub fn without_store(writeback: &Arc<Writeback>, size_bytes: u64, limit: Option<Arc<Limit>>) -> Self {
         Self::build(writeback, None, size_bytes, limit)
     }
@@ -106,6 +113,7 @@ impl Mapping {
             index: Index::new(),
             page_count: AtomicU64::new(0),
             limit,
+            has_swapped: AtomicBool::new(false),
             is_no_reuse: AtomicBool::new(false),
             writeback: shared,
             tally: Tally::default(),
@@ -160,7 +168,12 @@ impl Mapping {
             let copied = inner.copy_out(offset + done as u64, &mut buf[done..done + chunk], &rcu::pin());
             done += copied;
             if copied < chunk {
-                let index = (offset + done as u64) / PAGE;
+                let at = offset + done as u64;
+                let index = at / PAGE;
+                if inner.is_hole(index) {
+                    done += zeroes(&mut buf[done..len], at);
+                    continue;
+                }
                 let wanted = (offset + len as u64).div_ceil(PAGE) - index;
                 result = inner.fault(index, wanted).map(|count| missed += count);
             }
@@ -201,6 +214,9 @@ impl Mapping {
                     .or_else(|error| if inner.is_absent(index) { Ok(0) } else { Err(error) })?;
                 continue;
             }
+            if inner.swap_in(index)? {
+                continue;
+            }
             let hold = inner.new_page(index)?;
             let mut guard = PageWriteGuard::lock(&inner.pool, hold.frame());
             guard.zero(0..PAGE_SIZE);
@@ -212,18 +228,26 @@ impl Mapping {
         }
     }
 
-    /// The first cached page at or after byte `offset`, as a byte offset; `None` when there is none before the end
+    /// The first page at or after byte `offset`, as a byte offset; `None` when there is none before the end
     /// of the file. For files that live in the cache alone, this is SEEK_DATA.
     pub fn next_cached(&self, offset: u64) -> Option<u64> {
-        let (index, _) = self.0.index.next(offset / PAGE, false, &rcu::pin())?;
+        let from = offset / PAGE;
+        let cached = || self.0.index.next(from, false, &rcu::pin()).map(|(index, _)| index);
+        let mut found = cached();
+        if self.0.may_be_swapped() {
+            let table = self.0.table.lock();
+            let swapped = table.swapped.range(from..).next().map(|(index, _)| *index);
+            found = cached().into_iter().chain(swapped).min();
+        }
+        let index = found?;
         let at = (index * PAGE).max(offset);
         (at < self.size_bytes()).then_some(at)
     }
 
-    /// The first byte at or after `offset` whose page is not cached; SEEK_HOLE for files in the cache alone.
+    /// The first byte at or after `offset` that has no page; SEEK_HOLE for files in the cache alone.
     pub fn next_absent(&self, offset: u64) -> u64 {
         let mut index = offset / PAGE;
-        while !self.0.is_absent(index) {
+        while !self.0.is_hole(index) {
             index += 1;
         }
         (index * PAGE).max(offset)
@@ -319,14 +343,14 @@ impl Inner {
                             }
                             (frame, at % PAGE, PAGE)
                         }
-                        None if self.store.is_none() => {
+                        None if self.store.is_none() && !self.may_be_swapped() => {
                             done += zeroes(&mut buf[done..], at);
                             continue;
                         }
                         _ => return done,
                     }
                 }
-                None if self.store.is_none() => {
+                None if self.store.is_none() && !self.may_be_swapped() => {
                     done += zeroes(&mut buf[done..], at);
                     continue;
                 }
@@ -391,8 +415,8 @@ impl Inner {
         let frame = match self.take_reserved(index) {
             Some(frame) => frame,
             None if self.store.is_some() => self.cache().frame()?,
-            // Pages without a store cannot be taken back, so the budget is a hard limit for them.
-            None => self.cache().frame_within_budget()?,
+            // Pages without a store may have nowhere to go, so the budget is a hard limit for them.
+            None => self.cache().frame_or_nospc()?,
         };
         self.pool.folio(frame).begin(self.number, index);
         Ok(Hold::adopt(&self.pool, frame))
@@ -426,6 +450,9 @@ impl Inner {
         let pin = rcu::pin();
         let mut table = self.table.lock();
         if self.index.word(index, &pin) != Word::ABSENT {
+            return Ok(false);
+        }
+        if table.swapped.contains_key(&index) {
             return Ok(false);
         }
         let Some(hold) = Hold::try_new(&self.pool, guard.frame()) else { return Ok(false) };

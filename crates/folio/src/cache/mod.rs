@@ -40,6 +40,7 @@
 //! | write | truncate, punch, write | the inode lock, which the caller holds |
 //! | fill | holes made in the block map | the file system: it drops pages after the map changed, before blocks are used again |
 //! | evict | holders | only clean pages that nobody but the index counts; bytes and table are tried |
+//! | swap | holders, truncate, write | bytes locked while written; the count frozen; read back as a fill (swap.rs) |
 //!
 //! Invariants:
 //! - C1: a dirty page is counted by its mapping, and its mapping is in its device's list.
@@ -53,7 +54,7 @@
 //!   it again.
 //! - C9: nobody waits for a grace period while pinned or with a table locked.
 //! - C10: nobody waits for writeback to make room while holding a page's bytes or a table; metadata pages never do.
-//! - C11: pages without a store never take the cache above its budget; others only while they are in use.
+//! - C11: new pages without a store never take the cache above its budget; others only while they are in use.
 
 mod borrow;
 mod copy;
@@ -73,6 +74,7 @@ mod readahead_thread;
 mod reclaim;
 mod shrink;
 mod store;
+mod swap;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -86,4 +88,5 @@ pub use mapping::Mapping;
 pub use readahead::ReadPattern;
 pub use reclaim::{CacheOptions, PageCache};
 pub use store::Store;
+pub use swap::Swap;
 pub use writeback::Writeback;

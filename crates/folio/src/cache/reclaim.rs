@@ -7,17 +7,20 @@ use super::mapping::Inner;
 use super::policy::{Entry, Policy};
 use super::pool::{FRAMES_MAX, Frame, Pool};
 use super::readahead_thread::ReadaheadThread;
+use super::swap::Swap;
 use super::writeback::Writeback;
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::Ordering;
 use crate::base::{Errno, Error, Result, rcu};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Pages taken back at once, when there is need of any; in a small cache, 1 / the share of it.
 const BATCH: u64 = 64;
 const BATCH_SHARE: u64 = 32;
 /// Pages looked at in one attempt, per page that is wanted, so that nobody waits long when everything is in use.
 const LOOKS_MAX: u64 = 16;
+/// How often everything is looked at before there is no memory at all.
+const PASSES: u64 = 4;
 /// Queue entries without a page that are put up with.
 const STALE_MAX: usize = 4096;
 
@@ -60,6 +63,7 @@ pub struct PageCache {
     pub(super) tally: Tally,
     pub(super) readahead_thread: ReadaheadThread,
     policy: Mutex<Policy>,
+    swap: OnceLock<Swap>,
 }
 
 impl PageCache {
@@ -68,12 +72,30 @@ impl PageCache {
         let pool = Pool::new(options.budget_bytes);
         let policy = Mutex::new(Policy::new(pool.budget().min(FRAMES_MAX)));
         let readahead_thread = ReadaheadThread::new(options.background_writeback);
-        Arc::new(Self { options, pool, tally: Tally::default(), readahead_thread, policy })
+        Arc::new(Self {
+            options,
+            pool,
+            tally: Tally::default(),
+            readahead_thread,
+            policy,
+            swap: OnceLock::new(),
+        })
     }
 
     /// Memory for pages, in bytes.
     pub fn budget_bytes(&self) -> u64 {
         self.options.budget_bytes
+    }
+
+    /// Puts pages of mappings that have a limit and no store (tmpfs) on `swap` from now on, when others need the
+    /// memory; EBUSY if there is such a device already. Linux: swapon(2).
+    pub fn swap_on(&self, swap: Swap) -> Result<()> {
+        self.swap.set(swap).map_err(|_| Errno::BUSY.into())
+    }
+
+    /// Where pages without a store can go.
+    pub fn swap(&self) -> Option<&Swap> {
+        self.swap.get()
     }
 
     /// The dirty state of a new backing device (one per mounted file system). Linux: `struct bdi_writeback`.
@@ -111,6 +133,22 @@ impl PageCache {
         match self.make_room(1) {
             true => self.pool.take(),
             false => Err(Error::new(Errno::NOSPC, "the page cache is full")),
+        }
+    }
+
+    /// Like [`PageCache::frame_within_budget`], but gives up only after everything was looked at more than once: who
+    /// asks can go nowhere else.
+    pub(super) fn frame_or_nospc(&self) -> Result<Frame> {
+        let looks = LOOKS_MAX * BATCH.min(self.pool.budget() / BATCH_SHARE).max(1);
+        let mut tries = 0;
+        loop {
+            let frame = self.frame_within_budget();
+            if frame.is_ok() || tries >= PASSES * (1 + self.policy.lock().len() as u64 / looks) {
+                return frame;
+            }
+            tries += 1;
+            // Whoever has a page locked may be done by then.
+            std::thread::yield_now();
         }
     }
 
@@ -159,7 +197,7 @@ impl PageCache {
             }
             if owner.index.take_referenced(index, &rcu::pin()) {
                 self.policy.lock().keep(entry);
-            } else if owner.try_evict(index, entry.frame) {
+            } else if owner.try_evict(index, entry.frame) || owner.try_swap_out(index, entry.frame) {
                 taken += 1;
                 self.policy.lock().note_gone(key(number, index), queue);
                 owner.count(|tally| &tally.reclaimed_pages, 1);

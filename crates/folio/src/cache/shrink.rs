@@ -4,6 +4,7 @@ use super::index::Word;
 use super::locked::PageWriteGuard;
 use super::mapping::{Inner, Mapping, PAGE};
 use super::pool::Frame;
+use super::swap::Swapped;
 use crate::base::PAGE_SIZE;
 use crate::base::rcu::{self, Pin};
 use crate::base::sync::atomic::Ordering;
@@ -71,7 +72,7 @@ impl Inner {
         }
         // Whoever has just locked the bytes to write them will look whether the page is still there.
         let Some(guard) = PageWriteGuard::try_lock(&self.pool, frame) else { return false };
-        if !self.pool.folio(frame).try_freeze() {
+        if !self.pool.folio(frame).try_freeze(1) {
             return false;
         }
         let taken = self.take_out(index, &pin);
@@ -100,9 +101,15 @@ impl Inner {
         self.uncount_dirty(&mut table, cleaned);
         let store = table.release_store();
         let reserved = table.reserved.take();
+        let mut swapped: Vec<Swapped> = Vec::new();
+        while let Some((index, _)) = table.swapped.range(indexes.clone()).next() {
+            let index = *index;
+            swapped.extend(table.swapped.remove(&index));
+        }
         let may_be_written = table.runs_in_flight > 0;
         drop((table, pin));
         drop(store);
+        self.forget_swapped(swapped);
         self.pool.put(reserved.into_iter().flat_map(|reserved| reserved.frames));
         if may_be_written {
             gone.iter().for_each(|frame| drop(PageWriteGuard::lock(&self.pool, *frame)));
@@ -110,15 +117,41 @@ impl Inner {
         self.release(gone);
     }
 
-    /// Zeroes a page from `start` on, if it is in memory.
+    /// Pages that were swapped are gone.
+    fn forget_swapped(&self, swapped: Vec<Swapped>) {
+        let Some(swap) = self.swap().filter(|_| !swapped.is_empty()) else { return };
+        let count = swapped.len() as u64;
+        swap.give_back(swapped);
+        self.page_count.fetch_sub(count, Ordering::Relaxed);
+        if let Some(limit) = &self.limit {
+            limit.give_back(count);
+        }
+    }
+
+    /// Zeroes a page from `start` on, if there is one.
     fn zero_tail(&self, index: u64, start: usize) {
-        let pin = rcu::pin();
-        let word = self.index.word(index, &pin);
-        let hold = word.frame().and_then(|frame| super::folio::Hold::try_new(&self.pool, frame));
-        drop(pin);
-        if let Some(hold) = hold {
+        loop {
+            let pin = rcu::pin();
+            let word = self.index.word(index, &pin);
+            if word == Word::ABSENT {
+                let mut table = self.table.lock();
+                if self.index.word(index, &pin) != Word::ABSENT {
+                    continue;
+                }
+                if let Some(swapped) = table.swapped.get_mut(&index) {
+                    swapped.cut(start);
+                }
+                return;
+            }
+            let hold = word.frame().and_then(|frame| super::folio::Hold::try_new(&self.pool, frame));
+            drop(pin);
+            let Some(hold) = hold else { continue };
             // A read of it that is under way has the bytes locked, and ends first.
-            PageWriteGuard::lock(&self.pool, hold.frame()).zero(start..PAGE_SIZE);
+            let mut guard = PageWriteGuard::lock(&self.pool, hold.frame());
+            if self.index.word(index, &rcu::pin()).frame() == Some(hold.frame()) {
+                guard.zero(start..PAGE_SIZE);
+                return;
+            }
         }
     }
 }

@@ -79,6 +79,9 @@ impl Inner {
             return Ok(self.write_locked(guard, index, start, part));
         }
         drop(pin);
+        if self.swap_in(index)? {
+            return Ok(0);
+        }
         if offset.is_multiple_of(BLOCK_BYTES)
             && source.len() as u64 >= BLOCK_BYTES
             && self.write_new_block(index, source)
@@ -157,6 +160,7 @@ impl Inner {
         }
         let mut table = self.table.lock();
         let is_free = (index..index + BLOCK).all(|index| self.index.word(index, &pin) == Word::ABSENT);
+        let is_free = is_free && table.swapped.range(index..index + BLOCK).next().is_none();
         if !is_free || self.take_from_limit(BLOCK).is_err() {
             drop(table);
             drop(guards);

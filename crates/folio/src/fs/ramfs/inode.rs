@@ -290,8 +290,9 @@ impl RamInode {
         let mapping = self.mapping()?;
         let end = range.end.next_multiple_of(PAGE);
         // What can never be there need not push others out first.
-        let max = self.shared.limits.pages.as_ref().map_or(u64::MAX, |limit| limit.max());
-        if (end - range.start) / PAGE > max.min(self.shared.cache_bytes / PAGE) {
+        let cache_pages = self.shared.cache_bytes / PAGE;
+        let max = self.shared.limits.pages.as_ref().map_or(cache_pages, |limit| limit.max());
+        if (end - range.start) / PAGE > max {
             return Err(Errno::NOSPC.into());
         }
         let mut added: Vec<u64> = Vec::new();

@@ -5,12 +5,12 @@
 //!        v
 //!   mod.rs     Ramfs: the mounted file system, inode numbers, limits, clock     options.rs   tmpfs
 //!   inode.rs   attributes, file data, xattrs        vfs_glue.rs   the seam's calls
-//!   dir.rs     names
+//!   dir.rs     names                                swap.rs       a device for pages of tmpfs
 //!        v
 //!   cache/     a mapping without a store per file
 //! ```
 //!
-//! Neighbours: `vfs` above, `cache` below; no device. Linux: fs/ramfs, and mm/shmem.c (tmpfs) for xattrs,
+//! Neighbours: `vfs` above, `cache` below; no device but for swap. Linux: fs/ramfs, and mm/shmem.c (tmpfs) for xattrs,
 //! fallocate, O_TMPFILE and the sizes of directories.
 //!
 //! What counts, as in tmpfs: a page of data, and a page for a long symbolic link, in blocks; an inode, and a hard link
@@ -21,6 +21,7 @@
 mod dir;
 mod inode;
 mod options;
+mod swap;
 mod vfs_glue;
 
 use crate::base::{Clock, Limit, PAGE_SIZE, Result};
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use options::{TmpfsOptions, TmpfsSize};
+pub(crate) use swap::swap_on;
 
 /// `RAMFS_MAGIC` and `TMPFS_MAGIC` of linux/magic.h.
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
@@ -60,7 +62,7 @@ struct Shared {
     limits: Limits,
 }
 
-/// What a file system may take; a ramfs may take everything.
+/// What a file system may take; a ramfs may take everything. Only pages that are counted may be swapped.
 #[derive(Default)]
 struct Limits {
     pages: Option<Arc<Limit>>,
@@ -109,8 +111,10 @@ impl Ramfs {
         options: &MountOptions,
     ) -> Arc<dyn FileSystem> {
         let (pages, inodes) = tmpfs.limits(cache.budget_bytes());
-        let limits =
-            Limits { pages: pages.map(|max| Arc::new(Limit::new(max))), inodes: inodes.map(Limit::new) };
+        let limits = Limits {
+            pages: Some(Arc::new(Limit::new(pages.unwrap_or(u64::MAX)))),
+            inodes: inodes.map(Limit::new),
+        };
         Self::build(Kind::Tmpfs, cache, limits, (tmpfs.mode, tmpfs.uid, tmpfs.gid), options)
     }
 
@@ -152,7 +156,9 @@ impl FileSystem for Ramfs {
     fn statistics(&self) -> Result<FileSystemStatistics> {
         let Limits { pages, inodes } = &self.shared.limits;
         // Where there is no limit Linux tells zeros.
-        let tell = |limit: Option<&Limit>| limit.map_or((0, 0), |limit| (limit.max(), limit.free()));
+        let tell = |limit: Option<&Limit>| {
+            limit.filter(|limit| limit.max() < u64::MAX).map_or((0, 0), |limit| (limit.max(), limit.free()))
+        };
         let (blocks, blocks_free) = tell(pages.as_deref());
         let (inodes, inodes_free) = tell(inodes.as_ref());
         Ok(FileSystemStatistics {

@@ -1,0 +1,222 @@
+//! Pages of a tmpfs that is larger than the page cache, on a swap device.
+
+use crate::{CREATE, PAGE, blocks_free, create, errno};
+use folio::block::{Device, FaultDevice, FaultKind, FaultWhen, MemoryDevice};
+use folio::kernel::TmpfsOptions;
+use folio::syscall::{Credentials, OpenFlags, Whence};
+use folio::vfs::{FallocateMode, MountOptions};
+use folio::{Errno, Kernel, KernelOptions, Process};
+use std::sync::Arc;
+
+/// A kernel with a page cache of 1 MiB, a tmpfs at `/t` and this swap device.
+fn world(words: &str, device: Arc<dyn Device>) -> (Arc<Kernel>, Process) {
+    let kernel = Kernel::new(KernelOptions {
+        cache_bytes: 1 << 20,
+        background_writeback: false,
+        ..Default::default()
+    });
+    kernel.swap_on(device).unwrap();
+    let root = kernel.process(Credentials::root());
+    root.umask(0);
+    root.mkdir("/t", 0o755).unwrap();
+    let options: TmpfsOptions = words.parse().unwrap();
+    kernel.mount_tmpfs("/t", &options, &MountOptions::default()).unwrap();
+    (kernel, root)
+}
+
+/// Bytes that differ from page to page.
+fn pattern(from: usize, len: usize, seed: usize) -> Vec<u8> {
+    (from..from + len).map(|at| ((at / PAGE * 7 + at % 249 + seed) % 256) as u8).collect()
+}
+
+#[test]
+fn a_file_larger_than_the_cache_is_read_as_written() {
+    let (kernel, p) = world("size=8m", Arc::new(MemoryDevice::new(8 << 20)));
+    let fd = create(&p, "/t/f");
+    let mut expected = pattern(0, 6 << 20, 0);
+    assert_eq!(p.pwrite(fd, &expected, 0).unwrap(), expected.len());
+    assert_eq!((blocks_free(&p), p.fstat(fd).unwrap().blocks_512), (512, (6 << 20) / 512));
+    let check = |expected: &[u8]| {
+        let mut read = vec![0; expected.len() + 1];
+        assert_eq!(p.pread(fd, &mut read, 0).unwrap(), expected.len());
+        assert!(read[..expected.len()] == *expected);
+    };
+    check(&expected);
+    // Sync writes nothing anywhere and loses nothing.
+    p.sync().unwrap();
+    // Parts of pages, whole pages and whole blocks, most of them swapped.
+    for (at, len) in
+        [(100, 50), (PAGE * 3 - 7, 20), (1 << 20, PAGE), (2 << 20, 40 * PAGE), ((5 << 20) + 5, 70_000)]
+    {
+        expected[at..at + len].copy_from_slice(&pattern(at, len, 9));
+        assert_eq!(p.pwrite(fd, &pattern(at, len, 9), at as u64).unwrap(), len);
+    }
+    check(&expected);
+    assert_eq!(p.lseek(fd, 0, Whence::Hole).unwrap(), 6 << 20);
+    // A hole with edges inside pages, and a shorter and longer file.
+    let hole = 5000..(3 << 20) + 99;
+    p.fallocate(fd, FallocateMode::PunchHole, hole.start as u64, hole.len() as u64).unwrap();
+    expected[hole].fill(0);
+    assert_eq!(blocks_free(&p), 512 + 766);
+    assert_eq!(p.lseek(fd, 4096, Whence::Hole).unwrap(), 8192);
+    assert_eq!(p.lseek(fd, 8192, Whence::Data).unwrap(), 3 << 20);
+    check(&expected);
+    for size in [(5 << 20) - 17, (4 << 20) + 1] {
+        p.ftruncate(fd, size as u64).unwrap();
+        p.ftruncate(fd, 6 << 20).unwrap();
+        expected[size..].fill(0);
+        check(&expected);
+    }
+    let counted = p.fstat(fd).unwrap().blocks_512 / 8;
+    assert_eq!(blocks_free(&p), 2048 - counted);
+    p.close(fd).unwrap();
+    p.unlink("/t/f").unwrap();
+    assert_eq!(blocks_free(&p), 2048);
+    drop(p);
+    kernel.unmount("/t").unwrap();
+}
+
+#[test]
+fn the_tail_of_a_swapped_page_is_cut() {
+    let (_kernel, p) = world("size=8m", Arc::new(MemoryDevice::new(8 << 20)));
+    let fd = create(&p, "/t/f");
+    p.write(fd, &[1; PAGE]).unwrap();
+    let other = create(&p, "/t/g");
+    p.write(other, &vec![2; 4 << 20]).unwrap();
+    p.ftruncate(fd, 10).unwrap();
+    p.ftruncate(fd, 100).unwrap();
+    let mut read = [9; 200];
+    assert_eq!(p.pread(fd, &mut read, 0).unwrap(), 100);
+    assert_eq!((&read[..10], &read[10..100]), (&[1; 10][..], &[0; 90][..]));
+}
+
+#[test]
+fn memory_and_device_full_is_enospc() {
+    let (_kernel, p) = world("size=0", Arc::new(MemoryDevice::new(1 << 20)));
+    let fd = create(&p, "/t/f");
+    let bytes = pattern(0, 4 << 20, 3);
+    let written = p.write(fd, &bytes).unwrap();
+    assert!((15 << 17..=2 << 20).contains(&written), "{written} bytes");
+    let mut read = vec![0; written];
+    assert_eq!(p.pread(fd, &mut read, 0).unwrap(), written);
+    assert!(read == bytes[..written]);
+    assert_eq!(errno(p.pwrite(fd, &vec![1; 1 << 20], 8 << 20)), Some(Errno::NOSPC));
+    // What was given back can be used again: on the device, too.
+    for round in 0..5 {
+        p.ftruncate(fd, 0).unwrap();
+        let bytes = pattern(0, 3 << 19, round);
+        assert_eq!(p.pwrite(fd, &bytes, 0).unwrap(), bytes.len());
+        let mut read = vec![0; bytes.len()];
+        assert_eq!(p.pread(fd, &mut read, 0).unwrap(), bytes.len());
+        assert!(read == bytes);
+    }
+}
+
+#[test]
+fn a_second_device_is_busy() {
+    let (kernel, _p) = world("", Arc::new(MemoryDevice::new(1 << 20)));
+    assert_eq!(errno(kernel.swap_on(Arc::new(MemoryDevice::new(1 << 20)))), Some(Errno::BUSY));
+}
+
+/// Writers each with a file of their own, and one that all read and one truncates: every byte is one that was
+/// written there, or zero.
+#[test]
+fn everybody_at_once() {
+    let (kernel, p) = world("size=16m", Arc::new(MemoryDevice::new(16 << 20)));
+    let shared = create(&p, "/t/shared");
+    p.write(shared, &pattern(0, 1 << 20, 1)).unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..3_usize {
+            let kernel = &kernel;
+            scope.spawn(move || {
+                let process = kernel.process(Credentials::root());
+                let fd = create(&process, &format!("/t/{number}"));
+                let shared = process.open("/t/shared", OpenFlags::RDWR, 0).unwrap();
+                let whole = pattern(0, 1 << 20, 1);
+                let mut model = vec![0; 1 << 20];
+                let mut state = 12_345 + number;
+                let mut random = |below: usize| {
+                    state =
+                        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    (state >> 33) % below
+                };
+                process.ftruncate(fd, 1 << 20).unwrap();
+                for round in 0..600 {
+                    let at = random(1 << 20);
+                    let len = (1 + random(60_000)).min((1 << 20) - at);
+                    match random(4) {
+                        0 => {
+                            process.fallocate(fd, FallocateMode::PunchHole, at as u64, len as u64).unwrap();
+                            model[at..at + len].fill(0);
+                        }
+                        1 => {
+                            process.ftruncate(fd, at as u64).unwrap();
+                            process.ftruncate(fd, 1 << 20).unwrap();
+                            model[at..].fill(0);
+                        }
+                        _ => {
+                            let bytes = pattern(at, len, round);
+                            assert_eq!(process.pwrite(fd, &bytes, at as u64).unwrap(), len);
+                            model[at..at + len].copy_from_slice(&bytes);
+                        }
+                    }
+                    let at = random(1 << 20);
+                    let mut read = vec![0; 100_000];
+                    let count = process.pread(fd, &mut read, at as u64).unwrap();
+                    assert_eq!(count, ((1 << 20) - at).min(100_000));
+                    assert!(read[..count] == model[at..at + count], "round {round}");
+                    let count = process.pread(shared, &mut read, at as u64).unwrap();
+                    for (read, written) in read[..count].iter().zip(&whole[at..]) {
+                        assert!(read == written || number > 0 || *read == 0 || *written == 0);
+                        assert!(read == written || *read == 0);
+                    }
+                    match number {
+                        0 => process.ftruncate(shared, random(1 << 20) as u64).unwrap(),
+                        1 => drop(process.pwrite(
+                            shared,
+                            &whole[at..at + len.min(whole.len() - at)],
+                            at as u64,
+                        )),
+                        _ => {}
+                    }
+                }
+                let mut read = vec![0; 1 << 20];
+                assert_eq!(process.pread(fd, &mut read, 0).unwrap(), 1 << 20);
+                assert!(read == model);
+            });
+        }
+    });
+    let fd = p.open("/t/0", CREATE, 0).unwrap();
+    for path in ["/t/0", "/t/1", "/t/2", "/t/shared"] {
+        p.unlink(path).unwrap();
+    }
+    p.close(fd).unwrap();
+    p.close(shared).unwrap();
+    assert_eq!(blocks_free(&p), 4096);
+}
+
+#[test]
+fn a_device_that_fails_loses_nothing() {
+    let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(8 << 20)), 1));
+    let (_kernel, p) = world("size=8m", device.clone());
+    let fd = create(&p, "/t/f");
+    let bytes = pattern(0, 3 << 20, 5);
+    assert_eq!(p.write(fd, &bytes).unwrap(), bytes.len());
+    device.fail(FaultKind::Read, FaultWhen::Always);
+    let mut read = vec![0; bytes.len()];
+    assert_eq!(errno(p.pread(fd, &mut read, 0)), Some(Errno::IO));
+    assert_eq!(errno(p.pwrite(fd, b"x", 5)), Some(Errno::IO));
+    p.ftruncate(fd, (2 << 20) - 9).unwrap();
+    device.heal();
+    let count = p.pread(fd, &mut read, 0).unwrap();
+    assert!(count == (2 << 20) - 9 && read[..count] == bytes[..count]);
+    // What cannot be put away stays in memory, and that is full some time.
+    device.fail(FaultKind::Write, FaultWhen::Always);
+    let other = create(&p, "/t/g");
+    let written = p.write(other, &vec![1; 2 << 20]).unwrap_or(0);
+    assert!(written <= 1 << 20, "{written} bytes");
+    device.heal();
+    let count = p.pread(fd, &mut read, 0).unwrap();
+    assert!(count == (2 << 20) - 9 && read[..count] == bytes[..count]);
+    assert_eq!(blocks_free(&p), 2048 - 512 - written.div_ceil(PAGE) as u64);
+}
