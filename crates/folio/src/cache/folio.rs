@@ -60,6 +60,11 @@ impl Folio {
         self.index.load(Ordering::Relaxed)
     }
 
+    /// Whether only the index counts it, at this instant.
+    pub(super) fn is_idle(&self) -> bool {
+        self.refs.load(Ordering::Relaxed) == 1
+    }
+
     /// Takes all counts away if there are `expected`, the index's and the caller's, so that nobody can hold the page any
     /// more: a look at the count alone would leave room for somebody who found the page in the index. Linux:
     /// `folio_ref_freeze`.
