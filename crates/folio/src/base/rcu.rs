@@ -102,7 +102,8 @@ pub(crate) fn pin() -> Pin {
     let depth = slot.depth.load(Ordering::Relaxed);
     slot.depth.store(depth + 1, Ordering::Relaxed);
     if depth == 0 {
-        slot.epoch.store(EPOCH.load(Ordering::Relaxed), Ordering::Relaxed);
+        // Acquire: what the pin protects is loaded after the epoch. Release: whoever sees this sees the last unpin.
+        slot.epoch.store(EPOCH.load(Ordering::Acquire), Ordering::Release);
         if IS_ASYMMETRIC.load(Ordering::Relaxed) {
             compiler_fence(Ordering::SeqCst);
         } else {

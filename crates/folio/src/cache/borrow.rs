@@ -72,7 +72,7 @@ impl Borrowed {
     }
 
     /// Locks the bytes, to be looked at. Who writes to these pages waits as long as that lives, so a thread that
-    /// has it must not itself write there.
+    /// has it must neither write there itself nor look at the same pages by a second borrow.
     pub fn read(&self) -> BorrowedRead<'_> {
         let lock = |frame: &Option<Frame>| frame.map(|frame| PageReadGuard::lock(self.owner.pool(), frame));
         BorrowedRead { guards: self.frames.iter().map(lock).collect(), range: self.range.clone() }

@@ -2,7 +2,8 @@
 //!
 //! A page that is read may be written at the same time, as in Linux: the reader gets old bytes, new bytes, or some
 //! of each. Such a copy must not be visible to the compiler as a plain read, which could assume that nobody
-//! writes. Both directions are therefore assembly, or a call the compiler cannot look into.
+//! writes. Both directions are therefore a call that the compiler cannot look into:
+//! the C library's, which for every length measured was as fast as the best of vector loops and `rep movsb`.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +12,7 @@ use crate::base::sync;
 /// Copies from a page that others may be writing.
 ///
 /// # Safety
-/// `from` is valid for reads of `to.len()` bytes, which do not overlap `to`.
+/// `from` is valid for reads of `to.len()` bytes.
 #[inline]
 pub(super) unsafe fn from_page(from: *const u8, to: &mut [u8]) {
     // SAFETY: as the caller promises; `to` is ours to write.
@@ -21,7 +22,7 @@ pub(super) unsafe fn from_page(from: *const u8, to: &mut [u8]) {
 /// Copies to a page that others may be reading.
 ///
 /// # Safety
-/// `to` is valid for writes of `from.len()` bytes, which do not overlap `from`, and nobody else writes them.
+/// `to` is valid for writes of `from.len()` bytes, and nobody else writes them.
 #[inline]
 pub(super) unsafe fn to_page(to: *mut u8, from: &[u8]) {
     // SAFETY: as the caller promises.
@@ -35,7 +36,7 @@ pub(super) unsafe fn to_page(to: *mut u8, from: &[u8]) {
 #[inline]
 pub(super) unsafe fn between_pages(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: as the caller promises.
-    unsafe { OPAQUE_MOVE.get()(to, from, len) };
+    unsafe { OPAQUE_COPY.get()(to, from, len) };
 }
 
 /// Zeroes part of a page that others may be reading.
@@ -49,7 +50,7 @@ pub(super) unsafe fn zero(to: *mut u8, len: usize) {
 }
 
 /// # Safety
-/// As for `memcpy`.
+/// As for `memmove`.
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     if sync::IS_MODEL_CHECKED {
@@ -73,7 +74,6 @@ type Copy = unsafe extern "C" fn(*mut u8, *const u8, usize) -> *mut u8;
 type Set = unsafe extern "C" fn(*mut u8, i32, usize) -> *mut u8;
 
 unsafe extern "C" {
-    fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
     fn memmove(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
     fn memset(to: *mut u8, byte: i32, len: usize) -> *mut u8;
 }
@@ -88,6 +88,6 @@ impl<F: std::marker::Copy> Opaque<F> {
     }
 }
 
-static OPAQUE_COPY: Opaque<Copy> = Opaque(memcpy);
-static OPAQUE_MOVE: Opaque<Copy> = Opaque(memmove);
+// A caller's buffer may be a page that it has locked, even the one it reads from.
+static OPAQUE_COPY: Opaque<Copy> = Opaque(memmove);
 static OPAQUE_SET: Opaque<Set> = Opaque(memset);

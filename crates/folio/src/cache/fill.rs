@@ -14,6 +14,8 @@ use std::sync::{Arc, Weak};
 
 /// Pages brought in ahead, as 1 / this of all.
 const AHEAD_SHARE: u64 = 8;
+/// Pages looked at to find where the next window starts; the table is locked meanwhile.
+const LOOKS_MAX: u64 = 4096;
 /// Pages brought in by one call to the store.
 const FILL_MAX: u64 = 512;
 
@@ -65,7 +67,7 @@ impl Inner {
                 self.index.change(index, 0, Word::MARK, &pin);
                 self.index.try_join(index, &pin);
                 let mut missing = index + 1;
-                while self.index.word(missing, &pin) != Word::ABSENT {
+                while missing - index < LOOKS_MAX && self.index.word(missing, &pin) != Word::ABSENT {
                     missing += 1;
                 }
                 let plan = table.readahead.on_mark(missing);

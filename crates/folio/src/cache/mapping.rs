@@ -429,14 +429,25 @@ impl Inner {
         }
         let mut table = self.table.lock();
         if index.is_multiple_of(BLOCK) && index * PAGE == self.size_bytes.load(Ordering::Relaxed) {
-            let first = self.cache().group()?;
+            let first = self.cache().reserve_group()?;
             let frames = first..first + BLOCK as Frame;
             let unused = table.reserved.replace(Reserved { block: index / BLOCK, frames });
-            self.pool.put(unused.into_iter().flat_map(|reserved| reserved.frames));
+            self.put_reserved(unused);
         }
         let reserved = table.reserved.as_mut().filter(|reserved| reserved.block == index / BLOCK)?;
-        let is_next = reserved.frames.start % BLOCK as Frame == (index % BLOCK) as Frame;
-        if is_next { reserved.frames.next() } else { None }
+        if u64::from(reserved.frames.start) % BLOCK != index % BLOCK {
+            return None;
+        }
+        let frame = reserved.frames.next()?;
+        self.cache().unreserve(1);
+        Some(frame)
+    }
+
+    /// Gives frames back that were reserved for pages which never came.
+    pub(super) fn put_reserved(&self, reserved: Option<Reserved>) {
+        let Some(reserved) = reserved else { return };
+        self.cache().unreserve(reserved.frames.len() as u64);
+        self.pool.put(reserved.frames);
     }
 
     /// Puts a page in, whose bytes are locked and complete, if there is none. The index gets a count of its own.

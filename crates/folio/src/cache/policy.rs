@@ -18,6 +18,8 @@ use std::collections::VecDeque;
 
 /// The small queue's share of all pages at first, as 1 / this.
 const SMALL_SHARE: usize = 10;
+/// Pages in a row that cannot go, until the other queue is asked.
+const PUT_BACKS_MAX: u32 = 32;
 /// Steps from one end of the adaption to the other, at least.
 const STEPS: usize = 4096;
 /// The least share.
@@ -43,6 +45,8 @@ pub(super) struct Policy {
     main: VecDeque<Entry>,
     /// Pages that the small queue should hold.
     small_target: usize,
+    /// Pages in a row that could not go.
+    put_backs: u32,
     ghosts: Ghosts,
 }
 
@@ -54,6 +58,7 @@ impl Policy {
             small: VecDeque::new(),
             main: VecDeque::new(),
             small_target: page_count / SMALL_SHARE,
+            put_backs: 0,
             ghosts: Ghosts { entries: Vec::new(), page_count, time: 0, gone: [0; 2] },
         }
     }
@@ -89,8 +94,11 @@ impl Policy {
 
     /// The page to look at next, and the queue it was in.
     pub(super) fn next(&mut self) -> Option<(Entry, Queue)> {
-        let from_small = self.small.len() > self.small_target || self.main.is_empty();
-        match from_small {
+        let is_small_long = self.small.len() > self.small_target;
+        // Where nothing can go, the other queue is asked for a while.
+        let is_other_asked = self.put_backs % (2 * PUT_BACKS_MAX) >= PUT_BACKS_MAX;
+        let prefers_small = is_small_long != is_other_asked;
+        match (prefers_small && !self.small.is_empty()) || self.main.is_empty() {
             true => self.small.pop_front().map(|entry| (entry, Queue::Small)),
             false => self.main.pop_front().map(|entry| (entry, Queue::Main)),
         }
@@ -99,10 +107,12 @@ impl Policy {
     /// It was used: it stays, in main.
     pub(super) fn keep(&mut self, entry: Entry) {
         self.main.push_back(entry);
+        self.put_backs = 0;
     }
 
     /// It could not go: it waits once more where it was.
     pub(super) fn put_back(&mut self, entry: Entry, queue: Queue) {
+        self.put_backs = self.put_backs.wrapping_add(1);
         match queue {
             Queue::Small => self.small.push_back(entry),
             Queue::Main => self.main.push_back(entry),
@@ -112,6 +122,7 @@ impl Policy {
     /// It went.
     pub(super) fn note_gone(&mut self, key: u64, queue: Queue) {
         self.ghosts.add(key, queue);
+        self.put_backs = 0;
     }
 
     /// Entries in both queues, those of pages that are gone included.
@@ -237,6 +248,19 @@ mod tests {
             assert!(policy.insert(entry(page as Frame), key(page)));
         }
         assert!(policy.small_target < before);
+    }
+
+    #[test]
+    fn a_queue_of_pages_that_cannot_go_does_not_hide_the_other() {
+        let mut policy = Policy::new(1000);
+        (0..900).for_each(|page| policy.keep(entry(page)));
+        (900..950).for_each(|page| assert!(!policy.insert(entry(page), key(page.into()))));
+        let looks = (0..100).map(|_| {
+            let (entry, queue) = policy.next().unwrap();
+            policy.put_back(entry, queue);
+            queue
+        });
+        assert!(looks.collect::<Vec<_>>().contains(&Queue::Small));
     }
 
     #[test]

@@ -174,7 +174,7 @@ impl Pool {
         assert!(end <= self.frame_count as usize * PAGE_SIZE, "within the pool");
         // SAFETY: the bytes lie within the pool, as just checked, and are mapped as long as it lives.
         let from = unsafe { self.address(frame).add(start) };
-        // SAFETY: as above; a caller's buffer is no part of the pool that is not locked.
+        // SAFETY: as above.
         unsafe { copy::from_page(from, to) }
     }
 

@@ -5,12 +5,12 @@
 use super::counters::{self, Counters, Tally};
 use super::mapping::Inner;
 use super::policy::{Entry, Policy};
-use super::pool::{FRAMES_MAX, Frame, Pool};
+use super::pool::{FRAMES_MAX, Frame, GROUP, Pool};
 use super::readahead_thread::ReadaheadThread;
 use super::swap::Swap;
 use super::writeback::Writeback;
 use crate::base::sync::Mutex;
-use crate::base::sync::atomic::Ordering;
+use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::{Errno, Error, Result, rcu};
 use std::sync::{Arc, OnceLock};
 
@@ -21,6 +21,8 @@ const BATCH_SHARE: u64 = 32;
 const LOOKS_MAX: u64 = 16;
 /// How often everything is looked at before there is no memory at all.
 const PASSES: u64 = 4;
+/// Frames reserved for files that grow, as 1 / this of all: they cannot be taken back.
+const RESERVED_SHARE: u64 = 16;
 /// Queue entries without a page that are put up with.
 const STALE_MAX: usize = 4096;
 
@@ -64,6 +66,8 @@ pub struct PageCache {
     pub(super) readahead_thread: ReadaheadThread,
     policy: Mutex<Policy>,
     swap: OnceLock<Swap>,
+    /// Frames that wait for the next pages of files that grow.
+    reserved: AtomicU64,
 }
 
 impl PageCache {
@@ -79,6 +83,7 @@ impl PageCache {
             readahead_thread,
             policy,
             swap: OnceLock::new(),
+            reserved: AtomicU64::new(0),
         })
     }
 
@@ -158,6 +163,23 @@ impl PageCache {
             true => self.pool.take_group(),
             false => None,
         }
+    }
+
+    /// Like [`PageCache::group`], to be used page by page; none if many such frames wait already. Each that gets its
+    /// page, or goes back, is told by [`PageCache::unreserve`].
+    pub(super) fn reserve_group(&self) -> Option<Frame> {
+        let group = u64::from(GROUP);
+        if self.reserved.load(Ordering::Relaxed) + group > self.pool.budget() / RESERVED_SHARE {
+            return None;
+        }
+        let first = self.group()?;
+        counters::add(&self.reserved, group);
+        Some(first)
+    }
+
+    /// `count` frames are not reserved any more.
+    pub(super) fn unreserve(&self, count: u64) {
+        self.reserved.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// Lets reclaim know of pages that just came in and have a store to come back from.

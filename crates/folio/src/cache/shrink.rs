@@ -110,7 +110,7 @@ impl Inner {
         drop((table, pin));
         drop(store);
         self.forget_swapped(swapped);
-        self.pool.put(reserved.into_iter().flat_map(|reserved| reserved.frames));
+        self.put_reserved(reserved);
         if may_be_written {
             gone.iter().for_each(|frame| drop(PageWriteGuard::lock(&self.pool, *frame)));
         }

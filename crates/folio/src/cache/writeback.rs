@@ -9,7 +9,7 @@
 
 use super::mapping::Inner;
 use super::reclaim::PageCache;
-use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::thread::{self, JoinHandle};
 use crate::base::sync::{Condvar, Mutex};
 use crate::base::{PAGE_SIZE, Result};
@@ -39,6 +39,8 @@ pub(super) struct Shared {
     pub(super) cache: Arc<PageCache>,
     /// Mappings with dirty folios, first dirtied first.
     dirty: Mutex<Vec<Arc<Inner>>>,
+    /// The list's length, changed with the list locked.
+    listed: AtomicUsize,
     dirty_pages: AtomicU64,
     signals: Mutex<Signals>,
     wake: Condvar,
@@ -49,6 +51,7 @@ impl Writeback {
         let shared = Arc::new(Shared {
             cache: cache.clone(),
             dirty: Mutex::default(),
+            listed: AtomicUsize::new(0),
             dirty_pages: AtomicU64::new(0),
             signals: Mutex::default(),
             wake: Condvar::new(),
@@ -104,6 +107,7 @@ impl Shared {
     pub(super) fn list(&self, mapping: Arc<Inner>) {
         let mut dirty = self.dirty.lock();
         dirty.push(mapping);
+        self.listed.store(dirty.len(), Ordering::SeqCst);
         let is_first = dirty.len() == 1;
         drop(dirty);
         if is_first && self.writes_by_age() && !self.signals.lock().is_timed {
@@ -193,13 +197,16 @@ impl Shared {
     /// Takes mappings that are clean now off the list.
     fn tidy(&self) {
         let mut clean = Vec::new();
-        self.dirty.lock().retain(|mapping| {
+        let mut dirty = self.dirty.lock();
+        dirty.retain(|mapping| {
             let stays = mapping.stays_listed();
             if !stays {
                 clean.push(mapping.clone());
             }
             stays
         });
+        self.listed.store(dirty.len(), Ordering::SeqCst);
+        drop(dirty);
         // Dropped with no lock held: the last reference to a file may go here.
         drop(clean);
     }
@@ -208,7 +215,8 @@ impl Shared {
     fn wait_for_work(&self) -> Option<bool> {
         let mut signals = self.signals.lock();
         if !signals.is_wanted && !signals.is_stopping {
-            signals.is_timed = self.writes_by_age() && !self.dirty.lock().is_empty();
+            // Not by a look at the list: whoever has it locked may wait for a table, and the table's owner for us.
+            signals.is_timed = self.writes_by_age() && self.listed.load(Ordering::SeqCst) > 0;
             match signals.is_timed {
                 true => {
                     let pause = Duration::from_millis(self.cache.options.dirty_writeback_ms);
