@@ -45,6 +45,7 @@ impl Folio {
         self.index.store(index, Ordering::Relaxed);
         self.is_ahead.store(false, Ordering::Relaxed);
         self.is_new.store(true, Ordering::Relaxed);
+        debug_assert_eq!(self.refs.load(Ordering::Relaxed), 0, "still counted by somebody");
         self.refs.store(1, Ordering::Release);
     }
 
@@ -87,7 +88,9 @@ impl Folio {
 
     /// One count less; true if it was the last and the frame must be put back.
     fn let_go(&self) -> bool {
-        self.refs.fetch_sub(1, Ordering::AcqRel) == 1
+        let before = self.refs.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "a count that nobody had");
+        before == 1
     }
 }
 
@@ -105,7 +108,8 @@ impl<'a> Hold<'a> {
 
     /// Adds a count, unless the folio is about to go. Needs a pin or the lock of the table where it was found.
     pub(super) fn try_new(pool: &'a Pool, frame: Frame) -> Option<Self> {
-        pool.folio(frame).try_hold().then_some(Self { pool, frame })
+        // Made only if there is a count: dropping it gives one back.
+        pool.folio(frame).try_hold().then(|| Self { pool, frame })
     }
 
     pub(super) fn frame(&self) -> Frame {

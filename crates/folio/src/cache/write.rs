@@ -8,6 +8,7 @@ use super::mapping::{BLOCK_BYTES, Inner, Mapping, PAGE};
 use super::pool::Frame;
 use crate::base::rcu;
 use crate::base::sync::atomic::Ordering;
+use crate::base::sync::thread;
 use crate::base::{PAGE_SIZE, Result};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -27,6 +28,8 @@ impl Mapping {
         let mut done = 0;
         while done < source.len() {
             match self.0.write_some(offset + done as u64, &source.part(done, usize::MAX)) {
+                // Somebody takes the page out, or brings it in, and must get on with it.
+                Ok(0) => thread::yield_now(),
                 Ok(count) => done += count,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
