@@ -120,6 +120,59 @@ fn a_second_device_is_busy() {
 
 /// Writers each with a file of their own, and one that all read and one truncates: every byte is one that was
 /// written there, or zero.
+/// Changes a file of its own against a model, and reads one that everybody changes.
+fn work_alone_and_together(kernel: &Arc<Kernel>, number: usize) {
+    let process = kernel.process(Credentials::root());
+    let fd = create(&process, &format!("/t/{number}"));
+    let shared = process.open("/t/shared", OpenFlags::RDWR, 0).unwrap();
+    let whole = pattern(0, 1 << 20, 1);
+    let mut model = vec![0; 1 << 20];
+    let mut state = 12_345 + number;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    process.ftruncate(fd, 1 << 20).unwrap();
+    for round in 0..600 {
+        let at = random(1 << 20);
+        let len = (1 + random(60_000)).min((1 << 20) - at);
+        match random(4) {
+            0 => {
+                process.fallocate(fd, FallocateMode::PunchHole, at as u64, len as u64).unwrap();
+                model[at..at + len].fill(0);
+            }
+            1 => {
+                process.ftruncate(fd, at as u64).unwrap();
+                process.ftruncate(fd, 1 << 20).unwrap();
+                model[at..].fill(0);
+            }
+            _ => {
+                let bytes = pattern(at, len, round);
+                assert_eq!(process.pwrite(fd, &bytes, at as u64).unwrap(), len);
+                model[at..at + len].copy_from_slice(&bytes);
+            }
+        }
+        let at = random(1 << 20);
+        let mut read = vec![0; 100_000];
+        let count = process.pread(fd, &mut read, at as u64).unwrap();
+        assert_eq!(count, ((1 << 20) - at).min(100_000));
+        assert!(read[..count] == model[at..at + count], "round {round}");
+        let count = process.pread(shared, &mut read, at as u64).unwrap();
+        for (read, written) in read[..count].iter().zip(&whole[at..]) {
+            assert!(read == written || number > 0 || *read == 0 || *written == 0);
+            assert!(read == written || *read == 0);
+        }
+        match number {
+            0 => process.ftruncate(shared, random(1 << 20) as u64).unwrap(),
+            1 => drop(process.pwrite(shared, &whole[at..at + len.min(whole.len() - at)], at as u64)),
+            _ => {}
+        }
+    }
+    let mut read = vec![0; 1 << 20];
+    assert_eq!(process.pread(fd, &mut read, 0).unwrap(), 1 << 20);
+    assert!(read == model);
+}
+
 #[test]
 fn everybody_at_once() {
     let (kernel, p) = world("size=16m", Arc::new(MemoryDevice::new(16 << 20)));
@@ -128,62 +181,7 @@ fn everybody_at_once() {
     std::thread::scope(|scope| {
         for number in 0..3_usize {
             let kernel = &kernel;
-            scope.spawn(move || {
-                let process = kernel.process(Credentials::root());
-                let fd = create(&process, &format!("/t/{number}"));
-                let shared = process.open("/t/shared", OpenFlags::RDWR, 0).unwrap();
-                let whole = pattern(0, 1 << 20, 1);
-                let mut model = vec![0; 1 << 20];
-                let mut state = 12_345 + number;
-                let mut random = |below: usize| {
-                    state =
-                        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    (state >> 33) % below
-                };
-                process.ftruncate(fd, 1 << 20).unwrap();
-                for round in 0..600 {
-                    let at = random(1 << 20);
-                    let len = (1 + random(60_000)).min((1 << 20) - at);
-                    match random(4) {
-                        0 => {
-                            process.fallocate(fd, FallocateMode::PunchHole, at as u64, len as u64).unwrap();
-                            model[at..at + len].fill(0);
-                        }
-                        1 => {
-                            process.ftruncate(fd, at as u64).unwrap();
-                            process.ftruncate(fd, 1 << 20).unwrap();
-                            model[at..].fill(0);
-                        }
-                        _ => {
-                            let bytes = pattern(at, len, round);
-                            assert_eq!(process.pwrite(fd, &bytes, at as u64).unwrap(), len);
-                            model[at..at + len].copy_from_slice(&bytes);
-                        }
-                    }
-                    let at = random(1 << 20);
-                    let mut read = vec![0; 100_000];
-                    let count = process.pread(fd, &mut read, at as u64).unwrap();
-                    assert_eq!(count, ((1 << 20) - at).min(100_000));
-                    assert!(read[..count] == model[at..at + count], "round {round}");
-                    let count = process.pread(shared, &mut read, at as u64).unwrap();
-                    for (read, written) in read[..count].iter().zip(&whole[at..]) {
-                        assert!(read == written || number > 0 || *read == 0 || *written == 0);
-                        assert!(read == written || *read == 0);
-                    }
-                    match number {
-                        0 => process.ftruncate(shared, random(1 << 20) as u64).unwrap(),
-                        1 => drop(process.pwrite(
-                            shared,
-                            &whole[at..at + len.min(whole.len() - at)],
-                            at as u64,
-                        )),
-                        _ => {}
-                    }
-                }
-                let mut read = vec![0; 1 << 20];
-                assert_eq!(process.pread(fd, &mut read, 0).unwrap(), 1 << 20);
-                assert!(read == model);
-            });
+            scope.spawn(move || work_alone_and_together(kernel, number));
         }
     });
     let fd = p.open("/t/0", CREATE, 0).unwrap();

@@ -20,6 +20,12 @@ pub(super) struct HostFile {
     is_read_only: bool,
 }
 
+impl Drop for HostFile {
+    fn drop(&mut self) {
+        lock::release(&self.file);
+    }
+}
+
 impl HostFile {
     /// Opens a regular file or block device and locks it; EBUSY if someone else's use forbids ours.
     pub(super) fn open(path: &Path, read_only: bool) -> Result<Self> {

@@ -20,10 +20,27 @@ const CONSISTENT_READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// Takes the locks of a reader or of a writer; they last until `file` is closed.
+/// Takes the locks of a reader or of a writer; they last until [`release`].
 ///
 /// Errors: EBUSY if another open file forbids it. A host file system without such locks gives none, as in QEMU.
 pub(super) fn acquire(file: &File, read_only: bool) -> Result<()> {
+    let taken = try_acquire(file, read_only);
+    if taken.is_err() {
+        release(file);
+    }
+    taken
+}
+
+/// Lets go of all locks. Closing the file would do that, too, but not while a process that was just forked still has
+/// a copy of the descriptor, which it closes when it executes its program.
+pub(super) fn release(file: &File) {
+    let mut all = byte_lock(libc::F_UNLCK, USED_BASE);
+    all.l_len = REFUSED_BASE + (REFUSED_BASE - USED_BASE) - USED_BASE;
+    // A host without such locks has none to let go of.
+    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&all));
+}
+
+fn try_acquire(file: &File, read_only: bool) -> Result<()> {
     let used: &[i64] = if read_only { &[CONSISTENT_READ] } else { &[CONSISTENT_READ, WRITE, RESIZE] };
     let refused = [WRITE, RESIZE];
     // First our own marks, then the look at others': of two that start at once, at least one sees the other.

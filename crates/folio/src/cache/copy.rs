@@ -61,7 +61,9 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         unsafe { OPAQUE_COPY.get()(to, from, half) };
         sync::step();
         // SAFETY: as the caller promises.
-        let (from, to) = unsafe { (from.add(half), to.add(half)) };
+        let from = unsafe { from.add(half) };
+        // SAFETY: as the caller promises.
+        let to = unsafe { to.add(half) };
         // SAFETY: as the caller promises.
         unsafe { OPAQUE_COPY.get()(to, from, len - half) };
         return;
