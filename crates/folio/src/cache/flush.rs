@@ -111,6 +111,7 @@ impl Inner {
     pub(super) fn write_back(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
         let result = self.write_dirty(range);
         self.wait_written();
+        self.writeback.unlist(self);
         result
     }
 

@@ -247,7 +247,7 @@ impl Mapping {
     /// The first byte at or after `offset` that has no page; SEEK_HOLE for files in the cache alone.
     pub fn next_absent(&self, offset: u64) -> u64 {
         let mut index = offset / PAGE;
-        while !self.0.is_hole(index) {
+        while self.0.has_page(index) {
             index += 1;
         }
         (index * PAGE).max(offset)

@@ -92,16 +92,18 @@ impl Inner {
         self.limit.as_ref().and_then(|_| self.cache().swap())
     }
 
-    /// Whether there certainly is no page at `index`: neither in memory nor swapped.
+    /// Whether a read of the page at `index` finds zeros, and no store that says otherwise.
     pub(super) fn is_hole(&self, index: u64) -> bool {
-        if self.store.is_some() || !self.is_absent(index) {
-            return false;
-        }
-        if !self.may_be_swapped() {
-            return true;
+        self.store.is_none() && !self.has_page(index)
+    }
+
+    /// Whether the mapping has a page at `index`, in memory or swapped.
+    pub(super) fn has_page(&self, index: u64) -> bool {
+        if !self.is_absent(index) || !self.may_be_swapped() {
+            return !self.is_absent(index);
         }
         let table = self.table.lock();
-        self.is_absent(index) && !table.swapped.contains_key(&index)
+        !self.is_absent(index) || table.swapped.contains_key(&index)
     }
 
     /// Puts a page away that nobody holds, if it still is the one in `frame` and there is a slot for it.

@@ -455,3 +455,22 @@ fn pages_are_copied_onto_pages() {
     fixture.mapping.read(0, &mut page).unwrap();
     assert_eq!(page[50..150], bytes[10..110]);
 }
+
+#[test]
+fn a_file_with_a_store_has_an_end_of_its_cached_pages() {
+    let fixture = fixture(64, false);
+    fixture.mapping.write(0, &[1; 3 * PAGE_SIZE]).unwrap();
+    assert_eq!(fixture.mapping.next_absent(100), 3 * PAGE_SIZE as u64);
+    assert_eq!(fixture.mapping.next_cached(100), Some(100));
+    assert_eq!(fixture.mapping.next_cached(3 * PAGE_SIZE as u64), None);
+}
+
+#[test]
+fn a_mapping_that_was_written_by_itself_leaves_nothing_behind() {
+    let fixture = fixture(64, false);
+    fixture.mapping.write(0, b"dirty").unwrap();
+    fixture.mapping.write_back(0..u64::MAX).unwrap();
+    let cache = Arc::downgrade(&fixture.cache);
+    drop(fixture);
+    assert!(cache.upgrade().is_none(), "the cache goes with its last user");
+}

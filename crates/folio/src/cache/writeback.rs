@@ -194,6 +194,18 @@ impl Shared {
         }
     }
 
+    /// Takes a mapping off the list if it is clean now. A device may have no other than one that is always written
+    /// by itself (metadata), and each holds the other while it is listed.
+    pub(super) fn unlist(&self, mapping: &Arc<Inner>) {
+        let mut dirty = self.dirty.lock();
+        let place = dirty.iter().position(|listed| Arc::ptr_eq(listed, mapping));
+        let clean = place.filter(|_| !mapping.stays_listed()).map(|place| dirty.remove(place));
+        self.listed.store(dirty.len(), Ordering::SeqCst);
+        drop(dirty);
+        // With no lock held, as for all.
+        drop(clean);
+    }
+
     /// Takes mappings that are clean now off the list.
     fn tidy(&self) {
         let mut clean = Vec::new();
