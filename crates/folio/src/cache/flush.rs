@@ -131,6 +131,9 @@ impl Inner {
             let (end, written) = self.write_run(&run);
             at = end;
             result = result.and(written);
+            // Whoever waits for the end of the run shall find that nobody holds its pages.
+            drop(run);
+            self.leave_run();
         }
         result
     }
@@ -200,11 +203,10 @@ impl Inner {
         (start..end, table.held_store.clone())
     }
 
-    /// After a run: failed pages are dirty again, the store is let go of if nothing is.
+    /// After the store was called: failed pages are dirty again.
     fn end_run(self: &Arc<Self>, run: &Run<'_>, taken: Range<usize>, result: &Result<()>) {
         let pin = rcu::pin();
         let mut table = self.table.lock();
-        table.runs_in_flight -= 1;
         self.count(|tally| &tally.writeback_pages, (taken.len() as u64).wrapping_neg());
         match result {
             Ok(()) => self.count(|tally| &tally.written_pages, taken.len() as u64),
@@ -219,10 +221,15 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// A run is no longer in flight; the store is let go of if nothing needs it.
+    fn leave_run(&self) {
+        let mut table = self.table.lock();
+        table.runs_in_flight -= 1;
         let store = table.release_store();
         drop(table);
         self.written.notify_all();
-        drop(pin);
         drop(store);
     }
 }
