@@ -19,6 +19,11 @@ fn world(words: &str) -> (Arc<Kernel>, Process) {
         background_writeback: false,
         ..Default::default()
     });
+    mounted(kernel, words)
+}
+
+/// The kernel with a tmpfs at `/t`, mounted with these words, and its superuser with umask 0.
+fn mounted(kernel: Arc<Kernel>, words: &str) -> (Arc<Kernel>, Process) {
     let root = kernel.process(Credentials::root());
     root.umask(0);
     root.mkdir("/t", 0o755).unwrap();

@@ -1,10 +1,9 @@
 //! Pages of a tmpfs that is larger than the page cache, on a swap device.
 
-use crate::{CREATE, PAGE, blocks_free, create, errno};
+use crate::{CREATE, PAGE, blocks_free, create, errno, mounted};
 use folio::block::{Device, FaultDevice, FaultKind, FaultWhen, MemoryDevice};
-use folio::kernel::TmpfsOptions;
 use folio::syscall::{Credentials, OpenFlags, Whence};
-use folio::vfs::{FallocateMode, MountOptions};
+use folio::vfs::FallocateMode;
 use folio::{Errno, Kernel, KernelOptions, Process};
 use std::sync::Arc;
 
@@ -16,12 +15,7 @@ fn world(words: &str, device: Arc<dyn Device>) -> (Arc<Kernel>, Process) {
         ..Default::default()
     });
     kernel.swap_on(device).unwrap();
-    let root = kernel.process(Credentials::root());
-    root.umask(0);
-    root.mkdir("/t", 0o755).unwrap();
-    let options: TmpfsOptions = words.parse().unwrap();
-    kernel.mount_tmpfs("/t", &options, &MountOptions::default()).unwrap();
-    (kernel, root)
+    mounted(kernel, words)
 }
 
 /// Bytes that differ from page to page.

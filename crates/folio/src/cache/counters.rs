@@ -233,7 +233,7 @@ pub(super) fn is_repeated(number: u64, place: u64) -> bool {
 #[cold]
 fn take_over(owner: &AtomicU64, hits: &AtomicU64, number: u64, count: u64) {
     if let Some(previous) = mapping(owner.load(Ordering::Relaxed)) {
-        previous.count_hits(hits.load(Ordering::Relaxed));
+        previous.count(|tally| &tally.hits, hits.load(Ordering::Relaxed));
     }
     hits.store(count, Ordering::Relaxed);
     owner.store(number, Ordering::Relaxed);

@@ -299,12 +299,6 @@ impl Inner {
         &self.pool
     }
 
-    /// Adds hits that a thread had counted.
-    pub(super) fn count_hits(&self, count: u64) {
-        counters::add(&self.tally.hits, count);
-        counters::add(&self.cache().tally.hits, count);
-    }
-
     /// Adds to a counter of this mapping and of the cache.
     pub(super) fn count(&self, which: impl Fn(&Tally) -> &AtomicU64, count: u64) {
         if count > 0 {

@@ -9,8 +9,8 @@ use super::pool::{FRAMES_MAX, Frame, GROUP, Pool};
 use super::readahead_thread::ReadaheadThread;
 use super::swap::Swap;
 use super::writeback::Writeback;
-use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::{Mutex, thread};
 use crate::base::{Errno, Error, Result, rcu};
 use std::sync::{Arc, OnceLock};
 
@@ -153,13 +153,13 @@ impl PageCache {
             }
             tries += 1;
             // Whoever has a page locked may be done by then.
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 
     /// The first of sixteen frames in one piece, if there is such a piece within the budget.
     pub(super) fn group(&self) -> Option<Frame> {
-        match self.pool.in_use() + 16 <= self.pool.budget() {
+        match self.pool.in_use() + u64::from(GROUP) <= self.pool.budget() {
             true => self.pool.take_group(),
             false => None,
         }

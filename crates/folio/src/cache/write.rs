@@ -151,8 +151,8 @@ impl Inner {
     /// pages are beyond the limit, or if a page is there.
     fn write_new_block(self: &Arc<Self>, index: u64, source: &Source<'_>) -> bool {
         let pin = rcu::pin();
-        let is_free = (index..index + BLOCK).all(|index| self.index.word(index, &pin) == Word::ABSENT);
-        let Some(first) = is_free.then(|| self.cache().group()).flatten() else { return false };
+        let is_free = || (index..index + BLOCK).all(|index| self.index.word(index, &pin) == Word::ABSENT);
+        let Some(first) = is_free().then(|| self.cache().group()).flatten() else { return false };
         let frames = first..first + BLOCK as Frame;
         let mut guards: SmallVec<[PageWriteGuard<'_>; BLOCK as usize]> = SmallVec::new();
         for (place, frame) in frames.clone().enumerate() {
@@ -162,8 +162,8 @@ impl Inner {
             guards.push(guard);
         }
         let mut table = self.table.lock();
-        let is_free = (index..index + BLOCK).all(|index| self.index.word(index, &pin) == Word::ABSENT);
-        let is_free = is_free && table.swapped.range(index..index + BLOCK).next().is_none();
+        // Others may have come since the first look, which took no lock.
+        let is_free = is_free() && table.swapped.range(index..index + BLOCK).next().is_none();
         if !is_free || self.take_from_limit(BLOCK).is_err() {
             drop(table);
             drop(guards);
