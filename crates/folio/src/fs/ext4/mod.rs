@@ -172,7 +172,7 @@ impl Ext4 {
             JournalBlocks { block_size, block_count: superblock.block_count, runs }
         };
         let device = if options.read_only { block::overlay(device) } else { device };
-        journal::recover(&blocks, &*device)?;
+        journal::recover(blocks, device.clone())?;
         let mut superblock = Superblock::load(&*device)?;
         superblock.features.incompat.remove(Incompat::NEEDS_RECOVERY);
         device.write_at(&superblock.to_bytes(options.clock.now()), SUPERBLOCK_OFFSET)?;

@@ -14,5 +14,7 @@
 
 mod disk;
 mod recovery;
+mod ring;
 
-pub(super) use recovery::{JournalBlocks, recover};
+pub(super) use recovery::recover;
+pub(super) use ring::JournalBlocks;

@@ -2,40 +2,25 @@
 //! Linux: fs/jbd2/recovery.c.
 
 use super::disk::*;
+use super::ring::{JournalBlocks, Ring};
 use crate::base::{Error, Result};
 use crate::block::Device;
 use crate::fs::ext4::checksum::crc32c;
 use std::collections::HashMap;
-use zerocopy::{FromBytes, IntoBytes};
-
-/// Where the journal's blocks lie on the device, as runs of (first device block, number of blocks) in order.
-pub(in crate::fs::ext4) struct JournalBlocks {
-    pub(in crate::fs::ext4) block_size: usize,
-    /// Blocks of the file system, which bound what the journal may name.
-    pub(in crate::fs::ext4) block_count: u64,
-    pub(in crate::fs::ext4) runs: Vec<(u64, u32)>,
-}
+use std::sync::Arc;
+use zerocopy::FromBytes;
 
 /// Brings everything the journal on `device` holds to its place and empties it. Returns how many transactions
 /// were replayed.
 ///
 /// EUCLEAN for a journal that contradicts itself, EOPNOTSUPP for one that asks for what Folio does not do. In
 /// either case nothing has been written, except that a bad data checksum is met after earlier blocks were replayed.
-pub(in crate::fs::ext4) fn recover(blocks: &JournalBlocks, device: &dyn Device) -> Result<u32> {
-    let journal = Journal::open(blocks, device).map_err(|e| e.at("journal"))?;
-    journal.run().map_err(|e| e.at("journal"))
+pub(in crate::fs::ext4) fn recover(blocks: JournalBlocks, device: Arc<dyn Device>) -> Result<u32> {
+    Ring::open(blocks, device).and_then(|ring| Recovery(ring).run()).map_err(|e| e.at("journal"))
 }
 
-struct Journal<'a> {
-    blocks: &'a JournalBlocks,
-    device: &'a dyn Device,
-    superblock: RawJournalSuperblock,
-    features: u32,
-    /// One past the last block of the ring.
-    end: u32,
-    /// Seed of checksums; with versions 2 and 3.
-    seed: Option<u32>,
-}
+/// The journal while it is replayed.
+struct Recovery(Ring);
 
 /// One block to replay.
 struct Tag {
@@ -50,56 +35,10 @@ struct LogBlock {
     block_type: u32,
 }
 
-impl<'a> Journal<'a> {
-    fn open(blocks: &'a JournalBlocks, device: &'a dyn Device) -> Result<Self> {
-        let available: u64 = blocks.runs.iter().map(|(_, len)| u64::from(*len)).sum();
-        let mut bytes = vec![0; blocks.block_size];
-        let Some((first, _)) = blocks.runs.first() else { return Err(Error::corrupt("has no blocks")) };
-        device.read_at(&mut bytes, first * blocks.block_size as u64)?;
-        let (raw, _) = RawJournalSuperblock::read_from_prefix(&bytes)
-            .map_err(|_| Error::corrupt("superblock cut short"))?;
-        let block_type = raw.header.block_type.get();
-        if raw.header.magic.get() != MAGIC || !matches!(block_type, TYPE_SUPERBLOCK_V1 | TYPE_SUPERBLOCK_V2) {
-            return Err(Error::corrupt("no superblock"));
-        }
-        let features = if block_type == TYPE_SUPERBLOCK_V2 { raw.feature_incompat.get() } else { 0 };
-        let known = INCOMPAT_REVOKE
-            | INCOMPAT_64BIT
-            | INCOMPAT_ASYNC_COMMIT
-            | INCOMPAT_CSUM_V2
-            | INCOMPAT_CSUM_V3
-            | INCOMPAT_FAST_COMMIT;
-        if features & !known != 0 {
-            return Err(Error::unsupported(format!("journal feature bits {:#x}", features & !known)));
-        }
-        let has_checksums = features & (INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3) != 0;
-        if has_checksums && raw.checksum.get() != superblock_checksum(&raw) {
-            return Err(Error::corrupt("superblock: bad checksum"));
-        }
-        let fast = match (features & INCOMPAT_FAST_COMMIT != 0, raw.fast_commit_blocks.get()) {
-            (false, _) => 0,
-            (true, 0) => FAST_COMMIT_BLOCKS_DEFAULT,
-            (true, count) => count,
-        };
-        let (count, first, start) = (raw.block_count.get(), raw.first.get(), raw.start.get());
-        let end = count.saturating_sub(fast);
-        let is_sane = raw.block_size.get() as usize == blocks.block_size
-            && u64::from(count) <= available
-            && first >= 1
-            && first < end
-            && (start == 0 || (first..end).contains(&start));
-        if !is_sane {
-            let what =
-                format!("superblock: {count} blocks, first {first}, start {start}, {available} available");
-            return Err(Error::corrupt(what));
-        }
-        let seed = has_checksums.then(|| crc32c(!0, &raw.uuid));
-        Ok(Self { blocks, device, superblock: raw, features, end, seed })
-    }
-
+impl Recovery {
     fn run(mut self) -> Result<u32> {
-        let first_sequence = self.superblock.sequence.get();
-        if self.superblock.start.get() == 0 {
+        let first_sequence = self.0.superblock.sequence.get();
+        if self.0.superblock.start.get() == 0 {
             self.refuse_fast_commits(first_sequence)?;
             return Ok(0);
         }
@@ -107,28 +46,25 @@ impl<'a> Journal<'a> {
         let end = self.scan(&mut revokes)?;
         self.refuse_fast_commits(end)?;
         self.replay(end, &revokes)?;
-        self.device.flush()?;
-        self.superblock.start = 0.into();
-        self.superblock.sequence = end.wrapping_add(1).into();
-        if self.seed.is_some() {
-            self.superblock.checksum = superblock_checksum(&self.superblock).into();
-        }
-        self.device.write_at(self.superblock.as_bytes(), self.place(0)?)?;
-        self.device.flush()?;
+        self.0.device.flush()?;
+        self.0.superblock.start = 0.into();
+        self.0.superblock.sequence = end.wrapping_add(1).into();
+        self.0.write_superblock()?;
+        self.0.device.flush()?;
         Ok(end.wrapping_sub(first_sequence))
     }
 
     /// Finds the sequence number after the last whole transaction, and collects what was revoked until then.
     fn scan(&self, revokes: &mut HashMap<u64, u32>) -> Result<u32> {
-        let mut sequence = self.superblock.sequence.get();
+        let mut sequence = self.0.superblock.sequence.get();
         let mut pending: Vec<u64> = Vec::new();
-        let mut at = self.superblock.start.get();
+        let mut at = self.0.superblock.start.get();
         // One round at most: a log that never ends has been wrapped around.
-        let mut left = self.end - self.superblock.first.get();
+        let mut left = self.0.end - self.0.superblock.first.get();
         while left > 0 {
             left -= 1;
             let Some(block) = self.log_block(at, sequence)? else { break };
-            at = self.after(at, 1);
+            at = self.0.after(at, 1);
             match block.block_type {
                 TYPE_DESCRIPTOR => {
                     let count = self.tags(&block.bytes)?.len() as u32;
@@ -136,7 +72,7 @@ impl<'a> Journal<'a> {
                         break;
                     }
                     left -= count;
-                    at = self.after(at, count);
+                    at = self.0.after(at, count);
                 }
                 TYPE_REVOKE => pending.extend(self.revoked(&block.bytes)?),
                 _ => {
@@ -152,14 +88,14 @@ impl<'a> Journal<'a> {
 
     /// Writes the blocks of all transactions before `end`, except where a later or the same one revoked them.
     fn replay(&self, end: u32, revokes: &HashMap<u64, u32>) -> Result<()> {
-        let mut sequence = self.superblock.sequence.get();
-        let mut at = self.superblock.start.get();
+        let mut sequence = self.0.superblock.sequence.get();
+        let mut at = self.0.superblock.start.get();
         while sequence != end {
             let place = at;
             let Some(block) = self.log_block(at, sequence)? else {
                 return Err(Error::corrupt(format!("block {place} changed while it was read")));
             };
-            at = self.after(at, 1);
+            at = self.0.after(at, 1);
             match block.block_type {
                 TYPE_DESCRIPTOR => {
                     for tag in self.tags(&block.bytes)? {
@@ -169,7 +105,7 @@ impl<'a> Journal<'a> {
                             self.replay_block(at, &tag, sequence)
                                 .map_err(|e| e.at(format!("block {at}, for block {}", tag.target)))?;
                         }
-                        at = self.after(at, 1);
+                        at = self.0.after(at, 1);
                     }
                 }
                 TYPE_REVOKE => {}
@@ -180,13 +116,13 @@ impl<'a> Journal<'a> {
     }
 
     fn replay_block(&self, at: u32, tag: &Tag, sequence: u32) -> Result<()> {
-        if tag.target >= self.blocks.block_count {
+        if tag.target >= self.0.blocks.block_count {
             return Err(Error::corrupt("beyond the end of the file system"));
         }
-        let mut bytes = self.read(at)?;
-        if let Some(seed) = self.seed {
+        let mut bytes = self.0.read(at)?;
+        if let Some(seed) = self.0.seed {
             let crc = crc32c(crc32c(seed, &sequence.to_be_bytes()), &bytes);
-            let mask = if self.features & INCOMPAT_CSUM_V3 != 0 { u32::MAX } else { 0xFFFF };
+            let mask = if self.0.features & INCOMPAT_CSUM_V3 != 0 { u32::MAX } else { 0xFFFF };
             if crc & mask != tag.checksum {
                 return Err(Error::corrupt("bad checksum"));
             }
@@ -194,19 +130,19 @@ impl<'a> Journal<'a> {
         if tag.flags & TAG_ESCAPED != 0 {
             bytes[..4].copy_from_slice(&MAGIC.to_be_bytes());
         }
-        self.device.write_at(&bytes, tag.target * self.blocks.block_size as u64)
+        self.0.device.write_at(&bytes, tag.target * self.0.blocks.block_size as u64)
     }
 
     /// The block of the log at `at`, if it belongs to transaction `sequence` and is whole; `None` ends the log.
     fn log_block(&self, at: u32, sequence: u32) -> Result<Option<LogBlock>> {
-        let bytes = self.read(at)?;
+        let bytes = self.0.read(at)?;
         let Ok((header, _)) = RawHeader::read_from_prefix(&bytes) else { return Ok(None) };
         let block_type = header.block_type.get();
         let is_log = header.magic.get() == MAGIC && header.sequence.get() == sequence;
         if !is_log || !matches!(block_type, TYPE_DESCRIPTOR | TYPE_REVOKE | TYPE_COMMIT) {
             return Ok(None);
         }
-        if let Some(seed) = self.seed {
+        if let Some(seed) = self.0.seed {
             let checksum_at = match block_type {
                 TYPE_COMMIT => COMMIT_CHECKSUM_OFFSET,
                 _ => bytes.len() - 4,
@@ -228,9 +164,10 @@ impl<'a> Journal<'a> {
     }
 
     fn tags(&self, bytes: &[u8]) -> Result<Vec<Tag>> {
-        let is_v3 = self.features & INCOMPAT_CSUM_V3 != 0;
-        let is_64bit = self.features & INCOMPAT_64BIT != 0;
-        let mut rest = &bytes[size_of::<RawHeader>()..bytes.len() - if self.seed.is_some() { 4 } else { 0 }];
+        let is_v3 = self.0.features & INCOMPAT_CSUM_V3 != 0;
+        let is_64bit = self.0.features & INCOMPAT_64BIT != 0;
+        let mut rest =
+            &bytes[size_of::<RawHeader>()..bytes.len() - if self.0.seed.is_some() { 4 } else { 0 }];
         let mut tags = Vec::new();
         let short = || Error::corrupt("descriptor block without a last tag");
         loop {
@@ -249,7 +186,7 @@ impl<'a> Journal<'a> {
                     after = behind;
                 }
                 // Version 2 left two bytes behind each tag, which nobody uses.
-                let skip = if self.features & INCOMPAT_CSUM_V2 != 0 { 2 } else { 0 };
+                let skip = if self.0.features & INCOMPAT_CSUM_V2 != 0 { 2 } else { 0 };
                 rest = after.get(skip..).ok_or_else(short)?;
                 Tag { target, flags: raw.flags.get().into(), checksum: raw.checksum.get().into() }
             };
@@ -269,11 +206,11 @@ impl<'a> Journal<'a> {
         let head = size_of::<RawHeader>();
         let used =
             u32::from_be_bytes([bytes[head], bytes[head + 1], bytes[head + 2], bytes[head + 3]]) as usize;
-        let limit = bytes.len() - if self.seed.is_some() { 4 } else { 0 };
+        let limit = bytes.len() - if self.0.seed.is_some() { 4 } else { 0 };
         let Some(list) = bytes.get(head + 4..used).filter(|_| used <= limit) else {
             return Err(Error::corrupt(format!("revoke block claims {used} bytes")));
         };
-        Ok(match self.features & INCOMPAT_64BIT != 0 {
+        Ok(match self.0.features & INCOMPAT_64BIT != 0 {
             true => list
                 .chunks_exact(8)
                 .map(|b| u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
@@ -287,11 +224,11 @@ impl<'a> Journal<'a> {
     /// Fast commits after the last full one describe operations, which cannot be replayed here.
     fn refuse_fast_commits(&self, sequence: u32) -> Result<()> {
         const TAG_HEAD: u16 = 9;
-        if self.features & INCOMPAT_FAST_COMMIT == 0 || self.end >= self.superblock.block_count.get() {
+        if self.0.features & INCOMPAT_FAST_COMMIT == 0 || self.0.end >= self.0.superblock.block_count.get() {
             return Ok(());
         }
         // Little-endian, unlike the log: tag, length, features, transaction.
-        let bytes = self.read(self.end)?;
+        let bytes = self.0.read(self.0.end)?;
         let tag = u16::from_le_bytes([bytes[0], bytes[1]]);
         let transaction = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
         match tag == TAG_HEAD && transaction == sequence {
@@ -301,36 +238,4 @@ impl<'a> Journal<'a> {
             }
         }
     }
-
-    /// The block `count` after `at` in the ring; `count` is at most the ring's length.
-    fn after(&self, at: u32, count: u32) -> u32 {
-        let next = u64::from(at) + u64::from(count);
-        let end = u64::from(self.end);
-        let wrapped = if next >= end { next - end + u64::from(self.superblock.first.get()) } else { next };
-        wrapped as u32
-    }
-
-    fn read(&self, at: u32) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.blocks.block_size];
-        self.device.read_at(&mut bytes, self.place(at)?)?;
-        Ok(bytes)
-    }
-
-    /// Where on the device, in bytes, block `at` of the journal lies.
-    fn place(&self, at: u32) -> Result<u64> {
-        let mut left = at;
-        for (first, len) in &self.blocks.runs {
-            if left < *len {
-                return Ok((first + u64::from(left)) * self.blocks.block_size as u64);
-            }
-            left -= len;
-        }
-        Err(Error::corrupt(format!("block {at} is not mapped")))
-    }
-}
-
-fn superblock_checksum(raw: &RawJournalSuperblock) -> u32 {
-    let bytes = raw.as_bytes();
-    let crc = crc32c(!0, &bytes[..SUPERBLOCK_CHECKSUM_OFFSET]);
-    crc32c(crc32c(crc, &[0; 4]), &bytes[SUPERBLOCK_CHECKSUM_OFFSET + 4..])
 }

@@ -1,0 +1,129 @@
+//! The journal as a ring of blocks: where it lies on the device, and what its superblock says.
+
+use super::disk::*;
+use crate::base::{Error, Result};
+use crate::block::Device;
+use crate::fs::ext4::checksum::crc32c;
+use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Where the journal's blocks lie on the device, as runs of (first device block, number of blocks) in order.
+#[derive(Debug, Clone)]
+pub(in crate::fs::ext4) struct JournalBlocks {
+    /// Bytes per block.
+    pub(in crate::fs::ext4) block_size: usize,
+    /// Blocks of the file system, which bound what the journal may name.
+    pub(in crate::fs::ext4) block_count: u64,
+    /// The runs.
+    pub(in crate::fs::ext4) runs: Vec<(u64, u32)>,
+}
+
+impl JournalBlocks {
+    /// The journal's block `at` on the device, and how many blocks lie there in one run.
+    pub(super) fn run_at(&self, at: u32) -> Result<(u64, u32)> {
+        let mut left = at;
+        for (first, len) in &self.runs {
+            if left < *len {
+                return Ok((first + u64::from(left), len - left));
+            }
+            left -= len;
+        }
+        Err(Error::corrupt(format!("block {at} is not mapped")))
+    }
+}
+
+/// An open journal: checked sizes and features.
+pub(super) struct Ring {
+    pub(super) blocks: JournalBlocks,
+    pub(super) device: Arc<dyn Device>,
+    pub(super) superblock: RawJournalSuperblock,
+    /// `s_feature_incompat`, 0 for a superblock of version 1.
+    pub(super) features: u32,
+    /// One past the last block of the ring; fast commits lie behind.
+    pub(super) end: u32,
+    /// Seed of checksums; with versions 2 and 3.
+    pub(super) seed: Option<u32>,
+}
+
+impl Ring {
+    /// The journal in `blocks`. EUCLEAN for a superblock that contradicts itself, EOPNOTSUPP for unknown features.
+    pub(super) fn open(blocks: JournalBlocks, device: Arc<dyn Device>) -> Result<Self> {
+        let available: u64 = blocks.runs.iter().map(|(_, len)| u64::from(*len)).sum();
+        let mut bytes = vec![0; blocks.block_size];
+        let Some((first, _)) = blocks.runs.first() else { return Err(Error::corrupt("has no blocks")) };
+        device.read_at(&mut bytes, first * blocks.block_size as u64)?;
+        let (raw, _) = RawJournalSuperblock::read_from_prefix(&bytes)
+            .map_err(|_| Error::corrupt("superblock cut short"))?;
+        let block_type = raw.header.block_type.get();
+        if raw.header.magic.get() != MAGIC || !matches!(block_type, TYPE_SUPERBLOCK_V1 | TYPE_SUPERBLOCK_V2) {
+            return Err(Error::corrupt("no superblock"));
+        }
+        let features = if block_type == TYPE_SUPERBLOCK_V2 { raw.feature_incompat.get() } else { 0 };
+        let known = INCOMPAT_REVOKE
+            | INCOMPAT_64BIT
+            | INCOMPAT_ASYNC_COMMIT
+            | INCOMPAT_CSUM_V2
+            | INCOMPAT_CSUM_V3
+            | INCOMPAT_FAST_COMMIT;
+        if features & !known != 0 {
+            return Err(Error::unsupported(format!("journal feature bits {:#x}", features & !known)));
+        }
+        let has_checksums = features & (INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3) != 0;
+        if has_checksums && raw.checksum.get() != superblock_checksum(&raw) {
+            return Err(Error::corrupt("superblock: bad checksum"));
+        }
+        let fast = match (features & INCOMPAT_FAST_COMMIT != 0, raw.fast_commit_blocks.get()) {
+            (false, _) => 0,
+            (true, 0) => FAST_COMMIT_BLOCKS_DEFAULT,
+            (true, count) => count,
+        };
+        let (count, first, start) = (raw.block_count.get(), raw.first.get(), raw.start.get());
+        let end = count.saturating_sub(fast);
+        let is_sane = raw.block_size.get() as usize == blocks.block_size
+            && u64::from(count) <= available
+            && first >= 1
+            && first < end
+            && (start == 0 || (first..end).contains(&start));
+        if !is_sane {
+            let what =
+                format!("superblock: {count} blocks, first {first}, start {start}, {available} available");
+            return Err(Error::corrupt(what));
+        }
+        let seed = has_checksums.then(|| crc32c(!0, &raw.uuid));
+        Ok(Self { blocks, device, superblock: raw, features, end, seed })
+    }
+
+    /// Writes the superblock, sealed; durable after a flush.
+    pub(super) fn write_superblock(&mut self) -> Result<()> {
+        if self.seed.is_some() {
+            self.superblock.checksum = superblock_checksum(&self.superblock).into();
+        }
+        self.device.write_at(self.superblock.as_bytes(), self.place(0)?)
+    }
+
+    /// The block `count` after `at` in the ring; `count` is at most the ring's length.
+    pub(super) fn after(&self, at: u32, count: u32) -> u32 {
+        let next = u64::from(at) + u64::from(count);
+        let end = u64::from(self.end);
+        let wrapped = if next >= end { next - end + u64::from(self.superblock.first.get()) } else { next };
+        wrapped as u32
+    }
+
+    /// The block `at` of the journal.
+    pub(super) fn read(&self, at: u32) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.blocks.block_size];
+        self.device.read_at(&mut bytes, self.place(at)?)?;
+        Ok(bytes)
+    }
+
+    /// Where on the device, in bytes, block `at` of the journal lies.
+    pub(super) fn place(&self, at: u32) -> Result<u64> {
+        Ok(self.blocks.run_at(at)?.0 * self.blocks.block_size as u64)
+    }
+}
+
+fn superblock_checksum(raw: &RawJournalSuperblock) -> u32 {
+    let bytes = raw.as_bytes();
+    let crc = crc32c(!0, &bytes[..SUPERBLOCK_CHECKSUM_OFFSET]);
+    crc32c(crc32c(crc, &[0; 4]), &bytes[SUPERBLOCK_CHECKSUM_OFFSET + 4..])
+}
