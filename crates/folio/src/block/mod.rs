@@ -6,7 +6,7 @@
 //!         v                  v
 //!   [device seam: device.rs]  Device
 //!     |      |       |        |
-//!    raw   qcow2   memory   partition, overlay, and for tests record, fault  (devices over devices)
+//!    raw   qcow2   memory   partition, overlay, and for tests record, fault, slow  (devices over devices)
 //!     |      |
 //!   host_file.rs, lock.rs    the host's files, and the lock that QEMU understands
 //! ```
@@ -33,6 +33,7 @@ mod partition;
 mod qcow2;
 mod raw;
 mod record;
+mod slow;
 
 pub use device::{Allocation, Device};
 pub use fault::{FaultDevice, FaultKind, FaultWhen};
@@ -43,3 +44,4 @@ pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
 pub use qcow2::{Compat, CreateOptions, Qcow2Device};
 pub use raw::RawDevice;
 pub use record::{RecordDevice, Recorded};
+pub use slow::{DiskCounters, DiskModel, SlowDevice};
