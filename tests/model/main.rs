@@ -9,7 +9,7 @@ mod operation;
 mod run;
 
 use folio::block::{Device, MemoryDevice};
-use folio::kernel::{FormatOptions, TmpfsOptions, TmpfsSize, format_ext4};
+use folio::kernel::{FormatOptions, format_ext4};
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::{FileType, MountOptions};
 use folio::{Kernel, KernelOptions, Process};
@@ -68,8 +68,7 @@ proptest! {
         let process = kernel.process(Credentials::root());
         process.umask(0);
         process.mkdir("/disk", 0o755).unwrap();
-        let options = TmpfsOptions { size: TmpfsSize::CachePercent(100), ..TmpfsOptions::default() };
-        kernel.mount_tmpfs("/disk", &options, &MountOptions::default()).unwrap();
+        kernel.mount_tmpfs("/disk", &MountOptions::parse("size=100%").unwrap()).unwrap();
         process.mkdir("/disk/tree", 0o755).unwrap();
         run::run(&process, "/disk/tree", &operations);
         let mut held = BTreeMap::new();

@@ -313,7 +313,7 @@ fn copies() {
 fn relatime() {
     let (kernel, p) = ticking_world();
     p.mkdir("/m", 0o755).unwrap();
-    let quiet = MountOptions { no_access_time: true, ..MountOptions::default() };
+    let quiet = MountOptions::parse("noatime").unwrap();
     kernel.mount_ramfs("/m", &quiet).unwrap();
     for (path, is_noted) in [("/f", true), ("/m/f", false)] {
         write(&p, path, b"text");

@@ -2,7 +2,6 @@
 
 mod swap;
 
-use folio::kernel::TmpfsOptions;
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, Fd, OpenFlags, Whence};
 use folio::vfs::{FallocateMode, FileSystemStatistics, MountOptions};
 use folio::{Errno, Kernel, KernelOptions, Process};
@@ -27,8 +26,7 @@ fn mounted(kernel: Arc<Kernel>, words: &str) -> (Arc<Kernel>, Process) {
     let root = kernel.process(Credentials::root());
     root.umask(0);
     root.mkdir("/t", 0o755).unwrap();
-    let options: TmpfsOptions = words.parse().unwrap();
-    kernel.mount_tmpfs("/t", &options, &MountOptions::default()).unwrap();
+    kernel.mount_tmpfs("/t", &MountOptions::parse(words).unwrap()).unwrap();
     (kernel, root)
 }
 

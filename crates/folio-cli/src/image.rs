@@ -8,7 +8,7 @@ use folio::block::{self, Device, ImageFormat, OpenOptions};
 use folio::cache::Counters;
 use folio::kernel::{FormatOptions, format_ext4};
 use folio::syscall::{AtFlags, Credentials};
-use folio::vfs::{Attributes, MountOptions};
+use folio::vfs::{AccessTime, Attributes, MountOptions};
 use folio::{Kernel, KernelOptions, Process};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -95,8 +95,9 @@ impl Image {
         let options = MountOptions {
             read_only: access == Access::Read,
             // Looking at an image through this command is no access by its owner's programs.
-            no_access_time: true,
+            access_time: AccessTime::Never,
             clock: clock(),
+            ..MountOptions::default()
         };
         let name = place.image_name();
         let mounted = block::select(device, place.partition)

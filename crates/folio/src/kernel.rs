@@ -13,7 +13,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use crate::fs::ext4::mkfs::{FormatOptions, FormatReport, format as format_ext4};
-pub use crate::fs::ramfs::{TmpfsOptions, TmpfsSize};
 
 /// Limits and sources of a [`Kernel`].
 #[derive(Debug, Clone)]
@@ -65,7 +64,7 @@ impl Kernel {
             dirty_writeback_ms: options.dirty_writeback_ms,
         });
         let mount_options = MountOptions { clock: options.clock, ..MountOptions::default() };
-        let root = Ramfs::mount(&cache, &mount_options);
+        let root = Ramfs::new_root(&cache, &mount_options);
         Arc::new(Self { vfs: Vfs::new(root, mount_options), cache, clock: options.clock })
     }
 
@@ -86,18 +85,13 @@ impl Kernel {
 
     /// Mounts a new, empty ramfs over the directory `target`.
     pub fn mount_ramfs(self: &Arc<Self>, target: impl AsRef<Path>, options: &MountOptions) -> Result<()> {
-        self.mount(Ramfs::mount(&self.cache, options), target.as_ref(), options)
+        self.mount(Ramfs::mount(&self.cache, options)?, target.as_ref(), options)
     }
 
     /// Mounts a new, empty tmpfs over the directory `target`: a ramfs with limits, beyond which changes fail with
-    /// ENOSPC.
-    pub fn mount_tmpfs(
-        self: &Arc<Self>,
-        target: impl AsRef<Path>,
-        tmpfs: &TmpfsOptions,
-        options: &MountOptions,
-    ) -> Result<()> {
-        self.mount(Ramfs::mount_tmpfs(&self.cache, tmpfs, options), target.as_ref(), options)
+    /// ENOSPC. They are options of tmpfs(5): `size=64m,nr_inodes=1k,mode=1770,uid=7,gid=8`.
+    pub fn mount_tmpfs(self: &Arc<Self>, target: impl AsRef<Path>, options: &MountOptions) -> Result<()> {
+        self.mount(Ramfs::mount_tmpfs(&self.cache, options)?, target.as_ref(), options)
     }
 
     /// Puts pages of tmpfs that nobody uses on `device` from now on, when others need the memory; what is on it is

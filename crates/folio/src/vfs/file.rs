@@ -4,7 +4,8 @@ use super::mount::{Location, Mount};
 use super::open::OpenFlags;
 use super::permission::{Credentials, mode_after_write};
 use super::{
-    AttributeChange, DirectoryEntry, FallocateMode, FileSystem, FileType, Inode, InodeCommon, SeekKind,
+    AccessTime, AttributeChange, DirectoryEntry, FallocateMode, FileSystem, FileType, Inode, InodeCommon,
+    SeekKind,
 };
 use crate::base::{Errno, Error, Result};
 use crate::cache::{Borrowed, Mapping, Source};
@@ -476,7 +477,7 @@ pub(crate) fn set_size(
     })
 }
 
-/// Notes an access as the mount wishes: relatime, or not at all. A failure is nobody's business.
+/// Notes an access as the mount wishes. A failure is nobody's business.
 pub(crate) fn touch_accessed(mount: &Mount, inode: &dyn Inode) {
     if !is_access_noted(mount, inode) {
         let _: Result<(), Error> = inode.touch_accessed();
@@ -486,11 +487,16 @@ pub(crate) fn touch_accessed(mount: &Mount, inode: &dyn Inode) {
 /// Whether an access changes nothing. Takes no lock.
 #[inline]
 fn is_access_noted(mount: &Mount, inode: &dyn Inode) -> bool {
-    let options = mount.options();
-    if options.no_access_time {
+    let (options, common) = (mount.options(), inode.common());
+    if options.no_directory_access_time && common.file_type == FileType::Directory {
         return true;
     }
-    let times = inode.common().attributes.times();
+    match options.access_time {
+        AccessTime::Never => return true,
+        AccessTime::Strict => return mount.is_read_only(),
+        AccessTime::Relative => {}
+    }
+    let times = common.attributes.times();
     let is_current = times.accessed > times.modified
         && times.accessed > times.changed
         && options.clock.now().secs.saturating_sub(times.accessed.secs) < ACCESSED_AGE_MAX_SECS;

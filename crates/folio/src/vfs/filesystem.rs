@@ -1,7 +1,7 @@
 //! The file system seam: what the VFS asks of ext4, ramfs and the others.
 
 use super::AttributeCell;
-use crate::base::{Clock, Errno, InodeNumber, Result, Timespec};
+use crate::base::{Errno, InodeNumber, Result, Timespec};
 use crate::cache::Mapping;
 use bitflags::bitflags;
 use parking_lot::RwLock;
@@ -179,17 +179,6 @@ pub struct FileSystemStatistics {
     pub inodes_free: u64,
     /// Longest name in bytes.
     pub name_max: u32,
-}
-
-/// How a file system is mounted; the part every file system understands.
-#[derive(Debug, Clone, Default)]
-pub struct MountOptions {
-    /// Refuse every change with EROFS and write nothing to the device.
-    pub read_only: bool,
-    /// Leave access times alone.
-    pub no_access_time: bool,
-    /// Where timestamps come from.
-    pub clock: Clock,
 }
 
 /// A mounted file system. Linux: `struct super_block`.

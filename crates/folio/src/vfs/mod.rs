@@ -10,6 +10,7 @@
 //!   dentry_cache.rs names in memory                       file.rs          open files: data
 //!   dentry.rs       the tree of names                       |
 //!   mount.rs        what covers what                        |
+//!   mount_options.rs  how                                   |
 //!      |  names, attributes (attribute_cell.rs)             |
 //!      v                                                    v
 //!   [file system seam: filesystem.rs]                     cache/
@@ -55,6 +56,7 @@ mod dentry_cache;
 mod file;
 mod filesystem;
 mod mount;
+mod mount_options;
 mod names;
 mod open;
 mod permission;
@@ -73,9 +75,10 @@ pub use attribute_cell::AttributeCell;
 pub(crate) use file::{OpenFile, Seek, Start, copy};
 pub use filesystem::{
     AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileSystem, FileSystemStatistics, FileType,
-    Inode, InodeCommon, MountOptions, NewInode, RenameFlags, SeekKind, SetTime, XattrFlags,
+    Inode, InodeCommon, NewInode, RenameFlags, SeekKind, SetTime, XattrFlags,
 };
 pub(crate) use mount::{Location, LocationRef, Vfs};
+pub use mount_options::{AccessTime, MountOptions};
 pub use open::OpenFlags;
 pub use permission::Credentials;
 pub(crate) use quick_walk::Quick;

@@ -9,7 +9,7 @@
 //!      |                                                |
 //!   space.rs  (free blocks and inodes)  group.rs bitmap.rs
 //!      |
-//!   metadata.rs   metadata blocks in the page cache      superblock.rs disk.rs checksum.rs features.rs
+//!   metadata.rs   metadata blocks in the page cache      superblock.rs options.rs disk.rs checksum.rs features.rs
 //!      |
 //!   [device seam]                                        journal/ (replay)   mkfs.rs (a fresh one)
 //! ```
@@ -50,6 +50,7 @@ mod inode;
 mod journal;
 mod metadata;
 pub mod mkfs;
+mod options;
 mod orphan;
 mod space;
 mod superblock;
@@ -67,6 +68,7 @@ use features::Incompat;
 use inode::Ext4Inode;
 use journal::JournalBlocks;
 use metadata::Metadata;
+use options::Ext4Options;
 use parking_lot::Mutex;
 use space::Space;
 use std::collections::HashMap;
@@ -106,6 +108,7 @@ pub struct Ext4 {
     first_error: Mutex<Option<Error>>,
     generation: AtomicU32,
     is_read_only: bool,
+    options: Ext4Options,
     /// Whether the device was marked not clean by this mount.
     is_changed: AtomicBool,
     clock: Clock,
@@ -187,6 +190,7 @@ impl Ext4 {
         cache: &Arc<PageCache>,
         options: &MountOptions,
     ) -> Result<Arc<Self>> {
+        let ext4_options = Ext4Options::parse(&options.file_system, &superblock)?;
         let metadata =
             Metadata::new(&cache.writeback(), device.clone(), superblock.block_size, superblock.block_count);
         let groups = group::load_groups(&superblock, &metadata)?;
@@ -208,6 +212,7 @@ impl Ext4 {
             first_error: Mutex::new(None),
             generation: AtomicU32::new(0),
             is_read_only: options.read_only,
+            options: ext4_options,
             is_changed: AtomicBool::new(false),
             clock: options.clock,
         }))
@@ -343,15 +348,12 @@ impl Ext4 {
             clusters => u64::from(clusters) * u64::from(self.geometry.cluster_blocks),
         };
         let free = space.available_blocks() * u64::from(self.geometry.cluster_blocks);
-        let high =
-            if self.has_incompat(Incompat::BIT64) { u64::from(raw.r_blocks_count_hi.get()) } else { 0 };
-        let reserved = high << 32 | u64::from(raw.r_blocks_count_lo.get());
         FileSystemStatistics {
             magic: MAGIC,
             block_size: self.block_size as u32,
             blocks: self.geometry.block_count.saturating_sub(overhead),
             blocks_free: free,
-            blocks_available: free.saturating_sub(reserved),
+            blocks_available: free.saturating_sub(self.options.reserved_blocks),
             inodes: self.geometry.inode_count.into(),
             inodes_free: space.free_inodes(),
             name_max: NAME_MAX,

@@ -24,14 +24,14 @@ mod options;
 mod swap;
 mod vfs_glue;
 
-use crate::base::{Clock, Limit, PAGE_SIZE, Result};
+use crate::base::{Clock, Error, Limit, PAGE_SIZE, Result};
 use crate::cache::{PageCache, Writeback};
 use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions, NewInode};
 use inode::RamInode;
+use options::{TmpfsOptions, ramfs_root_mode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use options::{TmpfsOptions, TmpfsSize};
 pub(crate) use swap::swap_on;
 
 /// `RAMFS_MAGIC` and `TMPFS_MAGIC` of linux/magic.h.
@@ -99,23 +99,26 @@ impl Shared {
 }
 
 impl Ramfs {
-    /// A new file system with an empty root directory of mode 0755 that root owns.
-    pub fn mount(cache: &Arc<PageCache>, options: &MountOptions) -> Arc<dyn FileSystem> {
+    /// A new file system with an empty root directory that root owns, of mode 0755 or `mode=`.
+    pub fn mount(cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<dyn FileSystem>> {
+        let mode = ramfs_root_mode(&options.file_system).map_err(|e| e.at("ramfs"))?;
+        Ok(Self::build(Kind::Ramfs, cache, Limits::default(), (mode, 0, 0), options))
+    }
+
+    /// The file system that is there before anything is mounted. Linux: `rootfs`.
+    pub fn new_root(cache: &Arc<PageCache>, options: &MountOptions) -> Arc<dyn FileSystem> {
         Self::build(Kind::Ramfs, cache, Limits::default(), (0o755, 0, 0), options)
     }
 
     /// A new file system with limits and an empty root directory. Linux: mm/shmem.c.
-    pub fn mount_tmpfs(
-        cache: &Arc<PageCache>,
-        tmpfs: &TmpfsOptions,
-        options: &MountOptions,
-    ) -> Arc<dyn FileSystem> {
+    pub fn mount_tmpfs(cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<dyn FileSystem>> {
+        let tmpfs: TmpfsOptions = options.file_system.parse().map_err(|e: Error| e.at("tmpfs"))?;
         let (pages, inodes) = tmpfs.limits(cache.budget_bytes());
         let limits = Limits {
             pages: Some(Arc::new(Limit::new(pages.unwrap_or(u64::MAX)))),
             inodes: inodes.map(Limit::new),
         };
-        Self::build(Kind::Tmpfs, cache, limits, (tmpfs.mode, tmpfs.uid, tmpfs.gid), options)
+        Ok(Self::build(Kind::Tmpfs, cache, limits, (tmpfs.mode, tmpfs.uid, tmpfs.gid), options))
     }
 
     fn build(

@@ -1,6 +1,7 @@
-//! How a tmpfs is mounted: mount(8) "Mount options for tmpfs", tmpfs(5).
+//! How a tmpfs is mounted: mount(8) "Mount options for tmpfs", tmpfs(5); and a ramfs, which knows `mode=` alone.
 
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
+use crate::vfs::MountOptions;
 use std::str::FromStr;
 
 /// Parts of the page cache that a tmpfs gets, unless told otherwise.
@@ -8,23 +9,23 @@ const SHARE_PERCENT: u64 = 50;
 
 /// How a tmpfs is mounted. Parsed from the words of mount(8): `"size=64m,nr_inodes=1k,mode=1777"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TmpfsOptions {
+pub(super) struct TmpfsOptions {
     /// Most memory for data (`size=`, `nr_blocks=`).
-    pub size: TmpfsSize,
+    pub(super) size: TmpfsSize,
     /// Most inodes (`nr_inodes=`); each further hard link of a file counts as one. 0 for no limit; `None` for half
     /// as many as the page cache has pages.
-    pub inode_count: Option<u64>,
+    pub(super) inode_count: Option<u64>,
     /// Permission bits of the root directory (`mode=`, octal).
-    pub mode: u16,
+    pub(super) mode: u16,
     /// Owner of the root directory (`uid=`).
-    pub uid: u32,
+    pub(super) uid: u32,
     /// Group of the root directory (`gid=`).
-    pub gid: u32,
+    pub(super) gid: u32,
 }
 
 /// The most memory that a tmpfs takes for data. The page cache's own budget holds, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TmpfsSize {
+pub(super) enum TmpfsSize {
     /// So many bytes, rounded up to whole pages; 0 for no limit.
     Bytes(u64),
     /// So much of the page cache; 0 for no limit.
@@ -62,15 +63,18 @@ impl FromStr for TmpfsOptions {
         let mut options = Self::default();
         for option in text.split(',').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            options
-                .set(name, value)
-                .ok_or_else(|| Error::new(Errno::INVAL, "not an option of tmpfs").at(option.to_owned()))?;
+            if !TmpfsOptions::NAMES.contains(&name) {
+                return Err(MountOptions::unknown(option));
+            }
+            options.set(name, value).ok_or_else(|| bad_value(option))?;
         }
         Ok(options)
     }
 }
 
 impl TmpfsOptions {
+    const NAMES: [&str; 6] = ["size", "nr_blocks", "nr_inodes", "mode", "uid", "gid"];
+
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
         match name {
             "size" => {
@@ -83,13 +87,31 @@ impl TmpfsOptions {
                 self.size = TmpfsSize::Bytes(parse_number(value)?.checked_mul(PAGE_SIZE as u64)?);
             }
             "nr_inodes" => self.inode_count = Some(parse_number(value)?),
-            "mode" => self.mode = u16::from_str_radix(value, 8).ok()? & 0o7777,
+            "mode" => self.mode = parse_mode(value)?,
             "uid" => self.uid = value.parse().ok()?,
             "gid" => self.gid = value.parse().ok()?,
             _ => return None,
         }
         Some(())
     }
+}
+
+/// The permission bits of a ramfs's root directory. Linux's ramfs passes over what it does not know; here it is refused.
+pub(super) fn ramfs_root_mode(words: &str) -> Result<u16> {
+    let mut mode = 0o755;
+    for option in words.split(',').filter(|option| !option.is_empty()) {
+        let value = option.strip_prefix("mode=").ok_or_else(|| MountOptions::unknown(option))?;
+        mode = parse_mode(value).ok_or_else(|| bad_value(option))?;
+    }
+    Ok(mode)
+}
+
+fn parse_mode(octal: &str) -> Option<u16> {
+    Some(u16::from_str_radix(octal, 8).ok()? & 0o7777)
+}
+
+fn bad_value(option: &str) -> Error {
+    Error::new(Errno::INVAL, format!("bad value in mount option {option:?}"))
 }
 
 /// A number with a suffix of 1024 and its powers. Linux: `memparse`.
@@ -146,5 +168,14 @@ mod tests {
         ] {
             assert_eq!(parse(text).unwrap_err().errno(), Errno::INVAL, "{text}");
         }
+        assert_eq!(parse("color=red").unwrap_err().to_string(), "unknown mount option \"color=red\"");
+    }
+
+    #[test]
+    fn a_ramfs_knows_its_mode_alone() {
+        assert_eq!(ramfs_root_mode("").unwrap(), 0o755);
+        assert_eq!(ramfs_root_mode("mode=1777").unwrap(), 0o1777);
+        let errors = ["size=1m", "mode=9"].map(|text| ramfs_root_mode(text).unwrap_err().to_string());
+        assert_eq!(errors, ["unknown mount option \"size=1m\"", "bad value in mount option \"mode=9\""]);
     }
 }

@@ -1,0 +1,444 @@
+//! Mount options that only ext4 has, and their defaults in the superblock. Linux: fs/ext4/super.c,
+//! Documentation/admin-guide/ext4.rst.
+//!
+//! Four sources, a later one wins: Linux's defaults; `s_default_mount_opts` and `s_errors`; the text in `s_mount_opts`
+//! (of which, as in Linux, what is not understood is passed over); the words given at mount.
+//!
+//! What Linux knows and nothing here depends on is accepted and does nothing:
+//!
+//! | option | why it does nothing |
+//! |---|---|
+//! | `init_itable[=n]` `noinit_itable` | inode tables are zeroed when the file system is made, or when a group is first used |
+//! | `block_validity` `noblock_validity` | blocks are always checked |
+//! | `nombcache` `no_mbcache` | extended attribute blocks are found without a cache |
+//! | `inode_readahead_blks=n` `prefetch_block_bitmaps` `no_prefetch_block_bitmaps` `mb_optimize_scan=n` `stripe=n` | advice about speed |
+//! | `min_batch_time=n` `max_batch_time=n` `journal_ioprio=n` | the same |
+//! | `dioread_lock` `dioread_nolock` | there is no direct I/O |
+//! | `data_err=ignore` `bsddf` `nogrpid` `sysvgroups` `noquota` | they are what happens |
+//! | `i_version` | Linux itself passes over it |
+//!
+//! What Linux knows and Folio does not do is refused as any unknown word.
+
+use super::features::{Compat, Incompat};
+use super::superblock::Superblock;
+use crate::base::{Errno, Error, Result};
+use crate::vfs::MountOptions;
+use std::str::FromStr;
+
+/// What becomes of a file's data when its metadata is committed (`data=`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DataMode {
+    /// It is written before.
+    Ordered,
+    /// Nothing: it may be written later.
+    Writeback,
+    /// It goes through the journal too.
+    Journal,
+}
+
+/// How files that are replaced, by truncation or by rename, are kept from ending up empty (`auto_da_alloc=`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AutoDaAlloc {
+    /// Their data is written before the transaction that replaces them commits.
+    Commit,
+    /// Their data is written at close and at rename, as Linux does.
+    Close,
+    /// Not at all.
+    Off,
+}
+
+/// What becomes of a file system in which damage is found (`errors=`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ErrorPolicy {
+    /// It is noted.
+    Continue,
+    /// Nothing can be changed any more.
+    RemountReadOnly,
+    /// Every further call fails.
+    Panic,
+}
+
+/// How an ext4 is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ext4Options {
+    pub(super) data: DataMode,
+    /// How old a transaction may grow before it is committed.
+    pub(super) commit_interval_ms: u64,
+    /// Whether blocks are placed when data is written back, not when it is written.
+    pub(super) delalloc: bool,
+    pub(super) auto_da_alloc: AutoDaAlloc,
+    pub(super) errors: ErrorPolicy,
+    /// Whether the device is told to flush its cache.
+    pub(super) barrier: bool,
+    /// Whether the device is told of blocks that are freed.
+    pub(super) discard: bool,
+    /// Whether what the journal holds is brought to its place (not with `noload` or `norecovery`).
+    pub(super) load_journal: bool,
+    /// Whether there are extended attributes of the user namespace.
+    pub(super) user_xattr: bool,
+    /// Whether access control lists are kept and obeyed.
+    pub(super) acl: bool,
+    /// Blocks that are kept for root and these.
+    pub(super) reserved_blocks: u64,
+    pub(super) reserved_uid: u32,
+    pub(super) reserved_gid: u32,
+}
+
+/// Linux: `JBD2_DEFAULT_MAX_COMMIT_AGE`.
+const COMMIT_INTERVAL_DEFAULT_S: u64 = 5;
+/// Linux: `INT_MAX / HZ`, with 1000 ticks a second.
+const COMMIT_INTERVAL_MAX_S: u64 = 2_147_483;
+
+/// Bits of `s_default_mount_opts`, as tune2fs(8) names them.
+pub(super) mod default_options {
+    /// Two bits that hold one of the next; ordered is between them.
+    pub(in super::super) const DATA_MASK: u32 = 0x60;
+    pub(in super::super) const DATA_JOURNAL: u32 = 0x20;
+    pub(in super::super) const DATA_WRITEBACK: u32 = 0x60;
+    pub(in super::super) const NO_BARRIER: u32 = 0x100;
+    pub(in super::super) const DISCARD: u32 = 0x400;
+    pub(in super::super) const NO_DELALLOC: u32 = 0x800;
+}
+
+/// Values of `s_errors`.
+pub(super) mod error_policies {
+    pub(in super::super) const CONTINUE: u16 = 1;
+    pub(in super::super) const PANIC: u16 = 3;
+}
+
+/// Words that are accepted and do nothing; a table above says why.
+const WITHOUT_EFFECT: [&str; 14] = [
+    "init_itable",
+    "noinit_itable",
+    "block_validity",
+    "noblock_validity",
+    "nombcache",
+    "no_mbcache",
+    "prefetch_block_bitmaps",
+    "no_prefetch_block_bitmaps",
+    "dioread_lock",
+    "dioread_nolock",
+    "bsddf",
+    "nogrpid",
+    "sysvgroups",
+    "noquota",
+];
+
+/// The same with a number behind `=`.
+const NUMBERS_WITHOUT_EFFECT: [&str; 7] = [
+    "init_itable",
+    "inode_readahead_blks",
+    "mb_optimize_scan",
+    "stripe",
+    "min_batch_time",
+    "max_batch_time",
+    "journal_ioprio",
+];
+
+impl Ext4Options {
+    /// The options for the file system of `superblock` when `data`, words separated by commas, is given at mount.
+    /// EINVAL, naming it, for a word that is not understood.
+    pub(super) fn parse(data: &str, superblock: &Superblock) -> Result<Self> {
+        let mut options = Self::defaults(superblock);
+        let mut asked = Asked::default();
+        let stored = &superblock.raw.mount_opts;
+        let stored_len = stored.iter().position(|byte| *byte == 0).unwrap_or(stored.len());
+        for word in words(std::str::from_utf8(&stored[..stored_len]).unwrap_or_default()) {
+            // Linux goes on without what it does not understand there.
+            let _: Result<()> = options.set(word, &mut asked);
+        }
+        for word in words(data) {
+            options.set(word, &mut asked)?;
+        }
+        options.check(superblock, asked)
+    }
+
+    fn defaults(superblock: &Superblock) -> Self {
+        let raw = &superblock.raw;
+        let bits = raw.default_mount_opts.get();
+        let high = match superblock.features.incompat.contains(Incompat::BIT64) {
+            true => u64::from(raw.r_blocks_count_hi.get()),
+            false => 0,
+        };
+        Self {
+            data: match bits & default_options::DATA_MASK {
+                default_options::DATA_JOURNAL => DataMode::Journal,
+                default_options::DATA_WRITEBACK => DataMode::Writeback,
+                _ => DataMode::Ordered,
+            },
+            commit_interval_ms: COMMIT_INTERVAL_DEFAULT_S * 1000,
+            delalloc: bits & default_options::NO_DELALLOC == 0,
+            auto_da_alloc: AutoDaAlloc::Commit,
+            errors: match raw.errors.get() {
+                error_policies::CONTINUE => ErrorPolicy::Continue,
+                error_policies::PANIC => ErrorPolicy::Panic,
+                _ => ErrorPolicy::RemountReadOnly,
+            },
+            barrier: bits & default_options::NO_BARRIER == 0,
+            discard: bits & default_options::DISCARD != 0,
+            load_journal: true,
+            // On whatever the superblock says, as in Linux since 2.6.39.
+            user_xattr: true,
+            acl: true,
+            reserved_blocks: (high << 32 | u64::from(raw.r_blocks_count_lo.get()))
+                .min(superblock.block_count),
+            reserved_uid: raw.def_resuid.get().into(),
+            reserved_gid: raw.def_resgid.get().into(),
+        }
+    }
+
+    /// Takes one word.
+    fn set(&mut self, word: &str, asked: &mut Asked) -> Result<()> {
+        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        match value {
+            None => self.set_flag(name, asked),
+            Some(value) => self.set_value(name, value, asked),
+        }
+        .map_err(|refused| match refused {
+            Refused::Word => MountOptions::unknown(word),
+            Refused::Value => Error::new(Errno::INVAL, format!("bad value in mount option {word:?}")),
+        })
+    }
+
+    fn set_flag(&mut self, name: &str, asked: &mut Asked) -> Result<(), Refused> {
+        match name {
+            "delalloc" => (self.delalloc, asked.delalloc) = (true, true),
+            "nodelalloc" => (self.delalloc, asked.delalloc) = (false, false),
+            "auto_da_alloc" => self.auto_da_alloc = AutoDaAlloc::Commit,
+            "noauto_da_alloc" => self.auto_da_alloc = AutoDaAlloc::Off,
+            "barrier" => self.barrier = true,
+            "nobarrier" => self.barrier = false,
+            "discard" => self.discard = true,
+            "nodiscard" => self.discard = false,
+            "noload" | "norecovery" => self.load_journal = false,
+            "user_xattr" => self.user_xattr = true,
+            "nouser_xattr" => self.user_xattr = false,
+            "acl" => self.acl = true,
+            "noacl" => self.acl = false,
+            "i_version" => {}
+            _ if WITHOUT_EFFECT.contains(&name) => {}
+            _ => return Err(Refused::Word),
+        }
+        Ok(())
+    }
+
+    fn set_value(&mut self, name: &str, value: &str, asked: &mut Asked) -> Result<(), Refused> {
+        match (name, value) {
+            ("data", "ordered") => self.set_data(DataMode::Ordered, asked),
+            ("data", "writeback") => self.set_data(DataMode::Writeback, asked),
+            ("data", "journal") => self.set_data(DataMode::Journal, asked),
+            ("errors", "continue") => self.errors = ErrorPolicy::Continue,
+            ("errors", "remount-ro") => self.errors = ErrorPolicy::RemountReadOnly,
+            ("errors", "panic") => self.errors = ErrorPolicy::Panic,
+            ("auto_da_alloc", "commit") => self.auto_da_alloc = AutoDaAlloc::Commit,
+            ("auto_da_alloc", "close") => self.auto_da_alloc = AutoDaAlloc::Close,
+            ("auto_da_alloc", _) => {
+                let is_on = number::<u32>(value)? != 0;
+                self.auto_da_alloc = if is_on { AutoDaAlloc::Commit } else { AutoDaAlloc::Off };
+            }
+            ("barrier", _) => self.barrier = number::<u32>(value)? != 0,
+            ("commit", _) => self.set_commit_interval(number(value)?, asked)?,
+            ("resuid", _) => self.reserved_uid = number(value)?,
+            ("resgid", _) => self.reserved_gid = number(value)?,
+            ("data_err", "ignore") => {}
+            ("data" | "errors" | "data_err", _) => return Err(Refused::Value),
+            _ if NUMBERS_WITHOUT_EFFECT.contains(&name) => number::<u32>(value).map(|_| ())?,
+            _ => return Err(Refused::Word),
+        }
+        Ok(())
+    }
+
+    fn set_data(&mut self, data: DataMode, asked: &mut Asked) {
+        (self.data, asked.data) = (data, true);
+    }
+
+    /// 0 asks for the default.
+    fn set_commit_interval(&mut self, interval_s: u64, asked: &mut Asked) -> Result<(), Refused> {
+        let interval_s = if interval_s == 0 { COMMIT_INTERVAL_DEFAULT_S } else { interval_s };
+        if interval_s > COMMIT_INTERVAL_MAX_S {
+            return Err(Refused::Value);
+        }
+        asked.commit = interval_s != COMMIT_INTERVAL_DEFAULT_S;
+        self.commit_interval_ms = interval_s * 1000;
+        Ok(())
+    }
+
+    /// Refuses what contradicts itself or the file system.
+    fn check(mut self, superblock: &Superblock, asked: Asked) -> Result<Self> {
+        if !superblock.features.compat.contains(Compat::HAS_JOURNAL) && (asked.data || asked.commit) {
+            let option = if asked.data { "data=" } else { "commit=" };
+            return Err(Error::new(Errno::INVAL, format!("mount option {option} needs a journal")));
+        }
+        if self.data == DataMode::Journal {
+            if asked.delalloc {
+                return Err(Error::new(
+                    Errno::INVAL,
+                    "mount options data=journal and delalloc exclude each other",
+                ));
+            }
+            // What is written goes to the journal with its transaction, so it needs its blocks at once.
+            self.delalloc = false;
+        }
+        Ok(self)
+    }
+}
+
+/// What was asked for, not only left at its default.
+#[derive(Default)]
+struct Asked {
+    data: bool,
+    commit: bool,
+    delalloc: bool,
+}
+
+enum Refused {
+    Word,
+    Value,
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').filter(|word| !word.is_empty())
+}
+
+fn number<N: FromStr>(text: &str) -> Result<N, Refused> {
+    text.parse().map_err(|_| Refused::Value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::MemoryDevice;
+    use crate::fs::ext4::mkfs::{FormatOptions, format};
+
+    fn superblock() -> Superblock {
+        let device = MemoryDevice::new(16 << 20);
+        format(&device, &FormatOptions::default()).unwrap();
+        Superblock::load(&device).unwrap()
+    }
+
+    fn refusal(data: &str, superblock: &Superblock) -> String {
+        let error = Ext4Options::parse(data, superblock).unwrap_err();
+        assert_eq!(error.errno(), Errno::INVAL);
+        error.to_string()
+    }
+
+    #[test]
+    fn linuxs_defaults_hold() {
+        let superblock = superblock();
+        let options = Ext4Options::parse("", &superblock).unwrap();
+        let expected = Ext4Options {
+            data: DataMode::Ordered,
+            commit_interval_ms: 5000,
+            delalloc: true,
+            auto_da_alloc: AutoDaAlloc::Commit,
+            errors: ErrorPolicy::Continue,
+            barrier: true,
+            discard: false,
+            load_journal: true,
+            user_xattr: true,
+            acl: true,
+            reserved_blocks: superblock.raw.r_blocks_count_lo.get().into(),
+            reserved_uid: 0,
+            reserved_gid: 0,
+        };
+        assert_eq!(options, expected);
+        assert_ne!(options.reserved_blocks, 0);
+    }
+
+    #[test]
+    fn words_are_understood_in_both_spellings() {
+        let superblock = superblock();
+        let parse = |data: &str| Ext4Options::parse(data, &superblock).unwrap();
+        let options = parse(
+            "data=writeback,commit=30,nodelalloc,noauto_da_alloc,errors=panic,nobarrier,discard,noload,\
+             nouser_xattr,noacl,resuid=7,resgid=8",
+        );
+        let expected = Ext4Options {
+            data: DataMode::Writeback,
+            commit_interval_ms: 30_000,
+            delalloc: false,
+            auto_da_alloc: AutoDaAlloc::Off,
+            errors: ErrorPolicy::Panic,
+            barrier: false,
+            discard: true,
+            load_journal: false,
+            user_xattr: false,
+            acl: false,
+            reserved_blocks: options.reserved_blocks,
+            reserved_uid: 7,
+            reserved_gid: 8,
+        };
+        assert_eq!(options, expected);
+        let back =
+            "data=ordered,commit=0,delalloc,auto_da_alloc,errors=continue,barrier,nodiscard,user_xattr,acl";
+        let both = format!("data=writeback,commit=9,nodelalloc,noacl,nouser_xattr,discard,barrier=0,{back}");
+        assert_eq!(parse(&both), parse(""));
+        assert!(!parse("barrier=0").barrier && parse("nobarrier,barrier=1").barrier);
+        assert!(!parse("norecovery").load_journal);
+        for (word, expected) in [
+            ("auto_da_alloc=commit", AutoDaAlloc::Commit),
+            ("auto_da_alloc=close", AutoDaAlloc::Close),
+            ("auto_da_alloc=0", AutoDaAlloc::Off),
+            ("noauto_da_alloc,auto_da_alloc=1", AutoDaAlloc::Commit),
+        ] {
+            assert_eq!(parse(word).auto_da_alloc, expected, "{word}");
+        }
+        assert_eq!(parse("init_itable=10,noinit_itable,stripe=4,i_version,dioread_nolock,bsddf"), parse(""));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        let mut superblock = superblock();
+        for word in ["foo", "data", "errors", "delalloc=1", "noacl=0", "dax", "commit", "resuid", "stripe"] {
+            assert_eq!(refusal(word, &superblock), format!("unknown mount option {word:?}"));
+        }
+        for word in [
+            "data=fast",
+            "errors=no",
+            "commit=x",
+            "commit=2147484",
+            "commit=-1",
+            "resuid=-1",
+            "barrier=",
+            "stripe=a",
+        ] {
+            assert_eq!(refusal(word, &superblock), format!("bad value in mount option {word:?}"));
+        }
+        let both = refusal("delalloc,data=journal", &superblock);
+        assert_eq!(both, "mount options data=journal and delalloc exclude each other");
+        superblock.features.compat.remove(Compat::HAS_JOURNAL);
+        assert_eq!(refusal("data=ordered", &superblock), "mount option data= needs a journal");
+        assert_eq!(refusal("commit=1", &superblock), "mount option commit= needs a journal");
+    }
+
+    #[test]
+    fn the_superblocks_defaults_are_obeyed() {
+        use default_options as bits;
+        let mut superblock = superblock();
+        let set = bits::DATA_JOURNAL | bits::NO_BARRIER | bits::DISCARD | bits::NO_DELALLOC;
+        superblock.raw.default_mount_opts = set.into();
+        superblock.raw.errors = error_policies::PANIC.into();
+        (superblock.raw.def_resuid, superblock.raw.def_resgid) = (5.into(), 6.into());
+        let options = Ext4Options::parse("", &superblock).unwrap();
+        assert_eq!((options.data, options.errors), (DataMode::Journal, ErrorPolicy::Panic));
+        assert_eq!((options.barrier, options.discard, options.delalloc), (false, true, false));
+        assert_eq!((options.reserved_uid, options.reserved_gid), (5, 6));
+        let options =
+            Ext4Options::parse("barrier,nodiscard,data=ordered,delalloc,errors=remount-ro", &superblock);
+        let options = options.unwrap();
+        assert_eq!((options.data, options.errors), (DataMode::Ordered, ErrorPolicy::RemountReadOnly));
+        assert_eq!((options.barrier, options.discard, options.delalloc), (true, false, true));
+        // Of the text there, what is not understood is passed over.
+        superblock.raw.mount_opts[..27].copy_from_slice(b"foo,commit=7,errors=x,noacl");
+        superblock.raw.default_mount_opts = bits::DATA_WRITEBACK.into();
+        let options = Ext4Options::parse("", &superblock).unwrap();
+        assert_eq!(
+            (options.data, options.commit_interval_ms, options.acl),
+            (DataMode::Writeback, 7000, false)
+        );
+        superblock.raw.mount_opts = [0xff; 64];
+        superblock.raw.r_blocks_count_lo = u32::MAX.into();
+        let options = Ext4Options::parse("", &superblock).unwrap();
+        assert_eq!(options.reserved_blocks, superblock.block_count);
+    }
+}
