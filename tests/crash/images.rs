@@ -1,0 +1,27 @@
+//! The file systems that workloads start from: made by Folio, and by mke2fs in its variants.
+
+use crate::judge::load;
+use crate::support::tools::mke2fs;
+use folio::block::{Device, MemoryDevice};
+use folio::kernel::{FormatOptions, format_ext4};
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+/// Folio's own, with a journal of 1024 blocks.
+pub(crate) fn folio(mib: u64, block_size: u32) -> Arc<MemoryDevice> {
+    let device = MemoryDevice::new(mib * MIB);
+    let uuid = Some([0x5a; 16]);
+    let options = FormatOptions { block_size: Some(block_size), uuid, ..FormatOptions::default() };
+    let report = format_ext4(&device, &options).unwrap();
+    assert_eq!(report.journal_block_count, 1024);
+    Arc::new(device)
+}
+
+/// mke2fs with these options.
+pub(crate) fn by_mke2fs(size: &str, options: &[&str]) -> Arc<dyn Device> {
+    let folder = tempfile::TempDir::with_prefix("folio-crash-").unwrap();
+    let path = folder.path().join("image");
+    mke2fs(&path, size, options);
+    load(&path)
+}

@@ -1,0 +1,246 @@
+//! Mounts what a power cut left, reads all of it, and compares it with what must and what may be there.
+
+use crate::content::{Step, Whole};
+use crate::names::{Fact, Names};
+use crate::world::{ROOT, full, kernel, look};
+use folio::block::{Device, MemoryDevice};
+use folio::syscall::{OpenFlags, Process};
+use folio::vfs::MountOptions;
+use folio::{Kernel, Result};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Names that begin so are of files that are only ever replaced as a whole.
+pub(crate) const KEPT: &str = "kept-";
+
+/// What became of files that are only replaced as a whole, over all cuts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Replaced {
+    pub(crate) versions: usize,
+    pub(crate) empty: usize,
+    pub(crate) zero_filled: usize,
+    pub(crate) torn: usize,
+}
+
+impl Replaced {
+    /// How many files were damaged.
+    pub(crate) fn lost(&self) -> usize {
+        self.empty + self.zero_filled + self.torn
+    }
+}
+
+/// Mounts devices, one after the other, in a kernel of its own.
+pub(crate) struct Judge {
+    kernel: Arc<Kernel>,
+    process: Process,
+    mount: MountOptions,
+    pub(crate) replaced: Replaced,
+}
+
+/// A file that was found: its inode number, its path, its bytes.
+type Found = (u64, String, Vec<u8>);
+
+/// All that a mounted file system holds.
+#[derive(Default)]
+struct Observed {
+    facts: BTreeSet<Fact>,
+    hash: u64,
+    files: Vec<Found>,
+}
+
+impl Observed {
+    fn add(&mut self, fact: Fact) {
+        let hash = fact.hash();
+        // An inode with two names is seen twice, and is one fact.
+        if self.facts.insert(fact) {
+            self.hash ^= hash;
+        }
+    }
+}
+
+impl Judge {
+    /// A judge who mounts with these options.
+    pub(crate) fn new(mount: MountOptions) -> Self {
+        let (kernel, process) = kernel(16 << 20, false);
+        Self { kernel, process, mount, replaced: Replaced::default() }
+    }
+
+    /// Mounts `device`, which stopped when the record had `recorded` entries, compares and unmounts; what is wrong
+    /// otherwise.
+    pub(crate) fn judge(
+        &mut self,
+        device: &Arc<dyn Device>,
+        names: &Names,
+        recorded: usize,
+    ) -> std::result::Result<(), String> {
+        let mounted = self.kernel.mount_ext4(device.clone(), ROOT, &self.mount);
+        mounted.map_err(|error| format!("mount: {error}"))?;
+        let compared = match observe(&self.process) {
+            Ok(observed) => self.compare(&observed, names, recorded),
+            Err(error) => Err(format!("reading: {error}")),
+        };
+        let unmounted = self.kernel.unmount(ROOT).map_err(|error| format!("unmount: {error}"));
+        compared.and(unmounted).and(is_clean(&**device))
+    }
+
+    fn compare(
+        &mut self,
+        observed: &Observed,
+        names: &Names,
+        recorded: usize,
+    ) -> std::result::Result<(), String> {
+        let steps = names.states_like(observed.hash, recorded);
+        let Some(first) = steps.first() else { return Err(names.difference(&observed.facts, recorded)) };
+        let begun = names.begun(recorded);
+        let mut wrong = None;
+        // Two states may look the same and be of different files, where an inode number came back.
+        for step in &steps {
+            match files_are_fine(observed, names, recorded, begun, *step) {
+                Ok(()) => {
+                    self.look_at_replaced(observed, names, recorded, begun, *step);
+                    return Ok(());
+                }
+                Err(error) => wrong = wrong.or(Some(error)),
+            }
+        }
+        let what = names.what(*first);
+        Err(format!("names as after operation {first} ({what}), but {}", wrong.unwrap_or_default()))
+    }
+
+    fn look_at_replaced(
+        &mut self,
+        observed: &Observed,
+        names: &Names,
+        recorded: usize,
+        begun: Step,
+        step: Step,
+    ) {
+        for (number, path, bytes) in &observed.files {
+            let is_kept = path.rsplit('/').next().is_some_and(|name| name.starts_with(KEPT));
+            let Some(node) = names.node_of(*number, step).filter(|_| is_kept) else { continue };
+            let content = &names.inodes[node].content;
+            let count = match content.whole(bytes, recorded, begun) {
+                Whole::Version => &mut self.replaced.versions,
+                Whole::Empty => &mut self.replaced.empty,
+                Whole::ZeroFilled => &mut self.replaced.zero_filled,
+                Whole::Torn => &mut self.replaced.torn,
+            };
+            *count += 1;
+        }
+    }
+}
+
+fn files_are_fine(
+    observed: &Observed,
+    names: &Names,
+    recorded: usize,
+    begun: Step,
+    step: Step,
+) -> std::result::Result<(), String> {
+    for (number, path, bytes) in &observed.files {
+        let node = names.node_of(*number, step);
+        let node = node.ok_or_else(|| format!("{path}: nobody had inode {number} then"))?;
+        let fine = names.inodes[node].content.allows(bytes, recorded, begun);
+        fine.map_err(|error| format!("{path} (inode {number}): {error}"))?;
+    }
+    Ok(())
+}
+
+/// Reads everything below the mount.
+fn observe(process: &Process) -> Result<Observed> {
+    let mut observed = Observed::default();
+    let root = process.stat(ROOT)?;
+    let mut waiting = vec![(String::new(), root.number.0, root.number.0)];
+    observed.add(Fact::Inode(root.number.0, look(process, ROOT, &root)?));
+    while let Some((path, number, parent)) = waiting.pop() {
+        let fd = process.open(full(&path), OpenFlags::DIRECTORY, 0)?;
+        loop {
+            let entries = process.getdents(fd, 256)?;
+            if entries.is_empty() {
+                break;
+            }
+            for entry in entries {
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                if name == "." || name == ".." {
+                    // Told as names only if they are wrong, and then no state has them.
+                    if entry.number != if name == "." { number } else { parent } && number != parent {
+                        observed.add(Fact::Entry(number, name, entry.number));
+                    }
+                    continue;
+                }
+                let at = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+                let found = process.lstat(full(&at)).map_err(|error| error.at(at.clone()))?;
+                let looks = look(process, &full(&at), &found).map_err(|error| error.at(at.clone()))?;
+                observed.add(Fact::Entry(number, name, entry.number));
+                match looks.kind {
+                    'd' => waiting.push((at, found.number.0, number)),
+                    'f' => observed.files.push((found.number.0, at.clone(), read(process, &at)?)),
+                    _ => {}
+                }
+                observed.add(Fact::Inode(found.number.0, looks));
+            }
+        }
+        process.close(fd)?;
+    }
+    Ok(observed)
+}
+
+fn read(process: &Process, path: &str) -> Result<Vec<u8>> {
+    let fd = process.open(full(path), OpenFlags::empty(), 0)?;
+    let mut bytes = vec![0; process.fstat(fd)?.size_bytes as usize];
+    let mut done = 0;
+    while done < bytes.len() {
+        match process.pread(fd, &mut bytes[done..], done as u64).map_err(|error| error.at(path.to_owned()))? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    process.close(fd)?;
+    Ok(bytes)
+}
+
+/// Whether the superblock says that nothing is left to be done.
+fn is_clean(device: &dyn Device) -> std::result::Result<(), String> {
+    let mut superblock = [0; 1024];
+    device.read_at(&mut superblock, 1024).map_err(|error| error.to_string())?;
+    let word = |at: usize| {
+        u32::from_le_bytes([superblock[at], superblock[at + 1], superblock[at + 2], superblock[at + 3]])
+    };
+    let (state, incompat, orphan, ro_compat) = (word(0x3a) & 0xffff, word(0x60), word(0xe8), word(0x64));
+    if state == 1 && incompat & 4 == 0 && orphan == 0 && ro_compat & 0x1_0000 == 0 {
+        return Ok(());
+    }
+    Err(format!(
+        "not clean after unmount: state {state}, incompat {incompat:#x}, first orphan {orphan}, ro_compat {ro_compat:#x}"
+    ))
+}
+
+/// A device as a file, for e2fsck.
+pub(crate) fn dump(device: &dyn Device, path: &std::path::Path) {
+    use std::os::unix::fs::FileExt;
+    let _ = std::fs::remove_file(path);
+    let file = std::fs::File::create(path).unwrap();
+    file.set_len(device.len_bytes()).unwrap();
+    let mut buf = vec![0; 64 << 10];
+    let mut at = 0;
+    while at < device.len_bytes() {
+        let count = (buf.len() as u64).min(device.len_bytes() - at) as usize;
+        device.read_at(&mut buf[..count], at).unwrap();
+        if buf[..count].iter().any(|byte| *byte != 0) {
+            file.write_all_at(&buf[..count], at).unwrap();
+        }
+        at += count as u64;
+    }
+}
+
+/// A file as a device in memory.
+pub(crate) fn load(path: &std::path::Path) -> Arc<dyn Device> {
+    let bytes = std::fs::read(path).unwrap();
+    let device = MemoryDevice::new(bytes.len() as u64);
+    for (index, part) in bytes.chunks(64 << 10).enumerate() {
+        if part.iter().any(|byte| *byte != 0) {
+            device.write_at(part, (index as u64) << 16).unwrap();
+        }
+    }
+    Arc::new(device)
+}

@@ -1,0 +1,407 @@
+//! A file system on a recording device, and a program on it whose every call is noted.
+
+use crate::content::{Effect, Step};
+use crate::names::{Look, Names, Node};
+use folio::block::{Device, MemoryDevice, RecordDevice, Recorded};
+use folio::syscall::{AT_FDCWD, AtFlags, Credentials, Fd, OpenFlags, Process};
+use folio::vfs::{Attributes, FallocateMode, FileType, MountOptions, RenameFlags, XattrFlags};
+use folio::{Errno, Kernel, KernelOptions};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Where the file system under test is mounted.
+pub(crate) const ROOT: &str = "/disk";
+
+/// How the file system is mounted and served.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    /// Options of the mount under test.
+    pub(crate) mount: MountOptions,
+    /// Memory of the page cache.
+    pub(crate) cache_bytes: u64,
+    /// Whether threads of the cache write on their own.
+    pub(crate) background_writeback: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { mount: MountOptions::default(), cache_bytes: 16 << 20, background_writeback: false }
+    }
+}
+
+/// An open file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct File {
+    pub(crate) fd: Fd,
+    pub(crate) node: Node,
+}
+
+/// What came of a workload: all that the cuts need.
+pub(crate) struct Run {
+    /// The device before the first write.
+    pub(crate) before: Arc<MemoryDevice>,
+    /// Writes and flushes, in order.
+    pub(crate) record: Vec<Recorded>,
+    /// What they were for.
+    pub(crate) names: Names,
+}
+
+/// The program, its kernel and the notes.
+pub(crate) struct World {
+    pub(crate) process: Process,
+    pub(crate) names: Names,
+    kernel: Arc<Kernel>,
+    record: Arc<RecordDevice>,
+    before: Arc<MemoryDevice>,
+}
+
+/// A copy of a device in memory.
+pub(crate) fn copy_of(device: &dyn Device) -> Arc<MemoryDevice> {
+    let copy = MemoryDevice::new(device.len_bytes());
+    let mut buf = vec![0; 64 << 10];
+    let mut at = 0;
+    while at < device.len_bytes() {
+        let count = (buf.len() as u64).min(device.len_bytes() - at) as usize;
+        device.read_at(&mut buf[..count], at).unwrap();
+        if buf[..count].iter().any(|byte| *byte != 0) {
+            copy.write_at(&buf[..count], at).unwrap();
+        }
+        at += count as u64;
+    }
+    Arc::new(copy)
+}
+
+/// A kernel without threads of its own, and a program.
+pub(crate) fn kernel(cache_bytes: u64, background_writeback: bool) -> (Arc<Kernel>, Process) {
+    let kernel = Kernel::new(KernelOptions { cache_bytes, background_writeback, ..KernelOptions::default() });
+    let process = kernel.process(Credentials::root());
+    process.mkdir(ROOT, 0o755).unwrap();
+    (kernel, process)
+}
+
+/// What an inode looks like.
+pub(crate) fn look(process: &Process, path: &str, found: &Attributes) -> folio::Result<Look> {
+    let kind = match found.file_type {
+        FileType::Directory => 'd',
+        FileType::Regular => 'f',
+        FileType::Symlink => 'l',
+        _ => 's',
+    };
+    let target = if kind == 'l' { process.readlink(path)? } else { Vec::new() };
+    let mut xattrs = BTreeMap::new();
+    for name in process.llistxattr(path)? {
+        let value = process.lgetxattr(path, &name)?;
+        xattrs.insert(name, value);
+    }
+    let (owner, links) = ((found.uid, found.gid), found.link_count);
+    Ok(Look { kind, mode: found.mode, owner, links, target, xattrs })
+}
+
+impl World {
+    /// Mounts the image, which is recorded from here on.
+    pub(crate) fn new(image: Arc<dyn Device>, setup: &Setup) -> Self {
+        let before = copy_of(&*image);
+        let record = Arc::new(RecordDevice::new(image));
+        let (kernel, process) = kernel(setup.cache_bytes, setup.background_writeback);
+        kernel.mount_ext4(record.clone(), ROOT, &setup.mount).unwrap();
+        process.umask(0);
+        let root = process.stat(ROOT).unwrap();
+        let mut names = Names::new(root.number.0, look(&process, ROOT, &root).unwrap());
+        let lost = format!("{ROOT}/lost+found");
+        if let Ok(found) = process.stat(&lost) {
+            let node = names.add_inode(found.number.0, look(&process, &lost, &found).unwrap(), 0);
+            names.adopt(0, "lost+found", node);
+        }
+        Self { process, names, kernel, record, before }
+    }
+
+    /// Ends the workload with an orderly unmount.
+    pub(crate) fn end(mut self) -> Run {
+        self.names.begin(self.record.recorded_len(), "unmount".to_owned());
+        let Self { process, mut names, kernel, record, before } = self;
+        drop(process);
+        kernel.unmount(ROOT).unwrap();
+        names.synced_all(record.recorded_len());
+        Run { before, record: record.recorded(), names }
+    }
+
+    /// Makes a call; `None` if there was no space for it. Any other failure is one of the test.
+    fn call<T>(&mut self, what: String, call: impl FnOnce(&Process) -> folio::Result<T>) -> Option<T> {
+        self.names.begin(self.record.recorded_len(), what);
+        match call(&self.process) {
+            Ok(value) => Some(value),
+            Err(error) if error.errno() == Errno::NOSPC => None,
+            Err(error) => panic!("{}: {error}", self.names.what(self.names.step())),
+        }
+    }
+
+    fn step(&self) -> Step {
+        self.names.step()
+    }
+
+    fn parent(&self, path: &str) -> (Node, String) {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        (self.names.find(parent), name.to_owned())
+    }
+
+    fn made(&mut self, path: &str, kind: char, mode: u16, number: u64, target: &[u8]) -> Node {
+        let (parent, name) = self.parent(path);
+        let owner = (0, 0);
+        let (target, xattrs) = (target.to_vec(), BTreeMap::new());
+        let node = self.names.add_inode(number, Look { kind, mode, owner, links: 0, target, xattrs }, parent);
+        self.names.change(node, |look| look.links = if kind == 'd' { 2 } else { 1 });
+        self.names.link(parent, &name, node);
+        if kind == 'd' {
+            self.names.change(parent, |look| look.links += 1);
+        }
+        node
+    }
+
+    fn number(&self, path: &str) -> u64 {
+        self.process.lstat(full(path)).unwrap().number.0
+    }
+
+    /// open(2) with O_CREAT and O_EXCL.
+    pub(crate) fn create(&mut self, path: &str) -> Option<File> {
+        let flags = OpenFlags::CREAT | OpenFlags::EXCL | OpenFlags::RDWR;
+        let fd = self.call(format!("create {path}"), |p| p.open(full(path), flags, 0o644))?;
+        let number = self.process.fstat(fd).unwrap().number.0;
+        let node = self.made(path, 'f', 0o644, number, b"");
+        Some(File { fd, node })
+    }
+
+    /// open(2) of a file that is there.
+    pub(crate) fn open(&mut self, path: &str) -> File {
+        let fd = self.process.open(full(path), OpenFlags::RDWR, 0).unwrap();
+        File { fd, node: self.names.find(path) }
+    }
+
+    /// open(2) with O_TRUNC of a file that is there.
+    pub(crate) fn open_truncating(&mut self, path: &str) -> File {
+        let flags = OpenFlags::RDWR | OpenFlags::TRUNC;
+        let fd = self.call(format!("open O_TRUNC {path}"), |p| p.open(full(path), flags, 0)).unwrap();
+        let node = self.names.find(path);
+        self.changed(node, Effect::Truncate(0));
+        File { fd, node }
+    }
+
+    /// close(2).
+    pub(crate) fn close(&mut self, file: File) {
+        self.process.close(file.fd).unwrap();
+    }
+
+    /// Notes that the file's bytes are now those of a complete version.
+    pub(crate) fn version(&mut self, file: File) {
+        let step = self.step();
+        self.names.inodes[file.node].content.version(step);
+    }
+
+    fn changed(&mut self, node: Node, effect: Effect) {
+        let step = self.step();
+        self.names.inodes[node].content.change(step, effect);
+        self.names.touch(node);
+    }
+
+    /// pwrite(2) of bytes that tell where they are from; how many were written.
+    pub(crate) fn write(&mut self, file: File, offset: u64, len_bytes: usize) -> usize {
+        let mut bytes = vec![0; len_bytes];
+        let what = format!("write {len_bytes} at {offset} of inode {}", self.names.inodes[file.node].number);
+        crate::content::fill(&mut bytes, file.node, self.step() + 1, offset);
+        let written = self.call(what, |p| p.pwrite(file.fd, &bytes, offset)).unwrap_or(0);
+        if written > 0 {
+            self.changed(file.node, Effect::Write(offset..offset + written as u64));
+        }
+        written
+    }
+
+    /// ftruncate(2).
+    pub(crate) fn truncate(&mut self, file: File, size: u64) {
+        let what = format!("truncate inode {} to {size}", self.names.inodes[file.node].number);
+        if self.call(what, |p| p.ftruncate(file.fd, size)).is_some() {
+            self.changed(file.node, Effect::Truncate(size));
+        }
+    }
+
+    /// fallocate(2).
+    pub(crate) fn fallocate(&mut self, file: File, mode: FallocateMode, offset: u64, len_bytes: u64) {
+        let what =
+            format!("{mode:?} {len_bytes} at {offset} of inode {}", self.names.inodes[file.node].number);
+        let size = self.names.inodes[file.node].content.now().len() as u64;
+        let end = offset + len_bytes;
+        if self.call(what, |p| p.fallocate(file.fd, mode, offset, len_bytes)).is_none() {
+            return;
+        }
+        if matches!(
+            mode,
+            FallocateMode::PunchHole | FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize
+        ) {
+            self.changed(file.node, Effect::Zero(offset..end));
+        }
+        if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) && end > size {
+            self.changed(file.node, Effect::Truncate(end));
+        }
+    }
+
+    /// fsync(2).
+    pub(crate) fn fsync(&mut self, file: File) {
+        let what = format!("fsync inode {}", self.names.inodes[file.node].number);
+        if self.call(what, |p| p.fsync(file.fd)).is_some() {
+            self.names.synced(file.node, self.record.recorded_len(), false);
+        }
+    }
+
+    /// fdatasync(2).
+    pub(crate) fn fdatasync(&mut self, file: File) {
+        let what = format!("fdatasync inode {}", self.names.inodes[file.node].number);
+        if self.call(what, |p| p.fdatasync(file.fd)).is_some() {
+            self.names.synced(file.node, self.record.recorded_len(), true);
+        }
+    }
+
+    /// fsync(2) of a directory.
+    pub(crate) fn fsync_directory(&mut self, path: &str) {
+        let fd = self.process.open(full(path), OpenFlags::DIRECTORY, 0).unwrap();
+        self.fsync(File { fd, node: self.names.find(path) });
+        self.process.close(fd).unwrap();
+    }
+
+    /// sync(2).
+    pub(crate) fn sync(&mut self) {
+        if self.call("sync".to_owned(), Process::sync).is_some() {
+            self.names.synced_all(self.record.recorded_len());
+        }
+    }
+
+    /// mkdir(2).
+    pub(crate) fn mkdir(&mut self, path: &str) -> bool {
+        if self.call(format!("mkdir {path}"), |p| p.mkdir(full(path), 0o755)).is_none() {
+            return false;
+        }
+        let number = self.number(path);
+        self.made(path, 'd', 0o755, number, b"");
+        true
+    }
+
+    /// rmdir(2).
+    pub(crate) fn rmdir(&mut self, path: &str) {
+        if self.call(format!("rmdir {path}"), |p| p.rmdir(full(path))).is_some() {
+            let (parent, name) = self.parent(path);
+            let node = self.names.unlink(parent, &name);
+            self.names.change(node, |look| look.links = 0);
+            self.names.change(parent, |look| look.links -= 1);
+        }
+    }
+
+    /// symlink(2).
+    pub(crate) fn symlink(&mut self, target: &str, path: &str) {
+        if self.call(format!("symlink {path}"), |p| p.symlink(target, full(path))).is_some() {
+            let number = self.number(path);
+            self.made(path, 'l', 0o777, number, target.as_bytes());
+        }
+    }
+
+    /// link(2).
+    pub(crate) fn link(&mut self, from: &str, to: &str) {
+        if self.call(format!("link {from} {to}"), |p| p.link(full(from), full(to))).is_some() {
+            let node = self.names.find(from);
+            let (parent, name) = self.parent(to);
+            self.names.link(parent, &name, node);
+            self.names.change(node, |look| look.links += 1);
+        }
+    }
+
+    /// unlink(2).
+    pub(crate) fn unlink(&mut self, path: &str) {
+        if self.call(format!("unlink {path}"), |p| p.unlink(full(path))).is_some() {
+            self.forget(path);
+        }
+    }
+
+    /// A name is gone, and with the last one the inode; of a directory, which is empty, so is its `..`.
+    fn forget(&mut self, path: &str) {
+        let (parent, name) = self.parent(path);
+        let node = self.names.unlink(parent, &name);
+        if self.names.inodes[node].look.kind == 'd' {
+            self.names.change(node, |look| look.links = 0);
+            self.names.change(parent, |look| look.links -= 1);
+        } else {
+            self.names.change(node, |look| look.links -= 1);
+        }
+    }
+
+    /// rename(2). What is replaced is of the same kind, and empty.
+    pub(crate) fn rename(&mut self, from: &str, to: &str) {
+        if self.call(format!("rename {from} {to}"), |p| p.rename(full(from), full(to))).is_none() {
+            return;
+        }
+        if self.names.exists(to) {
+            if self.names.find(from) == self.names.find(to) {
+                return;
+            }
+            self.forget(to);
+        }
+        let ((from_parent, from_name), (to_parent, to_name)) = (self.parent(from), self.parent(to));
+        let node = self.names.unlink(from_parent, &from_name);
+        self.names.link(to_parent, &to_name, node);
+        if self.names.inodes[node].look.kind == 'd' && from_parent != to_parent {
+            self.names.change(from_parent, |look| look.links -= 1);
+            self.names.change(to_parent, |look| look.links += 1);
+        }
+    }
+
+    /// renameat2(2) with RENAME_EXCHANGE, of two files.
+    pub(crate) fn exchange(&mut self, one: &str, other: &str) {
+        let call =
+            |p: &Process| p.renameat2(AT_FDCWD, full(one), AT_FDCWD, full(other), RenameFlags::EXCHANGE);
+        if self.call(format!("exchange {one} {other}"), call).is_none() || one == other {
+            return;
+        }
+        let ((parent, name), (other_parent, other_name)) = (self.parent(one), self.parent(other));
+        let node = self.names.unlink(parent, &name);
+        let other_node = self.names.unlink(other_parent, &other_name);
+        self.names.link(parent, &name, other_node);
+        self.names.link(other_parent, &other_name, node);
+    }
+
+    /// chmod(2).
+    pub(crate) fn chmod(&mut self, path: &str, mode: u16) {
+        if self.call(format!("chmod {path}"), |p| p.chmod(full(path), mode)).is_some() {
+            let node = self.names.find(path);
+            self.names.change(node, |look| look.mode = mode);
+        }
+    }
+
+    /// lchown(2).
+    pub(crate) fn chown(&mut self, path: &str, uid: u32, gid: u32) {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let call = |p: &Process| p.fchownat(AT_FDCWD, full(path), Some(uid), Some(gid), flags);
+        if self.call(format!("chown {path}"), call).is_some() {
+            let node = self.names.find(path);
+            self.names.change(node, |look| look.owner = (uid, gid));
+        }
+    }
+
+    /// setxattr(2).
+    pub(crate) fn setxattr(&mut self, path: &str, name: &str, value: &[u8]) {
+        let call = |p: &Process| p.setxattr(full(path), name.as_bytes(), value, XattrFlags::empty());
+        if self.call(format!("setxattr {path} {name} {}", value.len()), call).is_some() {
+            let node = self.names.find(path);
+            let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
+            self.names.change(node, |look| drop(look.xattrs.insert(name, value)));
+        }
+    }
+
+    /// removexattr(2) of one that is there.
+    pub(crate) fn removexattr(&mut self, path: &str, name: &[u8]) {
+        let call = |p: &Process| p.removexattr(full(path), name);
+        if self.call(format!("removexattr {path}"), call).is_some() {
+            let node = self.names.find(path);
+            self.names.change(node, |look| drop(look.xattrs.remove(name)));
+        }
+    }
+}
+
+/// A path of the workload in the kernel's tree.
+pub(crate) fn full(path: &str) -> String {
+    if path.is_empty() { ROOT.to_owned() } else { format!("{ROOT}/{path}") }
+}
