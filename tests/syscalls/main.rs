@@ -4,6 +4,7 @@ mod advice;
 mod allocations;
 mod attributes;
 mod files;
+mod mount_options;
 mod names;
 mod paths;
 mod speed;

@@ -10,12 +10,12 @@ use crate::base::{Errno, Result};
 impl Context<'_> {
     /// fchmodat(2), fchmod(2).
     pub(crate) fn chmod(&self, location: &Location, mode: u16) -> Result<()> {
-        location.mount.check_writable()?;
+        let _acting = location.mount.begin_change(self.credentials)?;
         let inode = &**location.inode();
         if inode.common().file_type == FileType::Symlink {
             return Err(Errno::OPNOTSUPP.into());
         }
-        let _lock = inode.common().lock.write();
+        let lock = inode.common().lock.write();
         let mut mode = mode & 0o7777;
         // The superuser may do all this, and needs no look at the attributes.
         if !self.credentials.is_root() {
@@ -27,14 +27,16 @@ impl Context<'_> {
                 mode &= !SET_GID;
             }
         }
-        inode.set_attributes(&AttributeChange { mode: Some(mode), ..AttributeChange::default() })
+        inode.set_attributes(&AttributeChange { mode: Some(mode), ..AttributeChange::default() })?;
+        drop(lock);
+        location.mount.settle(inode)
     }
 
     /// fchownat(2), fchown(2).
     pub(crate) fn chown(&self, location: &Location, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        location.mount.check_writable()?;
+        let _acting = location.mount.begin_change(self.credentials)?;
         let inode = &**location.inode();
-        let _lock = inode.common().lock.write();
+        let lock = inode.common().lock.write();
         let attributes = inode.attributes();
         let who = self.credentials;
         if !who.is_root() {
@@ -53,7 +55,9 @@ impl Context<'_> {
             }
             mode = (drop != 0).then_some(attributes.mode & !drop);
         }
-        inode.set_attributes(&AttributeChange { mode, uid, gid, ..AttributeChange::default() })
+        inode.set_attributes(&AttributeChange { mode, uid, gid, ..AttributeChange::default() })?;
+        drop(lock);
+        location.mount.settle(inode)
     }
 
     /// utimensat(2), futimens(3).
@@ -71,16 +75,18 @@ impl Context<'_> {
         if accessed.is_none() && modified.is_none() {
             return Ok(());
         }
-        location.mount.check_writable()?;
+        let _acting = location.mount.begin_change(self.credentials)?;
         let inode = &**location.inode();
-        let _lock = inode.common().lock.write();
+        let lock = inode.common().lock.write();
         if !self.credentials.is_root() && !self.credentials.is_owner(&inode.attributes()) {
             if (accessed, modified) != (Some(SetTime::Now), Some(SetTime::Now)) {
                 return Err(Errno::PERM.into());
             }
             check_access(inode, self.credentials, Access::WRITE)?;
         }
-        inode.set_attributes(&AttributeChange { accessed, modified, ..AttributeChange::default() })
+        inode.set_attributes(&AttributeChange { accessed, modified, ..AttributeChange::default() })?;
+        drop(lock);
+        location.mount.settle(inode)
     }
 
     /// truncate(2).
@@ -94,9 +100,11 @@ impl Context<'_> {
         if size_bytes > OFFSET_MAX {
             return Err(Errno::INVAL.into());
         }
-        location.mount.check_writable()?;
+        let _acting = location.mount.begin_change(self.credentials)?;
         check_access(inode, self.credentials, Access::WRITE)?;
-        let _lock = inode.common().lock.write();
-        set_size(inode, self.credentials, size_bytes, false)
+        let lock = inode.common().lock.write();
+        set_size(inode, self.credentials, size_bytes, false)?;
+        drop(lock);
+        location.mount.settle(inode)
     }
 }

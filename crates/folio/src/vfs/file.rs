@@ -224,7 +224,7 @@ impl OpenFile {
                 Err(error) => return Err(error),
             }
         }
-        if count > 0 && self.flags.contains(OpenFlags::DSYNC) {
+        if count > 0 && (self.flags.contains(OpenFlags::DSYNC) || self.mount().options().is_sync) {
             self.sync(!self.flags.contains(OpenFlags::SYNC))?;
         }
         Ok((end, count))
@@ -238,8 +238,8 @@ impl OpenFile {
         chunk: &Source<'_>,
     ) -> Result<(u64, usize)> {
         let inode = self.inode();
+        let _acting = self.mount().begin_change(who)?;
         let _lock = self.common().lock.write();
-        self.mount().check_writable()?;
         let offset = if self.flags.contains(OpenFlags::APPEND) { mapping.size_bytes() } else { offset };
         let room = OFFSET_MAX.saturating_sub(offset);
         if room == 0 {
@@ -329,9 +329,11 @@ impl OpenFile {
         if size_bytes > OFFSET_MAX || self.mapping().is_err() || !self.flags.is_writable() {
             return Err(Errno::INVAL.into());
         }
-        let _lock = self.common().lock.write();
-        self.mount().check_writable()?;
-        set_size(&**self.inode(), who, size_bytes, true)
+        let _acting = self.mount().begin_change(who)?;
+        let lock = self.common().lock.write();
+        set_size(&**self.inode(), who, size_bytes, true)?;
+        drop(lock);
+        self.mount().settle(&**self.inode())
     }
 
     /// fallocate(2).
@@ -355,10 +357,12 @@ impl OpenFile {
         if offset + len_bytes > OFFSET_MAX {
             return Err(Errno::FBIG.into());
         }
-        let _lock = self.common().lock.write();
-        self.mount().check_writable()?;
+        let _acting = self.mount().begin_change(who)?;
+        let lock = self.common().lock.write();
         clear_set_id(&**self.inode(), who)?;
-        self.inode().fallocate(mode, offset, len_bytes)
+        self.inode().fallocate(mode, offset, len_bytes)?;
+        drop(lock);
+        self.mount().settle(&**self.inode())
     }
 
     /// fsync(2), fdatasync(2). A writeback error that happened since the file was opened is told once.

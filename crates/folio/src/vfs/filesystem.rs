@@ -1,6 +1,6 @@
 //! The file system seam: what the VFS asks of ext4, ramfs and the others.
 
-use super::AttributeCell;
+use super::{AttributeCell, ReserveOwners};
 use crate::base::{Errno, InodeNumber, Result, Timespec};
 use crate::cache::Mapping;
 use bitflags::bitflags;
@@ -200,6 +200,11 @@ pub trait FileSystem: Send + Sync {
 
     /// Whether changes are refused.
     fn is_read_only(&self) -> bool;
+
+    /// For whom the last blocks are kept; such a file system asks [`may_use_reserve`](super::may_use_reserve).
+    fn reserve_owners(&self) -> Option<ReserveOwners> {
+        None
+    }
 }
 
 /// The part of an inode that every file system has.

@@ -10,7 +10,7 @@
 //!   dentry_cache.rs names in memory                       file.rs          open files: data
 //!   dentry.rs       the tree of names                       |
 //!   mount.rs        what covers what                        |
-//!   mount_options.rs  how                                   |
+//!   mount_options.rs  how; reserve.rs                       |
 //!      |  names, attributes (attribute_cell.rs)             |
 //!      v                                                    v
 //!   [file system seam: filesystem.rs]                     cache/
@@ -62,6 +62,7 @@ mod open;
 mod permission;
 mod quick_walk;
 mod rename;
+mod reserve;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -82,5 +83,6 @@ pub use mount_options::{AccessTime, MountOptions};
 pub use open::OpenFlags;
 pub use permission::Credentials;
 pub(crate) use quick_walk::Quick;
+pub use reserve::{ReserveOwners, may_use_reserve};
 pub(crate) use table::FileTable;
 pub(crate) use walk::{Context, LastLink};

@@ -2,6 +2,8 @@
 
 use super::dentry::Dentry;
 use super::dentry_cache::{DentryCache, Gone};
+use super::permission::Credentials;
+use super::reserve::{Acting, ReserveOwners};
 use super::table::FileTable;
 use super::{FileSystem, Inode, MountOptions};
 use crate::base::rcu::{Grace, Pin, Ref};
@@ -19,6 +21,7 @@ pub(crate) struct Mount {
     /// What it covers; `None` for the root of everything.
     covered: Option<Location>,
     options: MountOptions,
+    reserve_owners: Option<ReserveOwners>,
     /// Set while somebody tries to unmount it: who meets it without a lock must ask the table of mounts.
     is_leaving: AtomicBool,
     /// Held while a name moves from one directory to another. Linux: `s_vfs_rename_mutex`.
@@ -43,6 +46,24 @@ impl Mount {
     /// EROFS where nothing may change.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.is_read_only() { Err(Errno::ROFS.into()) } else { Ok(()) }
+    }
+
+    /// Begins a change by `who`: EROFS where nothing may change. Until what is returned goes, the file system knows
+    /// whether its last blocks are for `who`.
+    pub(crate) fn begin_change(&self, who: &Credentials) -> Result<Acting> {
+        self.check_writable()?;
+        Ok(Acting::begin(self.reserve_owners, who))
+    }
+
+    /// Makes durable, on a mount with `sync`, what was changed about `inode`. Nothing is locked.
+    pub(crate) fn settle(&self, inode: &dyn Inode) -> Result<()> {
+        if self.options.is_sync { sync_for_nobody(inode) } else { Ok(()) }
+    }
+
+    /// Makes durable, on a mount with `sync` or `dirsync`, the names in `directory`. Nothing is locked.
+    pub(crate) fn settle_names(&self, directory: &dyn Inode) -> Result<()> {
+        let is_wanted = self.options.is_sync || self.options.is_directory_sync;
+        if is_wanted { sync_for_nobody(directory) } else { Ok(()) }
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -297,8 +318,15 @@ impl Vfs {
     }
 }
 
+/// What was promised to whoever made the change must not fail for want of space any more.
+fn sync_for_nobody(inode: &dyn Inode) -> Result<()> {
+    let _acting = Acting::for_nobody();
+    inode.sync(false)
+}
+
 fn new_mount(file_system: Arc<dyn FileSystem>, covered: Option<Location>, options: MountOptions) -> Mount {
     let root = Dentry::new_root(file_system.root());
     let is_leaving = AtomicBool::new(false);
-    Mount { file_system, root, covered, options, is_leaving, rename_lock: Mutex::new(()) }
+    let reserve_owners = file_system.reserve_owners();
+    Mount { file_system, root, covered, options, reserve_owners, is_leaving, rename_lock: Mutex::new(()) }
 }

@@ -92,7 +92,7 @@ impl Context<'_> {
         let Last::Name(range) = walk.go_to_last()? else { return Err(Errno::EXIST.into()) };
         let (parent, name) = (walk.at(), walk.name(&range));
         let directory = &**parent.inode();
-        let _lock = directory.common().lock.write();
+        let lock = directory.common().lock.write();
         if self.child_locked(&parent.dentry, name)?.is_some() {
             return Err(Errno::EXIST.into());
         }
@@ -100,7 +100,7 @@ impl Context<'_> {
         if walk.has_trailing_slash(&range) && !wants_directory {
             return Err(Errno::NOENT.into());
         }
-        parent.mount.check_writable()?;
+        let _acting = parent.mount.begin_change(self.credentials)?;
         if linked.is_some_and(|linked| !Arc::ptr_eq(&linked.mount, &parent.mount)) {
             return Err(Errno::XDEV.into());
         }
@@ -110,7 +110,8 @@ impl Context<'_> {
         check_access(directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
         let inode = make(directory, name)?;
         self.vfs.dentries.add(&parent.dentry, name, inode);
-        Ok(())
+        drop(lock);
+        parent.mount.settle_names(directory)
     }
 
     /// unlinkat(2) without AT_REMOVEDIR.
@@ -118,7 +119,7 @@ impl Context<'_> {
         let mut walk = Walk::new(self, start, path)?;
         let Last::Name(range) = walk.go_to_last()? else { return Err(Errno::ISDIR.into()) };
         let (parent, name) = (walk.at(), walk.name(&range));
-        parent.mount.check_writable()?;
+        let _acting = parent.mount.begin_change(self.credentials)?;
         let directory = &**parent.inode();
         let lock = directory.common().lock.write();
         let victim = self.child_locked(&parent.dentry, name)?.ok_or(Errno::NOENT)?;
@@ -139,7 +140,7 @@ impl Context<'_> {
         // The last reference may go here, after the locks.
         drop(victim);
         self.vfs.let_go(gone);
-        Ok(())
+        parent.mount.settle_names(directory)
     }
 
     /// unlinkat(2) with AT_REMOVEDIR.
@@ -152,7 +153,7 @@ impl Context<'_> {
             Last::Root => return Err(Errno::BUSY.into()),
         };
         let (parent, name) = (walk.at(), walk.name(&range));
-        parent.mount.check_writable()?;
+        let _acting = parent.mount.begin_change(self.credentials)?;
         let directory = &**parent.inode();
         let lock = directory.common().lock.write();
         let victim = self.child_locked(&parent.dentry, name)?.ok_or(Errno::NOENT)?;
@@ -171,7 +172,7 @@ impl Context<'_> {
         drop(lock);
         drop(victim);
         self.vfs.let_go(gone);
-        Ok(())
+        parent.mount.settle_names(directory)
     }
 
     /// EACCES or EPERM unless `victim` may lose its name in `parent`. Linux: `may_delete`.

@@ -176,18 +176,21 @@ impl Context<'_> {
         {
             return Ok((found, false));
         }
-        let _lock = directory.common().lock.write();
+        let lock = directory.common().lock.write();
         if let Some(found) = self.child_locked(&parent.dentry, name)? {
             return Ok((found, false));
         }
-        parent.mount.check_writable()?;
+        let _acting = parent.mount.begin_change(self.credentials)?;
         if parent.dentry.is_deleted() {
             return Err(Errno::NOENT.into());
         }
         check_access(&**directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
         let new = self.new_inode(&**directory, FileType::Regular, mode);
         let inode = directory.create(name, &new)?;
-        Ok((self.vfs.dentries.add(&parent.dentry, name, inode), true))
+        let dentry = self.vfs.dentries.add(&parent.dentry, name, inode);
+        drop(lock);
+        parent.mount.settle_names(&**directory)?;
+        Ok((dentry, true))
     }
 
     /// Checks that what is there may be opened so, and empties it if asked.
@@ -212,8 +215,12 @@ impl Context<'_> {
         }
         match file_type {
             FileType::Regular if flags.contains(OpenFlags::TRUNC) => {
-                let _lock = inode.common().lock.write();
-                set_size(inode, self.credentials, 0, true)
+                let _acting = location.mount.begin_change(self.credentials)?;
+                {
+                    let _lock = inode.common().lock.write();
+                    set_size(inode, self.credentials, 0, true)?;
+                }
+                location.mount.settle(inode)
             }
             FileType::Regular | FileType::Directory => Ok(()),
             // Nothing drives devices, pipes and sockets here.
@@ -227,7 +234,7 @@ impl Context<'_> {
         if !parent.dentry.is_directory() {
             return Err(Errno::NOTDIR.into());
         }
-        parent.mount.check_writable()?;
+        let _acting = parent.mount.begin_change(self.credentials)?;
         check_access(&**directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
         let new = self.new_inode(&**directory, FileType::Regular, mode);
         let _lock = directory.common().lock.write();

@@ -43,7 +43,7 @@ impl Context<'_> {
             let no_replace = flags.contains(RenameFlags::NOREPLACE);
             return Err(if no_replace { Errno::EXIST.into() } else { Errno::BUSY.into() });
         };
-        mount.check_writable()?;
+        let _acting = mount.begin_change(self.credentials)?;
         let old = Side {
             parent: &old_walk.at().dentry,
             name: old_walk.name(&old_range),
@@ -56,11 +56,16 @@ impl Context<'_> {
         };
         if Arc::ptr_eq(old.parent, new.parent) {
             let locks = SmallVec::from_iter([old.parent.inode().common().lock.write()]);
-            return self.rename_locked(&old, &new, flags, locks);
+            self.rename_locked(&old, &new, flags, locks)?;
+            return mount.settle_names(&**old.parent.inode());
         }
-        let _renaming = mount.rename_lock.lock();
-        let locks = lock_parents(old.parent, new.parent);
-        self.rename_locked(&old, &new, flags, locks)
+        {
+            let _renaming = mount.rename_lock.lock();
+            let locks = lock_parents(old.parent, new.parent);
+            self.rename_locked(&old, &new, flags, locks)?;
+        }
+        mount.settle_names(&**new.parent.inode())?;
+        mount.settle_names(&**old.parent.inode())
     }
 
     /// Finds both names with the directories locked, checks, renames.

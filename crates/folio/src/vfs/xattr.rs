@@ -64,21 +64,25 @@ impl Context<'_> {
         if value.len() > VALUE_MAX {
             return Err(Errno::TOOBIG.into());
         }
-        location.mount.check_writable()?;
+        let _acting = location.mount.begin_change(self.credentials)?;
         let inode = &**location.inode();
-        let _lock = inode.common().lock.write();
+        let lock = inode.common().lock.write();
         self.check_xattr(inode, name, Access::WRITE)?;
-        inode.set_xattr(name, value, flags)
+        inode.set_xattr(name, value, flags)?;
+        drop(lock);
+        location.mount.settle(inode)
     }
 
     /// removexattr(2).
     pub(crate) fn remove_xattr(&self, location: &Location, name: &[u8]) -> Result<()> {
         Namespace::of(name)?;
-        location.mount.check_writable()?;
+        let _acting = location.mount.begin_change(self.credentials)?;
         let inode = &**location.inode();
-        let _lock = inode.common().lock.write();
+        let lock = inode.common().lock.write();
         self.check_xattr(inode, name, Access::WRITE)?;
-        inode.remove_xattr(name)
+        inode.remove_xattr(name)?;
+        drop(lock);
+        location.mount.settle(inode)
     }
 
     /// listxattr(2): `trusted.*` is the superuser's to see.

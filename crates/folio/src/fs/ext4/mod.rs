@@ -62,7 +62,7 @@ mod xattr_store;
 use crate::base::{Clock, Errno, Error, PhysicalBlock, Result, Timespec};
 use crate::block::{self, Device};
 use crate::cache::{PageCache, Writeback};
-use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions};
+use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions, ReserveOwners};
 use disk::{ROOT_INODE, STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET};
 use features::Incompat;
 use inode::Ext4Inode;
@@ -423,5 +423,10 @@ impl FileSystem for Mounted {
 
     fn is_read_only(&self) -> bool {
         self.fs.is_read_only
+    }
+
+    fn reserve_owners(&self) -> Option<ReserveOwners> {
+        let options = &self.fs.options;
+        Some(ReserveOwners { uid: options.reserved_uid, gid: options.reserved_gid })
     }
 }

@@ -19,7 +19,7 @@
 //!
 //! What Linux knows and Folio does not do is refused as any unknown word.
 
-use super::features::{Compat, Incompat};
+use super::features::Compat;
 use super::superblock::Superblock;
 use crate::base::{Errno, Error, Result};
 use crate::vfs::MountOptions;
@@ -156,10 +156,6 @@ impl Ext4Options {
     fn defaults(superblock: &Superblock) -> Self {
         let raw = &superblock.raw;
         let bits = raw.default_mount_opts.get();
-        let high = match superblock.features.incompat.contains(Incompat::BIT64) {
-            true => u64::from(raw.r_blocks_count_hi.get()),
-            false => 0,
-        };
         Self {
             data: match bits & default_options::DATA_MASK {
                 default_options::DATA_JOURNAL => DataMode::Journal,
@@ -180,8 +176,7 @@ impl Ext4Options {
             // On whatever the superblock says, as in Linux since 2.6.39.
             user_xattr: true,
             acl: true,
-            reserved_blocks: (high << 32 | u64::from(raw.r_blocks_count_lo.get()))
-                .min(superblock.block_count),
+            reserved_blocks: superblock.reserved_blocks(),
             reserved_uid: raw.def_resuid.get().into(),
             reserved_gid: raw.def_resgid.get().into(),
         }

@@ -12,6 +12,7 @@ use super::group::{Group, SystemZones};
 use super::metadata::Metadata;
 use super::superblock::Superblock;
 use crate::base::{Errno, Error, PhysicalBlock, Result};
+use crate::vfs::may_use_reserve;
 use std::ops::Range;
 
 /// What blocks are wanted for; each purpose has its own place on the device.
@@ -41,6 +42,8 @@ pub(super) struct Space {
     free_blocks: u64,
     free_inodes: u64,
     reserved_blocks: u64,
+    /// Kept for root and whom the superblock or the mount names.
+    kept_blocks: u64,
     /// Where the next search of each [`Purpose`] starts.
     cursors: [u64; 3],
 }
@@ -58,12 +61,18 @@ impl Space {
         let small = METADATA_REGION_BLOCKS.min(u64::from(superblock.blocks_per_group) / 16);
         let first = superblock.first_data_block;
         let cursors = [first, first + small, superblock.group_start(large_group)];
-        Self { groups, zones, free_blocks, free_inodes, reserved_blocks: 0, cursors }
+        let kept_blocks = superblock.reserved_blocks() / u64::from(superblock.cluster_blocks);
+        Self { kept_blocks, groups, zones, free_blocks, free_inodes, reserved_blocks: 0, cursors }
     }
 
     /// Blocks free and not promised (clusters with bigalloc).
     pub(super) fn available_blocks(&self) -> u64 {
         self.free_blocks.saturating_sub(self.reserved_blocks)
+    }
+
+    /// What of `available` blocks the caller may have: the last ones are for root. Linux: `ext4_has_free_clusters`.
+    fn for_caller(&self, available: u64) -> u64 {
+        if may_use_reserve() { available } else { available.saturating_sub(self.kept_blocks) }
     }
 
     pub(super) fn free_inodes(&self) -> u64 {
@@ -88,7 +97,7 @@ impl Space {
 
     /// Promises `count` blocks; ENOSPC if they are not there.
     pub(super) fn reserve(&mut self, count: u64) -> Result<()> {
-        if count > self.available_blocks() {
+        if count > self.for_caller(self.available_blocks()) {
             return Err(Errno::NOSPC.into());
         }
         self.reserved_blocks += count;
@@ -115,6 +124,9 @@ impl Space {
         let left = if is_promised { self.free_blocks } else { self.available_blocks() };
         let want = u64::from(want).min(left) as u32;
         if want == 0 {
+            return Err(Errno::NOSPC.into());
+        }
+        if !is_promised && self.for_caller(self.available_blocks()) < u64::from(want) {
             return Err(Errno::NOSPC.into());
         }
         if let Some(goal) = goal.filter(|g| g.0 < superblock.block_count)

@@ -138,6 +138,13 @@ impl Superblock {
         }
     }
 
+    /// Blocks kept for root and whom the superblock or the mount names.
+    pub(super) fn reserved_blocks(&self) -> u64 {
+        let is_64bit = self.features.incompat.contains(Incompat::BIT64);
+        let high = if is_64bit { u64::from(self.raw.r_blocks_count_hi.get()) } else { 0 };
+        (high << 32 | u64::from(self.raw.r_blocks_count_lo.get())).min(self.block_count)
+    }
+
     /// Whether groups from `first_meta_bg` on keep their descriptors among themselves.
     pub(super) fn has_meta_bg(&self) -> bool {
         self.features.incompat.contains(Incompat::META_BG)

@@ -218,19 +218,24 @@ impl Inode for Ext4Inode {
     }
 
     fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.fs.check_namespace(name)?;
         self.xattr_value(name).map_err(|e| self.place(e))
     }
 
     fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.fs.check_namespace(name)?;
         self.change(|| self.change_xattr(name, Some(value), flags))
     }
 
     fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        self.fs.check_namespace(name)?;
         self.change(|| self.change_xattr(name, None, XattrFlags::empty()))
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        self.xattr_names().map_err(|e| self.place(e))
+        let mut names = self.xattr_names().map_err(|e| self.place(e))?;
+        names.retain(|name| self.fs.check_namespace(name).is_ok());
+        Ok(names)
     }
 
     fn as_any(&self) -> &dyn std::any::Any {
@@ -277,7 +282,9 @@ impl Ext4Inode {
             SetTime::To(time) => time,
         };
         if let Some(mode) = change.mode {
-            self.change_acl_mode(state, mode)?;
+            if self.fs.options.acl {
+                self.change_acl_mode(state, mode)?;
+            }
             state.raw.mode = (state.raw.mode.get() & 0xF000 | mode & 0o7777).into();
         }
         state.set_owner(change.uid, change.gid);

@@ -205,6 +205,13 @@ impl Ext4Inode {
 }
 
 impl Ext4 {
+    /// EOPNOTSUPP for attributes that the mount goes without (`nouser_xattr`, `noacl`).
+    pub(super) fn check_namespace(&self, name: &[u8]) -> Result<()> {
+        let is_absent = (!self.options.user_xattr && name.starts_with(b"user."))
+            || (!self.options.acl && name.starts_with(b"system.posix_acl_"));
+        if is_absent { Err(Errno::OPNOTSUPP.into()) } else { Ok(()) }
+    }
+
     /// An attribute's value that has an inode of its own (`ea_inode`).
     fn value_of_inode(&self, number: u64, size_bytes: u32) -> Result<Vec<u8>> {
         let place = |e: Error| e.at(format!("xattr value inode {number}"));
