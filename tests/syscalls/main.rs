@@ -62,7 +62,7 @@ fn tick(process: &Process) {
 
 /// A process of an ordinary user, with umask 0.
 fn user(kernel: &Arc<Kernel>, uid: u32, gid: u32, groups: &[u32]) -> Process {
-    let process = kernel.process(Credentials { uid, gid, groups: groups.to_vec() });
+    let process = kernel.process(Credentials::user(uid, gid, groups.to_vec()));
     process.umask(0);
     process
 }

@@ -85,13 +85,6 @@ impl Image {
         device: Arc<dyn Device>,
         access: Access,
     ) -> Outcome<Self> {
-        let kernel = Kernel::new(KernelOptions {
-            cache_bytes: session.cache_bytes,
-            // In the background, chance would choose where files lie.
-            background_writeback: access == Access::Write && fixed_time().is_none(),
-            clock: clock(),
-            ..KernelOptions::default()
-        });
         let options = MountOptions {
             read_only: access == Access::Read,
             // Looking at an image through this command is no access by its owner's programs.
@@ -99,6 +92,23 @@ impl Image {
             clock: clock(),
             ..MountOptions::default()
         };
+        Self::mount_with(session, place, device, options)
+    }
+
+    /// Mounts it with these options.
+    pub(crate) fn mount_with(
+        session: &Session,
+        place: &ImagePath,
+        device: Arc<dyn Device>,
+        options: MountOptions,
+    ) -> Outcome<Self> {
+        let kernel = Kernel::new(KernelOptions {
+            cache_bytes: session.cache_bytes,
+            // In the background, chance would choose where files lie.
+            background_writeback: !options.read_only && fixed_time().is_none(),
+            clock: clock(),
+            ..KernelOptions::default()
+        });
         let name = place.image_name();
         let mounted = block::select(device, place.partition)
             .and_then(|device| kernel.mount_ext4(device, "/", &options))
@@ -106,6 +116,11 @@ impl Image {
         mounted?;
         let process = kernel.process(Credentials::root());
         Ok(Self { name, process, kernel, counters: session.counters.clone() })
+    }
+
+    /// What the image is mounted in.
+    pub(crate) fn kernel(&self) -> &Arc<Kernel> {
+        &self.kernel
     }
 
     /// Makes system calls in the image, as root.

@@ -37,12 +37,17 @@ pub(crate) struct Session {
 impl Session {
     /// A session for the command of this name.
     pub(crate) fn new(command: &'static str, global: &Global) -> Self {
-        let interrupted = Arc::new(AtomicBool::new(false));
+        let this = Self::without_signals(command, global);
         for signal in [SIGINT, SIGTERM] {
             // Armed by the first signal, so the second ends the program. Without handlers the first one does.
-            let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, interrupted.clone());
-            let _ = signal_hook::flag::register(signal, interrupted.clone());
+            let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, this.interrupted.clone());
+            let _ = signal_hook::flag::register(signal, this.interrupted.clone());
         }
+        this
+    }
+
+    /// A session for a command that sees to signals itself.
+    pub(crate) fn without_signals(command: &'static str, global: &Global) -> Self {
         Self {
             command,
             quiet: global.quiet,
@@ -53,7 +58,7 @@ impl Session {
             list: Mutex::new(None),
             failures: AtomicU64::new(0),
             made: AtomicU64::new(0),
-            interrupted,
+            interrupted: Arc::new(AtomicBool::new(false)),
         }
     }
 

@@ -8,6 +8,7 @@ mod du;
 mod find;
 mod ls;
 mod mkfs;
+mod mount;
 mod names;
 mod stat;
 mod write;
@@ -38,6 +39,7 @@ pub(crate) enum Command {
     Truncate(change::Truncate),
     Write(write::Write),
     Mkfs(mkfs::Mkfs),
+    Mount(mount::Mount),
 }
 
 /// Runs what the command line asks for and tells how it ended.
@@ -63,5 +65,8 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
         Command::Truncate(cut) => done(session("truncate"), &|session| change::truncate(cut, session)),
         Command::Write(write) => done(session("write"), &|session| write::run(write, session)),
         Command::Mkfs(mkfs) => done(session("mkfs"), &|session| mkfs::run(mkfs, session)),
+        Command::Mount(mount) => {
+            done(Session::without_signals("mount", &arguments.global), &|session| mount::run(mount, session))
+        }
     }
 }

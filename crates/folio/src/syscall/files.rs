@@ -6,7 +6,6 @@ use crate::base::{Errno, Result};
 use crate::vfs::{self, FallocateMode, FileType, Seek, SeekKind, Start};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 
 /// One name as getdents64(2) tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,31 +165,10 @@ impl Process {
         count: usize,
     ) -> Result<usize> {
         let (input, out) = (self.file(input)?, self.file(out)?);
-        input.mapping()?;
-        out.mapping()?;
-        input.check_readable()?;
-        out.check_writable()?;
-        if out.flags().contains(OpenFlags::APPEND) {
-            return Err(Errno::BADF.into());
-        }
-        if !Arc::ptr_eq(input.mount(), out.mount()) {
-            return Err(Errno::XDEV.into());
-        }
-        let place = |file: &vfs::OpenFile, offset: Option<&u64>| match offset {
-            Some(offset) => Ok(*offset),
-            None => file.seek(Seek::By(0)),
-        };
-        let from = place(&input, input_offset.as_deref())?;
-        let to = place(&out, out_offset.as_deref())?;
-        let end = |start: u64| start.checked_add(count as u64).ok_or(Errno::OVERFLOW);
-        let overlaps = from < end(to)? && to < end(from)?;
-        if Arc::ptr_eq(input.inode(), out.inode()) && overlaps && count > 0 {
-            return Err(Errno::INVAL.into());
-        }
         let start = |offset: Option<&u64>| offset.map_or(Start::Position, |offset| Start::Offset(*offset));
         let from = (&*input, start(input_offset.as_deref()));
         let to = (&*out, start(out_offset.as_deref()));
-        let copied = vfs::copy(self.credentials(), from, to, count)?;
+        let copied = vfs::copy_range(self.credentials(), from, to, count)?;
         for offset in [input_offset, out_offset].into_iter().flatten() {
             *offset += copied as u64;
         }

@@ -7,6 +7,7 @@
 //!     |-- names.rs            mkdir, mknod, link, unlink, rename, readlink
 //!     |-- attributes.rs       stat, chmod, chown, utimes, truncate, statfs
 //!     `-- xattrs.rs           extended attributes
+//!   Caller    handles.rs      the same calls for servers, by handle, on behalf of anybody
 //!     v
 //!    vfs/
 //! ```
@@ -22,6 +23,7 @@ mod advice;
 mod attributes;
 mod files;
 mod flags;
+mod handles;
 mod names;
 mod process;
 mod xattrs;
@@ -29,4 +31,5 @@ mod xattrs;
 pub use crate::vfs::{Advice, Borrowed, BorrowedRead, Credentials, OpenFlags, SyncFileRange};
 pub use files::Dirent;
 pub use flags::{AtFlags, Whence};
+pub use handles::{Caller, Handle, OpenHandle};
 pub use process::{AT_FDCWD, Fd, Process};

@@ -15,7 +15,9 @@ impl Process {
 
     /// mkdirat(2).
     pub fn mkdirat(&self, dir: Fd, path: impl AsRef<Path>, mode: u16) -> Result<()> {
-        self.with_path(path.as_ref(), |path| self.context().mkdir(&self.start_at(dir, path)?, path, mode))
+        self.with_path(path.as_ref(), |path| {
+            self.context().mkdir(&self.start_at(dir, path)?, path, mode).map(drop)
+        })
     }
 
     /// mknodat(2). `device` is major and minor, for device nodes.
@@ -28,7 +30,7 @@ impl Process {
         device: (u32, u32),
     ) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
-            self.context().mknod(&self.start_at(dir, path)?, path, file_type, mode, device)
+            self.context().mknod(&self.start_at(dir, path)?, path, file_type, mode, device).map(drop)
         })
     }
 
@@ -101,7 +103,7 @@ impl Process {
             let follows = flags.contains(AtFlags::SYMLINK_FOLLOW);
             let last_link = if follows { LastLink::Follow } else { LastLink::Keep };
             let source = self.resolve_at(from_dir, from, last_link, flags)?;
-            self.context().link(&source, &self.start_at(to_dir, to)?, to)
+            self.context().link(&source, &self.start_at(to_dir, to)?, to).map(drop)
         })
     }
 
@@ -113,7 +115,9 @@ impl Process {
     /// symlinkat(2).
     pub fn symlinkat(&self, target: impl AsRef<Path>, dir: Fd, path: impl AsRef<Path>) -> Result<()> {
         let target = target.as_ref().as_os_str().as_bytes();
-        self.with_path(path.as_ref(), |path| self.context().symlink(target, &self.start_at(dir, path)?, path))
+        self.with_path(path.as_ref(), |path| {
+            self.context().symlink(target, &self.start_at(dir, path)?, path).map(drop)
+        })
     }
 
     /// readlink(2); the target is never cut short.

@@ -303,21 +303,13 @@ impl OpenFile {
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         self.check_readable()?;
-        if self.common().file_type != FileType::Directory {
-            return Err(Errno::NOTDIR.into());
-        }
         let mut position = self.position.lock();
-        let lock = self.common().lock.read();
-        if self.location().dentry.is_deleted() {
-            return Err(Errno::NOENT.into());
-        }
         let mut next = *position;
-        self.inode().read_directory(next, &mut |entry| {
+        read_directory(self.location(), next, &mut |entry| {
             let flow = sink(entry);
             next = entry.next_cookie;
             flow
         })?;
-        drop(lock);
         *position = next;
         self.touch_accessed();
         Ok(())
@@ -394,6 +386,53 @@ impl OpenFile {
             touch_accessed(self.mount(), &**self.inode());
         }
     }
+}
+
+/// Calls `sink` for each entry of a directory from `cookie` on, until it breaks.
+pub(crate) fn read_directory(
+    location: &Location,
+    cookie: u64,
+    sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    let inode = location.inode();
+    if inode.common().file_type != FileType::Directory {
+        return Err(Errno::NOTDIR.into());
+    }
+    let _lock = inode.common().lock.read();
+    if location.dentry.is_deleted() {
+        return Err(Errno::NOENT.into());
+    }
+    inode.read_directory(cookie, sink)
+}
+
+/// copy_file_range(2): like [`copy`], with the checks of that call.
+pub(crate) fn copy_range(
+    who: &Credentials,
+    (input, from): (&OpenFile, Start),
+    (out, to): (&OpenFile, Start),
+    count: usize,
+) -> Result<usize> {
+    input.mapping()?;
+    out.mapping()?;
+    input.check_readable()?;
+    out.check_writable()?;
+    if out.flags().contains(OpenFlags::APPEND) {
+        return Err(Errno::BADF.into());
+    }
+    if !Arc::ptr_eq(input.mount(), out.mount()) {
+        return Err(Errno::XDEV.into());
+    }
+    let place = |file: &OpenFile, start: Start| match start {
+        Start::Offset(offset) => Ok(offset),
+        Start::Position => file.seek(Seek::By(0)),
+    };
+    let (from_offset, to_offset) = (place(input, from)?, place(out, to)?);
+    let end = |start: u64| start.checked_add(count as u64).ok_or(Errno::OVERFLOW);
+    let overlaps = from_offset < end(to_offset)? && to_offset < end(from_offset)?;
+    if Arc::ptr_eq(input.inode(), out.inode()) && overlaps && count > 0 {
+        return Err(Errno::INVAL.into());
+    }
+    copy(who, (input, from), (out, to), count)
 }
 
 /// sendfile(2), copy_file_range(2): copies through the cache. `who` writes; returns the bytes copied.

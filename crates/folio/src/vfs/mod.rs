@@ -73,7 +73,7 @@ pub(crate) use crate::cache::Counters;
 pub use crate::cache::{Borrowed, BorrowedRead};
 pub use advice::{Advice, SyncFileRange};
 pub use attribute_cell::AttributeCell;
-pub(crate) use file::{OpenFile, Seek, Start, copy};
+pub(crate) use file::{OpenFile, Seek, Start, copy, copy_range, read_directory, touch_accessed};
 pub use filesystem::{
     AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileSystem, FileSystemStatistics, FileType,
     Inode, InodeCommon, NewInode, RenameFlags, SeekKind, SetTime, XattrFlags,

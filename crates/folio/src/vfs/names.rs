@@ -1,4 +1,6 @@
 //! Making and taking away names: mkdir, mknod, symlink, link, unlink, rmdir. Linux: fs/namei.c.
+//!
+//! What makes a name returns where it leads.
 
 use super::dentry::Dentry;
 use super::mount::Location;
@@ -10,7 +12,7 @@ use std::sync::Arc;
 
 impl Context<'_> {
     /// mkdirat(2).
-    pub(crate) fn mkdir(&self, start: &Location, path: &[u8], mode: u16) -> Result<()> {
+    pub(crate) fn mkdir(&self, start: &Location, path: &[u8], mode: u16) -> Result<Location> {
         let mode = mode & 0o1777 & !self.umask;
         self.make_name(start, path, FileType::Directory, None, |directory, name| {
             directory.create(name, &self.new_inode(directory, FileType::Directory, mode))
@@ -25,7 +27,7 @@ impl Context<'_> {
         file_type: FileType,
         mode: u16,
         device: (u32, u32),
-    ) -> Result<()> {
+    ) -> Result<Location> {
         match file_type {
             FileType::Directory => return Err(Errno::PERM.into()),
             FileType::Symlink => return Err(Errno::INVAL.into()),
@@ -45,7 +47,7 @@ impl Context<'_> {
     }
 
     /// symlinkat(2).
-    pub(crate) fn symlink(&self, target: &[u8], start: &Location, path: &[u8]) -> Result<()> {
+    pub(crate) fn symlink(&self, target: &[u8], start: &Location, path: &[u8]) -> Result<Location> {
         if target.is_empty() {
             return Err(Errno::NOENT.into());
         }
@@ -63,7 +65,7 @@ impl Context<'_> {
     }
 
     /// linkat(2), once `source` is found.
-    pub(crate) fn link(&self, source: &Location, start: &Location, path: &[u8]) -> Result<()> {
+    pub(crate) fn link(&self, source: &Location, start: &Location, path: &[u8]) -> Result<Location> {
         let inode = source.inode();
         self.make_name(start, path, inode.common().file_type, Some(source), |directory, name| {
             if source.dentry.is_directory() {
@@ -87,7 +89,7 @@ impl Context<'_> {
         file_type: FileType,
         linked: Option<&Location>,
         make: impl FnOnce(&dyn Inode, &[u8]) -> Result<Arc<dyn Inode>>,
-    ) -> Result<()> {
+    ) -> Result<Location> {
         let mut walk = Walk::new(self, start, path)?;
         let Last::Name(range) = walk.go_to_last()? else { return Err(Errno::EXIST.into()) };
         let (parent, name) = (walk.at(), walk.name(&range));
@@ -109,9 +111,10 @@ impl Context<'_> {
         }
         check_access(directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
         let inode = make(directory, name)?;
-        self.vfs.dentries.add(&parent.dentry, name, inode);
+        let dentry = self.vfs.dentries.add(&parent.dentry, name, inode);
         drop(lock);
-        parent.mount.settle_names(directory)
+        parent.mount.settle_names(directory)?;
+        Ok(Location { mount: parent.mount.clone(), dentry })
     }
 
     /// unlinkat(2) without AT_REMOVEDIR.

@@ -14,17 +14,25 @@ pub struct Credentials {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+    /// Whether all capabilities are there: no permission stops who has them. The superuser has, and so has a server
+    /// that acts for users whose permissions were checked before.
+    pub is_capable: bool,
 }
 
 impl Credentials {
-    /// The superuser, whom no permission bit stops.
+    /// The superuser.
     pub fn root() -> Self {
-        Self { uid: 0, gid: 0, groups: Vec::new() }
+        Self::user(0, 0, Vec::new())
+    }
+
+    /// A user, who has all capabilities if it is the superuser.
+    pub fn user(uid: u32, gid: u32, groups: Vec<u32>) -> Self {
+        Self { uid, gid, groups, is_capable: uid == 0 }
     }
 
     /// Whether all capabilities are there.
     pub(crate) fn is_root(&self) -> bool {
-        self.uid == 0
+        self.is_capable
     }
 
     /// Whether `gid` is the group or a supplementary one.

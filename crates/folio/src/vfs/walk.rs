@@ -182,6 +182,13 @@ impl Context<'_> {
         Walk::new(self, start, path)?.go_to_end(last_link)
     }
 
+    /// What `name` leads to in the directory `parent`, if it is there: no walk, and never out of the mount.
+    pub(crate) fn lookup(&self, parent: &Location, name: &[u8]) -> Result<Option<Location>> {
+        self.check_working_directory(parent)?;
+        let child = self.child(&parent.dentry, name)?;
+        Ok(child.map(|dentry| Location { mount: parent.mount.clone(), dentry }))
+    }
+
     /// The dentry called `name` in the directory `parent`, from the cache or the file system.
     pub(crate) fn child(&self, parent: &Arc<Dentry>, name: &[u8]) -> Result<Option<Arc<Dentry>>> {
         match self.vfs.dentries.get(parent, name) {

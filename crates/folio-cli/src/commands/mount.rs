@@ -1,0 +1,188 @@
+//! `folio mount`: an image as a folder of the host, through FUSE.
+
+use crate::exit::{Exit, Failure, Outcome, explain};
+use crate::image::{Access, Image, open_device};
+use crate::place::ImagePath;
+use crate::session::{Session, clock};
+use clap::Args;
+use folio::Errno;
+use folio::vfs::MountOptions;
+use folio_fuse::{Options, Unmounter};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+const EXAMPLES: &str = "\
+Examples:
+  folio mount disk.qcow2 /mnt                      until Ctrl-C, or umount /mnt
+  folio mount --background disk.img@2 ./root       the second partition; fusermount3 -u ./root ends it
+  folio mount --ro disk.img /mnt                   nothing is written, not even a journal
+  folio mount -o allow_other,noatime disk.img /mnt other users too, as far as modes and ACLs allow
+  folio mount -o fakeroot disk.img ./root          everybody is root inside: edit any file without root
+
+Words of -o, as in mount(8) and mount.fuse3(8):
+  ro, rw                  whether changes are refused
+  noatime, relatime       whether access times are noted
+  allow_other             everybody may use the mount; allow_root: root and you. Else you alone
+  fakeroot                no permissions, and everything made belongs to root
+  suid, dev, noexec       as in mount(8); nosuid and nodev unless given
+  fsname=NAME             what /proc/mounts shows; else the image
+  threads=N               threads that answer the kernel
+
+The host's kernel checks permissions, with the caller's groups, capabilities and ACLs, before it asks folio. Who
+unmounts does not wait until the image is complete; the image stays locked until it is, so other folio commands
+refuse it, and in the foreground the end of this command tells.";
+
+/// Mount an image through FUSE
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Mount {
+    /// The image, IMAGE or IMAGE@N
+    image: OsString,
+    /// The directory to mount it on
+    target: PathBuf,
+    /// Words as in mount(8), with commas between
+    #[arg(short = 'o', value_name = "WORDS", value_delimiter = ',')]
+    options: Vec<String>,
+    /// Refuse every change: -o ro
+    #[arg(long)]
+    ro: bool,
+    /// Return once it is mounted, and serve on
+    #[arg(long)]
+    background: bool,
+}
+
+/// Set for the process that serves in the background: it tells its starter on standard output when it is ready.
+const SERVES: &str = "FOLIO_MOUNT_SERVES";
+const READY: &str = "ready";
+
+/// Runs the command.
+pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
+    let serves = std::env::var_os(SERVES).is_some();
+    let place = ImagePath::parse(&mount.image)?;
+    if place.path.as_os_str() != "/" {
+        let text = format!("{place}: an image is mounted as a whole: {}", place.image_name());
+        return Err(Failure::usage(text));
+    }
+    let (options, inside) = options(mount, &place)?;
+    if mount.background && !serves {
+        return start_in_background();
+    }
+    if serves {
+        // A signal to the starter's terminal is not for us.
+        let _ = rustix::process::setsid();
+    }
+    let access = if inside.read_only { Access::Read } else { Access::Write };
+    let device = open_device(&place.image, access)?;
+    let image = Image::mount_with(session, &place, device, inside)?;
+    let served = serve(mount, session, &image, &options, serves);
+    let closed = image.close();
+    served.and(closed)
+}
+
+/// What `-o` and the other words come to: for the mount, and for the file system inside.
+fn options(mount: &Mount, place: &ImagePath) -> Outcome<(Options, MountOptions)> {
+    let image = place.image.canonicalize().unwrap_or_else(|_| place.image.clone());
+    let mut options = Options::new(image.display().to_string());
+    let mut inside = MountOptions { clock: clock(), ..MountOptions::default() };
+    for word in mount.options.iter().map(|word| word.trim()).filter(|word| !word.is_empty()) {
+        if options.set(word).map_err(|error| Failure::usage(explain(&error)))? {
+            continue;
+        }
+        match word {
+            "noatime" => inside.no_access_time = true,
+            "relatime" => inside.no_access_time = false,
+            _ => return Err(Failure::usage(format!("-o {word}: no such word; folio help mount lists them"))),
+        }
+    }
+    options.read_only |= mount.ro;
+    inside.read_only = options.read_only;
+    Ok((options, inside))
+}
+
+/// Mounts and serves until somebody unmounts.
+fn serve(mount: &Mount, session: &Session, image: &Image, options: &Options, tells_ready: bool) -> Outcome {
+    let kernel = Arc::clone(image.kernel());
+    let mounted = folio_fuse::Session::mount(kernel, &mount.target, options)?;
+    // From here on a signal unmounts; before, it ends the program, and nothing was changed.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let handle = signals.handle();
+    let unmounter = mounted.unmounter();
+    std::thread::scope(|scope| {
+        scope.spawn(|| unmount_on_signal(&mut signals, &unmounter, session));
+        let served = ready(mount, session, image, tells_ready).and_then(|()| Ok(mounted.serve()?));
+        handle.close();
+        served
+    })
+}
+
+/// Tells that the mount can be used.
+fn ready(mount: &Mount, session: &Session, image: &Image, tells_ready: bool) -> Outcome {
+    if !tells_ready {
+        if !session.quiet {
+            let (name, target) = (&image.name, mount.target.display());
+            session.remark(format_args!("{name} is on {target} until Ctrl-C or umount"));
+        }
+        return Ok(());
+    }
+    let mut out = std::io::stdout();
+    writeln!(out, "{READY}").and_then(|()| out.flush())?;
+    // The starter's folder, terminal and pipes are free from now on.
+    std::env::set_current_dir("/")?;
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null).map_err(std::io::Error::from)?;
+    rustix::stdio::dup2_stderr(&null).map_err(std::io::Error::from)?;
+    Ok(())
+}
+
+/// The first signal unmounts if nobody uses the mount; another one, or SIGTERM at once, takes it out of the tree and
+/// lets those who use it finish.
+fn unmount_on_signal(signals: &mut Signals, unmounter: &Unmounter, session: &Session) {
+    let mut was_busy = false;
+    for signal in signals.forever() {
+        let error = match unmounter.unmount(false) {
+            Ok(()) => return,
+            Err(error) => error,
+        };
+        if error.errno() != Errno::BUSY {
+            session.fail(explain(&error));
+        } else if was_busy || signal != SIGINT {
+            match unmounter.unmount(true) {
+                Ok(()) => session.remark("in use: detached, and served until nobody uses it any more"),
+                Err(error) => session.fail(explain(&error)),
+            }
+        } else {
+            was_busy = true;
+            session.remark(
+                "in use: files are open or directories entered; Ctrl-C again to detach it all the same",
+            );
+        }
+    }
+}
+
+/// Starts this command again as a process of its own, and waits until it is ready or has failed and said why.
+fn start_in_background() -> Outcome {
+    let program = std::env::current_exe()?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1)).env(SERVES, "1").process_group(0);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut said = String::new();
+    if let Some(out) = child.stdout.take() {
+        BufReader::new(out).read_line(&mut said)?;
+    }
+    if said.trim() == READY {
+        return Ok(());
+    }
+    let exit = match child.wait()?.code() {
+        Some(2) => Exit::Usage,
+        Some(3) => Exit::Image,
+        _ => Exit::Failed,
+    };
+    Err(Failure { exit, message: String::new() })
+}

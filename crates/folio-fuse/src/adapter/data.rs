@@ -1,0 +1,151 @@
+//! Open files and their data.
+
+use super::{Adapter, Client, Entry};
+use folio::syscall::OpenFlags;
+use folio::vfs::{FallocateMode, SeekKind};
+use folio::{Errno, Result};
+
+/// Bytes that one copy moves at most; the kernel asks again for more.
+const COPY_MAX: u64 = 64 << 20;
+
+/// fallocate(2): `FALLOC_FL_KEEP_SIZE`, `_PUNCH_HOLE`, `_ZERO_RANGE`.
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 0x10;
+
+/// The flags of open(2) that are a server's business: access mode, and how reads and writes go on. O_APPEND is not:
+/// the kernel has found the end of the file before it writes, and writes mapped pages back through the same file.
+fn kept(flags: u32) -> OpenFlags {
+    let kept = OpenFlags::WRONLY
+        | OpenFlags::RDWR
+        | OpenFlags::TRUNC
+        | OpenFlags::EXCL
+        | OpenFlags::NOATIME
+        | OpenFlags::SYNC;
+    OpenFlags::from_bits_truncate(flags) & kept
+}
+
+impl Adapter {
+    /// open(2) of a regular file; returns its file id, to be released.
+    pub fn open(&self, client: Client, node: u64, flags: u32) -> Result<u64> {
+        let handle = self.handle(node)?;
+        let flags = kept(flags);
+        let file = self.act(client, 0, |caller| {
+            let file = caller.open(&handle, flags)?;
+            if flags.contains(OpenFlags::TRUNC) {
+                self.clear_set_id(client, &caller, &handle)?;
+            }
+            Ok(file)
+        })?;
+        Ok(self.keep(file))
+    }
+
+    /// open(2) with O_CREAT; returns the entry, to be forgotten, and the file id, to be released.
+    pub fn create(
+        &self,
+        client: Client,
+        (parent, name): (u64, &[u8]),
+        flags: u32,
+        mode: u16,
+        umask: u16,
+    ) -> Result<(Entry, u64)> {
+        let parent = self.handle(parent)?;
+        let file = self.act(client, umask, |caller| caller.create(&parent, name, kept(flags), mode))?;
+        Ok((self.tell(file.handle()), self.keep(file)))
+    }
+
+    /// Lets go of an open file.
+    pub fn release(&self, file: u64) {
+        drop(self.files.remove_if(file, |_| true));
+    }
+
+    /// pread(2): fills `buf`, but for the end of the file.
+    pub fn read(&self, file: u64, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let file = self.file(file)?;
+        let mut count = 0;
+        while count < buf.len() {
+            match file.read(&mut buf[count..], offset + count as u64)? {
+                0 => break,
+                some => count += some,
+            }
+        }
+        Ok(count)
+    }
+
+    /// pwrite(2). With `clears_set_id` the kernel wants setuid and setgid cleared.
+    pub fn write(
+        &self,
+        client: Client,
+        file: u64,
+        bytes: &[u8],
+        offset: u64,
+        clears_set_id: bool,
+    ) -> Result<usize> {
+        let file = self.file(file)?;
+        self.act(client, 0, |caller| {
+            if clears_set_id {
+                self.clear_set_id_always(&caller, &file.handle())?;
+            }
+            caller.write(&file, bytes, offset)
+        })
+    }
+
+    /// fsync(2), or fdatasync(2).
+    pub fn sync(&self, file: u64, data_only: bool) -> Result<()> {
+        self.file(file)?.sync(data_only)
+    }
+
+    /// fsync(2) of a directory.
+    pub fn sync_directory(&self, client: Client, node: u64, data_only: bool) -> Result<()> {
+        let handle = self.handle(node)?;
+        self.act(client, 0, |caller| caller.sync(&handle, data_only))
+    }
+
+    /// lseek(2) with SEEK_DATA or SEEK_HOLE.
+    pub fn seek(&self, file: u64, kind: SeekKind, offset: u64) -> Result<u64> {
+        self.file(file)?.seek(kind, offset)
+    }
+
+    /// fallocate(2) with the flags of that call; EOPNOTSUPP for those that Folio does not know.
+    pub fn fallocate(
+        &self,
+        client: Client,
+        file: u64,
+        flags: u32,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        const PUNCH: u32 = PUNCH_HOLE | KEEP_SIZE;
+        const ZERO_KEEP: u32 = ZERO_RANGE | KEEP_SIZE;
+        let mode = match flags {
+            0 => FallocateMode::Allocate,
+            KEEP_SIZE => FallocateMode::AllocateKeepSize,
+            PUNCH => FallocateMode::PunchHole,
+            ZERO_RANGE => FallocateMode::ZeroRange,
+            ZERO_KEEP => FallocateMode::ZeroRangeKeepSize,
+            _ => return Err(Errno::OPNOTSUPP.into()),
+        };
+        let file = self.file(file)?;
+        self.act(client, 0, |caller| {
+            caller.fallocate(&file, mode, offset, len_bytes)?;
+            self.clear_set_id(client, &caller, &file.handle())
+        })
+    }
+
+    /// copy_file_range(2); returns the bytes copied, fewer than asked if there are many.
+    pub fn copy_file_range(
+        &self,
+        client: Client,
+        (input, input_offset): (u64, u64),
+        (out, out_offset): (u64, u64),
+        len_bytes: u64,
+    ) -> Result<usize> {
+        let (input, out) = (self.file(input)?, self.file(out)?);
+        self.act(client, 0, |caller| {
+            let count = len_bytes.min(COPY_MAX) as usize;
+            let copied = caller.copy_file_range((&input, input_offset), (&out, out_offset), count)?;
+            self.clear_set_id(client, &caller, &out.handle())?;
+            Ok(copied)
+        })
+    }
+}

@@ -1,0 +1,58 @@
+//! Things by number, found by several threads at once.
+
+use foldhash::fast::RandomState;
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// A power of two.
+const SHARDS: usize = 64;
+
+/// A map from numbers, each shard of it with a lock of its own. Nothing is dropped while a lock is held: the last
+/// reference to an inode may have work to do.
+pub(super) struct Table<T> {
+    shards: Box<[RwLock<HashMap<u64, T, RandomState>>]>,
+}
+
+impl<T> Table<T> {
+    pub(super) fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| RwLock::default()).collect() }
+    }
+
+    fn shard(&self, id: u64) -> &RwLock<HashMap<u64, T, RandomState>> {
+        &self.shards[id as usize % SHARDS]
+    }
+
+    /// What `look` says of the thing called `id`.
+    pub(super) fn get<R>(&self, id: u64, look: impl FnOnce(&T) -> R) -> Option<R> {
+        self.shard(id).read().get(&id).map(look)
+    }
+
+    /// Adds a thing, or changes the one that is there and gives the new one back.
+    pub(super) fn add(&self, id: u64, thing: T, change: impl FnOnce(&mut T)) -> Option<T> {
+        match self.shard(id).write().entry(id) {
+            Entry::Occupied(mut entry) => {
+                change(entry.get_mut());
+                Some(thing)
+            }
+            Entry::Vacant(entry) => {
+                entry.insert(thing);
+                None
+            }
+        }
+    }
+
+    /// Takes a thing out if `is_last` says so, who may change it.
+    pub(super) fn remove_if(&self, id: u64, is_last: impl FnOnce(&mut T) -> bool) -> Option<T> {
+        match self.shard(id).write().entry(id) {
+            Entry::Occupied(mut entry) => is_last(entry.get_mut()).then(|| entry.remove()),
+            Entry::Vacant(_) => None,
+        }
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().len()).sum()
+    }
+}

@@ -1,0 +1,30 @@
+//! Folio's file systems behind FUSE: what a kernel asks about inodes, answered through handles.
+//!
+//! ```text
+//!   kernel:  /dev/fuse                       (virtiofs: a queue of the guest)
+//!       v
+//!   transport.rs   requests and replies as the crate fuser has them
+//!   session.rs     mounts, serves, unmounts;  options.rs: -o
+//!       v
+//!   adapter/       one call per operation, no protocol: ids, counts, open files
+//!       v
+//!   folio::syscall::{Caller, Handle, OpenHandle}
+//! ```
+//!
+//! Neighbours: `folio-cli` above; below, folio's public API alone. The adapter knows no transport, so that another one
+//! can share it.
+//!
+//! Locks: one shard of a table of the adapter, with no call made meanwhile.
+//!
+//! Who caches what: the kernel keeps names, attributes and pages as long as it likes, since nobody else changes the
+//! file system while it is mounted; dirty data, writeback and readahead from the device are Folio's.
+
+#![deny(unsafe_code)]
+
+pub mod adapter;
+mod options;
+mod session;
+mod transport;
+
+pub use options::{Allowed, Options};
+pub use session::{Session, Unmounter};
