@@ -46,10 +46,10 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The capabilities that make the kernel ask less, or more of it at a time.
+/// The capabilities that make the kernel ask less, or more of it at a time. Not `FUSE_ATOMIC_O_TRUNC`, with which
+/// the kernel would let a program that runs be emptied.
 fn wanted(judge: Judge) -> InitFlags {
-    let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
-        | InitFlags::FUSE_DONT_MASK
+    let wanted = InitFlags::FUSE_DONT_MASK
         | InitFlags::FUSE_DO_READDIRPLUS
         | InitFlags::FUSE_READDIRPLUS_AUTO
         | InitFlags::FUSE_PARALLEL_DIROPS
@@ -78,7 +78,7 @@ fn bits(mode: u32) -> u16 {
     (mode & 0o7777) as u16
 }
 
-/// FUSE cannot say which error it was where the reply has no place for one: this tells the rest as it is.
+/// Replies with what a call returned: the value as told, an error as its errno.
 macro_rules! answer {
     ($result:expr, $reply:ident, $value:pat => $done:expr) => {
         match $result {

@@ -45,15 +45,26 @@ impl Adapter {
                 caller.chmod(&handle, mode)?;
             }
             if let Some(size_bytes) = change.size_bytes {
-                match change.file {
-                    Some(file) => caller.ftruncate(&self.file(file)?, size_bytes)?,
-                    None => caller.truncate(&handle, size_bytes)?,
-                }
+                self.set_size(&caller, &handle, change, size_bytes)?;
                 self.clear_set_id(client, &caller, &handle)?;
             }
             caller.set_times(&handle, change.accessed, change.modified)
         })?;
         Ok(handle.attributes())
+    }
+
+    /// truncate(2) or ftruncate(2). The kernel empties a file that is opened with O_TRUNC by the former, which leaves
+    /// the times of an empty file alone; the latter sets them.
+    fn set_size(&self, caller: &Caller<'_>, handle: &Handle, change: &Change, size_bytes: u64) -> Result<()> {
+        if let Some(file) = change.file {
+            return caller.ftruncate(&self.file(file)?, size_bytes);
+        }
+        let was_empty = handle.attributes().size_bytes == 0;
+        caller.truncate(handle, size_bytes)?;
+        match was_empty && size_bytes == 0 && change.modified.is_none() {
+            true => caller.set_times(handle, None, Some(SetTime::Now)),
+            false => Ok(()),
+        }
     }
 
     /// Clears setuid and setgid as Linux does when somebody other than the superuser changes a file's contents. Under

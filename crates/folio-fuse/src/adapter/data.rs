@@ -15,13 +15,9 @@ const ZERO_RANGE: u32 = 0x10;
 
 /// The flags of open(2) that are a server's business: access mode, and how reads and writes go on. O_APPEND is not:
 /// the kernel has found the end of the file before it writes, and writes mapped pages back through the same file.
+/// Nor is O_TRUNC, which comes as a change of size.
 fn kept(flags: u32) -> OpenFlags {
-    let kept = OpenFlags::WRONLY
-        | OpenFlags::RDWR
-        | OpenFlags::TRUNC
-        | OpenFlags::EXCL
-        | OpenFlags::NOATIME
-        | OpenFlags::SYNC;
+    let kept = OpenFlags::WRONLY | OpenFlags::RDWR | OpenFlags::EXCL | OpenFlags::NOATIME | OpenFlags::SYNC;
     OpenFlags::from_bits_truncate(flags) & kept
 }
 
@@ -29,14 +25,7 @@ impl Adapter {
     /// open(2) of a regular file; returns its file id, to be released.
     pub fn open(&self, client: Client, node: u64, flags: u32) -> Result<u64> {
         let handle = self.handle(node)?;
-        let flags = kept(flags);
-        let file = self.act(client, 0, |caller| {
-            let file = caller.open(&handle, flags)?;
-            if flags.contains(OpenFlags::TRUNC) {
-                self.clear_set_id(client, &caller, &handle)?;
-            }
-            Ok(file)
-        })?;
+        let file = self.act(client, 0, |caller| caller.open(&handle, kept(flags)))?;
         Ok(self.keep(file))
     }
 
