@@ -92,7 +92,7 @@ impl Image {
             clock: clock(),
             ..MountOptions::default()
         };
-        Self::mount_with(session, place, device, options)
+        Self::mount_with(session, place, device, &options)
     }
 
     /// Mounts it with these options.
@@ -100,7 +100,7 @@ impl Image {
         session: &Session,
         place: &ImagePath,
         device: Arc<dyn Device>,
-        options: MountOptions,
+        options: &MountOptions,
     ) -> Outcome<Self> {
         let kernel = Kernel::new(KernelOptions {
             cache_bytes: session.cache_bytes,
@@ -111,7 +111,7 @@ impl Image {
         });
         let name = place.image_name();
         let mounted = block::select(device, place.partition)
-            .and_then(|device| kernel.mount_ext4(device, "/", &options))
+            .and_then(|device| kernel.mount_ext4(device, "/", options))
             .map_err(|error| Failure::image(&error.at(name.clone())));
         mounted?;
         let process = kernel.process(Credentials::root());

@@ -1,6 +1,7 @@
-//! What `-o` says: the part that is about the mount; the rest is the file system's.
+//! How a mount appears to the host: what `-o` says beyond the options of the file system inside.
 
 use crate::adapter::Judge;
+use folio::vfs::MountOptions;
 use folio::{Errno, Error, Result};
 use fuser::{Config, MountOption, SessionACL};
 
@@ -17,11 +18,9 @@ pub enum Allowed {
     All,
 }
 
-/// How a mount appears to the host; the same words as in mount(8) and mount.fuse3(8).
+/// How a mount appears to the host; the same words as in mount.fuse3(8).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Refuse every change.
-    pub read_only: bool,
     /// Who may use the mount.
     pub allowed: Allowed,
     /// Whose permissions count.
@@ -30,86 +29,59 @@ pub struct Options {
     pub source: String,
     /// Threads that answer the kernel.
     pub threads: usize,
-    flags: Vec<MountOption>,
 }
 
 /// Threads that are of use when most requests are answered from memory.
 const THREADS_MAX: usize = 8;
 
 impl Options {
-    /// A mount of `source`, for its owner alone, without setuid programs and device nodes.
+    /// A mount of `source`, for its owner alone.
     pub fn new(source: impl Into<String>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            read_only: false,
             allowed: Allowed::Owner,
             judge: Judge::Kernel,
             source: source.into(),
             // One that waits for the device must not keep the others waiting.
             threads: cores.clamp(2, THREADS_MAX),
-            flags: Vec::new(),
         }
     }
 
-    /// Obeys one word of `-o`; `false` if it is not about the mount, and the file system may know it.
+    /// Obeys one word of `-o`; `false` if it is not about the mount, but perhaps about what is mounted.
     pub fn set(&mut self, word: &str) -> Result<bool> {
-        let flag = match word {
-            "ro" => {
-                self.read_only = true;
-                return Ok(true);
-            }
-            "rw" => {
-                self.read_only = false;
-                return Ok(true);
-            }
-            "allow_other" => {
-                self.allowed = Allowed::All;
-                return Ok(true);
-            }
-            "allow_root" => {
-                self.allowed = Allowed::OwnerAndRoot;
-                return Ok(true);
-            }
-            // It is so unless `fakeroot` is given.
-            "default_permissions" | "defaults" => return Ok(true),
-            "fakeroot" => {
-                self.judge = Judge::Nobody;
-                return Ok(true);
-            }
-            "suid" => MountOption::Suid,
-            "nosuid" => MountOption::NoSuid,
-            "dev" => MountOption::Dev,
-            "nodev" => MountOption::NoDev,
-            "exec" => MountOption::Exec,
-            "noexec" => MountOption::NoExec,
-            _ => match word.split_once('=') {
-                Some(("fsname", source)) => {
-                    source.clone_into(&mut self.source);
-                    return Ok(true);
-                }
-                Some(("threads", count)) => {
-                    self.threads = threads(count)?;
-                    return Ok(true);
-                }
+        match word.split_once('=') {
+            None => match word {
+                "allow_other" => self.allowed = Allowed::All,
+                "allow_root" => self.allowed = Allowed::OwnerAndRoot,
+                "fakeroot" => self.judge = Judge::Nobody,
+                // It is so unless `fakeroot` is given.
+                "default_permissions" => {}
                 _ => return Ok(false),
             },
-        };
-        // The last word counts, as in mount(8).
-        self.flags.retain(|other| !contradicts(other, &flag));
-        self.flags.push(flag);
+            Some(("fsname", source)) => source.clone_into(&mut self.source),
+            Some(("threads", count)) => self.threads = threads(count)?,
+            Some(_) => return Ok(false),
+        }
         Ok(true)
     }
 
-    /// The same for fuser.
-    pub(crate) fn config(&self) -> Config {
-        let mut config = Config::default();
-        config.mount_options = self.flags.clone();
-        config.mount_options.push(MountOption::FSName(self.source.replace([',', '\\', '\n'], "_")));
-        config.mount_options.push(MountOption::Subtype("folio".to_owned()));
-        config.mount_options.push(if self.read_only { MountOption::RO } else { MountOption::RW });
+    /// The same for fuser, with what the host has to know of the options inside.
+    pub(crate) fn config(&self, inside: &MountOptions) -> Config {
+        let choose = |is_set, yes, no| if is_set { yes } else { no };
+        let mut words = vec![
+            // Commas and the like would be more options.
+            MountOption::FSName(self.source.replace([',', '\\', '\n'], "_")),
+            MountOption::Subtype("folio".to_owned()),
+            choose(inside.read_only, MountOption::RO, MountOption::RW),
+            choose(inside.no_set_id, MountOption::NoSuid, MountOption::Suid),
+            choose(inside.no_devices, MountOption::NoDev, MountOption::Dev),
+            choose(inside.no_execution, MountOption::NoExec, MountOption::Exec),
+        ];
         if self.judge == Judge::Kernel {
-            config.mount_options.push(MountOption::DefaultPermissions);
+            words.push(MountOption::DefaultPermissions);
         }
+        let mut config = Config::default();
+        config.mount_options = words;
         config.acl = match self.allowed {
             Allowed::Owner => SessionACL::Owner,
             Allowed::OwnerAndRoot => SessionACL::RootAndOwner,
@@ -128,27 +100,22 @@ fn threads(count: &str) -> Result<usize> {
     }
 }
 
-fn contradicts(one: &MountOption, other: &MountOption) -> bool {
-    use MountOption::{Dev, Exec, NoDev, NoExec, NoSuid, Suid};
-    one == other
-        || matches!(
-            (one, other),
-            (Suid, NoSuid) | (NoSuid, Suid) | (Dev, NoDev) | (NoDev, Dev) | (Exec, NoExec) | (NoExec, Exec)
-        )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_counts_and_others_words_are_left() {
+    fn words_about_the_mount_are_obeyed_and_others_left() {
         let mut options = Options::new("disk.img");
-        for word in ["ro", "nosuid", "suid", "dev", "rw", "allow_other", "threads=3"] {
+        for word in ["allow_root", "allow_other", "threads=3", "fsname=a,b", "default_permissions"] {
             assert_eq!(options.set(word).ok(), Some(true), "{word}");
         }
-        assert_eq!(options.flags, [MountOption::Suid, MountOption::Dev]);
-        assert_eq!((options.read_only, options.allowed, options.threads), (false, Allowed::All, 3));
-        assert!(!options.set("data=journal").unwrap() && options.set("threads=0").is_err());
+        assert_eq!((options.allowed, options.threads), (Allowed::All, 3));
+        assert!(!options.set("data=journal").unwrap() && !options.set("ro").unwrap());
+        assert!(options.set("threads=0").is_err());
+        let words = options.config(&MountOptions::parse("ro,nosuid").unwrap()).mount_options;
+        assert!(words.contains(&MountOption::RO) && words.contains(&MountOption::NoSuid), "{words:?}");
+        assert!(words.contains(&MountOption::Dev) && words.contains(&MountOption::DefaultPermissions));
+        assert!(words.contains(&MountOption::FSName("a_b".to_owned())));
     }
 }

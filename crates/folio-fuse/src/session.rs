@@ -3,6 +3,7 @@
 use crate::adapter::Adapter;
 use crate::options::Options;
 use crate::transport::Transport;
+use folio::vfs::MountOptions;
 use folio::{Errno, Error, Kernel, Result};
 use rustix::mount::UnmountFlags;
 use std::io;
@@ -26,8 +27,13 @@ pub struct Unmounter {
 }
 
 impl Session {
-    /// Mounts what is `/` in `kernel` on the directory `target`.
-    pub fn mount(kernel: Arc<Kernel>, target: &Path, options: &Options) -> Result<Self> {
+    /// Mounts what is `/` in `kernel`, where it is mounted as `inside` says, on the directory `target`.
+    pub fn mount(
+        kernel: Arc<Kernel>,
+        inside: &MountOptions,
+        target: &Path,
+        options: &Options,
+    ) -> Result<Self> {
         let place = |error: Error| error.at(target.display().to_string());
         let absolute = target.canonicalize().map_err(|error| place(Error::io("cannot mount here", error)))?;
         if !absolute.is_dir() {
@@ -35,7 +41,7 @@ impl Session {
         }
         let adapter = Arc::new(Adapter::new(kernel, options.judge));
         let transport = Transport::new(adapter, options.judge);
-        let session = fuser::Session::new(transport, &absolute, &options.config());
+        let session = fuser::Session::new(transport, &absolute, &options.config(inside));
         let session = session.map_err(|error| place(explain(error)))?;
         Ok(Self { session, unmounter: Unmounter { target: absolute } })
     }

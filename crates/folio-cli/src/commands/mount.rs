@@ -26,14 +26,12 @@ Examples:
   folio mount -o allow_other,noatime disk.img /mnt other users too, as far as modes and ACLs allow
   folio mount -o fakeroot disk.img ./root          everybody is root inside: edit any file without root
 
-Words of -o, as in mount(8) and mount.fuse3(8):
-  ro, rw                  whether changes are refused
-  noatime, relatime       whether access times are noted
-  allow_other             everybody may use the mount; allow_root: root and you. Else you alone
-  fakeroot                no permissions, and everything made belongs to root
-  suid, dev, noexec       as in mount(8); nosuid and nodev unless given
-  fsname=NAME             what /proc/mounts shows; else the image
-  threads=N               threads that answer the kernel
+Words of -o: those of mount(8) for every file system (ro, sync, noatime and so on) and for ext4, with nosuid and nodev
+unless suid and dev are given; and of mount.fuse3(8):
+  allow_other     everybody may use the mount; allow_root: root and you. Else you alone
+  fakeroot        no permissions, and everything made belongs to root
+  fsname=NAME     what /proc/mounts shows; else the image
+  threads=N       threads that answer the kernel
 
 The host's kernel checks permissions, with the caller's groups, capabilities and ACLs, before it asks folio. Who
 unmounts does not wait until the image is complete; the image stays locked until it is, so other folio commands
@@ -80,8 +78,8 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
     }
     let access = if inside.read_only { Access::Read } else { Access::Write };
     let device = open_device(&place.image, access)?;
-    let image = Image::mount_with(session, &place, device, inside)?;
-    let served = serve(mount, session, &image, &options, serves);
+    let image = Image::mount_with(session, &place, device, &inside)?;
+    let served = serve(mount, session, &image, (&options, &inside), serves);
     let closed = image.close();
     served.and(closed)
 }
@@ -90,26 +88,32 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
 fn options(mount: &Mount, place: &ImagePath) -> Outcome<(Options, MountOptions)> {
     let image = place.image.canonicalize().unwrap_or_else(|_| place.image.clone());
     let mut options = Options::new(image.display().to_string());
-    let mut inside = MountOptions { clock: clock(), ..MountOptions::default() };
-    for word in mount.options.iter().map(|word| word.trim()).filter(|word| !word.is_empty()) {
-        if options.set(word).map_err(|error| Failure::usage(explain(&error)))? {
-            continue;
-        }
-        match word {
-            "noatime" => inside.no_access_time = true,
-            "relatime" => inside.no_access_time = false,
-            _ => return Err(Failure::usage(format!("-o {word}: no such word; folio help mount lists them"))),
+    // An image may come from anybody: its programs gain no privilege and its device nodes lead nowhere unless asked.
+    let mut words = "nosuid,nodev".to_owned();
+    for word in mount.options.iter().map(|word| word.trim()) {
+        if !options.set(word).map_err(|error| Failure::usage(format!("-o {}", explain(&error))))? {
+            words.push(',');
+            words.push_str(word);
         }
     }
-    options.read_only |= mount.ro;
-    inside.read_only = options.read_only;
-    Ok((options, inside))
+    if mount.ro {
+        words.push_str(",ro");
+    }
+    let inside =
+        MountOptions::parse(&words).map_err(|error| Failure::usage(format!("-o {}", explain(&error))))?;
+    Ok((options, MountOptions { clock: clock(), ..inside }))
 }
 
 /// Mounts and serves until somebody unmounts.
-fn serve(mount: &Mount, session: &Session, image: &Image, options: &Options, tells_ready: bool) -> Outcome {
+fn serve(
+    mount: &Mount,
+    session: &Session,
+    image: &Image,
+    (options, inside): (&Options, &MountOptions),
+    tells_ready: bool,
+) -> Outcome {
     let kernel = Arc::clone(image.kernel());
-    let mounted = folio_fuse::Session::mount(kernel, &mount.target, options)?;
+    let mounted = folio_fuse::Session::mount(kernel, inside, &mount.target, options)?;
     // From here on a signal unmounts; before, it ends the program, and nothing was changed.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let handle = signals.handle();
