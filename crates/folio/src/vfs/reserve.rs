@@ -21,7 +21,8 @@ pub struct ReserveOwners {
 
 impl ReserveOwners {
     fn contain(self, who: &Credentials) -> bool {
-        who.is_root() || who.uid == self.uid || (self.gid != 0 && who.is_member(self.gid))
+        // Not whoever acts with all capabilities: a server does for everybody.
+        who.uid == 0 || who.uid == self.uid || (self.gid != 0 && who.is_member(self.gid))
     }
 }
 
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn root_and_the_owners_may() {
-        let who = |uid, gid, groups: &[u32]| Credentials { uid, gid, groups: groups.to_vec() };
+        let who = |uid, gid, groups: &[u32]| Credentials::user(uid, gid, groups.to_vec());
         for (owners, who, may) in [
             ((0, 0), who(0, 5, &[]), true),
             ((0, 0), who(5, 0, &[0]), false),
