@@ -12,6 +12,7 @@ Exit codes:
   3    an image cannot be used: not there, in use, damaged, or of an unknown kind
   130  stopped by Ctrl-C; the image is consistent
   141  nobody reads the output any more
+Those of folio check are e2fsck's: see folio help check.
 
 An image and a path inside it are written IMAGE:/path; IMAGE alone means IMAGE:/. IMAGE@2:/path names the
 second partition. Sizes are numbers with K, M, G or T, which count in 1024.";
@@ -27,6 +28,12 @@ pub(crate) enum Exit {
     Usage,
     /// An image cannot be used.
     Image,
+    /// A check found errors, and left them.
+    ErrorsLeft,
+    /// A check could not be made.
+    NotChecked,
+    /// The command line of a check makes no sense.
+    CheckUsage,
     /// Ctrl-C.
     Interrupted,
     /// Nobody reads the output any more.
@@ -40,6 +47,9 @@ impl From<Exit> for std::process::ExitCode {
             Exit::Failed => 1,
             Exit::Usage => 2,
             Exit::Image => 3,
+            Exit::ErrorsLeft => 4,
+            Exit::NotChecked => 8,
+            Exit::CheckUsage => 16,
             Exit::Interrupted => 130,
             Exit::BrokenPipe => 141,
         })

@@ -12,6 +12,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use crate::fs::ext4::check::{
+    CheckOptions, CheckReport, Finding, Listener, Phase, Place, Severity, Structure, check as check_ext4,
+};
 pub use crate::fs::ext4::mkfs::{FormatOptions, FormatReport, format as format_ext4};
 
 /// Limits and sources of a [`Kernel`].

@@ -2,6 +2,7 @@
 
 mod cat;
 mod change;
+mod check;
 mod cp;
 mod df;
 mod du;
@@ -40,6 +41,7 @@ pub(crate) enum Command {
     Write(write::Write),
     Mkfs(mkfs::Mkfs),
     Mount(mount::Mount),
+    Check(check::Check),
 }
 
 /// Runs what the command line asks for and tells how it ended.
@@ -68,5 +70,6 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
         Command::Mount(mount) => {
             done(Session::without_signals("mount", &arguments.global), &|session| mount::run(mount, session))
         }
+        Command::Check(check) => done(session("check"), &|session| check::run(check, session)),
     }
 }

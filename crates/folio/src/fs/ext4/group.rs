@@ -265,7 +265,7 @@ fn flush_bitmap(
 }
 
 /// The checksum of a descriptor as it lies on disk; 0 where descriptors have none.
-fn descriptor_checksum(number: u32, bytes: &[u8], superblock: &Superblock) -> u16 {
+pub(super) fn descriptor_checksum(number: u32, bytes: &[u8], superblock: &Superblock) -> u16 {
     match superblock.checksum_seed {
         Some(seed) => group_checksum_crc32c(seed, number, bytes),
         None if superblock.features.ro_compat.contains(RoCompat::UNINIT_BG) => {

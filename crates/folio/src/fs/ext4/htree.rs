@@ -30,16 +30,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// What the root says of the index, behind `.` and `..`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawRootInfo {
-    reserved: U32,
-    hash_version: u8,
-    info_length: u8,
-    indirect_levels: u8,
-    unused_flags: u8,
+pub(super) struct RawRootInfo {
+    pub(super) reserved: U32,
+    pub(super) hash_version: u8,
+    pub(super) info_length: u8,
+    pub(super) indirect_levels: u8,
+    pub(super) unused_flags: u8,
 }
 
-const ROOT_INFO_AT: usize = 24;
-const ROOT_INFO_LEN: usize = 8;
+pub(super) const ROOT_INFO_AT: usize = 24;
+pub(super) const ROOT_INFO_LEN: usize = 8;
 const _: () = assert!(size_of::<RawRootInfo>() == ROOT_INFO_LEN);
 
 /// One entry of the index. In the first, limit and count stand where the others have their hash.
@@ -65,12 +65,12 @@ pub(super) const NODE_ENTRIES_AT: usize = 8;
 const CHILD_MASK: u32 = 0x0fff_ffff;
 
 /// The most levels of index blocks: 2, or 3 with large_dir.
-fn levels_max(context: &DirectoryContext) -> usize {
+pub(super) fn levels_max(context: &DirectoryContext) -> usize {
     if context.large_dir { 3 } else { 2 }
 }
 
 /// How many entries an index block has room for.
-fn limit(context: &DirectoryContext, entries_at: usize) -> usize {
+pub(super) fn limit(context: &DirectoryContext, entries_at: usize) -> usize {
     let tail_len = if context.checksum_seed.is_some() { TAIL_LEN } else { 0 };
     (context.block_size - entries_at - tail_len) / INDEX_ENTRY_LEN
 }
@@ -79,7 +79,7 @@ fn read_u32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
 }
 
-fn count(bytes: &[u8], entries_at: usize) -> usize {
+pub(super) fn count(bytes: &[u8], entries_at: usize) -> usize {
     (read_u32(bytes, entries_at) >> 16) as usize
 }
 
@@ -88,11 +88,11 @@ fn set_count(context: &DirectoryContext, bytes: &mut [u8], entries_at: usize, co
     bytes[entries_at..entries_at + 4].copy_from_slice(head.as_bytes());
 }
 
-fn key(bytes: &[u8], entries_at: usize, position: usize) -> u32 {
+pub(super) fn key(bytes: &[u8], entries_at: usize, position: usize) -> u32 {
     read_u32(bytes, entries_at + position * INDEX_ENTRY_LEN)
 }
 
-fn child(bytes: &[u8], entries_at: usize, position: usize) -> LogicalBlock {
+pub(super) fn child(bytes: &[u8], entries_at: usize, position: usize) -> LogicalBlock {
     LogicalBlock(read_u32(bytes, entries_at + position * INDEX_ENTRY_LEN + 4) & CHILD_MASK)
 }
 

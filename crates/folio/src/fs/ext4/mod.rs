@@ -31,6 +31,7 @@
 
 mod acl;
 mod bitmap;
+pub mod check;
 mod checksum;
 mod delalloc;
 mod dir;

@@ -12,9 +12,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 /// `ob_magic` at the end of every block of the orphan file.
-const BLOCK_MAGIC: u32 = 0x0B10_CA04;
+pub(super) const BLOCK_MAGIC: u32 = 0x0B10_CA04;
 /// Bytes of the tail: magic and checksum.
-const TAIL_LEN: usize = 8;
+pub(super) const TAIL_LEN: usize = 8;
 
 /// What is done with a block of the orphan file: checksum seed, device block, contents.
 type Visit<'a> = &'a mut dyn FnMut(u32, u64, &MetadataBlock) -> Result<()>;
@@ -144,6 +144,6 @@ impl Ext4 {
     }
 }
 
-fn orphan_checksum(seed: u32, block: u64, entries: &[u8]) -> u32 {
+pub(super) fn orphan_checksum(seed: u32, block: u64, entries: &[u8]) -> u32 {
     crc32c(crc32c(seed, &block.to_le_bytes()), entries)
 }

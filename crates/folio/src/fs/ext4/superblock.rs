@@ -160,12 +160,17 @@ impl Superblock {
         u64::from(self.group_count.div_ceil(self.descriptors_per_block()))
     }
 
+    /// The block behind the superblock's, which is block 1 with 1 KiB blocks, even where bigalloc has groups start at 0.
+    pub(super) fn first_descriptor_block(&self) -> u64 {
+        if self.block_size == 1024 { 2 } else { self.first_data_block + 1 }
+    }
+
     /// The block and byte at which the descriptor of `group` lies.
     pub(super) fn descriptor_place(&self, group: u32) -> (PhysicalBlock, usize) {
         let per_block = self.descriptors_per_block();
         let (table_block, slot) = (group / per_block, (group % per_block) as usize);
         let first = match self.has_meta_bg() && table_block >= self.raw.first_meta_bg.get() {
-            false => self.first_data_block + 1 + u64::from(table_block),
+            false => self.first_descriptor_block() + u64::from(table_block),
             true => {
                 let leader = table_block * per_block;
                 self.group_start(leader) + u64::from(self.has_backup(leader))
@@ -228,7 +233,8 @@ impl Superblock {
             // The first, second and last group of each meta group hold its one descriptor block.
             u64::from([0, 1, per_block - 1].contains(&(group % per_block)))
         };
-        start..start + backup + table
+        let boot = if group == 0 { self.first_descriptor_block() - 1 - start } else { 0 };
+        start..start + boot + backup + table
     }
 
     /// Blocks that hold the inode table of one group.

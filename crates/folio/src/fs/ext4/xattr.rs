@@ -17,7 +17,7 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Stands before the entries, in an inode and in a block.
-const MAGIC: u32 = 0xEA02_0000;
+pub(super) const MAGIC: u32 = 0xEA02_0000;
 
 /// Bytes of the header in an inode: the magic alone.
 const INODE_HEADER_LEN: usize = 4;
@@ -25,16 +25,16 @@ const INODE_HEADER_LEN: usize = 4;
 /// The header of a block of attributes.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawBlockHeader {
-    magic: U32,
-    reference_count: U32,
-    blocks: U32,
-    hash: U32,
-    checksum: U32,
-    reserved: [U32; 3],
+pub(super) struct RawBlockHeader {
+    pub(super) magic: U32,
+    pub(super) reference_count: U32,
+    pub(super) blocks: U32,
+    pub(super) hash: U32,
+    pub(super) checksum: U32,
+    pub(super) reserved: [U32; 3],
 }
 
-const BLOCK_HEADER_LEN: usize = 32;
+pub(super) const BLOCK_HEADER_LEN: usize = 32;
 const _: () = assert!(size_of::<RawBlockHeader>() == BLOCK_HEADER_LEN);
 const CHECKSUM_AT: usize = offset_of!(RawBlockHeader, checksum);
 const _: () = assert!(CHECKSUM_AT == 16);
@@ -42,13 +42,13 @@ const _: () = assert!(CHECKSUM_AT == 16);
 /// What stands before an attribute's name.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct RawEntry {
-    name_len: u8,
-    name_index: u8,
-    value_offset: U16,
-    value_inode: U32,
-    value_size: U32,
-    hash: U32,
+pub(super) struct RawEntry {
+    pub(super) name_len: u8,
+    pub(super) name_index: u8,
+    pub(super) value_offset: U16,
+    pub(super) value_inode: U32,
+    pub(super) value_size: U32,
+    pub(super) hash: U32,
 }
 
 const ENTRY_LEN: usize = 16;
@@ -72,9 +72,9 @@ const PREFIXES: [(u8, &[u8]); 8] = [
 pub(super) const INDEX_ACL_ACCESS: u8 = 2;
 /// Name index of `system.posix_acl_default`.
 pub(super) const INDEX_ACL_DEFAULT: u8 = 3;
-const INDEX_SYSTEM: u8 = 7;
+pub(super) const INDEX_SYSTEM: u8 = 7;
 /// The attribute (of index 7) that holds the end of an inline file.
-const INLINE_DATA_SUFFIX: &[u8] = b"data";
+pub(super) const INLINE_DATA_SUFFIX: &[u8] = b"data";
 
 /// The longest suffix a name may have, in bytes.
 const SUFFIX_LEN_MAX: usize = 255;
@@ -124,7 +124,7 @@ impl Xattr {
     }
 }
 
-fn entry_len(suffix_len: usize) -> usize {
+pub(super) fn entry_len(suffix_len: usize) -> usize {
     (ENTRY_LEN + suffix_len).next_multiple_of(4)
 }
 
@@ -194,7 +194,7 @@ fn check_block(bytes: &[u8], number: PhysicalBlock, checksum_seed: Option<u32>) 
     Ok(XattrBlock { reference_count, xattrs: parse(bytes, BLOCK_HEADER_LEN)? })
 }
 
-fn block_checksum(bytes: &[u8], number: PhysicalBlock, seed: u32) -> u32 {
+pub(super) fn block_checksum(bytes: &[u8], number: PhysicalBlock, seed: u32) -> u32 {
     let crc = crc32c(seed, &number.0.to_le_bytes());
     let crc = crc32c(crc, &bytes[..CHECKSUM_AT]);
     crc32c(crc32c(crc, &[0; 4]), &bytes[CHECKSUM_AT + 4..])
@@ -378,7 +378,7 @@ fn write(bytes: &mut [u8], entries_at: usize, xattrs: &mut [&Xattr], is_block: b
 }
 
 /// The hash of one entry (`e_hash`): the name by bytes, then the value by little-endian words, padded with zeros.
-fn entry_hash(suffix: &[u8], value: &[u8]) -> u32 {
+pub(super) fn entry_hash(suffix: &[u8], value: &[u8]) -> u32 {
     let name = suffix.iter().fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ u32::from(byte));
     value.chunks(4).fold(name, |hash, chunk| {
         let mut word = [0; 4];

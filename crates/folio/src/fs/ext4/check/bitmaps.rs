@@ -1,0 +1,245 @@
+//! Bitmaps and counts against what inodes were found to use.
+
+use super::Checker;
+use super::report::{Phase, Place, Structure};
+use super::sets::Kind;
+use crate::base::Result;
+use crate::fs::ext4::checksum::crc32c;
+use crate::fs::ext4::disk::RawGroupDescriptor;
+use crate::fs::ext4::features::Incompat;
+
+/// What one bitmap is compared with.
+struct Compared<'a> {
+    structure: Structure,
+    group: u32,
+    /// The bits as stored; zeros where none were ever written.
+    stored: &'a [u64],
+    /// The bits as they should be.
+    used: &'a [u64],
+    /// What bit 0 stands for.
+    first: u64,
+    /// What one bit stands for, in the same unit.
+    step: u64,
+}
+
+impl Checker<'_> {
+    /// Compares the bitmaps and counts of all groups, then the sums in the superblock.
+    pub(super) fn check_bitmaps(&mut self) -> Result<()> {
+        let (mut free_blocks, mut free_inodes) = (0_u64, 0_u64);
+        let mut bytes = Vec::new();
+        for group in 0..self.sb.group_count {
+            self.report.progress(Phase::Sums, group.into(), self.sb.group_count.into())?;
+            free_blocks += u64::from(self.check_block_bitmap(group, &mut bytes));
+            free_inodes += u64::from(self.check_inode_bitmap(group, &mut bytes));
+        }
+        let raw = &self.sb.raw;
+        let high = if self.sb.features.incompat.contains(Incompat::BIT64) {
+            raw.free_blocks_count_hi.get()
+        } else {
+            0
+        };
+        let stored_blocks = u64::from(high) << 32 | u64::from(raw.free_blocks_count_lo.get());
+        let stored_inodes = u64::from(raw.free_inodes_count.get());
+        let free_blocks = free_blocks * u64::from(self.sb.cluster_blocks);
+        for (name, stored, counted) in
+            [("blocks", stored_blocks, free_blocks), ("inodes", stored_inodes, free_inodes)]
+        {
+            if stored != counted {
+                let what = format_args!("{stored} free {name}, counted {counted}");
+                self.report.error(Structure::Superblock, Place::NONE, what);
+            }
+        }
+        self.report.report.blocks_used = self.sb.block_count.saturating_sub(free_blocks);
+        Ok(())
+    }
+
+    /// Returns how many clusters of the group are free.
+    fn check_block_bitmap(&mut self, group: u32, bytes: &mut Vec<u8>) -> u32 {
+        let facts = self.groups[group as usize];
+        let len = self.sb.group_len(group).div_ceil(self.sb.cluster_blocks);
+        let per_group = self.sb.blocks_per_group / self.sb.cluster_blocks;
+        let start = u64::from(group) * u64::from(per_group);
+        let mut used: Vec<u64> =
+            (0..len.div_ceil(64)).map(|i| self.used.window(start + u64::from(i) * 64)).collect();
+        mask_tail(&mut used, len);
+        let stored = match facts.block_bitmap {
+            Some(_) if facts.block_uninit => Some(self.system_bits(group, len)),
+            Some(block) => self.read_bitmap(
+                Structure::BlockBitmap,
+                group,
+                block,
+                facts.block_bitmap_csum,
+                per_group,
+                len,
+                bytes,
+            ),
+            None => None,
+        };
+        if let Some(stored) = &stored {
+            let step = u64::from(self.sb.cluster_blocks);
+            let first = self.sb.group_start(group);
+            self.compare(&Compared {
+                structure: Structure::BlockBitmap,
+                group,
+                stored,
+                used: &used,
+                first,
+                step,
+            });
+        }
+        let free = len - count(&used);
+        self.check_count(group, "blocks", facts.free_blocks, free);
+        free
+    }
+
+    /// The file system's own blocks in a group, which is all that a bitmap never written stands for.
+    fn system_bits(&self, group: u32, len: u32) -> Vec<u64> {
+        let (start, ratio) = (self.sb.group_start(group), u64::from(self.sb.cluster_blocks));
+        let mut bits = vec![0; len.div_ceil(64) as usize];
+        for bit in 0..len {
+            let first = start + u64::from(bit) * ratio;
+            if (first..first + ratio).any(|block| self.system.contains(block)) {
+                bits[(bit / 64) as usize] |= 1 << (bit % 64);
+            }
+        }
+        bits
+    }
+
+    /// Returns how many inodes of the group are free.
+    fn check_inode_bitmap(&mut self, group: u32, bytes: &mut Vec<u8>) -> u32 {
+        let facts = self.groups[group as usize];
+        let len = self.sb.inodes_per_group;
+        let (mut used, mut directories) = (vec![0_u64; len.div_ceil(64) as usize], 0);
+        for bit in 0..len {
+            let number = group * len + bit + 1;
+            let kind = self.inodes.get(number).kind;
+            directories += u32::from(kind == Kind::Directory);
+            if kind != Kind::Free || number < self.sb.first_inode {
+                used[(bit / 64) as usize] |= 1 << (bit % 64);
+            }
+        }
+        let stored = match facts.inode_bitmap {
+            Some(_) if facts.inode_uninit => Some(vec![0; used.len()]),
+            Some(block) => self.read_bitmap(
+                Structure::InodeBitmap,
+                group,
+                block,
+                facts.inode_bitmap_csum,
+                len,
+                len,
+                bytes,
+            ),
+            None => None,
+        };
+        if let Some(stored) = &stored {
+            let first = u64::from(group) * u64::from(len) + 1;
+            self.compare(&Compared {
+                structure: Structure::InodeBitmap,
+                group,
+                stored,
+                used: &used,
+                first,
+                step: 1,
+            });
+        }
+        let free = len - count(&used);
+        self.check_count(group, "inodes", facts.free_inodes, free);
+        if facts.used_dirs != directories {
+            let what = format_args!("{} directories, counted {directories}", facts.used_dirs);
+            self.report.error(Structure::Group, Place::group(group), what);
+        }
+        free
+    }
+
+    fn check_count(&mut self, group: u32, name: &str, stored: u32, counted: u32) {
+        if stored != counted {
+            let what = format_args!("{stored} free {name}, counted {counted}");
+            self.report.error(Structure::Group, Place::group(group), what);
+        }
+    }
+
+    /// The first `len` bits of a bitmap, after checking its checksum and the ones behind its end. `covered` bits
+    /// are what the checksum is over.
+    #[allow(clippy::too_many_arguments)]
+    fn read_bitmap(
+        &mut self,
+        structure: Structure,
+        group: u32,
+        block: u64,
+        csum: u32,
+        covered: u32,
+        len: u32,
+        bytes: &mut Vec<u8>,
+    ) -> Option<Vec<u64>> {
+        let place = Place::group(group);
+        if !self.read_block(block, bytes, structure, place) {
+            return None;
+        }
+        if let Some(seed) = self.sb.checksum_seed {
+            let is_long = self.sb.descriptor_len >= size_of::<RawGroupDescriptor>();
+            let mask = if is_long { u32::MAX } else { 0xFFFF };
+            if (crc32c(seed, &bytes[..(covered / 8) as usize]) ^ csum) & mask != 0 {
+                self.report.error(structure, place, format_args!("bad checksum"));
+            }
+        }
+        let words: Vec<u64> = bytes
+            .chunks_exact(8)
+            .map(|b| u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
+            .collect();
+        let is_padded = (len as usize..8 * bytes.len()).all(|bit| words[bit / 64] >> (bit % 64) & 1 == 1);
+        if !is_padded {
+            self.report.error(structure, place, format_args!("bits behind the end are not all set"));
+        }
+        let mut words = words;
+        words.truncate(len.div_ceil(64) as usize);
+        mask_tail(&mut words, len);
+        Some(words)
+    }
+
+    fn compare(&mut self, compared: &Compared<'_>) {
+        let both = || compared.stored.iter().zip(compared.used);
+        for (what, bits) in [
+            ("in use, but marked free", both().map(|(stored, used)| used & !stored).collect::<Vec<_>>()),
+            ("marked in use, but free", both().map(|(stored, used)| stored & !used).collect()),
+        ] {
+            let total = count(&bits);
+            if total == 0 {
+                continue;
+            }
+            let at = |bit: u64| compared.first + bit * compared.step;
+            let (first, end) = first_run(&bits);
+            let run = match at(end) - at(first) {
+                1 => format!("{}", at(first)),
+                _ => format!("{} to {}", at(first), at(end) - 1),
+            };
+            let more = if u64::from(total) > end - first {
+                format!(" and {} more", u64::from(total) - (end - first))
+            } else {
+                String::new()
+            };
+            let place = Place::group(compared.group);
+            self.report.error(compared.structure, place, format_args!("{run}{more}: {what}"));
+        }
+    }
+}
+
+fn mask_tail(words: &mut [u64], len: u32) {
+    if let Some(last) = words.last_mut()
+        && !len.is_multiple_of(64)
+    {
+        *last &= (1 << (len % 64)) - 1;
+    }
+}
+
+fn count(words: &[u64]) -> u32 {
+    words.iter().map(|word| word.count_ones()).sum()
+}
+
+/// The first run of set bits.
+fn first_run(words: &[u64]) -> (u64, u64) {
+    let is_set = |bit: u64| words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1);
+    let word = words.iter().position(|word| *word != 0).unwrap_or(0);
+    let first = word as u64 * 64 + u64::from(words.get(word).map_or(0, |word| word.trailing_zeros()));
+    let end = (first..).find(|bit| !is_set(*bit)).unwrap_or(first);
+    (first, end)
+}

@@ -1,0 +1,448 @@
+//! Directories: blocks without holes, entries that lead somewhere, names told once, `.` and `..` in their place.
+
+use super::Checker;
+use super::index::Index;
+use super::inodes::View;
+use super::report::{Phase, Place, Structure};
+use super::sets::Kind;
+use crate::base::{InodeNumber, LogicalBlock, Result};
+use crate::fs::ext4::dir::DirectoryContext;
+use crate::fs::ext4::dir_block::{self, Entries, Entry};
+use crate::fs::ext4::disk::{ROOT_INODE, inode_flags};
+use crate::fs::ext4::features::{Compat, Incompat};
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::ops::Range;
+
+/// Directory blocks that are read at once if they lie side by side.
+const RUN_BLOCKS_MAX: usize = 64;
+/// What entries call a directory (`EXT4_FT_DIR`).
+const DIRECTORY_CODE: u8 = 2;
+
+/// A block of a directory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DirectoryBlock {
+    /// Its place in the directory.
+    pub(super) logical: u64,
+    /// Its place on the device.
+    pub(super) block: u64,
+}
+
+/// A directory, known from its inode.
+pub(super) struct Directory {
+    pub(super) number: u32,
+    /// Its blocks, in [`Checker::directory_blocks`].
+    pub(super) blocks: Range<usize>,
+    /// Blocks it should have.
+    size_blocks: u64,
+    flags: u32,
+    seed: Option<u32>,
+    /// `i_block` and the rest, for one that lies in its inode.
+    inline: Option<Box<[u8]>>,
+    /// Where `..` leads; 0 if that is not known.
+    pub(super) dotdot: u32,
+    /// The directory that has it by name; 0 if there is none.
+    pub(super) parent: u32,
+}
+
+/// What is gathered while one directory is read.
+struct Reading<'a> {
+    index: usize,
+    number: u32,
+    context: &'a DirectoryContext,
+    is_encrypted: bool,
+    /// Hashes of all names, to find those that come twice.
+    names: Vec<u64>,
+    entries: u64,
+}
+
+impl Checker<'_> {
+    /// Takes down a directory that the inode pass met; its blocks start at `first_block` of the list.
+    pub(super) fn note_directory(
+        &mut self,
+        view: &View<'_>,
+        seed: Option<u32>,
+        first_block: usize,
+        inline: Option<Vec<u8>>,
+    ) {
+        let is_inline = view.has(inode_flags::INLINE_DATA);
+        let inline = is_inline.then(|| [&view.raw.block[..], &inline.unwrap_or_default()].concat().into());
+        self.report.report.directories += 1;
+        self.directories.push(Directory {
+            number: view.number,
+            blocks: first_block..self.directory_blocks.len(),
+            size_blocks: if is_inline { 0 } else { view.size / self.sb.block_size as u64 },
+            flags: view.flags,
+            seed,
+            inline,
+            dotdot: 0,
+            parent: 0,
+        });
+    }
+
+    /// Reads all directories, in the order of their first blocks.
+    pub(super) fn check_directories(&mut self) -> Result<()> {
+        let first =
+            |directory: &Directory| self.directory_blocks.get(directory.blocks.start).map(|b| b.block);
+        let mut order: Vec<(u64, usize)> =
+            self.directories.iter().map(|d| first(d).unwrap_or(0)).zip(0..).collect();
+        order.sort_unstable();
+        let total = order.len() as u64;
+        for ((_, index), done) in order.into_iter().zip(0..) {
+            if done % 64 == 0 {
+                self.report.progress(Phase::Directories, done, total)?;
+            }
+            self.check_directory(index);
+        }
+        Ok(())
+    }
+
+    fn context(&self, directory: &Directory) -> DirectoryContext {
+        let has = |feature| self.sb.features.incompat.contains(feature);
+        DirectoryContext {
+            block_size: self.sb.block_size,
+            number: InodeNumber(directory.number.into()),
+            checksum_seed: directory.seed,
+            hash_seed: self.sb.raw.hash_seed.map(|word| word.get()),
+            default_hash_version: self.sb.raw.def_hash_version,
+            unsigned_hash: self.sb.has_unsigned_hash(),
+            has_file_type: has(Incompat::FILETYPE),
+            large_dir: has(Incompat::LARGE_DIR),
+            dir_index: self.sb.features.compat.contains(Compat::DIR_INDEX),
+            casefold: directory.flags & inode_flags::CASEFOLD != 0,
+        }
+    }
+
+    fn check_directory(&mut self, index: usize) {
+        let context = self.context(&self.directories[index]);
+        let directory = &mut self.directories[index];
+        let (number, flags) = (directory.number, directory.flags);
+        let inline = directory.inline.take();
+        let mut reading = Reading {
+            index,
+            number,
+            context: &context,
+            is_encrypted: flags & inode_flags::ENCRYPT != 0,
+            names: Vec::new(),
+            entries: 0,
+        };
+        if let Some(bytes) = inline {
+            self.check_inline_directory(&mut reading, &bytes);
+        } else {
+            let tree = if flags & inode_flags::INDEX != 0 { self.check_index(index, &context) } else { None };
+            self.check_blocks(&mut reading, tree.as_ref());
+        }
+        let mut names = std::mem::take(&mut reading.names);
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair[0] == pair[1]) {
+            self.tell_duplicates(&reading, &names);
+        }
+        if self.directories[index].dotdot == 0 {
+            self.report.error(Structure::Directory, Place::inode(number), format_args!("has no .."));
+        }
+    }
+
+    /// Goes through the blocks in order, reading those that lie side by side together.
+    fn check_blocks(&mut self, reading: &mut Reading<'_>, tree: Option<&Index>) {
+        let directory = &self.directories[reading.index];
+        let (range, size) = (directory.blocks.clone(), directory.size_blocks);
+        let (mut at, mut next, mut bytes) = (range.start, 0, Vec::new());
+        while at < range.end {
+            let run = run_at(&self.directory_blocks[at..range.end]);
+            let first = self.directory_blocks[at];
+            self.read_run(first.block, run, &mut bytes, reading.number);
+            for (i, bytes) in bytes.chunks_exact(self.sb.block_size).enumerate() {
+                let DirectoryBlock { logical, block } = self.directory_blocks[at + i];
+                if logical != next {
+                    self.hole(reading.number, next);
+                }
+                next = logical + 1;
+                let place = Place::inode(reading.number).at_block(block);
+                self.check_block(reading, tree, logical, place, bytes);
+            }
+            at += run;
+        }
+        if next < size {
+            self.hole(reading.number, next);
+        }
+    }
+
+    fn hole(&mut self, number: u32, logical: u64) {
+        let what = format_args!("block {logical} of the directory is missing");
+        self.report.error(Structure::Directory, Place::inode(number), what);
+    }
+
+    fn read_run(&mut self, block: u64, count: usize, bytes: &mut Vec<u8>, number: u32) {
+        let size = self.sb.block_size;
+        bytes.resize(size * count, 0);
+        if self.device.read_at(bytes, block * size as u64).is_ok() {
+            return;
+        }
+        // Something in it is unreadable: each block for itself, so that only that one is missed.
+        let mut one = Vec::new();
+        for (chunk, block) in bytes.chunks_exact_mut(size).zip(block..) {
+            self.read_block(block, &mut one, Structure::Directory, Place::inode(number));
+            chunk.copy_from_slice(&one);
+        }
+    }
+
+    fn check_block(
+        &mut self,
+        reading: &mut Reading<'_>,
+        tree: Option<&Index>,
+        logical: u64,
+        place: Place,
+        bytes: &[u8],
+    ) {
+        let context = reading.context;
+        let mut bounds = None;
+        if let Some(tree) = tree {
+            if logical == 0 {
+                // What follows `..` has been checked as the root of the index.
+                return self.check_root_dots(reading, place, bytes);
+            }
+            if tree.is_node(logical) {
+                return;
+            }
+            bounds = tree.bounds(logical);
+            if bounds.is_none() {
+                let what = format_args!("block {logical} of the directory is not in its index");
+                self.report.error(Structure::Index, place, what);
+            }
+        }
+        let region = match dir_block::checked_region(context, bytes) {
+            Ok(region) => region,
+            Err(error) => {
+                self.report.error(Structure::Directory, place, format_args!("{error}"));
+                &bytes[..dir_block::region_len(context)]
+            }
+        };
+        self.check_entries(reading, tree.zip(bounds), logical == 0, place, region);
+    }
+
+    /// `.` and `..` of a directory with an index.
+    fn check_root_dots(&mut self, reading: &Reading<'_>, place: Place, bytes: &[u8]) {
+        for (offset, name) in [(0, &b"."[..]), (12, b"..")] {
+            let bytes = &bytes[offset..];
+            let number = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            self.check_dot(reading, place, number, name, bytes);
+        }
+    }
+
+    fn check_entries(
+        &mut self,
+        reading: &mut Reading<'_>,
+        bounds: Option<(&Index, (u32, u32))>,
+        has_dots: bool,
+        place: Place,
+        region: &[u8],
+    ) {
+        let dots: &[&[u8]] = if has_dots { &[b".", b".."] } else { &[] };
+        for (position, entry) in Entries::new(region).enumerate() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => return self.report.error(Structure::Directory, place, format_args!("{error}")),
+            };
+            if let Some(name) = dots.get(position) {
+                self.check_dot(reading, place, entry.number, name, &region[entry.offset..]);
+            } else if !entry.is_unused() {
+                self.check_entry(reading, bounds, place, &entry);
+            }
+        }
+    }
+
+    /// The first two entries, `.` and `..`; `bytes` starts with the entry.
+    fn check_dot(&mut self, reading: &Reading<'_>, place: Place, number: u32, name: &[u8], bytes: &[u8]) {
+        let is_dot = name.len() == 1;
+        let is_named = bytes.get(6).is_some_and(|len| usize::from(*len) == name.len())
+            && bytes.get(8..8 + name.len()) == Some(name);
+        let shown = name.escape_ascii();
+        if !is_named {
+            self.report.error(Structure::Directory, place, format_args!("{shown} is not where it should be"));
+            return;
+        }
+        let type_code = if reading.context.has_file_type { DIRECTORY_CODE } else { 0 };
+        if bytes[7] != type_code {
+            self.report.error(
+                Structure::Directory,
+                place,
+                format_args!("{shown} has file type {}", bytes[7]),
+            );
+        }
+        if is_dot && number != reading.number {
+            self.report.error(Structure::Directory, place, format_args!(". leads to inode {number}"));
+        }
+        if !is_dot {
+            self.directories[reading.index].dotdot = number;
+        }
+        self.count_name(place, number, name, None);
+    }
+
+    /// Counts a name for an inode in use; whether it is one.
+    fn count_name(
+        &mut self,
+        place: Place,
+        number: u32,
+        name: &[u8],
+        facts: Option<super::sets::InodeFacts>,
+    ) -> bool {
+        let is_possible =
+            number == ROOT_INODE || (self.sb.first_inode..=self.sb.inode_count).contains(&number);
+        let shown = name.escape_ascii();
+        if !is_possible {
+            self.report.error(Structure::Directory, place, format_args!("{shown} leads to inode {number}"));
+            return false;
+        }
+        let facts = facts.unwrap_or_else(|| self.inodes.get(number));
+        let what = match (facts.kind, facts.is_nameless) {
+            (Kind::Free, _) => "which is not in use",
+            (_, true) => "which has no names",
+            _ => {
+                self.inodes.get_mut(number).names += 1;
+                return true;
+            }
+        };
+        self.report.error(
+            Structure::Directory,
+            place,
+            format_args!("{shown} leads to inode {number}, {what}"),
+        );
+        false
+    }
+
+    /// An entry other than `.` and `..` in their place.
+    fn check_entry(
+        &mut self,
+        reading: &mut Reading<'_>,
+        bounds: Option<(&Index, (u32, u32))>,
+        place: Place,
+        entry: &Entry<'_>,
+    ) {
+        reading.entries += 1;
+        let (name, number) = (entry.name, entry.number);
+        if !reading.is_encrypted
+            && let Err(error) = entry.check_name()
+        {
+            self.report.error(Structure::Directory, place, format_args!("{error}"));
+        }
+        if matches!(name, b"." | b"..") {
+            let what = format_args!("another {}, at byte {}", name.escape_ascii(), entry.offset);
+            self.report.error(Structure::Directory, place, what);
+        }
+        reading.names.push(foldhash::fast::FixedState::default().hash_one(name));
+        if let Some((tree, bounds)) = bounds {
+            self.check_hash(reading, tree, bounds, place, name);
+        }
+        let possible = number <= self.sb.inode_count;
+        let facts = if possible { self.inodes.get(number) } else { super::sets::InodeFacts::default() };
+        if !self.count_name(place, number, name, Some(facts)) {
+            return;
+        }
+        let code = if reading.context.has_file_type { facts.kind.entry_code() } else { 0 };
+        if entry.file_type != code {
+            let what = format_args!(
+                "{} has file type {}, inode {number} is of type {code}",
+                name.escape_ascii(),
+                entry.file_type
+            );
+            self.report.error(Structure::Directory, place, what);
+        }
+        if facts.kind == Kind::Directory {
+            self.note_parent(reading.number, place, number, name);
+        }
+    }
+
+    fn check_hash(
+        &mut self,
+        reading: &Reading<'_>,
+        tree: &Index,
+        (low, high): (u32, u32),
+        place: Place,
+        name: &[u8],
+    ) {
+        let Some(hash) = tree.hash(reading.context, name) else { return };
+        if hash < low || hash > high {
+            let what = format_args!(
+                "{} has hash {hash:#010x}, outside {low:#010x} to {high:#010x}",
+                name.escape_ascii()
+            );
+            self.report.error(Structure::Index, place, what);
+        }
+    }
+
+    /// A directory has one name.
+    fn note_parent(&mut self, parent: u32, place: Place, number: u32, name: &[u8]) {
+        let Ok(at) = self.directories.binary_search_by_key(&number, |directory| directory.number) else {
+            return;
+        };
+        if number == ROOT_INODE || self.directories[at].parent != 0 {
+            let what = format_args!("{} is one more name of directory {number}", name.escape_ascii());
+            self.report.error(Structure::Directory, place, what);
+            return;
+        }
+        self.directories[at].parent = parent;
+    }
+
+    /// Reads the directory once more for the names behind hashes that came twice.
+    fn tell_duplicates(&mut self, reading: &Reading<'_>, sorted: &[u64]) {
+        let mut doubled: Vec<u64> =
+            sorted.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+        doubled.dedup();
+        let (mut seen, mut bytes) = (HashMap::<Vec<u8>, u32>::new(), Vec::new());
+        for at in self.directories[reading.index].blocks.clone() {
+            let block = self.directory_blocks[at].block;
+            if !self.read_block(block, &mut bytes, Structure::Directory, Place::inode(reading.number)) {
+                continue;
+            }
+            let region = &bytes[..dir_block::region_len(reading.context)];
+            for entry in Entries::new(region).map_while(|entry| entry.ok()).filter(|entry| !entry.is_unused())
+            {
+                let hash = foldhash::fast::FixedState::default().hash_one(entry.name);
+                if doubled.binary_search(&hash).is_ok() {
+                    *seen.entry(entry.name.to_vec()).or_default() += 1;
+                }
+            }
+        }
+        let mut names: Vec<_> = seen.into_iter().filter(|(_, count)| *count > 1).collect();
+        names.sort_unstable();
+        for (name, count) in names {
+            let what = format_args!("{} comes {count} times", name.escape_ascii());
+            self.report.error(Structure::Directory, Place::inode(reading.number), what);
+        }
+    }
+
+    /// A directory in its inode: the parent's number, then entries in two regions.
+    fn check_inline_directory(&mut self, reading: &mut Reading<'_>, bytes: &[u8]) {
+        let place = Place::inode(reading.number);
+        let parent = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        self.directories[reading.index].dotdot = parent;
+        self.count_name(place, reading.number, b".", None);
+        self.count_name(place, parent, b"..", None);
+        for region in [&bytes[4..60], &bytes[60..]] {
+            self.check_entries(reading, None, false, place, region);
+        }
+    }
+
+    /// The device block of a directory's block, if it has it.
+    pub(super) fn directory_block(&self, index: usize, logical: u64) -> Option<u64> {
+        let blocks = &self.directory_blocks[self.directories[index].blocks.clone()];
+        let at = blocks.binary_search_by_key(&logical, |block| block.logical).ok()?;
+        Some(blocks[at].block)
+    }
+
+    /// Blocks a directory should have by its size.
+    pub(super) fn directory_size(&self, index: usize) -> u64 {
+        self.directories[index].size_blocks
+    }
+
+    /// Whether a block lies in a directory at all, as one that can be read.
+    pub(super) fn logical(block: u64) -> LogicalBlock {
+        LogicalBlock(u32::try_from(block).unwrap_or(u32::MAX))
+    }
+}
+
+/// How many blocks from the first on lie side by side.
+fn run_at(blocks: &[DirectoryBlock]) -> usize {
+    let next = |pair: &[DirectoryBlock]| pair[1].block == pair[0].block + 1;
+    1 + blocks.windows(2).take(RUN_BLOCKS_MAX - 1).take_while(|pair| next(pair)).count()
+}

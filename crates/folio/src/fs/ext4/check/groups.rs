@@ -1,0 +1,234 @@
+//! Group descriptors: their checksums, and where bitmaps and inode tables lie. What they name is claimed here, before
+//! any file can.
+
+use super::Checker;
+use super::report::{Phase, Place, Structure};
+use crate::base::Result;
+use crate::fs::ext4::checksum::crc32c;
+use crate::fs::ext4::disk::{GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, GROUP_INODE_ZEROED, RawGroupDescriptor};
+use crate::fs::ext4::features::{Incompat, RoCompat};
+use crate::fs::ext4::group::descriptor_checksum;
+use std::ops::Range;
+
+/// First word of the block for multiple mount protection.
+const MMP_MAGIC: u32 = 0x004D_4D50;
+/// Its sequence number while nobody has the file system mounted.
+const MMP_CLEAN: u32 = 0xFF4D_4D50;
+/// Where its checksum lies, which covers what comes before.
+const MMP_CHECKSUM_AT: usize = 1020;
+
+/// One group as its descriptor tells.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupFacts {
+    pub(super) block_bitmap: Option<u64>,
+    pub(super) inode_bitmap: Option<u64>,
+    pub(super) inode_table: Option<u64>,
+    pub(super) block_bitmap_csum: u32,
+    pub(super) inode_bitmap_csum: u32,
+    pub(super) free_blocks: u32,
+    pub(super) free_inodes: u32,
+    pub(super) used_dirs: u32,
+    /// Inodes at the end of the table that were never used.
+    pub(super) unused_inodes: u32,
+    pub(super) block_uninit: bool,
+    pub(super) inode_uninit: bool,
+}
+
+impl Checker<'_> {
+    /// Reads all descriptors, and claims the blocks of superblock copies, descriptors, bitmaps and tables.
+    pub(super) fn check_groups(&mut self) -> Result<()> {
+        self.claim_heads();
+        let per_block = self.sb.descriptors_per_block();
+        let mut bytes = Vec::new();
+        for first in (0..self.sb.group_count).step_by(per_block as usize) {
+            let (place, _) = self.sb.descriptor_place(first);
+            self.report.progress(Phase::Layout, first.into(), self.sb.group_count.into())?;
+            let is_read = self.read_block(place.0, &mut bytes, Structure::Group, Place::group(first));
+            let last = self.sb.group_count.min(first.saturating_add(per_block));
+            for (number, slot) in (first..last).zip(bytes.chunks_exact(self.sb.descriptor_len)) {
+                let facts = self.check_descriptor(number, slot, is_read);
+                self.groups.push(facts);
+            }
+        }
+        for number in 0..self.sb.group_count {
+            self.claim_group(number);
+        }
+        Ok(())
+    }
+
+    /// Claims what lies at the start of groups: copies of the superblock and of the descriptors.
+    fn claim_heads(&mut self) {
+        self.claim_mmp_block();
+        for number in 0..self.sb.group_count {
+            let head = self.sb.head_of_group(number);
+            let end = head.end.min(self.sb.block_count);
+            self.claim_system(number, "superblock and descriptors", head.start..end, true);
+        }
+    }
+
+    /// The block by which hosts see that another has the file system mounted (feature mmp).
+    fn claim_mmp_block(&mut self) {
+        if !self.sb.features.incompat.contains(Incompat::MMP) {
+            return;
+        }
+        let block = self.sb.raw.mmp_block.get();
+        let place = Place::block(block);
+        if !self.is_inside(&(block..block + 1)) {
+            return self.report.error(
+                Structure::Superblock,
+                place,
+                format_args!("multiple mount protection lies outside"),
+            );
+        }
+        self.claim_system(0, "multiple mount protection", block..block + 1, false);
+        let mut bytes = Vec::new();
+        if !self.read_block(block, &mut bytes, Structure::Superblock, place) {
+            return;
+        }
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let is_sealed = self
+            .sb
+            .checksum_seed
+            .is_none_or(|seed| word(MMP_CHECKSUM_AT) == crc32c(seed, &bytes[..MMP_CHECKSUM_AT]));
+        if word(0) != MMP_MAGIC || !is_sealed {
+            let what = format_args!("multiple mount protection: bad magic or checksum");
+            self.report.error(Structure::Superblock, place, what);
+        } else if word(4) != MMP_CLEAN {
+            let what = format_args!("in use on a host, or not unmounted there (multiple mount protection)");
+            self.report.warning(Structure::Superblock, place, what);
+        }
+    }
+
+    fn check_descriptor(&mut self, number: u32, slot: &[u8], is_read: bool) -> GroupFacts {
+        let mut padded = [0; size_of::<RawGroupDescriptor>()];
+        let known = slot.len().min(padded.len());
+        padded[..known].copy_from_slice(&slot[..known]);
+        let raw: RawGroupDescriptor = zerocopy::transmute!(padded);
+        let has_checksum =
+            self.sb.features.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG);
+        let is_good = !has_checksum || raw.checksum.get() == descriptor_checksum(number, slot, &self.sb);
+        if is_read && !is_good {
+            self.report.error(Structure::Group, Place::group(number), format_args!("bad checksum"));
+        }
+        let flags = raw.flags.get();
+        if flags & !(GROUP_INODE_UNINIT | GROUP_BLOCK_UNINIT | GROUP_INODE_ZEROED) != 0 {
+            self.report.error(
+                Structure::Group,
+                Place::group(number),
+                format_args!("unknown flags {flags:#x}"),
+            );
+        }
+        let mut facts = GroupFacts {
+            block_bitmap: None,
+            inode_bitmap: None,
+            inode_table: None,
+            block_bitmap_csum: join(raw.block_bitmap_csum_lo.get(), raw.block_bitmap_csum_hi.get()),
+            inode_bitmap_csum: join(raw.inode_bitmap_csum_lo.get(), raw.inode_bitmap_csum_hi.get()),
+            free_blocks: join(raw.free_blocks_count_lo.get(), raw.free_blocks_count_hi.get()),
+            free_inodes: join(raw.free_inodes_count_lo.get(), raw.free_inodes_count_hi.get()),
+            used_dirs: join(raw.used_dirs_count_lo.get(), raw.used_dirs_count_hi.get()),
+            unused_inodes: join(raw.itable_unused_lo.get(), raw.itable_unused_hi.get()),
+            block_uninit: flags & GROUP_BLOCK_UNINIT != 0,
+            inode_uninit: flags & GROUP_INODE_UNINIT != 0,
+        };
+        let is_marked = facts.block_uninit || facts.inode_uninit || facts.unused_inodes != 0;
+        if !has_checksum && is_marked {
+            let what = format_args!("marked as never used, but descriptors have no checksums");
+            self.report.error(Structure::Group, Place::group(number), what);
+        }
+        if !has_checksum || !is_good {
+            // Not to be trusted: everything is read.
+            (facts.block_uninit, facts.inode_uninit, facts.unused_inodes) = (false, false, 0);
+        }
+        if facts.block_uninit && number == self.sb.group_count - 1 {
+            let what = format_args!("the last group's block bitmap is marked as never written");
+            self.report.error(Structure::Group, Place::group(number), what);
+        }
+        self.check_places(number, &raw, &mut facts);
+        facts
+    }
+
+    /// Whether bitmaps and table lie where they may; what does not is left out of the facts.
+    fn check_places(&mut self, number: u32, raw: &RawGroupDescriptor, facts: &mut GroupFacts) {
+        let whole = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        let start = self.sb.group_start(number);
+        let bounds = match self.sb.features.incompat.contains(Incompat::FLEX_BG) {
+            true => self.sb.first_data_block + 1..self.sb.block_count,
+            false => start..start + u64::from(self.sb.group_len(number)),
+        };
+        let places = [
+            ("block bitmap", whole(raw.block_bitmap_lo.get(), raw.block_bitmap_hi.get()), 1),
+            ("inode bitmap", whole(raw.inode_bitmap_lo.get(), raw.inode_bitmap_hi.get()), 1),
+            (
+                "inode table",
+                whole(raw.inode_table_lo.get(), raw.inode_table_hi.get()),
+                self.sb.inode_table_blocks(),
+            ),
+        ];
+        let found = places.map(|(name, first, len)| {
+            let fits = bounds.contains(&first) && first.checked_add(len).is_some_and(|end| end <= bounds.end);
+            if !fits {
+                let what = format_args!("{name} at block {first}, outside {}..{}", bounds.start, bounds.end);
+                self.report.error(Structure::Group, Place::group(number), what);
+            }
+            fits.then_some(first)
+        });
+        [facts.block_bitmap, facts.inode_bitmap, facts.inode_table] = found;
+        let (inodes, blocks) = (self.sb.inodes_per_group, self.sb.group_len(number));
+        for (name, count, max) in [
+            ("free inodes", facts.free_inodes, inodes),
+            ("directories", facts.used_dirs, inodes),
+            ("unused inodes", facts.unused_inodes, inodes),
+            ("free blocks", facts.free_blocks, blocks),
+        ] {
+            if count > max {
+                self.report.error(
+                    Structure::Group,
+                    Place::group(number),
+                    format_args!("{count} {name} of {max}"),
+                );
+            }
+        }
+        facts.unused_inodes = facts.unused_inodes.min(inodes);
+    }
+
+    fn claim_group(&mut self, number: u32) {
+        let facts = self.groups[number as usize];
+        for (name, place) in [("block bitmap", facts.block_bitmap), ("inode bitmap", facts.inode_bitmap)] {
+            if let Some(block) = place {
+                self.claim_system(number, name, block..block + 1, false);
+            }
+        }
+        if let Some(first) = facts.inode_table {
+            let table = first..first + self.sb.inode_table_blocks();
+            if !self.claim_system(number, "inode table", table, false) {
+                // Another's blocks: read as inodes they would give nonsense, or the same table many times.
+                self.groups[number as usize].inode_table = None;
+            }
+        }
+    }
+
+    /// Claims blocks of the file system's own; whether nobody had them.
+    fn claim_system(&mut self, group: u32, name: &str, blocks: Range<u64>, is_head: bool) -> bool {
+        let known = self.system.insert_range(blocks.clone());
+        let ratio = u64::from(self.sb.cluster_blocks);
+        let first = blocks.start.saturating_sub(self.sb.first_data_block) / ratio;
+        let end = blocks.end.saturating_sub(self.sb.first_data_block).div_ceil(ratio);
+        self.used.insert_range(first..end);
+        if known > 0 {
+            let what = match is_head {
+                true => format_args!("{name} lie on other groups' blocks"),
+                false => format_args!(
+                    "{name} at blocks {}..{} lies on the file system's own blocks",
+                    blocks.start, blocks.end
+                ),
+            };
+            self.report.error(Structure::Group, Place::group(group), what);
+        }
+        known == 0
+    }
+}
+
+fn join(low: u16, high: u16) -> u32 {
+    u32::from(high) << 16 | u32::from(low)
+}

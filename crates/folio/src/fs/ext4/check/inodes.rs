@@ -1,0 +1,437 @@
+//! Inodes: every field of those in use, and what they claim. One pass over the inode tables, in device order.
+
+use super::Checker;
+use super::blocks::Owner;
+use super::extents::has_header;
+use super::report::{Phase, Place, Structure};
+use super::sets::Kind;
+use crate::base::Result;
+use crate::block::Allocation;
+use crate::fs::ext4::checksum::{inode_checksum, inode_seed};
+use crate::fs::ext4::disk::{INODE_BASE_LEN, RESIZE_INODE, ROOT_INODE, RawInode, inode_flags as flags};
+use crate::fs::ext4::features::{Compat, Incompat, RoCompat};
+use zerocopy::FromBytes;
+
+/// Bytes of an inode table that are read at once.
+const CHUNK_LEN: usize = 1 << 20;
+/// The inode of bad blocks.
+const BAD_BLOCKS_INODE: u32 = 1;
+/// The inode for a boot loader.
+const BOOT_LOADER_INODE: u32 = 5;
+/// `i_flags`: compressed, in a form that never was.
+const COMPRESSED_BLOCKS: u32 = 0x200;
+/// `i_flags`: of AFS.
+const IMAGIC: u32 = 0x2000;
+/// Length of `i_block`, which a shorter symbolic link's target fits into.
+const FAST_SYMLINK_MAX: u64 = 60;
+
+/// An inode in use while it is looked at.
+pub(super) struct View<'a> {
+    pub(super) number: u32,
+    pub(super) raw: &'a RawInode,
+    /// All its bytes.
+    pub(super) bytes: &'a [u8],
+    pub(super) kind: Kind,
+    pub(super) flags: u32,
+    pub(super) size: u64,
+}
+
+impl View<'_> {
+    /// Whether this flag is set.
+    pub(super) fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// The block of extended attributes; 0 if there is none.
+    pub(super) fn xattr_block(&self) -> u64 {
+        u64::from(self.raw.file_acl_high.get()) << 32 | u64::from(self.raw.file_acl_lo.get())
+    }
+
+    /// Where extended attributes may lie behind the fields; empty if `i_extra_isize` makes no sense.
+    pub(super) fn xattr_area(&self) -> &[u8] {
+        let start = INODE_BASE_LEN + usize::from(self.raw.extra_isize.get());
+        match self.bytes.len() > INODE_BASE_LEN && start > INODE_BASE_LEN {
+            true => self.bytes.get(start..).unwrap_or_default(),
+            false => &[],
+        }
+    }
+
+    fn is_fast_symlink(&self) -> bool {
+        self.kind == Kind::Symlink && self.size < FAST_SYMLINK_MAX
+    }
+}
+
+impl Checker<'_> {
+    /// Looks at the inodes of all groups.
+    pub(super) fn check_inodes(&mut self) -> Result<()> {
+        let mut bytes = Vec::new();
+        for group in 0..self.sb.group_count {
+            self.report.progress(Phase::Inodes, group.into(), self.sb.group_count.into())?;
+            let facts = self.groups[group as usize];
+            let count = match facts.inode_uninit {
+                true => 0,
+                false => self.sb.inodes_per_group - facts.unused_inodes,
+            };
+            if let Some(table) = facts.inode_table {
+                self.check_table(group, table, count, &mut bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_table(&mut self, group: u32, table: u64, count: u32, bytes: &mut Vec<u8>) -> Result<()> {
+        let size = self.sb.inode_size;
+        let per_chunk = (CHUNK_LEN / size) as u32;
+        for first in (0..count).step_by(per_chunk as usize) {
+            let len = (count - first).min(per_chunk) as usize * size;
+            let offset = table * self.sb.block_size as u64 + u64::from(first) * size as u64;
+            // Inodes in a hole are zeros: not in use.
+            if let Ok((Allocation::Hole | Allocation::Zero, empty)) =
+                self.device.allocation(offset, len as u64)
+                && empty >= len as u64
+            {
+                continue;
+            }
+            bytes.resize(len, 0);
+            if let Err(error) = self.device.read_at(bytes, offset) {
+                let what = format_args!("inode table from inode {first} on cannot be read: {error}");
+                self.report.error(Structure::Group, Place::group(group), what);
+                continue;
+            }
+            let start = group * self.sb.inodes_per_group + first + 1;
+            for (number, bytes) in (start..).zip(bytes.chunks_exact(size)) {
+                if bytes.iter().any(|&byte| byte != 0) {
+                    self.check_inode(number, bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_inode(&mut self, number: u32, bytes: &[u8]) {
+        let mut padded = [0; size_of::<RawInode>()];
+        let known = bytes.len().min(padded.len());
+        padded[..known].copy_from_slice(&bytes[..known]);
+        let raw = RawInode::read_from_bytes(&padded).unwrap_or_else(|_| zerocopy::transmute!(padded));
+        self.check_inode_checksum(number, &raw, bytes);
+        let kind = Kind::of_mode(raw.mode.get());
+        let view = View {
+            number,
+            raw: &raw,
+            bytes,
+            kind,
+            flags: raw.flags.get(),
+            size: u64::from(raw.size_high.get()) << 32 | u64::from(raw.size_lo.get()),
+        };
+        let is_orphan = self.orphans.contains(&number);
+        let is_reserved = number < self.sb.first_inode && number != ROOT_INODE;
+        if is_reserved && !self.check_reserved(&view) {
+            return;
+        }
+        if raw.links_count.get() == 0 && !is_orphan && !is_reserved {
+            if raw.mode.get() != 0 && raw.dtime.get() == 0 {
+                self.inode_error(&view, format_args!("deleted, but has no deletion time"));
+            }
+            return;
+        }
+        self.report.report.inodes_used += 1;
+        if raw.dtime.get() != 0 && !is_orphan {
+            self.inode_error(&view, format_args!("in use, but has a deletion time"));
+        }
+        let is_nameless_orphan = is_orphan && raw.links_count.get() == 0;
+        let is_nameless =
+            is_reserved || is_nameless_orphan || self.is_special(number) || view.has(flags::EA_INODE);
+        let facts = self.inodes.get_mut(number);
+        (facts.links, facts.kind, facts.is_nameless) = (raw.links_count.get(), kind, is_nameless);
+        self.check_fields(&view);
+        self.check_contents(&view, is_nameless_orphan);
+    }
+
+    fn inode_error(&mut self, view: &View<'_>, what: std::fmt::Arguments<'_>) {
+        self.report.error(Structure::Inode, Place::inode(view.number), what);
+    }
+
+    fn check_inode_checksum(&mut self, number: u32, raw: &RawInode, bytes: &[u8]) {
+        let Some(seed) = self.sb.checksum_seed else { return };
+        let has_high = bytes.len() > INODE_BASE_LEN && raw.extra_isize.get() >= 4;
+        let sum = inode_checksum(inode_seed(seed, number, raw.generation.get()), bytes, has_high);
+        let high = if has_high { u32::from(raw.checksum_hi.get()) << 16 } else { 0 };
+        let mask = if has_high { u32::MAX } else { 0xFFFF };
+        if sum & mask != high | u32::from(raw.checksum_lo.get()) {
+            self.report.error(Structure::Inode, Place::inode(number), format_args!("bad checksum"));
+        }
+    }
+
+    /// Inodes with a number of their own; whether there is more to look at.
+    fn check_reserved(&mut self, view: &View<'_>) -> bool {
+        let raw = view.raw;
+        let is_in_use = raw.links_count.get() != 0 || raw.mode.get() != 0;
+        let has_blocks = raw.block.iter().any(|&byte| byte != 0);
+        if self.is_special(view.number) {
+            return is_in_use;
+        }
+        match view.number {
+            BAD_BLOCKS_INODE => {
+                if raw.mode.get() != 0 {
+                    self.inode_error(view, format_args!("the inode of bad blocks has mode {:o}", raw.mode));
+                }
+                if has_blocks {
+                    let mut owner = Owner::new(view.number, Structure::BlockMap, None);
+                    self.check_block_map(&mut owner, &raw.block);
+                }
+                false
+            }
+            RESIZE_INODE => {
+                let has_resize = self.sb.features.compat.contains(Compat::RESIZE_INODE);
+                if !has_resize && (is_in_use || has_blocks) {
+                    self.inode_error(view, format_args!("the resize inode is in use without resize_inode"));
+                }
+                false
+            }
+            BOOT_LOADER_INODE => {
+                if view.kind == Kind::Directory {
+                    self.inode_error(view, format_args!("the boot loader's inode is a directory"));
+                }
+                is_in_use
+            }
+            _ => {
+                if is_in_use {
+                    let what =
+                        format_args!("reserved, but in use (mode {:o}, {} links)", raw.mode, raw.links_count);
+                    self.inode_error(view, what);
+                }
+                is_in_use
+            }
+        }
+    }
+
+    /// Whether the superblock names this inode for a purpose that needs no name in a directory.
+    fn is_special(&self, number: u32) -> bool {
+        let raw = &self.sb.raw;
+        let Self { sb, .. } = self;
+        let has_quota = sb.features.ro_compat.contains(RoCompat::QUOTA);
+        let has_orphan_file = sb.features.compat.contains(Compat::ORPHAN_FILE);
+        (sb.features.compat.contains(Compat::HAS_JOURNAL) && number == raw.journal_inum.get())
+            || (has_orphan_file && number == raw.orphan_file_inum.get())
+            || (has_quota
+                && [&raw.usr_quota_inum, &raw.grp_quota_inum, &raw.prj_quota_inum]
+                    .iter()
+                    .any(|n| n.get() == number))
+    }
+
+    /// Fields that are wrong whatever the inode holds.
+    fn check_fields(&mut self, view: &View<'_>) {
+        let raw = view.raw;
+        let features = self.sb.features;
+        let has = |feature| features.incompat.contains(feature);
+        let has_ro = |feature| features.ro_compat.contains(feature);
+        let is_special_file =
+            matches!(view.kind, Kind::CharacterDevice | Kind::BlockDevice | Kind::Fifo | Kind::Socket);
+        let is_mapped = matches!(view.kind, Kind::Regular | Kind::Directory | Kind::Symlink);
+        let wrong = [
+            (view.kind == Kind::Unknown, "no file type in its mode"),
+            (raw.obso_faddr.get() != 0, "fragment address is not zero"),
+            (
+                raw.blocks_high.get() != 0 && !has_ro(RoCompat::HUGE_FILE),
+                "block count of 48 bits without huge_file",
+            ),
+            (raw.file_acl_high.get() != 0 && !has(Incompat::BIT64), "xattr block of 48 bits without 64bit"),
+            (
+                view.xattr_block() != 0 && !features.compat.contains(Compat::EXT_ATTR),
+                "xattr block without ext_attr",
+            ),
+            (view.has(flags::EXTENTS) && !has(Incompat::EXTENT), "extents without the feature"),
+            (view.has(flags::EXTENTS) && is_special_file, "extents in a special file"),
+            (
+                view.has(flags::EXTENTS) && view.is_fast_symlink(),
+                "extents in a symbolic link that lies in the inode",
+            ),
+            (view.has(flags::INLINE_DATA) && !has(Incompat::INLINE_DATA), "inline data without the feature"),
+            (view.has(flags::INLINE_DATA) && view.has(flags::EXTENTS), "both extents and inline data"),
+            (view.has(flags::INLINE_DATA) && !is_mapped, "inline data in a special file"),
+            (view.has(flags::INDEX) && view.kind != Kind::Directory, "an index, but no directory"),
+            (
+                view.has(flags::INDEX) && !features.compat.contains(Compat::DIR_INDEX),
+                "an index without dir_index",
+            ),
+            (view.has(flags::CASEFOLD) && !has(Incompat::CASEFOLD), "casefold without the feature"),
+            (view.has(flags::CASEFOLD) && view.kind != Kind::Directory, "casefold, but no directory"),
+            (view.has(flags::ENCRYPT) && !has(Incompat::ENCRYPT), "encrypted without the feature"),
+            (view.has(flags::VERITY) && !has_ro(RoCompat::VERITY), "verity without the feature"),
+            (
+                view.has(flags::EA_INODE) && !has(Incompat::EA_INODE),
+                "holds an attribute's value without ea_inode",
+            ),
+            (
+                view.has(flags::HUGE_FILE) && !has_ro(RoCompat::HUGE_FILE),
+                "counts blocks as huge_file without the feature",
+            ),
+            (view.has(COMPRESSED_BLOCKS), "compressed"),
+            (
+                view.has(IMAGIC) && !features.compat.contains(Compat::IMAGIC_INODES),
+                "AFS flag without the feature",
+            ),
+            (
+                view.has(flags::IMMUTABLE | flags::APPEND) && (is_special_file || view.kind == Kind::Symlink),
+                "immutable or append-only, which no special file or symbolic link can be",
+            ),
+            (is_special_file && view.size != 0, "special file with a size"),
+        ];
+        for (is_wrong, what) in wrong {
+            if is_wrong {
+                self.inode_error(view, format_args!("{what}"));
+            }
+        }
+        if view.kind == Kind::Regular && view.size >= 1 << 32 && !has_ro(RoCompat::LARGE_FILE) {
+            self.inode_error(view, format_args!("{} bytes without large_file", view.size));
+        }
+        self.check_extra_fields(view);
+    }
+
+    /// The fields behind the first 128 bytes.
+    fn check_extra_fields(&mut self, view: &View<'_>) {
+        let room = view.bytes.len() - INODE_BASE_LEN;
+        let extra = usize::from(view.raw.extra_isize.get());
+        if room == 0 || extra == 0 {
+            return;
+        }
+        if extra > room || extra % 4 != 0 || extra < 4 {
+            self.inode_error(view, format_args!("{extra} bytes of extra fields, with room for {room}"));
+            return;
+        }
+        // A negative second with both epoch bits set is what a defect of old kernels made of times before 1970.
+        let raw = view.raw;
+        let times = [
+            (raw.atime, raw.atime_extra, 16),
+            (raw.ctime, raw.ctime_extra, 8),
+            (raw.mtime, raw.mtime_extra, 12),
+            (raw.crtime, raw.crtime_extra, 24),
+        ];
+        let is_old = times
+            .iter()
+            .any(|(secs, more, end)| extra >= *end && secs.get() >> 31 == 1 && more.get() & 3 == 3);
+        if is_old {
+            let what = format_args!("a time beyond 2310, likely one before 1970");
+            self.report.warning(Structure::Inode, Place::inode(view.number), what);
+        }
+    }
+
+    /// Data, attributes, and the sums over both.
+    fn check_contents(&mut self, view: &View<'_>, is_orphan: bool) {
+        let is_by_extents = view.has(flags::EXTENTS);
+        let structure = if is_by_extents { Structure::Extents } else { Structure::BlockMap };
+        let seed = self.sb.checksum_seed.map(|seed| inode_seed(seed, view.number, view.raw.generation.get()));
+        let mut owner = Owner::new(view.number, structure, seed);
+        owner.is_directory = view.kind == Kind::Directory && !is_orphan;
+        if self.is_special(view.number) {
+            owner.runs = Some(Vec::new());
+            if view.kind != Kind::Regular {
+                self.inode_error(view, format_args!("named by the superblock, but no regular file"));
+            }
+        }
+        let first_block = self.directory_blocks.len();
+        let inline = self.check_xattrs(view, &mut owner);
+        let is_mapped = matches!(view.kind, Kind::Regular | Kind::Directory | Kind::Symlink);
+        if view.has(flags::INLINE_DATA) {
+            self.check_inline(view, inline.as_deref());
+        } else if is_mapped && !view.is_fast_symlink() {
+            if is_by_extents {
+                self.check_extents(&mut owner, &view.raw.block);
+            } else {
+                if self.sb.features.incompat.contains(Incompat::EXTENT) && has_header(&view.raw.block) {
+                    self.inode_error(view, format_args!("has an extent tree, but not the flag for it"));
+                    owner.is_damaged = true;
+                }
+                self.check_block_map(&mut owner, &view.raw.block);
+            }
+        }
+        self.check_sums(view, &owner);
+        match view.kind {
+            Kind::Symlink => self.check_symlink(view, &owner, inline.as_deref()),
+            Kind::Directory if !is_orphan => {
+                self.note_directory(view, owner.seed, first_block, inline);
+            }
+            _ => {}
+        }
+        if let Some(runs) = owner.runs {
+            self.special_files.insert(view.number, super::SpecialFile { runs, size: view.size, seed });
+        }
+    }
+
+    /// `i_blocks` and the size against what is mapped.
+    fn check_sums(&mut self, view: &View<'_>, owner: &Owner) {
+        let unit = self.sb.block_size as u64 / 512;
+        let blocks = owner.clusters.saturating_mul(self.sb.cluster_blocks.into());
+        let has_high = self.sb.features.ro_compat.contains(RoCompat::HUGE_FILE);
+        let high = if has_high { u64::from(view.raw.blocks_high.get()) << 32 } else { 0 };
+        let stored = high | u64::from(view.raw.blocks_lo.get());
+        let counted = if view.has(flags::HUGE_FILE) && has_high { blocks } else { blocks * unit };
+        if stored != counted && !owner.is_damaged {
+            self.inode_error(view, format_args!("i_blocks is {stored}, counted {counted}"));
+        }
+        let block_size = self.sb.block_size as u64;
+        let is_inline = view.has(flags::INLINE_DATA);
+        match view.kind {
+            Kind::Directory if !is_inline => {
+                let is_wrong = !view.size.is_multiple_of(block_size)
+                    || view.size / block_size != owner.end
+                    || view.size == 0;
+                if is_wrong {
+                    let what =
+                        format_args!("directory of {} bytes, with blocks up to {}", view.size, owner.end);
+                    self.inode_error(view, what);
+                }
+            }
+            Kind::Regular if !is_inline => {
+                let is_short = owner.written_end > 0 && view.size < (owner.written_end - 1) * block_size;
+                if is_short && !view.has(flags::VERITY) {
+                    let what =
+                        format_args!("{} bytes long, with data up to block {}", view.size, owner.written_end);
+                    self.inode_error(view, what);
+                }
+                if view.size > self.size_max(view.has(flags::EXTENTS)) {
+                    self.inode_error(view, format_args!("{} bytes long, more than it can map", view.size));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn size_max(&self, is_by_extents: bool) -> u64 {
+        let block_size = self.sb.block_size as u64;
+        if is_by_extents {
+            return (block_size << 32) - 1;
+        }
+        let per_block = block_size / 4;
+        let blocks = 12 + per_block + per_block.pow(2) + per_block.pow(3);
+        blocks.min(1 << 32) * block_size
+    }
+
+    /// The target of a symbolic link: as long as the size says, and without a zero byte.
+    fn check_symlink(&mut self, view: &View<'_>, owner: &Owner, inline: Option<&[u8]>) {
+        if view.has(flags::ENCRYPT) {
+            return;
+        }
+        let mut bytes = Vec::new();
+        let target: &[u8] = if view.has(flags::INLINE_DATA) {
+            bytes.extend_from_slice(&view.raw.block);
+            bytes.extend_from_slice(inline.unwrap_or_default());
+            &bytes
+        } else if view.is_fast_symlink() {
+            &view.raw.block
+        } else {
+            let Some(block) = owner.first_data.filter(|_| owner.end == 1) else {
+                let what = format_args!("target does not lie in one block");
+                return self.report.error(Structure::Symlink, Place::inode(view.number), what);
+            };
+            self.read_block(block, &mut bytes, Structure::Symlink, Place::inode(view.number));
+            &bytes
+        };
+        let len = target.iter().position(|&byte| byte == 0).unwrap_or(target.len()) as u64;
+        let is_full = len == self.sb.block_size as u64;
+        if len != view.size || len == 0 || is_full || view.has(flags::INDEX) {
+            let what = format_args!("target of {len} bytes, size {}", view.size);
+            self.report.error(Structure::Symlink, Place::inode(view.number), what);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The journal: replayed in memory before anything else is checked, then its own superblock.
+
+use super::Checker;
+use super::SpecialFile;
+use super::report::{Place, Reporter, Structure};
+use super::special::file_ahead;
+use crate::base::Result;
+use crate::block::{self, Device};
+use crate::fs::ext4::checksum::crc32c;
+use crate::fs::ext4::features::{Compat, Incompat};
+use crate::fs::ext4::journal::{self, JournalBlocks};
+use crate::fs::ext4::superblock::Superblock;
+use std::sync::Arc;
+
+/// Fewest blocks of a journal (`JBD2_MIN_JOURNAL_BLOCKS`).
+const BLOCKS_MIN: u64 = 1024;
+/// First word of the journal's superblock.
+const MAGIC: u32 = 0xC03B_3998;
+/// `h_blocktype` of superblocks of version 1 and 2.
+const TYPES: [u32; 2] = [3, 4];
+/// Known incompatible features: revoke, 64bit, async_commit, csum_v2, csum_v3, fast_commit.
+const KNOWN_INCOMPAT: u32 = 0x3F;
+const INCOMPAT_CSUM_V2: u32 = 0x8;
+const INCOMPAT_CSUM_V3: u32 = 0x10;
+const INCOMPAT_FAST_COMMIT: u32 = 0x20;
+/// `s_checksum_type`: crc32c.
+const CHECKSUM_CRC32C: u8 = 4;
+/// Where the superblock's checksum lies, and what it covers.
+const CHECKSUM_AT: usize = 0xFC;
+const SUPERBLOCK_LEN: usize = 1024;
+
+/// Replays the journal into memory over the device if it holds anything, and returns what to check then. The device
+/// is not written.
+pub(super) fn replayed(
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+    report: &mut Reporter<'_>,
+) -> Result<Option<(Arc<dyn Device>, Superblock)>> {
+    let number = superblock.raw.journal_inum.get();
+    let place = Place::inode(number);
+    let Some(file) = file_ahead(device, superblock, number)?.filter(|file| file.contiguous_blocks() > 0)
+    else {
+        let what = format_args!("needs recovery, but the journal is not there; checked as it lies");
+        report.error(Structure::Journal, place, what);
+        return Ok(None);
+    };
+    let blocks = JournalBlocks {
+        block_size: superblock.block_size,
+        block_count: superblock.block_count,
+        // Runs are of single inodes, whose blocks have 32-bit numbers.
+        runs: file.runs.iter().map(|(_, start, len)| (*start, *len as u32)).collect(),
+    };
+    let layer = block::overlay(device.clone());
+    match journal::recover(&blocks, &*layer) {
+        Ok(count) => {
+            report.report.replayed_transactions = Some(count);
+            let what = format_args!("{count} transactions to be replayed; checked as after that, in memory");
+            report.warning(Structure::Journal, place, what);
+        }
+        Err(error) => {
+            let what = format_args!("cannot be replayed: {error}; checked as it lies");
+            report.error(Structure::Journal, place, what);
+            return Ok(None);
+        }
+    }
+    Ok(super::superblock::open(&*layer, report)?.map(|superblock| (layer, superblock)))
+}
+
+/// The journal's superblock, big-endian as all of it.
+struct Head<'a>(&'a [u8]);
+
+impl Head<'_> {
+    fn word(&self, at: usize) -> u32 {
+        u32::from_be_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
+    }
+
+    fn incompat(&self) -> u32 {
+        if self.word(4) == TYPES[1] { self.word(0x28) } else { 0 }
+    }
+
+    fn is_sealed(&self) -> bool {
+        if self.incompat() & (INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3) == 0 {
+            return true;
+        }
+        let crc = crc32c(crc32c(!0, &self.0[..CHECKSUM_AT]), &[0; 4]);
+        let crc = crc32c(crc, &self.0[CHECKSUM_AT + 4..SUPERBLOCK_LEN]);
+        self.0[0x50] == CHECKSUM_CRC32C && self.word(CHECKSUM_AT) == crc
+    }
+}
+
+impl Checker<'_> {
+    /// Checks the journal's inode and superblock. Its log is what recovery reads.
+    pub(super) fn check_journal(&mut self, needs_recovery: bool) {
+        if !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
+            return;
+        }
+        let number = self.sb.raw.journal_inum.get();
+        let place = Place::inode(number);
+        if number == 0 {
+            if self.sb.raw.journal_dev.get() != 0 {
+                let what = format_args!("on another device, which is not looked at");
+                return self.report.warning(Structure::Journal, Place::NONE, what);
+            }
+            return self.report.error(
+                Structure::Journal,
+                Place::NONE,
+                format_args!("has_journal, but none is named"),
+            );
+        }
+        let Some(file) = self.special_files.remove(&number) else {
+            return self.report.error(
+                Structure::Journal,
+                place,
+                format_args!("the journal's inode is not in use"),
+            );
+        };
+        let blocks = file.size / self.sb.block_size as u64;
+        if blocks < BLOCKS_MIN || file.contiguous_blocks() < blocks {
+            let what =
+                format_args!("{blocks} blocks long, {} of them without a hole", file.contiguous_blocks());
+            return self.report.error(Structure::Journal, place, what);
+        }
+        let Some(first) = file.blocks().next() else { return };
+        let mut bytes = Vec::new();
+        if self.read_block(first, &mut bytes, Structure::Journal, place) {
+            self.check_journal_head(place.at_block(first), &Head(&bytes), blocks, needs_recovery);
+        }
+    }
+
+    fn check_journal_head(&mut self, place: Place, head: &Head<'_>, available: u64, needs_recovery: bool) {
+        let mut error = |what: std::fmt::Arguments<'_>| self.report.error(Structure::Journal, place, what);
+        if head.word(0) != MAGIC || !TYPES.contains(&head.word(4)) {
+            return error(format_args!(
+                "no superblock (magic {:#010x}, type {})",
+                head.word(0),
+                head.word(4)
+            ));
+        }
+        let incompat = head.incompat();
+        if incompat & !KNOWN_INCOMPAT != 0
+            || incompat & (INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3) == INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3
+        {
+            return error(format_args!("feature bits {incompat:#x}"));
+        }
+        let is_v2 = head.word(4) == TYPES[1];
+        if is_v2 && (head.word(0x2C) != 0 || head.word(0x24) & !1 != 0) {
+            error(format_args!("features compat {:#x}, ro_compat {:#x}", head.word(0x24), head.word(0x2C)));
+        }
+        if !is_v2 && head.0[0x24..0x30].iter().any(|&byte| byte != 0) {
+            error(format_args!("features in a superblock of version 1"));
+        }
+        if !head.is_sealed() {
+            error(format_args!("bad checksum"));
+        }
+        let (count, first, start) = (head.word(0x10), head.word(0x14), head.word(0x1C));
+        let fast = match (incompat & INCOMPAT_FAST_COMMIT != 0, head.word(0x54)) {
+            (false, _) => 0,
+            (true, 0) => 256,
+            (true, count) => count,
+        };
+        let end = count.saturating_sub(fast);
+        if head.word(0xC) as usize != self.sb.block_size
+            || u64::from(count) > available
+            || u64::from(count) < BLOCKS_MIN
+        {
+            error(format_args!("{count} blocks of {} bytes, with {available} blocks there", head.word(0xC)));
+        }
+        if first == 0 || first >= end || (start != 0 && !(first..end).contains(&start)) {
+            error(format_args!("log from block {first} to {end}, starting at {start}"));
+        }
+        if is_v2 && head.word(0x40) > 1 {
+            error(format_args!("{} users", head.word(0x40)));
+        }
+        if start != 0 && !needs_recovery {
+            error(format_args!("holds transactions, but the superblock does not ask for recovery"));
+        }
+        if head.word(0x20) != 0 {
+            let what = format_args!("an error was met while it was in use ({})", head.word(0x20) as i32);
+            self.report.warning(Structure::Journal, place, what);
+        }
+    }
+}
+
+/// Whether the superblock asks for the journal to be replayed.
+pub(super) fn needs_recovery(superblock: &Superblock) -> bool {
+    superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY)
+        && superblock.features.compat.contains(Compat::HAS_JOURNAL)
+}
+
+impl SpecialFile {
+    /// Blocks from the file's start to its first hole.
+    pub(super) fn contiguous_blocks(&self) -> u64 {
+        let mut next = 0;
+        for (logical, _, len) in &self.runs {
+            if *logical != next {
+                break;
+            }
+            next += len;
+        }
+        next
+    }
+
+    /// The device blocks, in order.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = u64> {
+        self.runs.iter().flat_map(|(_, start, len)| *start..start + len)
+    }
+}

@@ -1,0 +1,101 @@
+//! Every inode in use has as many names as it says, and from every directory a way leads up to the root.
+
+use super::Checker;
+use super::report::{Place, Structure};
+use super::sets::{InodeFacts, Kind};
+use crate::fs::ext4::disk::ROOT_INODE;
+use crate::fs::ext4::features::RoCompat;
+
+/// More links than this a directory does not count, with dir_nlink.
+const LINKS_MAX: u32 = 65_000;
+
+/// How far the search for the root has come with a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Unknown,
+    /// On the way that is being followed.
+    Open,
+    /// Leads to the root, or to a directory that has been told of.
+    Known,
+}
+
+impl Checker<'_> {
+    /// Compares link counts with names met, and parents with `..`.
+    pub(super) fn check_links(&mut self) {
+        if self.inodes.get(ROOT_INODE).kind != Kind::Directory {
+            self.report.error(
+                Structure::Inode,
+                Place::inode(ROOT_INODE),
+                format_args!("the root is no directory"),
+            );
+        }
+        self.check_parents();
+        self.check_ways_up();
+        let inodes = std::mem::replace(&mut self.inodes, super::sets::InodeTable::new(0));
+        for (number, facts) in inodes.known() {
+            if facts.kind != Kind::Free && !facts.is_nameless {
+                self.check_link_count(number, facts);
+            }
+        }
+        self.inodes = inodes;
+    }
+
+    fn check_link_count(&mut self, number: u32, facts: InodeFacts) {
+        let (links, names, place) = (u32::from(facts.links), facts.names, Place::inode(number));
+        let is_directory = facts.kind == Kind::Directory;
+        if names == 0 {
+            return self.report.error(Structure::Links, place, format_args!("in use, but without a name"));
+        }
+        let is_uncounted = is_directory && self.sb.features.ro_compat.contains(RoCompat::DIR_NLINK);
+        let is_right = match is_uncounted && names > LINKS_MAX {
+            true => links == 1,
+            false => links == names || (is_uncounted && links == 1 && names > 2),
+        };
+        if !is_right {
+            self.report.error(Structure::Links, place, format_args!("{links} links, but {names} names"));
+        } else if links == 1 && is_directory && names <= LINKS_MAX {
+            self.report.warning(
+                Structure::Links,
+                place,
+                format_args!("uncounted links, now only {names} names"),
+            );
+        }
+    }
+
+    fn check_parents(&mut self) {
+        for directory in &self.directories {
+            let (number, parent, dotdot) = (directory.number, directory.parent, directory.dotdot);
+            let place = Place::inode(number);
+            let wanted = if number == ROOT_INODE { ROOT_INODE } else { parent };
+            if wanted == 0 {
+                self.report.error(Structure::Links, place, format_args!("directory without a name"));
+            } else if dotdot != wanted && dotdot != 0 {
+                let what = format_args!(".. leads to inode {dotdot}, but it is in directory {wanted}");
+                self.report.error(Structure::Directory, place, what);
+            }
+        }
+    }
+
+    /// Looks for directories that are, by way of others, below themselves.
+    fn check_ways_up(&mut self) {
+        let mut ways = vec![Way::Unknown; self.directories.len()];
+        let mut path = Vec::new();
+        for start in 0..ways.len() {
+            let mut at = Some(start);
+            while let Some(index) = at.filter(|index| ways[*index] == Way::Unknown) {
+                ways[index] = Way::Open;
+                path.push(index);
+                let parent = self.directories[index].parent;
+                at = self.directories.binary_search_by_key(&parent, |directory| directory.number).ok();
+            }
+            if let Some(index) = at.filter(|index| ways[*index] == Way::Open) {
+                let number = self.directories[index].number;
+                let what = format_args!("directory below itself, without a way to the root");
+                self.report.error(Structure::Links, Place::inode(number), what);
+            }
+            for index in path.drain(..) {
+                ways[index] = Way::Known;
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Sets of blocks and facts about inodes, in pages that exist only where something is set.
+
+use std::ops::Range;
+
+const WORDS: usize = 512;
+const PAGE_BITS: u64 = 64 * WORDS as u64;
+
+/// A set of numbers below a limit: one bit each, in pages of 4 KiB.
+pub(super) struct Bits {
+    pages: Vec<Option<Box<[u64; WORDS]>>>,
+    len: u64,
+}
+
+impl Bits {
+    /// No number below `len`.
+    pub(super) fn new(len: u64) -> Self {
+        let mut pages = Vec::new();
+        pages.resize_with(len.div_ceil(PAGE_BITS) as usize, || None);
+        Self { pages, len }
+    }
+
+    /// Whether `number` is in the set.
+    pub(super) fn contains(&self, number: u64) -> bool {
+        number < self.len && self.word(number / 64) >> (number % 64) & 1 == 1
+    }
+
+    /// Adds `number`; whether it is new.
+    pub(super) fn insert(&mut self, number: u64) -> bool {
+        self.insert_range(number..number + 1) == 0
+    }
+
+    /// Adds the numbers of `range`, as far as they are below the limit; how many were there already.
+    pub(super) fn insert_range(&mut self, range: Range<u64>) -> u64 {
+        let (mut at, end, mut known) = (range.start, range.end.min(self.len), 0);
+        while at < end {
+            let page = self.pages[(at / PAGE_BITS) as usize].get_or_insert_with(|| Box::new([0; WORDS]));
+            let word = &mut page[(at % PAGE_BITS / 64) as usize];
+            let count = (64 - at % 64).min(end - at);
+            let mask = (u64::MAX >> (64 - count)) << (at % 64);
+            known += u64::from((*word & mask).count_ones());
+            *word |= mask;
+            at += count;
+        }
+        known
+    }
+
+    /// The numbers from 64 times `index` on.
+    pub(super) fn word(&self, index: u64) -> u64 {
+        let page = self.pages.get((index / WORDS as u64) as usize);
+        page.and_then(Option::as_ref).map_or(0, |page| page[(index % WORDS as u64) as usize])
+    }
+
+    /// Sixty-four numbers from `start` on, wherever a word begins.
+    pub(super) fn window(&self, start: u64) -> u64 {
+        let (index, shift) = (start / 64, start % 64);
+        match shift {
+            0 => self.word(index),
+            _ => self.word(index) >> shift | self.word(index + 1) << (64 - shift),
+        }
+    }
+}
+
+/// What kind of inode a number stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// Not in use.
+    #[default]
+    Free,
+    /// Of one of the seven file types.
+    Regular,
+    Directory,
+    CharacterDevice,
+    BlockDevice,
+    Fifo,
+    Socket,
+    Symlink,
+    /// In use, with a mode that means nothing.
+    Unknown,
+}
+
+impl Kind {
+    /// The kind that `i_mode` says.
+    pub(super) fn of_mode(mode: u16) -> Self {
+        match mode >> 12 {
+            0x8 => Self::Regular,
+            0x4 => Self::Directory,
+            0x2 => Self::CharacterDevice,
+            0x6 => Self::BlockDevice,
+            0x1 => Self::Fifo,
+            0xC => Self::Socket,
+            0xA => Self::Symlink,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The number by which a directory entry names it (`EXT4_FT_*`).
+    pub(super) fn entry_code(self) -> u8 {
+        match self {
+            Self::Free | Self::Unknown => 0,
+            kind => kind as u8,
+        }
+    }
+}
+
+/// What is known of one inode once the tables have been read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct InodeFacts {
+    /// Names found that lead to it.
+    pub(super) names: u32,
+    /// `i_links_count`.
+    pub(super) links: u16,
+    /// What it is.
+    pub(super) kind: Kind,
+    /// Whether it may be in use without a name: reserved, orphan, holder of an attribute's value.
+    pub(super) is_nameless: bool,
+}
+
+const FACTS: usize = 4096;
+
+/// Facts by inode number.
+pub(super) struct InodeTable {
+    pages: Vec<Option<Box<[InodeFacts]>>>,
+}
+
+impl InodeTable {
+    /// Nothing is known of inodes 1 to `count`.
+    pub(super) fn new(count: u32) -> Self {
+        let mut pages = Vec::new();
+        pages.resize_with(count as usize / FACTS + 1, || None);
+        Self { pages }
+    }
+
+    /// What is known of `number`.
+    pub(super) fn get(&self, number: u32) -> InodeFacts {
+        let page = self.pages.get(number as usize / FACTS).and_then(Option::as_ref);
+        page.map_or(InodeFacts::default(), |page| page[number as usize % FACTS])
+    }
+
+    /// The same, to change; `number` must be at most the count.
+    pub(super) fn get_mut(&mut self, number: u32) -> &mut InodeFacts {
+        let page = self.pages[number as usize / FACTS]
+            .get_or_insert_with(|| vec![InodeFacts::default(); FACTS].into());
+        &mut page[number as usize % FACTS]
+    }
+
+    /// All numbers of which anything is known.
+    pub(super) fn known(&self) -> impl Iterator<Item = (u32, InodeFacts)> {
+        self.pages.iter().enumerate().flat_map(|(index, page)| {
+            let facts = page.iter().flat_map(|page| page.iter());
+            facts.enumerate().map(move |(i, facts)| ((index * FACTS + i) as u32, *facts))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cross_words_and_pages() {
+        let mut bits = Bits::new(100_000);
+        assert_eq!(bits.insert_range(60..70), 0);
+        assert_eq!(bits.insert_range(32_700..32_900), 0);
+        assert_eq!(bits.insert_range(65..32_701), 6);
+        assert!(!bits.insert(32_899) && bits.insert(32_900) && !bits.contains(59) && bits.contains(60));
+        assert_eq!(bits.window(57), u64::MAX << 3);
+        assert_eq!(
+            (bits.insert_range(99_990..200_000), bits.contains(99_999), bits.contains(100_000)),
+            (0, true, false)
+        );
+    }
+
+    #[test]
+    fn facts_are_kept_by_number() {
+        let mut table = InodeTable::new(10_000);
+        table.get_mut(9_999).links = 3;
+        assert_eq!((table.get(9_999).links, table.get(1).links), (3, 0));
+        assert_eq!(
+            table.known().filter(|(_, facts)| facts.links > 0).map(|(n, _)| n).collect::<Vec<_>>(),
+            [9_999]
+        );
+    }
+}

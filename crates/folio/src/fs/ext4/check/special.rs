@@ -1,0 +1,239 @@
+//! Inodes with a purpose of their own: the resize inode, the orphan file and the list of orphans, quota inodes.
+
+use super::Checker;
+use super::SpecialFile;
+use super::blocks::Owner;
+use super::report::{Finding, Listener, Place, Reporter, Structure};
+use crate::base::Result;
+use crate::block::Device;
+use crate::fs::ext4::disk::{RESIZE_INODE, RawInode};
+use crate::fs::ext4::features::{Compat, RoCompat};
+use crate::fs::ext4::orphan::{BLOCK_MAGIC, TAIL_LEN, orphan_checksum};
+use crate::fs::ext4::superblock::Superblock;
+use std::collections::HashSet;
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// Place of the pointer to the doubly indirect block, among `i_block`'s fifteen.
+const DOUBLE: usize = 13;
+
+/// Hears nothing.
+struct Mute;
+
+impl Listener for Mute {
+    fn finding(&mut self, _: &Finding) {}
+}
+
+/// A file that must be read before everything else is checked: what its inode maps, without a word on what is wrong.
+pub(super) fn file_ahead(
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+    number: u32,
+) -> Result<Option<SpecialFile>> {
+    let mut mute = Mute;
+    let mut scratch = Checker::new(device.clone(), superblock.clone(), Reporter::new(&mut mute, 0));
+    scratch.check_groups()?;
+    let Some(bytes) = scratch.read_inode(number) else { return Ok(None) };
+    scratch.check_inode(number, &bytes);
+    Ok(scratch.special_files.remove(&number))
+}
+
+impl Checker<'_> {
+    /// The bytes of one inode, where the tables have them.
+    pub(super) fn read_inode(&self, number: u32) -> Option<Vec<u8>> {
+        let index = number.checked_sub(1).filter(|_| number <= self.sb.inode_count)?;
+        let facts = self.groups.get((index / self.sb.inodes_per_group) as usize)?;
+        let (slot, size) = (u64::from(index % self.sb.inodes_per_group), self.sb.inode_size);
+        let mut bytes = vec![0; size];
+        let offset = facts.inode_table? * self.sb.block_size as u64 + slot * size as u64;
+        self.device.read_at(&mut bytes, offset).ok()?;
+        Some(bytes)
+    }
+
+    /// Collects the orphans, which are in use without a name.
+    pub(super) fn find_orphans(&mut self, is_replayed: bool) -> Result<()> {
+        let mut orphans = self.listed_orphans();
+        self.orphans_in_file(&mut orphans)?;
+        for number in &orphans {
+            let what = format_args!("orphan: the next mount, or e2fsck, frees or truncates it");
+            match is_replayed {
+                true => self.report.warning(Structure::Orphans, Place::inode(*number), what),
+                false => self.report.error(Structure::Orphans, Place::inode(*number), what),
+            }
+        }
+        self.orphans = orphans.into_iter().collect();
+        Ok(())
+    }
+
+    /// The chain that starts in the superblock and goes on in each orphan's deletion time.
+    fn listed_orphans(&mut self) -> Vec<u32> {
+        let (mut orphans, mut seen) = (Vec::new(), HashSet::new());
+        let mut next = self.sb.raw.last_orphan.get();
+        while next != 0 {
+            let is_possible = next >= self.sb.first_inode && next <= self.sb.inode_count;
+            if !is_possible || !seen.insert(next) {
+                self.report.error(
+                    Structure::Orphans,
+                    Place::NONE,
+                    format_args!("the list leads to inode {next}"),
+                );
+                break;
+            }
+            let Some(bytes) = self.read_inode(next) else { break };
+            orphans.push(next);
+            next = RawInode::read_from_prefix(&bytes).map_or(0, |(raw, _)| raw.dtime.get());
+            if bytes.len() < size_of::<RawInode>() {
+                next = u32::from_le_bytes([bytes[0x14], bytes[0x15], bytes[0x16], bytes[0x17]]);
+            }
+        }
+        orphans
+    }
+
+    fn orphans_in_file(&mut self, orphans: &mut Vec<u32>) -> Result<()> {
+        let number = self.sb.raw.orphan_file_inum.get();
+        let is_present = self.sb.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
+        if !self.sb.features.compat.contains(Compat::ORPHAN_FILE) {
+            if is_present {
+                let what = format_args!("orphans are said to be in a file, but orphan_file is not set");
+                self.report.error(Structure::Orphans, Place::NONE, what);
+            }
+            return Ok(());
+        }
+        let place = Place::inode(number);
+        let Some(file) = file_ahead(&self.device, &self.sb, number)? else {
+            self.report.error(Structure::Orphans, place, format_args!("the orphan file is not there"));
+            return Ok(());
+        };
+        let block_size = self.sb.block_size as u64;
+        let blocks = file.contiguous_blocks();
+        if blocks == 0 || file.size != blocks * block_size {
+            let what = format_args!("orphan file of {} bytes has {blocks} blocks", file.size);
+            self.report.error(Structure::Orphans, place, what);
+        }
+        let mut bytes = Vec::new();
+        for block in file.blocks() {
+            if !self.is_inside(&(block..block + 1))
+                || !self.read_block(block, &mut bytes, Structure::Orphans, place)
+            {
+                continue;
+            }
+            self.check_orphan_block(place.at_block(block), block, &bytes, file.seed, is_present, orphans);
+        }
+        Ok(())
+    }
+
+    fn check_orphan_block(
+        &mut self,
+        place: Place,
+        block: u64,
+        bytes: &[u8],
+        seed: Option<u32>,
+        is_present: bool,
+        orphans: &mut Vec<u32>,
+    ) {
+        let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+        let (entries, tail) = bytes.split_at(bytes.len() - TAIL_LEN);
+        let mut error = |what: std::fmt::Arguments<'_>| self.report.error(Structure::Orphans, place, what);
+        if word(tail) != BLOCK_MAGIC {
+            return error(format_args!("bad magic"));
+        }
+        if seed.is_some_and(|seed| word(&tail[4..]) != orphan_checksum(seed, block, entries)) {
+            return error(format_args!("bad checksum"));
+        }
+        for number in entries.chunks_exact(4).map(word).filter(|number| *number != 0) {
+            if !is_present {
+                return error(format_args!("names inode {number}, though no orphans are said to be there"));
+            }
+            match number >= self.sb.first_inode && number <= self.sb.inode_count {
+                true => orphans.push(number),
+                false => error(format_args!("names inode {number}")),
+            }
+        }
+    }
+
+    /// The superblock's special inodes must be there at all.
+    pub(super) fn check_special_files(&mut self) {
+        let raw = &self.sb.raw;
+        let mut wanted = Vec::new();
+        if self.sb.features.ro_compat.contains(RoCompat::QUOTA) {
+            let numbers = [raw.usr_quota_inum.get(), raw.grp_quota_inum.get(), raw.prj_quota_inum.get()];
+            wanted.extend(numbers.into_iter().filter(|number| *number != 0));
+        }
+        for number in wanted {
+            if !self.special_files.contains_key(&number) {
+                self.report.error(
+                    Structure::Quota,
+                    Place::inode(number),
+                    format_args!("the quota inode is not in use"),
+                );
+            }
+        }
+        if self.sb.features.compat.contains(Compat::RESIZE_INODE) {
+            self.check_resize_inode();
+        }
+    }
+
+    /// The resize inode holds the blocks kept for more descriptors, in a form that follows from the geometry.
+    fn check_resize_inode(&mut self) {
+        let place = Place::inode(RESIZE_INODE);
+        let Some(bytes) = self.read_inode(RESIZE_INODE) else { return };
+        let mut padded = [0; size_of::<RawInode>()];
+        let known = bytes.len().min(padded.len());
+        padded[..known].copy_from_slice(&bytes[..known]);
+        let raw: RawInode = zerocopy::transmute!(padded);
+        let pointers: Vec<u32> = words(&raw.block).collect();
+        let is_plain = raw.mode.get() >> 12 == 8
+            && raw.links_count.get() == 1
+            && raw.dtime.get() == 0
+            && pointers.iter().enumerate().all(|(i, pointer)| (i == DOUBLE) == (*pointer != 0));
+        if !is_plain {
+            let what = format_args!("is no file of one doubly indirect block");
+            return self.report.error(Structure::ResizeInode, place, what);
+        }
+        let mut owner = Owner::new(RESIZE_INODE, Structure::ResizeInode, None);
+        let double = u64::from(pointers[DOUBLE]);
+        if !self.claim_metadata(&mut owner, double) {
+            return;
+        }
+        let mut bytes = Vec::new();
+        if !self.read_block(double, &mut bytes, Structure::ResizeInode, place) {
+            return;
+        }
+        let table: Vec<u32> = words(&bytes).collect();
+        let backups: Vec<u32> = (1..self.sb.group_count).filter(|group| self.sb.has_backup(*group)).collect();
+        let reserved = u64::from(self.sb.raw.reserved_gdt_blocks.get());
+        let in_use = self.sb.descriptor_blocks();
+        let mut is_good = true;
+        for slot in in_use..in_use + reserved {
+            let block = self.sb.first_descriptor_block() + slot;
+            let at = (slot % table.len() as u64) as usize;
+            is_good &= u64::from(table[at]) == block && self.names_backups(block, &backups);
+        }
+        if !is_good {
+            let what =
+                format_args!("does not name the {reserved} reserved descriptor blocks and their copies");
+            self.report.error(Structure::ResizeInode, place.at_block(double), what);
+        }
+        let blocks = 1 + reserved * (1 + backups.len() as u64);
+        let counted = blocks * u64::from(self.sb.cluster_blocks) * (self.sb.block_size as u64 / 512);
+        if u64::from(raw.blocks_lo.get()) != counted {
+            let what = format_args!("i_blocks is {}, counted {counted}", raw.blocks_lo);
+            self.report.error(Structure::ResizeInode, place, what);
+        }
+    }
+
+    /// Whether a reserved block lists its copies in the groups that have some.
+    fn names_backups(&mut self, block: u64, backups: &[u32]) -> bool {
+        let mut bytes = Vec::new();
+        if !self.read_block(block, &mut bytes, Structure::ResizeInode, Place::inode(RESIZE_INODE)) {
+            return false;
+        }
+        let per_group = u64::from(self.sb.blocks_per_group);
+        let wanted = backups.iter().map(|group| block + u64::from(*group) * per_group);
+        words(&bytes).map(u64::from).take(backups.len()).eq(wanted)
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+}

@@ -1,0 +1,350 @@
+//! The superblock: found, or one of its copies; then every field that can be wrong by itself.
+//!
+//! Numbers that the rest of the check relies on (sizes, places, counts) are checked first, and if one is wrong a copy
+//! is tried; what is left are contradictions that do not keep the check from going on.
+
+use super::report::{Place, Reporter, Structure};
+use crate::base::{Clock, Error, Result};
+use crate::block::Device;
+use crate::fs::ext4::checksum::crc32c;
+use crate::fs::ext4::disk::{
+    FIRST_INODE, RawSuperblock, STATE_ERROR, STATE_VALID, SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC,
+    SUPERBLOCK_OFFSET,
+};
+use crate::fs::ext4::features::{Compat, Features, Incompat, RoCompat};
+use crate::fs::ext4::superblock::Superblock;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Largest block: beyond it entry lengths in directories have another form.
+const BLOCK_SIZE_MAX: usize = 32 << 10;
+/// More groups than this would take the check's memory out of bounds: 256 TiB with blocks of 4 KiB.
+const GROUPS_MAX: u64 = 1 << 21;
+/// Clocks may differ by a day.
+const TIME_SLACK_SECS: i64 = 86_400;
+
+/// The superblock to check by; `None` if neither it nor a copy can be used, which has then been told.
+///
+/// EUCLEAN if there is no ext4 on the device, EOPNOTSUPP, naming it, for what is unknown here.
+pub(super) fn open(device: &dyn Device, report: &mut Reporter<'_>) -> Result<Option<Superblock>> {
+    let raw = read(device, SUPERBLOCK_OFFSET)?;
+    let what = match raw.magic.get() == SUPERBLOCK_MAGIC {
+        true => {
+            check_known(&raw)?;
+            match geometry(&raw, device.len_bytes()) {
+                Ok(superblock) if checksum_is_good(&superblock) => return Ok(Some(superblock)),
+                Ok(superblock) if copy(device).is_none() => {
+                    report.error(Structure::Superblock, Place::NONE, format_args!("bad checksum"));
+                    return Ok(Some(superblock));
+                }
+                Ok(_) => "bad checksum".to_owned(),
+                Err(what) => what,
+            }
+        }
+        false => format!("bad magic {:#06x}", raw.magic.get()),
+    };
+    let copy = copy(device);
+    let advice = match &copy {
+        Some((block, copy)) => {
+            format!("checking by the copy in block {block} (e2fsck -b {block} -B {})", copy.block_size)
+        }
+        None if raw.magic.get() != SUPERBLOCK_MAGIC => {
+            return Err(Error::corrupt(format!("no ext4 file system ({what})")));
+        }
+        None => "no copy of it was found; the check ends here".to_owned(),
+    };
+    report.error(Structure::Superblock, Place::NONE, format_args!("{what}; {advice}"));
+    Ok(copy.map(|(_, superblock)| superblock))
+}
+
+fn read(device: &dyn Device, offset: u64) -> Result<RawSuperblock> {
+    let mut bytes = [0; size_of::<RawSuperblock>()];
+    let end = offset.checked_add(bytes.len() as u64);
+    if end.is_none_or(|end| end > device.len_bytes()) {
+        let what = format!("no ext4 file system: only {} bytes", device.len_bytes());
+        return Err(Error::corrupt(what));
+    }
+    device.read_at(&mut bytes, offset)?;
+    RawSuperblock::read_from_bytes(&bytes).map_err(|_| Error::corrupt("superblock cut short"))
+}
+
+/// The first copy at one of the usual places that is whole.
+fn copy(device: &dyn Device) -> Option<(u64, Superblock)> {
+    let places =
+        [(1024_u64, 8193_u64), (2048, 16384), (4096, 32768), (1024, 24577), (2048, 49152), (4096, 98304)];
+    places.into_iter().find_map(|(block_size, block)| {
+        let raw = read(device, block_size * block).ok()?;
+        let is_copy = raw.magic.get() == SUPERBLOCK_MAGIC && raw.block_group_nr.get() != 0;
+        let superblock = geometry(&raw, device.len_bytes()).ok().filter(|_| is_copy)?;
+        let is_usable = superblock.block_size as u64 == block_size
+            && check_known(&superblock.raw).is_ok()
+            && checksum_is_good(&superblock);
+        is_usable.then_some((block, superblock))
+    })
+}
+
+fn features_of(raw: &RawSuperblock) -> Features {
+    Features {
+        compat: Compat::from_bits_retain(raw.feature_compat.get()),
+        incompat: Incompat::from_bits_retain(raw.feature_incompat.get()),
+        ro_compat: RoCompat::from_bits_retain(raw.feature_ro_compat.get()),
+    }
+}
+
+/// Refuses what nobody could check without knowing it.
+fn check_known(raw: &RawSuperblock) -> Result<()> {
+    let features = features_of(raw);
+    features.check_readable()?;
+    if !RoCompat::all().contains(features.ro_compat) {
+        let unknown = features.ro_compat.bits() & !RoCompat::all().bits();
+        return Err(Error::unsupported(format!("feature ro_compat bits {unknown:#x}")));
+    }
+    if raw.rev_level.get() > 1 {
+        return Err(Error::unsupported(format!("revision {}", raw.rev_level.get())));
+    }
+    let has_checksums = features.ro_compat.contains(RoCompat::METADATA_CSUM);
+    if has_checksums && raw.checksum_type != 1 {
+        return Err(Error::unsupported(format!("checksum type {}", raw.checksum_type)));
+    }
+    if 1024_u64 << raw.log_block_size.get().min(20) > BLOCK_SIZE_MAX as u64 && raw.log_block_size.get() <= 6 {
+        return Err(Error::unsupported(format!("blocks of {} bytes", 1024 << raw.log_block_size.get())));
+    }
+    Ok(())
+}
+
+fn checksum_is_good(superblock: &Superblock) -> bool {
+    let raw = &superblock.raw;
+    let sum = || crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]);
+    superblock.checksum_seed.is_none() || raw.checksum.get() == sum()
+}
+
+/// The numbers that everything else rests on, if they fit each other; else what does not.
+fn geometry(raw: &RawSuperblock, device_len: u64) -> Result<Superblock, String> {
+    let features = features_of(raw);
+    let log = raw.log_block_size.get();
+    let block_size = if log <= 5 {
+        1024_usize << log
+    } else {
+        return Err(format!("block size 2^{}", u64::from(log) + 10));
+    };
+    let is_64bit = features.incompat.contains(Incompat::BIT64);
+    let high = if is_64bit { u64::from(raw.blocks_count_hi.get()) } else { 0 };
+    let block_count = high << 32 | u64::from(raw.blocks_count_lo.get());
+    let checksum_seed = features.ro_compat.contains(RoCompat::METADATA_CSUM).then(|| {
+        match features.incompat.contains(Incompat::METADATA_CSUM_SEED) {
+            true => raw.checksum_seed.get(),
+            false => crc32c(!0, &raw.uuid),
+        }
+    });
+    let mut superblock = Superblock {
+        raw: raw.clone(),
+        features,
+        block_size,
+        block_count,
+        first_data_block: raw.first_data_block.get().into(),
+        blocks_per_group: raw.blocks_per_group.get(),
+        cluster_blocks: cluster_blocks(raw, &features)?,
+        inodes_per_group: raw.inodes_per_group.get(),
+        inode_count: raw.inodes_count.get(),
+        group_count: 0,
+        descriptor_len: 32,
+        inode_size: 128,
+        first_inode: FIRST_INODE,
+        checksum_seed,
+    };
+    if is_64bit {
+        superblock.descriptor_len = usize::from(raw.desc_size.get());
+    }
+    if raw.rev_level.get() > 0 {
+        superblock.inode_size = usize::from(raw.inode_size.get());
+        superblock.first_inode = raw.first_ino.get();
+    }
+    if let Some(what) = first_misfit(&superblock, device_len) {
+        return Err(what);
+    }
+    let blocks = block_count - superblock.first_data_block;
+    let groups = blocks.div_ceil(superblock.blocks_per_group.into());
+    let inodes = groups * u64::from(superblock.inodes_per_group);
+    if groups > GROUPS_MAX {
+        return Err(format!("{groups} block groups; more than {GROUPS_MAX} are not checked"));
+    }
+    if inodes != u64::from(superblock.inode_count) {
+        return Err(format!("{} inodes, but {groups} groups hold {inodes}", superblock.inode_count));
+    }
+    superblock.group_count = groups as u32;
+    check_descriptor_table(&superblock).map_or(Ok(superblock), Err)
+}
+
+fn cluster_blocks(raw: &RawSuperblock, features: &Features) -> Result<u32, String> {
+    let (log_block, log_cluster) = (raw.log_block_size.get(), raw.log_cluster_size.get());
+    if !features.ro_compat.contains(RoCompat::BIGALLOC) {
+        let is_plain = log_cluster == log_block && raw.clusters_per_group == raw.blocks_per_group;
+        // Revision 0 knew fragments instead of clusters, and filled these fields with as much.
+        return if is_plain || raw.rev_level.get() == 0 {
+            Ok(1)
+        } else {
+            Err(format!("clusters without bigalloc (2^{})", u64::from(log_cluster) + 10))
+        };
+    }
+    match log_cluster.checked_sub(log_block) {
+        Some(log @ 0..=16)
+            if raw.clusters_per_group.get().checked_mul(1 << log) == Some(raw.blocks_per_group.get()) =>
+        {
+            Ok(1 << log)
+        }
+        _ => Err(format!("cluster size 2^{}", u64::from(log_cluster) + 10)),
+    }
+}
+
+fn first_misfit(superblock: &Superblock, device_len: u64) -> Option<String> {
+    let Superblock { block_size, block_count, first_data_block, blocks_per_group, .. } = *superblock;
+    let Superblock { cluster_blocks, inodes_per_group, inode_size, descriptor_len, .. } = *superblock;
+    let bits = 8 * block_size as u64;
+    let is_64bit = superblock.features.incompat.contains(Incompat::BIT64);
+    let is_power = |size: usize, min: usize| size >= min && size <= block_size && size.is_power_of_two();
+    let reserved = u64::from(superblock.raw.r_blocks_count_hi.get()) << 32;
+    let reserved = if is_64bit { reserved } else { 0 } | u64::from(superblock.raw.r_blocks_count_lo.get());
+    let first_expected = u64::from(block_size == 1024 && cluster_blocks == 1);
+    let wrong = |wrong: bool, what: String| wrong.then_some(what);
+    None.or_else(|| {
+        let per_group = u64::from(blocks_per_group);
+        let is_wrong = per_group > bits * u64::from(cluster_blocks)
+            || blocks_per_group < 256
+            || !per_group.is_multiple_of(8);
+        wrong(is_wrong, format!("{blocks_per_group} blocks per group"))
+    })
+    .or_else(|| {
+        let count = u64::from(inodes_per_group);
+        wrong(
+            count == 0 || count > bits || !count.is_multiple_of(8),
+            format!("{inodes_per_group} inodes per group"),
+        )
+    })
+    .or_else(|| wrong(!is_power(inode_size, 128), format!("inodes of {inode_size} bytes")))
+    .or_else(|| {
+        wrong(
+            is_64bit && !is_power(descriptor_len, 64),
+            format!("group descriptors of {descriptor_len} bytes"),
+        )
+    })
+    .or_else(|| wrong(first_data_block != first_expected, format!("first data block {first_data_block}")))
+    .or_else(|| wrong(block_count <= first_data_block, format!("{block_count} blocks")))
+    .or_else(|| wrong(reserved > block_count / 2, format!("{reserved} of {block_count} blocks reserved")))
+    .or_else(|| {
+        let first = superblock.first_inode;
+        wrong(!(FIRST_INODE..=superblock.inode_count).contains(&first), format!("first inode {first}"))
+    })
+    .or_else(|| {
+        let is_cut = block_count > device_len / block_size as u64;
+        wrong(
+            is_cut,
+            format!(
+                "{block_count} blocks of {block_size} bytes on a device of {device_len} bytes: cut short?"
+            ),
+        )
+    })
+    .or_else(|| {
+        let log = superblock.raw.log_groups_per_flex;
+        wrong(log > 31, format!("2^{log} groups per flex group"))
+    })
+}
+
+fn check_descriptor_table(superblock: &Superblock) -> Option<String> {
+    let blocks = superblock.descriptor_blocks();
+    let reserved = u64::from(superblock.raw.reserved_gdt_blocks.get());
+    if reserved > superblock.block_size as u64 / 4 {
+        return Some(format!("{reserved} reserved descriptor blocks"));
+    }
+    if superblock.has_meta_bg() {
+        let first = superblock.raw.first_meta_bg.get();
+        return (u64::from(first) > blocks).then(|| format!("first meta block group {first}"));
+    }
+    let fits = blocks + reserved + 1 < u64::from(superblock.blocks_per_group)
+        && superblock.first_data_block + 1 + blocks <= superblock.block_count;
+    (!fits).then(|| format!("{blocks} group descriptor blocks and {reserved} reserved"))
+}
+
+/// Reports what is wrong in the fields that the check does not rest on.
+pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut Reporter<'_>) {
+    let raw = &superblock.raw;
+    let mut error = |what: std::fmt::Arguments<'_>| report.error(Structure::Superblock, Place::NONE, what);
+    let Features { compat, incompat, ro_compat } = superblock.features;
+    if ro_compat.contains(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG) {
+        error(format_args!("both metadata_csum and uninit_bg"));
+    }
+    if incompat.contains(Incompat::METADATA_CSUM_SEED) && superblock.checksum_seed.is_none() {
+        error(format_args!("metadata_csum_seed without metadata_csum"));
+    }
+    if incompat.contains(Incompat::BIT64) && !incompat.contains(Incompat::EXTENT) {
+        error(format_args!("64bit without extent"));
+    }
+    let has_resize = compat.contains(Compat::RESIZE_INODE);
+    if has_resize && superblock.has_meta_bg() {
+        error(format_args!("both resize_inode and meta_bg"));
+    }
+    if !has_resize && raw.reserved_gdt_blocks.get() != 0 {
+        error(format_args!("{} reserved descriptor blocks without resize_inode", raw.reserved_gdt_blocks));
+    }
+    if raw.uuid == [0; 16] {
+        error(format_args!("no UUID"));
+    }
+    let extra_max = (superblock.inode_size - 128) as u16;
+    for (name, extra) in [("required", raw.min_extra_isize.get()), ("desired", raw.want_extra_isize.get())] {
+        if superblock.inode_size > 128 && extra != 0 && (extra > extra_max || extra < 4 || extra % 4 != 0) {
+            error(format_args!("{name} extra inode size {extra}"));
+        }
+    }
+    if !compat.contains(Compat::HAS_JOURNAL) {
+        if incompat.contains(Incompat::NEEDS_RECOVERY) {
+            error(format_args!("needs recovery, but has no journal"));
+        }
+        if raw.journal_inum.get() != 0 || raw.journal_dev.get() != 0 {
+            error(format_args!("a journal is named, but has_journal is not set"));
+        }
+    }
+    if raw.state.get() & !(STATE_VALID | STATE_ERROR | 4) != 0 {
+        error(format_args!("state {:#x}", raw.state.get()));
+    }
+    check_quota_fields(superblock, &mut error);
+    warn(superblock, clock, report);
+}
+
+fn check_quota_fields(superblock: &Superblock, error: &mut dyn FnMut(std::fmt::Arguments<'_>)) {
+    let raw = &superblock.raw;
+    let has_quota = superblock.features.ro_compat.contains(RoCompat::QUOTA);
+    for (name, number) in [
+        ("user quota", raw.usr_quota_inum.get()),
+        ("group quota", raw.grp_quota_inum.get()),
+        ("project quota", raw.prj_quota_inum.get()),
+        ("orphan file", raw.orphan_file_inum.get()),
+    ] {
+        let is_off = !has_quota && name != "orphan file";
+        if number > superblock.inode_count && !is_off {
+            error(format_args!("{name} in inode {number} of {}", superblock.inode_count));
+        }
+    }
+}
+
+/// What is worth knowing and no damage.
+fn warn(superblock: &Superblock, clock: Clock, report: &mut Reporter<'_>) {
+    let raw = &superblock.raw;
+    let mut warning =
+        |what: std::fmt::Arguments<'_>| report.warning(Structure::Superblock, Place::NONE, what);
+    let needs_recovery = superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY);
+    if raw.state.get() & STATE_VALID == 0 && !needs_recovery {
+        warning(format_args!("not unmounted cleanly"));
+    }
+    if raw.state.get() & STATE_ERROR != 0 || raw.error_count.get() != 0 {
+        warning(format_args!("errors were met while it was mounted ({} counted)", raw.error_count));
+    }
+    let now = clock.now().secs;
+    for (name, low, high) in [
+        ("mounted", raw.mtime, raw.mtime_hi),
+        ("written", raw.wtime, raw.wtime_hi),
+        ("checked", raw.lastcheck, raw.lastcheck_hi),
+    ] {
+        let time = i64::from(high) << 32 | i64::from(low.get());
+        if time > now.saturating_add(TIME_SLACK_SECS) {
+            warning(format_args!("last {name} in the future (second {time} since 1970)"));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Extended attributes: in the inode, in blocks that inodes share, and in inodes that hold one value.
+
+use super::Checker;
+use super::blocks::Owner;
+use super::inodes::View;
+use super::report::{Place, Structure};
+use crate::base::PhysicalBlock;
+use crate::fs::ext4::disk::inode_flags;
+use crate::fs::ext4::features::Incompat;
+use crate::fs::ext4::xattr::{
+    BLOCK_HEADER_LEN, INDEX_SYSTEM, INLINE_DATA_SUFFIX, MAGIC, RawBlockHeader, RawEntry, block_checksum,
+    entry_hash, entry_len,
+};
+use std::ops::Range;
+use zerocopy::FromBytes;
+
+/// A block of attributes: how many inodes it says share it, and how many were met.
+pub(super) struct SharedBlock {
+    stored: u32,
+    met: u32,
+}
+
+/// An inode that holds an attribute's value: references it says it has, and those met.
+#[derive(Default)]
+pub(super) struct ValueInode {
+    stored: Option<u64>,
+    met: u64,
+}
+
+impl Checker<'_> {
+    /// Checks all attributes of an inode and claims their block; returns the end of an inline file, if there is one.
+    pub(super) fn check_xattrs(&mut self, view: &View<'_>, owner: &mut Owner) -> Option<Vec<u8>> {
+        if view.has(inode_flags::EA_INODE) {
+            let references = u64::from(view.raw.ctime.get()) << 32 | u64::from(view.raw.version_lo.get());
+            self.value_inodes.entry(view.number).or_default().stored = Some(references);
+        }
+        let mut inline = None;
+        let area = view.xattr_area();
+        if area.len() >= 4 && area[..4] == MAGIC.to_le_bytes() {
+            inline = self.check_attributes(Place::inode(view.number), &area[4..], 0, false);
+        }
+        let block = view.xattr_block();
+        if block != 0 {
+            self.check_xattr_block(owner, block);
+        }
+        inline
+    }
+
+    fn check_xattr_block(&mut self, owner: &mut Owner, block: u64) {
+        if let Some(shared) = self.xattr_blocks.get_mut(&block) {
+            shared.met += 1;
+            owner.clusters += 1;
+            return;
+        }
+        let mut claimant = Owner::new(owner.number, Structure::Xattr, None);
+        let is_new = self.claim_metadata(&mut claimant, block);
+        owner.clusters += claimant.clusters;
+        owner.is_damaged |= claimant.is_damaged;
+        if !is_new {
+            return;
+        }
+        let (mut bytes, place) = (Vec::new(), owner.place().at_block(block));
+        if !self.read_block(block, &mut bytes, Structure::Xattr, owner.place()) {
+            return;
+        }
+        let Ok((header, _)) = RawBlockHeader::read_from_prefix(&bytes) else { return };
+        self.xattr_blocks.insert(block, SharedBlock { stored: header.reference_count.get(), met: 1 });
+        let seed = self.sb.checksum_seed;
+        let what = if header.magic.get() != MAGIC {
+            "bad magic"
+        } else if header.blocks.get() != 1 {
+            "spans several blocks"
+        } else if seed
+            .is_some_and(|seed| header.checksum.get() != block_checksum(&bytes, PhysicalBlock(block), seed))
+        {
+            "bad checksum"
+        } else {
+            self.check_attributes(place, &bytes, BLOCK_HEADER_LEN, true);
+            return;
+        };
+        self.report.error(Structure::Xattr, place, format_args!("{what}"));
+        if header.magic.get() == MAGIC {
+            self.check_attributes(place, &bytes, BLOCK_HEADER_LEN, true);
+        }
+    }
+
+    fn xattr_error(&mut self, place: Place, at: usize, what: std::fmt::Arguments<'_>) {
+        self.report.error(Structure::Xattr, place, format_args!("entry at byte {at}: {what}"));
+    }
+
+    /// The entries from `entries_at` on, with values counted from the start of `bytes`.
+    fn check_attributes(
+        &mut self,
+        place: Place,
+        bytes: &[u8],
+        entries_at: usize,
+        is_block: bool,
+    ) -> Option<Vec<u8>> {
+        let (mut at, mut inline, mut values) = (entries_at, None, Vec::new());
+        loop {
+            let rest = bytes.get(at..).unwrap_or_default();
+            match rest.first_chunk::<4>() {
+                Some([0, 0, 0, 0]) => break,
+                Some(_) => {}
+                // Where entries fill an inode to its last byte, its end is theirs.
+                None if rest.is_empty() && !is_block => break,
+                None => {
+                    self.xattr_error(place, at, format_args!("no end of the entries"));
+                    return inline;
+                }
+            }
+            let entry = RawEntry::ref_from_prefix(rest).ok();
+            let entry = entry.and_then(|(raw, after)| Some((raw, after.get(..usize::from(raw.name_len))?)));
+            let Some((raw, name)) = entry else {
+                self.xattr_error(place, at, format_args!("goes past the end"));
+                return inline;
+            };
+            let value = self.check_attribute_value(place, at, bytes, raw, name, is_block);
+            if let Some((range, value)) = value {
+                if !range.is_empty() {
+                    values.push(range);
+                }
+                if raw.name_index == INDEX_SYSTEM && name == INLINE_DATA_SUFFIX {
+                    inline = Some(value.to_vec());
+                }
+            }
+            at += entry_len(name.len());
+        }
+        values.push(entries_at..at + 4);
+        values.sort_unstable_by_key(|range| range.start);
+        if values.windows(2).any(|pair| pair[1].start < pair[0].end) {
+            self.report.error(
+                Structure::Xattr,
+                place,
+                format_args!("values overlap each other or the entries"),
+            );
+        }
+        inline
+    }
+
+    /// One value: its place, and the hash over it and the name.
+    fn check_attribute_value<'b>(
+        &mut self,
+        place: Place,
+        at: usize,
+        bytes: &'b [u8],
+        raw: &RawEntry,
+        name: &[u8],
+        is_block: bool,
+    ) -> Option<(Range<usize>, &'b [u8])> {
+        let stored = raw.hash.get();
+        if raw.value_inode.get() != 0 {
+            self.check_value_inode(place, at, raw);
+            return None;
+        }
+        let (offset, size) = (usize::from(raw.value_offset.get()), raw.value_size.get() as usize);
+        let range = offset..offset.saturating_add(size.saturating_add(3) & !3);
+        let Some(value) = bytes.get(range.clone()).and_then(|padded| padded.get(..size)) else {
+            self.xattr_error(place, at, format_args!("value of {size} bytes at {offset} goes past the end"));
+            return None;
+        };
+        let is_good = stored == entry_hash(name, value) || stored == signed_entry_hash(name, value);
+        if !is_good && (is_block || stored != 0) {
+            self.xattr_error(place, at, format_args!("bad hash"));
+        }
+        Some((range, value))
+    }
+
+    fn check_value_inode(&mut self, place: Place, at: usize, raw: &RawEntry) {
+        let number = raw.value_inode.get();
+        let has_feature = self.sb.features.incompat.contains(Incompat::EA_INODE);
+        if !has_feature || number < self.sb.first_inode || number > self.sb.inode_count {
+            self.xattr_error(place, at, format_args!("value in inode {number}"));
+            return;
+        }
+        self.value_inodes.entry(number).or_default().met += 1;
+    }
+
+    /// Compares the counts of references, once all inodes have been seen.
+    pub(super) fn check_shared_xattrs(&mut self) {
+        let mut blocks: Vec<_> = self.xattr_blocks.drain().collect();
+        blocks.sort_unstable_by_key(|(block, _)| *block);
+        for (block, shared) in blocks {
+            if shared.stored != shared.met {
+                let what = format_args!("{} inodes share it, it says {}", shared.met, shared.stored);
+                self.report.error(Structure::Xattr, Place::block(block), what);
+            }
+        }
+        let mut inodes: Vec<_> = self.value_inodes.drain().collect();
+        inodes.sort_unstable_by_key(|(number, _)| *number);
+        for (number, value) in inodes {
+            let what = match value.stored {
+                None => "an attribute's value is said to be here".to_owned(),
+                Some(stored) if stored == value.met && self.inodes.get(number).links == 1 => continue,
+                Some(stored) => format!("{} attributes have their value here, it says {stored}", value.met),
+            };
+            self.report.error(Structure::Xattr, Place::inode(number), format_args!("{what}"));
+        }
+    }
+}
+
+/// The hash as machines with signed characters made it of names beyond ASCII.
+fn signed_entry_hash(name: &[u8], value: &[u8]) -> u32 {
+    let unsigned = name.iter().fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ u32::from(byte));
+    let signed = name.iter().fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ byte as i8 as i32 as u32);
+    // The words of the value are added alike to both, so that the difference only turns with them.
+    let words = value.len().div_ceil(4) as u32;
+    entry_hash(name, value) ^ (unsigned ^ signed).rotate_left(16 * (words % 2))
+}
