@@ -51,7 +51,7 @@ pub(super) fn replayed(
         runs: file.runs.iter().map(|(_, start, len)| (*start, *len as u32)).collect(),
     };
     let layer = block::overlay(device.clone());
-    match journal::recover(&blocks, &*layer) {
+    match journal::recover(blocks, layer.clone()) {
         Ok(count) => {
             report.report.replayed_transactions = Some(count);
             let what = format_args!("{count} transactions to be replayed; checked as after that, in memory");
