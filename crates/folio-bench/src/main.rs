@@ -1,18 +1,20 @@
 //! Folio's measurements, side by side with its rivals: `cargo run --release -p folio-bench -- image`.
 //!
 //! ```text
-//!   main        what is asked: image, one-dir, file; cache; reclaim
+//!   main        what is asked: image, one-dir, file; cache; auto-da-alloc, ext4-ops; reclaim
 //!   tree        the tree to copy
 //!   contender   how each rival builds an image, or extracts one
 //!   bench       interleaved rounds, checks            measure: one command, its time and memory
 //!   report      table or JSON, machine facts, what the numbers do not mean
 //!   cache/      cached reads, writes and lookups beside the kernel's tmpfs and bare memcpy
+//!   ext4/       files rewritten, made and removed beside the kernel's ext4 and fuse2fs
 //!   reclaim     hit ratios of Folio's page cache and of policies/ on traces
 //! ```
 
 mod bench;
 mod cache;
 mod contender;
+mod ext4;
 mod measure;
 mod policies;
 #[path = "../../../tests/support/real_tree.rs"]
@@ -55,6 +57,10 @@ enum Scenario {
     },
     /// Cached reads, writes and lookups beside the kernel's tmpfs and bare memcpy.
     Cache(cache::Options),
+    /// 64 KiB x 1024 written ten times over, in each mode of delayed allocation, beside the kernel's ext4.
+    AutoDaAlloc(ext4::Options),
+    /// Files made and removed, bytes in order and at random, beside the kernel's ext4 and fuse2fs.
+    Ext4Ops(ext4::Options),
     /// Which accesses of some traces Folio's page cache and known policies answer from memory.
     Reclaim(reclaim::Options),
 }
@@ -86,6 +92,8 @@ fn main() -> ExitCode {
         Scenario::OneDir { common } => bench::run("one-dir", &tree::Source::OneFolder, &common),
         Scenario::File { common } => bench::run("file", &tree::Source::OneFile, &common),
         Scenario::Cache(options) => cache::run(&options),
+        Scenario::AutoDaAlloc(options) => ext4::run_rewrite(&options),
+        Scenario::Ext4Ops(options) => ext4::run_ops(&options),
         Scenario::Reclaim(options) => reclaim::run(&options),
     };
     match outcome {

@@ -1,0 +1,151 @@
+//! File systems that the host's kernel mounts: its own ext4 on a loop device, and fuse2fs.
+
+use super::told;
+use crate::contender::find;
+use crate::measure::Meter;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// Where bytes per second of a device are limited (cgroup v1, blkio controller).
+const THROTTLE: &str = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device";
+
+/// A mounted image; dropping it unmounts.
+pub(crate) struct Hosted {
+    pub(crate) mount_point: PathBuf,
+    image: PathBuf,
+    /// `loop7`, for the kernel's ext4.
+    device: Option<String>,
+    is_throttled: bool,
+    is_mounted: bool,
+}
+
+/// Why the kernel's ext4 cannot be measured here.
+pub(crate) fn kernel_missing() -> Option<String> {
+    let lacks = ["mke2fs", "losetup", "mount", "umount"].into_iter().find(|name| find(name).is_none());
+    let is_root = rustix::process::geteuid().is_root();
+    lacks.map(|name| format!("{name} is not installed")).or((!is_root).then(|| "needs root".to_owned()))
+}
+
+/// Why fuse2fs cannot be measured here.
+pub(crate) fn fuse2fs_missing() -> Option<String> {
+    let lacks = ["mke2fs", "fuse2fs", "umount"].into_iter().find(|name| find(name).is_none());
+    let is_root = rustix::process::geteuid().is_root();
+    let has_fuse = Path::new("/dev/fuse").exists();
+    lacks
+        .map(|name| format!("{name} is not installed"))
+        .or((!has_fuse).then(|| "no /dev/fuse".to_owned()))
+        .or((!is_root).then(|| "needs root".to_owned()))
+}
+
+/// Why a device's rate cannot be limited here.
+pub(crate) fn throttle_missing() -> Option<String> {
+    (!Path::new(THROTTLE).exists()).then(|| format!("no {THROTTLE}"))
+}
+
+fn run<A: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = A>) -> Result<String, String> {
+    let path = find(name).ok_or_else(|| format!("{name} is not installed"))?;
+    Meter::default().run(path.as_os_str(), arguments)
+}
+
+fn make(folder: &Path, name: &str, size_mib: u64) -> Result<Hosted, String> {
+    let (image, mount_point) = (folder.join(format!("{name}.img")), folder.join(name));
+    std::fs::create_dir_all(&mount_point).map_err(told(mount_point.display()))?;
+    let size = format!("{size_mib}M");
+    // With its inode tables and journal written now, so that no thread of the kernel does it during a round.
+    let fixed = ["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0"].map(OsStr::new);
+    run("mke2fs", fixed.into_iter().chain([image.as_os_str(), OsStr::new(&size)]))?;
+    Ok(Hosted { mount_point, image, device: None, is_throttled: false, is_mounted: false })
+}
+
+impl Hosted {
+    /// A fresh ext4 in `folder`, mounted by the kernel with these options, at this many bytes a second if any.
+    pub(crate) fn kernel(
+        folder: &Path,
+        size_mib: u64,
+        mount_options: &str,
+        bytes_per_s: Option<u64>,
+    ) -> Result<Self, String> {
+        let mut hosted = make(folder, "kernel", size_mib)?;
+        let show = ["--find", "--show"].map(OsStr::new);
+        let device = run("losetup", show.into_iter().chain([hosted.image.as_os_str()]))?;
+        hosted.device = device.trim().strip_prefix("/dev/").map(str::to_owned);
+        if let Some(bytes_per_s) = bytes_per_s {
+            hosted.throttle(bytes_per_s)?;
+            hosted.is_throttled = true;
+        }
+        hosted.mount(mount_options)?;
+        Ok(hosted)
+    }
+
+    /// A fresh ext4 in `folder`, mounted by fuse2fs.
+    pub(crate) fn fuse2fs(folder: &Path, size_mib: u64) -> Result<Self, String> {
+        let mut hosted = make(folder, "fuse2fs", size_mib)?;
+        hosted.mount("rw")?;
+        Ok(hosted)
+    }
+
+    fn mount(&mut self, options: &str) -> Result<(), String> {
+        match &self.device {
+            Some(device) => {
+                let device = format!("/dev/{device}");
+                let arguments = ["-t", "ext4", "-o", options, &device].map(OsStr::new);
+                run("mount", arguments.into_iter().chain([self.mount_point.as_os_str()]))?;
+            }
+            None => {
+                let paths = [self.image.as_os_str(), self.mount_point.as_os_str()];
+                run("fuse2fs", paths.into_iter().chain(["-o", options].map(OsStr::new)))?;
+            }
+        }
+        self.is_mounted = true;
+        Ok(())
+    }
+
+    /// Unmounts and mounts again, so that nothing is cached above the image.
+    pub(crate) fn remount(&mut self) -> Result<(), String> {
+        self.unmount()?;
+        self.mount(if self.device.is_some() { "defaults" } else { "rw" })
+    }
+
+    /// The image, for who wants the host to forget it.
+    pub(crate) fn image(&self) -> &Path {
+        &self.image
+    }
+
+    fn unmount(&mut self) -> Result<(), String> {
+        run("umount", [&self.mount_point])?;
+        self.is_mounted = false;
+        Ok(())
+    }
+
+    fn throttle(&self, bytes_per_s: u64) -> Result<(), String> {
+        let Some(device) = &self.device else { return Ok(()) };
+        let path = format!("/sys/block/{device}/dev");
+        let number = std::fs::read_to_string(&path).map_err(told(path))?;
+        std::fs::write(THROTTLE, format!("{} {bytes_per_s}", number.trim())).map_err(told(THROTTLE))
+    }
+
+    /// Bytes written to the loop device so far; 0 for fuse2fs, which tells none.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        let Some(device) = &self.device else { return 0 };
+        let text = std::fs::read_to_string(format!("/sys/block/{device}/stat")).unwrap_or_default();
+        // Sectors written: Documentation/block/stat.rst.
+        let sectors: u64 = text.split_whitespace().nth(6).and_then(|field| field.parse().ok()).unwrap_or(0);
+        sectors * 512
+    }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        // Nobody is left to tell a failure to; what cannot be undone stays for the user to see.
+        if self.is_throttled {
+            let _ = self.throttle(0);
+        }
+        if self.is_mounted {
+            let _ = self.unmount();
+        }
+        if let Some(device) = &self.device {
+            let _ = run("losetup", ["--detach", &format!("/dev/{device}")]);
+        }
+        let _ = std::fs::remove_file(&self.image);
+    }
+}
