@@ -41,6 +41,11 @@ impl Mapping {
         self.0.wait_written();
     }
 
+    /// How many pages are dirty.
+    pub fn dirty_pages(&self) -> u64 {
+        self.0.table.lock().dirty_count
+    }
+
     /// Whether any page is dirty or being written.
     pub fn is_dirty(&self) -> bool {
         let table = self.0.table.lock();

@@ -92,6 +92,11 @@ impl PageCache {
         self.options.budget_bytes
     }
 
+    /// Whether work in the background is done by threads.
+    pub fn has_threads(&self) -> bool {
+        self.options.background_writeback
+    }
+
     /// Puts pages of mappings that have a limit and no store (tmpfs) on `swap` from now on, when others need the
     /// memory; EBUSY if there is such a device already. Linux: swapon(2).
     pub fn swap_on(&self, swap: Swap) -> Result<()> {

@@ -97,6 +97,12 @@ impl OpenFile {
         &self.location().mount
     }
 
+    /// The inode, if it is a regular file that this could write.
+    pub(crate) fn written_inode(&self) -> Option<&Arc<dyn Inode>> {
+        let is_written = self.flags.is_writable() && self.common().file_type == FileType::Regular;
+        is_written.then(|| self.inode())
+    }
+
     fn common(&self) -> &InodeCommon {
         self.inode().common()
     }

@@ -333,6 +333,9 @@ pub trait Inode: Send + Sync {
         Err(Errno::INVAL.into())
     }
 
+    /// A descriptor open for writing was closed. Called with nothing locked.
+    fn close_written(&self) {}
+
     /// Notes an access to the data at the present time. The VFS applies noatime and relatime first. Called
     /// without the inode lock, as readers hold none.
     fn touch_accessed(&self) -> Result<()> {

@@ -130,13 +130,17 @@ impl FileTable {
         state.give_back(at);
         // Looked at under the lock: who takes the name away later finds the file in the list.
         let is_urgent = file.value().location().dentry.is_deleted();
+        let written = file.value().written_inode().cloned();
         state.closed.push(file);
-        if !is_urgent && state.closed.len() < CLOSED_MAX {
-            return Ok(());
-        }
-        let closed = std::mem::take(&mut state.closed);
+        let is_due = is_urgent || state.closed.len() >= CLOSED_MAX;
+        let closed = if is_due { std::mem::take(&mut state.closed) } else { Closed::new() };
         drop(state);
-        self.recycle(closed);
+        if let Some(inode) = written {
+            inode.close_written();
+        }
+        if is_due {
+            self.recycle(closed);
+        }
         Ok(())
     }
 
@@ -173,6 +177,11 @@ impl FileTable {
         }
         state.first_word = 0;
         drop(state);
+        for file in &closed {
+            if let Some(inode) = file.value().written_inode() {
+                inode.close_written();
+            }
+        }
         if !closed.is_empty() {
             self.recycle(closed);
         }

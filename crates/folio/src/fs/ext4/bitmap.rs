@@ -94,6 +94,17 @@ impl Bitmap {
         Some(start..self.next_set(start, limit).unwrap_or(limit))
     }
 
+    /// All runs of set bits.
+    pub(super) fn set_runs(&self) -> impl Iterator<Item = Range<u32>> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let start = self.next_set(at, self.len)?;
+            let end = self.next_clear(start, self.len).unwrap_or(self.len);
+            at = end;
+            Some(start..end)
+        })
+    }
+
     fn next(&self, from: u32, end: u32, view: impl Fn(u64) -> u64) -> Option<u32> {
         let end = end.min(self.len);
         if from >= end {

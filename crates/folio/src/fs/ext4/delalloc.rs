@@ -83,7 +83,8 @@ impl Delayed {
 
 impl Ext4Inode {
     /// Promises space for the blocks `range` (in file blocks) as far as they have none. ENOSPC if there is none.
-    pub(super) fn reserve(&self, state: &mut InodeState, range: Range<u32>) -> Result<()> {
+    /// Returns whether that changes more than the inode's times.
+    pub(super) fn reserve(&self, state: &mut InodeState, range: Range<u32>) -> Result<bool> {
         let mut fresh: Vec<Range<u32>> = Vec::new();
         let mut block = range.start;
         while block < range.end {
@@ -109,7 +110,7 @@ impl Ext4Inode {
             block = end;
         }
         if fresh.is_empty() && state.delayed.splits == 0 {
-            return Ok(());
+            return Ok(false);
         }
         if state.layout == Layout::BlockMap && !fresh.is_empty() {
             return Err(Error::unsupported("adding blocks to a file that has a block map (ext3)"));
@@ -121,6 +122,20 @@ impl Ext4Inode {
         for range in fresh {
             state.delayed.add(range);
         }
+        Ok(true)
+    }
+
+    /// Places delayed blocks in `range` (in file blocks) at once, as space that reads as zeros (`nodelalloc`).
+    pub(super) fn allocate_at_write(&self, range: Range<u32>) -> Result<()> {
+        let size_bytes = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
+        let mut state = self.state_mut();
+        while let Some(run) = state.delayed.first_in(range.clone()) {
+            self.place_delayed(&mut state, run, size_bytes, true)?;
+        }
+        self.mark_dirty(&mut state);
+        drop(state);
+        // As Linux does without delayed allocation: the data goes with the transaction.
+        self.order();
         Ok(())
     }
 
@@ -160,6 +175,7 @@ impl Ext4Inode {
         state: &mut InodeState,
         run: Range<u32>,
         size_bytes: u64,
+        is_unwritten: bool,
     ) -> Result<()> {
         let purpose = match size_bytes >= LARGE_FILE_BYTES {
             true => Purpose::LargeFile,
@@ -176,7 +192,11 @@ impl Ext4Inode {
         // At most `want`, so it has 32 bits.
         let len = (placed.end - placed.start) as u32;
         state.delayed.remove(run.start.into()..u64::from(run.start) + u64::from(len));
-        state.map.insert(Extent { logical: run.start, len, physical: placed.start, is_unwritten: false });
+        if is_unwritten {
+            // The write to come may split it.
+            state.delayed.splits += 1;
+        }
+        state.map.insert(Extent { logical: run.start, len, physical: placed.start, is_unwritten });
         state.charge_blocks(len.into(), self.fs.block_size);
         state.map_is_dirty = true;
         Ok(())

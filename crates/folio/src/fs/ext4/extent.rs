@@ -222,11 +222,12 @@ impl ExtentMap {
             }
         }
         let needed = self.tree_blocks_needed(0, context.block_size) as usize;
+        let known = self.tree_blocks.len();
         while self.tree_blocks.len() < needed {
             self.tree_blocks.push(allocate()?.0);
         }
         let surplus = self.tree_blocks.split_off(needed).into_iter().map(PhysicalBlock).collect();
-        let mut free_blocks = self.tree_blocks.iter();
+        let mut free_blocks = self.tree_blocks.iter().enumerate();
         let mut depth = 0;
         while entries.len() as u64 > node_capacity(60) {
             let per_block = node_capacity(context.block_size) as usize;
@@ -234,9 +235,10 @@ impl ExtentMap {
             let mut upper_firsts = Vec::new();
             for (chunk, first) in entries.chunks(per_block).zip(firsts.chunks(per_block)) {
                 // `needed` counted one block for each chunk of each level.
-                let number = *free_blocks.next().ok_or_else(|| Error::corrupt("extent tree miscounted"))?;
-                write_tree_block(PhysicalBlock(number), chunk, depth, context)?;
-                upper.push(encode_index(first[0], number));
+                let (index, number) =
+                    free_blocks.next().ok_or_else(|| Error::corrupt("extent tree miscounted"))?;
+                write_tree_block(PhysicalBlock(*number), index < known, chunk, depth, context)?;
+                upper.push(encode_index(first[0], *number));
                 upper_firsts.push(first[0]);
             }
             (entries, firsts) = (upper, upper_firsts);
@@ -322,6 +324,13 @@ impl ExtentMap {
         };
         Err(Error::corrupt(format!("extent of file block {} {what}", extent.logical)))
     }
+}
+
+/// The root of a tree without extents.
+pub(super) fn empty_root() -> [u8; 60] {
+    let mut root = [0; 60];
+    fill_node(&mut root, &[], 0);
+    root
 }
 
 /// Entries that fit in a node of `node_len` bytes.
@@ -411,20 +420,25 @@ fn fill_node(node: &mut [u8], entries: &[[u8; EXTENT_ENTRY_LEN]], depth: u16) {
     node[EXTENT_ENTRY_LEN + bytes.len()..].fill(0);
 }
 
+/// Writes a block of the tree; one that `is_known` to be the tree's already is not touched if it says the same.
 fn write_tree_block(
     number: PhysicalBlock,
+    is_known: bool,
     entries: &[[u8; EXTENT_ENTRY_LEN]],
     depth: u16,
     context: &TreeContext<'_>,
 ) -> Result<()> {
-    let block = context.metadata.new_block(number)?;
-    let mut bytes = block.write();
-    fill_node(&mut bytes, entries, depth);
+    let mut node = vec![0; context.block_size];
+    fill_node(&mut node, entries, depth);
     if let Some(seed) = context.checksum_seed {
         let tail = EXTENT_ENTRY_LEN * (1 + node_capacity(context.block_size) as usize);
-        let crc = crc32c(seed, &bytes[..tail]);
-        bytes[tail..tail + 4].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c(seed, &node[..tail]);
+        node[tail..tail + 4].copy_from_slice(&crc.to_le_bytes());
     }
+    if is_known && *context.metadata.block(number)?.read() == *node {
+        return Ok(());
+    }
+    context.metadata.new_block(number)?.write().copy_from_slice(&node);
     Ok(())
 }
 

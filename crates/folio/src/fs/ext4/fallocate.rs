@@ -28,6 +28,7 @@ impl Ext4Inode {
         }
         if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) && end > mapping.size_bytes() {
             mapping.set_size_bytes(end);
+            self.publish_size(&mut self.state_mut(), end);
         }
         let mut state = self.state_mut();
         let now = self.fs.now();

@@ -3,7 +3,7 @@
 use super::Ext4;
 use super::disk::inode_flags;
 use super::extent::Mapped;
-use super::inode::{Ext4Inode, Layout};
+use super::inode::{Ext4Inode, InodeState, Layout};
 use crate::base::{Errno, Error, LogicalBlock, PAGE_SIZE, Result};
 use crate::cache::Store;
 use smallvec::SmallVec;
@@ -109,6 +109,9 @@ impl Ext4Inode {
     fn write_data(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let block_size = self.fs.block_size as u64;
+        self.fs.check_failure()?;
+        // Until the bytes are there, no transaction may say where.
+        let _store = self.fs.journal.get().map(|journal| journal.gate.start_store());
         // Pages and blocks are multiples of one another, so both ends are block bounds.
         let first = offset / block_size;
         let end = ((offset + total as u64) / block_size).min(u64::from(u32::MAX));
@@ -118,15 +121,30 @@ impl Ext4Inode {
                 self.fs.device.write_vectored_at(&parts_of(bufs, piece.range), at)?;
             }
         }
+        let mut state = self.state_mut();
         if !unwritten.is_empty() {
-            let mut state = self.state_mut();
             for range in unwritten {
                 state.map.mark_written(range);
             }
             state.map_is_dirty = true;
             self.mark_dirty(&mut state);
         }
+        let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
+        self.publish_size(&mut state, size.min(offset + total as u64));
         Ok(())
+    }
+
+    /// The table shall tell a size of at least `size_bytes`. If delayed blocks lie before, they are written first.
+    pub(super) fn publish_size(&self, state: &mut InodeState, size_bytes: u64) {
+        if size_bytes <= state.disk_size {
+            return;
+        }
+        state.disk_size = size_bytes;
+        self.mark_dirty(state);
+        let end = size_bytes.div_ceil(self.fs.block_size as u64).min(u64::from(u32::MAX)) as u32;
+        if state.delayed.first_in(0..end).is_some() {
+            self.order();
+        }
     }
 
     /// Places what is delayed in `blocks`; returns where each mapped stretch goes and which ones were unwritten.
@@ -152,7 +170,7 @@ impl Ext4Inode {
                     match state.delayed.first_in(logical..hole_end as u32) {
                         Some(run) => {
                             block = run.start.into();
-                            self.place_delayed(&mut state, run, size)?;
+                            self.place_delayed(&mut state, run, size, false)?;
                         }
                         None => block = hole_end,
                     }
@@ -183,10 +201,22 @@ impl Ext4Inode {
         if size_bytes < old {
             self.zero_partial_block(size_bytes)?;
             mapping.truncate(size_bytes);
+            let is_held = size_bytes == 0 && {
+                let mut state = self.state_mut();
+                state.was_truncated = true;
+                self.hold(&mut state)?
+            };
+            if is_held {
+                // Readers may have brought old pages back in meanwhile.
+                mapping.punch(0..old.next_multiple_of(PAGE_SIZE as u64));
+            }
             let keep = size_bytes.div_ceil(self.fs.block_size as u64);
             self.remove_blocks(keep..1 << 32)?;
+            let mut state = self.state_mut();
+            state.disk_size = state.disk_size.min(size_bytes);
         } else {
             mapping.set_size_bytes(size_bytes);
+            self.publish_size(&mut self.state_mut(), size_bytes);
         }
         self.mark_dirty(&mut self.state_mut());
         Ok(())
@@ -207,7 +237,11 @@ impl Ext4Inode {
         let block_end = (end / block_size + 1) * block_size;
         let stop = block_end.min(mapping.size_bytes());
         match holds_data && end < stop {
-            true => mapping.zero_range(end..stop),
+            true => {
+                // Else the old bytes would come back after a crash, should the file grow again.
+                self.order();
+                mapping.zero_range(end..stop)
+            }
             false => Ok(()),
         }
     }
@@ -265,9 +299,15 @@ impl Ext4Inode {
         }
         // Both have 32 bits, as `check_size` saw to.
         let blocks = (offset / block_size) as u32..end.div_ceil(block_size) as u32;
-        self.reserve(&mut state, blocks)?;
-        self.mark_dirty(&mut state);
-        Ok(())
+        if self.reserve(&mut state, blocks.clone())? {
+            self.mark_dirty(&mut state);
+        }
+        drop(state);
+        match self.fs.options.delalloc {
+            true => Ok(()),
+            // Space that reads as zeros until the bytes are there.
+            false => self.allocate_at_write(blocks),
+        }
     }
 }
 
@@ -355,19 +395,21 @@ fn zero_from(bufs: &mut [IoSliceMut<'_>], valid: usize) {
 }
 
 impl Ext4 {
-    /// Lets go of an inode inside writeback. If that was the last reference, deleting it would wait for the very
-    /// writeback it is called from; so it waits for [`Ext4::bury`].
-    fn retire(inode: Arc<Ext4Inode>) {
+    /// Lets go of an inode inside writeback or a commit. If that was the last reference, deleting it would wait for
+    /// the very thing it is called from; so it waits for [`Ext4::bury`].
+    pub(super) fn retire(inode: Arc<Ext4Inode>) {
         let fs = inode.fs.clone();
-        if let Some(last) = Arc::into_inner(inode) {
+        if let Some(mut last) = Arc::into_inner(inode)
+            && last.state.get_mut().link_count() == 0
+        {
             fs.retired.lock().push(last);
         }
     }
 
-    /// Deletes inodes whose last user was a writeback.
-    pub(super) fn bury(&self) {
+    /// Deletes inodes whose last user was a writeback or a commit; says whether there was one.
+    pub(super) fn bury(&self) -> bool {
         let dead = std::mem::take(&mut *self.retired.lock());
-        drop(dead);
+        !dead.is_empty()
     }
 }
 

@@ -17,6 +17,10 @@ pub(super) struct Group {
     pub(super) blocks: Option<Bitmap>,
     /// Inodes in use.
     pub(super) inodes: Option<Bitmap>,
+    /// Blocks that the running transaction freed: free on disk with it, but not to be used before it is durable.
+    freed: Option<Bitmap>,
+    /// The same of the transaction that is being committed.
+    freeing: Option<Bitmap>,
     /// No run of free blocks is longer than this; an estimate from above.
     pub(super) longest_free_run: u32,
     is_dirty: bool,
@@ -87,6 +91,41 @@ impl Group {
             self.set_itable_unused(self.itable_unused().min(superblock.inodes_per_group - index - 1));
         }
         (self.is_dirty, self.inodes_dirty) = (true, true);
+    }
+
+    /// Frees the blocks `range`, whose bitmap is loaded, once the transaction is durable; false if some are free
+    /// already.
+    pub(super) fn free_later(&mut self, range: Range<u32>) -> bool {
+        let Some(blocks) = &self.blocks else { return false };
+        let freed = self.freed.get_or_insert_with(|| Bitmap::new(blocks.len()));
+        if !blocks.all_set(range.clone()) || freed.next_set(range.start, range.end).is_some() {
+            return false;
+        }
+        freed.set(range);
+        true
+    }
+
+    /// The transaction is being committed: what it freed waits for that. Returns the freed runs.
+    pub(super) fn close_freed(&mut self) -> Vec<Range<u32>> {
+        self.freeing = self.freed.take();
+        self.freeing.as_ref().map_or(Vec::new(), |freeing| freeing.set_runs().collect())
+    }
+
+    /// The transaction is durable: what it freed can be used. Returns how many blocks that are.
+    pub(super) fn finish_freed(&mut self) -> u64 {
+        let (Some(freeing), Some(blocks)) = (self.freeing.take(), &mut self.blocks) else { return 0 };
+        let mut count = 0;
+        for run in freeing.set_runs() {
+            count += run.len() as u64;
+            blocks.clear(run);
+        }
+        self.longest_free_run = u32::MAX;
+        count
+    }
+
+    /// The bitmap must be written with the next transaction, though nothing was taken or freed.
+    pub(super) fn touch_blocks(&mut self) {
+        (self.is_dirty, self.blocks_dirty) = (true, true);
     }
 
     /// The bitmap of blocks, from disk at first.
@@ -219,14 +258,30 @@ impl Group {
         Err(Error::corrupt(what))
     }
 
-    /// Puts what changed into the metadata blocks, with fresh checksums.
-    pub(super) fn flush(&mut self, number: u32, superblock: &Superblock, metadata: &Metadata) -> Result<()> {
+    /// Puts what changed into the metadata blocks, with fresh checksums. The blocks in `hidden` are in use, but
+    /// nothing on disk shall show it yet.
+    pub(super) fn flush(
+        &mut self,
+        number: u32,
+        superblock: &Superblock,
+        metadata: &Metadata,
+        hidden: &[Range<u64>],
+    ) -> Result<()> {
         if !self.is_dirty {
             return Ok(());
         }
+        let mut hidden_count = 0;
         if let (true, Some(bitmap)) = (self.blocks_dirty, &self.blocks) {
+            let mut shown = std::borrow::Cow::Borrowed(bitmap);
+            for run in self.freed.iter().flat_map(Bitmap::set_runs) {
+                shown.to_mut().clear(run);
+            }
+            for run in hidden.iter().filter_map(|range| zone_in_group(range, number, superblock)) {
+                hidden_count += run.len() as u32;
+                shown.to_mut().clear(run);
+            }
             let covered = (superblock.blocks_per_group / superblock.cluster_blocks / 8) as usize;
-            let csum = flush_bitmap(bitmap, self.block_bitmap(), covered, superblock, metadata)?;
+            let csum = flush_bitmap(&shown, self.block_bitmap(), covered, superblock, metadata)?;
             self.set_blocks_csum(csum);
         }
         if let (true, Some(bitmap)) = (self.inodes_dirty, &self.inodes) {
@@ -238,10 +293,13 @@ impl Group {
         let block = metadata.block(block)?;
         let mut bytes = block.write();
         let slot = &mut bytes[start..start + superblock.descriptor_len];
+        let free_blocks = self.free_blocks();
+        self.set_free_blocks(free_blocks + hidden_count);
         let known = slot.len().min(size_of::<RawGroupDescriptor>());
         slot[..known].copy_from_slice(&self.raw.as_bytes()[..known]);
         self.raw.checksum = descriptor_checksum(number, slot, superblock).into();
         slot[..known].copy_from_slice(&self.raw.as_bytes()[..known]);
+        self.set_free_blocks(free_blocks);
         (self.is_dirty, self.blocks_dirty, self.inodes_dirty) = (false, false, false);
         Ok(())
     }
@@ -321,6 +379,8 @@ fn load_group(number: u32, slot: &[u8], superblock: &Superblock) -> Result<Group
         raw,
         blocks: None,
         inodes: None,
+        freed: None,
+        freeing: None,
         longest_free_run: u32::MAX,
         is_dirty: false,
         blocks_dirty: false,

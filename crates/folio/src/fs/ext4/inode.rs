@@ -1,10 +1,11 @@
 //! An inode in memory: its fields, its block map, and how both go to the inode table.
 
 use super::Ext4;
+use super::auto_da_alloc::Held;
 use super::checksum::{inode_checksum, inode_seed};
 use super::delalloc::Delayed;
 use super::disk::{
-    EXTENT_MAGIC, INODE_BASE_LEN, INODE_CHECKSUM_HI_OFFSET, INODE_CHECKSUM_LO_OFFSET, RawInode, inode_flags,
+    INODE_BASE_LEN, INODE_CHECKSUM_HI_OFFSET, INODE_CHECKSUM_LO_OFFSET, RawInode, inode_flags,
 };
 use super::extent::{ExtentMap, TreeContext};
 use super::features::{Incompat, RoCompat};
@@ -15,7 +16,10 @@ use crate::base::{Errno, Error, InodeNumber, PhysicalBlock, Result, Timespec};
 use crate::cache::Mapping;
 use crate::vfs::{AttributeCell, Attributes, FileType, InodeCommon, NewInode};
 use parking_lot::{RwLock, RwLockWriteGuard};
+use std::borrow::Cow;
+use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -42,8 +46,18 @@ pub(super) struct InodeState {
     /// Whether `map` must be written out with the inode.
     pub(super) map_is_dirty: bool,
     pub(super) delayed: Delayed,
-    /// Whether the inode is on the file system's list of dirty inodes.
+    /// Whether the inode must be written to the table.
     pub(super) is_dirty: bool,
+    /// For regular files, the size that the table shall tell: what lies before it is on the device, or a hole.
+    /// Linux: `i_disksize`.
+    pub(super) disk_size: u64,
+    /// The transaction of the last change, and of the last change to more than times.
+    pub(super) changed_in: u32,
+    pub(super) data_changed_in: u32,
+    /// The contents that the table still shows while the file is written anew.
+    pub(super) held: Option<Box<Held>>,
+    /// Truncated to nothing and not closed since; for `auto_da_alloc=close`.
+    pub(super) was_truncated: bool,
 }
 
 /// One inode of a mounted ext4, shared by everyone who uses it.
@@ -108,6 +122,11 @@ impl InodeState {
             map_is_dirty: false,
             delayed: Delayed::default(),
             is_dirty: false,
+            disk_size: 0,
+            changed_in: 0,
+            data_changed_in: 0,
+            held: None,
+            was_truncated: false,
         };
         let file_type = state.file_type()?;
         let flags = state.raw.flags.get();
@@ -177,14 +196,19 @@ impl InodeState {
 
     /// Notes that the inode holds `change` more blocks.
     pub(super) fn charge_blocks(&mut self, change: i64, block_size: usize) {
-        let unit = match self.raw.flags.get() & inode_flags::HUGE_FILE != 0 {
-            true => 1,
-            false => block_size as i64 / 512,
-        };
-        let count = u64::from(self.raw.blocks_high.get()) << 32 | u64::from(self.raw.blocks_lo.get());
-        let count = count.saturating_add_signed(change * unit);
-        self.raw.blocks_lo = (count as u32).into();
-        self.raw.blocks_high = ((count >> 32) as u16).into();
+        charge(&mut self.raw, change, block_size);
+    }
+
+    /// The fields as the table shall show them: those of the old contents while a truncation is held back.
+    fn shown(&self, block_size: usize) -> Cow<'_, RawInode> {
+        let Some(held) = &self.held else { return Cow::Borrowed(&self.raw) };
+        let data: i64 = self.map.extents().iter().map(|extent| i64::from(extent.len)).sum();
+        let mut raw = self.raw.clone();
+        raw.block = held.root;
+        raw.size_lo = (held.size_bytes as u32).into();
+        raw.size_high = ((held.size_bytes >> 32) as u32).into();
+        charge(&mut raw, held.block_count() - data, block_size);
+        Cow::Owned(raw)
     }
 
     /// Link count as the user sees it: a directory that had too many to count shows 1.
@@ -310,6 +334,10 @@ impl Ext4Inode {
             return Err(Error::corrupt(format!("size {size}")));
         }
         state.set_recorded_size(size);
+        state.disk_size = size;
+        // What was read is not part of the running transaction.
+        state.changed_in = fs.running().wrapping_sub(1);
+        state.data_changed_in = state.changed_in;
         Ok(Self::assemble(fs, number, file_type, state, size))
     }
 
@@ -363,6 +391,11 @@ impl Ext4Inode {
             map_is_dirty: has_extents,
             delayed: Delayed::default(),
             is_dirty: false,
+            disk_size: 0,
+            changed_in: 0,
+            data_changed_in: 0,
+            held: None,
+            was_truncated: false,
         };
         let now = fs.now();
         state.set_accessed(now);
@@ -380,30 +413,61 @@ impl Ext4Inode {
 
     /// Puts the inode on the list of dirty ones. The list keeps it alive until it is written.
     pub(super) fn mark_dirty(&self, state: &mut InodeState) {
-        if !state.is_dirty && state.link_count() > 0 {
-            state.is_dirty = true;
-            if let Some(this) = self.this.upgrade() {
-                self.fs.dirty_inodes.lock().insert(self.number, this);
+        state.data_changed_in = self.fs.running();
+        self.mark_times_dirty(state);
+    }
+
+    /// The same after a change that fdatasync(2) need not make durable.
+    pub(super) fn mark_times_dirty(&self, state: &mut InodeState) {
+        state.changed_in = self.fs.running();
+        if state.link_count() == 0 {
+            // The list would keep it alive; so an inode without names is written at once.
+            if self.fs.journal.get().is_some()
+                && let Err(error) = self.flush(state)
+            {
+                self.fs.note_error(error.at(format!("inode {}", self.number)));
             }
+            return;
+        }
+        if !state.is_dirty
+            && let Some(this) = self.this.upgrade()
+        {
+            state.is_dirty = true;
+            self.fs.unflushed_inodes.fetch_add(1, Ordering::Relaxed);
+            let listed = self.fs.dirty_inodes.lock().insert(self.number, this);
+            listed.into_iter().for_each(Ext4::retire);
+        }
+    }
+
+    /// The inode is not dirty any more.
+    pub(super) fn clear_dirty(&self, state: &mut InodeState) {
+        if std::mem::take(&mut state.is_dirty) {
+            self.fs.unflushed_inodes.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Writes the inode (and its extent tree) into the metadata blocks. The device is not touched.
     pub(super) fn flush(&self, state: &mut InodeState) -> Result<()> {
         if let (FileType::Regular, Some(mapping)) = (self.common.file_type, &self.common.mapping) {
-            state.set_recorded_size(mapping.size_bytes());
+            let size = if self.fs.journal.get().is_some() { state.disk_size } else { mapping.size_bytes() };
+            state.set_recorded_size(size);
         }
-        if state.map_is_dirty && state.layout == Layout::Extents {
+        if state.map_is_dirty && state.layout == Layout::Extents && state.held.is_none() {
             self.flush_map(state)?;
         }
         let (block, start) = self.fs.inode_block(self.number)?;
         let mut bytes = block.write();
         self.encode(state, &mut bytes[start..start + self.fs.inode_size]);
-        state.is_dirty = false;
+        drop(bytes);
+        self.clear_dirty(state);
+        if state.link_count() == 0 {
+            // Its deletion time may be a link of the list of orphans.
+            self.fs.add_orphan(self.number);
+        }
         Ok(())
     }
 
-    fn flush_map(&self, state: &mut InodeState) -> Result<()> {
+    pub(super) fn flush_map(&self, state: &mut InodeState) -> Result<()> {
         let context = self.fs.tree_context(self.number, &state.raw);
         let mut root = state.raw.block;
         let before = state.map.tree_blocks().len() as i64;
@@ -424,25 +488,20 @@ impl Ext4Inode {
     /// The inode's bytes as they go to the table.
     fn encode(&self, state: &InodeState, bytes: &mut [u8]) {
         let fields_end = bytes.len() - state.tail.len();
-        bytes[..fields_end].copy_from_slice(&state.raw.as_bytes()[..fields_end]);
+        bytes[..fields_end].copy_from_slice(&state.shown(self.fs.block_size).as_bytes()[..fields_end]);
         bytes[fields_end..].copy_from_slice(&state.tail);
-        if let Some(seed) = self.fs.checksum_seed {
-            let seed = inode_seed(seed, self.number, state.raw.generation.get());
-            let has_high = state.has_field(INODE_CHECKSUM_HI_OFFSET + 2) && bytes.len() > INODE_BASE_LEN;
-            let crc = inode_checksum(seed, bytes, has_high);
-            bytes[INODE_CHECKSUM_LO_OFFSET..][..2].copy_from_slice(&(crc as u16).to_le_bytes());
-            if has_high {
-                bytes[INODE_CHECKSUM_HI_OFFSET..][..2].copy_from_slice(&((crc >> 16) as u16).to_le_bytes());
-            }
-        }
+        self.fs.seal_inode(self.number, bytes);
     }
 
     /// Frees an inode that has no names left: its blocks, its slot.
     fn evict(&self) -> Result<()> {
+        let _handle = self.fs.start();
         if let Some(mapping) = &self.common.mapping {
             mapping.truncate(0);
         }
         let mut state = self.state_mut();
+        self.clear_dirty(&mut state);
+        self.end_hold(&mut state)?;
         self.fs.release_delayed(&mut state, 0..1 << 32);
         self.fs.release_tree_reservation(&mut state);
         let is_directory = self.common.file_type == FileType::Directory;
@@ -460,16 +519,10 @@ impl Ext4Inode {
         self.drop_xattr_block(&mut state)?;
         let now = self.fs.now();
         state.map = ExtentMap::default();
+        state.disk_size = 0;
         state.raw.block = [0; 60];
         if state.layout == Layout::Extents {
-            let header = super::disk::RawExtentHeader {
-                magic: EXTENT_MAGIC.into(),
-                entries: 0.into(),
-                max: 4.into(),
-                depth: 0.into(),
-                generation: 0.into(),
-            };
-            state.raw.block[..12].copy_from_slice(header.as_bytes());
+            state.raw.block = super::extent::empty_root();
         }
         state.raw.dtime = (now.secs as u32).into();
         state.raw.links_count = 0.into();
@@ -478,6 +531,7 @@ impl Ext4Inode {
         let (block, start) = self.fs.inode_block(self.number)?;
         self.encode(&state, &mut block.write()[start..start + self.fs.inode_size]);
         drop(state);
+        self.fs.remove_orphan(self.number);
         self.fs.free_inode(self.number, is_directory)
     }
 
@@ -511,6 +565,21 @@ impl Ext4 {
             .block(PhysicalBlock(table + (offset / self.block_size) as u64))
             .map_err(|e| e.at("inode table"))?;
         Ok((block, offset % self.block_size))
+    }
+
+    /// Puts the checksum into the bytes of inode `number`, as they lie in the table.
+    pub(super) fn seal_inode(&self, number: u32, bytes: &mut [u8]) {
+        let Some(seed) = self.checksum_seed else { return };
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let seed = inode_seed(seed, number, word(offset_of!(RawInode, generation)));
+        let extra = if bytes.len() > INODE_BASE_LEN { word(INODE_BASE_LEN) as u16 } else { 0 };
+        let has_high = INODE_BASE_LEN + usize::from(extra) >= INODE_CHECKSUM_HI_OFFSET + 2
+            && bytes.len() > INODE_BASE_LEN;
+        let crc = inode_checksum(seed, bytes, has_high);
+        bytes[INODE_CHECKSUM_LO_OFFSET..][..2].copy_from_slice(&(crc as u16).to_le_bytes());
+        if has_high {
+            bytes[INODE_CHECKSUM_HI_OFFSET..][..2].copy_from_slice(&((crc >> 16) as u16).to_le_bytes());
+        }
     }
 
     /// What extent trees of inode `number` are checked against.
@@ -573,6 +642,17 @@ impl Ext4 {
             false => Ok(()),
         }
     }
+}
+
+fn charge(raw: &mut RawInode, change: i64, block_size: usize) {
+    let unit = match raw.flags.get() & inode_flags::HUGE_FILE != 0 {
+        true => 1,
+        false => block_size as i64 / 512,
+    };
+    let count = u64::from(raw.blocks_high.get()) << 32 | u64::from(raw.blocks_lo.get());
+    let count = count.saturating_add_signed(change * unit);
+    raw.blocks_lo = (count as u32).into();
+    raw.blocks_high = ((count >> 32) as u16).into();
 }
 
 /// `S_IFMT` as a type.

@@ -1,28 +1,30 @@
-//! Metadata blocks, held in the page cache by one mapping per device.
+//! Metadata blocks, held in the page cache by one mapping per device. With a journal they go into the transaction
+//! that is being closed, not to the device.
 
+use super::journal::Snapshots;
 use crate::base::{Error, PAGE_SIZE, PhysicalBlock, Result};
 use crate::block::Device;
 use crate::cache::{Mapping, Page, PageReadGuard, PageWriteGuard, Store, Writeback};
 use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The device behind the metadata mapping. Page `n` of the mapping holds block `n` of the device in its first
 /// `block_size` bytes, so that a page never holds a neighbour that belongs to a file.
 struct DeviceStore {
     device: Arc<dyn Device>,
     block_size: usize,
+    /// Blocks on their way to the device by the journal, where there is one.
+    snapshots: OnceLock<Arc<Snapshots>>,
 }
 
 impl DeviceStore {
     fn device_offset(&self, offset: u64) -> u64 {
         offset / PAGE_SIZE as u64 * self.block_size as u64
     }
-}
 
-impl Store for DeviceStore {
-    fn read_pages(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+    fn read_device(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         let at = self.device_offset(offset);
         if self.block_size == PAGE_SIZE {
             return self.device.read_vectored_at(bufs, at);
@@ -34,8 +36,32 @@ impl Store for DeviceStore {
             .collect();
         self.device.read_vectored_at(&mut blocks, at)
     }
+}
+
+impl Store for DeviceStore {
+    fn read_pages(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let first = offset / PAGE_SIZE as u64;
+        let count = (bufs.iter().map(|buf| buf.len()).sum::<usize>() / PAGE_SIZE) as u64;
+        // Before the device is read: what goes from here to there meanwhile is the same.
+        let newer = self.snapshots.get().map(|snapshots| snapshots.newest(first..first + count));
+        self.read_device(offset, bufs)?;
+        let mut pages = bufs.iter_mut().flat_map(|buf| buf.chunks_mut(PAGE_SIZE)).zip(first..);
+        for (number, bytes) in newer.unwrap_or_default() {
+            if let Some((page, _)) = pages.find(|(_, at)| *at == number) {
+                page[..self.block_size].copy_from_slice(&bytes);
+            }
+        }
+        Ok(())
+    }
 
     fn write_pages(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        if let Some(snapshots) = self.snapshots.get() {
+            let pages = bufs.iter().flat_map(|buf| buf.chunks(PAGE_SIZE)).zip(offset / PAGE_SIZE as u64..);
+            for (page, number) in pages {
+                snapshots.insert(number, page[..self.block_size].into());
+            }
+            return Ok(());
+        }
         let at = self.device_offset(offset);
         if self.block_size == PAGE_SIZE {
             return self.device.write_vectored_at(bufs, at);
@@ -53,7 +79,7 @@ impl Store for DeviceStore {
 pub(super) struct Metadata {
     mapping: Mapping,
     /// Kept here because the mapping holds its store only while pages are dirty.
-    _store: Arc<DeviceStore>,
+    store: Arc<DeviceStore>,
     block_size: usize,
     block_count: u64,
 }
@@ -66,10 +92,10 @@ impl Metadata {
         block_size: usize,
         block_count: u64,
     ) -> Self {
-        let store = Arc::new(DeviceStore { device, block_size });
+        let store = Arc::new(DeviceStore { device, block_size, snapshots: OnceLock::new() });
         let weak: std::sync::Weak<DeviceStore> = Arc::downgrade(&store);
         let mapping = Mapping::new(writeback, weak, block_count.saturating_mul(PAGE_SIZE as u64));
-        Self { mapping, _store: store, block_size, block_count }
+        Self { mapping, store, block_size, block_count }
     }
 
     /// The block `number`, read if it is not in memory.
@@ -98,15 +124,20 @@ impl Metadata {
         self.mapping.throttle()
     }
 
-    /// Writes every dirty metadata block to the device.
-    pub(super) fn write_back(&self) -> Result<()> {
-        self.mapping.write_back(0..u64::MAX)
+    /// From now on dirty blocks go to `snapshots`, by [`Metadata::write_back`] alone.
+    pub(super) fn use_journal(&self, snapshots: Arc<Snapshots>) {
+        // Once, at mount.
+        let _ = self.store.snapshots.set(snapshots);
     }
 
-    /// Writes one metadata block to the device, if it is dirty.
-    pub(super) fn write_back_block(&self, number: PhysicalBlock) -> Result<()> {
-        let start = number.0 * PAGE_SIZE as u64;
-        self.mapping.write_back(start..start + PAGE_SIZE as u64)
+    /// How many blocks are dirty.
+    pub(super) fn dirty_len(&self) -> u64 {
+        self.mapping.dirty_pages()
+    }
+
+    /// Writes every dirty metadata block to the device, or into the transaction that is being closed.
+    pub(super) fn write_back(&self) -> Result<()> {
+        self.mapping.write_back(0..u64::MAX)
     }
 
     fn check(&self, number: PhysicalBlock) -> Result<()> {

@@ -30,15 +30,19 @@
 //! 5. An inode with dirty fields or pages is on the list of dirty inodes, which keeps it alive.
 
 mod acl;
+mod auto_da_alloc;
 mod bitmap;
 pub mod check;
 mod checksum;
+mod commit;
+mod commit_thread;
 mod delalloc;
 mod dir;
 mod dir_block;
 mod directory;
 mod disk;
 mod extent;
+mod failure;
 mod fallocate;
 mod features;
 mod file;
@@ -60,21 +64,24 @@ mod vfs_glue;
 mod xattr;
 mod xattr_store;
 
-use crate::base::{Clock, Errno, Error, PhysicalBlock, Result, Timespec};
+use crate::base::{Clock, Errno, Error, Result, Timespec};
 use crate::block::{self, Device};
 use crate::cache::{PageCache, Writeback};
 use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions, ReserveOwners};
-use disk::{ROOT_INODE, STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET};
-use features::Incompat;
+use disk::{ROOT_INODE, SUPERBLOCK_OFFSET};
+use commit_thread::CommitThread;
+use failure::Failure;
+use features::{Compat, Incompat, RoCompat};
 use inode::Ext4Inode;
-use journal::JournalBlocks;
+use journal::{Journal, JournalBlocks};
 use metadata::Metadata;
 use options::Ext4Options;
+use orphan::{OrphanFile, Orphans};
 use parking_lot::Mutex;
 use space::Space;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use superblock::Superblock;
 
 /// `f_type` of statfs(2).
@@ -110,6 +117,19 @@ pub struct Ext4 {
     generation: AtomicU32,
     is_read_only: bool,
     options: Ext4Options,
+    /// Set at mount, where there is one and it is written.
+    journal: OnceLock<Journal>,
+    commit_thread: CommitThread,
+    has_threads: bool,
+    /// Inodes in `dirty_inodes` that the table does not show as they are.
+    unflushed_inodes: AtomicUsize,
+    /// Files whose data has to be on the device before the next transaction is durable.
+    ordered_inodes: Mutex<HashMap<u32, Arc<Ext4Inode>, foldhash::fast::FixedState>>,
+    /// Files that the table shows as they were before a truncation.
+    held_inodes: Mutex<HashMap<u32, Arc<Ext4Inode>, foldhash::fast::FixedState>>,
+    orphans: Mutex<Orphans>,
+    orphan_file: OnceLock<Option<OrphanFile>>,
+    failure: Failure,
     /// Whether the device was marked not clean by this mount.
     is_changed: AtomicBool,
     clock: Clock,
@@ -135,12 +155,20 @@ impl Ext4 {
             }
             superblock.features.check_writable()?;
         }
-        let (device, superblock) = match superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY) {
+        let needs_recovery = superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY);
+        let loads_journal = Ext4Options::parse(&options.file_system, &superblock)?.load_journal;
+        if needs_recovery && !loads_journal && !options.read_only {
+            let why = "the journal must be replayed before the file system is written (noload, norecovery)";
+            return Err(Error::new(Errno::INVAL, why));
+        }
+        let (device, superblock) = match needs_recovery && loads_journal {
             true => Self::recover(device, superblock, cache, options)?,
             false => (device, superblock),
         };
         let fs = Self::attach(device, superblock, cache, options)?;
         if fs.is_writing() {
+            fs.open_journal()?;
+            fs.find_orphan_file()?;
             fs.process_orphans()?;
         }
         let root = fs.inode(ROOT_INODE.into())?;
@@ -157,7 +185,6 @@ impl Ext4 {
         cache: &Arc<PageCache>,
         options: &MountOptions,
     ) -> Result<(Arc<dyn Device>, Superblock)> {
-        let block_size = superblock.block_size;
         if superblock.raw.journal_inum.get() == 0 {
             return Err(Error::unsupported("a journal on another device"));
         }
@@ -169,11 +196,7 @@ impl Ext4 {
                 cache,
                 &MountOptions { read_only: true, ..options.clone() },
             )?;
-            let number = before.geometry.check_inode_number(superblock.raw.journal_inum.get().into())?;
-            let inode = Ext4Inode::load(&before, number, true).map_err(|e| e.at("journal"))?;
-            let state = inode.state.read();
-            let runs = state.map.extents().iter().map(|e| (e.physical, e.len)).collect();
-            JournalBlocks { block_size, block_count: superblock.block_count, runs }
+            before.journal_blocks()?
         };
         let device = if options.read_only { block::overlay(device) } else { device };
         journal::recover(blocks, device.clone())?;
@@ -182,6 +205,40 @@ impl Ext4 {
         device.write_at(&superblock.to_bytes(options.clock.now()), SUPERBLOCK_OFFSET)?;
         device.flush()?;
         Ok((device, superblock))
+    }
+
+    /// Where the journal lies.
+    fn journal_blocks(self: &Arc<Self>) -> Result<JournalBlocks> {
+        let number = self.geometry.check_inode_number(self.geometry.raw.journal_inum.get().into())?;
+        let inode = Ext4Inode::load(self, number, true).map_err(|e| e.at("journal"))?;
+        let state = inode.state.read();
+        let runs = state.map.extents().iter().map(|e| (e.physical, e.len)).collect();
+        Ok(JournalBlocks { block_size: self.block_size, block_count: self.geometry.block_count, runs })
+    }
+
+    /// From now on everything is written by way of the journal, if there is one and the mount wants it.
+    fn open_journal(self: &Arc<Self>) -> Result<()> {
+        let features = &self.geometry.features;
+        if !features.compat.contains(Compat::HAS_JOURNAL) || !self.options.load_journal {
+            return Ok(());
+        }
+        if self.geometry.raw.journal_inum.get() == 0 {
+            return Err(Error::unsupported("a journal on another device"));
+        }
+        let blocks = self.journal_blocks()?;
+        self.space.lock().defer_frees();
+        let journal = Journal::new(
+            blocks,
+            self.device.clone(),
+            features.ro_compat.contains(RoCompat::METADATA_CSUM),
+            features.incompat.contains(Incompat::BIT64),
+            self.options.barrier,
+        )
+        .map_err(|e| e.at("journal"))?;
+        self.metadata.use_journal(journal.snapshots.clone());
+        // Once, at mount.
+        let _ = self.journal.set(journal);
+        Ok(())
     }
 
     /// The file system in memory, as the device has it now.
@@ -214,6 +271,15 @@ impl Ext4 {
             generation: AtomicU32::new(0),
             is_read_only: options.read_only,
             options: ext4_options,
+            journal: OnceLock::new(),
+            commit_thread: CommitThread::default(),
+            has_threads: cache.has_threads(),
+            unflushed_inodes: AtomicUsize::new(0),
+            ordered_inodes: Mutex::default(),
+            held_inodes: Mutex::default(),
+            orphans: Mutex::default(),
+            orphan_file: OnceLock::new(),
+            failure: Failure::default(),
             is_changed: AtomicBool::new(false),
             clock: options.clock,
         }))
@@ -270,35 +336,6 @@ impl Ext4 {
         !self.is_read_only
     }
 
-    /// To be called before every change, with no block locked: refuses it on a read-only mount or if memory is full
-    /// of blocks that cannot be written, and marks the device not clean.
-    fn begin_change(&self) -> Result<()> {
-        if self.is_read_only {
-            return Err(Errno::ROFS.into());
-        }
-        if !self.is_changed.load(Ordering::Acquire) {
-            let mut superblock = self.superblock.lock();
-            if !self.is_changed.load(Ordering::Acquire) {
-                let state = superblock.raw.state.get() & !STATE_VALID;
-                superblock.raw.state = state.into();
-                self.write_superblock(&superblock)?;
-                self.device.flush()?;
-                self.is_changed.store(true, Ordering::Release);
-            }
-        }
-        self.bury();
-        self.metadata.throttle()
-    }
-
-    /// Writes the superblock to the device at once.
-    fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
-        let number = SUPERBLOCK_OFFSET / self.block_size as u64;
-        let start = (SUPERBLOCK_OFFSET % self.block_size as u64) as usize;
-        let block = self.metadata.block(PhysicalBlock(number))?;
-        block.write()[start..start + 1024].copy_from_slice(&superblock.to_bytes(self.now()));
-        self.metadata.write_back_block(PhysicalBlock(number))
-    }
-
     /// Remembers a failure that nobody waits for.
     fn note_error(&self, error: Error) {
         self.first_error.lock().get_or_insert(error);
@@ -314,30 +351,6 @@ impl Ext4 {
         // Those with dirty data stay listed until that is written, which the cache's limits see to.
         let left = self.dirty_inodes.lock().len();
         self.dirty_inodes_limit.store(left + DIRTY_INODES_MAX, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Writes every dirty inode into the metadata blocks.
-    fn flush_inodes(&self) -> Result<()> {
-        let mut dirty: Vec<Arc<Ext4Inode>> = self.dirty_inodes.lock().values().cloned().collect();
-        // In the table's order, so that each of its blocks is touched once.
-        dirty.sort_unstable_by_key(|inode| inode.number);
-        for inode in dirty {
-            let mut state = inode.state_mut();
-            if state.is_dirty {
-                inode.flush(&mut state).map_err(|e| e.at(format!("inode {}", inode.number)))?;
-            }
-            let has_dirty_pages = inode.common.mapping.as_ref().is_some_and(|m| m.is_dirty());
-            if !has_dirty_pages {
-                inode.trim_tree_reservation(&mut state);
-                let listed = self.dirty_inodes.lock().remove(&inode.number);
-                drop(state);
-                drop(listed);
-            } else {
-                // New pages came in meanwhile: the inode stays on the list.
-                state.is_dirty = true;
-            }
-        }
         Ok(())
     }
 
@@ -359,38 +372,6 @@ impl Ext4 {
             inodes_free: space.free_inodes(),
             name_max: NAME_MAX,
         }
-    }
-
-    /// Makes everything durable; `is_final` also marks the file system clean.
-    fn sync_all(&self, is_final: bool) -> Result<()> {
-        if !self.is_changed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.data_writeback.write_back_all()?;
-        // After writeback, which may have held the last reference to a deleted file.
-        self.bury();
-        self.flush_inodes()?;
-        {
-            let mut superblock = self.superblock.lock();
-            self.space.lock().flush(&mut superblock, &self.metadata)?;
-            self.metadata.write_back()?;
-            self.device.flush()?;
-            let error = self.first_error.lock().take();
-            if error.is_some() {
-                superblock.raw.state = (superblock.raw.state.get() | STATE_ERROR).into();
-            } else if is_final {
-                superblock.raw.state = (superblock.raw.state.get() | STATE_VALID).into();
-            }
-            self.write_superblock(&superblock)?;
-            self.device.flush()?;
-            if let Some(error) = error {
-                return Err(error);
-            }
-        }
-        if is_final {
-            self.is_changed.store(false, Ordering::Release);
-        }
-        Ok(())
     }
 }
 

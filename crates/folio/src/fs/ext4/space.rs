@@ -13,6 +13,7 @@ use super::metadata::Metadata;
 use super::superblock::Superblock;
 use crate::base::{Errno, Error, PhysicalBlock, Result};
 use crate::vfs::may_use_reserve;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// What blocks are wanted for; each purpose has its own place on the device.
@@ -44,6 +45,12 @@ pub(super) struct Space {
     reserved_blocks: u64,
     /// Kept for root and whom the superblock or the mount names.
     kept_blocks: u64,
+    /// Blocks among the free ones that wait for the transaction that freed them.
+    pending_blocks: u64,
+    /// Whether freed blocks wait for their transaction: with a journal.
+    defers_frees: bool,
+    /// Groups to write with the next flush.
+    dirty_groups: BTreeSet<u32>,
     /// Where the next search of each [`Purpose`] starts.
     cursors: [u64; 3],
 }
@@ -62,12 +69,23 @@ impl Space {
         let first = superblock.first_data_block;
         let cursors = [first, first + small, superblock.group_start(large_group)];
         let kept_blocks = superblock.reserved_blocks() / u64::from(superblock.cluster_blocks);
-        Self { kept_blocks, groups, zones, free_blocks, free_inodes, reserved_blocks: 0, cursors }
+        Self {
+            groups,
+            zones,
+            free_blocks,
+            free_inodes,
+            reserved_blocks: 0,
+            kept_blocks,
+            pending_blocks: 0,
+            defers_frees: false,
+            dirty_groups: BTreeSet::new(),
+            cursors,
+        }
     }
 
     /// Blocks free and not promised (clusters with bigalloc).
     pub(super) fn available_blocks(&self) -> u64 {
-        self.free_blocks.saturating_sub(self.reserved_blocks)
+        self.free_blocks.saturating_sub(self.reserved_blocks + self.pending_blocks)
     }
 
     /// What of `available` blocks the caller may have: the last ones are for root. Linux: `ext4_has_free_clusters`.
@@ -121,7 +139,7 @@ impl Space {
         purpose: Purpose,
         is_promised: bool,
     ) -> Result<Range<u64>> {
-        let left = if is_promised { self.free_blocks } else { self.available_blocks() };
+        let left = if is_promised { self.free_blocks.saturating_sub(self.pending_blocks) } else { self.available_blocks() };
         let want = u64::from(want).min(left) as u32;
         if want == 0 {
             return Err(Errno::NOSPC.into());
@@ -217,6 +235,7 @@ impl Space {
             bitmap.set(run);
         }
         group.add_free_blocks(-(len as i64));
+        self.dirty_groups.insert(number);
         self.free_blocks -= len;
         start..start + len
     }
@@ -238,17 +257,26 @@ impl Space {
             let count = (range.end - start).min(u64::from(superblock.group_len(number) - bit)) as u32;
             let group = &mut self.groups[number as usize];
             let bitmap = group.load_blocks(number, superblock, metadata)?;
-            if !bitmap.all_set(bit..bit + count) {
+            let is_freed = match self.defers_frees {
+                true => group.free_later(bit..bit + count),
+                false if bitmap.all_set(bit..bit + count) => {
+                    bitmap.clear(bit..bit + count);
+                    true
+                }
+                false => false,
+            };
+            if !is_freed {
                 let what = format!(
                     "blocks {start}..{} are freed, but some are free already",
                     start + u64::from(count)
                 );
                 return Err(Error::corrupt(what).at(format!("group {number}")));
             }
-            bitmap.clear(bit..bit + count);
             group.add_free_blocks(i64::from(count));
             group.longest_free_run = u32::MAX;
+            self.dirty_groups.insert(number);
             self.free_blocks += u64::from(count);
+            self.pending_blocks += if self.defers_frees { u64::from(count) } else { 0 };
             start += u64::from(count);
         }
         Ok(())
@@ -280,6 +308,7 @@ impl Space {
             let unused_from = superblock.inodes_per_group - unused.min(superblock.inodes_per_group);
             let table = group.inode_table();
             group.note_inode(superblock, index, true, is_directory);
+            self.dirty_groups.insert(number);
             self.free_inodes -= 1;
             zero_inodes(superblock, metadata, table, unused_from..index)?;
             return Ok(base + index + 1);
@@ -303,6 +332,7 @@ impl Space {
         }
         bitmap.clear(index..index + 1);
         group.note_inode(superblock, index, false, is_directory);
+        self.dirty_groups.insert(group_number);
         self.free_inodes += 1;
         Ok(())
     }
@@ -312,16 +342,76 @@ impl Space {
         self.groups[inode_place(superblock, number).0 as usize].inode_table()
     }
 
-    /// Puts every changed bitmap and descriptor into the metadata blocks, and the totals into `superblock`.
-    pub(super) fn flush(&mut self, superblock: &mut Superblock, metadata: &Metadata) -> Result<()> {
-        for (group, number) in self.groups.iter_mut().zip(0..) {
-            group.flush(number, superblock, metadata)?;
+    /// From now on freed blocks wait for their transaction.
+    pub(super) fn defer_frees(&mut self) {
+        self.defers_frees = true;
+    }
+
+    /// Whether blocks wait for the transaction that freed them.
+    pub(super) fn has_pending(&self) -> bool {
+        self.pending_blocks > 0
+    }
+
+    /// Metadata blocks that the next flush will change at most.
+    pub(super) fn dirty_len(&self) -> usize {
+        3 * self.dirty_groups.len()
+    }
+
+    /// The blocks `range` were hidden from the last flush, and shall be seen by the next one.
+    pub(super) fn show(&mut self, superblock: &Superblock, range: Range<u64>) {
+        if range.is_empty() {
+            return;
         }
-        let blocks = self.free_blocks * u64::from(superblock.cluster_blocks);
+        let (first, last) = (superblock.group_of(range.start).0, superblock.group_of(range.end - 1).0);
+        for number in first..=last {
+            if let Some(group) = self.groups.get_mut(number as usize) {
+                group.touch_blocks();
+                self.dirty_groups.insert(number);
+            }
+        }
+    }
+
+    /// Puts every changed bitmap and descriptor into the metadata blocks, and the totals into `superblock`. The
+    /// blocks in `hidden` are in use, but nothing on disk shall show it yet.
+    pub(super) fn flush(
+        &mut self,
+        superblock: &mut Superblock,
+        metadata: &Metadata,
+        hidden: &[Range<u64>],
+    ) -> Result<()> {
+        for number in &self.dirty_groups {
+            self.groups[*number as usize].flush(*number, superblock, metadata, hidden)?;
+        }
+        let hidden: u64 = hidden.iter().map(|range| range.end - range.start).sum();
+        let blocks = (self.free_blocks + hidden) * u64::from(superblock.cluster_blocks);
         superblock.raw.free_blocks_count_lo = (blocks as u32).into();
         superblock.raw.free_blocks_count_hi = ((blocks >> 32) as u32).into();
         superblock.raw.free_inodes_count = (self.free_inodes as u32).into();
+        if !self.defers_frees {
+            self.dirty_groups.clear();
+        }
         Ok(())
+    }
+
+    /// After the flush of a transaction: what it freed waits until it is durable. Returns the freed blocks.
+    pub(super) fn close_freed(&mut self, superblock: &Superblock) -> Vec<Range<u64>> {
+        let mut freed = Vec::new();
+        for number in std::mem::take(&mut self.dirty_groups) {
+            let start = superblock.group_start(number);
+            let runs = self.groups[number as usize].close_freed();
+            freed.extend(runs.into_iter().map(|run| start + u64::from(run.start)..start + u64::from(run.end)));
+        }
+        freed
+    }
+
+    /// The transaction that freed the blocks `freed` is durable: they can be used again.
+    pub(super) fn finish_freed(&mut self, superblock: &Superblock, freed: &[Range<u64>]) {
+        let mut groups: Vec<u32> = freed.iter().map(|range| superblock.group_of(range.start).0).collect();
+        groups.dedup();
+        for number in groups {
+            let count = self.groups[number as usize].finish_freed();
+            self.pending_blocks = self.pending_blocks.saturating_sub(count);
+        }
     }
 }
 

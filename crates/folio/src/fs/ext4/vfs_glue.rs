@@ -69,6 +69,7 @@ impl Inode for Ext4Inode {
             state.raw.links_count = 0.into();
             drop(state);
             inode.forget_dirty();
+            inode.mark_dirty(&mut inode.state_mut());
             let inode: Arc<dyn Inode> = inode;
             Ok(inode)
         })
@@ -85,6 +86,8 @@ impl Inode for Ext4Inode {
             let links = state.raw.links_count.get() + 1;
             state.raw.links_count = links.into();
             state.set_changed(self.fs.now());
+            // It may have had none (`O_TMPFILE`).
+            self.fs.remove_orphan(target.number);
             target.mark_dirty(&mut state);
             drop(state);
             self.note_names_changed(&mut self.state_mut());
@@ -130,11 +133,17 @@ impl Inode for Ext4Inode {
         replaced: Option<&Arc<dyn Inode>>,
         flags: RenameFlags,
     ) -> Result<()> {
+        if replaced.is_some() && !flags.contains(RenameFlags::EXCHANGE) {
+            self.same_fs(source)?.prepare_replacing();
+        }
         self.change(|| {
             let (source, new_parent) = (self.same_fs(source)?, self.same_fs(new_parent)?);
             let replaced = replaced.map(|r| self.same_fs(r)).transpose()?;
             for changed in [Some(self), Some(source), Some(new_parent), replaced].into_iter().flatten() {
                 changed.refuse_fixed(false)?;
+            }
+            if replaced.is_some() {
+                source.note_replacing();
             }
             match (replaced, flags.contains(RenameFlags::EXCHANGE)) {
                 (Some(other), true) => self.exchange(name, source, new_parent, new_name, other),
@@ -175,6 +184,7 @@ impl Inode for Ext4Inode {
         if written_bytes == 0 {
             return Ok(());
         }
+        let _handle = self.fs.start();
         let now = self.fs.now();
         let mut state = self.state_mut();
         state.set_modified(now);
@@ -185,8 +195,12 @@ impl Inode for Ext4Inode {
             let setgid = if mode & 0o010 != 0 { 0o2000 } else { 0 };
             state.raw.mode = (mode & !(0o4000 | setgid)).into();
         }
-        self.mark_dirty(&mut state);
+        self.mark_times_dirty(&mut state);
         Ok(())
+    }
+
+    fn close_written(&self) {
+        self.note_closed();
     }
 
     fn touch_accessed(&self) -> Result<()> {
@@ -196,7 +210,7 @@ impl Inode for Ext4Inode {
         self.change(|| {
             let mut state = self.state_mut();
             state.set_accessed(self.fs.now());
-            self.mark_dirty(&mut state);
+            self.mark_times_dirty(&mut state);
             Ok(())
         })
     }
@@ -212,9 +226,8 @@ impl Inode for Ext4Inode {
         self.seek_from(kind, offset)
     }
 
-    fn sync(&self, _data_only: bool) -> Result<()> {
-        // Without a journal nothing less makes the inode, its blocks and the bitmaps agree on the device.
-        self.fs.sync_all(false).map_err(|e| e.at("ext4"))
+    fn sync(&self, data_only: bool) -> Result<()> {
+        self.fs.sync_inode(self, data_only).map_err(|e| e.at("ext4"))
     }
 
     fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -245,13 +258,29 @@ impl Inode for Ext4Inode {
 
 impl Ext4Inode {
     /// Runs one change: refused on a read-only mount, and noted on the device before the first.
-    fn change<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.fs.begin_change()?;
-        act().map_err(|e| self.place(e))
+    /// Runs one operation, in one transaction. `act` may run twice, if the first time there was no space.
+    fn change<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
+        let mut is_last = false;
+        loop {
+            self.fs.begin_change()?;
+            let done = {
+                let _handle = self.fs.start();
+                act()
+            };
+            let error = match done {
+                Err(error) if error.errno() == Errno::NOSPC && !is_last => error,
+                done => return done.map_err(|e| self.place(e)),
+            };
+            is_last = true;
+            if !self.fs.commit_for_space()? {
+                return Err(self.place(error));
+            }
+        }
     }
 
     /// Says where a failure happened, if it is one of the medium; an ordinary errno needs no place.
     fn place(&self, error: Error) -> Error {
+        self.fs.notice(&error);
         match error.kind() {
             crate::base::ErrorKind::Errno => error,
             _ => error.at(format!("inode {}", self.number)).at("ext4"),
@@ -427,6 +456,7 @@ impl Ext4Inode {
             0 => {
                 drop(state);
                 self.forget_dirty();
+                self.note_unnamed();
             }
             _ => self.mark_dirty(&mut state),
         }
@@ -435,13 +465,24 @@ impl Ext4Inode {
     fn drop_all_links(&self) {
         self.state_mut().raw.links_count = 0.into();
         self.forget_dirty();
+        self.note_unnamed();
     }
 
-    /// Takes the inode off the list of dirty ones, which would keep it alive.
+    /// The last name is gone: until the last user goes, too, the inode is an orphan.
+    fn note_unnamed(&self) {
+        let mut state = self.state_mut();
+        if let Err(error) = self.end_hold(&mut state) {
+            self.fs.note_error(error.at(format!("inode {}", self.number)));
+        }
+        self.mark_dirty(&mut state);
+    }
+
+    /// Takes the inode off the lists that would keep it alive.
     fn forget_dirty(&self) {
-        self.state_mut().is_dirty = false;
+        self.clear_dirty(&mut self.state_mut());
         let listed = self.fs.dirty_inodes.lock().remove(&self.number);
-        drop(listed);
+        let ordered = self.fs.ordered_inodes.lock().remove(&self.number);
+        drop((listed, ordered));
     }
 }
 

@@ -196,10 +196,13 @@ impl Ext4Inode {
             self.store_xattrs(&mut state, &xattrs)?;
             state.layout = Layout::Extents;
             state.map_is_dirty = true;
+            // The bytes leave the inode only together with the transaction that knows where they are.
+            state.disk_size = 0;
             let flags = state.raw.flags.get() & !inode_flags::INLINE_DATA | inode_flags::EXTENTS;
             state.raw.flags.set(flags);
             self.mark_dirty(&mut state);
         }
+        self.order();
         mapping.write(0, &bytes).map(drop)
     }
 }

@@ -31,6 +31,9 @@ pub(super) const INCOMPAT_CSUM_V3: u32 = 0x10;
 /// `s_feature_incompat`: an area for fast commits at the end.
 pub(super) const INCOMPAT_FAST_COMMIT: u32 = 0x20;
 
+/// `s_checksum_type`.
+pub(super) const CHECKSUM_CRC32C: u8 = 4;
+
 /// Tag flag: the data began with the magic number, which was taken out.
 pub(super) const TAG_ESCAPED: u32 = 1;
 /// Tag flag: no UUID follows.

@@ -1,0 +1,299 @@
+//! Writing the log: one transaction after the other, and emptying it. Linux: fs/jbd2/commit.c, checkpoint.c.
+//!
+//! ```text
+//!   | revokes | descriptor, data ... | descriptor, data ... |  flush  | commit |  flush
+//!    what must not be replayed   blocks of the transaction               it counts
+//! ```
+
+use super::disk::*;
+use super::ring::Ring;
+use super::snapshot::{Blocks, Snapshots};
+use crate::base::{Error, Result, Timespec};
+use crate::fs::ext4::checksum::crc32c;
+use std::borrow::Cow;
+use std::io::IoSlice;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// `s_feature_compat`: checksums of the oldest kind, which versions 2 and 3 replace.
+const COMPAT_CHECKSUM: u32 = 1;
+
+/// Blocks in one call to the device at checkpoints.
+const RUN_MAX: usize = 1024;
+
+/// The log of a journal that is written. Guarded by one lock in `Journal`: one transaction is written at a time.
+pub(super) struct Log {
+    ring: Ring,
+    /// Where the next block goes.
+    head: u32,
+    /// Blocks in use.
+    used: u32,
+    /// Sequence number of the transaction that comes next.
+    pub(super) next: u32,
+    has_barriers: bool,
+}
+
+/// What makes a transaction.
+pub(in crate::fs::ext4) struct Transaction {
+    /// Its blocks, by number.
+    pub(in crate::fs::ext4) blocks: Blocks,
+    /// Blocks whose copies in the log must not be replayed.
+    pub(in crate::fs::ext4) revoked: Vec<u64>,
+    /// When it was closed.
+    pub(in crate::fs::ext4) time: Timespec,
+}
+
+impl Log {
+    /// Takes over a journal that was replayed and is empty. `wants_checksums`, `is_64bit`: the file system's.
+    pub(super) fn new(
+        mut ring: Ring,
+        wants_checksums: bool,
+        is_64bit: bool,
+        has_barriers: bool,
+    ) -> Result<Self> {
+        if ring.superblock.header.block_type.get() != TYPE_SUPERBLOCK_V2 {
+            return Err(Error::unsupported("writing a journal of version 1"));
+        }
+        if ring.superblock.start.get() != 0 {
+            return Err(Error::unsupported("writing a journal that was not replayed (noload)"));
+        }
+        let mut features = ring.features & INCOMPAT_FAST_COMMIT | INCOMPAT_REVOKE;
+        features |= if is_64bit { INCOMPAT_64BIT } else { 0 };
+        if wants_checksums {
+            features |= INCOMPAT_CSUM_V3;
+            ring.superblock.checksum_type = CHECKSUM_CRC32C;
+        }
+        ring.features = features;
+        ring.seed = wants_checksums.then(|| crc32c(!0, &ring.superblock.uuid));
+        ring.superblock.feature_incompat = features.into();
+        ring.superblock.feature_compat =
+            (ring.superblock.feature_compat.get() & !COMPAT_CHECKSUM).into();
+        let next = ring.superblock.sequence.get();
+        let head = ring.superblock.first.get();
+        Ok(Self { ring, head, used: 0, next, has_barriers })
+    }
+
+    /// Blocks the log has in all.
+    pub(super) fn capacity(&self) -> u32 {
+        // One block stays free, so that a full log is no empty one.
+        self.ring.end - self.ring.superblock.first.get() - 1
+    }
+
+    /// Blocks in use.
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Makes everything written before durable, unless the mount forgoes that.
+    fn barrier(&self) -> Result<()> {
+        if self.has_barriers { self.ring.device.flush() } else { Ok(()) }
+    }
+
+    fn block_size(&self) -> usize {
+        self.ring.blocks.block_size
+    }
+
+    /// Bytes at the end of descriptor and revoke blocks that hold their checksum.
+    fn tail_len(&self) -> usize {
+        if self.ring.seed.is_some() { 4 } else { 0 }
+    }
+
+    fn tag_len(&self) -> usize {
+        if self.ring.features & INCOMPAT_CSUM_V3 != 0 {
+            size_of::<RawTag3>()
+        } else {
+            size_of::<RawTag>() + if self.ring.features & INCOMPAT_64BIT != 0 { 4 } else { 0 }
+        }
+    }
+
+    fn tags_per_block(&self) -> usize {
+        // The first tag of a block is followed by a UUID.
+        (self.block_size() - size_of::<RawHeader>() - self.tail_len() - 16) / self.tag_len()
+    }
+
+    fn revokes_per_block(&self) -> usize {
+        let len = if self.ring.features & INCOMPAT_64BIT != 0 { 8 } else { 4 };
+        (self.block_size() - size_of::<RawHeader>() - 4 - self.tail_len()) / len
+    }
+
+    /// Blocks of the log that a transaction takes.
+    fn len_of(&self, transaction: &Transaction) -> u64 {
+        let data = transaction.blocks.len();
+        let descriptors = data.div_ceil(self.tags_per_block());
+        let revokes = transaction.revoked.len().div_ceil(self.revokes_per_block());
+        (data + descriptors + revokes + 1) as u64
+    }
+
+    /// Whether a transaction fits behind what the log holds.
+    pub(super) fn has_room_for(&self, transaction: &Transaction) -> bool {
+        self.len_of(transaction) + u64::from(self.used) <= u64::from(self.capacity())
+    }
+
+    /// Writes a transaction and makes it durable, with everything that was written to the device before.
+    pub(super) fn write(&mut self, transaction: &Transaction) -> Result<()> {
+        if !self.has_room_for(transaction) {
+            let (len, capacity) = (self.len_of(transaction), self.capacity());
+            return Err(Error::unsupported(format!("a transaction of {len} blocks in a log of {capacity}")));
+        }
+        if self.used == 0 {
+            // Durable with the first barrier; until the commit block is there, too, there is nothing to replay.
+            self.ring.superblock.start = self.head.into();
+            self.ring.superblock.sequence = self.next.into();
+            self.ring.write_superblock()?;
+        }
+        let mut blocks: Vec<Cow<'_, [u8]>> = Vec::new();
+        for numbers in transaction.revoked.chunks(self.revokes_per_block()) {
+            blocks.push(Cow::Owned(self.revoke_block(numbers)));
+        }
+        let entries: Vec<(u64, &[u8])> = transaction.blocks.iter().map(|(n, b)| (*n, &**b)).collect();
+        for entries in entries.chunks(self.tags_per_block()) {
+            let data: Vec<(Cow<'_, [u8]>, bool)> = entries.iter().map(|(_, bytes)| escape(bytes)).collect();
+            blocks.push(Cow::Owned(self.descriptor_block(entries, &data)));
+            blocks.extend(data.into_iter().map(|(bytes, _)| bytes));
+        }
+        let at = self.write_blocks(self.head, &blocks)?;
+        self.barrier()?;
+        let at = self.write_blocks(at, &[Cow::Owned(self.commit_block(transaction.time))])?;
+        self.barrier()?;
+        self.used += blocks.len() as u32 + 1;
+        self.head = at;
+        self.next = self.next.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Writes blocks into the ring from `at` on, in runs as long as the device has them; returns what comes after.
+    fn write_blocks(&self, at: u32, blocks: &[Cow<'_, [u8]>]) -> Result<u32> {
+        let mut at = at;
+        let mut rest = blocks;
+        while !rest.is_empty() {
+            let (place, len) = self.ring.blocks.run_at(at)?;
+            let count = (len.min(self.ring.end - at) as usize).min(rest.len());
+            let slices: Vec<IoSlice<'_>> = rest[..count].iter().map(|block| IoSlice::new(block)).collect();
+            self.ring.device.write_vectored_at(&slices, place * self.block_size() as u64)?;
+            at = self.ring.after(at, count as u32);
+            rest = &rest[count..];
+        }
+        Ok(at)
+    }
+
+    fn header(&self, block_type: u32) -> RawHeader {
+        RawHeader { magic: MAGIC.into(), block_type: block_type.into(), sequence: self.next.into() }
+    }
+
+    fn new_block(&self, block_type: u32) -> Vec<u8> {
+        let mut block = vec![0; self.block_size()];
+        block[..size_of::<RawHeader>()].copy_from_slice(self.header(block_type).as_bytes());
+        block
+    }
+
+    /// Puts the checksum of a descriptor or revoke block at its end.
+    fn seal(&self, block: &mut [u8]) {
+        if let Some(seed) = self.ring.seed {
+            let at = block.len() - 4;
+            let crc = crc32c(crc32c(seed, &block[..at]), &[0; 4]);
+            block[at..].copy_from_slice(&crc.to_be_bytes());
+        }
+    }
+
+    fn revoke_block(&self, numbers: &[u64]) -> Vec<u8> {
+        let mut block = self.new_block(TYPE_REVOKE);
+        let mut at = size_of::<RawHeader>() + 4;
+        for number in numbers {
+            if self.ring.features & INCOMPAT_64BIT != 0 {
+                block[at..at + 8].copy_from_slice(&number.to_be_bytes());
+                at += 8;
+            } else {
+                // Without 64-bit numbers no block has a larger one.
+                block[at..at + 4].copy_from_slice(&(*number as u32).to_be_bytes());
+                at += 4;
+            }
+        }
+        block[size_of::<RawHeader>()..][..4].copy_from_slice(&(at as u32).to_be_bytes());
+        self.seal(&mut block);
+        block
+    }
+
+    fn descriptor_block(&self, entries: &[(u64, &[u8])], data: &[(Cow<'_, [u8]>, bool)]) -> Vec<u8> {
+        let mut block = self.new_block(TYPE_DESCRIPTOR);
+        let mut at = size_of::<RawHeader>();
+        for (index, ((number, _), (bytes, is_escaped))) in entries.iter().zip(data).enumerate() {
+            let flags = if *is_escaped { TAG_ESCAPED } else { 0 }
+                | if index > 0 { TAG_SAME_UUID } else { 0 }
+                | if index + 1 == entries.len() { TAG_LAST } else { 0 };
+            let crc =
+                self.ring.seed.map_or(0, |seed| crc32c(crc32c(seed, &self.next.to_be_bytes()), bytes));
+            let (low, high) = (*number as u32, (number >> 32) as u32);
+            if self.ring.features & INCOMPAT_CSUM_V3 != 0 {
+                let tag = RawTag3 {
+                    block_lo: low.into(),
+                    flags: flags.into(),
+                    block_hi: high.into(),
+                    checksum: crc.into(),
+                };
+                block[at..at + size_of::<RawTag3>()].copy_from_slice(tag.as_bytes());
+            } else {
+                // All flags have 4 bits.
+                let tag =
+                    RawTag { block_lo: low.into(), checksum: 0.into(), flags: (flags as u16).into() };
+                block[at..at + size_of::<RawTag>()].copy_from_slice(tag.as_bytes());
+                if self.ring.features & INCOMPAT_64BIT != 0 {
+                    block[at + size_of::<RawTag>()..][..4].copy_from_slice(&high.to_be_bytes());
+                }
+            }
+            at += self.tag_len();
+            if index == 0 {
+                block[at..at + 16].copy_from_slice(&self.ring.superblock.uuid);
+                at += 16;
+            }
+        }
+        self.seal(&mut block);
+        block
+    }
+
+    fn commit_block(&self, time: Timespec) -> Vec<u8> {
+        let mut block = self.new_block(TYPE_COMMIT);
+        let mut commit = RawCommit::new_zeroed();
+        commit.secs = (time.secs as u64).into();
+        commit.nanos = time.nanos.into();
+        block[size_of::<RawHeader>()..][..size_of::<RawCommit>()].copy_from_slice(commit.as_bytes());
+        if let Some(seed) = self.ring.seed {
+            // Over the whole block, with the field itself as zero.
+            let crc = crc32c(seed, &block);
+            block[COMMIT_CHECKSUM_OFFSET..][..4].copy_from_slice(&crc.to_be_bytes());
+        }
+        block
+    }
+
+    /// Brings every committed block to its place and empties the log.
+    pub(super) fn checkpoint(&mut self, snapshots: &Snapshots) -> Result<()> {
+        if self.used == 0 {
+            return Ok(());
+        }
+        let blocks: Vec<_> = snapshots.committed().into_iter().collect();
+        for run in blocks.chunk_by(|a, b| a.0 + 1 == b.0).flat_map(|run| run.chunks(RUN_MAX)) {
+            let slices: Vec<IoSlice<'_>> = run.iter().map(|(_, bytes)| IoSlice::new(bytes)).collect();
+            self.ring.device.write_vectored_at(&slices, run[0].0 * self.block_size() as u64)?;
+        }
+        self.barrier()?;
+        self.ring.superblock.start = 0.into();
+        self.ring.superblock.sequence = self.next.into();
+        self.ring.write_superblock()?;
+        // Before the log is written over.
+        self.barrier()?;
+        snapshots.clear_committed();
+        self.used = 0;
+        Ok(())
+    }
+}
+
+/// Data that begins with the log's magic number would pass for a block of the log: it goes without.
+fn escape(bytes: &[u8]) -> (Cow<'_, [u8]>, bool) {
+    match bytes.starts_with(&MAGIC.to_be_bytes()) {
+        false => (Cow::Borrowed(bytes), false),
+        true => {
+            let mut copy = bytes.to_vec();
+            copy[..4].fill(0);
+            (Cow::Owned(copy), true)
+        }
+    }
+}
+

@@ -1,0 +1,85 @@
+//! Metadata blocks as they were when their transaction was closed, until they are in their places.
+//!
+//! ```text
+//!   page cache --copy--> committing --commit record durable--> committed --checkpoint--> device
+//! ```
+//!
+//! A block's page may be evicted once it was copied; whoever reads it again finds the newest copy here.
+
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Copies of blocks, by number.
+pub(in crate::fs::ext4) type Blocks = BTreeMap<u64, Arc<[u8]>>;
+
+/// The copies of a journal's blocks that are newer than what the device holds in their places.
+#[derive(Default)]
+pub(in crate::fs::ext4) struct Snapshots {
+    maps: RwLock<Maps>,
+}
+
+#[derive(Default)]
+struct Maps {
+    /// Of the transaction that is being written to the log.
+    committing: Blocks,
+    /// Of transactions in the log, the newest of each block.
+    committed: Blocks,
+}
+
+impl Snapshots {
+    /// The newest copies of the blocks in `range`.
+    pub(in crate::fs::ext4) fn newest(&self, range: Range<u64>) -> Vec<(u64, Arc<[u8]>)> {
+        let maps = self.maps.read();
+        let committed = maps.committed.range(range.clone());
+        let mut found: Blocks = committed.map(|(number, bytes)| (*number, bytes.clone())).collect();
+        found.extend(maps.committing.range(range).map(|(number, bytes)| (*number, bytes.clone())));
+        found.into_iter().collect()
+    }
+
+    /// Takes a copy into the transaction that is being closed.
+    pub(in crate::fs::ext4) fn insert(&self, number: u64, bytes: Arc<[u8]>) {
+        self.maps.write().committing.insert(number, bytes);
+    }
+
+    /// What is being committed; the copies are shared.
+    pub(in crate::fs::ext4) fn committing(&self) -> Blocks {
+        self.maps.read().committing.clone()
+    }
+
+    /// The transaction is in the log.
+    pub(super) fn commit(&self) {
+        let mut maps = self.maps.write();
+        let committing = std::mem::take(&mut maps.committing);
+        maps.committed.extend(committing);
+    }
+
+    /// What has yet to be brought to its place.
+    pub(super) fn committed(&self) -> Blocks {
+        self.maps.read().committed.clone()
+    }
+
+    /// Whether a block of `range` is in the log.
+    pub(in crate::fs::ext4) fn logged_in(&self, range: Range<u64>) -> Vec<u64> {
+        self.maps.read().committed.range(range).map(|(number, _)| *number).collect()
+    }
+
+    /// Blocks that were freed must not be written any more.
+    pub(super) fn forget(&self, numbers: &[u64]) {
+        let mut maps = self.maps.write();
+        for number in numbers {
+            maps.committed.remove(number);
+        }
+    }
+
+    /// Everything committed is in its place.
+    pub(super) fn clear_committed(&self) {
+        self.maps.write().committed.clear();
+    }
+
+    /// How many blocks wait to be brought to their places.
+    pub(super) fn committed_len(&self) -> usize {
+        self.maps.read().committed.len()
+    }
+}
