@@ -29,7 +29,9 @@ fn disk_on(
     let kernel = Kernel::new(KernelOptions { cache_bytes, background_writeback, ..KernelOptions::default() });
     let p = kernel.process(Credentials::root());
     p.mkdir("/disk", 0o755).unwrap();
-    kernel.mount_ext4(device, "/disk", &MountOptions::default()).unwrap();
+    // Without the journal, which a device that fails would end.
+    let options = MountOptions::parse("noload").unwrap();
+    kernel.mount_ext4(device, "/disk", &options).unwrap();
     let fd = file(&p, "/disk/file", file_pages);
     (kernel, p, fd)
 }

@@ -206,9 +206,8 @@ impl Ext4 {
                 .is_some_and(|held| held.is_ready && is_written || held.since.elapsed() > HOLD_AGE_MAX);
             match ends {
                 true => inode.end_hold(&mut state)?,
-                false => hidden.extend(
-                    state.map.extents().iter().map(|e| e.physical..e.physical + u64::from(e.len)),
-                ),
+                false => hidden
+                    .extend(state.map.extents().iter().map(|e| e.physical..e.physical + u64::from(e.len))),
             }
             drop(state);
             Self::retire(inode);

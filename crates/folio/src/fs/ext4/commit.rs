@@ -172,8 +172,7 @@ impl Ext4 {
         journal.snapshots.insert(number, block);
         let freed = self.space.lock().close_freed(&self.geometry);
         self.metadata.write_back()?;
-        let revoked =
-            freed.iter().flat_map(|range| journal.snapshots.logged_in(range.clone())).collect();
+        let revoked = freed.iter().flat_map(|range| journal.snapshots.logged_in(range.clone())).collect();
         let blocks = journal.snapshots.committing();
         Ok(Some((Transaction { blocks, revoked, time: self.now() }, freed)))
     }

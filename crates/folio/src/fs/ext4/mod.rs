@@ -64,12 +64,12 @@ mod vfs_glue;
 mod xattr;
 mod xattr_store;
 
-use crate::base::{Clock, Errno, Error, Result, Timespec};
+use crate::base::{Clock, Errno, Error, PAGE_SIZE, Result, Timespec};
 use crate::block::{self, Device};
 use crate::cache::{PageCache, Writeback};
 use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions, ReserveOwners};
-use disk::{ROOT_INODE, SUPERBLOCK_OFFSET};
 use commit_thread::CommitThread;
+use disk::{ROOT_INODE, SUPERBLOCK_OFFSET};
 use failure::Failure;
 use features::{Compat, Incompat, RoCompat};
 use inode::Ext4Inode;
@@ -88,6 +88,8 @@ use superblock::Superblock;
 const MAGIC: u64 = 0xEF53;
 /// Longest file name in bytes.
 const NAME_MAX: u32 = 255;
+/// One part in so many of the page cache's memory is for the blocks of a transaction.
+const TRANSACTION_CACHE_SHARE: u64 = 8;
 /// Dirty inodes that may gather in memory before those with clean data are written to the table.
 const DIRTY_INODES_MAX: usize = 4096;
 
@@ -121,6 +123,8 @@ pub struct Ext4 {
     journal: OnceLock<Journal>,
     commit_thread: CommitThread,
     has_threads: bool,
+    /// Memory for pages, which the blocks of a transaction are a part of.
+    cache_bytes: u64,
     /// Inodes in `dirty_inodes` that the table does not show as they are.
     unflushed_inodes: AtomicUsize,
     /// Files whose data has to be on the device before the next transaction is durable.
@@ -230,6 +234,7 @@ impl Ext4 {
         let journal = Journal::new(
             blocks,
             self.device.clone(),
+            self.cache_bytes / PAGE_SIZE as u64 / TRANSACTION_CACHE_SHARE,
             features.ro_compat.contains(RoCompat::METADATA_CSUM),
             features.incompat.contains(Incompat::BIT64),
             self.options.barrier,
@@ -274,6 +279,7 @@ impl Ext4 {
             journal: OnceLock::new(),
             commit_thread: CommitThread::default(),
             has_threads: cache.has_threads(),
+            cache_bytes: cache.budget_bytes(),
             unflushed_inodes: AtomicUsize::new(0),
             ordered_inodes: Mutex::default(),
             held_inodes: Mutex::default(),

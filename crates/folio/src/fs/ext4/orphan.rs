@@ -192,7 +192,10 @@ impl Ext4 {
                 _ => return Err(Error::corrupt(format!("block {logical} is not mapped"))),
             }
         }
-        Ok(OrphanFile { blocks, seed: self.checksum_seed.map_or(0, |seed| inode_seed(seed, number, generation)) })
+        Ok(OrphanFile {
+            blocks,
+            seed: self.checksum_seed.map_or(0, |seed| inode_seed(seed, number, generation)),
+        })
     }
 
     /// Calls `visit` with each block of the orphan file.

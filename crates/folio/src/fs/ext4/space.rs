@@ -139,7 +139,11 @@ impl Space {
         purpose: Purpose,
         is_promised: bool,
     ) -> Result<Range<u64>> {
-        let left = if is_promised { self.free_blocks.saturating_sub(self.pending_blocks) } else { self.available_blocks() };
+        let left = if is_promised {
+            self.free_blocks.saturating_sub(self.pending_blocks)
+        } else {
+            self.available_blocks()
+        };
         let want = u64::from(want).min(left) as u32;
         if want == 0 {
             return Err(Errno::NOSPC.into());
@@ -399,7 +403,8 @@ impl Space {
         for number in std::mem::take(&mut self.dirty_groups) {
             let start = superblock.group_start(number);
             let runs = self.groups[number as usize].close_freed();
-            freed.extend(runs.into_iter().map(|run| start + u64::from(run.start)..start + u64::from(run.end)));
+            freed
+                .extend(runs.into_iter().map(|run| start + u64::from(run.start)..start + u64::from(run.end)));
         }
         freed
     }

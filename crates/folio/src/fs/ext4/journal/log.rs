@@ -65,8 +65,7 @@ impl Log {
         ring.features = features;
         ring.seed = wants_checksums.then(|| crc32c(!0, &ring.superblock.uuid));
         ring.superblock.feature_incompat = features.into();
-        ring.superblock.feature_compat =
-            (ring.superblock.feature_compat.get() & !COMPAT_CHECKSUM).into();
+        ring.superblock.feature_compat = (ring.superblock.feature_compat.get() & !COMPAT_CHECKSUM).into();
         let next = ring.superblock.sequence.get();
         let head = ring.superblock.first.get();
         Ok(Self { ring, head, used: 0, next, has_barriers })
@@ -219,8 +218,7 @@ impl Log {
             let flags = if *is_escaped { TAG_ESCAPED } else { 0 }
                 | if index > 0 { TAG_SAME_UUID } else { 0 }
                 | if index + 1 == entries.len() { TAG_LAST } else { 0 };
-            let crc =
-                self.ring.seed.map_or(0, |seed| crc32c(crc32c(seed, &self.next.to_be_bytes()), bytes));
+            let crc = self.ring.seed.map_or(0, |seed| crc32c(crc32c(seed, &self.next.to_be_bytes()), bytes));
             let (low, high) = (*number as u32, (number >> 32) as u32);
             if self.ring.features & INCOMPAT_CSUM_V3 != 0 {
                 let tag = RawTag3 {
@@ -232,8 +230,7 @@ impl Log {
                 block[at..at + size_of::<RawTag3>()].copy_from_slice(tag.as_bytes());
             } else {
                 // All flags have 4 bits.
-                let tag =
-                    RawTag { block_lo: low.into(), checksum: 0.into(), flags: (flags as u16).into() };
+                let tag = RawTag { block_lo: low.into(), checksum: 0.into(), flags: (flags as u16).into() };
                 block[at..at + size_of::<RawTag>()].copy_from_slice(tag.as_bytes());
                 if self.ring.features & INCOMPAT_64BIT != 0 {
                     block[at + size_of::<RawTag>()..][..4].copy_from_slice(&high.to_be_bytes());
@@ -296,4 +293,3 @@ fn escape(bytes: &[u8]) -> (Cow<'_, [u8]>, bool) {
         }
     }
 }
-

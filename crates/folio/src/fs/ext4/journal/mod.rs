@@ -79,11 +79,12 @@ pub(super) struct Committer<'a> {
 }
 
 impl Journal {
-    /// Takes over a replayed journal. `has_checksums`, `is_64bit`: the file system's features; `has_barriers`:
+    /// Takes over a replayed journal. A transaction has about `blocks_max` blocks at most. `has_checksums`, `is_64bit`: the file system's features; `has_barriers`:
     /// whether the device is flushed around commits.
     pub(super) fn new(
         blocks: JournalBlocks,
         device: Arc<dyn Device>,
+        blocks_max: u64,
         has_checksums: bool,
         is_64bit: bool,
         has_barriers: bool,
@@ -91,14 +92,15 @@ impl Journal {
         let ring = Ring::open(blocks, device)?;
         let log = Log::new(ring, has_checksums, is_64bit, has_barriers)?;
         let next = log.next;
-        let transaction_max = (log.capacity() / TRANSACTION_SHARE).min(TRANSACTION_MAX);
+        let transaction_max =
+            u64::from((log.capacity() / TRANSACTION_SHARE).min(TRANSACTION_MAX)).min(blocks_max);
         Ok(Self {
             gate: Gate::default(),
             snapshots: Arc::default(),
             log: Mutex::new(log),
             running: AtomicU32::new(next),
             committed: AtomicU32::new(next.wrapping_sub(1)),
-            transaction_max: transaction_max.into(),
+            transaction_max,
             is_aborted: AtomicBool::new(false),
         })
     }
