@@ -12,6 +12,8 @@ pub enum Need {
     Root,
     /// Loop devices that can be set up and mounted.
     LoopDevices,
+    /// A FUSE device that can be opened.
+    Fuse,
     /// A program on the PATH or in a system folder.
     Tool(&'static str),
     /// A Linux kernel of at least this version.
@@ -40,6 +42,11 @@ pub fn loop_devices() -> Need {
     Need::LoopDevices
 }
 
+/// See [`Need::Fuse`].
+pub fn fuse() -> Need {
+    Need::Fuse
+}
+
 /// See [`Need::Tool`].
 pub fn tool(name: &'static str) -> Need {
     Need::Tool(name)
@@ -57,6 +64,12 @@ impl Need {
             Self::Root if rustix::process::geteuid().is_root() => Ok(()),
             Self::Root => Err("needs root".to_owned()),
             Self::LoopDevices => loop_device_works(),
+            Self::Fuse => OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open("/dev/fuse")
+                .map(drop)
+                .map_err(|error| format!("needs /dev/fuse: {error}")),
             Self::Tool(name) => find(name).map(|_| ()).ok_or_else(|| format!("needs the program {name}")),
             Self::Linux(major, minor) => {
                 let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

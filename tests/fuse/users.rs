@@ -1,0 +1,85 @@
+//! Other users: modes, groups and ACLs, as the asking kernel judges them.
+
+use crate::Bench;
+use crate::support::requires;
+use crate::support::tools::{command, run};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::process::Stdio;
+
+const USER: u32 = 54_321;
+const GROUP: u32 = 54_322;
+const OTHER_GROUP: u32 = 54_323;
+
+/// Whether a user with these groups can do this in a shell.
+fn can(groups: &str, script: &str, path: &Path) -> bool {
+    let mut shell = command("setpriv");
+    shell.args([&format!("--reuid={USER}"), &format!("--regid={GROUP}"), groups]);
+    shell.args(["sh", "-c", script, "sh"]).arg(path);
+    shell.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
+}
+
+#[test]
+fn modes_groups_and_owners_count() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"), tool("setpriv"));
+    let bench = Bench::new("allow_other");
+    fs::set_permissions(bench.mount.path(), Permissions::from_mode(0o777)).unwrap();
+    let path = bench.at("f");
+    fs::write(&path, "x").unwrap();
+    chown(&path, Some(0), Some(OTHER_GROUP)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+    assert!(!can("--clear-groups", "cat \"$1\"", &path));
+    // A supplementary group, of which a request says nothing.
+    assert!(can(&format!("--groups={OTHER_GROUP}"), "cat \"$1\"", &path));
+    assert!(!can(&format!("--groups={OTHER_GROUP}"), "echo y > \"$1\"", &path));
+    assert!(can("--clear-groups", "umask 027; echo y > \"$1\"", &bench.at("g")));
+    let made = fs::metadata(bench.at("g")).unwrap();
+    assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (USER, GROUP, 0o640));
+    // Whoever writes takes setuid away, unless root does.
+    fs::set_permissions(bench.at("g"), Permissions::from_mode(0o6777)).unwrap();
+    fs::write(bench.at("g"), "root").unwrap();
+    assert_eq!(fs::metadata(bench.at("g")).unwrap().mode() & 0o7777, 0o6777);
+    assert!(can("--clear-groups", "echo z >> \"$1\"", &bench.at("g")));
+    assert_eq!(fs::metadata(bench.at("g")).unwrap().mode() & 0o7777, 0o777);
+    bench.finish();
+}
+
+#[test]
+fn only_the_owner_is_let_in_unless_asked() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"), tool("setpriv"));
+    let bench = Bench::new("rw");
+    fs::set_permissions(bench.mount.path(), Permissions::from_mode(0o777)).unwrap();
+    assert!(!can("--clear-groups", "ls \"$1\"", &bench.mount.path()));
+    bench.finish();
+}
+
+#[test]
+fn acls_are_kept_and_heeded() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"), tool("setpriv"), tool("setfacl"), tool("getfacl"));
+    let bench = Bench::new("allow_other");
+    let path = bench.at("f");
+    fs::write(&path, "x").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    assert!(!can("--clear-groups", "cat \"$1\"", &path));
+    run("setfacl", ["-m".as_ref(), format!("u:{USER}:rw").as_ref(), path.as_os_str()]);
+    // The mask shows in the group's place.
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
+    assert!(can("--clear-groups", "cat \"$1\" && echo y > \"$1\"", &path));
+    fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+    assert!(can("--clear-groups", "cat \"$1\"", &path) && !can("--clear-groups", "echo y > \"$1\"", &path));
+    assert!(run("getfacl", ["-cpn".as_ref(), path.as_os_str()]).contains("mask::r--"));
+    bench.finish();
+}
+
+#[test]
+fn with_fakeroot_everybody_is_root_inside() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"), tool("setpriv"));
+    let bench = Bench::new("allow_other,fakeroot");
+    fs::create_dir(bench.at("d")).unwrap();
+    fs::set_permissions(bench.at("d"), Permissions::from_mode(0o700)).unwrap();
+    assert!(can("--clear-groups", "echo x > \"$1\"", &bench.at("d/f")));
+    let made = fs::metadata(bench.at("d/f")).unwrap();
+    assert_eq!((made.uid(), made.gid()), (0, 0));
+    bench.finish();
+}
