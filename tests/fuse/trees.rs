@@ -62,7 +62,9 @@ fn several_programs_work_at_once() {
                     copy(tree, &mine);
                     let archive = mine.with_extension("tar");
                     let mut pack = command("tar");
-                    succeed(pack.arg("--format=posix").arg("-cf").arg(&archive).arg("-C").arg(&mine).arg("."));
+                    succeed(
+                        pack.arg("--format=posix").arg("-cf").arg(&archive).arg("-C").arg(&mine).arg("."),
+                    );
                     want.assert_same(&Manifest::of(&mine, Scope::default()), "a copy among others");
                     fs::remove_dir_all(&mine).unwrap();
                     fs::create_dir(&mine).unwrap();
