@@ -4,6 +4,7 @@ use crate::content::{Step, Whole};
 use crate::names::{Fact, Names};
 use crate::world::{ROOT, full, kernel, look};
 use folio::block::{Device, MemoryDevice};
+use folio::kernel::{CheckOptions, check_ext4};
 use folio::syscall::{OpenFlags, Process};
 use folio::vfs::MountOptions;
 use folio::{Kernel, Result};
@@ -80,7 +81,7 @@ impl Judge {
             Err(error) => Err(format!("reading: {error}")),
         };
         let unmounted = self.kernel.unmount(ROOT).map_err(|error| format!("unmount: {error}"));
-        compared.and(unmounted).and(is_clean(&**device))
+        compared.and(unmounted).and_then(|()| is_clean(&**device)).and_then(|()| is_sound(device))
     }
 
     fn compare(
@@ -213,6 +214,15 @@ fn is_clean(device: &dyn Device) -> std::result::Result<(), String> {
     Err(format!(
         "not clean after unmount: state {state}, incompat {incompat:#x}, first orphan {orphan}, ro_compat {ro_compat:#x}"
     ))
+}
+
+/// Whether Folio's own check has nothing to say.
+fn is_sound(device: &Arc<dyn Device>) -> std::result::Result<(), String> {
+    let mut said = Vec::new();
+    let checked = check_ext4(device, &CheckOptions::default(), &mut said);
+    checked.map_err(|error| format!("folio check: {error}"))?;
+    let said: Vec<_> = said.iter().map(ToString::to_string).collect();
+    if said.is_empty() { Ok(()) } else { Err(format!("folio check:\n{}", said.join("\n"))) }
 }
 
 /// A device as a file, for e2fsck.
