@@ -153,6 +153,16 @@ impl Content {
         Ok(())
     }
 
+    /// The operation that made the last promise, and some before and after it.
+    pub(crate) fn story(&self, recorded: usize, begun: Step) -> (Step, Vec<Step>) {
+        let promise = self.promises.iter().rev().find(|promise| promise.recorded <= recorded);
+        let since = promise.map_or(0, |promise| promise.step);
+        let steps = self.changes.iter().map(|change| change.step).filter(|step| *step <= begun);
+        let steps: Vec<Step> = steps.collect();
+        let first = steps.partition_point(|step| *step <= since).saturating_sub(5);
+        (since, steps[first..].to_vec())
+    }
+
     fn allows_part(&self, bytes: &[u8], start: u64, base: &[u8], later: &[&Change]) -> Result<(), String> {
         let mut is_fine = vec![false; bytes.len()];
         for (at, byte) in bytes.iter().enumerate() {

@@ -32,7 +32,6 @@ fn a_disk_that_lies_about_flushes_loses_what_was_synced() {
 
 /// The last write before each return of fsync(2) or sync(2) is lost: recovery without the journal's last block.
 #[test]
-#[ignore = "the journal is not written yet"]
 fn the_last_write_before_a_sync_returned_is_missed() {
     let run = recorded_mix("last-write");
     let mut judge = Judge::new(MountOptions::default());

@@ -36,6 +36,8 @@ pub(crate) struct Judge {
     process: Process,
     mount: MountOptions,
     pub(crate) replaced: Replaced,
+    /// The last of them that was damaged, in words.
+    pub(crate) damaged: String,
 }
 
 /// A file that was found: its inode number, its path, its bytes.
@@ -63,7 +65,7 @@ impl Judge {
     /// A judge who mounts with these options.
     pub(crate) fn new(mount: MountOptions) -> Self {
         let (kernel, process) = kernel(16 << 20, false);
-        Self { kernel, process, mount, replaced: Replaced::default() }
+        Self { kernel, process, mount, replaced: Replaced::default(), damaged: String::new() }
     }
 
     /// Mounts `device`, which stopped when the record had `recorded` entries, compares and unmounts; what is wrong
@@ -120,7 +122,12 @@ impl Judge {
             let is_kept = path.rsplit('/').next().is_some_and(|name| name.starts_with(KEPT));
             let Some(node) = names.node_of(*number, step).filter(|_| is_kept) else { continue };
             let content = &names.inodes[node].content;
-            let count = match content.whole(bytes, recorded, begun) {
+            let whole = content.whole(bytes, recorded, begun);
+            if whole != Whole::Version {
+                let (len, story) = (bytes.len(), names.story(node, recorded));
+                self.damaged = format!("{path}: {whole:?}, {len} bytes, {}\n{story}", names.what(step));
+            }
+            let count = match whole {
                 Whole::Version => &mut self.replaced.versions,
                 Whole::Empty => &mut self.replaced.empty,
                 Whole::ZeroFilled => &mut self.replaced.zero_filled,
@@ -142,7 +149,10 @@ fn files_are_fine(
         let node = names.node_of(*number, step);
         let node = node.ok_or_else(|| format!("{path}: nobody had inode {number} then"))?;
         let fine = names.inodes[node].content.allows(bytes, recorded, begun);
-        fine.map_err(|error| format!("{path} (inode {number}): {error}"))?;
+        fine.map_err(|error| {
+            let story = names.story(node, recorded);
+            format!("{path} (inode {number}): {error}\n{story}")
+        })?;
     }
     Ok(())
 }

@@ -34,7 +34,6 @@ use trial::Trial;
 
 /// The harness itself: without a cut, its notes are what is there.
 #[test]
-#[ignore = "the journal is not written yet: no list of orphans"]
 fn notes_are_what_is_there_after_each_sync() {
     let trial = Trial::new("sync");
     let run = trial.record(images::folio(16, 1024), |world, random| {
@@ -49,7 +48,6 @@ macro_rules! trials {
     ($($name:ident: $workload:expr;)+) => {
         $(
             #[test]
-            #[ignore = "the journal is not written yet"]
             fn $name() {
                 Trial::new(stringify!($name)).run(images::folio(16, 1024), $workload);
             }
@@ -79,7 +77,6 @@ trials! {
 }
 
 #[test]
-#[ignore = "the journal is not written yet"]
 fn mix_on_blocks_of_4_kib() {
     Trial::new("mix_4k").run(images::folio(32, 4096), |world, random| {
         mix::run(world, random, Mix { file_bytes_max: 100_000, ..Mix::default() });
@@ -88,7 +85,6 @@ fn mix_on_blocks_of_4_kib() {
 
 /// With threads that write on their own, the record is another in each run; what it may lead to is not.
 #[test]
-#[ignore = "the journal is not written yet"]
 fn mix_with_background_threads() {
     let mut trial = Trial::new("mix_background");
     trial.setup.background_writeback = true;
@@ -103,7 +99,6 @@ macro_rules! mke2fs_trials {
     ($($name:ident: $size:literal $options:expr;)+) => {
         $(
             #[test]
-            #[ignore = "the journal is not written yet"]
             fn $name() {
                 requires!(tool("mke2fs"));
                 Trial::new(stringify!($name)).run(images::by_mke2fs($size, &$options), |world, random| {

@@ -299,6 +299,14 @@ impl Names {
         all.map(|(at, _)| *at)
     }
 
+    /// The last operations on a file's bytes before a cut, in words.
+    pub(crate) fn story(&self, node: Node, recorded: usize) -> String {
+        let (promise, steps) = self.inodes[node].content.story(recorded, self.begun(recorded));
+        let mut told: Vec<String> = steps.iter().map(|step| format!("{step} {}", self.what(*step))).collect();
+        told.push(format!("promised by {promise} {}", self.what(promise)));
+        told.join("\n")
+    }
+
     /// How what was found differs from the allowed state that is most like it.
     pub(crate) fn difference(&self, found: &BTreeSet<Fact>, recorded: usize) -> String {
         let allowed = self.allowed(recorded);

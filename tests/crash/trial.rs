@@ -164,7 +164,7 @@ impl<'t> Court<'t> {
         let before = self.judge.replaced.lost();
         let mut verdict = self.judge.judge(&device, &self.run.names, cut.recorded);
         if verdict.is_ok() && self.judge.replaced.lost() > before && !self.trial.may_tear {
-            verdict = Err("a file that was only ever replaced as a whole is damaged".to_owned());
+            verdict = Err(format!("only ever replaced as a whole: {}", self.judge.damaged));
         }
         if let (Some(folder), Err(_)) = (&keeps, &verdict) {
             let name = format!("{}-{}.img", self.trial.name, self.outcome.cuts);
@@ -223,6 +223,13 @@ fn is_recovery(line: &str) -> bool {
         "Clearing orphaned inode",
         "Truncating orphaned inode",
         "Setting free ",
+        // What the kernel leaves too: e2fsck does not follow the orphan file and the sums as it replays.
+        "Feature orphan_present is set but orphan file is clean.",
+        "is not clean.",
+        "Free blocks count wrong (",
+        "Free inodes count wrong (",
+        "Fix? yes",
+        "Clear? yes",
         "FILE SYSTEM WAS MODIFIED",
         "non-contiguous), ",
     ];

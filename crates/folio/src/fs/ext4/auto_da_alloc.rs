@@ -60,6 +60,10 @@ impl Ext4Inode {
     /// Returns whether it did.
     pub(super) fn hold(&self, state: &mut InodeState) -> Result<bool> {
         let fs = &self.fs;
+        if let Some(held) = &mut state.held {
+            // What was complete goes too: the contents on disk stay until something complete follows.
+            held.is_ready = false;
+        }
         let is_wanted = fs.options.auto_da_alloc == AutoDaAlloc::Commit
             && fs.journal.get().is_some()
             && state.held.is_none()
@@ -86,8 +90,9 @@ impl Ext4Inode {
         Ok(true)
     }
 
-    /// The new contents may be published: the file was closed, or somebody wants them to be durable.
-    pub(super) fn release_hold(&self) {
+    /// The new contents may be published: the file was closed, or somebody wants them to be durable. Returns whether
+    /// there were any that the next transaction publishes.
+    pub(super) fn release_hold(&self) -> bool {
         let is_held = self.state.read().held.is_some();
         if is_held {
             let _handle = self.fs.start();
@@ -97,6 +102,7 @@ impl Ext4Inode {
                 self.order();
             }
         }
+        is_held
     }
 
     /// Ends the hold: the old contents go. Their blocks are free with this transaction.
@@ -133,7 +139,7 @@ impl Ext4Inode {
     /// A descriptor that could write was closed.
     pub(super) fn note_closed(&self) {
         match self.fs.options.auto_da_alloc {
-            AutoDaAlloc::Commit => self.release_hold(),
+            AutoDaAlloc::Commit => drop(self.release_hold()),
             AutoDaAlloc::Close => {
                 let was_truncated = self.state.read().was_truncated;
                 if was_truncated {

@@ -204,7 +204,7 @@ impl Ext4 {
             return Ok(());
         }
         self.check_failure()?;
-        inode.release_hold();
+        let is_held = inode.release_hold();
         if let Some(mapping) = &inode.common.mapping {
             mapping.write_back(0..u64::MAX)?;
         }
@@ -212,6 +212,8 @@ impl Ext4 {
             let state = inode.state.read();
             if data_only { state.data_changed_in } else { state.changed_in }
         };
+        // What was held back was in no transaction yet, whatever number it has.
+        let sequence = if is_held { journal.running() } else { sequence };
         match journal.is_committed(sequence) {
             true => self.device_barrier(),
             false => self.commit(journal, sequence),

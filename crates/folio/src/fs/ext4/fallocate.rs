@@ -31,6 +31,10 @@ impl Ext4Inode {
             self.publish_size(&mut self.state_mut(), end);
         }
         let mut state = self.state_mut();
+        if is_zeroing {
+            // Delayed blocks whose writeback would have told the size may be gone.
+            self.publish_size(&mut state, mapping.size_bytes());
+        }
         let now = self.fs.now();
         if is_zeroing || mode == FallocateMode::Allocate {
             state.set_modified(now);

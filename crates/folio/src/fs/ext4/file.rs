@@ -214,6 +214,8 @@ impl Ext4Inode {
             self.remove_blocks(keep..1 << 32)?;
             let mut state = self.state_mut();
             state.disk_size = state.disk_size.min(size_bytes);
+            // Delayed blocks whose writeback would have told a larger size may be gone.
+            self.publish_size(&mut state, size_bytes);
         } else {
             mapping.set_size_bytes(size_bytes);
             self.publish_size(&mut self.state_mut(), size_bytes);
