@@ -20,6 +20,8 @@ pub(crate) enum Access {
     Read,
     /// Changes it.
     Write,
+    /// Fills it: if that fails, the image is of no use, so nothing goes through a journal.
+    Fill,
 }
 
 /// A file system in an image, mounted as `/`. A kernel for each, so that links inside lead nowhere else.
@@ -90,6 +92,7 @@ impl Image {
             // Looking at an image through this command is no access by its owner's programs.
             access_time: AccessTime::Never,
             clock: clock(),
+            file_system: if access == Access::Fill { "noload".to_owned() } else { String::new() },
             ..MountOptions::default()
         };
         Self::mount_with(session, place, device, &options)

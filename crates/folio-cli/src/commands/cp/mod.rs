@@ -141,7 +141,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
                 ..FormatOptions::default()
             };
             let device = image::create(&place.image, format, len_bytes, &format_options)?;
-            let copied = Image::mount(session, place, device, Access::Write).and_then(|image| {
+            let copied = Image::mount(session, place, device, Access::Fill).and_then(|image| {
                 plan::make_parents(&image, place, &sources)?;
                 into_image(cp, session, options, (image, place), &sources)
             });

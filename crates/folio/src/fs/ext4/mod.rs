@@ -152,7 +152,7 @@ impl Ext4 {
     }
 
     fn open(device: Arc<dyn Device>, cache: &Arc<PageCache>, options: &MountOptions) -> Result<Mounted> {
-        let superblock = Superblock::load(&*device)?;
+        let superblock = Superblock::load_for_recovery(&*device)?;
         if !options.read_only {
             if device.is_read_only() {
                 return Err(Error::new(Errno::ROFS, "the image is read-only"));
@@ -167,7 +167,10 @@ impl Ext4 {
         }
         let (device, superblock) = match needs_recovery && loads_journal {
             true => Self::recover(device, superblock, cache, options)?,
-            false => (device, superblock),
+            false => {
+                let superblock = Superblock::load(&*device)?;
+                (device, superblock)
+            }
         };
         let fs = Self::attach(device, superblock, cache, options)?;
         if fs.is_writing() {

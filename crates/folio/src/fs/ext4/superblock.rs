@@ -46,14 +46,27 @@ pub(super) struct Superblock {
 impl Superblock {
     /// Reads and checks the superblock of `device`.
     pub(super) fn load(device: &dyn Device) -> Result<Self> {
+        let raw = Self::read(device)?;
+        check_checksum(&raw).and_then(|()| Self::check(raw, device.len_bytes())).map_err(|e| e.at("superblock"))
+    }
+
+    /// The superblock as it is before the journal is replayed, whatever its checksum: when the power went, part of it
+    /// may have been written. The log has it whole.
+    pub(super) fn load_for_recovery(device: &dyn Device) -> Result<Self> {
+        let superblock = Self::check(Self::read(device)?, device.len_bytes()).map_err(|e| e.at("superblock"))?;
+        match superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY) {
+            true => Ok(superblock),
+            false => Self::load(device),
+        }
+    }
+
+    fn read(device: &dyn Device) -> Result<RawSuperblock> {
         let mut bytes = [0; size_of::<RawSuperblock>()];
         if device.len_bytes() < SUPERBLOCK_OFFSET + bytes.len() as u64 {
             return Err(Error::corrupt(format!("no ext4 file system: only {} bytes", device.len_bytes())));
         }
         device.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
-        let raw =
-            RawSuperblock::read_from_bytes(&bytes).map_err(|_| Error::corrupt("superblock cut short"))?;
-        Self::check(raw, device.len_bytes()).map_err(|e| e.at("superblock"))
+        RawSuperblock::read_from_bytes(&bytes).map_err(|_| Error::corrupt("superblock cut short"))
     }
 
     fn check(raw: RawSuperblock, device_len: u64) -> Result<Self> {
@@ -66,7 +79,7 @@ impl Superblock {
             ro_compat: RoCompat::from_bits_retain(raw.feature_ro_compat.get()),
         };
         features.check_readable()?;
-        let checksum_seed = check_checksum(&raw, &features)?;
+        let checksum_seed = checksum_seed(&raw, &features)?;
         let block_size = checked_block_size(&raw)?;
         let cluster_blocks = checked_cluster_blocks(&raw, &features)?;
         let is_64bit = features.incompat.contains(Incompat::BIT64);
@@ -270,16 +283,23 @@ impl Superblock {
     }
 }
 
+fn check_checksum(raw: &RawSuperblock) -> Result<()> {
+    let has_checksum = RoCompat::from_bits_retain(raw.feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM);
+    // Another type of checksum is told by its name later, other bytes as what they are.
+    let is_ours = raw.magic.get() == SUPERBLOCK_MAGIC && has_checksum && raw.checksum_type == 1;
+    match is_ours && raw.checksum.get() != crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]) {
+        true => Err(Error::corrupt("bad checksum")),
+        false => Ok(()),
+    }
+}
+
 /// Returns the seed of all other checksums, if the file system has metadata_csum.
-fn check_checksum(raw: &RawSuperblock, features: &Features) -> Result<Option<u32>> {
+fn checksum_seed(raw: &RawSuperblock, features: &Features) -> Result<Option<u32>> {
     if !features.ro_compat.contains(RoCompat::METADATA_CSUM) {
         return Ok(None);
     }
     if raw.checksum_type != 1 {
         return Err(Error::unsupported(format!("checksum type {}", raw.checksum_type)));
-    }
-    if raw.checksum.get() != crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]) {
-        return Err(Error::corrupt("bad checksum"));
     }
     Ok(Some(match features.incompat.contains(Incompat::METADATA_CSUM_SEED) {
         true => raw.checksum_seed.get(),
