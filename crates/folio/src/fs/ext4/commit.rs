@@ -88,7 +88,8 @@ impl Ext4 {
     /// Metadata blocks that the running transaction has at most.
     fn transaction_len(&self) -> u64 {
         let dirty_inodes = self.unflushed_inodes.load(Ordering::Relaxed) as u64;
-        self.metadata.dirty_len() + dirty_inodes + self.space.lock().dirty_len() as u64
+        let data = self.journal.get().map_or(0, |journal| journal.snapshots.data_len());
+        data + self.metadata.dirty_len() + dirty_inodes + self.space.lock().dirty_len() as u64
     }
 
     /// Commits the running transaction if it has grown large.
@@ -164,7 +165,7 @@ impl Ext4 {
         self.write_orphans()?;
         let mut superblock = self.superblock.lock();
         self.space.lock().flush(&mut superblock, &self.metadata, &hidden)?;
-        if self.metadata.dirty_len() == 0 {
+        if self.metadata.dirty_len() == 0 && journal.snapshots.data_len() == 0 {
             return Ok(None);
         }
         let (number, block) = self.superblock_block(&superblock)?;
@@ -173,7 +174,7 @@ impl Ext4 {
         let freed = self.space.lock().close_freed(&self.geometry);
         self.metadata.write_back()?;
         let revoked = freed.iter().flat_map(|range| journal.snapshots.logged_in(range.clone())).collect();
-        let blocks = journal.snapshots.committing();
+        let blocks = journal.snapshots.close(&freed);
         Ok(Some((Transaction { blocks, revoked, time: self.now() }, freed)))
     }
 

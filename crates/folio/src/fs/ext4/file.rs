@@ -4,6 +4,8 @@ use super::Ext4;
 use super::disk::inode_flags;
 use super::extent::Mapped;
 use super::inode::{Ext4Inode, InodeState, Layout};
+use super::journal::Journal;
+use super::options::DataMode;
 use crate::base::{Errno, Error, LogicalBlock, PAGE_SIZE, Result};
 use crate::cache::Store;
 use smallvec::SmallVec;
@@ -69,7 +71,7 @@ impl Ext4Inode {
         for piece in pieces {
             let mut parts = cursor.take(piece.range.len());
             match piece.device_offset {
-                Some(at) => self.fs.device.read_vectored_at(&mut parts, at)?,
+                Some(at) => self.fs.read_blocks(&mut parts, at)?,
                 None => parts.iter_mut().for_each(|part| part.fill(0)),
             }
         }
@@ -118,10 +120,13 @@ impl Ext4Inode {
         let (pieces, unwritten) = self.pieces_to_write(first..end, offset)?;
         for piece in pieces {
             if let Some(at) = piece.device_offset {
-                self.fs.device.write_vectored_at(&parts_of(bufs, piece.range), at)?;
+                self.fs.write_blocks(&parts_of(bufs, piece.range), at)?;
             }
         }
         let mut state = self.state_mut();
+        if self.fs.data_journal().is_some() {
+            self.mark_dirty(&mut state);
+        }
         if !unwritten.is_empty() {
             for range in unwritten {
                 state.map.mark_written(range);
@@ -397,6 +402,42 @@ fn zero_from(bufs: &mut [IoSliceMut<'_>], valid: usize) {
 }
 
 impl Ext4 {
+    /// The journal, if file data goes there (`data=journal`).
+    fn data_journal(&self) -> Option<&Journal> {
+        self.journal.get().filter(|_| self.options.data == DataMode::Journal)
+    }
+
+    /// Reads file blocks from byte `at` of the device on, as they will be there.
+    fn read_blocks(&self, bufs: &mut [IoSliceMut<'_>], at: u64) -> Result<()> {
+        let Some(journal) = self.data_journal() else { return self.device.read_vectored_at(bufs, at) };
+        let first = at / self.block_size as u64;
+        let count = (bufs.iter().map(|buf| buf.len()).sum::<usize>() / self.block_size) as u64;
+        // Before the device is read: what goes from here to there meanwhile is the same.
+        let newer = journal.snapshots.newest(first..first + count);
+        self.device.read_vectored_at(bufs, at)?;
+        let mut blocks = bufs.iter_mut().flat_map(|buf| buf.chunks_mut(self.block_size)).zip(first..);
+        for (number, bytes) in newer {
+            if let Some((block, _)) = blocks.find(|(_, at)| *at == number) {
+                block.copy_from_slice(&bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes file blocks from byte `at` of the device on, by way of the journal if data goes there. What a
+    /// transaction has no room for is written in its place, as with `data=ordered`.
+    fn write_blocks(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<()> {
+        let Some(journal) = self.data_journal() else { return self.device.write_vectored_at(bufs, at) };
+        let first = at / self.block_size as u64;
+        let blocks = bufs.iter().flat_map(|buf| buf.chunks(self.block_size)).zip(first..);
+        for (bytes, number) in blocks {
+            if !journal.snapshots.insert_data(number, bytes, journal.transaction_max()) {
+                self.device.write_at(bytes, number * self.block_size as u64)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Lets go of an inode inside writeback or a commit. If that was the last reference, deleting it would wait for
     /// the very thing it is called from; so it waits for [`Ext4::bury`].
     pub(super) fn retire(inode: Arc<Ext4Inode>) {

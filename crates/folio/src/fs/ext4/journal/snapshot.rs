@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   page cache --copy--> committing --commit record durable--> committed --checkpoint--> device
+//!   file data  ------->  running, then the same (data=journal)
 //! ```
 //!
 //! A block's page may be evicted once it was copied; whoever reads it again finds the newest copy here.
@@ -22,6 +23,8 @@ pub(in crate::fs::ext4) struct Snapshots {
 
 #[derive(Default)]
 struct Maps {
+    /// Blocks of files, of the running transaction (`data=journal`).
+    running: Blocks,
     /// Of the transaction that is being written to the log.
     committing: Blocks,
     /// Of transactions in the log, the newest of each block.
@@ -34,7 +37,8 @@ impl Snapshots {
         let maps = self.maps.read();
         let committed = maps.committed.range(range.clone());
         let mut found: Blocks = committed.map(|(number, bytes)| (*number, bytes.clone())).collect();
-        found.extend(maps.committing.range(range).map(|(number, bytes)| (*number, bytes.clone())));
+        found.extend(maps.committing.range(range.clone()).map(|(number, bytes)| (*number, bytes.clone())));
+        found.extend(maps.running.range(range).map(|(number, bytes)| (*number, bytes.clone())));
         found.into_iter().collect()
     }
 
@@ -43,9 +47,34 @@ impl Snapshots {
         self.maps.write().committing.insert(number, bytes);
     }
 
-    /// What is being committed; the copies are shared.
-    pub(in crate::fs::ext4) fn committing(&self) -> Blocks {
-        self.maps.read().committing.clone()
+    /// Takes a block of a file into the running transaction, if that has fewer than `blocks_max`, or if a copy of
+    /// the block is on its way already, which must not overtake this one. Says whether it did.
+    pub(in crate::fs::ext4) fn insert_data(&self, number: u64, bytes: &[u8], blocks_max: u64) -> bool {
+        let mut maps = self.maps.write();
+        let Maps { running, committing, committed } = &mut *maps;
+        let is_due = [&*running, committing, committed].iter().any(|map| map.contains_key(&number));
+        let is_taken = is_due || (running.len() as u64) < blocks_max;
+        if is_taken {
+            running.insert(number, bytes.into());
+        }
+        is_taken
+    }
+
+    /// Blocks of files in the running transaction.
+    pub(in crate::fs::ext4) fn data_len(&self) -> u64 {
+        self.maps.read().running.len() as u64
+    }
+
+    /// The running transaction is closed: its blocks, but for those in `freed`; the copies are shared.
+    pub(in crate::fs::ext4) fn close(&self, freed: &[Range<u64>]) -> Blocks {
+        let mut maps = self.maps.write();
+        let mut running = std::mem::take(&mut maps.running);
+        for range in freed {
+            let numbers: Vec<u64> = running.range(range.clone()).map(|(number, _)| *number).collect();
+            numbers.iter().for_each(|number| drop(running.remove(number)));
+        }
+        maps.committing.extend(running);
+        maps.committing.clone()
     }
 
     /// The transaction is in the log.
