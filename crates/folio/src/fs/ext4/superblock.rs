@@ -47,13 +47,16 @@ impl Superblock {
     /// Reads and checks the superblock of `device`.
     pub(super) fn load(device: &dyn Device) -> Result<Self> {
         let raw = Self::read(device)?;
-        check_checksum(&raw).and_then(|()| Self::check(raw, device.len_bytes())).map_err(|e| e.at("superblock"))
+        check_checksum(&raw)
+            .and_then(|()| Self::check(raw, device.len_bytes()))
+            .map_err(|e| e.at("superblock"))
     }
 
     /// The superblock as it is before the journal is replayed, whatever its checksum: when the power went, part of it
     /// may have been written. The log has it whole.
     pub(super) fn load_for_recovery(device: &dyn Device) -> Result<Self> {
-        let superblock = Self::check(Self::read(device)?, device.len_bytes()).map_err(|e| e.at("superblock"))?;
+        let superblock =
+            Self::check(Self::read(device)?, device.len_bytes()).map_err(|e| e.at("superblock"))?;
         match superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY) {
             true => Ok(superblock),
             false => Self::load(device),
@@ -284,7 +287,8 @@ impl Superblock {
 }
 
 fn check_checksum(raw: &RawSuperblock) -> Result<()> {
-    let has_checksum = RoCompat::from_bits_retain(raw.feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM);
+    let has_checksum =
+        RoCompat::from_bits_retain(raw.feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM);
     // Another type of checksum is told by its name later, other bytes as what they are.
     let is_ours = raw.magic.get() == SUPERBLOCK_MAGIC && has_checksum && raw.checksum_type == 1;
     match is_ours && raw.checksum.get() != crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]) {
