@@ -37,7 +37,7 @@ fn the_last_write_before_a_sync_returned_is_missed() {
     let mut judge = Judge::new(MountOptions::default());
     let (mut seen, mut tried) = (0, 0);
     let mut before = 0;
-    for recorded in run.names.returns() {
+    for recorded in run.programs[0].returns() {
         let mut writes = (before..recorded).filter(|at| run.record[*at] != Recorded::Flush);
         let Some(last) = writes.next_back() else { continue };
         before = recorded;
@@ -46,7 +46,7 @@ fn the_last_write_before_a_sync_returned_is_missed() {
         let cut = Cut { recorded, loss: Loss::Nothing, seed: 0 };
         let device = Replay::new(&run.before, &record).device(cut);
         tried += 1;
-        seen += usize::from(judge.judge(&device, &run.names, recorded).is_err());
+        seen += usize::from(judge.judge(&device, &run.programs, recorded).is_err());
     }
     assert!(tried > 20 && seen * 4 > tried, "{seen} of {tried}");
 }

@@ -73,15 +73,16 @@ impl Judge {
     pub(crate) fn judge(
         &mut self,
         device: &Arc<dyn Device>,
-        names: &Names,
+        programs: &[Names],
         recorded: usize,
     ) -> std::result::Result<(), String> {
         let mounted = self.kernel.mount_ext4(device.clone(), ROOT, &self.mount);
         mounted.map_err(|error| format!("mount: {error}"))?;
-        let compared = match observe(&self.process) {
+        let mut there = programs.iter().filter(|names| names.since <= recorded);
+        let compared = there.try_for_each(|names| match observe(&self.process, &names.base) {
             Ok(observed) => self.compare(&observed, names, recorded),
             Err(error) => Err(format!("reading: {error}")),
-        };
+        });
         let unmounted = self.kernel.unmount(ROOT).map_err(|error| format!("unmount: {error}"));
         compared.and(unmounted).and_then(|()| is_clean(&**device)).and_then(|()| is_sound(device))
     }
@@ -157,14 +158,16 @@ fn files_are_fine(
     Ok(())
 }
 
-/// Reads everything below the mount.
-fn observe(process: &Process) -> Result<Observed> {
+/// Reads everything below a directory.
+fn observe(process: &Process, base: &str) -> Result<Observed> {
     let mut observed = Observed::default();
-    let root = process.stat(ROOT)?;
-    let mut waiting = vec![(String::new(), root.number.0, root.number.0)];
-    observed.add(Fact::Inode(root.number.0, look(process, ROOT, &root)?));
+    let root = process.stat(base)?;
+    let up = process.stat(full(base, ".."))?.number.0;
+    let up = if base == ROOT { root.number.0 } else { up };
+    let mut waiting = vec![(String::new(), root.number.0, up)];
+    observed.add(Fact::Inode(root.number.0, look(process, base, &root)?));
     while let Some((path, number, parent)) = waiting.pop() {
-        let fd = process.open(full(&path), OpenFlags::DIRECTORY, 0)?;
+        let fd = process.open(full(base, &path), OpenFlags::DIRECTORY, 0)?;
         loop {
             let entries = process.getdents(fd, 256)?;
             if entries.is_empty() {
@@ -180,12 +183,14 @@ fn observe(process: &Process) -> Result<Observed> {
                     continue;
                 }
                 let at = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
-                let found = process.lstat(full(&at)).map_err(|error| error.at(at.clone()))?;
-                let looks = look(process, &full(&at), &found).map_err(|error| error.at(at.clone()))?;
+                let found = process.lstat(full(base, &at)).map_err(|error| error.at(at.clone()))?;
+                let looks = look(process, &full(base, &at), &found).map_err(|error| error.at(at.clone()))?;
                 observed.add(Fact::Entry(number, name, entry.number));
                 match looks.kind {
                     'd' => waiting.push((at, found.number.0, number)),
-                    'f' => observed.files.push((found.number.0, at.clone(), read(process, &at)?)),
+                    'f' => {
+                        observed.files.push((found.number.0, at.clone(), read(process, &full(base, &at))?))
+                    }
                     _ => {}
                 }
                 observed.add(Fact::Inode(found.number.0, looks));
@@ -197,7 +202,7 @@ fn observe(process: &Process) -> Result<Observed> {
 }
 
 fn read(process: &Process, path: &str) -> Result<Vec<u8>> {
-    let fd = process.open(full(path), OpenFlags::empty(), 0)?;
+    let fd = process.open(path, OpenFlags::empty(), 0)?;
     let mut bytes = vec![0; process.fstat(fd)?.size_bytes as usize];
     let mut done = 0;
     while done < bytes.len() {

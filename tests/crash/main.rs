@@ -28,9 +28,14 @@ mod trial;
 mod workloads;
 mod world;
 
+use folio::vfs::MountOptions;
 use mix::Mix;
 use support::requires;
 use trial::Trial;
+
+type Workload = fn(&mut world::World, &mut random::Random);
+const REPLACING: [(&str, Workload); 2] =
+    [("by rename", workloads::replace_by_rename), ("by truncation", workloads::replace_by_truncation)];
 
 /// The harness itself: without a cut, its notes are what is there.
 #[test]
@@ -83,6 +88,16 @@ fn mix_on_blocks_of_4_kib() {
     });
 }
 
+/// Programs at work at the same time: of each a prefix of what it did.
+#[test]
+fn programs_side_by_side() {
+    let trial = Trial::new("programs_side_by_side");
+    let run = trial.record_threads(images::folio(24, 1024), 4, |world, random| {
+        mix::run(world, random, Mix { operations: 250, names_max: 40, ..Mix::default() });
+    });
+    trial.judge(&run);
+}
+
 /// With threads that write on their own, the record is another in each run; what it may lead to is not.
 #[test]
 fn mix_with_background_threads() {
@@ -92,6 +107,51 @@ fn mix_with_background_threads() {
     trial.run(images::folio(16, 1024), |world, random| {
         mix::run(world, random, Mix { operations: 1500, ..Mix::default() });
     });
+}
+
+/// Mixes under mount options that change how things reach the device.
+macro_rules! option_trials {
+    ($($name:ident: $options:literal;)+) => {
+        $(
+            #[test]
+            fn $name() {
+                let mut trial = Trial::new(stringify!($name));
+                trial.setup.mount = MountOptions::parse($options).unwrap();
+                trial.run(images::folio(16, 1024), |world, random| {
+                    mix::run(world, random, Mix::default());
+                });
+            }
+        )+
+    };
+}
+
+option_trials! {
+    option_nodelalloc: "nodelalloc";
+    option_data_writeback: "data=writeback";
+    option_data_journal: "data=journal";
+    option_discard: "discard";
+    option_noauto_da_alloc: "noauto_da_alloc";
+    option_auto_da_alloc_at_close: "auto_da_alloc=close";
+    option_sync: "sync";
+}
+
+/// Where the protection is another or none, files may be found damaged: that is told, and that the judge sees it.
+#[test]
+fn replaced_files_in_other_modes() {
+    let mut lost = 0;
+    for options in ["auto_da_alloc=close", "noauto_da_alloc", "nodelalloc", "noauto_da_alloc,nodelalloc"] {
+        for (name, workload) in REPLACING {
+            let mut trial = Trial::new(name);
+            trial.may_tear = true;
+            trial.setup.mount = MountOptions::parse(options).unwrap();
+            let run = trial.record(images::folio(16, 1024), workload);
+            let outcome = trial.cut(&run);
+            assert!(outcome.failures.is_empty(), "{options}: {}", outcome.failures.join("\n"));
+            println!("{options}: {name}: {:?} in {} cuts", outcome.replaced, outcome.cuts);
+            lost += outcome.replaced.lost();
+        }
+    }
+    assert!(lost > 0, "without protection something gets lost");
 }
 
 /// Trials on what mke2fs makes with these options.

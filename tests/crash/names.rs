@@ -85,6 +85,10 @@ struct State {
 /// Everything that a workload did.
 #[derive(Debug)]
 pub(crate) struct Names {
+    /// The directory below which it worked.
+    pub(crate) base: String,
+    /// Length of the record when that directory was there for good.
+    pub(crate) since: usize,
     pub(crate) inodes: Vec<Inode>,
     by_number: HashMap<u64, Vec<Node>>,
     states: Vec<State>,
@@ -97,10 +101,16 @@ const NEVER: Step = Step::MAX;
 
 impl Names {
     /// A tree of nothing but a root directory.
-    pub(crate) fn new(root_number: u64, root: Look) -> Self {
+    pub(crate) fn new(base: &str, since: usize, root_number: u64, root: Look) -> Self {
         let state = State { begun: 0, hash: 0, what: "the beginning".to_owned(), toggled: Vec::new() };
-        let mut names =
-            Self { inodes: Vec::new(), by_number: HashMap::new(), states: vec![state], floors: Vec::new() };
+        let mut names = Self {
+            base: base.to_owned(),
+            since,
+            inodes: Vec::new(),
+            by_number: HashMap::new(),
+            states: vec![state],
+            floors: Vec::new(),
+        };
         let root = names.add_inode(root_number, root, 0);
         names.inodes[root].lived.0 = 0;
         let fact = names.inode_fact(root);

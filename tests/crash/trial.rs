@@ -3,17 +3,18 @@
 use crate::cut::{Cut, Loss, Replay, plan};
 use crate::judge::{Judge, Replaced, dump, load};
 use crate::random::Random;
-use crate::support::require::find;
+use crate::support::Mounted;
+use crate::support::require::{Need, find};
 use crate::support::tools::{command, text};
-use crate::world::{Run, Setup, World};
+use crate::world::{Machine, ROOT, Run, Setup, World};
 use folio::block::Device;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How many trials share the cuts that were asked for.
-const TRIALS: usize = 20;
-/// Of so many cuts one goes through e2fsck after Folio's recovery, and another to e2fsck alone.
-const JUDGED_BY_E2FSCK: usize = 16;
+const TRIALS: usize = 30;
+/// Of so many cuts one goes through e2fsck after Folio's recovery, another to e2fsck alone, and one to the kernel.
+const JUDGED_BY_OTHERS: usize = 16;
 /// Failures told in full.
 const TOLD_MAX: usize = 3;
 
@@ -54,10 +55,14 @@ impl<'t> Trial<'t> {
         Self { name, setup: Setup::default(), may_tear: false }
     }
 
-    /// Runs the workload, cuts the power, and fails if anything was lost.
+    /// Runs the workload and judges it.
     pub(crate) fn run(&self, image: Arc<dyn Device>, workload: impl FnOnce(&mut World, &mut Random)) {
-        let run = self.record(image, workload);
-        let outcome = self.cut(&run);
+        self.judge(&self.record(image, workload));
+    }
+
+    /// Cuts the power, and fails if anything was lost.
+    pub(crate) fn judge(&self, run: &Run) {
+        let outcome = self.cut(run);
         assert!(
             outcome.failures.is_empty(),
             "{}: seed {}: {} of {} cuts went wrong:\n{}",
@@ -75,9 +80,37 @@ impl<'t> Trial<'t> {
         image: Arc<dyn Device>,
         workload: impl FnOnce(&mut World, &mut Random),
     ) -> Run {
-        let mut world = World::new(image, &self.setup);
+        let machine = Machine::new(image, &self.setup);
+        let mut world = machine.program(ROOT);
         workload(&mut world, &mut self.random());
-        world.end()
+        machine.end(vec![world])
+    }
+
+    /// Runs the workload in several threads at once, each below a directory of its own.
+    pub(crate) fn record_threads(
+        &self,
+        image: Arc<dyn Device>,
+        threads: usize,
+        workload: impl Fn(&mut World, &mut Random) + Sync,
+    ) -> Run {
+        let machine = Machine::new(image, &self.setup);
+        let work = |thread: usize, mut world: World| {
+            let mut random = Random::new(self.random().next() ^ thread as u64);
+            workload(&mut world, &mut random);
+            world
+        };
+        let worlds: Vec<World> =
+            (0..threads).map(|n| machine.program(&format!("{ROOT}/program-{n}"))).collect();
+        let ended = std::thread::scope(|scope| {
+            let work = &work;
+            let running: Vec<_> = worlds
+                .into_iter()
+                .enumerate()
+                .map(|(n, world)| scope.spawn(move || work(n, world)))
+                .collect();
+            running.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        machine.end(ended)
     }
 
     fn random(&self) -> Random {
@@ -94,7 +127,8 @@ impl<'t> Trial<'t> {
 
     /// Cuts the power at places where everything was just synced.
     pub(crate) fn cut_at_syncs(&self, run: &Run) -> Outcome {
-        let mut places: Vec<usize> = run.names.sync_points().collect();
+        let mut places: Vec<usize> = run.programs.iter().flat_map(|names| names.sync_points()).collect();
+        places.sort_unstable();
         places.dedup();
         let cuts: Vec<_> =
             places.into_iter().map(|recorded| Cut { recorded, loss: Loss::Nothing, seed: 0 }).collect();
@@ -111,13 +145,13 @@ impl<'t> Trial<'t> {
                 court.hear(replay.device(*cut), *cut);
             }
         }
-        let Court { outcome, folder: _folder, after_folio, alone, .. } = court;
+        let Court { outcome, folder: _folder, after_folio, alone, by_kernel, .. } = court;
         println!(
             "{}: seed {}: {} operations, {writes} writes, {flushes} flushes; {} cuts in order, {} with losses, \
-             e2fsck after Folio {after_folio}, e2fsck alone {alone}; {} failures, replaced files: {:?}",
+             e2fsck after Folio {after_folio}, e2fsck alone {alone}, the kernel {by_kernel}; {} failures, replaced files: {:?}",
             self.name,
             seed(),
-            run.names.step(),
+            run.programs.iter().map(|names| names.step()).sum::<usize>(),
             plain.len(),
             lossy.len(),
             outcome.failures.len(),
@@ -137,6 +171,8 @@ struct Court<'t> {
     outcome: Outcome,
     after_folio: usize,
     alone: usize,
+    by_kernel: usize,
+    has_kernel: bool,
 }
 
 impl<'t> Court<'t> {
@@ -150,19 +186,23 @@ impl<'t> Court<'t> {
             outcome: Outcome::default(),
             after_folio: 0,
             alone: 0,
+            by_kernel: 0,
+            has_kernel: Need::LoopDevices.met().is_ok() && has_ext4(),
         }
     }
 
     fn hear(&mut self, device: Arc<dyn Device>, cut: Cut) {
-        let turn = self.outcome.cuts % JUDGED_BY_E2FSCK;
+        let turn = self.outcome.cuts % JUDGED_BY_OTHERS;
         self.outcome.cuts += 1;
         let raw = self.folder.path().join("cut.img");
         let keeps = std::env::var_os("FOLIO_CRASH_KEEP").map(PathBuf::from);
-        if keeps.is_some() || (self.has_e2fsck && turn == JUDGED_BY_E2FSCK / 2) {
+        let is_alone = self.has_e2fsck && turn == JUDGED_BY_OTHERS / 2;
+        let is_kernels = self.has_e2fsck && self.has_kernel && turn == JUDGED_BY_OTHERS / 4;
+        if keeps.is_some() || is_alone || is_kernels {
             dump(&*device, &raw);
         }
         let before = self.judge.replaced.lost();
-        let mut verdict = self.judge.judge(&device, &self.run.names, cut.recorded);
+        let mut verdict = self.judge.judge(&device, &self.run.programs, cut.recorded);
         if verdict.is_ok() && self.judge.replaced.lost() > before && !self.trial.may_tear {
             verdict = Err(format!("only ever replaced as a whole: {}", self.judge.damaged));
         }
@@ -170,10 +210,11 @@ impl<'t> Court<'t> {
             let name = format!("{}-{}.img", self.trial.name, self.outcome.cuts);
             std::fs::copy(&raw, folder.join(name)).unwrap();
         }
-        if self.has_e2fsck && verdict.is_ok() {
+        if verdict.is_ok() {
             verdict = match turn {
-                0 => self.e2fsck_after_folio(&*device),
-                _ if turn == JUDGED_BY_E2FSCK / 2 => self.e2fsck_alone(&raw, cut),
+                0 if self.has_e2fsck => self.e2fsck_after_folio(&*device),
+                _ if is_alone => self.e2fsck_alone(&raw, cut),
+                _ if is_kernels => self.kernel_alone(&raw, cut),
                 _ => Ok(()),
             };
         }
@@ -191,6 +232,15 @@ impl<'t> Court<'t> {
         finds_nothing(&path).map_err(|said| format!("after Folio's recovery: {said}"))
     }
 
+    /// The kernel replays the journal itself, and leaves the same files.
+    fn kernel_alone(&mut self, raw: &Path, cut: Cut) -> Result<(), String> {
+        self.by_kernel += 1;
+        Mounted::new(raw, "rw").unmount();
+        finds_nothing(raw).map_err(|said| format!("after the kernel's recovery: {said}"))?;
+        let judged = self.judge.judge(&load(raw), &self.run.programs, cut.recorded);
+        judged.map_err(|error| format!("after the kernel's recovery: {error}"))
+    }
+
     /// e2fsck replays the journal itself, finds nothing else to do, and leaves the same files.
     fn e2fsck_alone(&mut self, raw: &Path, cut: Cut) -> Result<(), String> {
         self.alone += 1;
@@ -201,9 +251,15 @@ impl<'t> Court<'t> {
             return Err(format!("e2fsck -fy alone: {}\n{}", output.status, strange.join("\n")));
         }
         finds_nothing(raw).map_err(|said| format!("after e2fsck -fy alone: {said}"))?;
-        let judged = self.judge.judge(&load(raw), &self.run.names, cut.recorded);
+        let judged = self.judge.judge(&load(raw), &self.run.programs, cut.recorded);
         judged.map_err(|error| format!("after e2fsck -fy alone: {error}"))
     }
+}
+
+/// Whether the kernel here knows ext4.
+fn has_ext4() -> bool {
+    std::fs::read_to_string("/proc/filesystems")
+        .is_ok_and(|text| text.lines().any(|line| line.ends_with("\text4")))
 }
 
 fn finds_nothing(image: &Path) -> Result<(), String> {

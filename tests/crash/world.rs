@@ -42,17 +42,22 @@ pub(crate) struct Run {
     pub(crate) before: Arc<MemoryDevice>,
     /// Writes and flushes, in order.
     pub(crate) record: Vec<Recorded>,
-    /// What they were for.
-    pub(crate) names: Names,
+    /// What they were for: one set of notes for each program.
+    pub(crate) programs: Vec<Names>,
 }
 
-/// The program, its kernel and the notes.
-pub(crate) struct World {
-    pub(crate) process: Process,
-    pub(crate) names: Names,
+/// The file system under test, mounted.
+pub(crate) struct Machine {
     kernel: Arc<Kernel>,
     record: Arc<RecordDevice>,
     before: Arc<MemoryDevice>,
+}
+
+/// A program, and notes of what it did.
+pub(crate) struct World {
+    pub(crate) process: Process,
+    pub(crate) names: Names,
+    record: Arc<RecordDevice>,
 }
 
 /// A copy of a device in memory.
@@ -71,7 +76,7 @@ pub(crate) fn copy_of(device: &dyn Device) -> Arc<MemoryDevice> {
     Arc::new(copy)
 }
 
-/// A kernel without threads of its own, and a program.
+/// A kernel, and a program.
 pub(crate) fn kernel(cache_bytes: u64, background_writeback: bool) -> (Arc<Kernel>, Process) {
     let kernel = Kernel::new(KernelOptions { cache_bytes, background_writeback, ..KernelOptions::default() });
     let process = kernel.process(Credentials::root());
@@ -97,34 +102,51 @@ pub(crate) fn look(process: &Process, path: &str, found: &Attributes) -> folio::
     Ok(Look { kind, mode: found.mode, owner, links, target, xattrs })
 }
 
-impl World {
+impl Machine {
     /// Mounts the image, which is recorded from here on.
     pub(crate) fn new(image: Arc<dyn Device>, setup: &Setup) -> Self {
         let before = copy_of(&*image);
         let record = Arc::new(RecordDevice::new(image));
         let (kernel, process) = kernel(setup.cache_bytes, setup.background_writeback);
         kernel.mount_ext4(record.clone(), ROOT, &setup.mount).unwrap();
+        drop(process);
+        Self { kernel, record, before }
+    }
+
+    /// A program that works below a directory: `ROOT`, or one made for it that nobody else looks into.
+    pub(crate) fn program(&self, base: &str) -> World {
+        let process = self.kernel.process(Credentials::root());
         process.umask(0);
-        let root = process.stat(ROOT).unwrap();
-        let mut names = Names::new(root.number.0, look(&process, ROOT, &root).unwrap());
-        let lost = format!("{ROOT}/lost+found");
+        if base != ROOT {
+            process.mkdir(base, 0o755).unwrap();
+            process.sync().unwrap();
+        }
+        process.chdir(base).unwrap();
+        let root = process.stat(base).unwrap();
+        let since = if base == ROOT { 0 } else { self.record.recorded_len() };
+        let mut names = Names::new(base, since, root.number.0, look(&process, base, &root).unwrap());
+        let lost = format!("{base}/lost+found");
         if let Ok(found) = process.stat(&lost) {
             let node = names.add_inode(found.number.0, look(&process, &lost, &found).unwrap(), 0);
             names.adopt(0, "lost+found", node);
         }
-        Self { process, names, kernel, record, before }
+        World { process, names, record: self.record.clone() }
     }
 
-    /// Ends the workload with an orderly unmount.
-    pub(crate) fn end(mut self) -> Run {
-        self.names.begin(self.record.recorded_len(), "unmount".to_owned());
-        let Self { process, mut names, kernel, record, before } = self;
-        drop(process);
+    /// An orderly unmount after the programs have ended.
+    pub(crate) fn end(self, programs: Vec<World>) -> Run {
+        let Self { kernel, record, before } = self;
+        let mut programs: Vec<Names> = programs.into_iter().map(|world| world.names).collect();
+        let begun = record.recorded_len();
+        programs.iter_mut().for_each(|names| names.begin(begun, "unmount".to_owned()));
         kernel.unmount(ROOT).unwrap();
-        names.synced_all(record.recorded_len());
-        Run { before, record: record.recorded(), names }
+        let recorded = record.recorded_len();
+        programs.iter_mut().for_each(|names| names.synced_all(recorded));
+        Run { before, record: record.recorded(), programs }
     }
+}
 
+impl World {
     /// Makes a call; `None` if there was no space for it. Any other failure is one of the test.
     fn call<T>(&mut self, what: String, call: impl FnOnce(&Process) -> folio::Result<T>) -> Option<T> {
         self.names.begin(self.record.recorded_len(), what);
@@ -158,13 +180,13 @@ impl World {
     }
 
     fn number(&self, path: &str) -> u64 {
-        self.process.lstat(full(path)).unwrap().number.0
+        self.process.lstat(here(path)).unwrap().number.0
     }
 
     /// open(2) with O_CREAT and O_EXCL.
     pub(crate) fn create(&mut self, path: &str) -> Option<File> {
         let flags = OpenFlags::CREAT | OpenFlags::EXCL | OpenFlags::RDWR;
-        let fd = self.call(format!("create {path}"), |p| p.open(full(path), flags, 0o644))?;
+        let fd = self.call(format!("create {path}"), |p| p.open(here(path), flags, 0o644))?;
         let number = self.process.fstat(fd).unwrap().number.0;
         let node = self.made(path, 'f', 0o644, number, b"");
         Some(File { fd, node })
@@ -172,14 +194,14 @@ impl World {
 
     /// open(2) of a file that is there.
     pub(crate) fn open(&mut self, path: &str) -> File {
-        let fd = self.process.open(full(path), OpenFlags::RDWR, 0).unwrap();
+        let fd = self.process.open(here(path), OpenFlags::RDWR, 0).unwrap();
         File { fd, node: self.names.find(path) }
     }
 
     /// open(2) with O_TRUNC of a file that is there.
     pub(crate) fn open_truncating(&mut self, path: &str) -> File {
         let flags = OpenFlags::RDWR | OpenFlags::TRUNC;
-        let fd = self.call(format!("open O_TRUNC {path}"), |p| p.open(full(path), flags, 0)).unwrap();
+        let fd = self.call(format!("open O_TRUNC {path}"), |p| p.open(here(path), flags, 0)).unwrap();
         let node = self.names.find(path);
         self.changed(node, Effect::Truncate(0));
         File { fd, node }
@@ -260,7 +282,7 @@ impl World {
 
     /// fsync(2) of a directory.
     pub(crate) fn fsync_directory(&mut self, path: &str) {
-        let fd = self.process.open(full(path), OpenFlags::DIRECTORY, 0).unwrap();
+        let fd = self.process.open(here(path), OpenFlags::DIRECTORY, 0).unwrap();
         self.fsync(File { fd, node: self.names.find(path) });
         self.process.close(fd).unwrap();
     }
@@ -274,7 +296,7 @@ impl World {
 
     /// mkdir(2).
     pub(crate) fn mkdir(&mut self, path: &str) -> bool {
-        if self.call(format!("mkdir {path}"), |p| p.mkdir(full(path), 0o755)).is_none() {
+        if self.call(format!("mkdir {path}"), |p| p.mkdir(here(path), 0o755)).is_none() {
             return false;
         }
         let number = self.number(path);
@@ -284,7 +306,7 @@ impl World {
 
     /// rmdir(2).
     pub(crate) fn rmdir(&mut self, path: &str) {
-        if self.call(format!("rmdir {path}"), |p| p.rmdir(full(path))).is_some() {
+        if self.call(format!("rmdir {path}"), |p| p.rmdir(here(path))).is_some() {
             let (parent, name) = self.parent(path);
             let node = self.names.unlink(parent, &name);
             self.names.change(node, |look| look.links = 0);
@@ -294,7 +316,7 @@ impl World {
 
     /// symlink(2).
     pub(crate) fn symlink(&mut self, target: &str, path: &str) {
-        if self.call(format!("symlink {path}"), |p| p.symlink(target, full(path))).is_some() {
+        if self.call(format!("symlink {path}"), |p| p.symlink(target, here(path))).is_some() {
             let number = self.number(path);
             self.made(path, 'l', 0o777, number, target.as_bytes());
         }
@@ -302,7 +324,7 @@ impl World {
 
     /// link(2).
     pub(crate) fn link(&mut self, from: &str, to: &str) {
-        if self.call(format!("link {from} {to}"), |p| p.link(full(from), full(to))).is_some() {
+        if self.call(format!("link {from} {to}"), |p| p.link(here(from), here(to))).is_some() {
             let node = self.names.find(from);
             let (parent, name) = self.parent(to);
             self.names.link(parent, &name, node);
@@ -312,7 +334,7 @@ impl World {
 
     /// unlink(2).
     pub(crate) fn unlink(&mut self, path: &str) {
-        if self.call(format!("unlink {path}"), |p| p.unlink(full(path))).is_some() {
+        if self.call(format!("unlink {path}"), |p| p.unlink(here(path))).is_some() {
             self.forget(path);
         }
     }
@@ -331,7 +353,7 @@ impl World {
 
     /// rename(2). What is replaced is of the same kind, and empty.
     pub(crate) fn rename(&mut self, from: &str, to: &str) {
-        if self.call(format!("rename {from} {to}"), |p| p.rename(full(from), full(to))).is_none() {
+        if self.call(format!("rename {from} {to}"), |p| p.rename(here(from), here(to))).is_none() {
             return;
         }
         if self.names.exists(to) {
@@ -352,7 +374,7 @@ impl World {
     /// renameat2(2) with RENAME_EXCHANGE, of two files.
     pub(crate) fn exchange(&mut self, one: &str, other: &str) {
         let call =
-            |p: &Process| p.renameat2(AT_FDCWD, full(one), AT_FDCWD, full(other), RenameFlags::EXCHANGE);
+            |p: &Process| p.renameat2(AT_FDCWD, here(one), AT_FDCWD, here(other), RenameFlags::EXCHANGE);
         if self.call(format!("exchange {one} {other}"), call).is_none() || one == other {
             return;
         }
@@ -365,7 +387,7 @@ impl World {
 
     /// chmod(2).
     pub(crate) fn chmod(&mut self, path: &str, mode: u16) {
-        if self.call(format!("chmod {path}"), |p| p.chmod(full(path), mode)).is_some() {
+        if self.call(format!("chmod {path}"), |p| p.chmod(here(path), mode)).is_some() {
             let node = self.names.find(path);
             self.names.change(node, |look| look.mode = mode);
         }
@@ -374,7 +396,7 @@ impl World {
     /// lchown(2).
     pub(crate) fn chown(&mut self, path: &str, uid: u32, gid: u32) {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let call = |p: &Process| p.fchownat(AT_FDCWD, full(path), Some(uid), Some(gid), flags);
+        let call = |p: &Process| p.fchownat(AT_FDCWD, here(path), Some(uid), Some(gid), flags);
         if self.call(format!("chown {path}"), call).is_some() {
             let node = self.names.find(path);
             self.names.change(node, |look| look.owner = (uid, gid));
@@ -383,7 +405,7 @@ impl World {
 
     /// setxattr(2).
     pub(crate) fn setxattr(&mut self, path: &str, name: &str, value: &[u8]) {
-        let call = |p: &Process| p.setxattr(full(path), name.as_bytes(), value, XattrFlags::empty());
+        let call = |p: &Process| p.setxattr(here(path), name.as_bytes(), value, XattrFlags::empty());
         if self.call(format!("setxattr {path} {name} {}", value.len()), call).is_some() {
             let node = self.names.find(path);
             let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
@@ -393,7 +415,7 @@ impl World {
 
     /// removexattr(2) of one that is there.
     pub(crate) fn removexattr(&mut self, path: &str, name: &[u8]) {
-        let call = |p: &Process| p.removexattr(full(path), name);
+        let call = |p: &Process| p.removexattr(here(path), name);
         if self.call(format!("removexattr {path}"), call).is_some() {
             let node = self.names.find(path);
             self.names.change(node, |look| drop(look.xattrs.remove(name)));
@@ -401,7 +423,12 @@ impl World {
     }
 }
 
-/// A path of the workload in the kernel's tree.
-pub(crate) fn full(path: &str) -> String {
-    if path.is_empty() { ROOT.to_owned() } else { format!("{ROOT}/{path}") }
+/// A path from the program's working directory.
+fn here(path: &str) -> &str {
+    if path.is_empty() { "." } else { path }
+}
+
+/// A path below `base`.
+pub(crate) fn full(base: &str, path: &str) -> String {
+    if path.is_empty() { base.to_owned() } else { format!("{base}/{path}") }
 }
