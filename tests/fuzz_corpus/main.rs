@@ -1,0 +1,70 @@
+//! The stored corpora of the fuzz targets, through the same functions, with stable Rust; and a few inputs by chance.
+
+#[path = "../../fuzz/src/lib.rs"]
+#[allow(unreachable_pub, reason = "it is a crate of its own under fuzz/")]
+mod targets;
+
+use std::fs;
+use std::path::Path;
+
+/// Inputs by chance for each target; `FOLIO_FUZZ_CASES` asks for more.
+const CASES: u64 = 40;
+
+fn cases() -> u64 {
+    std::env::var("FOLIO_FUZZ_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(CASES)
+}
+
+/// Runs `target` on every stored input and on some that a small generator makes.
+fn run(name: &str, target: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
+    let mut stored = 0;
+    for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        let path = entry.unwrap().path();
+        let bytes = fs::read(&path).unwrap();
+        let outcome = std::panic::catch_unwind(|| target(&bytes));
+        assert!(outcome.is_ok(), "{name}: {} panics", path.display());
+        stored += 1;
+    }
+    assert!(stored > 0, "{}: nothing is stored", folder.display());
+    for seed in 0..cases() {
+        let mut state = seed;
+        let bytes: Vec<u8> = (0..200)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as u8
+            })
+            .collect();
+        let outcome = std::panic::catch_unwind(|| target(&bytes));
+        assert!(outcome.is_ok(), "{name}: seed {seed} panics");
+    }
+}
+
+#[test]
+fn superblock() {
+    run("superblock", targets::superblock);
+}
+
+#[test]
+fn directory() {
+    run("directory", targets::directory);
+}
+
+#[test]
+fn extent() {
+    run("extent", targets::extent);
+}
+
+#[test]
+fn xattr() {
+    run("xattr", targets::xattr);
+}
+
+#[test]
+fn journal() {
+    run("journal", targets::journal);
+}
+
+#[test]
+fn operations() {
+    run("operations", targets::operations);
+}
