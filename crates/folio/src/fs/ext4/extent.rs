@@ -366,7 +366,7 @@ fn parse_node(bytes: &[u8], depth: Option<u16>) -> Result<(RawExtentHeader, &[u8
     Err(Error::corrupt(what))
 }
 
-fn decode_extent(raw: &[u8]) -> Result<Extent> {
+pub(super) fn decode_extent(raw: &[u8]) -> Result<Extent> {
     let raw = RawExtent::read_from_bytes(raw).map_err(|_| Error::corrupt("extent cut short"))?;
     let len = raw.len.get();
     let is_unwritten = len > EXTENT_LEN_MAX;

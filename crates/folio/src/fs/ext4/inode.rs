@@ -101,7 +101,7 @@ impl Drop for StateGuard<'_> {
 
 impl InodeState {
     /// The state of an inode whose bytes on disk are `bytes`.
-    fn parse(bytes: &[u8]) -> Result<Self> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         let mut padded = [0; size_of::<RawInode>()];
         let extra = match bytes.len() > INODE_BASE_LEN {
             true => usize::from(u16::from_le_bytes([bytes[INODE_BASE_LEN], bytes[INODE_BASE_LEN + 1]])),
@@ -311,7 +311,7 @@ impl Ext4Inode {
         Self::with_state(fs, number, state)
     }
 
-    fn with_state(fs: &Arc<Ext4>, number: u32, mut state: InodeState) -> Result<Arc<Self>> {
+    pub(super) fn with_state(fs: &Arc<Ext4>, number: u32, mut state: InodeState) -> Result<Arc<Self>> {
         let file_type = state.file_type()?;
         state.map = match state.layout {
             Layout::Extents => {

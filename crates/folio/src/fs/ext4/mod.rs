@@ -44,6 +44,7 @@ mod disk;
 mod extent;
 mod failure;
 mod fallocate;
+mod fast_replay;
 mod features;
 mod file;
 mod group;
@@ -206,7 +207,9 @@ impl Ext4 {
             before.journal_blocks()?
         };
         let device = if options.read_only { block::overlay(device) } else { device };
-        journal::recover(blocks, device.clone())?;
+        let recovered = journal::recover(blocks, device.clone())?;
+        Self::replay_fast_commits(&device, cache, options, &recovered.changes)?;
+        recovered.finish()?;
         let mut superblock = Superblock::load(&*device)?;
         superblock.features.incompat.remove(Incompat::NEEDS_RECOVERY);
         device.write_at(&superblock.to_bytes(options.clock.now()), SUPERBLOCK_OFFSET)?;

@@ -7,6 +7,8 @@
 //! that what is written together lies together: directories and trees near the front, small files after them,
 //! large files in a region of their own, where long runs stay whole.
 
+mod claim;
+
 use super::disk::GROUP_INODE_UNINIT;
 use super::group::{Group, SystemZones};
 use super::metadata::Metadata;

@@ -478,7 +478,7 @@ impl Ext4Inode {
     }
 
     /// Takes the inode off the lists that would keep it alive.
-    fn forget_dirty(&self) {
+    pub(super) fn forget_dirty(&self) {
         self.clear_dirty(&mut self.state_mut());
         let listed = self.fs.dirty_inodes.lock().remove(&self.number);
         let ordered = self.fs.ordered_inodes.lock().remove(&self.number);
@@ -486,13 +486,13 @@ impl Ext4Inode {
     }
 }
 
-fn add_directory_link(state: &mut InodeState) {
+pub(super) fn add_directory_link(state: &mut InodeState) {
     let links = state.raw.links_count.get();
     let counted = if links == LINKS_UNCOUNTED || links >= LINKS_MAX { LINKS_UNCOUNTED } else { links + 1 };
     state.raw.links_count = counted.into();
 }
 
-fn drop_directory_link(state: &mut InodeState) {
+pub(super) fn drop_directory_link(state: &mut InodeState) {
     let links = state.raw.links_count.get();
     // A directory that once had too many to count never counts again.
     let counted = if links > 2 { links - 1 } else { links };

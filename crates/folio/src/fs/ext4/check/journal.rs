@@ -6,10 +6,13 @@ use super::report::{Place, Reporter, Structure};
 use super::special::file_ahead;
 use crate::base::Result;
 use crate::block::{self, Device};
+use crate::cache::{CacheOptions, PageCache};
+use crate::fs::ext4::Ext4;
 use crate::fs::ext4::checksum::crc32c;
 use crate::fs::ext4::features::{Compat, Incompat};
 use crate::fs::ext4::journal::{self, JournalBlocks};
 use crate::fs::ext4::superblock::Superblock;
+use crate::vfs::MountOptions;
 use std::sync::Arc;
 
 /// Fewest blocks of a journal (`JBD2_MIN_JOURNAL_BLOCKS`).
@@ -52,10 +55,18 @@ pub(super) fn replayed(
     };
     let layer = block::overlay(device.clone());
     match journal::recover(blocks, layer.clone()) {
-        Ok(count) => {
+        Ok(recovered) => {
+            let count = recovered.transactions;
             report.report.replayed_transactions = Some(count);
             let what = format_args!("{count} transactions to be replayed; checked as after that, in memory");
             report.warning(Structure::Journal, place, what);
+            let cache =
+                PageCache::new(CacheOptions { background_writeback: false, ..CacheOptions::default() });
+            let options = MountOptions::default();
+            if let Err(error) = Ext4::replay_fast_commits(&layer, &cache, &options, &recovered.changes) {
+                let what = format_args!("fast commits cannot be replayed: {error}; checked as before them");
+                report.error(Structure::Journal, place, what);
+            }
         }
         Err(error) => {
             let what = format_args!("cannot be replayed: {error}; checked as it lies");

@@ -31,12 +31,14 @@
 //! 5. Data is on the device before a transaction says where.
 
 mod disk;
+mod fast_commit;
 mod handle;
 mod log;
 mod recovery;
 mod ring;
 mod snapshot;
 
+pub(super) use fast_commit::Change;
 pub(super) use handle::{Gate, Handle, is_within_operation};
 pub(super) use log::Transaction;
 pub(super) use recovery::recover;

@@ -2,6 +2,7 @@
 //! Linux: fs/jbd2/recovery.c.
 
 use super::disk::*;
+use super::fast_commit::{self, Change};
 use super::ring::{JournalBlocks, Ring};
 use crate::base::{Error, Result};
 use crate::block::Device;
@@ -10,13 +11,35 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Brings everything the journal on `device` holds to its place and empties it. Returns how many transactions
-/// were replayed.
+/// Brings every full transaction in the journal on `device` to its place. What is noted since then, and emptying the
+/// journal, is the caller's.
 ///
 /// EUCLEAN for a journal that contradicts itself, EOPNOTSUPP for one that asks for what Folio does not do. In
 /// either case nothing has been written, except that a bad data checksum is met after earlier blocks were replayed.
-pub(in crate::fs::ext4) fn recover(blocks: JournalBlocks, device: Arc<dyn Device>) -> Result<u32> {
+pub(in crate::fs::ext4) fn recover(blocks: JournalBlocks, device: Arc<dyn Device>) -> Result<Recovered> {
     Ring::open(blocks, device).and_then(|ring| Recovery(ring).run()).map_err(|e| e.at("journal"))
+}
+
+/// A journal whose transactions are in their places, but which still holds them.
+pub(in crate::fs::ext4) struct Recovered {
+    ring: Ring,
+    /// What fast commits say happened since the last transaction.
+    pub(in crate::fs::ext4) changes: Vec<Change>,
+    /// Full transactions that were replayed.
+    pub(in crate::fs::ext4) transactions: u32,
+    /// The sequence number after the last transaction; `None` if the journal was empty.
+    end: Option<u32>,
+}
+
+impl Recovered {
+    /// Empties the journal. To be called once everything that was replayed is in its place and flushed.
+    pub(in crate::fs::ext4) fn finish(mut self) -> Result<()> {
+        let Some(end) = self.end else { return Ok(()) };
+        self.ring.superblock.start = 0.into();
+        self.ring.superblock.sequence = end.wrapping_add(1).into();
+        self.ring.write_superblock()?;
+        self.ring.device.flush()
+    }
 }
 
 /// The journal while it is replayed.
@@ -36,22 +59,18 @@ struct LogBlock {
 }
 
 impl Recovery {
-    fn run(mut self) -> Result<u32> {
-        let first_sequence = self.0.superblock.sequence.get();
+    fn run(self) -> Result<Recovered> {
         if self.0.superblock.start.get() == 0 {
-            self.refuse_fast_commits(first_sequence)?;
-            return Ok(0);
+            // Whatever lies in the area of fast commits was there before the last full commit.
+            return Ok(Recovered { ring: self.0, changes: Vec::new(), transactions: 0, end: None });
         }
         let mut revokes = HashMap::new();
         let end = self.scan(&mut revokes)?;
-        self.refuse_fast_commits(end)?;
+        let changes = fast_commit::read(&self.0, end)?;
         self.replay(end, &revokes)?;
         self.0.device.flush()?;
-        self.0.superblock.start = 0.into();
-        self.0.superblock.sequence = end.wrapping_add(1).into();
-        self.0.write_superblock()?;
-        self.0.device.flush()?;
-        Ok(end.wrapping_sub(first_sequence))
+        let transactions = end.wrapping_sub(self.0.superblock.sequence.get());
+        Ok(Recovered { ring: self.0, changes, transactions, end: Some(end) })
     }
 
     /// Finds the sequence number after the last whole transaction, and collects what was revoked until then.
@@ -219,23 +238,5 @@ impl Recovery {
                 list.chunks_exact(4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]).into()).collect()
             }
         })
-    }
-
-    /// Fast commits after the last full one describe operations, which cannot be replayed here.
-    fn refuse_fast_commits(&self, sequence: u32) -> Result<()> {
-        const TAG_HEAD: u16 = 9;
-        if self.0.features & INCOMPAT_FAST_COMMIT == 0 || self.0.end >= self.0.superblock.block_count.get() {
-            return Ok(());
-        }
-        // Little-endian, unlike the log: tag, length, features, transaction.
-        let bytes = self.0.read(self.0.end)?;
-        let tag = u16::from_le_bytes([bytes[0], bytes[1]]);
-        let transaction = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-        match tag == TAG_HEAD && transaction == sequence {
-            false => Ok(()),
-            true => {
-                Err(Error::unsupported("replaying fast commits; run e2fsck or mount it once with the kernel"))
-            }
-        }
     }
 }
