@@ -40,7 +40,7 @@ fn on_ext4(block_size: u32, background_writeback: bool, operations: &[Operation]
     process.mkdir("/disk", 0o755).unwrap();
     kernel.mount_ext4(device.clone(), "/disk", &MountOptions::default()).unwrap();
     process.mkdir("/disk/tree", 0o755).unwrap();
-    run::run(&process, "/disk/tree", operations);
+    run::run(&process, "/disk/tree", operations, Some(block_size.into()));
     drop(process);
     kernel.unmount("/disk").unwrap();
     let image = tempfile::NamedTempFile::new().unwrap();
@@ -59,7 +59,7 @@ proptest! {
         let process = kernel.process(Credentials::root());
         process.umask(0);
         process.mkdir("/tree", 0o755).unwrap();
-        run::run(&process, "/tree", &operations);
+        run::run(&process, "/tree", &operations, None);
     }
 
     #[test]
@@ -70,7 +70,7 @@ proptest! {
         process.mkdir("/disk", 0o755).unwrap();
         kernel.mount_tmpfs("/disk", &MountOptions::parse("size=100%").unwrap()).unwrap();
         process.mkdir("/disk/tree", 0o755).unwrap();
-        run::run(&process, "/disk/tree", &operations);
+        run::run(&process, "/disk/tree", &operations, None);
         let mut held = BTreeMap::new();
         let names = count(&process, "/disk", &mut held);
         let told = process.statfs("/disk").unwrap();

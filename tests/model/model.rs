@@ -33,6 +33,8 @@ pub(crate) enum Kind {
 pub(crate) struct Model {
     pub(crate) nodes: Vec<Node>,
     held: [Option<usize>; HELD],
+    /// Of a file system that moves blocks within files (`CollapseRange`, `InsertRange`).
+    block_size: Option<u64>,
 }
 
 enum Last {
@@ -51,9 +53,9 @@ struct Place {
 const ROOT: usize = 0;
 
 impl Model {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(block_size: Option<u64>) -> Self {
         let root = Self::node(Kind::Directory { names: BTreeMap::new(), parent: ROOT }, 0o755);
-        Self { nodes: vec![root], held: [None; HELD] }
+        Self { nodes: vec![root], held: [None; HELD], block_size }
     }
 
     fn node(kind: Kind, mode: u16) -> Node {
@@ -135,7 +137,7 @@ impl Model {
             }
             Operation::Fallocate(path, mode, offset, len) => {
                 let at = self.find_writable(path)?;
-                self.fallocate(at, *mode, *offset as usize, *len as usize);
+                self.fallocate(at, *mode, *offset as usize, *len as usize)?;
             }
             Operation::Hold(slot, path) => self.held[*slot] = Some(self.find_writable(path)?),
             Operation::WriteHeld(slot, offset, len, byte) => {
@@ -495,8 +497,16 @@ impl Model {
         bytes[start..end].fill(byte);
     }
 
-    fn fallocate(&mut self, at: usize, mode: FallocateMode, offset: usize, len: usize) {
-        use FallocateMode::{Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
+    fn fallocate(&mut self, at: usize, mode: FallocateMode, offset: usize, len: usize) -> Answer<()> {
+        use FallocateMode::{Allocate, CollapseRange, InsertRange, PunchHole, ZeroRange, ZeroRangeKeepSize};
+        if matches!(mode, CollapseRange | InsertRange) {
+            let block_size = self.block_size.ok_or(Errno::OPNOTSUPP)?;
+            let size = self.bytes(at).len();
+            let last = if mode == CollapseRange { offset + len } else { offset };
+            if (offset | len) as u64 % block_size != 0 || last >= size {
+                return Err(Errno::INVAL);
+            }
+        }
         // Whether the time moves when nothing changes is the file system's choice.
         self.nodes[at].modified = None;
         let bytes = self.bytes_mut(at);
@@ -507,8 +517,11 @@ impl Model {
         let end = end.min(bytes.len());
         match mode {
             PunchHole | ZeroRange | ZeroRangeKeepSize if offset < end => bytes[offset..end].fill(0),
-            Allocate | AllocateKeepSize | PunchHole | ZeroRange | ZeroRangeKeepSize => {}
+            CollapseRange => drop(bytes.drain(offset..end)),
+            InsertRange => drop(bytes.splice(offset..offset, std::iter::repeat_n(0, len))),
+            _ => {}
         }
+        Ok(())
     }
 }
 

@@ -101,7 +101,7 @@ fn rename_flags() -> impl Strategy<Value = RenameFlags> {
 }
 
 fn fallocate_mode() -> impl Strategy<Value = FallocateMode> {
-    use FallocateMode::{Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
+    use FallocateMode::*;
     prop::sample::select(vec![Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize])
 }
 
@@ -131,6 +131,12 @@ fn data_operation() -> impl Strategy<Value = Operation> {
         2 => (file(), offset()).prop_map(|(path, size)| Operation::Truncate(path, size)),
         2 => (file(), fallocate_mode(), offset(), 1..50_000u64)
             .prop_map(|(path, mode, offset, len)| Operation::Fallocate(path, mode, offset, len)),
+        2 => (file(), any::<bool>(), (0..12u64, 1..6u64), 0..20u64).prop_map(|(path, inserts, (at, count), odd)| {
+            let mode = if inserts { FallocateMode::InsertRange } else { FallocateMode::CollapseRange };
+            // Now and then not at the bounds of any block.
+            let odd = if odd == 0 { 100 } else { 0 };
+            Operation::Fallocate(path, mode, at * 4096 + odd, count * 4096)
+        }),
         2 => (0..HELD, file()).prop_map(|(slot, path)| Operation::Hold(slot, path)),
         1 => (0..HELD, offset(), len(), any::<u8>())
             .prop_map(|(slot, offset, len, byte)| Operation::WriteHeld(slot, offset, len, byte)),

@@ -9,8 +9,8 @@ use folio::{Errno, Process, Result};
 
 /// Runs `operations` below `root`, a fresh directory of mode 0755, as the superuser with umask 0; every answer
 /// and at the end the whole tree must be as the model says. Returns the model, for [`check`] after a remount.
-pub(crate) fn run(process: &Process, root: &str, operations: &[Operation]) -> Model {
-    let mut model = Model::new();
+pub(crate) fn run(process: &Process, root: &str, operations: &[Operation], block_size: Option<u64>) -> Model {
+    let mut model = Model::new(block_size);
     let mut tester = Tester { process, root, held: [None; HELD] };
     for (count, operation) in operations.iter().enumerate() {
         let expected = model.apply(operation);

@@ -12,6 +12,8 @@ const COPY_MAX: u64 = 64 << 20;
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 0x10;
+const COLLAPSE_RANGE: u32 = 0x08;
+const INSERT_RANGE: u32 = 0x20;
 
 /// The flags of open(2) that are a server's business: access mode, and how reads and writes go on. O_APPEND is not:
 /// the kernel has found the end of the file before it writes, and writes mapped pages back through the same file.
@@ -112,6 +114,8 @@ impl Adapter {
             PUNCH => FallocateMode::PunchHole,
             ZERO_RANGE => FallocateMode::ZeroRange,
             ZERO_KEEP => FallocateMode::ZeroRangeKeepSize,
+            COLLAPSE_RANGE => FallocateMode::CollapseRange,
+            INSERT_RANGE => FallocateMode::InsertRange,
             _ => return Err(Errno::OPNOTSUPP.into()),
         };
         let file = self.file(file)?;

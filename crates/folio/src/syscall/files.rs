@@ -3,8 +3,8 @@
 use super::process::{AT_FDCWD, Fd, Process};
 use super::{Borrowed, OpenFlags, Whence};
 use crate::base::{Errno, Result};
-use crate::vfs::{self, FallocateMode, FileType, Seek, SeekKind, Start};
-use std::ops::ControlFlow;
+use crate::vfs::{self, FallocateMode, FileExtent, FileType, Seek, SeekKind, Start};
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
 /// One name as getdents64(2) tells it.
@@ -122,6 +122,12 @@ impl Process {
     /// fallocate(2).
     pub fn fallocate(&self, fd: Fd, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
         self.file(fd)?.fallocate(self.credentials(), mode, offset, len_bytes)
+    }
+
+    /// The FIEMAP ioctl: the runs of the file that touch the bytes `range`. With `is_synced` (`FIEMAP_FLAG_SYNC`)
+    /// what is only in memory is written first. EOPNOTSUPP where the file system has no device.
+    pub fn fiemap(&self, fd: Fd, range: Range<u64>, is_synced: bool) -> Result<Vec<FileExtent>> {
+        self.file(fd)?.extents(range, is_synced)
     }
 
     /// fsync(2). A writeback error is told once to each open file.

@@ -4,13 +4,13 @@ use super::mount::{Location, Mount};
 use super::open::OpenFlags;
 use super::permission::{Credentials, mode_after_write};
 use super::{
-    AccessTime, AttributeChange, DirectoryEntry, FallocateMode, FileSystem, FileType, Inode, InodeCommon,
-    SeekKind,
+    AccessTime, AttributeChange, DirectoryEntry, FallocateMode, FileExtent, FileSystem, FileType, Inode,
+    InodeCommon, SeekKind,
 };
 use crate::base::{Errno, Error, Result};
 use crate::cache::{Borrowed, Mapping, Source};
 use parking_lot::{Mutex, MutexGuard};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// Bytes that one call transfers at most. Linux: `MAX_RW_COUNT`.
@@ -361,6 +361,15 @@ impl OpenFile {
         self.inode().fallocate(mode, offset, len_bytes)?;
         drop(lock);
         self.mount().settle(&**self.inode())
+    }
+
+    /// Where the file lies; with `is_synced`, after everything was written.
+    pub(crate) fn extents(&self, range: Range<u64>, is_synced: bool) -> Result<Vec<FileExtent>> {
+        self.check_not_path()?;
+        if is_synced {
+            self.mapping()?.write_back(range.clone())?;
+        }
+        self.inode().extents(range)
     }
 
     /// fsync(2), fdatasync(2). A writeback error that happened since the file was opened is told once.

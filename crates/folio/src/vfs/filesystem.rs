@@ -5,7 +5,7 @@ use crate::base::{Errno, InodeNumber, Result, Timespec};
 use crate::cache::Mapping;
 use bitflags::bitflags;
 use parking_lot::RwLock;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// What a file is (`S_IFMT`).
@@ -149,6 +149,34 @@ pub enum FallocateMode {
     ZeroRange,
     /// Make the range read as zeros, keeping the size.
     ZeroRangeKeepSize,
+    /// Take the range out: what follows moves towards the beginning. Both ends are block bounds.
+    CollapseRange,
+    /// Put a hole in before the range's start: what follows moves towards the end. Both ends are block bounds.
+    InsertRange,
+}
+
+/// A run of a file's bytes that lies in one piece. Linux: `struct fiemap_extent`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileExtent {
+    /// First byte in the file.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// Where it lies.
+    pub place: ExtentPlace,
+}
+
+/// Where a run of a file lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExtentPlace {
+    /// On the device, from this byte on.
+    Data(u64),
+    /// In space from this byte of the device on, which reads as zeros (`FIEMAP_EXTENT_UNWRITTEN`).
+    Unwritten(u64),
+    /// In memory, without a place so far (`FIEMAP_EXTENT_DELALLOC`).
+    Delayed,
+    /// In the inode (`FIEMAP_EXTENT_DATA_INLINE`).
+    Inline,
 }
 
 /// What lseek(2) shall find.
@@ -345,6 +373,12 @@ pub trait Inode: Send + Sync {
     /// fallocate(2).
     fn fallocate(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
         let _ = (mode, offset, len_bytes);
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    /// The runs of the file that touch `range` (in bytes), in order; holes are what lies between. Linux: FIEMAP.
+    fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        let _ = range;
         Err(Errno::OPNOTSUPP.into())
     }
 

@@ -75,8 +75,8 @@ pub use advice::{Advice, SyncFileRange};
 pub use attribute_cell::AttributeCell;
 pub(crate) use file::{OpenFile, Seek, Start, copy, copy_range, read_directory, touch_accessed};
 pub use filesystem::{
-    AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileSystem, FileSystemStatistics, FileType,
-    Inode, InodeCommon, NewInode, RenameFlags, SeekKind, SetTime, XattrFlags,
+    AttributeChange, Attributes, DirectoryEntry, ExtentPlace, FallocateMode, FileExtent, FileSystem,
+    FileSystemStatistics, FileType, Inode, InodeCommon, NewInode, RenameFlags, SeekKind, SetTime, XattrFlags,
 };
 pub(crate) use mount::{Location, LocationRef, Vfs};
 pub use mount_options::{AccessTime, MountOptions};

@@ -32,6 +32,11 @@ impl Delayed {
         self.data_blocks
     }
 
+    /// The delayed runs, in file blocks.
+    pub(super) fn ranges(&self) -> &[Range<u32>] {
+        &self.ranges
+    }
+
     /// Uses up one block promised for the tree; false if there is none.
     pub(super) fn take_tree_block(&mut self) -> bool {
         let is_promised = self.tree_blocks > 0;
@@ -157,6 +162,16 @@ impl Ext4Inode {
             state.delayed.tree_blocks -= surplus;
             self.fs.space.lock().release(surplus);
         }
+    }
+
+    /// Promises tree blocks for an extent that is about to be split.
+    pub(super) fn reserve_split(&self, state: &mut InodeState) -> Result<()> {
+        let missing = self.tree_blocks_wanted(state, 1).saturating_sub(state.delayed.tree_blocks);
+        if missing > 0 {
+            self.fs.space.lock().reserve(missing)?;
+            state.delayed.tree_blocks += missing;
+        }
+        Ok(())
     }
 
     /// Promises tree blocks for extents already in the map, as a directory needs that grew.

@@ -180,6 +180,17 @@ impl ExtentMap {
         removed
     }
 
+    /// Moves everything from file block `from` on by `by` blocks: towards the beginning over a hole, or towards the
+    /// end. The caller has checked that there is room.
+    pub(super) fn shift(&mut self, from: u32, by: i64) {
+        // The tail goes by itself, so that an extent that crosses `from` is split, and what meets is merged.
+        for extent in self.remove(u64::from(from)..1 << 32) {
+            // Both ends have 32 bits, as the caller saw to.
+            let logical = (i64::from(extent.logical) + by) as u32;
+            self.insert(Extent { logical, ..extent });
+        }
+    }
+
     /// Marks the allocated file blocks in `range` as written.
     pub(super) fn mark_written(&mut self, range: Range<u64>) {
         for extent in self.remove(range) {

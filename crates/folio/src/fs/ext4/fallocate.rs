@@ -1,11 +1,11 @@
-//! Space without data, and holes: fallocate(2) and the two seeks.
+//! Space without data, and holes: fallocate(2), the two seeks, and where a file lies (FIEMAP).
 
 use super::extent::{Extent, Mapped};
 use super::inode::{Ext4Inode, InodeState};
 use super::space::Purpose;
 use crate::base::{Errno, LogicalBlock, PAGE_SIZE, Result};
 use crate::cache::Mapping;
-use crate::vfs::{FallocateMode, SeekKind};
+use crate::vfs::{ExtentPlace, FallocateMode, FileExtent, SeekKind};
 use std::ops::Range;
 
 impl Ext4Inode {
@@ -16,6 +16,23 @@ impl Ext4Inode {
         self.check_size(end)?;
         self.bring_out_of_line()?;
         let range = offset..end;
+        match mode {
+            FallocateMode::CollapseRange => self.collapse(mapping, range.clone())?,
+            FallocateMode::InsertRange => self.insert_hole(mapping, range.clone())?,
+            _ => self.fill_or_clear(mapping, mode, range)?,
+        }
+        let mut state = self.state_mut();
+        let now = self.fs.now();
+        if mode != FallocateMode::AllocateKeepSize {
+            state.set_modified(now);
+        }
+        state.set_changed(now);
+        self.mark_dirty(&mut state);
+        Ok(())
+    }
+
+    fn fill_or_clear(&self, mapping: &Mapping, mode: FallocateMode, range: Range<u64>) -> Result<()> {
+        let end = range.end;
         let is_zeroing = matches!(
             mode,
             FallocateMode::PunchHole | FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize
@@ -30,17 +47,10 @@ impl Ext4Inode {
             mapping.set_size_bytes(end);
             self.publish_size(&mut self.state_mut(), end);
         }
-        let mut state = self.state_mut();
         if is_zeroing {
             // Delayed blocks whose writeback would have told the size may be gone.
-            self.publish_size(&mut state, mapping.size_bytes());
+            self.publish_size(&mut self.state_mut(), mapping.size_bytes());
         }
-        let now = self.fs.now();
-        if is_zeroing || mode == FallocateMode::Allocate {
-            state.set_modified(now);
-        }
-        state.set_changed(now);
-        self.mark_dirty(&mut state);
         Ok(())
     }
 
@@ -135,6 +145,42 @@ impl Ext4Inode {
             at = next;
         }
         Ok((kind == SeekKind::Hole && offset < size).then_some(size))
+    }
+
+    /// The seam's `extents`.
+    pub(super) fn extents_in(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        let block_size = self.fs.block_size as u64;
+        let state = self.state.read();
+        if state.layout == super::inode::Layout::Inline {
+            let inline =
+                FileExtent { len_bytes: state.recorded_size(), place: ExtentPlace::Inline, offset: 0 };
+            return Ok(Vec::from([inline]));
+        }
+        let mut found: Vec<FileExtent> = state
+            .map
+            .extents()
+            .iter()
+            .map(|extent| {
+                let at = extent.physical * block_size;
+                FileExtent {
+                    offset: u64::from(extent.logical) * block_size,
+                    len_bytes: u64::from(extent.len) * block_size,
+                    place: if extent.is_unwritten {
+                        ExtentPlace::Unwritten(at)
+                    } else {
+                        ExtentPlace::Data(at)
+                    },
+                }
+            })
+            .collect();
+        found.extend(state.delayed.ranges().iter().map(|run| FileExtent {
+            offset: u64::from(run.start) * block_size,
+            len_bytes: run.len() as u64 * block_size,
+            place: ExtentPlace::Delayed,
+        }));
+        found.sort_unstable_by_key(|extent| extent.offset);
+        found.retain(|extent| extent.offset < range.end && extent.offset + extent.len_bytes > range.start);
+        Ok(found)
     }
 
     /// Whether there is data at byte `at`, and the byte up to which that holds. Space that reads as zeros counts

@@ -264,6 +264,11 @@ impl Ext4Inode {
         {
             return Err(Error::unsupported("taking blocks from a file that has a block map (ext3)"));
         }
+        let map_end = state.map.extents().last().map_or(0, |e| u64::from(e.logical) + u64::from(e.len));
+        if blocks.start > 0 && blocks.end < map_end {
+            // An extent may be split; the commit must find room for the tree.
+            self.reserve_split(&mut state)?;
+        }
         self.fs.release_delayed(&mut state, blocks.clone());
         let removed = state.map.remove(blocks);
         if !removed.is_empty() {

@@ -58,6 +58,7 @@ mod metadata;
 pub mod mkfs;
 mod options;
 mod orphan;
+mod shift;
 mod space;
 mod superblock;
 mod symlink;

@@ -4,10 +4,10 @@ use super::disk::{ROOT_INODE, inode_flags};
 use super::inode::{Ext4Inode, InodeState};
 use crate::base::{Errno, Error, InodeNumber, Result};
 use crate::vfs::{
-    AttributeChange, DirectoryEntry, FallocateMode, FileType, Inode, InodeCommon, NewInode, RenameFlags,
-    SeekKind, SetTime, XattrFlags,
+    AttributeChange, DirectoryEntry, FallocateMode, FileExtent, FileType, Inode, InodeCommon, NewInode,
+    RenameFlags, SeekKind, SetTime, XattrFlags,
 };
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// Links a directory shows once it has more than can be counted (`dir_nlink`).
@@ -220,6 +220,10 @@ impl Inode for Ext4Inode {
             self.refuse_fixed(false)?;
             self.change_allocation(mode, offset, len_bytes)
         })
+    }
+
+    fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        self.extents_in(range)
     }
 
     fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {

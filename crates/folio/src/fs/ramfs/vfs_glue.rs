@@ -249,8 +249,12 @@ impl Inode for RamInode {
     fn fallocate(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
         let mapping = self.mapping()?;
         let end = offset.checked_add(len_bytes).filter(|end| *end <= SIZE_MAX).ok_or(Errno::FBIG)?;
-        use FallocateMode::{Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
+        use FallocateMode::{
+            Allocate, AllocateKeepSize, CollapseRange, InsertRange, PunchHole, ZeroRange, ZeroRangeKeepSize,
+        };
         match mode {
+            // As Linux's tmpfs.
+            CollapseRange | InsertRange => return Err(Errno::OPNOTSUPP.into()),
             PunchHole => self.punch(offset..end)?,
             Allocate | AllocateKeepSize => self.allocate(offset..end)?,
             ZeroRange | ZeroRangeKeepSize => {
@@ -260,7 +264,7 @@ impl Inode for RamInode {
         }
         match mode {
             Allocate | ZeroRange if end > mapping.size_bytes() => mapping.set_size_bytes(end),
-            Allocate | ZeroRange | AllocateKeepSize | PunchHole | ZeroRangeKeepSize => {}
+            _ => {}
         }
         self.note_modified(false);
         Ok(())
