@@ -92,6 +92,13 @@ impl Ext4 {
         data + self.metadata.dirty_len() + dirty_inodes + self.space.lock().dirty_len() as u64
     }
 
+    /// Whether a commit would have something to do.
+    pub(super) fn has_changes(&self) -> bool {
+        self.transaction_len() > 0
+            || !self.held_inodes.lock().is_empty()
+            || !self.ordered_inodes.lock().is_empty()
+    }
+
     /// Commits the running transaction if it has grown large.
     fn limit_transaction(&self, journal: &Journal) -> Result<()> {
         if self.transaction_len() <= journal.transaction_max() {

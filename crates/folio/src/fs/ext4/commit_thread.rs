@@ -62,7 +62,8 @@ fn run(fs: &Weak<Ext4>, signals: &Signals, pause: Duration) {
             }
         }
         let Some(fs) = fs.upgrade() else { return };
-        if let Some(journal) = fs.journal.get().filter(|journal| journal.check().is_ok()) {
+        if let Some(journal) = fs.journal.get().filter(|journal| journal.check().is_ok() && fs.has_changes())
+        {
             // A failure stops all changes, and whoever makes one is told.
             let _ = fs.commit(journal, journal.running());
             fs.bury();

@@ -396,12 +396,16 @@ pub(super) struct SystemZones(Vec<Range<u64>>);
 impl SystemZones {
     /// The zones of all groups.
     pub(super) fn new(superblock: &Superblock, groups: &[Group]) -> Self {
-        let mut zones: Vec<Range<u64>> = groups
+        let zones: Vec<Range<u64>> = groups
             .iter()
             .zip(0..)
             .flat_map(|(group, number)| group.own_zones(number, superblock))
             .filter(|zone| !zone.is_empty())
             .collect();
+        Self::merged(zones)
+    }
+
+    fn merged(mut zones: Vec<Range<u64>>) -> Self {
         zones.sort_unstable_by_key(|zone| zone.start);
         let mut merged: Vec<Range<u64>> = Vec::new();
         for zone in zones {
@@ -411,6 +415,13 @@ impl SystemZones {
             }
         }
         Self(merged)
+    }
+
+    /// Adds zones that no descriptor tells of.
+    pub(super) fn extend(&mut self, more: impl Iterator<Item = Range<u64>>) {
+        let mut zones = std::mem::take(&mut self.0);
+        zones.extend(more);
+        *self = Self::merged(zones);
     }
 
     /// Whether any block of `range` is the file system's own.

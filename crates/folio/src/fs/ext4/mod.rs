@@ -237,7 +237,11 @@ impl Ext4 {
             return Err(Error::unsupported("a journal on another device"));
         }
         let blocks = self.journal_blocks()?;
-        self.space.lock().defer_frees();
+        {
+            let mut space = self.space.lock();
+            space.defer_frees();
+            space.protect(&blocks.runs);
+        }
         let journal = Journal::new(
             blocks,
             self.device.clone(),
@@ -374,7 +378,7 @@ impl Ext4 {
             0 => space.system_blocks(),
             clusters => u64::from(clusters) * u64::from(self.geometry.cluster_blocks),
         };
-        let free = space.available_blocks() * u64::from(self.geometry.cluster_blocks);
+        let free = space.unpromised_blocks() * u64::from(self.geometry.cluster_blocks);
         FileSystemStatistics {
             magic: MAGIC,
             block_size: self.block_size as u32,

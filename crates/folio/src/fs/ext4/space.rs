@@ -90,6 +90,16 @@ impl Space {
         self.free_blocks.saturating_sub(self.reserved_blocks + self.pending_blocks)
     }
 
+    /// Blocks that a commit would leave free and not promised (clusters with bigalloc), as statfs(2) tells them.
+    pub(super) fn unpromised_blocks(&self) -> u64 {
+        self.free_blocks.saturating_sub(self.reserved_blocks)
+    }
+
+    /// From now on no file may claim the blocks of `runs`, each a first block and a length.
+    pub(super) fn protect(&mut self, runs: &[(u64, u32)]) {
+        self.zones.extend(runs.iter().map(|(first, len)| *first..first + u64::from(*len)));
+    }
+
     /// What of `available` blocks the caller may have: the last ones are for root. Linux: `ext4_has_free_clusters`.
     fn for_caller(&self, available: u64) -> u64 {
         if may_use_reserve() { available } else { available.saturating_sub(self.kept_blocks) }
