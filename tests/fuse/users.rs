@@ -69,6 +69,15 @@ fn acls_are_kept_and_heeded() {
     fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
     assert!(can("--clear-groups", "cat \"$1\"", &path) && !can("--clear-groups", "echo y > \"$1\"", &path));
     assert!(run("getfacl", ["-cpn".as_ref(), path.as_os_str()]).contains("mask::r--"));
+    // A default ACL takes the place of the umask.
+    let folder = bench.at("folder");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+    run("setfacl", ["-dm".as_ref(), format!("u:{USER}:rwx,o::-").as_ref(), folder.as_os_str()]);
+    assert!(can("--clear-groups", "umask 077; echo x > \"$1\"", &folder.join("f")));
+    assert_eq!(fs::metadata(folder.join("f")).unwrap().mode() & 0o777, 0o660);
+    let told = run("getfacl", ["-cpn".as_ref(), folder.join("f").as_os_str()]);
+    assert!(told.contains(&format!("user:{USER}:rwx")) && told.contains("mask::rw-"), "{told}");
     bench.finish();
 }
 

@@ -3,9 +3,11 @@
 //! ```text
 //!   tree on the host --folio cp -a--> image --kernel's mount--> the same tree?      into.rs
 //!   tree on the host --kernel's cp--> image --folio cp -a-----> the same tree?      back.rs
+//!   ACLs: who is let in, what is inherited                                           acls.rs
 //!   images that hold files: add, delete, copy on, left dirty by the kernel          change.rs
 //! ```
 
+mod acls;
 mod back;
 mod change;
 mod images;

@@ -1,5 +1,6 @@
 //! What stat(2) tells about one inode, read without a lock.
 
+use super::acl::AclCache;
 use super::{Attributes, FileType};
 use crate::base::seq::SeqWords;
 use crate::base::{InodeNumber, Timespec};
@@ -17,6 +18,8 @@ pub struct AttributeCell {
     words: SeqWords<WORDS>,
     block_size: u32,
     device: (u32, u32),
+    /// The VFS's own: what it knows of the inode's ACLs.
+    pub(super) acls: AclCache,
 }
 
 /// The three times that decide whether an access is noted.
@@ -33,6 +36,7 @@ impl AttributeCell {
             words: SeqWords::new(encode(attributes)),
             block_size: attributes.block_size,
             device: attributes.device,
+            acls: AclCache::default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! chmod, chown, utimes, truncate by path. Linux: fs/attr.c, fs/open.c, fs/utimes.c.
 
+use super::acl::AclKind;
 use super::file::{OFFSET_MAX, set_size};
 use super::mount::Location;
 use super::permission::{Access, SET_GID, SET_UID, check_access, set_gid_to_drop};
@@ -28,6 +29,8 @@ impl Context<'_> {
             }
         }
         inode.set_attributes(&AttributeChange { mode: Some(mode), ..AttributeChange::default() })?;
+        // The access ACL has followed.
+        inode.common().attributes.acls.forget(AclKind::Access);
         drop(lock);
         location.mount.settle(inode)
     }

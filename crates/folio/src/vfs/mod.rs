@@ -5,7 +5,7 @@
 //!      v
 //!   quick_walk.rs   path -> LocationRef under a pin       open.rs names.rs rename.rs   change names
 //!      | anything out of the ordinary                     attributes.rs xattr.rs       change inodes
-//!   walk.rs         path -> Location (mount + dentry)     permission.rs                who may
+//!   walk.rs         path -> Location (mount + dentry)     permission.rs acl.rs         who may
 //!      v                                                  table.rs         descriptor -> open file
 //!   dentry_cache.rs names in memory                       file.rs          open files: data
 //!   dentry.rs       the tree of names                       |
@@ -30,6 +30,7 @@
 //!       inode lock of a directory      ancestor first, unrelated ones by address
 //!         inode lock of a directory that moves or goes
 //!           inode lock of a file       by address
+//!             AclCache::present        while the file system is asked
 //!             table of mounts; DentryCache::moving; a shard of the dentry cache; Dentry::place
 //!             whatever the file system locks
 //!   list of descriptor tables          with no other lock held
@@ -48,9 +49,11 @@
 //!   `rcu::defer`: they own inodes).
 //! - V6: a file system publishes an inode's attributes before it unlocks what guards their change.
 
+mod acl;
 mod advice;
 mod attribute_cell;
 mod attributes;
+mod birth;
 mod dentry;
 mod dentry_cache;
 mod file;
@@ -71,6 +74,7 @@ mod xattr;
 
 pub(crate) use crate::cache::Counters;
 pub use crate::cache::{Borrowed, BorrowedRead};
+pub use acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag as AclTag, set_access_acl};
 pub use advice::{Advice, SyncFileRange};
 pub use attribute_cell::AttributeCell;
 pub(crate) use file::{OpenFile, Seek, Start, copy, copy_range, read_directory, touch_accessed};

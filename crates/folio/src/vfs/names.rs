@@ -13,9 +13,9 @@ use std::sync::Arc;
 impl Context<'_> {
     /// mkdirat(2).
     pub(crate) fn mkdir(&self, start: &Location, path: &[u8], mode: u16) -> Result<Location> {
-        let mode = mode & 0o1777 & !self.umask;
+        let mode = mode & 0o1777;
         self.make_name(start, path, FileType::Directory, None, |directory, name| {
-            directory.create(name, &self.new_inode(directory, FileType::Directory, mode))
+            self.create(directory, name, &self.birth(directory, FileType::Directory, mode)?)
         })
     }
 
@@ -35,14 +35,14 @@ impl Context<'_> {
         }
         let is_device = matches!(file_type, FileType::BlockDevice | FileType::CharacterDevice);
         let device = if is_device { device } else { (0, 0) };
-        let mode = mode & 0o7777 & !self.umask;
+        let mode = mode & 0o7777;
         self.make_name(start, path, file_type, None, |directory, name| {
             if is_device && !self.credentials.is_root() {
                 return Err(Errno::PERM.into());
             }
-            let mut new = self.new_inode(directory, file_type, mode);
-            new.device = device;
-            directory.create(name, &new)
+            let mut birth = self.birth(directory, file_type, mode)?;
+            birth.new.device = device;
+            self.create(directory, name, &birth)
         })
     }
 
@@ -58,9 +58,9 @@ impl Context<'_> {
             return Err(Errno::INVAL.into());
         }
         self.make_name(start, path, FileType::Symlink, None, |directory, name| {
-            let mut new = self.new_inode(directory, FileType::Symlink, 0o777);
-            new.target = target;
-            directory.create(name, &new)
+            let mut birth = self.birth(directory, FileType::Symlink, 0o777)?;
+            birth.new.target = target;
+            self.create(directory, name, &birth)
         })
     }
 

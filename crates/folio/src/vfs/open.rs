@@ -1,11 +1,11 @@
 //! open(2). Linux: fs/namei.c (`do_last`, `may_open`), fs/open.c.
 
+use super::FileType;
 use super::dentry::Dentry;
 use super::file::{OpenFile, set_size};
 use super::mount::Location;
 use super::permission::{Access, check_access, check_access_on};
 use super::walk::{Context, Last, LastLink, Walk};
-use super::{FileType, NewInode};
 use crate::base::{Errno, Result};
 use bitflags::bitflags;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Context<'_> {
         mode: u16,
     ) -> Result<OpenFile> {
         let flags = flags.checked()?;
-        let mode = mode & 0o7777 & !self.umask;
+        let mode = mode & 0o7777;
         let location = if flags.contains(OpenFlags::TMPFILE) {
             self.open_unnamed(start, path, flags, mode)?
         } else if flags.contains(OpenFlags::CREAT) {
@@ -185,8 +185,8 @@ impl Context<'_> {
             return Err(Errno::NOENT.into());
         }
         check_access(&**directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
-        let new = self.new_inode(&**directory, FileType::Regular, mode);
-        let inode = directory.create(name, &new)?;
+        let birth = self.birth(&**directory, FileType::Regular, mode)?;
+        let inode = self.create(&**directory, name, &birth)?;
         let dentry = self.vfs.dentries.add(&parent.dentry, name, inode);
         drop(lock);
         parent.mount.settle_names(&**directory)?;
@@ -236,23 +236,11 @@ impl Context<'_> {
         }
         let _acting = parent.mount.begin_change(self.credentials)?;
         check_access(&**directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
-        let new = self.new_inode(&**directory, FileType::Regular, mode);
         let _lock = directory.common().lock.write();
-        let inode = directory.create_unnamed(&new)?;
+        let birth = self.birth(&**directory, FileType::Regular, mode)?;
+        let inode = self.create_unnamed(&**directory, &birth)?;
         let is_linkable = !flags.contains(OpenFlags::EXCL);
         let dentry = Dentry::new_unnamed(&parent.dentry, inode, is_linkable);
         Ok(Location { mount: parent.mount.clone(), dentry })
-    }
-
-    /// What an inode made in `directory` is like; `mode` has gone through the umask.
-    pub(crate) fn new_inode(
-        &self,
-        directory: &dyn super::Inode,
-        file_type: FileType,
-        mode: u16,
-    ) -> NewInode<'static> {
-        let attributes = directory.attributes();
-        let (gid, mode) = super::permission::new_owner(&attributes, self.credentials, file_type, mode);
-        NewInode { file_type, mode, uid: self.credentials.uid, gid, device: (0, 0), target: b"" }
     }
 }

@@ -1,9 +1,11 @@
 //! Who may do what. Linux: fs/namei.c (`generic_permission`), fs/attr.c (`setattr_prepare`).
 
+use super::acl::{Acl, AclKind};
 use super::mount::Mount;
 use super::{Attributes, FileType, Inode};
 use crate::base::{Errno, Result};
 use bitflags::bitflags;
+use std::sync::Arc;
 
 /// Who acts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,29 +66,66 @@ pub(crate) const SET_GID: u16 = 0o2000;
 pub(crate) const STICKY: u16 = 0o1000;
 const GROUP_EXECUTE: u16 = 0o010;
 
-/// EACCES unless `who` may access the inode so.
+/// EACCES unless `who` may access the inode so. May read the inode's ACL.
 pub(crate) fn check_access(inode: &dyn Inode, who: &Credentials, want: Access) -> Result<()> {
     let is_directory = inode.common().file_type == FileType::Directory;
     // Only the execute bit of a file can stop the superuser.
     if who.is_root() && (is_directory || !want.contains(Access::EXECUTE)) {
         return Ok(());
     }
-    if may_access(inode, who, want) { Ok(()) } else { Err(Errno::ACCESS.into()) }
+    let is_allowed = match judge(inode, who, want) {
+        Judgement::ByMode(is_allowed) => is_allowed,
+        Judgement::ByAcl { otherwise, gid } => match acl_of(inode, AclKind::Access)? {
+            Some(acl) => acl.permits(who, gid, want),
+            None => otherwise,
+        },
+    };
+    if is_allowed { Ok(()) } else { Err(Errno::ACCESS.into()) }
 }
 
-fn may_access(inode: &dyn Inode, who: &Credentials, want: Access) -> bool {
-    let (mode, uid, gid) = inode.common().attributes.permission();
+/// Whether [`check_access`] would say yes, as far as that can be told without waiting.
+#[inline]
+pub(crate) fn is_known_to_be_allowed(inode: &dyn Inode, who: &Credentials, want: Access) -> bool {
+    let is_directory = inode.common().file_type == FileType::Directory;
+    (who.is_root() && (is_directory || !want.contains(Access::EXECUTE)))
+        || matches!(judge(inode, who, want), Judgement::ByMode(true))
+}
+
+/// Who decides.
+enum Judgement {
+    /// The mode, which says this.
+    ByMode(bool),
+    /// An ACL, if there is one; `otherwise` is what the mode says.
+    ByAcl { otherwise: bool, gid: u32 },
+}
+
+#[inline]
+fn judge(inode: &dyn Inode, who: &Credentials, want: Access) -> Judgement {
+    let common = inode.common();
+    let (mode, uid, gid) = common.attributes.permission();
+    let says = |digit: u16| Access::from_bits_truncate(digit & 7).contains(want);
     if who.is_root() {
-        return mode & 0o111 != 0;
+        return Judgement::ByMode(mode & 0o111 != 0);
     }
-    let digit = if who.uid == uid {
-        mode >> 6
-    } else if who.is_member(gid) {
-        mode >> 3
-    } else {
-        mode
-    };
-    Access::from_bits_truncate(digit & 7).contains(want)
+    if who.uid == uid {
+        return Judgement::ByMode(says(mode >> 6));
+    }
+    let by_mode = says(if who.is_member(gid) { mode >> 3 } else { mode });
+    // The group's bits are the mask of an ACL: if they are all clear, it grants nobody anything (as Linux has it).
+    let has_none = mode & 0o070 == 0
+        || common.file_type == FileType::Symlink
+        || common.attributes.acls.is_absent(AclKind::Access);
+    if has_none { Judgement::ByMode(by_mode) } else { Judgement::ByAcl { otherwise: by_mode, gid } }
+}
+
+/// An ACL of an inode, from memory or the file system; `None` where there are none.
+pub(super) fn acl_of(inode: &dyn Inode, kind: AclKind) -> Result<Option<Arc<Acl>>> {
+    inode.common().attributes.acls.get(kind, || match inode.xattr(kind.attribute()) {
+        Ok(Some(bytes)) => Acl::from_xattr(&bytes),
+        Ok(None) => Ok(None),
+        Err(error) if error.errno() == Errno::OPNOTSUPP => Ok(None),
+        Err(error) => Err(error),
+    })
 }
 
 /// Like [`check_access`], and EROFS for writing where the mount refuses it.

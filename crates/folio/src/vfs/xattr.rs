@@ -1,15 +1,14 @@
 //! Extended attributes: names and permissions. Linux: fs/xattr.c, security/commoncap.c.
 
+use super::acl::{ACL_ACCESS, ACL_DEFAULT, AclKind};
 use super::mount::Location;
-use super::permission::{Access, STICKY, check_access};
+use super::permission::{Access, SET_GID, STICKY, check_access};
 use super::walk::Context;
-use super::{FileType, Inode, XattrFlags};
+use super::{AttributeChange, FileType, Inode, XattrFlags};
 use crate::base::{Errno, Result};
 
 const NAME_MAX: usize = 255;
 const VALUE_MAX: usize = 64 << 10;
-const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// The part of a name before the first dot, as far as it means something.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,6 +43,15 @@ impl Namespace {
     }
 }
 
+/// An ACL was perhaps changed.
+fn forget_acl(inode: &dyn Inode, name: &[u8]) {
+    for kind in [AclKind::Access, AclKind::Default] {
+        if name == kind.attribute() {
+            inode.common().attributes.acls.forget(kind);
+        }
+    }
+}
+
 impl Context<'_> {
     /// getxattr(2).
     pub(crate) fn xattr(&self, location: &Location, name: &[u8]) -> Result<Vec<u8>> {
@@ -68,7 +76,12 @@ impl Context<'_> {
         let inode = &**location.inode();
         let lock = inode.common().lock.write();
         self.check_xattr(inode, name, Access::WRITE)?;
-        inode.set_xattr(name, value, flags)?;
+        let set = inode.set_xattr(name, value, flags);
+        forget_acl(inode, name);
+        set?;
+        if name == ACL_ACCESS {
+            self.drop_set_gid(inode)?;
+        }
         drop(lock);
         location.mount.settle(inode)
     }
@@ -80,7 +93,9 @@ impl Context<'_> {
         let inode = &**location.inode();
         let lock = inode.common().lock.write();
         self.check_xattr(inode, name, Access::WRITE)?;
-        inode.remove_xattr(name)?;
+        let removed = inode.remove_xattr(name);
+        forget_acl(inode, name);
+        removed?;
         drop(lock);
         location.mount.settle(inode)
     }
@@ -92,6 +107,18 @@ impl Context<'_> {
             names.retain(|name| !name.starts_with(b"trusted."));
         }
         Ok(names)
+    }
+
+    /// Whoever is not of the file's group loses the setgid bit with a new access ACL, as with chmod(2). Linux:
+    /// `posix_acl_update_mode`.
+    fn drop_set_gid(&self, inode: &dyn Inode) -> Result<()> {
+        let attributes = inode.attributes();
+        let may_keep = self.credentials.is_root() || self.credentials.is_member(attributes.gid);
+        if may_keep || attributes.mode & SET_GID == 0 {
+            return Ok(());
+        }
+        let mode = Some(attributes.mode & !SET_GID);
+        inode.set_attributes(&AttributeChange { mode, ..AttributeChange::default() })
     }
 
     fn check_xattr(&self, inode: &dyn Inode, name: &[u8], want: Access) -> Result<()> {

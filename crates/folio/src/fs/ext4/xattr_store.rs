@@ -1,13 +1,13 @@
 //! Where an inode's extended attributes lie: behind its fields, and in a block that inodes may share.
 
 use super::Ext4;
-use super::acl::{Acl, set_access};
+use super::acl::{from_disk, to_disk};
 use super::disk::inode_flags;
 use super::inline_data;
 use super::inode::{Ext4Inode, InodeState, Layout};
 use super::xattr::{self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, Value, Xattr};
 use crate::base::{Errno, Error, PhysicalBlock, Result};
-use crate::vfs::{FileType, XattrFlags};
+use crate::vfs::{Acl, FileType, XattrFlags, set_access_acl};
 use std::io::IoSliceMut;
 
 /// Largest value that is read from an inode of its own (the kernel's limit for all values).
@@ -42,7 +42,7 @@ impl Ext4Inode {
             Value::EaInode { number, size_bytes, .. } => self.fs.value_of_inode(number.0, size_bytes)?,
         };
         match index {
-            INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT => Ok(Some(Acl::from_disk(&value)?.to_xattr())),
+            INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT => Ok(Some(from_disk(&value)?.to_xattr())),
             _ => Ok(Some(value)),
         }
     }
@@ -62,12 +62,12 @@ impl Ext4Inode {
             }
             value = match (Acl::from_xattr(bytes)?, index) {
                 (None, _) => None,
-                (Some(acl), INDEX_ACL_DEFAULT) => Some(acl.to_disk()),
+                (Some(acl), INDEX_ACL_DEFAULT) => Some(to_disk(&acl)),
                 (Some(acl), _) => {
                     let old = self.state.read().raw.mode.get();
-                    let (new, stored) = set_access(acl, old);
+                    let (new, stored) = set_access_acl(acl, old);
                     mode = Some(new);
-                    stored.map(|acl| acl.to_disk())
+                    stored.map(|acl| to_disk(&acl))
                 }
             };
         }
@@ -99,7 +99,7 @@ impl Ext4Inode {
         let mut xattrs = self.stored_xattrs(state)?;
         for xattr in &mut xattrs {
             if let (INDEX_ACL_ACCESS, Value::Inline(bytes)) = (xattr.index, &mut xattr.value) {
-                *bytes = Acl::from_disk(bytes)?.with_mode(mode).to_disk();
+                *bytes = to_disk(&from_disk(bytes)?.with_mode(mode));
                 return self.store_xattrs(state, &xattrs);
             }
         }

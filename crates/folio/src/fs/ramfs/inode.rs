@@ -4,7 +4,9 @@ use super::Shared;
 use super::dir::{Directory, ENTRY_BYTES};
 use crate::base::{Errno, InodeNumber, PAGE_SIZE, Result, Timespec};
 use crate::cache::Mapping;
-use crate::vfs::{AttributeCell, AttributeChange, Attributes, FileType, InodeCommon, NewInode, SetTime};
+use crate::vfs::{
+    ACL_ACCESS, Acl, AttributeCell, AttributeChange, Attributes, FileType, InodeCommon, NewInode, SetTime,
+};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
@@ -32,7 +34,7 @@ pub(super) struct RamInode {
 
 /// What changes during an inode's life, besides data and names.
 pub(super) struct State {
-    mode: u16,
+    pub(super) mode: u16,
     uid: u32,
     gid: u32,
     pub(super) link_count: u32,
@@ -233,6 +235,10 @@ impl RamInode {
         let mut state = self.state_mut();
         if let Some(mode) = change.mode {
             state.mode = mode & 0o7777;
+            let acl = state.xattrs.get_mut(ACL_ACCESS).map(|acl| (Acl::from_xattr(acl), acl));
+            if let Some((Ok(Some(acl)), bytes)) = acl {
+                *bytes = acl.with_mode(mode).to_xattr();
+            }
         }
         if let Some(uid) = change.uid {
             state.uid = uid;

@@ -4,8 +4,8 @@ use super::dir::FIRST_COOKIE;
 use super::inode::{Body, DirectoryGuard, RamInode};
 use crate::base::{Errno, InodeNumber, Result};
 use crate::vfs::{
-    AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileType, Inode, InodeCommon, NewInode,
-    RenameFlags, SeekKind, XattrFlags,
+    ACL_ACCESS, ACL_DEFAULT, Acl, AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileType,
+    Inode, InodeCommon, NewInode, RenameFlags, SeekKind, XattrFlags, set_access_acl,
 };
 use std::any::Any;
 use std::ops::ControlFlow;
@@ -289,6 +289,18 @@ impl Inode for RamInode {
     fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         let now = self.now();
         let mut state = self.state_mut();
+        let mut mode = state.mode;
+        let mut value = Some(value.to_vec());
+        if let (ACL_ACCESS | ACL_DEFAULT, Some(bytes)) = (name, &value) {
+            value = match Acl::from_xattr(bytes)? {
+                Some(acl) if name == ACL_ACCESS => {
+                    let (new, stored) = set_access_acl(acl, mode);
+                    mode = new;
+                    stored.map(|acl| acl.to_xattr())
+                }
+                acl => acl.map(|acl| acl.to_xattr()),
+            };
+        }
         let is_there = state.xattrs.contains_key(name);
         if is_there && flags.contains(XattrFlags::CREATE) {
             return Err(Errno::EXIST.into());
@@ -296,7 +308,12 @@ impl Inode for RamInode {
         if !is_there && flags.contains(XattrFlags::REPLACE) {
             return Err(Errno::NODATA.into());
         }
-        state.xattrs.insert(name.to_vec(), value.to_vec());
+        match value {
+            Some(value) => drop(state.xattrs.insert(name.to_vec(), value)),
+            // An ACL that says no more than the mode, or nothing.
+            None => drop(state.xattrs.remove(name)),
+        }
+        state.mode = mode;
         state.changed = now;
         Ok(())
     }

@@ -1,0 +1,244 @@
+//! POSIX ACLs: who may do what, and what new inodes inherit, as the kernel's ext4 has it.
+
+use crate::support::tools::{command, fsck, mke2fs, run, succeed};
+use crate::support::{Mounted, requires};
+use folio::block::{self, OpenOptions};
+use folio::syscall::{Credentials, OpenFlags};
+use folio::vfs::{MountOptions, XattrFlags};
+use folio::{Kernel, KernelOptions, Process};
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+const OWNER: (u32, u32) = (1001, 2001);
+/// User, group, supplementary groups.
+const WHO: [(u32, u32, &[u32]); 8] = [
+    (1001, 2009, &[]),
+    (1002, 2009, &[]),
+    (1003, 2009, &[]),
+    (1003, 2001, &[]),
+    (1003, 2002, &[]),
+    (1003, 2009, &[2001, 2002]),
+    (1003, 2009, &[2002, 2003]),
+    (1002, 2001, &[2003]),
+];
+/// Entries beyond those of the mode, in setfacl's words. The mask is told, so that setfacl does not reckon it.
+const ACLS: [&str; 12] = [
+    "",
+    "u:1002:rwx,m::rwx",
+    "u:1002:---,m::rwx",
+    "u:1002:rw-,m::r--",
+    "g:2002:rw-,m::rwx",
+    "g:2002:---,m::rwx",
+    "g:2002:r--,g:2003:-w-,m::rwx",
+    "g:2002:r--,g:2003:rw-,m::rw-",
+    "u:1003:r-x,g:2002:rwx,m::rwx",
+    "u:1002:rwx,g:2002:rwx,m::---",
+    "u:1002:rwx,m::r-x",
+    "u:1001:---,m::rwx",
+];
+const MODES: [u32; 5] = [0o640, 0o604, 0o007, 0o750, 0o070];
+
+/// A kernel of Folio's in which the image is `/`.
+fn open(image: &Path, read_only: bool) -> Arc<Kernel> {
+    let device = block::open(image, &OpenOptions { read_only, ..OpenOptions::default() }).unwrap();
+    let kernel = Kernel::new(KernelOptions::default());
+    let options = MountOptions { read_only, ..MountOptions::default() };
+    kernel.mount_ext4(device, "/", &options).unwrap();
+    kernel
+}
+
+fn process(kernel: &Arc<Kernel>, (uid, gid, groups): (u32, u32, &[u32])) -> Process {
+    kernel.process(Credentials::user(uid, gid, groups.to_vec()))
+}
+
+/// Runs a script of the shell as somebody else.
+fn run_as((uid, gid, groups): (u32, u32, &[u32]), script: &str, folder: &Path) -> String {
+    let list: Vec<_> = groups.iter().map(u32::to_string).collect();
+    let groups =
+        if list.is_empty() { "--clear-groups".to_owned() } else { format!("--groups={}", list.join(",")) };
+    let mut shell = command("setpriv");
+    shell.args([&format!("--reuid={uid}"), &format!("--regid={gid}"), &groups]);
+    let output = succeed(shell.args(["sh", "-c", script, "sh"]).arg(folder));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_kernel_and_folio_let_the_same_people_in() {
+    requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"), tool("setfacl"), tool("setpriv"));
+    let scratch = TempDir::new().unwrap();
+    let image = scratch.path().join("disk.img");
+    mke2fs(&image, "32M", &[]);
+    let mounted = Mounted::new(&image, "rw,acl");
+    fs::set_permissions(mounted.path(), Permissions::from_mode(0o755)).unwrap();
+    for (index, acl) in ACLS.iter().enumerate() {
+        for mode in MODES {
+            for kind in ["file", "folder"] {
+                let path = mounted.path().join(format!("{index}-{mode:03o}-{kind}"));
+                match kind {
+                    "file" => fs::write(&path, "x").unwrap(),
+                    _ => fs::create_dir(&path).unwrap(),
+                }
+                chown(&path, Some(OWNER.0), Some(OWNER.1)).unwrap();
+                fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+                if !acl.is_empty() {
+                    run("setfacl", ["-n".as_ref(), "-m".as_ref(), acl.as_ref(), path.as_os_str()]);
+                }
+            }
+        }
+    }
+    let script = r#"cd "$1"; for name in *-*; do
+        for want in r w x; do test -$want "$name" && echo "$name $want"; done; done; true"#;
+    let want: Vec<_> = WHO.iter().map(|who| run_as(*who, script, &mounted.path())).collect();
+    mounted.unmount();
+    let kernel = open(&image, true);
+    for (who, want) in WHO.iter().zip(want) {
+        let process = process(&kernel, *who);
+        let mut got = String::new();
+        let root = process.open("/", OpenFlags::DIRECTORY, 0).unwrap();
+        let mut names: Vec<_> = process.getdents(root, 1000).unwrap().into_iter().map(|e| e.name).collect();
+        names.sort();
+        for name in names.iter().filter(|name| name.contains(&b'-')) {
+            let name = String::from_utf8_lossy(name);
+            for (letter, bit) in [('r', 4), ('x', 1)] {
+                // Twice: from the file system, and from memory.
+                let is_allowed = process.access(&*name, bit).is_ok();
+                assert_eq!(is_allowed, process.access(&*name, bit).is_ok());
+                if is_allowed {
+                    got.push_str(&format!("{name} {letter}\n"));
+                }
+            }
+        }
+        // The mount is read-only, so that writing is refused to all: EROFS comes after EACCES.
+        let writable = names.iter().filter(|name| name.contains(&b'-')).filter_map(|name| {
+            let name = String::from_utf8_lossy(name).into_owned();
+            let refused = process.access(&name, 2).unwrap_err().errno();
+            (refused == folio::Errno::ROFS).then(|| format!("{name} w\n"))
+        });
+        got.extend(writable);
+        let sorted = |text: &str| {
+            let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(sorted(&got), sorted(&want), "{who:?}");
+        drop(process);
+    }
+}
+
+/// What a directory with a default ACL makes of new inodes, by name: mode and both ACLs.
+type Made = BTreeMap<String, (u16, Option<Vec<u8>>, Option<Vec<u8>>)>;
+
+const DEFAULTS: [&str; 5] = [
+    "",
+    "u::rwx,g::r-x,o::---",
+    "u::rwx,u:1002:rwx,g::r-x,m::rwx,o::r-x",
+    "u::rw-,g::r--,g:2002:rwx,m::r-x,o::---",
+    "u::r-x,u:1002:-w-,g::rwx,m::-w-,o::rwx",
+];
+const UMASKS: [u16; 2] = [0o022, 0o077];
+
+#[test]
+fn new_inodes_inherit_as_in_the_kernel() {
+    requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"), tool("setfacl"));
+    let scratch = TempDir::new().unwrap();
+    let image = scratch.path().join("disk.img");
+    mke2fs(&image, "32M", &[]);
+    let mounted = Mounted::new(&image, "rw,acl");
+    for (index, acl) in DEFAULTS.iter().enumerate() {
+        for side in ["kernel", "folio"] {
+            let path = mounted.path().join(format!("{side}-{index}"));
+            fs::create_dir(&path).unwrap();
+            if !acl.is_empty() {
+                run(
+                    "setfacl",
+                    ["-n", "-d", "-m", acl].map(AsRef::as_ref).into_iter().chain([path.as_os_str()]),
+                );
+            }
+        }
+        let script = r#"cd "$1"; for mask in 022 077; do umask $mask; mkdir d$mask; : > f$mask; mkfifo -m 666 p$mask;
+            mkdir d$mask/in; ln -s x l$mask; done"#;
+        run_as((0, 0, &[]), script, &mounted.path().join(format!("kernel-{index}")));
+    }
+    mounted.unmount();
+    let kernel = open(&image, false);
+    let root = process(&kernel, (0, 0, &[]));
+    for index in 0..DEFAULTS.len() {
+        for mask in UMASKS {
+            let at = |name: &str| format!("/folio-{index}/{name}{mask:03o}");
+            root.umask(mask);
+            root.mkdir(at("d"), 0o777).unwrap();
+            let fd = root.open(at("f"), OpenFlags::CREAT | OpenFlags::WRONLY, 0o666).unwrap();
+            root.close(fd).unwrap();
+            // mkfifo -m changes the mode afterwards.
+            root.mknodat(folio::syscall::AT_FDCWD, at("p"), folio::vfs::FileType::Fifo, 0o666, (0, 0))
+                .unwrap();
+            root.chmod(at("p"), 0o666).unwrap();
+            root.mkdir(format!("{}/in", at("d")), 0o777).unwrap();
+            root.symlink("x", at("l")).unwrap();
+        }
+        let [want, got] = ["kernel", "folio"].map(|side| made(&root, &format!("/{side}-{index}")));
+        assert_eq!(want.len(), 10);
+        assert_eq!(got, want, "default ACL {:?}", DEFAULTS[index]);
+    }
+    chmod_and_setgid(&kernel, &root);
+    drop(root);
+    kernel.unmount("/").unwrap();
+    fsck(&image);
+}
+
+/// What is in a folder, and one folder deeper.
+fn made(process: &Process, folder: &str) -> Made {
+    let mut out = Made::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(at) = open.pop() {
+        let fd = process.open(&*at, OpenFlags::DIRECTORY, 0).unwrap();
+        for entry in process.getdents(fd, 100).unwrap() {
+            let name = String::from_utf8(entry.name).unwrap();
+            if name == "." || name == ".." {
+                continue;
+            }
+            let path = format!("{at}/{name}");
+            let mode = process.lstat(&*path).unwrap().mode;
+            let acl = |name: &[u8]| process.lgetxattr(&*path, name).ok();
+            let acls = (acl(b"system.posix_acl_access"), acl(b"system.posix_acl_default"));
+            if entry.file_type == Some(folio::vfs::FileType::Directory) {
+                open.push(path.clone());
+            }
+            out.insert(path[folder.len()..].to_owned(), (mode, acls.0, acls.1));
+        }
+        process.close(fd).unwrap();
+    }
+    out
+}
+
+/// The ACL in memory follows chmod(2), and a new ACL takes setgid from whoever is not of the group.
+fn chmod_and_setgid(kernel: &Arc<Kernel>, root: &Process) {
+    let fd = root.open("/f", OpenFlags::CREAT | OpenFlags::WRONLY, 0o600).unwrap();
+    root.close(fd).unwrap();
+    root.chown("/f", Some(1001), Some(2001)).unwrap();
+    // u::rw- u:1002:rw- g::r-- m::rw- o::---
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 6, u32::MAX), (2, 6, 1002), (4, 4, u32::MAX), (0x10, 6, u32::MAX), (0x20, 0, u32::MAX)];
+    let acl = entries.iter().fold(2_u32.to_le_bytes().to_vec(), |mut bytes, (tag, permissions, id)| {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+        bytes
+    });
+    let named = process(kernel, (1002, 9, &[]));
+    assert!(named.access("/f", 4).is_err());
+    root.setxattr("/f", b"system.posix_acl_access", &acl, XattrFlags::empty()).unwrap();
+    assert!(named.access("/f", 6).is_ok());
+    assert_eq!(root.stat("/f").unwrap().mode, 0o660);
+    root.chmod("/f", 0o2640).unwrap();
+    assert!(named.access("/f", 4).is_ok() && named.access("/f", 2).is_err());
+    let owner = process(kernel, (1001, 9, &[]));
+    owner.setxattr("/f", b"system.posix_acl_access", &acl, XattrFlags::empty()).unwrap();
+    assert_eq!(root.stat("/f").unwrap().mode, 0o660, "setgid is gone");
+    root.removexattr("/f", b"system.posix_acl_access").unwrap();
+    assert!(named.access("/f", 4).is_err());
+}
