@@ -186,8 +186,7 @@ impl Checker<'_> {
             error(format_args!("holds transactions, but the superblock does not ask for recovery"));
         }
         if head.word(0x20) != 0 {
-            let what = format_args!("an error was met while it was in use ({})", head.word(0x20) as i32);
-            self.report.warning(Structure::Journal, place, what);
+            error(format_args!("given up after an error ({})", head.word(0x20) as i32));
         }
     }
 }

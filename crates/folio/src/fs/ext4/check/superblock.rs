@@ -297,12 +297,9 @@ pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut Reporter
         if incompat.contains(Incompat::NEEDS_RECOVERY) {
             error(format_args!("needs recovery, but has no journal"));
         }
-        if raw.journal_inum.get() != 0 || raw.journal_dev.get() != 0 {
+        if raw.journal_inum.get() != 0 || raw.journal_dev.get() != 0 || raw.journal_uuid != [0; 16] {
             error(format_args!("a journal is named, but has_journal is not set"));
         }
-    }
-    if raw.state.get() & !(STATE_VALID | STATE_ERROR | 4) != 0 {
-        error(format_args!("state {:#x}", raw.state.get()));
     }
     check_quota_fields(superblock, &mut error);
     warn(superblock, clock, report);
@@ -317,8 +314,12 @@ fn check_quota_fields(superblock: &Superblock, error: &mut dyn FnMut(std::fmt::A
         ("project quota", raw.prj_quota_inum.get()),
         ("orphan file", raw.orphan_file_inum.get()),
     ] {
-        let is_off = !has_quota && name != "orphan file";
-        if number > superblock.inode_count && !is_off {
+        let is_on = if name == "orphan file" {
+            superblock.features.compat.contains(Compat::ORPHAN_FILE)
+        } else {
+            has_quota
+        };
+        if number > superblock.inode_count && is_on {
             error(format_args!("{name} in inode {number} of {}", superblock.inode_count));
         }
     }

@@ -115,6 +115,9 @@ impl Checker<'_> {
                 self.xattr_error(place, at, format_args!("goes past the end"));
                 return inline;
             };
+            if raw.name_index == 0 {
+                self.xattr_error(place, at, format_args!("name without a prefix"));
+            }
             let value = self.check_attribute_value(place, at, bytes, raw, name, is_block);
             if let Some((range, value)) = value {
                 if !range.is_empty() {

@@ -1,0 +1,1 @@
+//! Fields one by one.
