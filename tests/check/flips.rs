@@ -3,14 +3,15 @@
 use crate::images::{Image, RECIPES, Recipe};
 use crate::judge::{Verdict, compare};
 use crate::map::{Map, Piece};
-use crate::random::Random;
+use crate::random::{Random, mix};
 use crate::support::requires;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::mem::discriminant;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-fn number(variable: &str, default: u64) -> u64 {
+/// What a variable of the environment says.
+pub(crate) fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
@@ -64,61 +65,77 @@ fn pick(map: &Map, random: &mut Random) -> Piece {
     random.pick(&of_kind)
 }
 
-fn keep(name: &str, case: u64, image: &Image) {
-    if let Some(folder) = std::env::var_os("FOLIO_CHECK_KEEP") {
-        let copy = PathBuf::from(folder).join(format!("{name}-{case}"));
-        std::fs::copy(&image.path, copy).expect("a copy to keep");
-    }
+/// An image that is changed, judged and put right again.
+pub(crate) struct Bench {
+    image: Image,
+    file: File,
+    pub(crate) map: Map,
+    /// The image as it was made.
+    pub(crate) sound: Vec<u8>,
+    /// The image to be judged next.
+    pub(crate) bytes: Vec<u8>,
+    tally: Tally,
 }
 
-fn try_image(recipe: &Recipe, seed: u64, cases: u64) -> Tally {
-    let image = recipe.filled();
-    let sound = std::fs::read(&image.path).expect("the image");
-    let map = Map::new(&sound);
-    let file = OpenOptions::new().write(true).open(&image.path).expect("the image");
-    let (mut tally, mut bytes) = (Tally::default(), sound.clone());
-    for case in 0..cases {
-        let mut random = Random::new(seed ^ case << 20);
-        let mut told = format!("{} seed {seed} case {case}", recipe.name);
-        let mut changed = Vec::new();
-        for _ in 0..if random.percent(80) { 1 } else { 3 } {
-            let piece = pick(&map, &mut random);
-            change(&mut bytes[piece.offset..piece.offset + piece.len], &mut random);
-            let is_sealed = random.percent(65);
-            if is_sealed {
-                map.seal(&mut bytes, &piece);
-            }
-            let first = (0..piece.len).find(|i| sound[piece.offset + i] != bytes[piece.offset + i]);
-            let (at, sealed) = (piece.offset, if is_sealed { "sealed" } else { "as is" });
-            told.push_str(&format!("; {:x?} at {at:#x}, byte {first:x?}, {sealed}", piece.kind));
-            changed.push(piece);
-        }
+impl Bench {
+    /// An image made by this recipe.
+    pub(crate) fn new(recipe: &Recipe) -> Self {
+        let image = recipe.filled();
+        let sound = std::fs::read(&image.path).expect("the image");
+        let file = OpenOptions::new().write(true).open(&image.path).expect("the image");
+        let map = Map::new(&sound);
+        Self { image, file, map, bytes: sound.clone(), sound, tally: Tally::default() }
+    }
+
+    /// Lets both judge the changed image, and puts it right again.
+    pub(crate) fn judge(&mut self, told: String) {
         // A bitmap's checksum lies in a descriptor: everything that may have changed is written.
-        let touched: Vec<usize> = (0..bytes.len())
-            .step_by(1024)
-            .filter(|at| sound[*at..at + 1024] != bytes[*at..at + 1024])
-            .collect();
-        for at in &touched {
-            file.write_all_at(&bytes[*at..at + 1024], *at as u64).expect("the image");
-        }
-        tally.cases += 1;
-        match compare(&image.path) {
-            (Verdict::Sound, _) => tally.sound += 1,
-            (Verdict::Damaged, _) => tally.damaged += 1,
-            (Verdict::Stricter, said) => {
-                tally.stricter.push(format!("{told}\n{said}"));
-            }
+        let is_changed = |at: &usize| self.sound[*at..at + 1024] != self.bytes[*at..at + 1024];
+        let touched: Vec<usize> = (0..self.bytes.len()).step_by(1024).filter(is_changed).collect();
+        self.write(&touched);
+        self.tally.cases += 1;
+        match compare(&self.image.path) {
+            (Verdict::Sound, _) => self.tally.sound += 1,
+            (Verdict::Damaged, _) => self.tally.damaged += 1,
+            (Verdict::Stricter, said) => self.tally.stricter.push(format!("{told}\n{said}")),
             (Verdict::Missed, said) => {
-                keep(recipe.name, case, &image);
-                tally.missed.push(format!("{told}\n{said}"));
+                self.keep(&told);
+                self.tally.missed.push(format!("{told}\n{said}"));
             }
         }
+        for at in &touched {
+            self.bytes[*at..at + 1024].copy_from_slice(&self.sound[*at..at + 1024]);
+        }
+        self.write(&touched);
+    }
+
+    fn write(&self, touched: &[usize]) {
         for at in touched {
-            file.write_all_at(&sound[at..at + 1024], at as u64).expect("the image");
-            bytes[at..at + 1024].copy_from_slice(&sound[at..at + 1024]);
+            self.file.write_all_at(&self.bytes[*at..at + 1024], *at as u64).expect("the image");
         }
     }
-    tally
+
+    fn keep(&self, told: &str) {
+        if let Some(folder) = std::env::var_os("FOLIO_CHECK_KEEP") {
+            let name: String =
+                told.chars().take(80).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+            std::fs::copy(&self.image.path, PathBuf::from(folder).join(name)).expect("a copy to keep");
+        }
+    }
+
+    /// Tells the figures; panics if anything was missed.
+    pub(crate) fn conclude(self, what: &str) {
+        let Tally { cases, sound, damaged, stricter, missed } = self.tally;
+        let (strict, only_fsck) = (stricter.len(), missed.len());
+        println!(
+            "{what}: {cases} changes: {sound} sound, {damaged} damaged to both, {strict} only to folio check, {only_fsck} \
+             only to e2fsck"
+        );
+        if std::env::var_os("FOLIO_CHECK_STRICTER").is_some() {
+            println!("{}", stricter.join("\n"));
+        }
+        assert!(missed.is_empty(), "{only_fsck} missed:\n{}", missed.join("\n"));
+    }
 }
 
 /// One test for each image, so that they run side by side.
@@ -151,18 +168,25 @@ flips! {
 
 fn run(recipe: &Recipe) {
     let (seed, cases) = (number("FOLIO_CHECK_SEED", 1), number("FOLIO_CHECK_CASES", 60));
-    let tally = try_image(recipe, seed, cases);
-    println!(
-        "{}: seed {seed}, {} changes: {} sound, {} damaged to both, {} only to folio check, {} only to e2fsck",
-        recipe.name,
-        tally.cases,
-        tally.sound,
-        tally.damaged,
-        tally.stricter.len(),
-        tally.missed.len()
-    );
-    if std::env::var_os("FOLIO_CHECK_STRICTER").is_some() {
-        println!("{}", tally.stricter.join("\n"));
+    let mut bench = Bench::new(recipe);
+    let name: u64 = recipe.name.bytes().fold(0, |sum, byte| mix(sum ^ u64::from(byte)));
+    for case in 0..cases {
+        let mut random = Random::new(seed ^ name ^ case << 32);
+        let mut told = format!("{} seed {seed} case {case}", recipe.name);
+        for _ in 0..if random.percent(80) { 1 } else { 3 } {
+            let piece = pick(&bench.map, &mut random);
+            let range = piece.offset..piece.offset + piece.len;
+            change(&mut bench.bytes[range.clone()], &mut random);
+            let is_sealed = random.percent(65);
+            if is_sealed {
+                bench.map.seal(&mut bench.bytes, &piece);
+            }
+            let first =
+                range.clone().find(|at| bench.sound[*at] != bench.bytes[*at]).map(|at| at - range.start);
+            let sealed = if is_sealed { "sealed" } else { "as is" };
+            told.push_str(&format!("; {:x?} at {:#x}, byte {first:x?}, {sealed}", piece.kind, range.start));
+        }
+        bench.judge(told);
     }
-    assert!(tally.missed.is_empty(), "{} missed:\n{}", tally.missed.len(), tally.missed.join("\n"));
+    bench.conclude(&format!("{}: seed {seed}", recipe.name));
 }

@@ -261,6 +261,13 @@ impl Checker<'_> {
             self.report.error(Structure::Directory, place, format_args!("{shown} is not where it should be"));
             return;
         }
+        if bytes.get(8 + name.len()) != Some(&0) {
+            self.report.error(
+                Structure::Directory,
+                place,
+                format_args!("{shown} is not followed by a zero byte"),
+            );
+        }
         let type_code = if reading.context.has_file_type { DIRECTORY_CODE } else { 0 };
         if bytes[7] != type_code {
             self.report.error(

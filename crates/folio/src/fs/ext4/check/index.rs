@@ -153,7 +153,8 @@ impl Checker<'_> {
             return;
         }
         let place = place.at_block(block);
-        if dir_block::kind(context, Self::logical(u64::MAX), &bytes) != BlockKind::IndexNode {
+        if dir_block::kind(context, Self::logical(u64::MAX), &bytes) != BlockKind::IndexNode || bytes[7] != 0
+        {
             return self.report.error(Structure::Index, place, format_args!("no node of an index"));
         }
         self.check_index_node(directory, context, index, child, &bytes, place);

@@ -56,6 +56,15 @@ impl View<'_> {
         }
     }
 
+    /// Whether there are data, or sums over some.
+    fn holds_something(&self) -> bool {
+        self.size != 0
+            || self.raw.blocks_lo.get() != 0
+            || self.raw.blocks_high.get() != 0
+            || self.xattr_block() != 0
+            || self.raw.block.iter().any(|&byte| byte != 0)
+    }
+
     fn is_fast_symlink(&self) -> bool {
         self.kind == Kind::Symlink && self.size < FAST_SYMLINK_MAX
     }
@@ -166,43 +175,38 @@ impl Checker<'_> {
     fn check_reserved(&mut self, view: &View<'_>) -> bool {
         let raw = view.raw;
         let is_in_use = raw.links_count.get() != 0 || raw.mode.get() != 0;
-        let has_blocks = raw.block.iter().any(|&byte| byte != 0);
         if self.is_special(view.number) {
             return is_in_use;
         }
-        match view.number {
-            BAD_BLOCKS_INODE => {
-                if raw.mode.get() != 0 {
-                    self.inode_error(view, format_args!("the inode of bad blocks has mode {:o}", raw.mode));
-                }
-                if has_blocks {
-                    let mut owner = Owner::new(view.number, Structure::BlockMap, None);
-                    self.check_block_map(&mut owner, &raw.block);
-                }
-                false
+        let what = match view.number {
+            BAD_BLOCKS_INODE => return self.check_bad_blocks(view),
+            RESIZE_INODE if self.sb.features.compat.contains(Compat::RESIZE_INODE) => return false,
+            BOOT_LOADER_INODE if is_in_use && view.kind == Kind::Directory => {
+                "the boot loader's inode is a directory"
             }
-            RESIZE_INODE => {
-                let has_resize = self.sb.features.compat.contains(Compat::RESIZE_INODE);
-                if !has_resize && (is_in_use || has_blocks) {
-                    self.inode_error(view, format_args!("the resize inode is in use without resize_inode"));
-                }
-                false
-            }
-            BOOT_LOADER_INODE => {
-                if view.kind == Kind::Directory {
-                    self.inode_error(view, format_args!("the boot loader's inode is a directory"));
-                }
-                is_in_use
-            }
-            _ => {
-                if is_in_use {
-                    let what =
-                        format_args!("reserved, but in use (mode {:o}, {} links)", raw.mode, raw.links_count);
-                    self.inode_error(view, what);
-                }
-                is_in_use
-            }
+            BOOT_LOADER_INODE if is_in_use => return true,
+            _ if is_in_use => "reserved, but in use",
+            _ if view.holds_something() => "not in use, but holds something",
+            _ => return false,
+        };
+        self.inode_error(view, format_args!("{what} (mode {:o}, {} links)", raw.mode, raw.links_count));
+        is_in_use && view.number != RESIZE_INODE
+    }
+
+    /// The inode of bad blocks has a block map and nothing else.
+    fn check_bad_blocks(&mut self, view: &View<'_>) -> bool {
+        let raw = view.raw;
+        let owners = [raw.mode, raw.uid_lo, raw.uid_high, raw.gid_lo, raw.gid_high, raw.links_count];
+        let is_odd = owners.iter().any(|field| field.get() != 0)
+            || view.has(flags::INLINE_DATA | flags::EXTENTS)
+            || view.xattr_block() != 0;
+        if is_odd {
+            self.inode_error(view, format_args!("the inode of bad blocks is more than a block map"));
         }
+        let mut owner = Owner::new(view.number, Structure::BlockMap, None);
+        self.check_block_map(&mut owner, &raw.block);
+        self.check_sums(view, &owner);
+        false
     }
 
     /// Whether the superblock names this inode for a purpose that needs no name in a directory.
@@ -213,10 +217,7 @@ impl Checker<'_> {
         let has_orphan_file = sb.features.compat.contains(Compat::ORPHAN_FILE);
         (sb.features.compat.contains(Compat::HAS_JOURNAL) && number == raw.journal_inum.get())
             || (has_orphan_file && number == raw.orphan_file_inum.get())
-            || (has_quota
-                && [&raw.usr_quota_inum, &raw.grp_quota_inum, &raw.prj_quota_inum]
-                    .iter()
-                    .any(|n| n.get() == number))
+            || (has_quota && self.is_quota_inode(number))
     }
 
     /// Fields that are wrong whatever the inode holds.
@@ -346,6 +347,7 @@ impl Checker<'_> {
             }
         }
         self.check_sums(view, &owner);
+        self.charge(view, owner.clusters);
         match view.kind {
             Kind::Symlink => self.check_symlink(view, &owner, inline.as_deref()),
             Kind::Directory if !is_orphan => {

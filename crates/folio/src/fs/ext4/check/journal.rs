@@ -118,6 +118,10 @@ impl Checker<'_> {
                 format_args!("has_journal, but none is named"),
             );
         }
+        if self.sb.raw.journal_uuid != [0; 16] {
+            let what = format_args!("named both as an inode and as another device");
+            self.report.error(Structure::Journal, Place::NONE, what);
+        }
         let Some(file) = self.special_files.remove(&number) else {
             return self.report.error(
                 Structure::Journal,
@@ -176,7 +180,11 @@ impl Checker<'_> {
         {
             error(format_args!("{count} blocks of {} bytes, with {available} blocks there", head.word(0xC)));
         }
-        if first == 0 || first >= end || (start != 0 && !(first..end).contains(&start)) {
+        if first == 0
+            || first >= end
+            || u64::from(end) < BLOCKS_MIN
+            || (start != 0 && !(first..end).contains(&start))
+        {
             error(format_args!("log from block {first} to {end}, starting at {start}"));
         }
         if is_v2 && head.word(0x40) > 1 {

@@ -7,11 +7,11 @@
 //!      v
 //!   inodes.rs       all inodes in device order
 //!      |   extents.rs block_map.rs -> blocks.rs     each block claimed, those claimed twice told
-//!      |   xattrs.rs inline.rs                      special.rs   resize inode, orphans, quota inodes
+//!      |   xattrs.rs inline.rs                      special.rs   resize inode, orphans
 //!      v
 //!   directories.rs index.rs   names counted for the inodes they lead to
 //!      v
-//!   links.rs bitmaps.rs       counts and bitmaps against what was found
+//!   links.rs quota.rs bitmaps.rs   counts and bitmaps against what was found
 //!      |
 //!   report.rs       findings with severity and place      sets.rs   bits and facts in memory
 //! ```
@@ -39,6 +39,7 @@ mod inline;
 mod inodes;
 mod journal;
 mod links;
+mod quota;
 mod report;
 mod sets;
 mod special;
@@ -52,6 +53,7 @@ use crate::block::Device;
 use crate::fs::ext4::superblock::Superblock;
 use directories::{Directory, DirectoryBlock};
 use groups::GroupFacts;
+use quota::Usages;
 use report::Reporter;
 use sets::{Bits, InodeTable};
 use std::collections::{HashMap, HashSet};
@@ -118,6 +120,7 @@ fn run(device: &Arc<dyn Device>, options: &CheckOptions, mut report: Reporter<'_
     checker.check_directories()?;
     checker.check_links();
     checker.check_shared_xattrs();
+    checker.check_quota();
     checker.check_bitmaps()?;
     Ok(CheckReport { is_complete: true, ..checker.report.report })
 }
@@ -150,6 +153,7 @@ struct Checker<'a> {
     value_inodes: HashMap<u32, ValueInode>,
     orphans: HashSet<u32>,
     special_files: HashMap<u32, SpecialFile>,
+    usages: Usages,
 }
 
 impl<'a> Checker<'a> {
@@ -169,6 +173,7 @@ impl<'a> Checker<'a> {
             value_inodes: HashMap::new(),
             orphans: HashSet::new(),
             special_files: HashMap::new(),
+            usages: Usages::default(),
             sb: superblock,
         }
     }

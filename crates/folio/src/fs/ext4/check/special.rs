@@ -6,7 +6,7 @@ use super::blocks::Owner;
 use super::report::{Finding, Listener, Place, Reporter, Structure};
 use crate::base::Result;
 use crate::block::Device;
-use crate::fs::ext4::disk::{RESIZE_INODE, RawInode};
+use crate::fs::ext4::disk::{RESIZE_INODE, RawInode, inode_flags};
 use crate::fs::ext4::features::{Compat, RoCompat};
 use crate::fs::ext4::orphan::{BLOCK_MAGIC, TAIL_LEN, orphan_checksum};
 use crate::fs::ext4::superblock::Superblock;
@@ -182,9 +182,15 @@ impl Checker<'_> {
         padded[..known].copy_from_slice(&bytes[..known]);
         let raw: RawInode = zerocopy::transmute!(padded);
         let pointers: Vec<u32> = words(&raw.block).collect();
+        let (per_block, block_size) = (self.sb.block_size as u64 / 4, self.sb.block_size as u64);
+        let size = u64::from(raw.size_high.get()) << 32 | u64::from(raw.size_lo.get());
         let is_plain = raw.mode.get() >> 12 == 8
             && raw.links_count.get() == 1
             && raw.dtime.get() == 0
+            && raw.file_acl_lo.get() == 0
+            && raw.file_acl_high.get() == 0
+            && raw.flags.get() & (inode_flags::EXTENTS | inode_flags::INLINE_DATA | inode_flags::INDEX) == 0
+            && size == (per_block * per_block + per_block + 12) * block_size
             && pointers.iter().enumerate().all(|(i, pointer)| (i == DOUBLE) == (*pointer != 0));
         if !is_plain {
             let what = format_args!("is no file of one doubly indirect block");

@@ -94,9 +94,12 @@ fn features_of(raw: &RawSuperblock) -> Features {
 fn check_known(raw: &RawSuperblock) -> Result<()> {
     let features = features_of(raw);
     features.check_readable()?;
-    if !RoCompat::all().contains(features.ro_compat) {
-        let unknown = features.ro_compat.bits() & !RoCompat::all().bits();
-        return Err(Error::unsupported(format!("feature ro_compat bits {unknown:#x}")));
+    let sets = [
+        ("compat", features.compat.bits() & !Compat::all().bits()),
+        ("ro_compat", features.ro_compat.bits() & !RoCompat::all().bits()),
+    ];
+    if let Some((set, unknown)) = sets.into_iter().find(|(_, unknown)| *unknown != 0) {
+        return Err(Error::unsupported(format!("feature {set} bits {unknown:#x}")));
     }
     if raw.rev_level.get() > 1 {
         return Err(Error::unsupported(format!("revision {}", raw.rev_level.get())));
@@ -301,27 +304,33 @@ pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut Reporter
             error(format_args!("a journal is named, but has_journal is not set"));
         }
     }
-    check_quota_fields(superblock, &mut error);
+    let descriptor_len = raw.desc_size.get();
+    if !incompat.contains(Incompat::BIT64)
+        && (descriptor_len & descriptor_len.wrapping_sub(1) != 0 || descriptor_len > 1024)
+    {
+        error(format_args!("group descriptors of {descriptor_len} bytes"));
+    }
+    check_named_inodes(superblock, &mut error);
     warn(superblock, clock, report);
 }
 
-fn check_quota_fields(superblock: &Superblock, error: &mut dyn FnMut(std::fmt::Arguments<'_>)) {
+/// Inodes that the superblock names must exist, and quota inodes must not be named without the feature.
+fn check_named_inodes(superblock: &Superblock, error: &mut dyn FnMut(std::fmt::Arguments<'_>)) {
     let raw = &superblock.raw;
     let has_quota = superblock.features.ro_compat.contains(RoCompat::QUOTA);
+    let has_orphan_file = superblock.features.compat.contains(Compat::ORPHAN_FILE);
     for (name, number) in [
         ("user quota", raw.usr_quota_inum.get()),
         ("group quota", raw.grp_quota_inum.get()),
         ("project quota", raw.prj_quota_inum.get()),
-        ("orphan file", raw.orphan_file_inum.get()),
     ] {
-        let is_on = if name == "orphan file" {
-            superblock.features.compat.contains(Compat::ORPHAN_FILE)
-        } else {
-            has_quota
-        };
-        if number > superblock.inode_count && is_on {
-            error(format_args!("{name} in inode {number} of {}", superblock.inode_count));
+        if number > superblock.inode_count || (number != 0 && !has_quota) {
+            error(format_args!("{name} in inode {number} (feature quota: {has_quota})"));
         }
+    }
+    let number = raw.orphan_file_inum.get();
+    if has_orphan_file && number > superblock.inode_count {
+        error(format_args!("orphan file in inode {number} of {}", superblock.inode_count));
     }
 }
 

@@ -1,0 +1,199 @@
+//! Quota files: the space and inodes that each owner is said to use, against what was counted.
+//!
+//! ```text
+//!   block 0   magic, version, info        blocks of 1 KiB, whatever the file system's are
+//!   block 1   256 numbers of blocks  ->  256 numbers  ->  256 numbers  ->  256 numbers  ->  entries
+//! ```
+//!
+//! The tree goes by the four bytes of an owner's number. Source: the kernel's fs/quota/quota_tree.h, quotaio_v2.h.
+
+use super::Checker;
+use super::inodes::View;
+use super::report::{Place, Structure};
+use crate::fs::ext4::disk::ROOT_INODE;
+use crate::fs::ext4::features::RoCompat;
+use std::collections::{HashMap, HashSet};
+
+const BLOCK_LEN: u64 = 1024;
+/// Levels of numbers above the entries.
+const DEPTH: u32 = 4;
+/// What stands before the entries of a block.
+const BLOCK_HEAD_LEN: usize = 16;
+const ENTRY_LEN: usize = 72;
+const VERSION: u32 = 1;
+/// Where `i_projid` ends, counted from the extra fields' start.
+const PROJECT_END: u16 = 32;
+
+/// Bytes and inodes in use by one owner.
+type Usage = (u64, u64);
+
+/// Usage by owner.
+#[derive(Default)]
+pub(super) struct Usages {
+    users: HashMap<u32, Usage>,
+    groups: HashMap<u32, Usage>,
+    projects: HashMap<u32, Usage>,
+}
+
+/// Something that quota is kept for.
+struct Account {
+    name: &'static str,
+    magic: u32,
+    inode: u32,
+    counted: HashMap<u32, Usage>,
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    u64::from(word(bytes, at + 4)) << 32 | u64::from(word(bytes, at))
+}
+
+impl Checker<'_> {
+    /// Adds what an inode uses to its owners' accounts.
+    pub(super) fn charge(&mut self, view: &View<'_>, clusters: u64) {
+        let is_own = view.number != ROOT_INODE && view.number < self.sb.first_inode;
+        if is_own || !self.sb.features.ro_compat.contains(RoCompat::QUOTA) || self.is_quota_inode(view.number)
+        {
+            return;
+        }
+        let raw = view.raw;
+        let bytes = clusters * u64::from(self.sb.cluster_blocks) * self.sb.block_size as u64;
+        let id = |low: u16, high: u16| u32::from(high) << 16 | u32::from(low);
+        let project = if raw.extra_isize.get() >= PROJECT_END { raw.projid.get() } else { 0 };
+        for (usages, id) in [
+            (&mut self.usages.users, id(raw.uid_lo.get(), raw.uid_high.get())),
+            (&mut self.usages.groups, id(raw.gid_lo.get(), raw.gid_high.get())),
+            (&mut self.usages.projects, project),
+        ] {
+            let usage = usages.entry(id).or_default();
+            *usage = (usage.0 + bytes, usage.1 + 1);
+        }
+    }
+
+    /// Whether this is one of the files that quota is kept in.
+    pub(super) fn is_quota_inode(&self, number: u32) -> bool {
+        let raw = &self.sb.raw;
+        [&raw.usr_quota_inum, &raw.grp_quota_inum, &raw.prj_quota_inum]
+            .iter()
+            .any(|inode| inode.get() == number)
+    }
+
+    /// Compares all quota files with what was counted.
+    pub(super) fn check_quota(&mut self) {
+        if !self.sb.features.ro_compat.contains(RoCompat::QUOTA) {
+            return;
+        }
+        let (raw, usages) = (&self.sb.raw, std::mem::take(&mut self.usages));
+        let accounts = [
+            Account {
+                name: "user",
+                magic: 0xD9C0_1F11,
+                inode: raw.usr_quota_inum.get(),
+                counted: usages.users,
+            },
+            Account {
+                name: "group",
+                magic: 0xD9C0_1927,
+                inode: raw.grp_quota_inum.get(),
+                counted: usages.groups,
+            },
+            Account {
+                name: "project",
+                magic: 0xD9C0_3F14,
+                inode: raw.prj_quota_inum.get(),
+                counted: usages.projects,
+            },
+        ];
+        for account in accounts {
+            if account.inode != 0 {
+                self.check_account(account);
+            }
+        }
+    }
+
+    fn check_account(&mut self, mut account: Account) {
+        let place = Place::inode(account.inode);
+        let Some(head) = self.quota_block(account.inode, 0) else {
+            return self.report.error(Structure::Quota, place, format_args!("the quota file is not there"));
+        };
+        if word(&head, 0) != account.magic || word(&head, 4) != VERSION {
+            return self.report.error(
+                Structure::Quota,
+                place,
+                format_args!("no {} quota file of version 1", account.name),
+            );
+        }
+        let (mut seen, mut stored) = (HashSet::new(), HashMap::new());
+        self.walk_quota(account.inode, 1, DEPTH, &mut seen, &mut stored);
+        let mut ids: Vec<u32> = stored.keys().chain(account.counted.keys()).copied().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        for id in ids {
+            let said = stored.get(&id).copied().unwrap_or_default();
+            let counted = account.counted.remove(&id).unwrap_or_default();
+            if said != counted {
+                let what = format_args!(
+                    "{} {id} uses {} bytes in {} inodes, counted {} in {}",
+                    account.name, said.0, said.1, counted.0, counted.1
+                );
+                self.report.error(Structure::Quota, place, what);
+            }
+        }
+    }
+
+    /// Collects the entries below a block, each block once.
+    fn walk_quota(
+        &mut self,
+        inode: u32,
+        block: u32,
+        depth: u32,
+        seen: &mut HashSet<u32>,
+        stored: &mut HashMap<u32, Usage>,
+    ) {
+        let place = Place::inode(inode);
+        // Entries of several owners share a block, so that it is led to more than once.
+        if !seen.insert(block) {
+            if depth > 0 {
+                self.report.error(Structure::Quota, place, format_args!("quota block {block} comes twice"));
+            }
+            return;
+        }
+        let Some(bytes) = self.quota_block(inode, block.into()) else {
+            return self.report.error(
+                Structure::Quota,
+                place,
+                format_args!("quota block {block} is not there"),
+            );
+        };
+        if depth == 0 {
+            for entry in
+                bytes[BLOCK_HEAD_LEN..].chunks_exact(ENTRY_LEN).filter(|entry| entry.iter().any(|&b| b != 0))
+            {
+                stored.insert(word(entry, 0), (long(entry, 48), long(entry, 24)));
+            }
+            return;
+        }
+        for child in bytes.chunks_exact(4).map(|bytes| word(bytes, 0)).filter(|child| *child != 0) {
+            self.walk_quota(inode, child, depth - 1, seen, stored);
+        }
+    }
+
+    /// One block of a quota file.
+    fn quota_block(&mut self, inode: u32, block: u64) -> Option<Vec<u8>> {
+        let file = self.special_files.get(&inode)?;
+        let (size, at) = (self.sb.block_size as u64, block * BLOCK_LEN);
+        if at + BLOCK_LEN > file.size {
+            return None;
+        }
+        let logical = at / size;
+        let after = file.runs.partition_point(|(first, _, _)| *first <= logical);
+        let (first, start, len) = *file.runs.get(after.checked_sub(1)?)?;
+        let device_block = (logical - first < len).then_some(start + logical - first)?;
+        let mut bytes = vec![0; BLOCK_LEN as usize];
+        self.device.read_at(&mut bytes, device_block * size + at % size).ok()?;
+        Some(bytes)
+    }
+}
