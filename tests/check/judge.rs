@@ -38,10 +38,19 @@ pub(crate) struct Own {
 
 /// `folio check`.
 pub(crate) fn own(image: &Path) -> Own {
+    own_with(image, &CheckOptions::default())
+}
+
+/// `folio check --no-replay`.
+pub(crate) fn own_without_replay(image: &Path) -> Own {
+    own_with(image, &CheckOptions { replays_journal: false, ..CheckOptions::default() })
+}
+
+fn own_with(image: &Path, how: &CheckOptions) -> Own {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let device = block::open(image, &options).expect("the image opens");
     let mut findings = Vec::new();
-    let checked = check_ext4(&device, &CheckOptions::default(), &mut findings);
+    let checked = check_ext4(&device, how, &mut findings);
     let checked = checked.map(|report| {
         let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count() as u64;
         if report.untold == 0 {

@@ -1,5 +1,6 @@
 //! The `folio` command as a user runs it: every command on an image that the command itself made, good and bad input.
 
+mod check;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -56,6 +56,12 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
+/// How a command line that makes no sense ends: `check` has e2fsck's exit codes.
+pub(crate) fn usage_of(mut words: impl Iterator<Item = std::ffi::OsString>) -> Exit {
+    let command = words.find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    if command.is_some_and(|command| command == "check") { Exit::CheckUsage } else { Exit::Usage }
+}
+
 /// Why a command cannot go on.
 #[derive(Debug)]
 pub(crate) struct Failure {

@@ -21,6 +21,16 @@ mod walk;
 use clap::Parser;
 
 fn main() -> std::process::ExitCode {
-    let arguments = args::Arguments::parse();
-    commands::run(&arguments).into()
+    match args::Arguments::try_parse() {
+        Ok(arguments) => commands::run(&arguments).into(),
+        Err(error) => {
+            // Words for a terminal that is gone have nobody to miss them.
+            let _ = error.print();
+            if error.use_stderr() {
+                exit::usage_of(std::env::args_os().skip(1)).into()
+            } else {
+                exit::Exit::Done.into()
+            }
+        }
+    }
 }

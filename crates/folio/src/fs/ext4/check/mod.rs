@@ -121,7 +121,7 @@ fn run(device: &Arc<dyn Device>, options: &CheckOptions, mut report: Reporter<'_
     checker.check_links();
     checker.check_shared_xattrs();
     checker.check_quota();
-    checker.check_bitmaps()?;
+    checker.check_bitmaps(!needs_recovery)?;
     Ok(CheckReport { is_complete: true, ..checker.report.report })
 }
 

@@ -126,6 +126,15 @@ impl Checker<'_> {
                 format_args!("no {} quota file of version 1", account.name),
             );
         }
+        let size = self.special_files.get(&account.inode).map_or(0, |file| file.size);
+        let (blocks, free_block, free_entry) = (word(&head, 20), word(&head, 24), word(&head, 28));
+        let is_sized = size >> 32 == 0 && u64::from(blocks) <= size / BLOCK_LEN;
+        if !is_sized || free_block >= blocks || free_entry >= blocks {
+            let what = format_args!(
+                "{blocks} quota blocks in {size} bytes, free from {free_block} and {free_entry}"
+            );
+            self.report.error(Structure::Quota, place, what);
+        }
         let (mut seen, mut stored) = (HashSet::new(), HashMap::new());
         self.walk_quota(account.inode, 1, DEPTH, &mut seen, &mut stored);
         let mut ids: Vec<u32> = stored.keys().chain(account.counted.keys()).copied().collect();

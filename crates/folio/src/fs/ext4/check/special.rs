@@ -222,8 +222,9 @@ impl Checker<'_> {
         }
         let blocks = 1 + reserved * (1 + backups.len() as u64);
         let counted = blocks * u64::from(self.sb.cluster_blocks) * (self.sb.block_size as u64 / 512);
-        if u64::from(raw.blocks_lo.get()) != counted {
-            let what = format_args!("i_blocks is {}, counted {counted}", raw.blocks_lo);
+        let stored = u64::from(raw.blocks_high.get()) << 32 | u64::from(raw.blocks_lo.get());
+        if stored != counted {
+            let what = format_args!("i_blocks is {stored}, counted {counted}");
             self.report.error(Structure::ResizeInode, place, what);
         }
     }
