@@ -8,6 +8,7 @@
 //!   cut               what a cut leaves of the record of writes
 //!   judge             mounts that, reads everything, compares
 //!   trial             all of it, for one workload; e2fsck on a sample
+//!   sqlite            databases in each journal mode
 //!   control           the harness sees losses
 //! ```
 //!
@@ -22,6 +23,7 @@ mod judge;
 mod mix;
 mod names;
 mod random;
+mod sqlite;
 #[path = "../support/mod.rs"]
 mod support;
 mod trial;

@@ -133,6 +133,11 @@ impl Machine {
         World { process, names, record: self.record.clone() }
     }
 
+    /// Entries in the record.
+    pub(crate) fn recorded(&self) -> usize {
+        self.record.recorded_len()
+    }
+
     /// An orderly unmount after the programs have ended.
     pub(crate) fn end(self, programs: Vec<World>) -> Run {
         let Self { kernel, record, before } = self;

@@ -149,12 +149,16 @@ impl Log {
             blocks.push(Cow::Owned(self.descriptor_block(entries, &data)));
             blocks.extend(data.into_iter().map(|(bytes, _)| bytes));
         }
-        let at = self.write_blocks(self.head, &blocks)?;
+        let place = self.ring.after(self.head, blocks.len() as u32);
+        // All of a commit block lies in its first sector but zeros. Where these are already, a power cut leaves all
+        // of it or nothing, even if the device writes by sectors; half of one would keep Linux from mounting.
+        blocks.push(Cow::Owned(vec![0; self.block_size()]));
+        let end = self.write_blocks(self.head, &blocks)?;
         self.barrier()?;
-        let at = self.write_blocks(at, &[Cow::Owned(self.commit_block(transaction.time))])?;
+        self.write_blocks(place, &[Cow::Owned(self.commit_block(transaction.time))])?;
         self.barrier()?;
-        self.used += blocks.len() as u32 + 1;
-        self.head = at;
+        self.used += blocks.len() as u32;
+        self.head = end;
         self.next = self.next.wrapping_add(1);
         Ok(())
     }
