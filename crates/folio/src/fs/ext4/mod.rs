@@ -11,23 +11,33 @@
 //!      |
 //!   metadata.rs   metadata blocks in the page cache      superblock.rs options.rs disk.rs checksum.rs features.rs
 //!      |
-//!   [device seam]                                        journal/ (replay)   mkfs.rs (a fresh one)
+//!   commit.rs     closes transactions       auto_da_alloc.rs orphan.rs failure.rs commit_thread.rs
+//!      |
+//!   journal/      makes them durable, replays them       mkfs/ (a fresh one)  check/ (one looked at)  resize/
+//!      |
+//!   [device seam]
 //! ```
 //!
 //! Neighbours: the VFS above, the cache beside (file data by one mapping per inode, metadata by one per device),
 //! a block device below. Knows no other file system.
 //!
-//! Lock order, outermost first: the VFS's inode locks; pages; `Ext4Inode::state`; `Ext4::superblock`;
-//! `Ext4::space`; metadata pages. `Ext4::{inodes, dirty_inodes, retired, first_error}` are leaves: nothing is
-//! locked, and no inode dropped, while one is held.
+//! Lock order, outermost first: the VFS's inode locks; the right to commit (`Journal::committer`); an operation's
+//! handle (`Ext4::start`); pages; a store's handle; `Ext4Inode::state`; `Ext4::orphans`; `Ext4::superblock`;
+//! `Ext4::space`; metadata pages. `Ext4::{inodes, dirty_inodes, ordered_inodes, held_inodes, retired, first_error}`
+//! are leaves: nothing is locked, and no inode dropped, while one is held. Nobody waits for a commit within an
+//! operation, and a commit drops no inode without names ([`Ext4::retire`]).
 //!
 //! Invariants:
 //! 1. A block is promised (`Space::reserve`) before a page that needs it becomes dirty.
 //! 2. Extents reach the inode table only through `Ext4Inode::flush`; bitmaps and descriptors only through
-//!    `Space::flush`. Both stay in memory until a sync.
-//! 3. A freed metadata block is forgotten by the cache before it can be given out again.
-//! 4. From the first change until unmount the superblock on the device is marked not clean.
-//! 5. An inode with dirty fields or pages is on the list of dirty inodes, which keeps it alive.
+//!    `Space::flush`. Both stay in memory until a commit, or without a journal until a sync.
+//! 3. A freed block is used again only after the transaction that freed it is durable; a freed metadata block is
+//!    forgotten by the cache before.
+//! 4. From the first change until unmount the superblock on the device says that the journal must be replayed, or
+//!    without one that e2fsck must look.
+//! 5. An inode with dirty fields or pages is on the list of dirty inodes, which keeps it alive; one without names is
+//!    on no list, and is written to the table with every change.
+//! 6. What an operation changes, it changes under one handle.
 
 mod acl;
 mod auto_da_alloc;
