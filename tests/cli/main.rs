@@ -296,3 +296,92 @@ fn nobody_reads_the_output() {
     let output = command("sh").args(["-c", &script]).current_dir(bench.folder.path()).output().unwrap();
     assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"x"[..], &b""[..]));
 }
+
+/// What dumpe2fs says behind `field`.
+fn said(image: &Path, field: &str) -> String {
+    let all = run("dumpe2fs", [OsStr::new("-h"), image.as_os_str()]);
+    let line = all.lines().find(|line| line.starts_with(&format!("{field}:")));
+    line.map_or_else(String::new, |line| line[field.len() + 1..].trim().to_owned())
+}
+
+#[test]
+fn tune_changes_what_the_superblock_says() {
+    requires!(tool("dumpe2fs"), tool("e2fsck"), tool("mke2fs"));
+    let bench = Bench::new();
+    let image = bench.path("disk.img");
+    let uuid = "2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11";
+    let words = "errors=remount-ro,journal_data_writeback,discard,nodelalloc,acl,user_xattr";
+    let arguments = ["tune", "disk.img", "-L", "data", "-U", uuid, "-m", "1", "-c", "30", "-o", words];
+    bench.ok(&arguments);
+    bench.ok(&[
+        "tune",
+        "disk.img",
+        "--resuid",
+        "5",
+        "--resgid",
+        "6",
+        "-o",
+        "^discard",
+        "--mount-opts",
+        "commit=30",
+    ]);
+    for (field, want) in [
+        ("Filesystem volume name", "data"),
+        ("Filesystem UUID", uuid),
+        ("Default mount options", "journal_data_writeback user_xattr acl nodelalloc"),
+        ("Errors behavior", "Remount read-only"),
+        ("Reserved block count", "655"),
+        ("Reserved blocks uid", "5 (user games)"),
+        ("Maximum mount count", "30"),
+        ("Mount options", "commit=30"),
+    ] {
+        let got = said(&image, field);
+        let got = if field == "Reserved blocks uid" { &got[..1] } else { &got };
+        assert_eq!(got, want.split(" (").next().unwrap(), "{field}");
+    }
+    fsck(&image);
+    bench.fails(&["tune", "disk.img", "-o", "foo"], 1, "unknown default mount option \"foo\"");
+    bench.fails(&["tune", "disk.img", "-m", "51"], 1, "at most half");
+    bench.fails(&["tune", "disk.img", "-L", "seventeen letters"], 1, "label is 17 bytes");
+    bench.fails(&["tune", "disk.img", "--mount-opts", "foo"], 1, "unknown mount option \"foo\"");
+    // What another mount makes of it, and the copies: e2fsck uses one when told to.
+    bench.ok(&["mkdir", "disk.img:/d"]);
+    fsck(&image);
+    let backup = said(&image, "First block").parse::<u64>().unwrap()
+        + said(&image, "Blocks per group").parse::<u64>().unwrap();
+    let block_size = said(&image, "Block size");
+    let of_copy = format!("superblock={backup}");
+    let blocks = format!("blocksize={block_size}");
+    let arguments = ["-h", "-o", &of_copy, "-o", &blocks].map(OsStr::new);
+    let all = run("dumpe2fs", arguments.into_iter().chain([image.as_os_str()]));
+    assert!(all.contains(uuid) && all.contains("commit=30"), "{all}");
+}
+
+#[test]
+fn a_uuid_changes_whatever_the_checksums_are() {
+    requires!(tool("dumpe2fs"), tool("e2fsck"), tool("mke2fs"));
+    let bench = Bench::new();
+    let uuid = "2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11";
+    for features in ["^metadata_csum_seed", "^metadata_csum,^metadata_csum_seed,^uninit_bg"] {
+        let image = bench.path("other.img");
+        support::tools::mke2fs(&image, "32M", &["-O", features]);
+        bench.ok(&["mkdir", "other.img:/d"]);
+        bench.ok(&["tune", "other.img", "-U", uuid]);
+        assert_eq!(said(&image, "Filesystem UUID"), uuid);
+        fsck(&image);
+        bench.ok(&["mkdir", "other.img:/e"]);
+        fsck(&image);
+        std::fs::remove_file(image).unwrap();
+    }
+}
+
+#[test]
+fn mount_options_hold_for_every_command() {
+    let bench = Bench::new();
+    bench.ok(&["-o", "noatime,data=journal", "mkdir", "disk.img:/d"]);
+    bench.ok(&["ls", "-o", "ro,noload", "disk.img"]);
+    bench.fails(&["mkdir", "-o", "ro", "disk.img:/e"], 1, "Read-only file system");
+    bench.fails(&["mkdir", "-o", "noatime,foo", "disk.img:/e"], 3, "unknown mount option \"foo\"");
+    bench.fails(&["ls", "--options", "data=fast", "disk.img"], 3, "bad value in mount option \"data=fast\"");
+    bench.fails(&["mkfs", "-o", "ro", "new.img", "--size", "8M"], 2, "nothing is mounted here");
+}

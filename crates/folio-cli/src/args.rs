@@ -23,6 +23,9 @@ pub(crate) struct Global {
     /// No progress bar and no remarks; failures are still told
     #[arg(long, global = true)]
     pub(crate) quiet: bool,
+    /// Mount options, as in mount(8), for the image that is opened; see folio help tune for what tune makes of them
+    #[arg(short = 'o', long = "options", global = true, value_name = "OPTIONS", value_delimiter = ',')]
+    pub(crate) options: Vec<String>,
     /// Memory for the page cache of each image
     #[arg(long, global = true, value_name = "SIZE", default_value = "64M", value_parser = cache_size)]
     pub(crate) cache: u64,

@@ -87,7 +87,7 @@ impl Image {
         device: Arc<dyn Device>,
         access: Access,
     ) -> Outcome<Self> {
-        let options = MountOptions {
+        let mut options = MountOptions {
             read_only: access == Access::Read,
             // Looking at an image through this command is no access by its owner's programs.
             access_time: AccessTime::Never,
@@ -95,7 +95,20 @@ impl Image {
             file_system: if access == Access::Fill { "noload".to_owned() } else { String::new() },
             ..MountOptions::default()
         };
+        let words = session.options.join(",");
+        options
+            .add(&words)
+            .map_err(|error| Failure::usage(format!("-o {}", crate::exit::explain(&error))))?;
+        // `rw` does not make a command that only reads write.
+        options.read_only |= access == Access::Read;
         Self::mount_with(session, place, device, &options)
+    }
+
+    /// Mounts and unmounts it, whatever `-o` says, so that nothing waits in its journal.
+    pub(crate) fn replay(session: &Session, place: &ImagePath, device: Arc<dyn Device>) -> Outcome {
+        let options =
+            MountOptions { access_time: AccessTime::Never, clock: clock(), ..MountOptions::default() };
+        Self::mount_with(session, place, device, &options)?.close()
     }
 
     /// Mounts it with these options.

@@ -21,6 +21,8 @@ pub(crate) struct Session {
     pub(crate) quiet: bool,
     /// Page cache budget of each image, in bytes.
     pub(crate) cache_bytes: u64,
+    /// The words of `-o`.
+    pub(crate) options: Vec<String>,
     /// Where the bar is drawn; messages go around it.
     pub(crate) screen: MultiProgress,
     /// What the page caches of images that were closed have done.
@@ -52,6 +54,7 @@ impl Session {
             command,
             quiet: global.quiet,
             cache_bytes: global.cache,
+            options: global.options.iter().map(|word| word.trim().to_owned()).collect(),
             screen: MultiProgress::new(),
             counters: Arc::default(),
             stats: global.stats,
@@ -59,6 +62,14 @@ impl Session {
             failures: AtomicU64::new(0),
             made: AtomicU64::new(0),
             interrupted: Arc::new(AtomicBool::new(false)),
+        }
+    }
+
+    /// A failure if `-o` was given to a command that mounts nothing.
+    pub(crate) fn refuse_options(&self) -> Outcome {
+        match self.options.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::usage("-o: nothing is mounted here")),
         }
     }
 

@@ -137,6 +137,7 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     if let Some(error) = told.failed {
         return Err(error.into());
     }
+    session.refuse_options()?;
     session.check_interrupt()?;
     let report = checked.map_err(|error| not_checked(Failure::image(&error.at(name.clone()))))?;
     match told.lines {

@@ -78,6 +78,7 @@ pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
         clock: clock(),
         ..FormatOptions::default()
     };
+    session.refuse_options()?;
     session.check_interrupt()?;
     if !mkfs.image.exists() {
         let Some(size) = mkfs.size else {

@@ -12,6 +12,7 @@ mod mkfs;
 mod mount;
 mod names;
 mod stat;
+mod tune;
 mod write;
 
 use crate::args::Arguments;
@@ -40,6 +41,7 @@ pub(crate) enum Command {
     Truncate(change::Truncate),
     Write(write::Write),
     Mkfs(mkfs::Mkfs),
+    Tune(tune::Tune),
     Mount(mount::Mount),
     Check(check::Check),
 }
@@ -66,6 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
         Command::Touch(touch) => done(session("touch"), &|session| change::touch(touch, session)),
         Command::Truncate(cut) => done(session("truncate"), &|session| change::truncate(cut, session)),
         Command::Write(write) => done(session("write"), &|session| write::run(write, session)),
+        Command::Tune(tune) => done(session("tune"), &|session| tune::run(tune, session)),
         Command::Mkfs(mkfs) => done(session("mkfs"), &|session| mkfs::run(mkfs, session)),
         Command::Mount(mount) => {
             done(Session::without_signals("mount", &arguments.global), &|session| mount::run(mount, session))

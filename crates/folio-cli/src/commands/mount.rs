@@ -45,9 +45,6 @@ pub(crate) struct Mount {
     image: OsString,
     /// The directory to mount it on
     target: PathBuf,
-    /// Words as in mount(8), with commas between
-    #[arg(short = 'o', value_name = "WORDS", value_delimiter = ',')]
-    options: Vec<String>,
     /// Refuse every change: -o ro
     #[arg(long)]
     ro: bool,
@@ -68,7 +65,7 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
         let text = format!("{place}: an image is mounted as a whole: {}", place.image_name());
         return Err(Failure::usage(text));
     }
-    let (options, inside) = options(mount, &place)?;
+    let (options, inside) = options(mount, session, &place)?;
     if mount.background && !serves {
         return start_in_background();
     }
@@ -85,12 +82,12 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
 }
 
 /// What `-o` and the other words come to: for the mount, and for the file system inside.
-fn options(mount: &Mount, place: &ImagePath) -> Outcome<(Options, MountOptions)> {
+fn options(mount: &Mount, session: &Session, place: &ImagePath) -> Outcome<(Options, MountOptions)> {
     let image = place.image.canonicalize().unwrap_or_else(|_| place.image.clone());
     let mut options = Options::new(image.display().to_string());
     // An image may come from anybody: its programs gain no privilege and its device nodes lead nowhere unless asked.
     let mut words = "nosuid,nodev".to_owned();
-    for word in mount.options.iter().map(|word| word.trim()) {
+    for word in &session.options {
         if !options.set(word).map_err(|error| Failure::usage(format!("-o {}", explain(&error))))? {
             words.push(',');
             words.push_str(word);

@@ -72,6 +72,7 @@ mod shift;
 mod space;
 mod superblock;
 mod symlink;
+pub mod tune;
 mod vfs_glue;
 mod xattr;
 mod xattr_store;

@@ -91,11 +91,17 @@ const COMMIT_INTERVAL_MAX_S: u64 = 2_147_483;
 
 /// Bits of `s_default_mount_opts`, as tune2fs(8) names them.
 pub(super) mod default_options {
-    /// Two bits that hold one of the next; ordered is between them.
+    pub(in super::super) const DEBUG: u32 = 0x1;
+    pub(in super::super) const USER_XATTR: u32 = 0x4;
+    pub(in super::super) const ACL: u32 = 0x8;
+    pub(in super::super) const UID16: u32 = 0x10;
+    /// Two bits that hold one of the next three.
     pub(in super::super) const DATA_MASK: u32 = 0x60;
     pub(in super::super) const DATA_JOURNAL: u32 = 0x20;
+    pub(in super::super) const DATA_ORDERED: u32 = 0x40;
     pub(in super::super) const DATA_WRITEBACK: u32 = 0x60;
     pub(in super::super) const NO_BARRIER: u32 = 0x100;
+    pub(in super::super) const BLOCK_VALIDITY: u32 = 0x200;
     pub(in super::super) const DISCARD: u32 = 0x400;
     pub(in super::super) const NO_DELALLOC: u32 = 0x800;
 }
@@ -103,6 +109,7 @@ pub(super) mod default_options {
 /// Values of `s_errors`.
 pub(super) mod error_policies {
     pub(in super::super) const CONTINUE: u16 = 1;
+    pub(in super::super) const REMOUNT_READ_ONLY: u16 = 2;
     pub(in super::super) const PANIC: u16 = 3;
 }
 

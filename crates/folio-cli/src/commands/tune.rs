@@ -1,0 +1,77 @@
+//! `folio tune`: what a file system says of itself, and how it is mounted unless told otherwise.
+
+use crate::exit::{Failure, Outcome};
+use crate::image::{Access, Image, open_device};
+use crate::place::ImagePath;
+use crate::session::{Session, clock};
+use clap::Args;
+use folio::block;
+use folio::kernel::{Reserved, TuneOptions, tune_ext4};
+use std::ffi::OsString;
+
+const AFTER_HELP: &str = "\
+-o sets the mount options that hold unless a mount says otherwise: errors=continue|remount-ro|panic, and in the words of
+tune2fs or of mount data=journal|ordered|writeback (journal_data and so on), nobarrier, discard, nodelalloc, acl,
+user_xattr, block_validity; ^WORD takes one back.
+
+A journal that holds something is replayed first.
+
+Examples:
+  folio tune disk.img -L data -o errors=remount-ro,discard
+  folio tune disk.qcow2@2 -m 1 -U 2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11
+  folio tune disk.img -o ^discard --mount-opts commit=30";
+
+/// Change label, identity, reserved blocks and default mount options of a file system
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Tune {
+    /// The image; IMAGE@2 is its second partition
+    image: OsString,
+    /// Label, at most 16 bytes
+    #[arg(short = 'L', long)]
+    label: Option<String>,
+    /// Identity
+    #[arg(short = 'U', long, value_parser = super::mkfs::uuid)]
+    uuid: Option<[u8; 16]>,
+    /// Percentage of the blocks kept for root
+    #[arg(short = 'm', long, value_name = "PERCENT")]
+    reserved: Option<f64>,
+    /// Blocks kept for root
+    #[arg(short = 'r', long, value_name = "COUNT", conflicts_with = "reserved")]
+    reserved_blocks: Option<u64>,
+    /// User that may use them too
+    #[arg(long, value_name = "UID")]
+    resuid: Option<u16>,
+    /// Group that may use them too
+    #[arg(long, value_name = "GID")]
+    resgid: Option<u16>,
+    /// Mounts after which e2fsck checks everything; 0 for never
+    #[arg(short = 'c', long, value_name = "COUNT")]
+    max_mount_count: Option<u16>,
+    /// Options of ext4 that every mount reads before its own, at most 63 bytes; \"\" for none
+    #[arg(long, value_name = "OPTIONS")]
+    mount_opts: Option<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(tune: &Tune, session: &Session) -> Outcome {
+    let place = ImagePath::parse(&tune.image)?;
+    let options = TuneOptions {
+        label: tune.label.clone(),
+        uuid: tune.uuid,
+        mount_defaults: Some(session.options.join(",")).filter(|words| !words.is_empty()),
+        mount_text: tune.mount_opts.clone(),
+        reserved: tune.reserved.map(Reserved::Percent).or(tune.reserved_blocks.map(Reserved::Blocks)),
+        reserved_uid: tune.resuid,
+        reserved_gid: tune.resgid,
+        max_mount_count: tune.max_mount_count,
+        clock: clock(),
+    };
+    session.check_interrupt()?;
+    let device = open_device(&place.image, Access::Write)?;
+    Image::replay(session, &place, device.clone())?;
+    let device = block::select(device, place.partition)
+        .map_err(|error| Failure::image(&error.at(place.image_name())))?;
+    tune_ext4(&*device, &options)
+        .map_err(|error| Failure::new(format!("{}: {}", place.image_name(), crate::exit::explain(&error))))
+}

@@ -1,0 +1,198 @@
+//! Changes to the superblock of a file system that nobody uses: label, identity, defaults for mounts, reserved blocks.
+//! Linux: tune2fs(8).
+
+use super::disk::{RawSuperblock, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET};
+use super::features::{Incompat, RoCompat};
+use super::options::{Ext4Options, default_options as bits, error_policies};
+use super::superblock::Superblock;
+use crate::base::{Clock, Errno, Error, Result};
+use crate::block::Device;
+use zerocopy::FromBytes;
+
+/// What becomes different; `None` leaves one as it is.
+#[derive(Debug, Clone, Default)]
+pub struct TuneOptions {
+    /// Volume label, at most 16 bytes (`tune2fs -L`).
+    pub label: Option<String>,
+    /// Identity (`tune2fs -U`). Where checksums depend on it, they go on with the old one (`metadata_csum_seed`).
+    pub uuid: Option<[u8; 16]>,
+    /// Default mount options, words separated by commas: those of `tune2fs -o` (`^` takes one back), `errors=`, or the
+    /// same in mount(8)'s words.
+    pub mount_defaults: Option<String>,
+    /// Text that every mount reads before its own options, at most 63 bytes (`tune2fs -E mount_opts=`).
+    pub mount_text: Option<String>,
+    /// Blocks kept for root (`tune2fs -r`, `-m`).
+    pub reserved: Option<Reserved>,
+    /// User that may use them too (`tune2fs -u`).
+    pub reserved_uid: Option<u16>,
+    /// Group that may (`tune2fs -g`).
+    pub reserved_gid: Option<u16>,
+    /// Mounts after which e2fsck checks everything; 0 for never (`tune2fs -c`).
+    pub max_mount_count: Option<u16>,
+    /// Where the time of the change comes from.
+    pub clock: Clock,
+}
+
+/// Blocks kept for root.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reserved {
+    /// So many.
+    Blocks(u64),
+    /// So much of all, 0 to 50.
+    Percent(f64),
+}
+
+/// Bytes of a label.
+const LABEL_LEN: usize = 16;
+
+/// Changes the superblock of the ext4 on `device` and its copies; durable when this returns. Linux: tune2fs(8).
+///
+/// EINVAL for what makes no sense; EROFS for a read-only device; EBUSY for a journal that must be replayed first,
+/// which a mount does.
+pub fn tune(device: &dyn Device, options: &TuneOptions) -> Result<()> {
+    tune_device(device, options).map_err(|e| e.at("ext4"))
+}
+
+fn tune_device(device: &dyn Device, options: &TuneOptions) -> Result<()> {
+    if device.is_read_only() {
+        return Err(Errno::ROFS.into());
+    }
+    let mut superblock = Superblock::load(device)?;
+    superblock.features.check_writable()?;
+    if superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY) {
+        return Err(Error::new(Errno::BUSY, "the journal must be replayed first: mount it once"));
+    }
+    superblock.tune(options)?;
+    write(device, &superblock, options)
+}
+
+impl Superblock {
+    fn tune(&mut self, options: &TuneOptions) -> Result<()> {
+        if let Some(label) = &options.label {
+            self.raw.volume_name = padded(label, "label", LABEL_LEN)?;
+        }
+        if let Some(text) = &options.mount_text {
+            // Room for the zero byte behind it.
+            self.raw.mount_opts = padded(text, "text of mount options", 63)?;
+            Ext4Options::parse(text, self)?;
+        }
+        if let Some(words) = &options.mount_defaults {
+            for word in words.split(',').filter(|word| !word.is_empty()) {
+                self.set_default(word)?;
+            }
+        }
+        if let Some(reserved) = options.reserved {
+            self.set_reserved(reserved)?;
+        }
+        let raw = &mut self.raw;
+        raw.def_resuid = options.reserved_uid.map_or(raw.def_resuid, Into::into);
+        raw.def_resgid = options.reserved_gid.map_or(raw.def_resgid, Into::into);
+        raw.max_mnt_count = options.max_mount_count.map_or(raw.max_mnt_count, Into::into);
+        options.uuid.map_or(Ok(()), |uuid| self.set_uuid(uuid))
+    }
+
+    /// Takes one word of the default mount options.
+    fn set_default(&mut self, word: &str) -> Result<()> {
+        let refused = || Error::new(Errno::INVAL, format!("unknown default mount option {word:?}"));
+        if let Some(policy) = word.strip_prefix("errors=") {
+            self.raw.errors = match policy {
+                "continue" => error_policies::CONTINUE,
+                "remount-ro" => error_policies::REMOUNT_READ_ONLY,
+                "panic" => error_policies::PANIC,
+                _ => return Err(refused()),
+            }
+            .into();
+            return Ok(());
+        }
+        let (is_set, name) = word.strip_prefix('^').map_or((true, word), |name| (false, name));
+        // The bits that go first, and those that come.
+        let (mask, set) = match name {
+            "journal_data" | "data=journal" => (bits::DATA_MASK, bits::DATA_JOURNAL),
+            "journal_data_ordered" | "data=ordered" => (bits::DATA_MASK, bits::DATA_ORDERED),
+            "journal_data_writeback" | "data=writeback" => (bits::DATA_MASK, bits::DATA_WRITEBACK),
+            "debug" => (bits::DEBUG, bits::DEBUG),
+            "bsdgroups" => return Err(Error::unsupported("the default mount option bsdgroups")),
+            "user_xattr" => (bits::USER_XATTR, bits::USER_XATTR),
+            "nouser_xattr" => (bits::USER_XATTR, 0),
+            "acl" => (bits::ACL, bits::ACL),
+            "noacl" => (bits::ACL, 0),
+            "uid16" => (bits::UID16, bits::UID16),
+            "nobarrier" => (bits::NO_BARRIER, bits::NO_BARRIER),
+            "barrier" => (bits::NO_BARRIER, 0),
+            "block_validity" => (bits::BLOCK_VALIDITY, bits::BLOCK_VALIDITY),
+            "discard" => (bits::DISCARD, bits::DISCARD),
+            "nodiscard" => (bits::DISCARD, 0),
+            "nodelalloc" => (bits::NO_DELALLOC, bits::NO_DELALLOC),
+            "delalloc" => (bits::NO_DELALLOC, 0),
+            _ => return Err(refused()),
+        };
+        let set = if is_set { set } else { mask & !set & !bits::DATA_MASK };
+        self.raw.default_mount_opts = (self.raw.default_mount_opts.get() & !mask | set).into();
+        Ok(())
+    }
+
+    fn set_reserved(&mut self, reserved: Reserved) -> Result<()> {
+        let max = self.block_count / 2;
+        let blocks = match reserved {
+            Reserved::Blocks(blocks) => blocks,
+            // Checked next: what is no number, or too large, becomes too many.
+            Reserved::Percent(percent) if (0.0..=50.0).contains(&percent) => {
+                (self.block_count as f64 * percent / 100.0) as u64
+            }
+            Reserved::Percent(_) => u64::MAX,
+        };
+        if blocks > max {
+            return Err(Error::new(
+                Errno::INVAL,
+                format!("at most half of the blocks, {max}, can be reserved"),
+            ));
+        }
+        (self.raw.r_blocks_count_lo, self.raw.r_blocks_count_hi) =
+            ((blocks as u32).into(), ((blocks >> 32) as u32).into());
+        Ok(())
+    }
+
+    fn set_uuid(&mut self, uuid: [u8; 16]) -> Result<()> {
+        if self.features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+            if let Some(seed) = self.checksum_seed {
+                self.features.incompat.insert(Incompat::METADATA_CSUM_SEED);
+                self.raw.checksum_seed = seed.into();
+            }
+        } else if self.features.ro_compat.contains(RoCompat::UNINIT_BG) {
+            return Err(Error::unsupported("another UUID on a file system with uninit_bg; use tune2fs"));
+        }
+        self.raw.uuid = uuid;
+        Ok(())
+    }
+}
+
+fn padded<const LEN: usize>(text: &str, what: &str, max: usize) -> Result<[u8; LEN]> {
+    let mut field = [0; LEN];
+    if text.len() > max || text.contains('\0') {
+        let what = format!("{what} is {} bytes long, more than {max}, or has a zero byte", text.len());
+        return Err(Error::new(Errno::INVAL, what));
+    }
+    field[..text.len()].copy_from_slice(text.as_bytes());
+    Ok(field)
+}
+
+/// Writes the copies first: a crash between leaves a primary that holds.
+fn write(device: &dyn Device, superblock: &Superblock, options: &TuneOptions) -> Result<()> {
+    let now = options.clock.now();
+    for group in (1..superblock.group_count).filter(|group| superblock.has_backup(*group)) {
+        let offset = superblock.group_start(group) * superblock.block_size as u64;
+        let mut bytes = [0; size_of::<RawSuperblock>()];
+        device.read_at(&mut bytes, offset)?;
+        let mut copy = superblock.clone();
+        copy.raw.block_group_nr = (group as u16).into();
+        if let Ok(old) = RawSuperblock::read_from_bytes(&bytes)
+            && old.magic.get() == SUPERBLOCK_MAGIC
+        {
+            copy.raw.state = old.state;
+        }
+        device.write_at(&copy.to_bytes(now), offset)?;
+    }
+    device.flush()?;
+    device.write_at(&superblock.to_bytes(now), SUPERBLOCK_OFFSET)?;
+    device.flush()
+}
