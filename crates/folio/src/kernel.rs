@@ -16,6 +16,9 @@ pub use crate::fs::ext4::check::{
     CheckOptions, CheckReport, Finding, Listener, Phase, Place, Severity, Structure, check as check_ext4,
 };
 pub use crate::fs::ext4::mkfs::{FormatOptions, FormatReport, format as format_ext4};
+pub use crate::fs::ext4::resize::{
+    FileSystemSize, ResizeOptions, ResizeReport, plan as plan_resize_ext4, resize as resize_ext4,
+};
 pub use crate::fs::ext4::tune::{Reserved, TuneOptions, tune as tune_ext4};
 
 /// Limits and sources of a [`Kernel`].

@@ -11,6 +11,7 @@ mod ls;
 mod mkfs;
 mod mount;
 mod names;
+mod resize;
 mod stat;
 mod tune;
 mod write;
@@ -41,6 +42,7 @@ pub(crate) enum Command {
     Truncate(change::Truncate),
     Write(write::Write),
     Mkfs(mkfs::Mkfs),
+    Resize(resize::Resize),
     Tune(tune::Tune),
     Mount(mount::Mount),
     Check(check::Check),
@@ -70,6 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
         Command::Write(write) => done(session("write"), &|session| write::run(write, session)),
         Command::Tune(tune) => done(session("tune"), &|session| tune::run(tune, session)),
         Command::Mkfs(mkfs) => done(session("mkfs"), &|session| mkfs::run(mkfs, session)),
+        Command::Resize(resize) => done(session("resize"), &|session| resize::run(resize, session)),
         Command::Mount(mount) => {
             done(Session::without_signals("mount", &arguments.global), &|session| mount::run(mount, session))
         }

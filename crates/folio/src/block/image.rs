@@ -6,7 +6,7 @@ use super::{Device, RawDevice};
 use crate::base::{Errno, Error, Result};
 use std::fmt;
 use std::io::IoSliceMut;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -138,6 +138,39 @@ pub fn create(path: impl AsRef<Path>, format: ImageFormat, len_bytes: u64) -> Re
     }
 }
 
+/// Makes the image at `path`, which nobody may have open, `len_bytes` long; what is new reads as zeros. A size that is
+/// no multiple of 512 is rounded up.
+///
+/// Errors: EINVAL for less than it has, and for a block device; EOPNOTSUPP for a qcow2 image whose tables have no room
+/// for more; else those of [`open`].
+pub fn grow(path: impl AsRef<Path>, format: Option<ImageFormat>, len_bytes: u64) -> Result<()> {
+    let path = path.as_ref();
+    let file = HostFile::open(path, false)?;
+    let place = |error: Error| error.at(file.name().to_owned());
+    let Some(len_bytes) = len_bytes.checked_next_multiple_of(512) else {
+        return Err(place(Errno::FBIG.into()));
+    };
+    let format = match format {
+        Some(format) => format,
+        None => detect(&file)?,
+    };
+    match format {
+        ImageFormat::Qcow2 => super::qcow2::grow(&file, len_bytes).map_err(place),
+        ImageFormat::Raw
+            if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) =>
+        {
+            Err(place(Error::new(Errno::INVAL, "a block device cannot be made larger from here")))
+        }
+        ImageFormat::Raw if len_bytes < file.len_bytes()? => {
+            Err(place(Error::new(Errno::INVAL, "the image is larger already")))
+        }
+        ImageFormat::Raw => {
+            file.set_len(len_bytes)?;
+            file.sync_data()
+        }
+    }
+}
+
 /// The format by the file's first bytes.
 pub(super) fn detect(file: &HostFile) -> Result<ImageFormat> {
     let mut magic = [0; 4];
@@ -148,6 +181,32 @@ pub(super) fn detect(file: &HostFile) -> Result<ImageFormat> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn images_grow_and_keep_what_they_hold() {
+        let folder = tempfile::TempDir::new().unwrap();
+        for format in ImageFormat::ALL {
+            let path = folder.path().join(format.name());
+            let device = create(&path, format, 1 << 20).unwrap();
+            device.write_at(b"kept", (1 << 20) - 4).unwrap();
+            drop(device);
+            // Over the end of the first L1 entry, which is at 512 MiB.
+            for len_bytes in [(1 << 20) + 1, 3 << 30, 1 << 40] {
+                grow(&path, None, len_bytes).unwrap();
+                let device = open(&path, &OpenOptions::default()).unwrap();
+                assert_eq!(device.len_bytes(), len_bytes.next_multiple_of(512));
+                let mut bytes = [1; 8];
+                device.read_at(&mut bytes, (1 << 20) - 4).unwrap();
+                assert_eq!(&bytes, b"kept\0\0\0\0");
+                device.write_at(b"end", device.len_bytes() - 3).unwrap();
+                device.write_zeroes(device.len_bytes() - 3, 3).unwrap();
+                assert_eq!(grow(&path, None, len_bytes * 2).unwrap_err().errno(), Errno::BUSY);
+            }
+            assert_eq!(grow(&path, None, 1 << 20).unwrap_err().errno(), Errno::INVAL);
+        }
+        let error = grow(folder.path().join("qcow2"), None, 1 << 43).unwrap_err();
+        assert!(error.to_string().contains("qemu-img resize"), "{error}");
+    }
 
     #[test]
     fn formats_go_by_their_names() {

@@ -37,7 +37,7 @@ mod slow;
 
 pub use device::{Allocation, Device};
 pub use fault::{FaultDevice, FaultKind, FaultWhen};
-pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, open};
+pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, grow, open};
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
 pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};

@@ -17,7 +17,8 @@ const V3_BYTES_MIN: usize = 104;
 /// Limits, the same as QEMU's (block/qcow2.h).
 const CLUSTER_BITS: std::ops::RangeInclusive<u32> = 9..=21;
 const REFCOUNT_ORDER_MAX: u32 = 6;
-const L1_BYTES_MAX: u64 = 32 << 20;
+/// Most bytes in an L1 table.
+pub(super) const L1_BYTES_MAX: u64 = 32 << 20;
 /// Most bytes in a refcount table.
 pub(super) const REFCOUNT_TABLE_BYTES_MAX: u64 = 8 << 20;
 const BACKING_NAME_BYTES_MAX: u32 = 1023;
@@ -68,6 +69,8 @@ const _: () = assert!(offset_of!(RawHeader, compression_type) == V3_BYTES_MIN);
 
 /// Where the refcount table's place stands in the header: offset and clusters, 12 bytes in one sector.
 pub(super) const REFCOUNT_TABLE_FIELD: u64 = offset_of!(RawHeader, refcount_table_offset) as u64;
+/// Where the disk's size, the encryption method and the number of L1 entries stand: 16 bytes in one sector.
+pub(super) const SIZE_FIELD: u64 = offset_of!(RawHeader, len_bytes) as u64;
 /// Where the autoclear features stand in the header.
 pub(super) const AUTOCLEAR_FIELD: u64 = offset_of!(RawHeader, autoclear) as u64;
 
@@ -184,7 +187,8 @@ pub(super) fn l1_entries(len_bytes: u64, cluster_bits: u32) -> u64 {
     len_bytes.div_ceil(1 << (2 * cluster_bits - 3))
 }
 
-fn read_raw(file: &HostFile) -> Result<RawHeader> {
+/// The header's bytes, as a version 3 header has them.
+pub(super) fn read_raw(file: &HostFile) -> Result<RawHeader> {
     let mut raw = RawHeader::new_zeroed();
     let count = file.read_some(&mut [IoSliceMut::new(raw.as_mut_bytes())], 0)? as usize;
     let version = raw.version.get();

@@ -31,11 +31,13 @@ mod cluster_alloc;
 mod compressed;
 mod create;
 mod flush;
+mod grow;
 mod header;
 mod refcount;
 mod table;
 
 pub use create::{Compat, CreateOptions};
+pub(super) use grow::grow;
 
 use super::host_file::HostFile;
 use super::image::{Chain, open_in_chain};

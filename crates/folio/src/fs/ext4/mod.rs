@@ -68,6 +68,7 @@ mod metadata;
 pub mod mkfs;
 mod options;
 mod orphan;
+pub mod resize;
 mod shift;
 mod space;
 mod superblock;
@@ -253,19 +254,25 @@ impl Ext4 {
             space.defer_frees();
             space.protect(&blocks.runs);
         }
-        let journal = Journal::new(
+        let journal = self.new_journal(blocks, self.options.barrier)?;
+        self.metadata.use_journal(journal.snapshots.clone());
+        // Once, at mount.
+        let _ = self.journal.set(journal);
+        Ok(())
+    }
+
+    /// The journal as it lies on the device, replayed and empty.
+    fn new_journal(&self, blocks: JournalBlocks, has_barriers: bool) -> Result<Journal> {
+        let features = &self.geometry.features;
+        Journal::new(
             blocks,
             self.device.clone(),
             self.cache_bytes / PAGE_SIZE as u64 / TRANSACTION_CACHE_SHARE,
             features.ro_compat.contains(RoCompat::METADATA_CSUM),
             features.incompat.contains(Incompat::BIT64),
-            self.options.barrier,
+            has_barriers,
         )
-        .map_err(|e| e.at("journal"))?;
-        self.metadata.use_journal(journal.snapshots.clone());
-        // Once, at mount.
-        let _ = self.journal.set(journal);
-        Ok(())
+        .map_err(|e| e.at("journal"))
     }
 
     /// The file system in memory, as the device has it now.

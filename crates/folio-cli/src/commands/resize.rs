@@ -1,0 +1,151 @@
+//! `folio resize`: a larger ext4, in a larger image if need be.
+
+use crate::args::disk_size;
+use crate::exit::{Failure, Outcome};
+use crate::image::{Access, open_device};
+use crate::output::{human, print_json};
+use crate::place::ImagePath;
+use crate::session::{Session, clock};
+use clap::Args;
+use folio::Error;
+use folio::block::{self, Device};
+use folio::kernel::{ResizeOptions, ResizeReport, plan_resize_ext4, resize_ext4};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+const AFTER_HELP: &str = "\
+Without SIZE the file system gets the size of its image, or of its partition. With a SIZE beyond the end of the image,
+the image is made that large first; a partition has to be made larger by other programs before, such as growpart.
+
+What is in the file system stays where it is. The power may go at any moment: then the file system is whole, with the
+old size, the new one, or one in between. It must not be mounted meanwhile. It is not made smaller; resize2fs does that.
+
+Examples:
+  folio resize disk.img 20G
+  folio resize disk.qcow2@2                        what growpart has left for it
+  folio resize --json disk.qcow2 1.5T";
+
+/// Make the file system in an image larger
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Resize {
+    /// The image; IMAGE@2 is its second partition
+    image: OsString,
+    /// Size of the file system, in bytes or with K, M, G or T
+    #[arg(value_parser = disk_size)]
+    size: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
+    let place = ImagePath::parse(&resize.image)?;
+    if place.path.as_os_str() != "/" {
+        return Err(Failure::usage(format!("{place}: a whole file system is resized; leave the path out")));
+    }
+    let name = place.image_name();
+    let failed = |error: Error| Failure::image(&error.at(name.clone()));
+    let options = ResizeOptions { len_bytes: resize.size, clock: clock() };
+    let mut device = open(&place)?;
+    if let Some(size) = resize.size.filter(|size| *size > device.file_system.len_bytes()) {
+        if device.is_partition {
+            let text = format!(
+                "{name}: its partition has {} bytes; make that larger first, with growpart or sfdisk",
+                device.file_system.len_bytes()
+            );
+            return Err(Failure::new(text));
+        }
+        // What would be refused is refused before anything changes.
+        plan_resize_ext4(&*device.file_system, size, &options).map_err(failed)?;
+        session.check_interrupt()?;
+        drop(device);
+        block::grow(&place.image, None, size).map_err(|error| Failure::image(&error))?;
+        device = open(&place)?;
+    }
+    let bar = bar(session);
+    let resized = resize_ext4(&device.file_system, &options, &mut |done, wanted| {
+        if let Some(bar) = &bar {
+            bar.set_length(wanted);
+            bar.set_position(done);
+        }
+        if session.is_interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    if let Some(bar) = &bar {
+        bar.finish_and_clear();
+    }
+    session.check_interrupt()?;
+    let report = resized.map_err(failed)?;
+    match resize.json {
+        true => print_json(&to_json(&name, &report))?,
+        false if !session.quiet => writeln!(std::io::stdout(), "{name}: {}", summary(&report))?,
+        false => {}
+    }
+    Ok(())
+}
+
+/// An image that is open.
+struct Opened {
+    file_system: Arc<dyn Device>,
+    is_partition: bool,
+}
+
+fn open(place: &ImagePath) -> Outcome<Opened> {
+    let disk = open_device(&place.image, Access::Write)?;
+    let file_system = block::select(disk.clone(), place.partition)
+        .map_err(|error| Failure::image(&error.at(place.image_name())))?;
+    let is_partition = !Arc::ptr_eq(&disk, &file_system);
+    Ok(Opened { file_system, is_partition })
+}
+
+fn bar(session: &Session) -> Option<ProgressBar> {
+    if session.quiet || !std::io::stderr().is_terminal() {
+        return None;
+    }
+    let bar = session.screen.add(ProgressBar::no_length());
+    let style = ProgressStyle::with_template("{bar:30} {pos} of {len} blocks, {elapsed}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    Some(bar)
+}
+
+fn to_json(image: &str, report: &ResizeReport) -> Value {
+    let size = |of: &folio::kernel::FileSystemSize| {
+        json!({
+            "blocks": of.blocks,
+            "free_blocks": of.free_blocks,
+            "inodes": of.inodes,
+            "groups": of.groups,
+        })
+    };
+    json!({
+        "image": image,
+        "block_size": report.block_size,
+        "old": size(&report.old),
+        "new": size(&report.new),
+    })
+}
+
+fn summary(report: &ResizeReport) -> String {
+    let (old, new, block_size) = (&report.old, &report.new, u64::from(report.block_size));
+    let size = |blocks: u64| human(blocks.saturating_mul(block_size));
+    if old == new {
+        return format!("has {} blocks of {block_size} bytes already; nothing to do", old.blocks);
+    }
+    format!(
+        "{} blocks of {block_size} bytes before, {} now ({} -> {}): added {} blocks, {} of them free, {} inodes, \
+         {} groups",
+        old.blocks,
+        new.blocks,
+        size(old.blocks),
+        size(new.blocks),
+        new.blocks - old.blocks,
+        new.free_blocks.saturating_sub(old.free_blocks),
+        new.inodes - old.inodes,
+        new.groups - old.groups,
+    )
+}

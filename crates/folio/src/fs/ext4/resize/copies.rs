@@ -1,0 +1,42 @@
+//! Superblock and descriptors in the groups that keep a copy of them, for e2fsck to fall back on.
+
+use crate::base::{Result, Timespec};
+use crate::block::Device;
+use crate::fs::ext4::disk::STATE_VALID;
+use crate::fs::ext4::superblock::Superblock;
+use std::io::IoSlice;
+
+/// Brings all copies up to date. Only what is in no other use is written.
+pub(super) fn write(device: &dyn Device, superblock: &Superblock, now: Timespec) -> Result<()> {
+    let size = superblock.block_size as u64;
+    let per_block = superblock.descriptors_per_block();
+    let table_len = match superblock.has_meta_bg() {
+        true => superblock.descriptor_blocks().min(superblock.raw.first_meta_bg.get().into()),
+        false => superblock.descriptor_blocks(),
+    };
+    // As long as the table that was read at the mount.
+    let mut table = vec![0; table_len as usize * superblock.block_size];
+    device.read_at(&mut table, superblock.first_descriptor_block() * size)?;
+    let mut copy = superblock.clone();
+    // A copy must not claim to be clean.
+    copy.raw.state = (copy.raw.state.get() & !STATE_VALID).into();
+    for group in (1..superblock.group_count).filter(|group| superblock.has_backup(*group)) {
+        copy.raw.block_group_nr = u16::try_from(group).unwrap_or(u16::MAX).into();
+        let mut block = vec![0; superblock.block_size];
+        let bytes = copy.to_bytes(now);
+        block[..bytes.len()].copy_from_slice(&bytes);
+        let has_table = !superblock.has_meta_bg() || u64::from(group / per_block) < table_len;
+        let parts = [IoSlice::new(&block), IoSlice::new(if has_table { &table } else { &[] })];
+        device.write_vectored_at(&parts, superblock.group_start(group) * size)?;
+    }
+    let mut block = vec![0; superblock.block_size];
+    // Each block of descriptors behind the table has copies in two of its groups.
+    for first in (0..superblock.group_count).step_by(per_block as usize).skip(table_len as usize) {
+        device.read_at(&mut block, superblock.descriptor_place(first).0.0 * size)?;
+        for group in [first + 1, first + per_block - 1].into_iter().filter(|g| *g < superblock.group_count) {
+            let place = superblock.group_start(group) + u64::from(superblock.has_backup(group));
+            device.write_at(&block, place * size)?;
+        }
+    }
+    Ok(())
+}

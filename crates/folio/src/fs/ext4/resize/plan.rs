@@ -1,0 +1,171 @@
+//! Sizes: what is asked for, what that makes of the superblock, and how far one step goes.
+
+use super::{GROUPS_PER_STEP, ResizeOptions};
+use crate::base::{Errno, Error, PAGE_SIZE, Result};
+use crate::block::Device;
+use crate::fs::ext4::features::{Compat, Incompat};
+use crate::fs::ext4::superblock::Superblock;
+
+/// A last group with fewer blocks left for data than this is left out, as mke2fs and resize2fs do.
+const LAST_GROUP_DATA_BLOCKS_MIN: u64 = 50;
+
+/// The superblock on `device`, and how many blocks it shall get on a device of `device_len` bytes.
+pub(super) fn check(
+    device: &dyn Device,
+    device_len: u64,
+    options: &ResizeOptions,
+) -> Result<(Superblock, u64)> {
+    let superblock = Superblock::load_for_recovery(device)?;
+    superblock.features.check_writable()?;
+    if !superblock.features.compat.contains(Compat::RESIZE_INODE)
+        && superblock.raw.reserved_gdt_blocks.get() != 0
+    {
+        return Err(Error::corrupt(
+            "reserved group descriptor blocks that no resize inode holds; run e2fsck",
+        ));
+    }
+    let len_bytes = options.len_bytes.unwrap_or(device_len);
+    if len_bytes > device_len {
+        let what = format!("{len_bytes} bytes asked for; the device has {device_len}");
+        return Err(Error::new(Errno::INVAL, what));
+    }
+    let blocks = wanted(&superblock, len_bytes)?;
+    Ok((superblock, blocks))
+}
+
+/// The blocks that a file system of at most `len_bytes` has.
+fn wanted(superblock: &Superblock, len_bytes: u64) -> Result<u64> {
+    let (old, block_size) = (superblock.block_count, superblock.block_size as u64);
+    let refuse = |what: String| Err(Error::new(Errno::INVAL, what));
+    if len_bytes / block_size < old {
+        return refuse(format!(
+            "{len_bytes} bytes are less than its {old} blocks of {block_size}; it can only be made larger \
+             (resize2fs makes it smaller)"
+        ));
+    }
+    // Whole pages, so that the kernel's page cache sees no half block at the end.
+    let mut blocks = (len_bytes / PAGE_SIZE as u64 * (PAGE_SIZE as u64 / block_size)).max(old);
+    if !superblock.features.incompat.contains(Incompat::BIT64) && blocks > u64::from(u32::MAX) {
+        return refuse(format!("{blocks} blocks are more than 2^32 - 1, and it has no 64bit feature"));
+    }
+    let per_group = u64::from(superblock.blocks_per_group);
+    let in_last = (blocks - superblock.first_data_block) % per_group;
+    let grown = at_size(superblock, blocks)?;
+    if in_last != 0 && grown.group_count > superblock.group_count {
+        let last = grown.group_count - 1;
+        let head = grown.head_of_group(last);
+        let own = head.end - head.start + 2 + grown.inode_table_blocks();
+        if in_last < own + LAST_GROUP_DATA_BLOCKS_MIN {
+            blocks -= in_last;
+        }
+    }
+    Ok(blocks)
+}
+
+/// The superblock at its final size, whatever steps lead there.
+fn at_size(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
+    let limit = table_groups_max(superblock);
+    let is_in_reach = group_count(superblock, blocks)? <= limit;
+    match is_in_reach {
+        true => with_blocks(superblock, blocks),
+        false => {
+            let full = with_blocks(superblock, blocks_of_groups(superblock, limit))?;
+            with_blocks(&with_meta_bg(&full)?, blocks)
+        }
+    }
+}
+
+fn group_count(superblock: &Superblock, blocks: u64) -> Result<u64> {
+    let groups = (blocks - superblock.first_data_block).div_ceil(superblock.blocks_per_group.into());
+    let inodes = u128::from(groups) * u128::from(superblock.inodes_per_group);
+    match u32::try_from(inodes) {
+        Ok(_) => Ok(groups),
+        Err(_) => {
+            let what = format!("{blocks} blocks would come with {inodes} inodes, more than 2^32 - 1");
+            Err(Error::new(Errno::INVAL, what))
+        }
+    }
+}
+
+fn blocks_of_groups(superblock: &Superblock, groups: u64) -> u64 {
+    superblock.first_data_block + groups * u64::from(superblock.blocks_per_group)
+}
+
+/// Groups for whose descriptors there is room in the table at the start of the device, its reserve included.
+fn table_groups_max(superblock: &Superblock) -> u64 {
+    match superblock.has_meta_bg() {
+        true => u64::MAX,
+        false => {
+            let reserved = u64::from(superblock.raw.reserved_gdt_blocks.get());
+            (superblock.descriptor_blocks() + reserved) * u64::from(superblock.descriptors_per_block())
+        }
+    }
+}
+
+/// The next step on the way to `wanted` blocks; `None` if there is no room for its descriptors.
+pub(super) fn next(superblock: &Superblock, wanted: u64) -> Option<u64> {
+    let groups = u64::from(superblock.group_count);
+    // Steps end where groups whose metadata lies together do.
+    let step = u64::from(GROUPS_PER_STEP);
+    let end = ((groups / step + 1) * step).min(table_groups_max(superblock));
+    let blocks = blocks_of_groups(superblock, end).min(wanted);
+    (blocks > superblock.block_count).then_some(blocks)
+}
+
+/// The superblock with `blocks` blocks. Totals of what is free are those of before.
+pub(super) fn with_blocks(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
+    let mut new = superblock.clone();
+    new.block_count = blocks;
+    // `group_count` says that their inodes fit 32 bits, and each group has at least one.
+    new.group_count = group_count(superblock, blocks)? as u32;
+    new.inode_count = new.group_count * new.inodes_per_group;
+    (new.raw.blocks_count_lo, new.raw.blocks_count_hi) = halves(blocks);
+    new.raw.inodes_count = new.inode_count.into();
+    if !new.has_meta_bg() {
+        let used = new.descriptor_blocks() - superblock.descriptor_blocks();
+        let reserved = u64::from(superblock.raw.reserved_gdt_blocks.get()).checked_sub(used);
+        let Some(reserved) = reserved else {
+            return Err(Error::unsupported("no room for more group descriptors"));
+        };
+        // It was 16 bits long, and is less now.
+        new.raw.reserved_gdt_blocks = (reserved as u16).into();
+    }
+    Ok(new)
+}
+
+/// The superblock with descriptors of groups to come among those groups.
+pub(super) fn with_meta_bg(superblock: &Superblock) -> Result<Superblock> {
+    if superblock.has_meta_bg() || superblock.raw.reserved_gdt_blocks.get() != 0 {
+        return Err(Error::unsupported("no room for more group descriptors"));
+    }
+    let mut new = superblock.clone();
+    new.features.compat.remove(Compat::RESIZE_INODE);
+    new.features.incompat.insert(Incompat::META_BG);
+    // Fewer than there are groups.
+    new.raw.first_meta_bg = (superblock.descriptor_blocks() as u32).into();
+    Ok(new)
+}
+
+/// Puts what is free into the superblock.
+pub(super) fn put_free(new: &mut Superblock, free_blocks: u64, free_inodes: u64) {
+    (new.raw.free_blocks_count_lo, new.raw.free_blocks_count_hi) = halves(free_blocks);
+    // No more than there are inodes, which are 32 bits long.
+    new.raw.free_inodes_count = (free_inodes as u32).into();
+}
+
+/// Puts what new groups take into the superblock, and what is kept for root: the same share of all as before.
+pub(super) fn put_overhead(new: &mut Superblock, system_blocks: u64, (kept, of): (u64, u64)) {
+    // As resize2fs has it, to the block.
+    let percent = kept as f64 * 100.0 / of as f64;
+    let reserved = (percent * new.block_count as f64 / 100.0) as u64;
+    (new.raw.r_blocks_count_lo, new.raw.r_blocks_count_hi) = halves(reserved);
+    let overhead = u64::from(new.raw.overhead_clusters.get());
+    if overhead != 0 {
+        // 0 means that it has to be counted.
+        new.raw.overhead_clusters = u32::try_from(overhead + system_blocks).unwrap_or(0).into();
+    }
+}
+
+fn halves(value: u64) -> (zerocopy::little_endian::U32, zerocopy::little_endian::U32) {
+    ((value as u32).into(), ((value >> 32) as u32).into())
+}
