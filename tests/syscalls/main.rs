@@ -4,6 +4,7 @@ mod advice;
 mod allocations;
 mod attributes;
 mod files;
+mod journal;
 mod mount_options;
 mod names;
 mod paths;

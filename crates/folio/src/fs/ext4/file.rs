@@ -52,6 +52,7 @@ impl Store for FileStore {
 
 impl Ext4Inode {
     pub(super) fn read_data(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        self.fs.check_alive()?;
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
         let pieces = {

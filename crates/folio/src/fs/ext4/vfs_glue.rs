@@ -35,6 +35,7 @@ impl Inode for Ext4Inode {
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
+        self.fs.check_alive()?;
         let Some(found) = self.find_name(name).map_err(|e| self.place(e))? else { return Ok(None) };
         let number = found.number.0;
         if number < self.fs.geometry.first_inode.into() && number != u64::from(ROOT_INODE) {
@@ -158,6 +159,7 @@ impl Inode for Ext4Inode {
         cookie: u64,
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
+        self.fs.check_alive()?;
         self.iterate_names(cookie, sink).map_err(|e| self.place(e))
     }
 
@@ -236,6 +238,7 @@ impl Inode for Ext4Inode {
 
     fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         self.fs.check_namespace(name)?;
+        self.fs.check_alive()?;
         self.xattr_value(name).map_err(|e| self.place(e))
     }
 
