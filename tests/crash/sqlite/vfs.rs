@@ -111,7 +111,9 @@ fn answer(result: Result<(), Error>, otherwise: c_int) -> c_int {
 /// `vfs` is one that [`Registered::new`] made.
 unsafe fn process<'a>(vfs: *mut sqlite3_vfs) -> &'a Process {
     // SAFETY: as above, and SQLite calls only while it is registered.
-    unsafe { &*(*vfs).pAppData.cast::<Process>() }
+    let data = unsafe { (*vfs).pAppData };
+    // SAFETY: `new` put a process there.
+    unsafe { &*data.cast::<Process>() }
 }
 
 /// # Safety
@@ -151,8 +153,12 @@ unsafe extern "C" fn open(
     if name.is_null() {
         return ffi::SQLITE_CANTOPEN;
     }
-    // SAFETY: SQLite calls with a VFS of ours, a string, and room for a file.
-    let (process, path, file) = unsafe { (process(vfs), text(name), &mut *file.cast::<File>()) };
+    // SAFETY: SQLite calls with a VFS of ours.
+    let process = unsafe { process(vfs) };
+    // SAFETY: a string of SQLite's.
+    let path = unsafe { text(name) };
+    // SAFETY: room for a file of ours, all of it zeros.
+    let file = unsafe { &mut *file.cast::<File>() };
     let creates = flags & ffi::SQLITE_OPEN_CREATE != 0;
     let mut how = if flags & ffi::SQLITE_OPEN_READWRITE != 0 { OpenFlags::RDWR } else { OpenFlags::empty() };
     how.set(OpenFlags::CREAT, creates);
@@ -174,8 +180,10 @@ unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn delete(vfs: *mut sqlite3_vfs, name: *const c_char, syncs_folder: c_int) -> c_int {
-    // SAFETY: as SQLite calls it.
-    let (process, path) = unsafe { (process(vfs), text(name)) };
+    // SAFETY: SQLite calls with a VFS of ours.
+    let process = unsafe { process(vfs) };
+    // SAFETY: a string of SQLite's.
+    let path = unsafe { text(name) };
     match process.unlink(path) {
         Err(error) if error.errno() == Errno::NOENT => ffi::SQLITE_IOERR_DELETE_NOENT,
         Err(_) => ffi::SQLITE_IOERR_DELETE,
@@ -185,8 +193,10 @@ unsafe extern "C" fn delete(vfs: *mut sqlite3_vfs, name: *const c_char, syncs_fo
 }
 
 unsafe extern "C" fn access(vfs: *mut sqlite3_vfs, name: *const c_char, _: c_int, out: *mut c_int) -> c_int {
-    // SAFETY: as SQLite calls it.
-    let (process, path) = unsafe { (process(vfs), text(name)) };
+    // SAFETY: SQLite calls with a VFS of ours.
+    let process = unsafe { process(vfs) };
+    // SAFETY: a string of SQLite's.
+    let path = unsafe { text(name) };
     // SAFETY: an integer of SQLite's.
     unsafe { *out = c_int::from(process.stat(path).is_ok()) };
     ffi::SQLITE_OK
@@ -198,9 +208,10 @@ unsafe extern "C" fn full_path(
     len: c_int,
     out: *mut c_char,
 ) -> c_int {
-    // SAFETY: a string, and room for `len` bytes.
-    let (from, out) =
-        unsafe { (CStr::from_ptr(name), slice::from_raw_parts_mut(out.cast::<u8>(), len as usize)) };
+    // SAFETY: a string of SQLite's.
+    let from = unsafe { CStr::from_ptr(name) };
+    // SAFETY: room for `len` bytes.
+    let out = unsafe { slice::from_raw_parts_mut(out.cast::<u8>(), len as usize) };
     let bytes = from.to_bytes_with_nul();
     if bytes.len() > out.len() {
         return ffi::SQLITE_CANTOPEN;

@@ -21,12 +21,14 @@ const CACHE_BYTES: u64 = 3 << 30;
 pub(crate) enum Contender {
     /// Folio on a model of a SATA disk, with these mount options.
     FolioSlow(&'static str),
+    /// Folio on a disk of the same rate that never seeks: what a rate limit makes of a disk.
+    FolioLimited(&'static str),
     /// Folio on an image on the real disk.
     FolioReal(&'static str),
     /// The kernel on a loop device over the real disk.
     Kernel(&'static str),
     /// The same, limited to the model's rate.
-    KernelSlow(&'static str),
+    KernelLimited(&'static str),
     /// fuse2fs on an image on the real disk.
     Fuse2fs,
 }
@@ -58,8 +60,10 @@ impl Contender {
     pub(crate) fn name(&self) -> String {
         let words = |options: &str| if options.is_empty() { String::new() } else { format!(", {options}") };
         match self {
-            Self::FolioSlow(options) | Self::FolioReal(options) => format!("folio{}", words(options)),
-            Self::Kernel(options) | Self::KernelSlow(options) => format!("kernel{}", words(options)),
+            Self::FolioSlow(options) | Self::FolioLimited(options) | Self::FolioReal(options) => {
+                format!("folio{}", words(options))
+            }
+            Self::Kernel(options) | Self::KernelLimited(options) => format!("kernel{}", words(options)),
             Self::Fuse2fs => "fuse2fs".to_owned(),
         }
     }
@@ -69,10 +73,20 @@ impl Contender {
         let with_defaults =
             |options: &str| if options.is_empty() { "defaults".to_owned() } else { options.to_owned() };
         match self {
-            Self::FolioSlow(options) => {
+            Self::FolioSlow(options) | Self::FolioLimited(options) => {
+                let model = match self {
+                    Self::FolioSlow(_) => DiskModel::default(),
+                    _ => DiskModel {
+                        track_to_track_us: 0,
+                        average_seek_us: 0,
+                        rotation_us: 0,
+                        write_cache_bytes: 0,
+                        ..DiskModel::default()
+                    },
+                };
                 let memory = Arc::new(MemoryDevice::new(size_mib << 20));
                 format_ext4(&*memory, &FormatOptions::default()).map_err(told("format"))?;
-                Own::new(SlowDevice::waiting(memory, DiskModel::default()), None, options).map(Stand::Own)
+                Own::new(SlowDevice::waiting(memory, model), None, options).map(Stand::Own)
             }
             Self::FolioReal(options) => {
                 let path = folder.join("folio.img");
@@ -86,7 +100,7 @@ impl Contender {
             Self::Kernel(options) => {
                 Stand::host(Hosted::kernel(folder, size_mib, &with_defaults(options), None)?)
             }
-            Self::KernelSlow(options) => {
+            Self::KernelLimited(options) => {
                 let rate = DiskModel::default().media_bytes_per_s;
                 Stand::host(Hosted::kernel(folder, size_mib, &with_defaults(options), Some(rate))?)
             }
