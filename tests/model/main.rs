@@ -4,6 +4,7 @@
 #[macro_use]
 mod support;
 
+mod kernel;
 mod model;
 mod operation;
 mod run;
