@@ -109,3 +109,27 @@ fn attributes_are_set_together() {
     let now = adapter.set_attributes(ROOT_USER, entry.id, &change).unwrap();
     assert_eq!((now.mode, now.uid, now.gid, now.size_bytes, now.modified), (0o2640, 7, 8, 5000, time));
 }
+
+#[test]
+fn space_comes_back_when_nobody_knows_the_inode() {
+    use folio::block::{Device, MemoryDevice};
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
+    folio::kernel::format_ext4(&*device, &folio::kernel::FormatOptions::default()).unwrap();
+    let kernel = Kernel::new(KernelOptions::default());
+    kernel.mount_ext4(device, "/", &folio::vfs::MountOptions::default()).unwrap();
+    let adapter = Adapter::new(kernel, Judge::Kernel);
+    let free = || {
+        let told = adapter.statistics(ROOT_USER, ROOT).unwrap();
+        (told.blocks_free, told.inodes_free)
+    };
+    let before = free();
+    let (entry, file) = adapter.create(ROOT_USER, (ROOT, b"f"), RDWR, 0o600, 0).unwrap();
+    adapter.fallocate(ROOT_USER, file, 0, 0, 1 << 20).unwrap();
+    adapter.write(ROOT_USER, file, &[7; 100_000], 0, false).unwrap();
+    adapter.release(file);
+    assert_ne!(free(), before);
+    adapter.unlink(ROOT_USER, ROOT, b"f").unwrap();
+    assert_ne!(free(), before);
+    adapter.forget(entry.id, 1);
+    assert_eq!(free(), before);
+}
