@@ -53,6 +53,11 @@ impl Folio {
         self.generation.load(Ordering::Relaxed)
     }
 
+    /// Whether the page of that generation is still there: not in its frame's next life, nor waiting for that.
+    pub(super) fn is_alive(&self, generation: u32) -> bool {
+        self.generation() == generation && self.refs.load(Ordering::Relaxed) > 0
+    }
+
     pub(super) fn owner(&self) -> u64 {
         self.owner.load(Ordering::Relaxed)
     }

@@ -198,10 +198,16 @@ impl PageCache {
         }
         // Pages that were dropped by truncation leave their entries behind.
         if policy.len() > STALE_MAX + 2 * self.pool.in_use() as usize {
-            policy.retain(|entry| self.pool.folio(entry.frame).generation() == entry.generation);
+            policy.retain(|entry| self.pool.folio(entry.frame).is_alive(entry.generation));
         }
         drop(policy);
         mapping.count(|tally| &tally.refaulted_pages, refaulted);
+    }
+
+    /// How many pages reclaim knows of, those that are gone included.
+    #[cfg(test)]
+    pub(super) fn candidates_len(&self) -> usize {
+        self.policy.lock().len()
     }
 
     /// Takes up to `count` pages back. Returns how many it got.

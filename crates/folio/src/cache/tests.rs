@@ -474,3 +474,22 @@ fn a_mapping_that_was_written_by_itself_leaves_nothing_behind() {
     drop(fixture);
     assert!(cache.upgrade().is_none(), "the cache goes with its last user");
 }
+
+/// Otherwise every page that comes in looks through all of them.
+#[test]
+fn pages_that_were_dropped_leave_nothing_behind() {
+    let pages = 20_000;
+    let fixture = fixture(2 * pages, false);
+    for _ in 0..3 {
+        for page in 0..pages {
+            fixture.mapping.write(page * PAGE_SIZE as u64, b"x").unwrap();
+        }
+        fixture.mapping.write_back(0..u64::MAX).unwrap();
+        truncate(&fixture, 0);
+    }
+    for page in 0..100 {
+        fixture.mapping.write(page * PAGE_SIZE as u64, b"x").unwrap();
+    }
+    let known = fixture.cache.candidates_len();
+    assert!(known < pages as usize, "{known} entries for 100 pages");
+}
