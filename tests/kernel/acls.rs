@@ -166,7 +166,7 @@ fn new_inodes_inherit_as_in_the_kernel() {
     mounted.unmount();
     let kernel = open(&image, false);
     let root = process(&kernel, (0, 0, &[]));
-    for index in 0..DEFAULTS.len() {
+    for (index, acl) in DEFAULTS.iter().enumerate() {
         for mask in UMASKS {
             let at = |name: &str| format!("/folio-{index}/{name}{mask:03o}");
             root.umask(mask);
@@ -182,7 +182,7 @@ fn new_inodes_inherit_as_in_the_kernel() {
         }
         let [want, got] = ["kernel", "folio"].map(|side| made(&root, &format!("/{side}-{index}")));
         assert_eq!(want.len(), 10);
-        assert_eq!(got, want, "default ACL {:?}", DEFAULTS[index]);
+        assert_eq!(got, want, "default ACL {:?}", acl);
     }
     chmod_and_setgid(&kernel, &root);
     drop(root);

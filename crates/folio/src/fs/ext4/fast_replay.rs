@@ -375,6 +375,6 @@ mod tests {
         assert_eq!(without(0..10, &held), [0..3, 5..8, 9..10]);
         assert_eq!(without(3..5, &held), []);
         assert_eq!(without(4..25, &held), [5..8, 9..20]);
-        assert_eq!(without(40..41, &held), [40..41]);
+        assert!(without(40..41, &held).into_iter().eq(std::iter::once(40..41)));
     }
 }

@@ -203,7 +203,7 @@ impl InodeState {
     fn shown(&self, block_size: usize) -> Cow<'_, RawInode> {
         let Some(held) = &self.held else { return Cow::Borrowed(&self.raw) };
         let data: i64 = self.map.extents().iter().map(|extent| i64::from(extent.len)).sum();
-        let mut raw = self.raw.clone();
+        let mut raw = self.raw;
         raw.block = held.root;
         raw.size_lo = (held.size_bytes as u32).into();
         raw.size_high = ((held.size_bytes >> 32) as u32).into();

@@ -215,11 +215,7 @@ mod tests {
     }
 
     fn names(changes: &[Change]) -> Vec<&[u8]> {
-        let name = |change: &'_ Change| match change {
-            Change::Unlink { .. } => true,
-            _ => false,
-        };
-        assert!(changes.iter().all(name));
+        assert!(changes.iter().all(|change| matches!(change, Change::Unlink { .. })));
         changes
             .iter()
             .filter_map(|change| match change {
@@ -238,7 +234,7 @@ mod tests {
         assert_eq!(names(&both), [b"a", b"b", b"c"]);
         assert_eq!(scan(&[old, first.clone()]).unwrap(), []);
         // Without a HEAD nothing starts, and with another transaction's neither.
-        assert_eq!(scan(&[second.clone()]).unwrap(), []);
+        assert_eq!(scan(std::slice::from_ref(&second)).unwrap(), []);
         assert_eq!(scan(&[commit(&[head(6), unlink(b"a")], 6)]).unwrap(), []);
         // A torn block ends it, and what came before stays.
         let mut torn = second;
