@@ -503,7 +503,7 @@ impl Model {
             let block_size = self.block_size.ok_or(Errno::OPNOTSUPP)?;
             let size = self.bytes(at).len();
             let last = if mode == CollapseRange { offset + len } else { offset };
-            if (offset | len) as u64 % block_size != 0 || last >= size {
+            if !((offset | len) as u64).is_multiple_of(block_size) || last >= size {
                 return Err(Errno::INVAL);
             }
         }
