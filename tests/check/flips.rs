@@ -65,6 +65,14 @@ fn pick(map: &Map, random: &mut Random) -> Piece {
     random.pick(&of_kind)
 }
 
+/// A piece of the same kind, or the same one.
+fn pick_like(map: &Map, piece: &Piece, random: &mut Random) -> Piece {
+    let is_alike =
+        |other: &&Piece| discriminant(&other.kind) == discriminant(&piece.kind) && other.len == piece.len;
+    let alike: Vec<_> = map.pieces.iter().filter(is_alike).copied().collect();
+    random.pick(&alike)
+}
+
 /// An image that is changed, judged and put right again.
 pub(crate) struct Bench {
     image: Image,
@@ -176,7 +184,13 @@ fn run(recipe: &Recipe) {
         for _ in 0..if random.percent(80) { 1 } else { 3 } {
             let piece = pick(&bench.map, &mut random);
             let range = piece.offset..piece.offset + piece.len;
-            change(&mut bench.bytes[range.clone()], &mut random);
+            if random.percent(12) {
+                // As if a block had been written to the wrong place.
+                let other = pick_like(&bench.map, &piece, &mut random);
+                bench.bytes.copy_within(other.offset..other.offset + other.len, piece.offset);
+            } else {
+                change(&mut bench.bytes[range.clone()], &mut random);
+            }
             let is_sealed = random.percent(65);
             if is_sealed {
                 bench.map.seal(&mut bench.bytes, &piece);

@@ -3,7 +3,8 @@
 //! ```text
 //!   images    small file systems with many sets of features, filled with every kind of structure
 //!   map       where their structures lie, and how their checksums are made good after a change
-//!   damage    changes: fields by debugfs, bytes at random, with and without fresh checksums
+//!   flips     bytes changed at random    fields   every number in turn    scenes   damage that spans structures
+//!   clean     images with nothing wrong in them
 //!   judge     e2fsck -fn and folio check on the same bytes
 //! ```
 //!
@@ -17,5 +18,6 @@ mod images;
 mod judge;
 mod map;
 mod random;
+mod scenes;
 #[path = "../support/mod.rs"]
 mod support;

@@ -138,7 +138,10 @@ impl Checker<'_> {
             return;
         }
         if raw.links_count.get() == 0 && !is_orphan && !is_reserved {
-            if raw.mode.get() != 0 && raw.dtime.get() == 0 {
+            let is_orphan_number = raw.dtime.get() != 0 && raw.dtime.get() < self.sb.inode_count;
+            if is_orphan_number && self.has_clock() {
+                self.inode_error(&view, format_args!("deleted, but on no list of orphans as it says"));
+            } else if raw.mode.get() != 0 && raw.dtime.get() == 0 {
                 self.inode_error(&view, format_args!("deleted, but has no deletion time"));
             }
             return;
@@ -154,6 +157,13 @@ impl Checker<'_> {
         (facts.links, facts.kind, facts.is_nameless) = (raw.links_count.get(), kind, is_nameless);
         self.check_fields(&view);
         self.check_contents(&view, is_nameless_orphan);
+    }
+
+    /// Whether times are so late that none is less than the number of an inode, as those in lists of orphans are.
+    fn has_clock(&self) -> bool {
+        let raw = &self.sb.raw;
+        let times = [raw.wtime, raw.mtime, raw.mkfs_time];
+        times.iter().all(|time| time.get() == 0 || time.get() >= self.sb.inode_count)
     }
 
     fn inode_error(&mut self, view: &View<'_>, what: std::fmt::Arguments<'_>) {
