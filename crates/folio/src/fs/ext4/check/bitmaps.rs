@@ -96,12 +96,12 @@ impl Checker<'_> {
     /// The file system's own blocks in a group, which is all that a bitmap never written stands for.
     fn system_bits(&self, group: u32, len: u32) -> Vec<u64> {
         let (start, ratio) = (self.sb.group_start(group), u64::from(self.sb.cluster_blocks));
-        let mut bits = vec![0; len.div_ceil(64) as usize];
-        for bit in 0..len {
-            let first = start + u64::from(bit) * ratio;
-            if (first..first + ratio).any(|block| self.system.contains(block)) {
-                bits[(bit / 64) as usize] |= 1 << (bit % 64);
-            }
+        let end = start + u64::from(self.sb.group_len(group));
+        let (mut bits, mut at) = (vec![0; len.div_ceil(64) as usize], start);
+        while let Some(block) = self.system.next(at..end) {
+            let bit = (block - start) / ratio;
+            bits[(bit / 64) as usize] |= 1 << (bit % 64);
+            at = start + (bit + 1) * ratio;
         }
         bits
     }
@@ -111,12 +111,23 @@ impl Checker<'_> {
         let facts = self.groups[group as usize];
         let len = self.sb.inodes_per_group;
         let (mut used, mut directories) = (vec![0_u64; len.div_ceil(64) as usize], 0);
-        for bit in 0..len {
-            let number = group * len + bit + 1;
+        let first = group * len + 1;
+        // One past the last number of all may not be a number any more.
+        let last = first + (len - 1);
+        let mut number = first;
+        loop {
             let kind = self.inodes.get(number).kind;
             directories += u32::from(kind == Kind::Directory);
             if kind != Kind::Free || number < self.sb.first_inode {
+                let bit = number - first;
                 used[(bit / 64) as usize] |= 1 << (bit % 64);
+            }
+            if number >= last {
+                break;
+            }
+            number += 1;
+            if number >= self.sb.first_inode {
+                number = self.inodes.skip_unknown(number..last);
             }
         }
         let stored = match facts.inode_bitmap {

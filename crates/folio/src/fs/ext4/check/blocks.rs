@@ -138,8 +138,11 @@ impl Checker<'_> {
         if known == 0 || self.sb.features.ro_compat.contains(RoCompat::SHARED_BLOCKS) {
             return;
         }
-        let system = range.clone().take(1 << 16).any(|block| self.system.contains(block));
-        let whose = if system { "the file system's own" } else { "claimed by another, or twice by this one" };
+        let whose = if self.system.next(range.clone()).is_some() {
+            "the file system's own"
+        } else {
+            "claimed by another, or twice by this one"
+        };
         let what = match range.end - range.start {
             1 => format!("block {} is {whose}", range.start),
             len => format!("{known} of the {len} blocks from {} are {whose}", range.start),

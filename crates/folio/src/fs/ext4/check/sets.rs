@@ -19,11 +19,6 @@ impl Bits {
         Self { pages, len }
     }
 
-    /// Whether `number` is in the set.
-    pub(super) fn contains(&self, number: u64) -> bool {
-        number < self.len && self.word(number / 64) >> (number % 64) & 1 == 1
-    }
-
     /// Adds `number`; whether it is new.
     pub(super) fn insert(&mut self, number: u64) -> bool {
         self.insert_range(number..number + 1) == 0
@@ -48,6 +43,23 @@ impl Bits {
     pub(super) fn word(&self, index: u64) -> u64 {
         let page = self.pages.get((index / WORDS as u64) as usize);
         page.and_then(Option::as_ref).map_or(0, |page| page[(index % WORDS as u64) as usize])
+    }
+
+    /// The first number of the set in `range`; what holds nothing is skipped a page at a time.
+    pub(super) fn next(&self, range: Range<u64>) -> Option<u64> {
+        let (mut at, end) = (range.start, range.end.min(self.len));
+        while at < end {
+            let Some(page) = &self.pages[(at / PAGE_BITS) as usize] else {
+                at = (at / PAGE_BITS + 1) * PAGE_BITS;
+                continue;
+            };
+            let rest = page[(at % PAGE_BITS / 64) as usize] >> (at % 64);
+            if rest != 0 {
+                return Some(at + u64::from(rest.trailing_zeros())).filter(|found| *found < end);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        None
     }
 
     /// Sixty-four numbers from `start` on, wherever a word begins.
@@ -144,6 +156,15 @@ impl InodeTable {
         &mut page[number as usize % FACTS]
     }
 
+    /// The first number of `range` that something may be known of, or its end: those before are not in use.
+    pub(super) fn skip_unknown(&self, range: Range<u32>) -> u32 {
+        let mut at = range.start;
+        while at < range.end && self.pages.get(at as usize / FACTS).is_none_or(Option::is_none) {
+            at = (at / FACTS as u32 + 1).saturating_mul(FACTS as u32);
+        }
+        at.min(range.end)
+    }
+
     /// All numbers of which anything is known.
     pub(super) fn known(&self) -> impl Iterator<Item = (u32, InodeFacts)> {
         self.pages.iter().enumerate().flat_map(|(index, page)| {
@@ -163,12 +184,14 @@ mod tests {
         assert_eq!(bits.insert_range(60..70), 0);
         assert_eq!(bits.insert_range(32_700..32_900), 0);
         assert_eq!(bits.insert_range(65..32_701), 6);
-        assert!(!bits.insert(32_899) && bits.insert(32_900) && !bits.contains(59) && bits.contains(60));
+        assert!(!bits.insert(32_899) && bits.insert(32_900));
+        assert_eq!((bits.next(59..60), bits.next(60..61)), (None, Some(60)));
         assert_eq!(bits.window(57), u64::MAX << 3);
         assert_eq!(
-            (bits.insert_range(99_990..200_000), bits.contains(99_999), bits.contains(100_000)),
-            (0, true, false)
+            (bits.next(0..100_000), bits.next(61..62), bits.next(32_902..100_000)),
+            (Some(60), Some(61), None)
         );
+        assert_eq!((bits.insert_range(99_990..200_000), bits.next(99_999..200_000)), (0, Some(99_999)));
     }
 
     #[test]
@@ -176,6 +199,7 @@ mod tests {
         let mut table = InodeTable::new(10_000);
         table.get_mut(9_999).links = 3;
         assert_eq!((table.get(9_999).links, table.get(1).links), (3, 0));
+        assert_eq!([1..9_000, 8192..9_999, 1..100].map(|range| table.skip_unknown(range)), [8192, 8192, 100]);
         assert_eq!(
             table.known().filter(|(_, facts)| facts.links > 0).map(|(n, _)| n).collect::<Vec<_>>(),
             [9_999]
