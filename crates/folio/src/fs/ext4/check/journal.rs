@@ -74,7 +74,7 @@ pub(super) fn replayed(
             return Ok(None);
         }
     }
-    Ok(super::superblock::open(&*layer, report)?.map(|superblock| (layer, superblock)))
+    Ok(super::superblock::open(&*layer, report, false)?.map(|superblock| (layer, superblock)))
 }
 
 /// The journal's superblock, big-endian as all of it.

@@ -17,7 +17,8 @@
 //! ```
 //!
 //! Neighbours: a device below, the structures and checksums of `fs/ext4` beside it. Those stop at the first thing
-//! that is wrong, since they serve readers; here everything is read raw, told, and gone past. No cache, no locks.
+//! that is wrong, since they serve readers; here everything is read raw, told, and gone past. No cache but for the
+//! replay of fast commits, no locks.
 //!
 //! Invariants:
 //! 1. Nothing is written. A journal is replayed into an overlay in memory.
@@ -94,15 +95,23 @@ pub fn check(
 }
 
 fn run(device: &Arc<dyn Device>, options: &CheckOptions, mut report: Reporter<'_>) -> Result<CheckReport> {
-    let Some(mut superblock) = superblock::open(&**device, &mut report)? else { return Ok(report.report) };
+    let Some(mut superblock) = superblock::open(&**device, &mut report, options.replays_journal)? else {
+        return Ok(report.report);
+    };
     let mut device = device.clone();
     let needs_recovery = journal::needs_recovery(&superblock);
     if needs_recovery && !options.replays_journal {
         let what =
             format_args!("not replayed, though it holds something; errors below may be mended by that");
         report.warning(Structure::Journal, Place::NONE, what);
-    } else if needs_recovery && let Some(after) = journal::replayed(&device, &superblock, &mut report)? {
-        (device, superblock) = after;
+    } else if needs_recovery {
+        (device, superblock) = match journal::replayed(&device, &superblock, &mut report)? {
+            Some(after) => after,
+            None => match superblock::open(&*device, &mut report, false)? {
+                Some(superblock) => (device, superblock),
+                None => return Ok(report.report),
+            },
+        };
     }
     superblock::check(&superblock, options.clock, &mut report);
     report.report.inode_count = superblock.inode_count.into();

@@ -24,14 +24,24 @@ const TIME_SLACK_SECS: i64 = 86_400;
 
 /// The superblock to check by; `None` if neither it nor a copy can be used, which has then been told.
 ///
+/// With `is_to_be_replayed`, one whose journal waits to be replayed may have a bad checksum: when the power went, part
+/// of it may have been written, and the journal has it whole.
+///
 /// EUCLEAN if there is no ext4 on the device, EOPNOTSUPP, naming it, for what is unknown here.
-pub(super) fn open(device: &dyn Device, report: &mut Reporter<'_>) -> Result<Option<Superblock>> {
+pub(super) fn open(
+    device: &dyn Device,
+    report: &mut Reporter<'_>,
+    is_to_be_replayed: bool,
+) -> Result<Option<Superblock>> {
     let raw = read(device, SUPERBLOCK_OFFSET)?;
     let what = match raw.magic.get() == SUPERBLOCK_MAGIC {
         true => {
             check_known(&raw)?;
             match geometry(&raw, device.len_bytes()) {
                 Ok(superblock) if checksum_is_good(&superblock) => return Ok(Some(superblock)),
+                Ok(superblock) if is_to_be_replayed && super::journal::needs_recovery(&superblock) => {
+                    return Ok(Some(superblock));
+                }
                 Ok(superblock) if copy(device).is_none() => {
                     report.error(Structure::Superblock, Place::NONE, format_args!("bad checksum"));
                     return Ok(Some(superblock));
