@@ -59,6 +59,7 @@ impl View<'_> {
     /// Whether there are data, or sums over some.
     fn holds_something(&self) -> bool {
         self.size != 0
+            || self.flags != 0
             || self.raw.blocks_lo.get() != 0
             || self.raw.blocks_high.get() != 0
             || self.xattr_block() != 0
@@ -134,14 +135,16 @@ impl Checker<'_> {
         };
         let is_orphan = self.orphans.contains(&number);
         let is_reserved = number < self.sb.first_inode && number != ROOT_INODE;
+        if raw.dtime.get() != 0 && raw.dtime.get() < self.sb.inode_count && !is_orphan && self.has_clock() {
+            let what =
+                format_args!("its deletion time names inode {}, but it is on no list of orphans", raw.dtime);
+            self.inode_error(&view, what);
+        }
         if is_reserved && !self.check_reserved(&view) {
             return;
         }
         if raw.links_count.get() == 0 && !is_orphan && !is_reserved {
-            let is_orphan_number = raw.dtime.get() != 0 && raw.dtime.get() < self.sb.inode_count;
-            if is_orphan_number && self.has_clock() {
-                self.inode_error(&view, format_args!("deleted, but on no list of orphans as it says"));
-            } else if raw.mode.get() != 0 && raw.dtime.get() == 0 {
+            if raw.mode.get() != 0 && raw.dtime.get() == 0 {
                 self.inode_error(&view, format_args!("deleted, but has no deletion time"));
             }
             return;

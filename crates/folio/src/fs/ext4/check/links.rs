@@ -47,18 +47,9 @@ impl Checker<'_> {
             return self.report.error(Structure::Links, place, format_args!("in use, but without a name"));
         }
         let is_uncounted = is_directory && self.sb.features.ro_compat.contains(RoCompat::DIR_NLINK);
-        let is_right = match is_uncounted && names > LINKS_MAX {
-            true => links == 1,
-            false => links == names || (is_uncounted && links == 1 && names > 2),
-        };
-        if !is_right {
+        let wanted = if is_uncounted && names > LINKS_MAX { 1 } else { names };
+        if links != wanted {
             self.report.error(Structure::Links, place, format_args!("{links} links, but {names} names"));
-        } else if links == 1 && is_directory && names <= LINKS_MAX {
-            self.report.warning(
-                Structure::Links,
-                place,
-                format_args!("uncounted links, now only {names} names"),
-            );
         }
     }
 

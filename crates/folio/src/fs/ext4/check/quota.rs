@@ -15,6 +15,8 @@ use crate::fs::ext4::features::RoCompat;
 use std::collections::{HashMap, HashSet};
 
 const BLOCK_LEN: u64 = 1024;
+/// Blocks that a quota file may have beyond those it knows of.
+const SLACK_BLOCKS: u64 = 1024;
 /// Levels of numbers above the entries.
 const DEPTH: u32 = 4;
 /// What stands before the entries of a block.
@@ -128,7 +130,7 @@ impl Checker<'_> {
         }
         let size = self.special_files.get(&account.inode).map_or(0, |file| file.size);
         let (blocks, free_block, free_entry) = (word(&head, 20), word(&head, 24), word(&head, 28));
-        let is_sized = size >> 32 == 0 && u64::from(blocks) <= size / BLOCK_LEN;
+        let is_sized = (u64::from(blocks)..=u64::from(blocks) + SLACK_BLOCKS).contains(&(size / BLOCK_LEN));
         if !is_sized || free_block >= blocks || free_entry >= blocks {
             let what = format_args!(
                 "{blocks} quota blocks in {size} bytes, free from {free_block} and {free_entry}"
