@@ -156,18 +156,23 @@ impl Growth {
             background_writeback: false,
             ..CacheOptions::default()
         });
-        let mounted = Ext4::open(device.clone(), &cache, &MountOptions { clock, ..MountOptions::default() })?;
-        let fs = &mounted.fs;
-        fs.sync_all(true)?;
+        let options = MountOptions { clock, ..MountOptions::default() };
         let (free_blocks, free_inodes) = {
+            let fs = Ext4::open(device.clone(), &cache, &options)?.fs;
+            fs.sync_all(true)?;
             let space = fs.space.lock();
             (space.available_blocks(), space.free_inodes())
         };
-        let journal = match fs.geometry.features.compat.contains(Compat::HAS_JOURNAL) {
-            true => Some(fs.new_journal(fs.journal_blocks()?, true)?),
+        let superblock = Superblock::load(&**device)?;
+        let journal = match superblock.features.compat.contains(Compat::HAS_JOURNAL) {
+            true => {
+                // Only to find the journal, which a mount that writes keeps to itself.
+                let options = MountOptions { read_only: true, ..options };
+                let fs = Ext4::attach(device.clone(), superblock.clone(), &cache, &options)?;
+                Some(fs.new_journal(fs.journal_blocks()?, true)?)
+            }
             false => None,
         };
-        let superblock = Superblock::load(&**device)?;
         let kept_share = (superblock.reserved_blocks(), superblock.block_count);
         Ok(Self { device: device.clone(), superblock, free_blocks, free_inodes, journal, kept_share, clock })
     }
