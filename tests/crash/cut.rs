@@ -137,12 +137,6 @@ fn tear(volatile: &[&Recorded], device: &dyn Device, sector: u64, random: &mut R
     all.sort_unstable();
     let mut left: HashMap<u64, usize> =
         all.into_iter().map(|(number, count)| (number, random.below(count + 1))).collect();
-    // The superblock is taken to be written as a whole, as Linux takes it: half of it is no superblock at all.
-    for number in 1024 / sector + 1..2048 / sector {
-        if let Some(first) = left.get(&(1024 / sector)).copied() {
-            left.insert(number, first);
-        }
-    }
     for entry in volatile {
         let (offset, len_bytes) = range(entry).unwrap_or_default();
         for number in sectors(entry) {

@@ -12,7 +12,7 @@
 
 use super::Ext4;
 use super::disk::{STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET};
-use super::features::{Incompat, RoCompat};
+use super::features::Incompat;
 use super::inode::Ext4Inode;
 use super::journal::{Handle, Journal, Transaction, is_within_operation};
 use super::superblock::Superblock;
@@ -57,11 +57,13 @@ impl Ext4 {
         if self.is_changed.load(Ordering::Acquire) {
             return Ok(());
         }
-        match self.journal.get() {
-            Some(_) => superblock.features.incompat.insert(Incompat::NEEDS_RECOVERY),
-            None => superblock.raw.state = (superblock.raw.state.get() & !STATE_VALID).into(),
+        if self.journal.get().is_some() {
+            superblock.features.incompat.insert(Incompat::NEEDS_RECOVERY);
+            Superblock::write_recovery_flag(&*self.device, true)?;
+        } else {
+            superblock.raw.state = (superblock.raw.state.get() & !STATE_VALID).into();
+            self.write_superblock(&superblock)?;
         }
-        self.write_superblock(&superblock)?;
         self.device.flush()?;
         self.is_changed.store(true, Ordering::Release);
         drop(superblock);
@@ -69,7 +71,7 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Writes the superblock to the device at once, past the journal.
+    /// Writes the superblock to the device, where there is no journal.
     fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
         self.device.write_at(&superblock.to_bytes(self.now()), SUPERBLOCK_OFFSET)
     }
@@ -267,8 +269,7 @@ impl Ext4 {
         committer.checkpoint()?;
         let mut superblock = self.superblock.lock();
         superblock.features.incompat.remove(Incompat::NEEDS_RECOVERY);
-        superblock.features.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
-        self.write_superblock(&superblock)?;
+        Superblock::write_recovery_flag(&*self.device, false)?;
         self.device.flush()?;
         self.is_changed.store(false, Ordering::Release);
         Ok(())

@@ -83,7 +83,7 @@ use crate::block::{self, Device};
 use crate::cache::{PageCache, Writeback};
 use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions, ReserveOwners};
 use commit_thread::CommitThread;
-use disk::{ROOT_INODE, SUPERBLOCK_OFFSET};
+use disk::ROOT_INODE;
 use failure::Failure;
 use features::{Compat, Incompat, RoCompat};
 use inode::Ext4Inode;
@@ -223,10 +223,9 @@ impl Ext4 {
         let recovered = journal::recover(blocks, device.clone())?;
         Self::replay_fast_commits(&device, cache, options, &recovered.changes)?;
         recovered.finish()?;
-        let mut superblock = Superblock::load(&*device)?;
-        superblock.features.incompat.remove(Incompat::NEEDS_RECOVERY);
-        device.write_at(&superblock.to_bytes(options.clock.now()), SUPERBLOCK_OFFSET)?;
+        Superblock::write_recovery_flag(&*device, false)?;
         device.flush()?;
+        let superblock = Superblock::load(&*device)?;
         Ok((device, superblock))
     }
 

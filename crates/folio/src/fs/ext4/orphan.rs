@@ -101,9 +101,8 @@ impl Ext4 {
                     block.write().copy_from_slice(&bytes);
                 }
             }
-            if !orphans.numbers.is_empty() {
-                self.superblock.lock().features.ro_compat.insert(RoCompat::ORPHAN_PRESENT);
-            }
+            let is_any = !orphans.numbers.is_empty();
+            self.superblock.lock().features.ro_compat.set(RoCompat::ORPHAN_PRESENT, is_any);
         }
         let mut next = 0;
         for number in left.rev() {

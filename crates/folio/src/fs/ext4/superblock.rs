@@ -52,15 +52,35 @@ impl Superblock {
             .map_err(|e| e.at("superblock"))
     }
 
-    /// The superblock as it is before the journal is replayed, whatever its checksum: when the power went, part of it
-    /// may have been written. The log has it whole.
+    /// The superblock as it is before the journal is replayed. When the power went, part of it may have been written:
+    /// at a checkpoint, which the log makes good, or when the flag changed that says that the journal must be replayed;
+    /// then it must be.
     pub(super) fn load_for_recovery(device: &dyn Device) -> Result<Self> {
-        let superblock =
-            Self::check(Self::read(device)?, device.len_bytes()).map_err(|e| e.at("superblock"))?;
-        match superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY) {
-            true => Ok(superblock),
-            false => Self::load(device),
+        let mut raw = Self::read(device)?;
+        let sealed = check_checksum(&raw);
+        if sealed.is_err() && check_checksum(&with_recovery_flag(&raw, !needs_recovery(&raw))).is_ok() {
+            raw = with_recovery_flag(&raw, true);
         }
+        match sealed.is_ok() || needs_recovery(&raw) {
+            true => Self::check(raw, device.len_bytes()),
+            false => sealed.and_then(|()| Self::check(raw, device.len_bytes())),
+        }
+        .map_err(|e| e.at("superblock"))
+    }
+
+    /// Says on the device that the journal must be replayed, or need not be. Nothing else changes, so that a superblock
+    /// that is written in part can be told from a damaged one. Durable after a flush.
+    pub(super) fn write_recovery_flag(device: &dyn Device, is_needed: bool) -> Result<()> {
+        let mut raw = Self::read(device)?;
+        if check_checksum(&raw).is_err() {
+            raw = with_recovery_flag(&raw, !needs_recovery(&raw));
+            check_checksum(&raw).map_err(|e| e.at("superblock"))?;
+        }
+        let mut raw = with_recovery_flag(&raw, is_needed);
+        if RoCompat::from_bits_retain(raw.feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM) {
+            raw.checksum = crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]).into();
+        }
+        device.write_at(raw.as_bytes(), SUPERBLOCK_OFFSET)
     }
 
     fn read(device: &dyn Device) -> Result<RawSuperblock> {
@@ -284,6 +304,17 @@ impl Superblock {
     pub(super) fn has_unsigned_hash(&self) -> bool {
         self.raw.flags.get() & FLAG_UNSIGNED_HASH != 0
     }
+}
+
+fn needs_recovery(raw: &RawSuperblock) -> bool {
+    Incompat::from_bits_retain(raw.feature_incompat.get()).contains(Incompat::NEEDS_RECOVERY)
+}
+
+/// The same with another flag, and the checksum it had.
+fn with_recovery_flag(raw: &RawSuperblock, is_needed: bool) -> RawSuperblock {
+    let mut incompat = Incompat::from_bits_retain(raw.feature_incompat.get());
+    incompat.set(Incompat::NEEDS_RECOVERY, is_needed);
+    RawSuperblock { feature_incompat: incompat.bits().into(), ..raw.clone() }
 }
 
 fn check_checksum(raw: &RawSuperblock) -> Result<()> {
