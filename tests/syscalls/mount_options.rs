@@ -220,3 +220,49 @@ fn unknown_options_are_refused_by_name() {
         );
     }
 }
+
+/// With lazytime a time alone waits for a sync of its file, or of all; anything else takes it along.
+#[test]
+fn times_alone_wait_with_lazytime() {
+    let accessed = |p: &Process| p.stat("/disk/f").unwrap().accessed;
+    for (text, is_lazy) in [("strictatime", false), ("strictatime,lazytime", true)] {
+        let (device, _kernel, p) = disk(16 << 20, text);
+        write(&p, "/disk/f", b"text");
+        write(&p, "/disk/other", b"text");
+        p.sync().unwrap();
+        let before = accessed(&p);
+        let later = |path: &str| {
+            tick(&p);
+            read(&p, path);
+            assert!(accessed(&p) > before, "{text}: seen in memory");
+            // Another file's sync commits whatever is in the transaction.
+            let fd = p.open("/disk/other", CREATE, 0).unwrap();
+            p.pwrite(fd, &[1; 5000], 0).unwrap();
+            p.fsync(fd).unwrap();
+            p.close(fd).unwrap();
+            let (_k, cut) = after_power_cut(&device);
+            accessed(&cut)
+        };
+        assert_eq!(later("/disk/f") > before, !is_lazy, "{text}");
+        let fd = p.open("/disk/f", CREATE, 0).unwrap();
+        p.fdatasync(fd).unwrap();
+        let (_k, cut) = after_power_cut(&device);
+        assert_eq!(accessed(&cut) > before, !is_lazy, "{text}: fdatasync");
+        p.fsync(fd).unwrap();
+        let (_k, cut) = after_power_cut(&device);
+        assert_eq!(accessed(&cut), accessed(&p), "{text}: fsync");
+        later("/disk/f");
+        p.fchmod(fd, 0o600).unwrap();
+        p.fsync(p.open("/disk/other", CREATE, 0).unwrap()).unwrap();
+        p.close(fd).unwrap();
+        p.sync().unwrap();
+        let (_k, cut) = after_power_cut(&device);
+        assert_eq!(accessed(&cut), accessed(&p), "{text}: sync");
+        read(&p, "/disk/f");
+        // What is deleted meanwhile is not kept alive.
+        p.unlink("/disk/f").unwrap();
+        let free = p.statfs("/disk").unwrap().inodes_free;
+        p.sync().unwrap();
+        assert_eq!(p.statfs("/disk").unwrap().inodes_free, free);
+    }
+}

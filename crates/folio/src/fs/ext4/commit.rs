@@ -43,6 +43,7 @@ impl Ext4 {
             self.mark_changed()?;
         }
         self.bury();
+        self.limit_lazy_times();
         match self.journal.get() {
             None => self.metadata.throttle(),
             // Whoever waits for a commit must not hold it up.
@@ -214,6 +215,9 @@ impl Ext4 {
             return Ok(());
         }
         self.check_failure()?;
+        if !data_only {
+            self.flush_lazy_times_of(inode);
+        }
         let is_held = inode.release_hold();
         if let Some(mapping) = &inode.common.mapping {
             mapping.write_back(0..u64::MAX)?;
@@ -236,6 +240,7 @@ impl Ext4 {
             return Ok(());
         }
         self.check_failure()?;
+        self.flush_lazy_times();
         self.release_holds();
         let written = self.data_writeback.write_back_all();
         // After writeback, which may have held the last reference to a deleted file.

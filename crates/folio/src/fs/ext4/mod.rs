@@ -64,6 +64,7 @@ mod indirect;
 mod inline_data;
 mod inode;
 mod journal;
+mod lazy_time;
 mod metadata;
 pub mod mkfs;
 mod options;
@@ -88,6 +89,7 @@ use failure::Failure;
 use features::{Compat, Incompat, RoCompat};
 use inode::Ext4Inode;
 use journal::{Journal, JournalBlocks};
+use lazy_time::LazyTimes;
 use metadata::Metadata;
 use options::Ext4Options;
 use orphan::{OrphanFile, Orphans};
@@ -148,6 +150,7 @@ pub struct Ext4 {
     orphans: Mutex<Orphans>,
     orphan_file: OnceLock<Option<OrphanFile>>,
     failure: Failure,
+    lazy_times: LazyTimes,
     /// Whether the device was marked not clean by this mount.
     is_changed: AtomicBool,
     clock: Clock,
@@ -314,6 +317,7 @@ impl Ext4 {
             orphans: Mutex::default(),
             orphan_file: OnceLock::new(),
             failure: Failure::default(),
+            lazy_times: LazyTimes::new(options.is_lazy_time),
             is_changed: AtomicBool::new(false),
             clock: options.clock,
         }))

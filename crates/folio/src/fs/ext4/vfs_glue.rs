@@ -196,8 +196,9 @@ impl Inode for Ext4Inode {
             // Setgid without group execution marks mandatory locking, not a set-id program.
             let setgid = if mode & 0o010 != 0 { 0o2000 } else { 0 };
             state.raw.mode = (mode & !(0o4000 | setgid)).into();
+            self.mark_dirty(&mut state);
         }
-        self.mark_times_dirty(&mut state);
+        self.note_times(&mut state);
         Ok(())
     }
 
@@ -212,7 +213,7 @@ impl Inode for Ext4Inode {
         self.change(|| {
             let mut state = self.state_mut();
             state.set_accessed(self.fs.now());
-            self.mark_times_dirty(&mut state);
+            self.note_times(&mut state);
             Ok(())
         })
     }
@@ -489,7 +490,8 @@ impl Ext4Inode {
         self.clear_dirty(&mut self.state_mut());
         let listed = self.fs.dirty_inodes.lock().remove(&self.number);
         let ordered = self.fs.ordered_inodes.lock().remove(&self.number);
-        drop((listed, ordered));
+        let lazy = self.fs.lazy_times.forget(self.number);
+        drop((listed, ordered, lazy));
     }
 }
 
