@@ -5,6 +5,7 @@
 //!   tree on the host --kernel's cp--> image --folio cp -a-----> the same tree?      back.rs
 //!   ACLs: who is let in, what is inherited                                           acls.rs
 //!   images that hold files: add, delete, copy on, left dirty by the kernel          change.rs
+//!   mount options: access times, reserved blocks                                    options.rs
 //! ```
 
 mod acls;
@@ -12,6 +13,7 @@ mod back;
 mod change;
 mod images;
 mod into;
+mod options;
 #[path = "../support/mod.rs"]
 mod support;
 mod trees;

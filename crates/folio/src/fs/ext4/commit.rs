@@ -43,7 +43,9 @@ impl Ext4 {
             self.mark_changed()?;
         }
         self.bury();
-        self.limit_lazy_times();
+        if !is_within_operation() {
+            self.limit_lazy_times();
+        }
         match self.journal.get() {
             None => self.metadata.throttle(),
             // Whoever waits for a commit must not hold it up.

@@ -11,9 +11,9 @@
 //!      |
 //!   metadata.rs   metadata blocks in the page cache      superblock.rs options.rs disk.rs checksum.rs features.rs
 //!      |
-//!   commit.rs     closes transactions       auto_da_alloc.rs orphan.rs failure.rs commit_thread.rs
+//!   commit.rs     closes transactions       auto_da_alloc.rs orphan.rs failure.rs commit_thread.rs lazy_time.rs
 //!      |
-//!   journal/      makes them durable, replays them       mkfs/ (a fresh one)  check/ (one looked at)  resize/
+//!   journal/      makes them durable, replays them (fast_replay.rs)      mkfs/ (a fresh one)  tune.rs  check/ (one looked at)  resize/
 //!      |
 //!   [device seam]
 //! ```
