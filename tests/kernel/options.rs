@@ -118,7 +118,7 @@ fn left_by_the_kernel(image: &Path, options: &str) -> u64 {
 fn left_by_folio(image: &Path, options: &str) -> u64 {
     let (kernel, root) = mount(image, options);
     root.chown("/disk", Some(5), Some(5)).unwrap();
-    let user = kernel.process(Credentials { uid: 5, gid: 5, groups: Vec::new() });
+    let user = kernel.process(Credentials::user(5, 5, Vec::new()));
     let fd = user.open("/disk/f", OpenFlags::CREAT | OpenFlags::WRONLY, 0o644).unwrap();
     loop {
         while user.write(fd, &[0; 1024]).is_ok() {}

@@ -60,6 +60,8 @@ impl Ext4 {
                 inode.forget_dirty();
                 inode.state_mut().raw.links_count = 1.into();
             }
+            drop(inodes);
+            fs.give_up();
             return replayed;
         }
         drop(inodes);

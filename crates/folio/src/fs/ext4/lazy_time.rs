@@ -32,6 +32,11 @@ impl LazyTimes {
         Self { is_on, waiting: Mutex::default() }
     }
 
+    /// Everything that waits.
+    pub(super) fn take(&self) -> Vec<Arc<Ext4Inode>> {
+        std::mem::take(&mut self.waiting.lock().inodes).into_values().collect()
+    }
+
     /// The inode is written, or gone. What is returned is dropped with nothing locked.
     pub(super) fn forget(&self, number: u32) -> Option<Arc<Ext4Inode>> {
         if self.is_on { self.waiting.lock().inodes.remove(&number) } else { None }
@@ -79,8 +84,7 @@ impl Ext4 {
             return;
         }
         let _handle = self.start();
-        let waiting = std::mem::take(&mut self.lazy_times.waiting.lock().inodes);
-        for inode in waiting.into_values() {
+        for inode in self.lazy_times.take() {
             inode.mark_times_dirty(&mut inode.state_mut());
             Self::retire(inode);
         }

@@ -119,6 +119,11 @@ impl Metadata {
         self.mapping.punch(blocks.start * PAGE_SIZE as u64..blocks.end * PAGE_SIZE as u64);
     }
 
+    /// Forgets every block, when the file system goes: what is dirty still could not be written.
+    pub(super) fn forget_all(&self) {
+        self.mapping.punch(0..u64::MAX);
+    }
+
     /// Holds a change back while too many blocks are dirty: writes them, and fails if that does not help.
     pub(super) fn throttle(&self) -> Result<()> {
         self.mapping.throttle()

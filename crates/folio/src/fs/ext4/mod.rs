@@ -190,16 +190,42 @@ impl Ext4 {
             }
         };
         let fs = Self::attach(device, superblock, cache, options)?;
-        if fs.is_writing() {
-            fs.open_journal()?;
-            fs.find_orphan_file()?;
-            fs.process_orphans()?;
+        match fs.start_up() {
+            Ok(root) => Ok(Mounted { fs, root }),
+            Err(error) => {
+                fs.give_up();
+                Err(error)
+            }
         }
-        let root = fs.inode(ROOT_INODE.into())?;
-        if root.common.file_type != FileType::Directory {
-            return Err(Error::corrupt("is no directory").at("inode 2 (root)"));
+    }
+
+    /// Makes an attached file system ready for use, and returns its root.
+    fn start_up(self: &Arc<Self>) -> Result<Arc<Ext4Inode>> {
+        if self.is_writing() {
+            self.open_journal()?;
+            self.find_orphan_file()?;
+            self.process_orphans()?;
         }
-        Ok(Mounted { fs, root })
+        let root = self.inode(ROOT_INODE.into())?;
+        match root.common.file_type {
+            FileType::Directory => Ok(root),
+            _ => Err(Error::corrupt("is no directory").at("inode 2 (root)")),
+        }
+    }
+
+    /// Lets go of what could not be written: its inodes hold the file system, which holds them.
+    fn give_up(&self) {
+        for list in [&self.dirty_inodes, &self.ordered_inodes, &self.held_inodes] {
+            let inodes = std::mem::take(&mut *list.lock());
+            for mapping in inodes.values().filter_map(|inode| inode.common.mapping.as_ref()) {
+                // Dirty pages would stay in memory as long as the cache.
+                mapping.truncate(0);
+            }
+        }
+        self.metadata.forget_all();
+        drop(self.lazy_times.take());
+        let retired = std::mem::take(&mut *self.retired.lock());
+        drop(retired);
     }
 
     /// Brings what the journal holds to its place: on the device, or, for a read-only mount, in memory over it.
@@ -418,6 +444,12 @@ impl Ext4 {
 struct Mounted {
     fs: Arc<Ext4>,
     root: Arc<Ext4Inode>,
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.fs.give_up();
+    }
 }
 
 impl FileSystem for Mounted {
