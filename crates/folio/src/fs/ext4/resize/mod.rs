@@ -158,7 +158,8 @@ impl Growth {
         });
         let options = MountOptions { clock, ..MountOptions::default() };
         let (free_blocks, free_inodes) = {
-            let fs = Ext4::open(device.clone(), &cache, &options)?.fs;
+            let mounted = Ext4::open(device.clone(), &cache, &options)?;
+            let fs = &mounted.fs;
             fs.sync_all(true)?;
             let space = fs.space.lock();
             (space.available_blocks(), space.free_inodes())
