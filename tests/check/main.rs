@@ -17,6 +17,7 @@ mod flips;
 mod images;
 mod judge;
 mod map;
+#[path = "../crash/random.rs"]
 mod random;
 mod scenes;
 #[path = "../support/mod.rs"]
