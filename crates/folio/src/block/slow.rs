@@ -88,6 +88,8 @@ struct Disk {
     cached_bytes: u64,
     /// When the disk is done with what was asked, for who waits.
     free_at: Option<Instant>,
+    /// How much longer than they should callers have slept: the host's doing, not the disk's.
+    late: Duration,
 }
 
 impl SlowDevice {
@@ -115,11 +117,12 @@ impl SlowDevice {
             return;
         }
         let cost = Duration::from_nanos(disk.counters.busy_ns - before_ns);
-        let now = Instant::now();
+        let now = Instant::now().checked_sub(disk.late).unwrap_or_else(Instant::now);
         let done = disk.free_at.map_or(now, |free_at| free_at.max(now)) + cost;
         disk.free_at = Some(done);
         drop(disk);
-        wait_until(done);
+        let late = wait(done.saturating_duration_since(now));
+        self.disk.lock().late += late;
     }
 
     fn wrote(&self, offset: u64, len_bytes: u64) {
@@ -131,14 +134,17 @@ impl SlowDevice {
     }
 }
 
+/// Lets time pass; returns by how much it was too long.
 #[expect(clippy::disallowed_methods, reason = "letting time pass is what this device is for")]
-fn wait_until(done: Instant) {
-    // The host wakes a sleeper late by a part of this; less is made up for by the next request.
+fn wait(time: Duration) -> Duration {
+    // The host wakes a sleeper late by a part of this; less is waited for with the next request.
     const SHORTEST: Duration = Duration::from_micros(500);
-    let left = done.saturating_duration_since(Instant::now());
-    if left >= SHORTEST {
-        std::thread::sleep(left);
+    if time < SHORTEST {
+        return Duration::ZERO;
     }
+    let start = Instant::now();
+    std::thread::sleep(time);
+    start.elapsed().saturating_sub(time)
 }
 
 /// The time in which `bytes` pass at a rate, in nanoseconds.
