@@ -103,3 +103,22 @@ fn extents_tell_where_a_file_lies() {
     };
     assert_eq!(start + (8192 - moved.offset), was);
 }
+
+#[test]
+fn a_mount_that_could_not_be_written_leaves_nothing_behind() {
+    for options in ["", "noload"] {
+        for kind in [FaultKind::Write, FaultKind::Flush] {
+            let device = formatted();
+            let (kernel, p) = mounted(&device, options);
+            put(&p, "/disk/synced", b"synced");
+            p.sync().unwrap();
+            put(&p, "/disk/synced", b"not synced");
+            put(&p, "/disk/new", &[1; 100_000]);
+            p.mkdir("/disk/d", 0o755).unwrap();
+            device.fail(kind, FaultWhen::Always);
+            drop(p);
+            drop(kernel);
+            assert_eq!(Arc::strong_count(&device), 1, "{options} {kind:?}");
+        }
+    }
+}

@@ -95,6 +95,9 @@ impl Drop for Writeback {
             // A panic there was reported when it happened.
             let _ = thread.join();
         }
+        // Mappings on the list hold it. What they have dirty goes nowhere any more.
+        let listed = std::mem::take(&mut *self.shared.dirty.lock());
+        drop(listed);
     }
 }
 

@@ -122,6 +122,8 @@ impl Metadata {
     /// Forgets every block, when the file system goes: what is dirty still could not be written.
     pub(super) fn forget_all(&self) {
         self.mapping.punch(0..u64::MAX);
+        // Takes the mapping off the list of dirty ones.
+        let _ = self.mapping.write_back(0..0);
     }
 
     /// Holds a change back while too many blocks are dirty: writes them, and fails if that does not help.
