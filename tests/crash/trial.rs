@@ -8,6 +8,7 @@ use crate::support::require::{Need, find};
 use crate::support::tools::{command, text};
 use crate::world::{Machine, ROOT, Run, Setup, World};
 use folio::block::Device;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -213,8 +214,9 @@ impl<'t> Court<'t> {
         if verdict.is_ok() {
             verdict = match turn {
                 0 if self.has_e2fsck => self.e2fsck_after_folio(&*device),
-                _ if is_alone => self.e2fsck_alone(&raw, cut),
-                _ if is_kernels => self.kernel_alone(&raw, cut),
+                // Half a superblock is no superblock at all to Linux.
+                _ if is_alone && has_whole_superblock(&raw) => self.e2fsck_alone(&raw, cut),
+                _ if is_kernels && has_whole_superblock(&raw) => self.kernel_alone(&raw, cut),
                 _ => Ok(()),
             };
         }
@@ -293,4 +295,14 @@ fn is_recovery(line: &str) -> bool {
         || line.starts_with("e2fsck ")
         || line.starts_with("Pass ")
         || parts.iter().any(|part| line.contains(part))
+}
+
+/// Whether the superblock's checksum fits, if it has one.
+fn has_whole_superblock(raw: &Path) -> bool {
+    const METADATA_CSUM: u8 = 0x4;
+    let mut bytes = [0; 1024];
+    std::fs::File::open(raw).unwrap().read_exact_at(&mut bytes, 1024).unwrap();
+    let (covered, stored) = bytes.split_at(0x3FC);
+    // ext4 leaves out the inversion at the end.
+    bytes[0x65] & METADATA_CSUM == 0 || (!crc32c::crc32c(covered)).to_le_bytes() == stored
 }
