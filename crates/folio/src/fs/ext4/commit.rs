@@ -161,8 +161,9 @@ impl Ext4 {
             // What is in memory and what is in the log do not agree any more.
             return Err(self.fail_journal(error));
         }
-        self.space.lock().finish_freed(&self.geometry, &freed);
+        // Before anybody else can have them.
         self.discard(&freed);
+        self.space.lock().finish_freed(&self.geometry, &freed);
         match committer.wants_checkpoint() {
             true => committer.checkpoint().map_err(|error| self.fail_journal(error)),
             false => Ok(()),
