@@ -2,7 +2,7 @@
 
 use crate::content::{Step, Whole};
 use crate::names::{Fact, Names};
-use crate::world::{ROOT, full, kernel, look};
+use crate::world::{ROOT, for_data, full, kernel, look};
 use folio::block::{Device, MemoryDevice};
 use folio::kernel::{CheckOptions, check_ext4};
 use folio::syscall::{OpenFlags, Process};
@@ -246,16 +246,7 @@ pub(crate) fn dump(device: &dyn Device, path: &std::path::Path) {
     let _ = std::fs::remove_file(path);
     let file = std::fs::File::create(path).unwrap();
     file.set_len(device.len_bytes()).unwrap();
-    let mut buf = vec![0; 64 << 10];
-    let mut at = 0;
-    while at < device.len_bytes() {
-        let count = (buf.len() as u64).min(device.len_bytes() - at) as usize;
-        device.read_at(&mut buf[..count], at).unwrap();
-        if buf[..count].iter().any(|byte| *byte != 0) {
-            file.write_all_at(&buf[..count], at).unwrap();
-        }
-        at += count as u64;
-    }
+    for_data(device, |at, bytes| file.write_all_at(bytes, at).unwrap());
 }
 
 /// A file as a device in memory.

@@ -63,17 +63,22 @@ pub(crate) struct World {
 /// A copy of a device in memory.
 pub(crate) fn copy_of(device: &dyn Device) -> Arc<MemoryDevice> {
     let copy = MemoryDevice::new(device.len_bytes());
+    for_data(device, |at, bytes| copy.write_at(bytes, at).unwrap());
+    Arc::new(copy)
+}
+
+/// Calls `visit` with each part of a device that holds other bytes than zeros.
+pub(crate) fn for_data(device: &dyn Device, mut visit: impl FnMut(u64, &[u8])) {
     let mut buf = vec![0; 64 << 10];
     let mut at = 0;
     while at < device.len_bytes() {
         let count = (buf.len() as u64).min(device.len_bytes() - at) as usize;
         device.read_at(&mut buf[..count], at).unwrap();
         if buf[..count].iter().any(|byte| *byte != 0) {
-            copy.write_at(&buf[..count], at).unwrap();
+            visit(at, &buf[..count]);
         }
         at += count as u64;
     }
-    Arc::new(copy)
 }
 
 /// A kernel, and a program.

@@ -51,8 +51,7 @@ impl Held {
 }
 
 fn block_count(map: &ExtentMap) -> i64 {
-    let data: i64 = map.extents().iter().map(|extent| i64::from(extent.len)).sum();
-    data + map.tree_blocks().len() as i64
+    map.data_blocks() as i64 + map.tree_blocks().len() as i64
 }
 
 impl Ext4Inode {

@@ -164,19 +164,10 @@ impl Ext4Inode {
         }
     }
 
-    /// Promises tree blocks for an extent that is about to be split.
-    pub(super) fn reserve_split(&self, state: &mut InodeState) -> Result<()> {
-        let missing = self.tree_blocks_wanted(state, 1).saturating_sub(state.delayed.tree_blocks);
-        if missing > 0 {
-            self.fs.space.lock().reserve(missing)?;
-            state.delayed.tree_blocks += missing;
-        }
-        Ok(())
-    }
-
-    /// Promises tree blocks for extents already in the map, as a directory needs that grew.
-    pub(super) fn reserve_tree(&self, state: &mut InodeState) -> Result<()> {
-        let missing = self.tree_blocks_wanted(state, 0).saturating_sub(state.delayed.tree_blocks);
+    /// Promises tree blocks for the extents in the map, as a directory needs that grew, and for `more`, as an extent
+    /// needs that is about to be split.
+    pub(super) fn reserve_tree(&self, state: &mut InodeState, more: u64) -> Result<()> {
+        let missing = self.tree_blocks_wanted(state, more).saturating_sub(state.delayed.tree_blocks);
         if missing > 0 {
             self.fs.space.lock().reserve(missing)?;
             state.delayed.tree_blocks += missing;

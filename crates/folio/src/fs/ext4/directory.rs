@@ -48,7 +48,7 @@ impl DirectoryBlocks for OpenDirectory<'_> {
         let run = fs.space.lock().allocate(&fs.geometry, &fs.metadata, goal, 1, Purpose::Metadata, false)?;
         let extent = Extent { logical: logical.0, len: 1, physical: run.start, is_unwritten: false };
         state.map.insert(extent);
-        if let Err(error) = self.inode.reserve_tree(&mut state) {
+        if let Err(error) = self.inode.reserve_tree(&mut state, 0) {
             let at = u64::from(logical.0);
             state.map.remove(at..at + 1);
             fs.free_data(run)?;

@@ -101,6 +101,16 @@ impl ExtentMap {
         &self.extents
     }
 
+    /// The file block after the last extent; 0 without any.
+    pub(super) fn end(&self) -> u64 {
+        self.extents.last().map_or(0, Extent::end)
+    }
+
+    /// Blocks that the extents have together.
+    pub(super) fn data_blocks(&self) -> u64 {
+        self.extents.iter().map(|extent| u64::from(extent.len)).sum()
+    }
+
     /// Blocks of the device that hold the tree itself.
     pub(super) fn tree_blocks(&self) -> &[u64] {
         &self.tree_blocks

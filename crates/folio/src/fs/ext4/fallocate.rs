@@ -125,7 +125,7 @@ impl Ext4Inode {
             state.charge_blocks(len.into(), fs.block_size);
             state.map_is_dirty = true;
             self.mark_dirty(&mut state);
-            self.reserve_tree(&mut state)?;
+            self.reserve_tree(&mut state, 0)?;
             block += len;
         }
         Ok(())

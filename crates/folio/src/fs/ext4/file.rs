@@ -265,10 +265,10 @@ impl Ext4Inode {
         {
             return Err(Error::unsupported("taking blocks from a file that has a block map (ext3)"));
         }
-        let map_end = state.map.extents().last().map_or(0, |e| u64::from(e.logical) + u64::from(e.len));
+        let map_end = state.map.end();
         if blocks.start > 0 && blocks.end < map_end {
             // An extent may be split; the commit must find room for the tree.
-            self.reserve_split(&mut state)?;
+            self.reserve_tree(&mut state, 1)?;
         }
         self.fs.release_delayed(&mut state, blocks.clone());
         let removed = state.map.remove(blocks);

@@ -202,7 +202,7 @@ impl InodeState {
     /// The fields as the table shall show them: those of the old contents while a truncation is held back.
     fn shown(&self, block_size: usize) -> Cow<'_, RawInode> {
         let Some(held) = &self.held else { return Cow::Borrowed(&self.raw) };
-        let data: i64 = self.map.extents().iter().map(|extent| i64::from(extent.len)).sum();
+        let data = self.map.data_blocks() as i64;
         let mut raw = self.raw;
         raw.block = held.root;
         raw.size_lo = (held.size_bytes as u32).into();

@@ -1,7 +1,7 @@
 //! Taking a range out of a file, or putting one in, by moving what follows (`FALLOC_FL_COLLAPSE_RANGE`,
 //! `FALLOC_FL_INSERT_RANGE`). Linux: `ext4_collapse_range`, `ext4_insert_range`.
 
-use super::inode::{Ext4Inode, Layout};
+use super::inode::{Ext4Inode, Layout, StateGuard};
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
 use crate::cache::Mapping;
 use std::ops::Range;
@@ -17,15 +17,8 @@ impl Ext4Inode {
         self.settle_from(mapping, range.start)?;
         self.remove_blocks(blocks.start..blocks.end)?;
         let new_size = size - (range.end - range.start);
-        {
-            let mut state = self.state_mut();
-            // Below the size, which has 32 bits of blocks.
-            state.map.shift(blocks.end as u32, -((blocks.end - blocks.start) as i64));
-            state.map_is_dirty = true;
-            state.disk_size = new_size;
-            self.mark_dirty(&mut state);
-        }
-        mapping.set_size_bytes(new_size);
+        let by = -((blocks.end - blocks.start) as i64);
+        self.move_tail(mapping, self.state_mut(), (blocks.end, by), new_size);
         self.forget_from(mapping, range.start);
         Ok(())
     }
@@ -41,22 +34,27 @@ impl Ext4Inode {
         let new_size = size.checked_add(range.end - range.start).ok_or(Errno::FBIG)?;
         self.check_size(new_size)?;
         self.settle_from(mapping, range.start)?;
-        {
-            let mut state = self.state_mut();
-            let last = state.map.extents().last().map_or(0, |e| u64::from(e.logical) + u64::from(e.len));
-            // Also space behind the end of the file moves.
-            if last + (blocks.end - blocks.start) > u64::from(u32::MAX) {
-                return Err(Errno::FBIG.into());
-            }
-            self.reserve_split(&mut state)?;
-            state.map.shift(blocks.start as u32, (blocks.end - blocks.start) as i64);
-            state.map_is_dirty = true;
-            state.disk_size = new_size;
-            self.mark_dirty(&mut state);
+        let by = blocks.end - blocks.start;
+        let mut state = self.state_mut();
+        // Also space behind the end of the file moves.
+        if state.map.end() + by > u64::from(u32::MAX) {
+            return Err(Errno::FBIG.into());
         }
-        mapping.set_size_bytes(new_size);
+        self.reserve_tree(&mut state, 1)?;
+        self.move_tail(mapping, state, (blocks.start, by as i64), new_size);
         self.forget_from(mapping, range.start);
         Ok(())
+    }
+
+    /// Moves what lies from file block `from` on by `by` blocks; the file has `new_size` bytes from then on.
+    fn move_tail(&self, mapping: &Mapping, mut state: StateGuard<'_>, (from, by): (u64, i64), new_size: u64) {
+        // Below the size, which has 32 bits of blocks.
+        state.map.shift(from as u32, by);
+        state.map_is_dirty = true;
+        state.disk_size = new_size;
+        self.mark_dirty(&mut state);
+        drop(state);
+        mapping.set_size_bytes(new_size);
     }
 
     fn whole_blocks(&self, range: &Range<u64>) -> Result<Range<u64>> {
