@@ -1,5 +1,6 @@
 //! A file or block device of the host: positional vectored I/O, holes, and the lock against a second writer.
 
+use super::image_file::ImageFile;
 use super::{Allocation, iov, lock};
 use crate::base::{Errno, Error, Result};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
@@ -10,8 +11,6 @@ use std::path::Path;
 
 /// Most buffers the host takes in one call (limits.h, IOV_MAX).
 const IOV_MAX: usize = 1024;
-/// Zeros written at once where the host cannot make them itself.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// An open file of the host. It has no length of its own: what stands on it decides where it ends.
 pub(super) struct HostFile {
@@ -66,141 +65,6 @@ impl HostFile {
         Ok(Self { file, name, is_read_only: false })
     }
 
-    /// The path it was opened by.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Whether it was opened for reading only.
-    pub(super) fn is_read_only(&self) -> bool {
-        self.is_read_only
-    }
-
-    /// Where the file ends now; for a block device its size.
-    pub(super) fn len_bytes(&self) -> Result<u64> {
-        rustix::fs::seek(&self.file, SeekFrom::End(0)).map_err(|errno| self.failed("seek", errno))
-    }
-
-    /// Cuts or extends the file; the new part is a hole.
-    pub(super) fn set_len(&self, len_bytes: u64) -> Result<()> {
-        self.file.set_len(len_bytes).map_err(|error| Error::io("truncate", error).at(self.name.clone()))
-    }
-
-    /// Fills `bufs` from `offset` on, as far as the file goes; the count says how far.
-    pub(super) fn read_some(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<u64> {
-        let mut at = offset;
-        for bufs in bufs.chunks_mut(IOV_MAX) {
-            let want = iov::len_mut(bufs);
-            let mut done = 0;
-            while done < want {
-                let count = if done == 0 {
-                    self.retry("read", || rustix::io::preadv(&self.file, bufs, at))?
-                } else {
-                    let mut rest = iov::window_mut(bufs, done, want - done);
-                    self.retry("read", || rustix::io::preadv(&self.file, &mut rest, at))?
-                };
-                if count == 0 {
-                    return Ok(at - offset);
-                }
-                done += count as u64;
-                at += count as u64;
-            }
-        }
-        Ok(at - offset)
-    }
-
-    /// Fills all of `bufs`; what lies beyond the end of the file reads as zeros.
-    pub(super) fn read_or_zeros(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
-        let want = iov::len_mut(bufs);
-        let done = self.read_some(bufs, offset)?;
-        if done < want {
-            iov::fill_zeros(&mut iov::window_mut(bufs, done, want - done));
-        }
-        Ok(())
-    }
-
-    /// Fills all of `bufs`; a file that ends before is EIO.
-    pub(super) fn read(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
-        let want = iov::len_mut(bufs);
-        let done = self.read_some(bufs, offset)?;
-        if done == want {
-            return Ok(());
-        }
-        let (end, wanted) = (offset + done, offset + want);
-        Err(Error::new(Errno::IO, format!("read: the file ends at {end}, before {wanted}"))
-            .at(self.name.clone()))
-    }
-
-    /// Writes all of `bufs` at `offset`, growing the file where needed.
-    pub(super) fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        let mut at = offset;
-        for bufs in bufs.chunks(IOV_MAX) {
-            let want = iov::len(bufs);
-            let mut done = 0;
-            while done < want {
-                let count = if done == 0 {
-                    self.retry("write", || rustix::io::pwritev(&self.file, bufs, at))?
-                } else {
-                    let rest = iov::window(bufs, done, want - done);
-                    self.retry("write", || rustix::io::pwritev(&self.file, &rest, at))?
-                };
-                if count == 0 {
-                    return Err(self.failed("write", Errno::IO));
-                }
-                done += count as u64;
-                at += count as u64;
-            }
-        }
-        Ok(())
-    }
-
-    /// Everything written so far survives a power cut (fdatasync(2)).
-    pub(super) fn sync_data(&self) -> Result<()> {
-        self.retry("fdatasync", || rustix::fs::fdatasync(&self.file))
-    }
-
-    /// Gives a range's space back where the host can; whether it did.
-    pub(super) fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<bool> {
-        self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len_bytes)
-    }
-
-    /// Makes a range inside the file read as zeros: as a hole if possible, else reserved, else written.
-    pub(super) fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        if len_bytes == 0 || self.punch_hole(offset, len_bytes)? {
-            return Ok(());
-        }
-        if self.fallocate(FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, offset, len_bytes)? {
-            return Ok(());
-        }
-        let mut done = 0;
-        while done < len_bytes {
-            let count = (len_bytes - done).min(ZEROS.len() as u64);
-            self.write(&[IoSlice::new(&ZEROS[..count as usize])], offset + done)?;
-            done += count;
-        }
-        Ok(())
-    }
-
-    /// What lies at `offset` and how far, by SEEK_DATA and SEEK_HOLE (lseek(2)).
-    pub(super) fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
-        let data = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
-            Ok(data) => data,
-            Err(Errno::NXIO) => return Ok((Allocation::Hole, len_bytes)),
-            // The host cannot tell: everything counts as data.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((Allocation::Data, len_bytes)),
-            Err(errno) => return Err(self.failed("seek", errno)),
-        };
-        if data > offset {
-            return Ok((Allocation::Hole, (data - offset).min(len_bytes)));
-        }
-        match rustix::fs::seek(&self.file, SeekFrom::Hole(offset)) {
-            Ok(hole) if hole > offset => Ok((Allocation::Data, (hole - offset).min(len_bytes))),
-            // The file changes under us; a byte is always a safe answer.
-            Ok(_) | Err(Errno::NXIO) => Ok((Allocation::Data, 1.min(len_bytes))),
-            Err(errno) => Err(self.failed("seek", errno)),
-        }
-    }
-
     fn fallocate(&self, flags: FallocateFlags, offset: u64, len_bytes: u64) -> Result<bool> {
         if len_bytes == 0 {
             return Ok(true);
@@ -230,5 +94,108 @@ impl HostFile {
 
     fn failed(&self, operation: &'static str, errno: Errno) -> Error {
         Error::io(operation, errno.into()).at(self.name.clone())
+    }
+}
+
+impl ImageFile for HostFile {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    fn len_bytes(&self) -> Result<u64> {
+        rustix::fs::seek(&self.file, SeekFrom::End(0)).map_err(|errno| self.failed("seek", errno))
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        self.file.set_len(len_bytes).map_err(|error| Error::io("truncate", error).at(self.name.clone()))
+    }
+
+    fn read_some(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<u64> {
+        let mut at = offset;
+        for bufs in bufs.chunks_mut(IOV_MAX) {
+            let want = iov::len_mut(bufs);
+            let mut done = 0;
+            while done < want {
+                let count = if done == 0 {
+                    self.retry("read", || rustix::io::preadv(&self.file, bufs, at))?
+                } else {
+                    let mut rest = iov::window_mut(bufs, done, want - done);
+                    self.retry("read", || rustix::io::preadv(&self.file, &mut rest, at))?
+                };
+                if count == 0 {
+                    return Ok(at - offset);
+                }
+                done += count as u64;
+                at += count as u64;
+            }
+        }
+        Ok(at - offset)
+    }
+
+    fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        let mut at = offset;
+        for bufs in bufs.chunks(IOV_MAX) {
+            let want = iov::len(bufs);
+            let mut done = 0;
+            while done < want {
+                let count = if done == 0 {
+                    self.retry("write", || rustix::io::pwritev(&self.file, bufs, at))?
+                } else {
+                    let rest = iov::window(bufs, done, want - done);
+                    self.retry("write", || rustix::io::pwritev(&self.file, &rest, at))?
+                };
+                if count == 0 {
+                    return Err(self.failed("write", Errno::IO));
+                }
+                done += count as u64;
+                at += count as u64;
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        self.retry("fdatasync", || rustix::fs::fdatasync(&self.file))
+    }
+
+    fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<bool> {
+        self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len_bytes)
+    }
+
+    fn reserve(&self, offset: u64, len_bytes: u64) -> Result<bool> {
+        self.fallocate(FallocateFlags::KEEP_SIZE, offset, len_bytes)
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        if len_bytes == 0 || self.punch_hole(offset, len_bytes)? {
+            return Ok(());
+        }
+        if self.fallocate(FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, offset, len_bytes)? {
+            return Ok(());
+        }
+        self.fill_with_zeros(offset, len_bytes)
+    }
+
+    fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
+        let data = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return Ok((Allocation::Hole, len_bytes)),
+            // The host cannot tell: everything counts as data.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((Allocation::Data, len_bytes)),
+            Err(errno) => return Err(self.failed("seek", errno)),
+        };
+        if data > offset {
+            return Ok((Allocation::Hole, (data - offset).min(len_bytes)));
+        }
+        match rustix::fs::seek(&self.file, SeekFrom::Hole(offset)) {
+            Ok(hole) if hole > offset => Ok((Allocation::Data, (hole - offset).min(len_bytes))),
+            // The file changes under us; a byte is always a safe answer.
+            Ok(_) | Err(Errno::NXIO) => Ok((Allocation::Data, 1.min(len_bytes))),
+            Err(errno) => Err(self.failed("seek", errno)),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Opens and makes image files, whatever their format.
 
 use super::host_file::HostFile;
+use super::image_file::ImageFile;
 use super::qcow2::{CreateOptions, Qcow2Device};
 use super::{Device, RawDevice};
 use crate::base::{Errno, Error, Result};
@@ -93,6 +94,11 @@ pub(super) struct Chain {
 }
 
 impl Chain {
+    /// A chain of one.
+    pub(super) fn closed() -> Self {
+        Self { policy: BackingPolicy::Refuse, opened: Vec::new() }
+    }
+
     /// Which backing files may be opened.
     pub(super) fn policy(&self) -> BackingPolicy {
         self.policy
@@ -126,7 +132,7 @@ pub(super) fn open_in_chain(
     };
     match format {
         ImageFormat::Raw => Ok(Arc::new(RawDevice::from_file(file)?)),
-        ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::open(file, path, chain)?)),
+        ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::open(Box::new(file), path, chain)?)),
     }
 }
 

@@ -8,6 +8,8 @@
 //!     |      |       |        |
 //!    raw   qcow2   memory   partition, overlay, and for tests record, fault, slow  (devices over devices)
 //!     |      |
+//!     |   [file seam: image_file.rs]  ImageFile    a file that grows: of the host, or on a device
+//!     |      |
 //!   host_file.rs, lock.rs    the host's files, and the lock that QEMU understands
 //! ```
 //!
@@ -25,6 +27,7 @@ mod device;
 mod fault;
 mod host_file;
 mod image;
+mod image_file;
 mod iov;
 mod lock;
 mod memory;

@@ -1,6 +1,7 @@
 //! A raw image: the bytes of a host file or block device are the bytes of the disk.
 
 use super::host_file::HostFile;
+use super::image_file::ImageFile;
 use super::{Allocation, Device, iov};
 use crate::base::{Errno, Error, Result};
 use std::io::{IoSlice, IoSliceMut};

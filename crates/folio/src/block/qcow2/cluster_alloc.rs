@@ -3,7 +3,7 @@
 //! All of this runs under the metadata lock and moves no guest data. A write that needs new clusters is in
 //! flight from its plan until its end; others that need the same guest clusters wait for it.
 
-use super::super::host_file::HostFile;
+use super::super::image_file::ImageFile;
 use super::header::Header;
 use super::refcount::{Allocated, Refcounts};
 use super::table::{COPIED, Mapping, Table, TableCache, ZERO, decode_l1, numbers, read_table};
@@ -87,7 +87,7 @@ pub(super) struct Metadata {
 
 impl Metadata {
     /// Reads L1 and refcount table.
-    pub(super) fn read(file: &HostFile, header: &Header, has_backing: bool) -> Result<Self> {
+    pub(super) fn read(file: &dyn ImageFile, header: &Header, has_backing: bool) -> Result<Self> {
         let bits = header.cluster_bits;
         let l1_bytes = read_table(file, header.l1_offset, header.l1_entries * 8)
             .map_err(|error| error.at(format!("L1 table at {:#x}", header.l1_offset)))?;
@@ -132,7 +132,12 @@ impl Metadata {
     }
 
     /// What lies at a guest offset, and for how many bytes of `len_bytes` that goes on without a break.
-    pub(super) fn map(&mut self, file: &HostFile, offset: u64, len_bytes: u64) -> Result<(Mapping, u64)> {
+    pub(super) fn map(
+        &mut self,
+        file: &dyn ImageFile,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<(Mapping, u64)> {
         let geometry = self.geometry;
         let bits = geometry.cluster_bits;
         let first = offset >> bits;
@@ -165,7 +170,7 @@ impl Metadata {
     }
 
     /// Decides how to write at a guest offset; takes clusters if it needs them.
-    pub(super) fn plan_write(&mut self, file: &HostFile, offset: u64, len_bytes: u64) -> Result<Plan> {
+    pub(super) fn plan_write(&mut self, file: &dyn ImageFile, offset: u64, len_bytes: u64) -> Result<Plan> {
         let geometry = self.geometry;
         let bits = geometry.cluster_bits;
         let first = offset >> bits;
@@ -208,7 +213,7 @@ impl Metadata {
     }
 
     /// The new clusters hold their data: guests see them from now on.
-    pub(super) fn finish(&mut self, file: &HostFile, new: &NewClusters) -> Result<()> {
+    pub(super) fn finish(&mut self, file: &dyn ImageFile, new: &NewClusters) -> Result<()> {
         if let Err(error) = self.publish(file, new) {
             self.abandon(file, new)?;
             return Err(error);
@@ -218,7 +223,7 @@ impl Metadata {
     }
 
     /// The data could not be written: the clusters are free again and nothing has changed.
-    pub(super) fn abandon(&mut self, file: &HostFile, new: &NewClusters) -> Result<()> {
+    pub(super) fn abandon(&mut self, file: &dyn ImageFile, new: &NewClusters) -> Result<()> {
         self.land(new.first);
         if new.is_reused {
             return Ok(());
@@ -229,7 +234,7 @@ impl Metadata {
 
     /// Makes whole guest clusters read as zeros (or as anything, for a discard) and gives their space back.
     /// Returns how many of `count` were done, or nothing if a write in flight has to end first.
-    pub(super) fn clear(&mut self, file: &HostFile, first: u64, count: u64) -> Result<Option<u64>> {
+    pub(super) fn clear(&mut self, file: &dyn ImageFile, first: u64, count: u64) -> Result<Option<u64>> {
         let geometry = self.geometry;
         let count = count.min(geometry.left_in_table(first));
         if self.is_in_flight(first..first + count) {
@@ -255,7 +260,7 @@ impl Metadata {
     }
 
     /// Takes a table of this guest cluster into memory, if there is one.
-    fn l2_table(&mut self, file: &HostFile, l1_index: u64) -> Result<Option<&mut Table>> {
+    fn l2_table(&mut self, file: &dyn ImageFile, l1_index: u64) -> Result<Option<&mut Table>> {
         if self.l2.get(l1_index).is_none() {
             let bits = self.geometry.cluster_bits;
             let entry = self.l1.get(l1_index as usize).copied().unwrap_or(0);
@@ -275,7 +280,7 @@ impl Metadata {
     }
 
     /// Makes sure that the L2 table of a guest cluster exists and is no snapshot's.
-    fn own_table(&mut self, file: &HostFile, cluster: u64) -> Result<()> {
+    fn own_table(&mut self, file: &dyn ImageFile, cluster: u64) -> Result<()> {
         if self.owns_table(cluster)? {
             return Ok(());
         }
@@ -299,7 +304,7 @@ impl Metadata {
     }
 
     /// How many guest clusters in a row have no cluster that could be written in place.
-    fn count_without_place(&mut self, file: &HostFile, first: u64, count_max: u64) -> Result<u64> {
+    fn count_without_place(&mut self, file: &dyn ImageFile, first: u64, count_max: u64) -> Result<u64> {
         let (l1_index, l2_index) = self.geometry.indices(first);
         let (bits, version) = (self.geometry.cluster_bits, self.geometry.version);
         let is_owned = self.owns_table(first)?;
@@ -315,7 +320,7 @@ impl Metadata {
         Ok((1..count_max).find(|index| has_place(*index)).unwrap_or(count_max))
     }
 
-    fn publish(&mut self, file: &HostFile, new: &NewClusters) -> Result<()> {
+    fn publish(&mut self, file: &dyn ImageFile, new: &NewClusters) -> Result<()> {
         let geometry = self.geometry;
         let (l1_index, l2_index) = geometry.indices(new.first);
         for index in 0..new.clusters.count {

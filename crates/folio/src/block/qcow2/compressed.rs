@@ -1,6 +1,6 @@
 //! Compressed clusters: read by decompressing the whole cluster; never written.
 
-use super::super::host_file::HostFile;
+use super::super::image_file::ImageFile;
 use super::header::Compression;
 use crate::base::{Error, Result};
 use flate2::{Decompress, FlushDecompress, Status};
@@ -25,7 +25,7 @@ impl Decompressor {
     }
 
     /// The whole cluster that lies compressed in `len_bytes` at `host`.
-    pub(super) fn read(&self, file: &HostFile, host: u64, len_bytes: u64) -> Result<Arc<Vec<u8>>> {
+    pub(super) fn read(&self, file: &dyn ImageFile, host: u64, len_bytes: u64) -> Result<Arc<Vec<u8>>> {
         if let Some((at, cluster)) = &*self.last.lock()
             && *at == host
         {

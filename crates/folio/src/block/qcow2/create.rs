@@ -1,10 +1,9 @@
 //! New images: the same bytes for the same size and options.
 
-use super::super::host_file::HostFile;
+use super::super::image_file::ImageFile;
 use super::header::{MAGIC, RawHeader, l1_entries};
 use crate::base::{Errno, Error, Result};
 use std::io::IoSlice;
-use std::path::Path;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Version of the format.
@@ -33,7 +32,7 @@ impl Default for CreateOptions {
 }
 
 /// Writes a new, empty image into an empty file: header, refcount table, refcount blocks, L1 table.
-pub(super) fn write(file: &HostFile, len_bytes: u64, options: &CreateOptions) -> Result<()> {
+pub(super) fn write(file: &dyn ImageFile, len_bytes: u64, options: &CreateOptions) -> Result<()> {
     let cluster = u64::from(options.cluster_bytes);
     if !cluster.is_power_of_two() || !(512..=2 << 20).contains(&cluster) {
         return Err(Error::new(Errno::INVAL, "a cluster has 512 bytes to 2 MiB, a power of two"));
@@ -83,17 +82,4 @@ fn header(len_bytes: u64, bits: u32, l1_offset: u64, table_clusters: u64, compat
     raw.refcount_order = 4.into();
     raw.header_len = (size_of::<RawHeader>() as u32).into();
     raw
-}
-
-/// Makes the file and writes the image into it; a file that could not be finished is removed.
-pub(super) fn create(path: &Path, len_bytes: u64, options: &CreateOptions) -> Result<HostFile> {
-    let file = HostFile::create(path)?;
-    match write(&file, len_bytes, options) {
-        Ok(()) => Ok(file),
-        Err(error) => {
-            // The file is ours and new: nothing is lost with it.
-            let _ = std::fs::remove_file(path);
-            Err(error)
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Write-back: the order in which metadata reaches the file, so that a cut at any moment loses only space.
 
-use super::super::host_file::HostFile;
+use super::super::image_file::ImageFile;
 use super::Qcow2Device;
 use super::cluster_alloc::{Metadata, Release};
 use super::header::REFCOUNT_TABLE_FIELD;
@@ -51,7 +51,7 @@ impl Work {
     }
 
     /// Data and refcounts, then the tables that point to them, from the leaves to the root.
-    fn write(&self, file: &HostFile, l1_offset: u64) -> Result<()> {
+    fn write(&self, file: &dyn ImageFile, l1_offset: u64) -> Result<()> {
         for block in &self.blocks {
             block.write(file)?;
         }
@@ -90,7 +90,7 @@ impl Work {
 }
 
 impl RefcountTable {
-    fn write(&self, file: &HostFile) -> Result<()> {
+    fn write(&self, file: &dyn ImageFile) -> Result<()> {
         file.write(&[IoSlice::new(&self.bytes)], self.at)?;
         file.sync_data()?;
         if self.is_moved {
@@ -113,7 +113,7 @@ impl Qcow2Device {
         if work.is_empty() && work.releases.is_empty() {
             return self.file.sync_data();
         }
-        let result = work.write(&self.file, self.l1_offset);
+        let result = work.write(&*self.file, self.l1_offset);
         let releases = work.put_back(&mut self.metadata.lock(), result.is_ok());
         result?;
         if releases.is_empty() {
@@ -125,14 +125,14 @@ impl Qcow2Device {
         let blocks = {
             let mut metadata = self.metadata.lock();
             for (first, count) in releases {
-                metadata.refcounts.release(&self.file, first, count, &mut unused)?;
+                metadata.refcounts.release(&*self.file, first, count, &mut unused)?;
             }
             // Still under the lock: nobody is given these clusters before their space is returned.
             self.punch(&mut unused)?;
             metadata.refcounts.blocks.take_dirty()
         };
         // A cut before these are on the disk leaks the clusters, no more.
-        let result = blocks.iter().try_for_each(|block| block.write(&self.file));
+        let result = blocks.iter().try_for_each(|block| block.write(&*self.file));
         self.metadata.lock().refcounts.blocks.written(&blocks, result.is_ok());
         result
     }

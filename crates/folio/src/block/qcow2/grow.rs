@@ -1,6 +1,6 @@
 //! A larger disk in the same file: more entries of the L1 table, and the header that says so.
 
-use super::super::host_file::HostFile;
+use super::super::image_file::ImageFile;
 use super::header::{AUTOCLEAR_FIELD, Header, L1_BYTES_MAX, SIZE_FIELD, l1_entries, read_raw};
 use crate::base::{Errno, Error, Result};
 use std::io::IoSlice;
@@ -9,7 +9,7 @@ use std::io::IoSlice;
 ///
 /// The L1 table stays where it is: with clusters of 64 KiB the one it starts with serves 4 TiB. EOPNOTSUPP if it
 /// would have to move, and for internal snapshots, whose own sizes would have to be looked after.
-pub(in crate::block) fn grow(file: &HostFile, len_bytes: u64) -> Result<()> {
+pub(in crate::block) fn grow(file: &dyn ImageFile, len_bytes: u64) -> Result<()> {
     let header = Header::read(file)?;
     header.check_writable()?;
     let raw = read_raw(file)?;

@@ -2,7 +2,7 @@
 //!
 //! Source: QEMU, docs/interop/qcow2.txt ("Header", "Header extensions", "Feature name table").
 
-use super::super::host_file::HostFile;
+use super::super::image_file::ImageFile;
 use crate::base::{Errno, Error, Result};
 use std::io::IoSliceMut;
 use std::mem::offset_of;
@@ -103,7 +103,7 @@ pub(super) struct Header {
 
 impl Header {
     /// Reads and checks the header, its extensions and the name of the backing file.
-    pub(super) fn read(file: &HostFile) -> Result<Self> {
+    pub(super) fn read(file: &dyn ImageFile) -> Result<Self> {
         let raw = read_raw(file)?;
         let file_bytes = file.len_bytes()?;
         let bad = |what: String| Err(Error::corrupt(what).at("header"));
@@ -188,7 +188,7 @@ pub(super) fn l1_entries(len_bytes: u64, cluster_bits: u32) -> u64 {
 }
 
 /// The header's bytes, as a version 3 header has them.
-pub(super) fn read_raw(file: &HostFile) -> Result<RawHeader> {
+pub(super) fn read_raw(file: &dyn ImageFile) -> Result<RawHeader> {
     let mut raw = RawHeader::new_zeroed();
     let count = file.read_some(&mut [IoSliceMut::new(raw.as_mut_bytes())], 0)? as usize;
     let version = raw.version.get();
@@ -252,7 +252,7 @@ fn check_features(incompatible: u64, crypt_method: u32, extensions: &Extensions)
     }
 }
 
-fn read_backing_name(file: &HostFile, raw: &RawHeader, cluster_bytes: u64) -> Result<Option<String>> {
+fn read_backing_name(file: &dyn ImageFile, raw: &RawHeader, cluster_bytes: u64) -> Result<Option<String>> {
     let (offset, len) = (raw.backing_name_offset.get(), raw.backing_name_len.get());
     if offset == 0 || len == 0 {
         return Ok(None);
@@ -278,7 +278,7 @@ struct Extensions {
 }
 
 impl Extensions {
-    fn read(file: &HostFile, raw: &RawHeader, header_len: u64, cluster_bytes: u64) -> Result<Self> {
+    fn read(file: &dyn ImageFile, raw: &RawHeader, header_len: u64, cluster_bytes: u64) -> Result<Self> {
         let mut this = Self::default();
         let end = match raw.backing_name_offset.get() {
             0 => cluster_bytes,

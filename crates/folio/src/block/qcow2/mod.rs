@@ -41,6 +41,7 @@ pub(super) use grow::grow;
 
 use super::host_file::HostFile;
 use super::image::{Chain, open_in_chain};
+use super::image_file::{DeviceFile, ImageFile};
 use super::{Allocation, Device, ImageFormat, iov};
 use crate::base::{Errno, Error, ErrorKind, Result};
 use cluster_alloc::{Geometry, Metadata, NewClusters, Plan};
@@ -59,7 +60,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A qcow2 image as a disk. Dropping it writes the tables back; only `flush` says whether that worked.
 pub struct Qcow2Device {
-    file: HostFile,
+    file: Box<dyn ImageFile>,
     geometry: Geometry,
     l1_offset: u64,
     backing: Option<Arc<dyn Device>>,
@@ -77,19 +78,38 @@ impl Qcow2Device {
     /// Makes a new image of `len_bytes` that reads as zeros, and opens it for writing; EEXIST if the file exists.
     pub fn create(path: impl AsRef<Path>, len_bytes: u64, options: &CreateOptions) -> Result<Self> {
         let path = path.as_ref();
-        let place = |error: Error| error.at(path.display().to_string());
-        let file = create::create(path, len_bytes, options).map_err(|error| match error.kind() {
-            ErrorKind::Io => error,
-            _ => place(error),
-        })?;
-        Self::open(file, path, &mut Chain::default())
+        let file = HostFile::create(path)?;
+        if let Err(error) = create::write(&file, len_bytes, options) {
+            // The file is ours and new: nothing is lost with it.
+            let _ = std::fs::remove_file(path);
+            return Err(match error.kind() {
+                ErrorKind::Io => error,
+                _ => error.at(path.display().to_string()),
+            });
+        }
+        Self::open(Box::new(file), path, &mut Chain::default())
+    }
+
+    /// Makes a new image of `len_bytes` on a device, as on a disk without a file system; what was there is lost.
+    ///
+    /// Errors: ENOSPC once the image needs more than the device has.
+    pub fn create_on(device: Arc<dyn Device>, len_bytes: u64, options: &CreateOptions) -> Result<Self> {
+        let file = DeviceFile::create(device)?;
+        create::write(&file, len_bytes, options)?;
+        Self::open(Box::new(file), Path::new(""), &mut Chain::closed())
+    }
+
+    /// Opens the image that a device holds; one with a backing file is refused with EPERM, because nothing says where
+    /// to look for it.
+    pub fn open_on(device: Arc<dyn Device>) -> Result<Self> {
+        Self::open(Box::new(DeviceFile::open(device)), Path::new(""), &mut Chain::closed())
     }
 
     /// Reads the tables of an image that is already open and locked, and opens its backing files.
-    pub(super) fn open(file: HostFile, path: &Path, chain: &mut Chain) -> Result<Self> {
+    pub(super) fn open(file: Box<dyn ImageFile>, path: &Path, chain: &mut Chain) -> Result<Self> {
         let name = file.name().to_owned();
         let place = |error: Error| error.at("qcow2").at(name.clone());
-        let header = Header::read(&file).map_err(place)?;
+        let header = Header::read(&*file).map_err(place)?;
         if !file.is_read_only() {
             header.check_writable().map_err(place)?;
         }
@@ -105,7 +125,7 @@ impl Qcow2Device {
                 Some(open_in_chain(&path, true, format, chain).map_err(|error| error.at("backing file"))?)
             }
         };
-        let metadata = Metadata::read(&file, &header, backing.is_some()).map_err(place)?;
+        let metadata = Metadata::read(&*file, &header, backing.is_some()).map_err(place)?;
         let geometry = metadata.geometry;
         Ok(Self {
             geometry,
@@ -173,7 +193,7 @@ impl Qcow2Device {
             let mut metadata = self.metadata.lock();
             let mut done = 0;
             while done < len_bytes {
-                let (mapping, count) = metadata.map(&self.file, offset + done, len_bytes - done)?;
+                let (mapping, count) = metadata.map(&*self.file, offset + done, len_bytes - done)?;
                 extents.push((mapping, count));
                 done += count;
             }
@@ -199,7 +219,7 @@ impl Qcow2Device {
                 Ok(())
             }
             Mapping::Compressed { host, len_bytes } => {
-                let cluster = self.decompressor.read(&self.file, host, len_bytes)?;
+                let cluster = self.decompressor.read(&*self.file, host, len_bytes)?;
                 iov::copy_into(bufs, &cluster[in_cluster as usize..]);
                 Ok(())
             }
@@ -228,7 +248,7 @@ impl Qcow2Device {
         let plan = {
             let mut metadata = self.metadata.lock();
             loop {
-                match metadata.plan_write(&self.file, offset, len_bytes)? {
+                match metadata.plan_write(&*self.file, offset, len_bytes)? {
                     Plan::Wait => self.landed.wait(&mut metadata),
                     plan => break plan,
                 }
@@ -246,8 +266,8 @@ impl Qcow2Device {
         let written = self.fill_clusters(&new, bufs, skip, offset, len_bytes);
         let mut metadata = self.metadata.lock();
         let finished = match &written {
-            Ok(_) => metadata.finish(&self.file, &new),
-            Err(_) => metadata.abandon(&self.file, &new),
+            Ok(_) => metadata.finish(&*self.file, &new),
+            Err(_) => metadata.abandon(&*self.file, &new),
         };
         self.landed.notify_all();
         let count = written?;
@@ -318,7 +338,7 @@ impl Qcow2Device {
     fn zero_part(&self, range: std::ops::Range<u64>) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
-            let (mapping, count) = self.metadata.lock().map(&self.file, at, range.end - at)?;
+            let (mapping, count) = self.metadata.lock().map(&*self.file, at, range.end - at)?;
             let is_zero = match mapping {
                 Mapping::Zero | Mapping::ZeroAllocated { .. } => true,
                 Mapping::Unallocated => self.backing.is_none(),
@@ -340,7 +360,7 @@ impl Qcow2Device {
             self.make_room()?;
             let _io = self.io.read();
             let mut metadata = self.metadata.lock();
-            match metadata.clear(&self.file, at, clusters.end - at)? {
+            match metadata.clear(&*self.file, at, clusters.end - at)? {
                 Some(count) => at += count,
                 None => self.landed.wait(&mut metadata),
             }
@@ -369,7 +389,7 @@ impl Qcow2Device {
     }
 
     fn kind_at(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
-        let (mapping, count) = self.metadata.lock().map(&self.file, offset, len_bytes)?;
+        let (mapping, count) = self.metadata.lock().map(&*self.file, offset, len_bytes)?;
         match (mapping, &self.backing) {
             (Mapping::Data { .. } | Mapping::Compressed { .. }, _) => Ok((Allocation::Data, count)),
             (Mapping::ZeroAllocated { .. }, _) => Ok((Allocation::Zero, count)),

@@ -3,7 +3,7 @@
 //! Source: QEMU, docs/interop/qcow2.txt ("Host cluster management"). A refcount block that does not exist yet
 //! is put at the first cluster it describes, and so describes itself.
 
-use super::super::host_file::HostFile;
+use super::super::image_file::ImageFile;
 use super::header::{Header, REFCOUNT_TABLE_BYTES_MAX};
 use super::table::{TableCache, numbers, read_table};
 use crate::base::{Errno, Error, Result};
@@ -48,7 +48,7 @@ pub(super) struct Refcounts {
 
 impl Refcounts {
     /// Reads the table; `fences` are the clusters that hold metadata besides the table and its blocks.
-    pub(super) fn read(file: &HostFile, header: &Header, fences: Vec<u64>) -> Result<Self> {
+    pub(super) fn read(file: &dyn ImageFile, header: &Header, fences: Vec<u64>) -> Result<Self> {
         let at = header.refcount_table_offset;
         let len_bytes = (header.refcount_table_clusters << header.cluster_bits) as usize;
         let bytes = read_table(file, at, len_bytes)
@@ -77,7 +77,7 @@ impl Refcounts {
     }
 
     /// Finds up to `count_max` free clusters in a row and takes them.
-    pub(super) fn allocate(&mut self, file: &HostFile, count_max: u64) -> Result<Allocated> {
+    pub(super) fn allocate(&mut self, file: &dyn ImageFile, count_max: u64) -> Result<Allocated> {
         let mut start = self.first_free;
         loop {
             let block = start >> self.block_bits();
@@ -107,7 +107,7 @@ impl Refcounts {
     /// Takes one reference from each of `count` clusters; those that nobody uses any more go to `unused`.
     pub(super) fn release(
         &mut self,
-        file: &HostFile,
+        file: &dyn ImageFile,
         first: u64,
         count: u64,
         unused: &mut Vec<u64>,
@@ -155,7 +155,7 @@ impl Refcounts {
     }
 
     /// The block, from memory or the file.
-    fn block(&mut self, file: &HostFile, block: u64) -> Result<&mut super::table::Table> {
+    fn block(&mut self, file: &dyn ImageFile, block: u64) -> Result<&mut super::table::Table> {
         // The borrow checker cannot see that an early return ends the first borrow.
         if self.blocks.get(block).is_none() {
             let at = self.table.get(block as usize).copied().unwrap_or(0);
@@ -170,7 +170,7 @@ impl Refcounts {
     }
 
     /// Makes the block for a range that has none; growing the table if it must.
-    fn add_block(&mut self, file: &HostFile, block: u64) -> Result<()> {
+    fn add_block(&mut self, file: &dyn ImageFile, block: u64) -> Result<()> {
         if block >= self.table.len() as u64 {
             return self.grow_table(file, block);
         }
@@ -190,7 +190,7 @@ impl Refcounts {
     }
 
     /// Makes the table half as large again and moves it to the end, behind the blocks that describe it there.
-    fn grow_table(&mut self, file: &HostFile, block: u64) -> Result<()> {
+    fn grow_table(&mut self, file: &dyn ImageFile, block: u64) -> Result<()> {
         let per_cluster = 1u64 << (self.cluster_bits - 3);
         let clusters_max = REFCOUNT_TABLE_BYTES_MAX >> self.cluster_bits;
         let first_block = self.table.len() as u64;
@@ -221,7 +221,7 @@ impl Refcounts {
         Ok(())
     }
 
-    fn set_run(&mut self, file: &HostFile, first: u64, count: u64) -> Result<()> {
+    fn set_run(&mut self, file: &dyn ImageFile, first: u64, count: u64) -> Result<()> {
         let (order, bits, entries) = (self.order, self.block_bits(), self.block_entries());
         let mut cluster = first;
         while cluster < first + count {

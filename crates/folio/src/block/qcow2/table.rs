@@ -1,6 +1,6 @@
 //! Tables of the image in memory: what an L2 entry says, and the cache of L2 tables and refcount blocks.
 
-use super::super::host_file::HostFile;
+use super::super::image_file::ImageFile;
 use crate::base::{Error, Result};
 use foldhash::HashMap;
 use std::io::IoSliceMut;
@@ -72,7 +72,7 @@ pub(super) fn decode_l1(entry: u64, cluster_bits: u32) -> Result<Option<(u64, bo
 }
 
 /// Reads a table of 8-byte entries; a file that ends inside it is corrupt.
-pub(super) fn read_table(file: &HostFile, at: u64, len_bytes: usize) -> Result<Vec<u8>> {
+pub(super) fn read_table(file: &dyn ImageFile, at: u64, len_bytes: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; len_bytes];
     if file.read_some(&mut [IoSliceMut::new(&mut bytes)], at)? < len_bytes as u64 {
         return Err(Error::corrupt("reaches beyond the end of the file"));
@@ -145,7 +145,7 @@ pub(super) struct TableWrite {
 
 impl TableWrite {
     /// Writes it to its place.
-    pub(super) fn write(&self, file: &HostFile) -> Result<()> {
+    pub(super) fn write(&self, file: &dyn ImageFile) -> Result<()> {
         let bytes = &self.bytes[self.range.clone()];
         file.write(&[std::io::IoSlice::new(bytes)], self.at + self.range.start as u64)
     }
