@@ -12,7 +12,7 @@ Exit codes:
   3    an image cannot be used: not there, in use, damaged, or of an unknown kind
   130  stopped by Ctrl-C; the image is consistent
   141  nobody reads the output any more
-Those of folio check are e2fsck's: see folio help check.
+Those of folio check are e2fsck's, those of folio image compare and check qemu-img's: see their help.
 
 An image and a path inside it are written IMAGE:/path; IMAGE alone means IMAGE:/. IMAGE@2:/path names the
 second partition. Sizes are numbers with K, M, G or T, which count in 1024.";
@@ -34,6 +34,8 @@ pub(crate) enum Exit {
     NotChecked,
     /// The command line of a check makes no sense.
     CheckUsage,
+    /// A code that qemu-img's command of the same name has.
+    QemuImg(u8),
     /// Ctrl-C.
     Interrupted,
     /// Nobody reads the output any more.
@@ -50,6 +52,7 @@ impl From<Exit> for std::process::ExitCode {
             Exit::ErrorsLeft => 4,
             Exit::NotChecked => 8,
             Exit::CheckUsage => 16,
+            Exit::QemuImg(code) => code,
             Exit::Interrupted => 130,
             Exit::BrokenPipe => 141,
         })

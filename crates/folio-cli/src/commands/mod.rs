@@ -7,6 +7,7 @@ mod cp;
 mod df;
 mod du;
 mod find;
+mod image;
 mod ls;
 mod mkfs;
 mod mount;
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Tune(tune::Tune),
     Mount(mount::Mount),
     Check(check::Check),
+    Image(image::Image),
 }
 
 /// Runs what the command line asks for and tells how it ended.
@@ -77,5 +79,6 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
             done(Session::without_signals("mount", &arguments.global), &|session| mount::run(mount, session))
         }
         Command::Check(check) => done(session("check"), &|session| check::run(check, session)),
+        Command::Image(image) => done(session(image::name(image)), &|session| image::run(image, session)),
     }
 }

@@ -8,7 +8,7 @@ use crate::base::{Errno, Error, Result};
 use std::fmt;
 use std::io::IoSliceMut;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -53,19 +53,21 @@ impl FromStr for ImageFormat {
 
 /// Which files an image may name as its backing file. The name stands in the image, so it is as hostile as
 /// the image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum BackingPolicy {
     /// None: an image with a backing file is refused with EPERM.
     Refuse,
     /// Files in the image's own folder or below it.
     #[default]
     Beside,
+    /// Files in this folder or below it.
+    Within(PathBuf),
     /// Any file.
     Anywhere,
 }
 
 /// How an image is opened.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
     /// Writes are refused with EROFS, and other readers are let in.
     pub read_only: bool,
@@ -81,7 +83,7 @@ pub struct OpenOptions {
 /// format, EOPNOTSUPP if it asks for something that is not done here, EPERM for a backing file that `options`
 /// do not allow, else the host's.
 pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Arc<dyn Device>> {
-    let mut chain = Chain { policy: options.backing, opened: Vec::new() };
+    let mut chain = Chain { policy: options.backing.clone(), opened: Vec::new() };
     open_in_chain(path.as_ref(), options.read_only, options.format, &mut chain)
 }
 
@@ -100,8 +102,8 @@ impl Chain {
     }
 
     /// Which backing files may be opened.
-    pub(super) fn policy(&self) -> BackingPolicy {
-        self.policy
+    pub(super) fn policy(&self) -> &BackingPolicy {
+        &self.policy
     }
 
     /// How many images there are.

@@ -28,18 +28,22 @@ pub(super) fn resolve(image: &Path, name: &str, chain: &Chain) -> Result<PathBuf
         _ => Path::new("."),
     };
     let path = folder.join(path);
-    match chain.policy() {
+    let (allowed, why) = match chain.policy() {
         BackingPolicy::Anywhere => return Ok(path),
         BackingPolicy::Refuse => {
             return Err(place(Error::new(Errno::PERM, "backing files are not allowed here")));
         }
-        BackingPolicy::Beside => {}
-    }
+        BackingPolicy::Beside => {
+            (folder, "lies outside the image's folder, and files there are opened only if allowed")
+        }
+        BackingPolicy::Within(allowed) => {
+            (allowed.as_path(), "lies outside the folder that backing files may be opened in")
+        }
+    };
     // Both with symbolic links followed: a link beside the image leads nowhere else.
     let real = |path: &Path| path.canonicalize().map_err(|error| place(Error::io("open", error)));
-    let (real_folder, real_path) = (real(folder)?, real(&path)?);
-    if !real_path.starts_with(&real_folder) {
-        let why = "lies outside the image's folder, and files there are opened only if allowed";
+    let (real_allowed, real_path) = (real(allowed)?, real(&path)?);
+    if !real_path.starts_with(&real_allowed) {
         return Err(place(Error::new(Errno::PERM, why)));
     }
     Ok(real_path)

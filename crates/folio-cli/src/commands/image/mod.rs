@@ -1,0 +1,48 @@
+//! `folio image`: the life of an image file, with qemu-img's words.
+//!
+//! ```text
+//!   mod.rs      the list and the dispatch      words.rs   options that several share: formats, backing files, JSON
+//!   create.rs   one file per subcommand
+//! ```
+//!
+//! What differs from qemu-img stands in docs/image.md.
+
+mod create;
+mod words;
+
+use crate::exit::Outcome;
+use crate::session::Session;
+use clap::{Args, Subcommand};
+
+const EXAMPLES: &str = "\
+Options, their short forms and the keys of JSON are qemu-img's as far as possible; docs/image.md tells what differs.
+
+Examples:
+  folio image create -f qcow2 disk.qcow2 10G";
+
+/// Make image files and look after them, as qemu-img does
+#[derive(Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Image {
+    #[command(subcommand)]
+    command: ImageCommand,
+}
+
+#[derive(Subcommand)]
+enum ImageCommand {
+    Create(create::Create),
+}
+
+/// The command's name in messages.
+pub(crate) fn name(image: &Image) -> &'static str {
+    match &image.command {
+        ImageCommand::Create(_) => "image create",
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(image: &Image, session: &Session) -> Outcome {
+    match &image.command {
+        ImageCommand::Create(create) => create::run(create, session),
+    }
+}

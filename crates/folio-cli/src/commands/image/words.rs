@@ -1,0 +1,81 @@
+//! Options that several subcommands share.
+
+use crate::exit::{Failure, explain};
+use clap::{Args, ValueEnum};
+use folio::block::{BackingPolicy, Device, ImageFormat, OpenOptions};
+use folio::{Errno, Error};
+use std::path::Path;
+use std::sync::Arc;
+
+/// How results are printed.
+#[derive(Args)]
+pub(crate) struct Output {
+    /// How to print
+    #[arg(long, value_enum, default_value = "human", hide_default_value = true)]
+    output: OutputFormat,
+    /// Print JSON, as --output=json
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OutputFormat {
+    Human,
+    Json,
+}
+
+impl Output {
+    /// Whether to print JSON.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json || self.output == OutputFormat::Json
+    }
+}
+
+/// Which backing files are opened.
+#[derive(Args)]
+pub(crate) struct Backing {
+    /// Backing files to open: those beside the image or below its folder if not given; allow: any; deny: none;
+    /// dir=FOLDER: those in this folder or below
+    #[arg(long = "backing", value_name = "allow|deny|dir=FOLDER", value_parser = policy)]
+    policy: Option<BackingPolicy>,
+}
+
+fn policy(text: &str) -> Result<BackingPolicy, String> {
+    match text {
+        "allow" => Ok(BackingPolicy::Anywhere),
+        "deny" => Ok(BackingPolicy::Refuse),
+        _ => match text.strip_prefix("dir=") {
+            Some(folder) if !folder.is_empty() => Ok(BackingPolicy::Within(folder.into())),
+            _ => Err("write allow, deny or dir=FOLDER".to_owned()),
+        },
+    }
+}
+
+impl Backing {
+    /// The policy.
+    pub(crate) fn policy(&self) -> BackingPolicy {
+        self.policy.clone().unwrap_or_default()
+    }
+
+    /// Opens an image.
+    pub(crate) fn open(
+        &self,
+        path: &Path,
+        format: Option<ImageFormat>,
+        read_only: bool,
+    ) -> Result<Arc<dyn Device>, Failure> {
+        let options = OpenOptions { read_only, format, backing: self.policy() };
+        folio::block::open(path, &options).map_err(|error| failed(error, path))
+    }
+}
+
+/// The failure of a call about the image at `path`, which is named once.
+pub(crate) fn failed(error: Error, path: &Path) -> Failure {
+    let name = path.display().to_string();
+    let error = if error.to_string().starts_with(&name) { error } else { error.at(name) };
+    let mut text = explain(&error);
+    if error.errno() == Errno::PERM && text.contains("backing file") {
+        text.push_str(": --backing allow opens any, --backing dir=FOLDER those in a folder");
+    }
+    Failure { exit: crate::exit::Exit::Image, message: text }
+}
