@@ -3,7 +3,7 @@
 use crate::Common;
 use crate::contender::{Contender, Job, Programs, find};
 use crate::measure::{Cost, Meter};
-use crate::report::{Machine, Report, Row, Table};
+use crate::report::{Machine, Report, Row, TREE_LIMITS, Table};
 use crate::tree::{self, Source, Tree};
 use std::ffi::OsStr;
 use std::fs;
@@ -50,6 +50,7 @@ pub(crate) fn run(scenario: &str, source: &Source, common: &Common) -> Result<()
         machine,
         tables: vec![build, extract],
         notes,
+        limits: &TREE_LIMITS,
     };
     report.print(common.json)
 }

@@ -1,13 +1,14 @@
 //! Folio's measurements, side by side with its rivals: `cargo run --release -p folio-bench -- image`.
 //!
 //! ```text
-//!   main        what is asked: image, one-dir, file; cache; auto-da-alloc, ext4-ops; reclaim
+//!   main        what is asked: image, one-dir, file; cache; auto-da-alloc, ext4-ops; first-write; reclaim
 //!   tree        the tree to copy
 //!   contender   how each rival builds an image, or extracts one
 //!   bench       interleaved rounds, checks            measure: one command, its time and memory
 //!   report      table or JSON, machine facts, what the numbers do not mean
 //!   cache/      cached reads, writes and lookups beside the kernel's tmpfs and bare memcpy
 //!   ext4/       files rewritten, made and removed beside the kernel's ext4 and fuse2fs
+//!   first_write/ first and second writes into fresh and preallocated images beside QEMU
 //!   reclaim     hit ratios of Folio's page cache and of policies/ on traces
 //! ```
 
@@ -15,6 +16,7 @@ mod bench;
 mod cache;
 mod contender;
 mod ext4;
+mod first_write;
 mod measure;
 mod policies;
 #[path = "../../../tests/support/real_tree.rs"]
@@ -61,6 +63,11 @@ enum Scenario {
     AutoDaAlloc(ext4::Options),
     /// Files made and removed, bytes in order and at random, beside the kernel's ext4 and fuse2fs.
     Ext4Ops(ext4::Options),
+    /// mkfs, 1 GiB in order and 50,000 blocks at random into fresh and preallocated images, beside QEMU.
+    FirstWrite(first_write::Options),
+    /// One job of first-write, in a process of its own.
+    #[command(hide = true)]
+    FirstWriteJob(first_write::JobArguments),
     /// Which accesses of some traces Folio's page cache and known policies answer from memory.
     Reclaim(reclaim::Options),
 }
@@ -94,6 +101,8 @@ fn main() -> ExitCode {
         Scenario::Cache(options) => cache::run(&options),
         Scenario::AutoDaAlloc(options) => ext4::run_rewrite(&options),
         Scenario::Ext4Ops(options) => ext4::run_ops(&options),
+        Scenario::FirstWrite(options) => first_write::run(&options),
+        Scenario::FirstWriteJob(arguments) => first_write::run_job(&arguments),
         Scenario::Reclaim(options) => reclaim::run(&options),
     };
     match outcome {

@@ -49,10 +49,12 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     pub(crate) tables: Vec<Table>,
     pub(crate) notes: Vec<String>,
+    /// What the numbers do not mean.
+    pub(crate) limits: &'static [&'static str],
 }
 
-/// What the numbers do not mean.
-const LIMITS: [&str; 6] = [
+/// What the numbers of trees in images do not mean.
+pub(crate) const TREE_LIMITS: [&str; 6] = [
     "images and trees lie in the folder named above; on a disk, the disk decides more, and nothing here calls fsync",
     "the source is in the host's memory before the first round; a cold one costs everybody the same reading",
     "folio's and the kernel's times include making the file system, as mke2fs -d's does",
@@ -164,7 +166,7 @@ impl Report {
             println!("- {note}");
         }
         println!("\nwhat the numbers do not mean:");
-        for limit in LIMITS {
+        for limit in self.limits {
             println!("- {limit}");
         }
         Ok(())
