@@ -1,14 +1,11 @@
 //! The jobs on a model of a disk with seeks: what an image format adds to the moves of the head.
 
-use super::job::{Job, ZeroesWritten};
+use super::job::Job;
 use crate::measure::Cost;
 use crate::report::{Row, Table};
-use folio::block::{
-    CreateOptions, Device, DiskModel, MemoryDevice, Qcow2Device, RecordDevice, Recorded, SlowDevice,
-};
-use folio::kernel::{FormatOptions, format_ext4};
-use std::fmt::Write;
-use std::sync::Arc;
+use folio::block::{Allocation, CreateOptions, Device, DiskModel, MemoryDevice, Qcow2Device, SlowDevice};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A fresh qcow2 and a raw image, each alone on the disk, in modelled seconds.
 pub(super) fn table(job: Job, size_mib: u64, tiny: bool) -> Result<Table, String> {
@@ -51,19 +48,60 @@ pub(super) fn table(job: Job, size_mib: u64, tiny: bool) -> Result<Table, String
 
 /// What Folio's mkfs writes, as commands of qemu-io.
 pub(super) fn mkfs_as_qemu_io(size_bytes: u64) -> Result<String, String> {
-    let told = |error: folio::Error| error.to_string();
-    let recorder = Arc::new(RecordDevice::new(Arc::new(MemoryDevice::new(size_bytes))));
-    let options = FormatOptions { inode_ratio: Some(4096), ..FormatOptions::default() };
-    format_ext4(&ZeroesWritten(recorder.clone()), &options).map_err(told)?;
-    let mut list = String::new();
-    for event in recorder.recorded() {
-        let line = match event {
-            Recorded::Write { offset, bytes } => writeln!(list, "write -q -P 0 {offset} {}", bytes.len()),
-            Recorded::Flush => writeln!(list, "flush"),
-            _ => Ok(()),
-        };
-        line.map_err(|error| error.to_string())?;
+    let list = Arc::new(WriteList { len_bytes: size_bytes, lines: Mutex::default() });
+    Job::Mkfs.write(&(list.clone() as Arc<dyn Device>), false).map_err(|error| error.to_string())?;
+    Ok(std::mem::take(&mut list.lines.lock().unwrap_or_else(PoisonError::into_inner)))
+}
+
+/// A disk that keeps nothing but what it was asked to do.
+struct WriteList {
+    len_bytes: u64,
+    lines: Mutex<String>,
+}
+
+impl WriteList {
+    fn add(&self, line: &str) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.push_str(line);
+        lines.push('\n');
     }
-    list.push_str("flush\n");
-    Ok(list)
+}
+
+impl Device for WriteList {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], _offset: u64) -> folio::Result<()> {
+        bufs.iter_mut().for_each(|buf| buf.fill(0));
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> folio::Result<()> {
+        let len_bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
+        self.add(&format!("write -q -P 0 {offset} {len_bytes}"));
+        Ok(())
+    }
+
+    fn flush(&self) -> folio::Result<()> {
+        self.add("flush");
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len_bytes: u64) -> folio::Result<()> {
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> folio::Result<()> {
+        self.add(&format!("write -q -P 0 {offset} {len_bytes}"));
+        Ok(())
+    }
+
+    fn allocation(&self, _offset: u64, len_bytes: u64) -> folio::Result<(Allocation, u64)> {
+        Ok((Allocation::Data, len_bytes))
+    }
 }

@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
 }
 
 /// A disk that knows of no zeroes but written ones, as the story's was.
-pub(super) struct ZeroesWritten(pub(super) Arc<dyn Device>);
+struct ZeroesWritten(Arc<dyn Device>);
 
 /// Zeros of one write.
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
@@ -146,8 +146,7 @@ impl Device for ZeroesWritten {
         Ok(())
     }
 
-    fn allocation(&self, offset: u64, len_bytes: u64) -> folio::Result<(Allocation, u64)> {
-        let _ = offset;
+    fn allocation(&self, _offset: u64, len_bytes: u64) -> folio::Result<(Allocation, u64)> {
         Ok((Allocation::Data, len_bytes))
     }
 }

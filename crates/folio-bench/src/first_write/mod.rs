@@ -124,8 +124,12 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     let bench = Bench { options, folder: folder.path(), size_mib, tools };
     let mut tables = Vec::new();
-    for job in Job::ALL.into_iter().filter(|job| options.only.is_none_or(|only| only == *job)) {
+    let jobs = Job::ALL.into_iter().filter(|job| options.only.is_none_or(|only| only == *job));
+    for job in jobs.clone() {
         tables.extend(bench.measure(job, &mut notes)?);
+    }
+    // Last, for their memory would count as that of the processes above.
+    for job in jobs {
         tables.push(disk::table(job, size_mib, options.tiny)?);
     }
     let report = Report {

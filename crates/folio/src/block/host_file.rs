@@ -11,6 +11,8 @@ use std::path::Path;
 
 /// Most buffers the host takes in one call (limits.h, IOV_MAX).
 const IOV_MAX: usize = 1024;
+/// What statfs(2) says of tmpfs (linux/magic.h).
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// An open file of the host. It has no length of its own: what stands on it decides where it ends.
 pub(super) struct HostFile {
@@ -167,7 +169,9 @@ impl ImageFile for HostFile {
     }
 
     fn reserve(&self, offset: u64, len_bytes: u64) -> Result<bool> {
-        self.fallocate(FallocateFlags::KEEP_SIZE, offset, len_bytes)
+        // In memory there is nothing to choose, and reserved pages would be filled with zeros at once.
+        let is_tmpfs = rustix::fs::fstatfs(&self.file).is_ok_and(|found| found.f_type == TMPFS_MAGIC);
+        Ok(!is_tmpfs && self.fallocate(FallocateFlags::KEEP_SIZE, offset, len_bytes)?)
     }
 
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {

@@ -34,6 +34,7 @@ mod flush;
 mod grow;
 mod header;
 mod refcount;
+mod reserve;
 mod table;
 
 pub use create::{Compat, CreateOptions};
@@ -48,6 +49,7 @@ use cluster_alloc::{Geometry, Metadata, NewClusters, Plan};
 use compressed::Decompressor;
 use header::Header;
 use parking_lot::{Condvar, Mutex, RwLock};
+use reserve::Reserve;
 use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
@@ -70,6 +72,7 @@ pub struct Qcow2Device {
     landed: Condvar,
     io: RwLock<()>,
     flushing: Mutex<()>,
+    reserve: Reserve,
     /// The header still says that features are in step which we do not keep.
     has_autoclear: AtomicBool,
 }
@@ -136,6 +139,7 @@ impl Qcow2Device {
             landed: Condvar::new(),
             io: RwLock::new(()),
             flushing: Mutex::new(()),
+            reserve: Reserve::new(file.len_bytes()?),
             has_autoclear: AtomicBool::new(header.autoclear != 0),
             file,
         })
@@ -287,6 +291,7 @@ impl Qcow2Device {
         let start = new.first << bits;
         let run_end = start + (new.clusters.count << bits);
         let end = run_end.min(offset + len_bytes);
+        self.reserve.extend_to(&*self.file, new.clusters.host + (new.clusters.count << bits))?;
         let is_fresh = new.clusters.is_fresh;
         let head = self.uncovered(new.first_was, start..offset, is_fresh)?;
         let tail = self.uncovered(new.last_was, end..run_end, is_fresh)?;
@@ -457,5 +462,8 @@ impl Drop for Qcow2Device {
             // Nobody is left to be told; who needs to know flushes first.
             let _ = self.write_back();
         }
+        let host_end = self.metadata.get_mut().refcounts.host_end;
+        // Space that stays behind the end is lost to others only, and comes back when the file is copied.
+        let _ = self.reserve.give_back(&*self.file, host_end);
     }
 }
