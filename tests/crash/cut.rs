@@ -87,6 +87,12 @@ impl<'r> Replay<'r> {
         self.device.clone()
     }
 
+    /// The device as it was at a place of the record.
+    pub(crate) fn upto(mut self, to: usize) -> Arc<MemoryDevice> {
+        self.advance(to);
+        self.device
+    }
+
     /// The device after a cut, with a layer of its own for what is done to it now.
     pub(crate) fn device(&mut self, cut: Cut) -> Arc<dyn Device> {
         let flushed = match cut.loss {

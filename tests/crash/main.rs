@@ -10,6 +10,7 @@
 //!   trial             all of it, for one workload; e2fsck on a sample
 //!   sqlite            databases in each journal mode
 //!   control           the harness sees losses
+//!   qcow2             the same under an image: its own notes and judges
 //! ```
 //!
 //! `FOLIO_CRASH_CUTS=10000` asks for a full run, `FOLIO_CRASH_SEED` for other numbers than those of seed 1,
@@ -22,6 +23,7 @@ mod images;
 mod judge;
 mod mix;
 mod names;
+mod qcow2;
 mod random;
 mod sqlite;
 #[path = "../support/mod.rs"]

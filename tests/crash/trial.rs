@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How many trials share the cuts that were asked for.
+/// How many trials of ext4 share the cuts that were asked for; each of qcow2 has as many as one of them.
 const TRIALS: usize = 30;
 /// Of so many cuts one goes through e2fsck after Folio's recovery, another to e2fsck alone, and one to the kernel.
 const JUDGED_BY_OTHERS: usize = 16;
@@ -48,6 +48,12 @@ pub(crate) fn cuts_per_trial() -> usize {
 /// The seed of all trials: `FOLIO_CRASH_SEED`.
 pub(crate) fn seed() -> u64 {
     number("FOLIO_CRASH_SEED").unwrap_or(1)
+}
+
+/// The numbers of the trial of this name.
+pub(crate) fn random_of(name: &str) -> Random {
+    let name = name.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+    Random::new(seed() ^ name << 16)
 }
 
 impl<'t> Trial<'t> {
@@ -115,9 +121,7 @@ impl<'t> Trial<'t> {
     }
 
     fn random(&self) -> Random {
-        let name =
-            self.name.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-        Random::new(seed() ^ name << 16)
+        random_of(self.name)
     }
 
     /// Cuts the power.

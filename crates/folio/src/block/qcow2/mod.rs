@@ -108,14 +108,18 @@ impl Qcow2Device {
         Self::open(Box::new(DeviceFile::open(device)), Path::new(""), &mut Chain::closed())
     }
 
+    /// Opens the image that a device holds over `backing`, whatever name of a backing file stands in the image.
+    pub fn open_over(device: Arc<dyn Device>, backing: Arc<dyn Device>) -> Result<Self> {
+        let file: Box<dyn ImageFile> = Box::new(DeviceFile::open(device));
+        let header = Self::header(&*file)?;
+        Self::assemble(file, &header, Some(backing))
+    }
+
     /// Reads the tables of an image that is already open and locked, and opens its backing files.
     pub(super) fn open(file: Box<dyn ImageFile>, path: &Path, chain: &mut Chain) -> Result<Self> {
         let name = file.name().to_owned();
         let place = |error: Error| error.at("qcow2").at(name.clone());
-        let header = Header::read(&*file).map_err(place)?;
-        if !file.is_read_only() {
-            header.check_writable().map_err(place)?;
-        }
+        let header = Self::header(&*file)?;
         let backing = match &header.backing_name {
             None => None,
             Some(name) => {
@@ -128,7 +132,22 @@ impl Qcow2Device {
                 Some(open_in_chain(&path, true, format, chain).map_err(|error| error.at("backing file"))?)
             }
         };
-        let metadata = Metadata::read(&*file, &header, backing.is_some()).map_err(place)?;
+        Self::assemble(file, &header, backing)
+    }
+
+    /// The checked header of an image that may be used as its file was opened.
+    fn header(file: &dyn ImageFile) -> Result<Header> {
+        let read = || {
+            let header = Header::read(file)?;
+            if file.is_read_only() { Ok(header) } else { header.check_writable().map(|()| header) }
+        };
+        read().map_err(|error: Error| error.at("qcow2").at(file.name().to_owned()))
+    }
+
+    /// The device, with its tables read.
+    fn assemble(file: Box<dyn ImageFile>, header: &Header, backing: Option<Arc<dyn Device>>) -> Result<Self> {
+        let metadata = Metadata::read(&*file, header, backing.is_some())
+            .map_err(|error| error.at("qcow2").at(file.name().to_owned()))?;
         let geometry = metadata.geometry;
         Ok(Self {
             geometry,
