@@ -8,6 +8,7 @@
 //!   journal.rs  a log that is waiting to be replayed, as an input asks for
 //!   exercise.rs mounts an image, looks at all of it, changes a little of everything
 //!   operations.rs  the same system calls on ext4 and on a ramfs
+//!   qcow2/      the same for disk images, with an exercise of their own
 //! ```
 //!
 //! The tests of the main workspace run the stored corpora through the same functions with stable Rust.
@@ -17,10 +18,14 @@ mod edit;
 mod exercise;
 mod journal;
 mod operations;
+mod qcow2;
 mod seal;
 
 pub use journal::journal;
 pub use operations::operations;
+pub use qcow2::{
+    qcow2_compressed, qcow2_header, qcow2_operations, qcow2_refcounts, qcow2_snapshots, qcow2_tables,
+};
 
 use base::Class;
 

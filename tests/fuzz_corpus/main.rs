@@ -68,3 +68,33 @@ fn journal() {
 fn operations() {
     run("operations", targets::operations);
 }
+
+#[test]
+fn qcow2_header() {
+    run("qcow2_header", targets::qcow2_header);
+}
+
+#[test]
+fn qcow2_tables() {
+    run("qcow2_tables", targets::qcow2_tables);
+}
+
+#[test]
+fn qcow2_refcounts() {
+    run("qcow2_refcounts", targets::qcow2_refcounts);
+}
+
+#[test]
+fn qcow2_snapshots() {
+    run("qcow2_snapshots", targets::qcow2_snapshots);
+}
+
+#[test]
+fn qcow2_compressed() {
+    run("qcow2_compressed", targets::qcow2_compressed);
+}
+
+#[test]
+fn qcow2_operations() {
+    run("qcow2_operations", targets::qcow2_operations);
+}

@@ -3,7 +3,8 @@
 use crate::model::Random;
 use crate::support::requires;
 use crate::support::tools::{command, succeed};
-use folio::block::{Compat, CreateOptions, OpenOptions, Qcow2Device, open};
+use folio::block::{Allocation, Compat, CreateOptions, OpenOptions, Qcow2Device, open};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -133,4 +134,44 @@ fn clusters_that_only_seem_free_are_not_given_out() {
     assert!(error.to_string().contains("counts as free but holds metadata"), "{error}");
     drop(device);
     assert_eq!(std::fs::read(&path).unwrap(), image, "left as it was");
+}
+
+/// Tables that name one cluster over and over: a walk over them would take hours, or all memory.
+#[test]
+fn one_table_named_a_million_times_is_no_flood() {
+    const CLUSTER: usize = 2 << 20;
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("disk.qcow2");
+    // As large as its L1 table can say: 32 MiB of entries of 512 GiB each.
+    let len = (4u64 << 20) * (CLUSTER as u64 / 8) * CLUSTER as u64;
+    assert_eq!(len, 1 << 61);
+    let options = CreateOptions { cluster_bytes: CLUSTER as u32, ..CreateOptions::default() };
+    drop(Qcow2Device::create(&path, len, &options).unwrap());
+    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let word = |at: u64| {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, at).unwrap();
+        u64::from_be_bytes(bytes)
+    };
+    let (l1, refcount_table) = (word(40), word(48));
+    let end = file.metadata().unwrap().len();
+    let name = |table: u64, bytes: usize, host: u64| {
+        file.write_all_at(&host.to_be_bytes().repeat(bytes / 8), table).unwrap();
+    };
+    // An L2 table of zero clusters.
+    file.write_all_at(&1u64.to_be_bytes().repeat(CLUSTER / 8), end).unwrap();
+    name(l1, 32 << 20, end | 1 << 63);
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let device = open(&path, &read_only).unwrap();
+    let (kind, count) = device.allocation(0, 1 << 45).unwrap();
+    assert!(kind == Allocation::Hole && count > 0, "{kind:?}, {count}");
+    drop(device);
+    let said = open(&path, &OpenOptions::default()).err().expect("refused").to_string();
+    assert!(said.contains("holds two tables"), "{said}");
+    name(l1, 32 << 20, 0);
+    // A refcount block without a free cluster.
+    file.write_all_at(&vec![1; CLUSTER], end).unwrap();
+    name(refcount_table, CLUSTER, end);
+    let said = open(&path, &OpenOptions::default()).err().expect("refused").to_string();
+    assert!(said.contains("holds two tables"), "{said}");
 }

@@ -47,7 +47,8 @@ pub(super) struct Refcounts {
 }
 
 impl Refcounts {
-    /// Reads the table; `fences` are the clusters that hold metadata besides the table and its blocks.
+    /// Reads the table; `fences` are the clusters that hold metadata besides the table and its blocks. No cluster may be
+    /// two of them, if the file may be written.
     pub(super) fn read(file: &dyn ImageFile, header: &Header, fences: Vec<u64>) -> Result<Self> {
         let at = header.refcount_table_offset;
         let len_bytes = (header.refcount_table_clusters << header.cluster_bits) as usize;
@@ -72,7 +73,12 @@ impl Refcounts {
         this.fences.extend(first..first + header.refcount_table_clusters);
         this.fences.extend(this.table.iter().filter(|at| **at != 0).map(|at| at >> header.cluster_bits));
         this.fences.sort_unstable();
-        this.fences.dedup();
+        let shared = this.fences.windows(2).find(|pair| pair[0] == pair[1]);
+        if let (Some(pair), false) = (shared, file.is_read_only()) {
+            // One block that a million entries name would also be searched a million times.
+            let host = pair[0] << header.cluster_bits;
+            return Err(Error::corrupt(format!("the cluster at {host:#x} holds two tables")));
+        }
         Ok(this)
     }
 

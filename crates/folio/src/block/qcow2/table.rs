@@ -173,8 +173,10 @@ impl TableCache {
         Some(table)
     }
 
-    /// Puts a table that was just read into memory.
+    /// Puts a table that was just read into memory; others that are clean may leave.
     pub(super) fn insert_clean(&mut self, key: u64, at: u64, bytes: Vec<u8>) -> &mut Table {
+        // A search may read many tables before anybody else makes room.
+        self.shrink();
         self.clock += 1;
         let table =
             Table { at, bytes: Arc::new(bytes), dirty: 0..0, is_writing: false, last_used: self.clock };
@@ -244,5 +246,21 @@ impl TableCache {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_over_many_tables_keeps_few() {
+        let mut cache = TableCache::new(512, 8 * 512);
+        cache.insert_new(1000, 0, 512);
+        for key in 0..100 {
+            cache.insert_clean(key, 512 * (key + 1), vec![0; 512]);
+            assert!(cache.get(key).is_some() && cache.tables.len() <= 9);
+        }
+        assert!(cache.get(1000).is_some(), "what is dirty stays");
     }
 }

@@ -1,0 +1,5 @@
+//! What a disk in a qcow2 image is asked to do, compared with plain memory.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| folio_fuzz::qcow2_operations(data));

@@ -1,0 +1,62 @@
+//! Uses an image: reads it, writes a little of everything, opens it again. Errors are answers.
+
+use super::base::Base;
+use folio::block::{Device, OverlayDevice};
+use std::sync::Arc;
+
+/// Bytes looked at from the start of the disk.
+const LOOK_BYTES: u64 = 128 << 10;
+/// Runs asked for in one walk over a disk that may claim to be huge.
+const RUNS_MAX: usize = 300;
+
+/// Opens what `device` holds, reads it; then opens it for writing and changes it. A failure to open must name the
+/// format.
+pub(super) fn image(base: &Base, device: &Arc<dyn Device>) {
+    let sealed: Arc<dyn Device> = Arc::new(OverlayDevice::new(device.clone()).sealed());
+    match base.open(sealed) {
+        Err(error) => assert!(error.to_string().contains("qcow2"), "no structure named: {error}"),
+        Ok(disk) => look(&disk),
+    }
+    let layer: Arc<dyn Device> = Arc::new(OverlayDevice::new(device.clone()));
+    for round in 1..3 {
+        let Ok(disk) = base.open(layer.clone()) else { return };
+        change(&disk, round);
+        look(&disk);
+    }
+}
+
+/// Reads the disk's start and end, and all that is said of its holes.
+fn look(disk: &dyn Device) {
+    let len = disk.len_bytes();
+    let mut buf = vec![0; 16 << 10];
+    let starts = (0..len.min(LOOK_BYTES)).step_by(buf.len());
+    for at in starts.chain([len / 2, len.saturating_sub(5000)]) {
+        let count = (buf.len() as u64).min(len - at) as usize;
+        let _ = disk.read_at(&mut buf[..count], at);
+    }
+    let mut at = 0;
+    for _ in 0..RUNS_MAX {
+        match disk.allocation(at, len - at) {
+            Ok((_, count)) if at < len => {
+                assert!(count > 0 && count <= len - at, "{count} of {}", len - at);
+                at += count;
+            }
+            _ => break,
+        }
+    }
+}
+
+fn change(disk: &dyn Device, round: u8) {
+    let len = disk.len_bytes();
+    let places = [0, 3000, 30_000, 70_000, len / 2, len.saturating_sub(3000)];
+    for at in places.into_iter().filter(|at| *at < len) {
+        let count = 3000.min(len - at);
+        let _ = disk.write_at(&vec![round; count as usize], at);
+        let _ = disk.write_zeroes(at / 2, count.min(2000));
+    }
+    let _ = disk.discard(10_000.min(len), 20_000.min(len - 10_000.min(len)));
+    let _ = disk.flush();
+    let _ = disk.write_zeroes(0, len.min(40_000));
+    let _ = disk.write_at(&[round; 512], 4096.min(len.saturating_sub(512)));
+    let _ = disk.flush();
+}
