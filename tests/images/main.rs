@@ -1,5 +1,6 @@
 //! Image files against QEMU: what one writes the other reads, and `qemu-img check` agrees.
 
+mod data_file;
 mod hostile;
 mod locks;
 mod model;

@@ -51,8 +51,8 @@ impl FromStr for ImageFormat {
     }
 }
 
-/// Which files an image may name as its backing file. The name stands in the image, so it is as hostile as
-/// the image.
+/// Which files an image may name as its backing file or its external data file. The name stands in the image, so it
+/// is as hostile as the image.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum BackingPolicy {
     /// None: an image with a backing file is refused with EPERM.
@@ -73,7 +73,7 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// The format; found by its magic number if not given.
     pub format: Option<ImageFormat>,
-    /// Which backing files are opened.
+    /// Which backing files and external data files are opened.
     pub backing: BackingPolicy,
 }
 
@@ -101,6 +101,19 @@ impl Chain {
         Self { policy: BackingPolicy::Refuse, opened: Vec::new() }
     }
 
+    /// Opens the next file; ELOOP if it is already part of the chain.
+    pub(super) fn open_file(&mut self, path: &Path, read_only: bool) -> Result<HostFile> {
+        let metadata = std::fs::metadata(path);
+        let metadata = metadata.map_err(|error| Error::io("open", error).at(path.display().to_string()))?;
+        let identity = (metadata.dev(), metadata.ino());
+        if self.opened.contains(&identity) {
+            let why = "the image is its own backing file";
+            return Err(Error::new(Errno::LOOP, why).at(path.display().to_string()));
+        }
+        self.opened.push(identity);
+        HostFile::open(path, read_only)
+    }
+
     /// Which backing files may be opened.
     pub(super) fn policy(&self) -> &BackingPolicy {
         &self.policy
@@ -119,15 +132,7 @@ pub(super) fn open_in_chain(
     format: Option<ImageFormat>,
     chain: &mut Chain,
 ) -> Result<Arc<dyn Device>> {
-    let metadata = std::fs::metadata(path);
-    let metadata = metadata.map_err(|error| Error::io("open", error).at(path.display().to_string()))?;
-    let identity = (metadata.dev(), metadata.ino());
-    if chain.opened.contains(&identity) {
-        let why = "the image is its own backing file";
-        return Err(Error::new(Errno::LOOP, why).at(path.display().to_string()));
-    }
-    chain.opened.push(identity);
-    let file = HostFile::open(path, read_only)?;
+    let file = chain.open_file(path, read_only)?;
     let format = match format {
         Some(format) => format,
         None => detect(&file)?,

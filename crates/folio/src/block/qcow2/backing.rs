@@ -1,4 +1,4 @@
-//! Backing files: what an image is a difference to, found and opened as far as the caller allows.
+//! Files that an image names, above all what it is a difference to: found as far as the caller allows.
 
 use super::super::image::{BackingPolicy, Chain};
 use crate::base::{Errno, Error, Result};
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 /// Longest chain of backing files.
 const DEPTH_MAX: usize = 64;
 
-/// The path of the backing file `name` of the image at `image`, if `chain` allows it to be opened.
+/// The path of the file `name` of the image at `image`, its `what`, if `chain` allows it to be opened.
 ///
 /// Errors: EPERM if the policy forbids it, EOPNOTSUPP for a name that is no path, ELOOP for a chain too long.
-pub(super) fn resolve(image: &Path, name: &str, chain: &Chain) -> Result<PathBuf> {
-    let place = |error: Error| error.at(format!("backing file {name:?}"));
+pub(super) fn resolve(image: &Path, what: &str, name: &str, chain: &Chain) -> Result<PathBuf> {
+    let place = |error: Error| error.at(format!("{what} {name:?}"));
     if chain.depth() >= DEPTH_MAX {
         return Err(place(Error::new(Errno::LOOP, "the chain of backing files is too long")));
     }
@@ -31,7 +31,7 @@ pub(super) fn resolve(image: &Path, name: &str, chain: &Chain) -> Result<PathBuf
     let (allowed, why) = match chain.policy() {
         BackingPolicy::Anywhere => return Ok(path),
         BackingPolicy::Refuse => {
-            return Err(place(Error::new(Errno::PERM, "backing files are not allowed here")));
+            return Err(place(Error::new(Errno::PERM, format!("{what}s are not allowed here"))));
         }
         BackingPolicy::Beside => {
             (folder, "lies outside the image's folder, and files there are opened only if allowed")

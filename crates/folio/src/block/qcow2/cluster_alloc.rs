@@ -23,6 +23,10 @@ pub(super) struct Geometry {
     pub(super) version: u32,
     pub(super) len_bytes: u64,
     pub(super) has_backing: bool,
+    /// Data clusters lie in a file of their own, each at its guest offset, and have no refcounts.
+    pub(super) has_data_file: bool,
+    /// That file is the disk byte for byte.
+    pub(super) is_raw: bool,
 }
 
 impl Geometry {
@@ -104,6 +108,8 @@ impl Metadata {
             version: header.version,
             len_bytes: header.len_bytes,
             has_backing,
+            has_data_file: header.data_file.is_some(),
+            is_raw: header.data_file.as_ref().is_some_and(|data| data.is_raw),
         };
         Ok(Self {
             geometry,
@@ -144,7 +150,7 @@ impl Metadata {
         let in_cluster = offset & (geometry.cluster_bytes() - 1);
         let (l1_index, l2_index) = geometry.indices(first);
         let wanted = (in_cluster + len_bytes).div_ceil(1 << bits).min(geometry.left_in_table(first));
-        let host_end = self.refcounts.host_end;
+        let host_end = if geometry.has_data_file { u64::MAX } else { self.refcounts.host_end };
         let Some(table) = self.l2_table(file, l1_index)? else {
             return Ok((Mapping::Unallocated, ((wanted << bits) - in_cluster).min(len_bytes)));
         };
@@ -153,7 +159,7 @@ impl Metadata {
             error.at(format!("L2 table at {table_at:#x} (guest offset {:#x})", cluster << bits))
         };
         let decode = |index: u64| {
-            let mapping = Mapping::decode(table.entry(l2_index + index as usize), bits, geometry.version)?;
+            let mapping = Mapping::decode(table.entry(l2_index + index as usize), geometry, first + index)?;
             check_host(mapping, host_end)?;
             Ok(mapping)
         };
@@ -196,6 +202,8 @@ impl Metadata {
         self.own_table(file, first)?;
         let clusters = match start {
             Mapping::ZeroAllocated { host, .. } if is_reused => Allocated { host, count, is_fresh: false },
+            // What the data file holds there is unknown.
+            _ if geometry.has_data_file => Allocated { host: first << bits, count, is_fresh: false },
             _ => self.refcounts.allocate(file, count)?,
         };
         let last = first + clusters.count - 1;
@@ -225,7 +233,7 @@ impl Metadata {
     /// The data could not be written: the clusters are free again and nothing has changed.
     pub(super) fn abandon(&mut self, file: &dyn ImageFile, new: &NewClusters) -> Result<()> {
         self.land(new.first);
-        if new.is_reused {
+        if new.is_reused || self.geometry.has_data_file {
             return Ok(());
         }
         let first = new.clusters.host >> self.geometry.cluster_bits;
@@ -250,8 +258,10 @@ impl Metadata {
         for index in 0..count as usize {
             let table = self.l2_table(file, l1_index)?.ok_or(Errno::IO)?;
             let old = table.entry(l2_index + index);
-            let mapping = Mapping::decode(old, geometry.cluster_bits, geometry.version)?;
-            if mapping != Mapping::Zero && old != entry {
+            let mapping = Mapping::decode(old, geometry, first + index as u64)?;
+            // The bytes of a raw data file become zeros where they are.
+            let stays = geometry.is_raw && matches!(mapping, Mapping::Data { .. });
+            if mapping != Mapping::Zero && old != entry && !stays {
                 table.set_entry(l2_index + index, entry);
                 self.release_later(mapping);
             }
@@ -306,17 +316,20 @@ impl Metadata {
     /// How many guest clusters in a row have no cluster that could be written in place.
     fn count_without_place(&mut self, file: &dyn ImageFile, first: u64, count_max: u64) -> Result<u64> {
         let (l1_index, l2_index) = self.geometry.indices(first);
-        let (bits, version) = (self.geometry.cluster_bits, self.geometry.version);
+        let geometry = self.geometry;
         let is_owned = self.owns_table(first)?;
         let Some(table) = self.l2_table(file, l1_index)? else { return Ok(count_max) };
-        let has_place =
-            |index: u64| match Mapping::decode(table.entry(l2_index + index as usize), bits, version) {
-                Ok(Mapping::Data { is_copied, .. } | Mapping::ZeroAllocated { is_copied, .. }) => {
-                    is_copied && is_owned
-                }
-                Ok(_) => false,
-                Err(_) => true,
-            };
+        let has_place = |index: u64| match Mapping::decode(
+            table.entry(l2_index + index as usize),
+            geometry,
+            first + index,
+        ) {
+            Ok(Mapping::Data { is_copied, .. } | Mapping::ZeroAllocated { is_copied, .. }) => {
+                is_copied && is_owned
+            }
+            Ok(_) => false,
+            Err(_) => true,
+        };
         Ok((1..count_max).find(|index| has_place(*index)).unwrap_or(count_max))
     }
 
@@ -329,7 +342,7 @@ impl Metadata {
             let host = new.clusters.host + (index << geometry.cluster_bits);
             table.set_entry(l2_index + index as usize, host | COPIED);
             if !new.is_reused {
-                self.release_later(Mapping::decode(old, geometry.cluster_bits, geometry.version)?);
+                self.release_later(Mapping::decode(old, geometry, new.first + index)?);
             }
         }
         Ok(())
@@ -339,6 +352,7 @@ impl Metadata {
         let bits = self.geometry.cluster_bits;
         let release = match mapping {
             Mapping::Unallocated | Mapping::Zero => return,
+            _ if self.geometry.has_data_file => return,
             Mapping::Data { host, .. } | Mapping::ZeroAllocated { host, .. } => (host >> bits, 1),
             Mapping::Compressed { host, len_bytes } => {
                 let first = host >> bits;

@@ -110,6 +110,12 @@ impl Qcow2Device {
     pub(super) fn write_back(&self) -> Result<()> {
         let _one_at_a_time = self.flushing.lock();
         let work = Work::take(&mut self.metadata.lock());
+        if let Some(data) = &self.data_file
+            && let Err(error) = data.file.sync_data()
+        {
+            work.put_back(&mut self.metadata.lock(), false);
+            return Err(error);
+        }
         if work.is_empty() && work.releases.is_empty() {
             return self.file.sync_data();
         }

@@ -20,6 +20,9 @@ pub(in crate::block) fn grow(file: &dyn ImageFile, len_bytes: u64) -> Result<()>
     if raw.snapshots.get() != 0 {
         return refuse("a larger disk with internal snapshots");
     }
+    if header.data_file.is_some() {
+        return refuse("a larger disk with an external data file");
+    }
     let (old, new) = (u64::from(raw.l1_entries.get()), l1_entries(len_bytes, header.cluster_bits));
     let room = (old * 8).next_multiple_of(1 << header.cluster_bits) / 8;
     if new > room || new * 8 > L1_BYTES_MAX {

@@ -28,12 +28,17 @@ const OFFSET_BITS: u32 = 56;
 /// Incompatible features by bit.
 const DIRTY: u64 = 1 << 0;
 const CORRUPT: u64 = 1 << 1;
+const DATA_FILE: u64 = 1 << 2;
 const COMPRESSION_TYPE: u64 = 1 << 3;
 const INCOMPATIBLE_NAMES: [&str; 5] =
     ["dirty bit", "corrupt bit", "external data file", "compression type", "extended L2 entries"];
 
+/// Autoclear features by bit.
+const RAW_DATA_FILE: u64 = 1 << 1;
+
 const EXTENSION_END: u32 = 0;
 const EXTENSION_BACKING_FORMAT: u32 = 0xe279_2aca;
+const EXTENSION_DATA_FILE: u32 = 0x4441_5441;
 const EXTENSION_FEATURE_NAMES: u32 = 0x6803_f857;
 const EXTENSIONS_MAX: usize = 64;
 
@@ -81,6 +86,14 @@ pub(super) enum Compression {
     Zstd,
 }
 
+/// Where the guest's data lies, if not in the image.
+#[derive(Debug)]
+pub(super) struct DataFileName {
+    pub(super) name: String,
+    /// The file is the disk byte for byte.
+    pub(super) is_raw: bool,
+}
+
 /// A checked header.
 #[derive(Debug)]
 pub(super) struct Header {
@@ -94,9 +107,13 @@ pub(super) struct Header {
     pub(super) refcount_table_clusters: u64,
     pub(super) refcount_order: u32,
     pub(super) autoclear: u64,
+    /// Those autoclear features that we keep in step.
+    pub(super) kept_autoclear: u64,
     pub(super) compression: Compression,
+    pub(super) data_file: Option<DataFileName>,
     pub(super) backing_name: Option<String>,
     pub(super) backing_format: Option<String>,
+    has_snapshots: bool,
     is_dirty: bool,
     is_corrupt: bool,
 }
@@ -130,6 +147,16 @@ impl Header {
             (true, other) => return Err(Error::unsupported(format!("compression type {other}"))),
             (false, _) => return bad("a compression type without its feature bit".to_owned()),
         };
+        let backing_name = read_backing_name(file, &raw, cluster_bytes)?;
+        let autoclear = raw.autoclear.get();
+        let data_file = match incompatible & DATA_FILE != 0 {
+            true => Some(DataFileName::new(extensions.data_file, autoclear & RAW_DATA_FILE != 0)?),
+            false => None,
+        };
+        let is_raw = data_file.as_ref().is_some_and(|file| file.is_raw);
+        if is_raw && backing_name.is_some() {
+            return bad("a raw external data file and a backing file".to_owned());
+        }
         let len_bytes = raw.len_bytes.get();
         let l1_entries = l1_entries(len_bytes, cluster_bits);
         if l1_entries > u64::from(raw.l1_entries.get()) {
@@ -158,10 +185,13 @@ impl Header {
             refcount_table_offset,
             refcount_table_clusters,
             refcount_order,
-            autoclear: raw.autoclear.get(),
+            autoclear,
+            kept_autoclear: if is_raw { RAW_DATA_FILE } else { 0 },
             compression,
-            backing_name: read_backing_name(file, &raw, cluster_bytes)?,
+            data_file,
+            backing_name,
             backing_format: extensions.backing_format,
+            has_snapshots: raw.snapshots.get() != 0,
             is_dirty: incompatible & DIRTY != 0,
             is_corrupt: incompatible & CORRUPT != 0,
         })
@@ -176,6 +206,10 @@ impl Header {
             let why = "the image was not closed and its refcounts are stale (dirty bit); it can be read, and \
                        `qemu-img check -r all` makes it writable";
             return Err(Error::new(Errno::UCLEAN, why));
+        }
+        if self.has_snapshots && self.data_file.is_some() {
+            // Their clusters have no refcounts, so nobody knows which are shared.
+            return Err(Error::unsupported("writing with snapshots in an external data file"));
         }
         Ok(())
     }
@@ -232,7 +266,7 @@ fn check_table(
 }
 
 fn check_features(incompatible: u64, crypt_method: u32, extensions: &Extensions) -> Result<()> {
-    let readable = DIRTY | CORRUPT | COMPRESSION_TYPE;
+    let readable = DIRTY | CORRUPT | DATA_FILE | COMPRESSION_TYPE;
     let unknown: Vec<String> = (0..64)
         .filter(|bit| incompatible & !readable & (1 << bit) != 0)
         .map(|bit| {
@@ -264,9 +298,23 @@ fn read_backing_name(file: &dyn ImageFile, raw: &RawHeader, cluster_bytes: u64) 
     if file.read_some(&mut [IoSliceMut::new(&mut name)], offset)? < u64::from(len) {
         return Err(Error::corrupt("cut off by the end of the file").at("backing file name"));
     }
-    match String::from_utf8(name) {
-        Ok(name) if !name.contains('\0') => Ok(Some(name)),
-        _ => Err(Error::corrupt("not text").at("backing file name")),
+    file_name(name).map(Some).map_err(|error| error.at("backing file name"))
+}
+
+fn file_name(bytes: Vec<u8>) -> Result<String> {
+    match String::from_utf8(bytes) {
+        Ok(name) if !name.contains('\0') && !name.is_empty() => Ok(name),
+        _ => Err(Error::corrupt("not text")),
+    }
+}
+
+impl DataFileName {
+    fn new(name: Option<Vec<u8>>, is_raw: bool) -> Result<Self> {
+        let Some(name) = name else {
+            return Err(Error::unsupported("an external data file without a name").at("header"));
+        };
+        let name = file_name(name).map_err(|error| error.at("data file name"))?;
+        Ok(Self { name, is_raw })
     }
 }
 
@@ -274,6 +322,7 @@ fn read_backing_name(file: &dyn ImageFile, raw: &RawHeader, cluster_bytes: u64) 
 #[derive(Default)]
 struct Extensions {
     backing_format: Option<String>,
+    data_file: Option<Vec<u8>>,
     incompatible_names: Vec<(usize, String)>,
 }
 
@@ -302,20 +351,28 @@ impl Extensions {
                 let what = format!("extension {kind:#x} of {len} bytes leaves the header's cluster");
                 return Err(Error::corrupt(what).at("header"));
             }
-            if kind == EXTENSION_BACKING_FORMAT || kind == EXTENSION_FEATURE_NAMES {
+            if [EXTENSION_BACKING_FORMAT, EXTENSION_DATA_FILE, EXTENSION_FEATURE_NAMES].contains(&kind) {
+                // At most the header's cluster.
                 let mut bytes = vec![0; len as usize];
                 file.read_or_zeros(&mut [IoSliceMut::new(&mut bytes)], at)?;
-                this.take(kind, &bytes);
+                this.take(kind, bytes);
             }
             at += len.next_multiple_of(8);
         }
         Err(Error::corrupt("too many extensions").at("header"))
     }
 
-    fn take(&mut self, kind: u32, bytes: &[u8]) {
-        if kind == EXTENSION_BACKING_FORMAT {
-            self.backing_format = Some(String::from_utf8_lossy(bytes).into_owned());
-            return;
+    fn take(&mut self, kind: u32, bytes: Vec<u8>) {
+        match kind {
+            EXTENSION_BACKING_FORMAT => {
+                self.backing_format = Some(String::from_utf8_lossy(&bytes).into_owned());
+                return;
+            }
+            EXTENSION_DATA_FILE => {
+                self.data_file = Some(bytes);
+                return;
+            }
+            _ => {}
         }
         for entry in bytes.chunks_exact(48).filter(|entry| entry[0] == 0) {
             let name = entry[2..].split(|&byte| byte == 0).next().unwrap_or_default();

@@ -14,6 +14,8 @@
 //!
 //! Neighbours: above, `image.rs` opens it; below, `host_file.rs`. Internal snapshots are respected, not used.
 //!
+//! A data cluster lies in `file`, or in the external data file (data_file.rs).
+//!
 //! Lock order:
 //! ```text
 //!   flushing          one write-back at a time
@@ -30,6 +32,7 @@ mod backing;
 mod cluster_alloc;
 mod compressed;
 mod create;
+mod data_file;
 mod flush;
 mod grow;
 mod header;
@@ -47,6 +50,7 @@ use super::{Allocation, Device, ImageFormat, iov};
 use crate::base::{Errno, Error, ErrorKind, Result};
 use cluster_alloc::{Geometry, Metadata, NewClusters, Plan};
 use compressed::Decompressor;
+use data_file::DataFile;
 use header::Header;
 use parking_lot::{Condvar, Mutex, RwLock};
 use reserve::Reserve;
@@ -65,6 +69,7 @@ pub struct Qcow2Device {
     file: Box<dyn ImageFile>,
     geometry: Geometry,
     l1_offset: u64,
+    data_file: Option<DataFile>,
     backing: Option<Arc<dyn Device>>,
     decompressor: Decompressor,
     metadata: Mutex<Metadata>,
@@ -75,6 +80,8 @@ pub struct Qcow2Device {
     reserve: Reserve,
     /// The header still says that features are in step which we do not keep.
     has_autoclear: AtomicBool,
+    /// The autoclear features that stay.
+    kept_autoclear: u64,
 }
 
 impl Qcow2Device {
@@ -112,7 +119,9 @@ impl Qcow2Device {
     pub fn open_over(device: Arc<dyn Device>, backing: Arc<dyn Device>) -> Result<Self> {
         let file: Box<dyn ImageFile> = Box::new(DeviceFile::open(device));
         let header = Self::header(&*file)?;
-        Self::assemble(file, &header, Some(backing))
+        let chain = &mut Chain::closed();
+        let data_file = DataFile::open(Path::new(""), &header, file.is_read_only(), chain)?;
+        Self::assemble(file, &header, Some(backing), data_file)
     }
 
     /// Reads the tables of an image that is already open and locked, and opens its backing files.
@@ -128,11 +137,12 @@ impl Qcow2Device {
                     let format = header.backing_format.as_deref().unwrap_or_default();
                     place(Error::unsupported(format!("backing format {format:?}")))
                 })?;
-                let path = backing::resolve(path, name, chain).map_err(place)?;
+                let path = backing::resolve(path, "backing file", name, chain).map_err(place)?;
                 Some(open_in_chain(&path, true, format, chain).map_err(|error| error.at("backing file"))?)
             }
         };
-        Self::assemble(file, &header, backing)
+        let data_file = DataFile::open(path, &header, file.is_read_only(), chain).map_err(place)?;
+        Self::assemble(file, &header, backing, data_file)
     }
 
     /// The checked header of an image that may be used as its file was opened.
@@ -145,13 +155,19 @@ impl Qcow2Device {
     }
 
     /// The device, with its tables read.
-    fn assemble(file: Box<dyn ImageFile>, header: &Header, backing: Option<Arc<dyn Device>>) -> Result<Self> {
+    fn assemble(
+        file: Box<dyn ImageFile>,
+        header: &Header,
+        backing: Option<Arc<dyn Device>>,
+        data_file: Option<DataFile>,
+    ) -> Result<Self> {
         let metadata = Metadata::read(&*file, header, backing.is_some())
             .map_err(|error| error.at("qcow2").at(file.name().to_owned()))?;
         let geometry = metadata.geometry;
         Ok(Self {
             geometry,
             l1_offset: header.l1_offset,
+            data_file,
             backing,
             decompressor: Decompressor::new(header.compression, geometry.cluster_bytes()),
             metadata: Mutex::new(metadata),
@@ -159,7 +175,8 @@ impl Qcow2Device {
             io: RwLock::new(()),
             flushing: Mutex::new(()),
             reserve: Reserve::new(file.len_bytes()?),
-            has_autoclear: AtomicBool::new(header.autoclear != 0),
+            has_autoclear: AtomicBool::new(header.autoclear != header.kept_autoclear),
+            kept_autoclear: header.kept_autoclear,
             file,
         })
     }
@@ -170,6 +187,11 @@ impl Qcow2Device {
             ErrorKind::Io => error,
             _ => error.at("qcow2").at(self.file.name().to_owned()),
         }
+    }
+
+    /// The file that data clusters lie in.
+    fn data(&self) -> &dyn ImageFile {
+        self.data_file.as_ref().map_or(&*self.file, |data| &*data.file)
     }
 
     fn check(&self, offset: u64, len_bytes: u64) -> Result<()> {
@@ -184,7 +206,8 @@ impl Qcow2Device {
         self.check(offset, len_bytes)?;
         if self.has_autoclear.load(Ordering::Acquire) {
             let _one_at_a_time = self.flushing.lock();
-            self.file.write(&[IoSlice::new(&[0; 8])], header::AUTOCLEAR_FIELD)?;
+            let kept = self.kept_autoclear.to_be_bytes();
+            self.file.write(&[IoSlice::new(&kept)], header::AUTOCLEAR_FIELD)?;
             self.file.sync_data()?;
             self.has_autoclear.store(false, Ordering::Release);
         }
@@ -236,7 +259,7 @@ impl Qcow2Device {
     fn read_extent(&self, mapping: Mapping, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         let in_cluster = offset & (self.geometry.cluster_bytes() - 1);
         match mapping {
-            Mapping::Data { host, .. } => self.file.read_or_zeros(bufs, host + in_cluster),
+            Mapping::Data { host, .. } => self.data().read_or_zeros(bufs, host + in_cluster),
             Mapping::Zero | Mapping::ZeroAllocated { .. } => {
                 iov::fill_zeros(bufs);
                 Ok(())
@@ -279,7 +302,7 @@ impl Qcow2Device {
         };
         let new = match plan {
             Plan::InPlace { host, len_bytes } => {
-                self.file.write(&iov::window(bufs, skip, len_bytes), host)?;
+                self.data().write(&iov::window(bufs, skip, len_bytes), host)?;
                 return Ok(len_bytes);
             }
             Plan::New(new) => new,
@@ -310,8 +333,14 @@ impl Qcow2Device {
         let start = new.first << bits;
         let run_end = start + (new.clusters.count << bits);
         let end = run_end.min(offset + len_bytes);
-        self.reserve.extend_to(&*self.file, new.clusters.host + (new.clusters.count << bits))?;
-        let is_fresh = new.clusters.is_fresh;
+        let is_fresh = match &self.data_file {
+            None => {
+                let run_end = new.clusters.host + (new.clusters.count << bits);
+                self.reserve.extend_to(&*self.file, run_end)?;
+                new.clusters.is_fresh
+            }
+            Some(data) => (offset == start && end == run_end) || data.is_hole(start..run_end)?,
+        };
         let head = self.uncovered(new.first_was, start..offset, is_fresh)?;
         let tail = self.uncovered(new.last_was, end..run_end, is_fresh)?;
         let mut pieces = iov::Pieces::new();
@@ -319,7 +348,7 @@ impl Qcow2Device {
         pieces.extend(iov::window(bufs, skip, end - offset));
         pieces.extend(tail.as_deref().map(IoSlice::new));
         let skipped = if head.is_some() { 0 } else { offset - start };
-        self.file.write(&pieces, new.clusters.host + skipped)?;
+        self.data().write(&pieces, new.clusters.host + skipped)?;
         Ok(end - offset)
     }
 
@@ -385,7 +414,14 @@ impl Qcow2Device {
             let _io = self.io.read();
             let mut metadata = self.metadata.lock();
             match metadata.clear(&*self.file, at, clusters.end - at)? {
-                Some(count) => at += count,
+                Some(count) => {
+                    if let Some(data) = &self.data_file {
+                        let bits = self.geometry.cluster_bits;
+                        // Still under the lock: nobody writes there anew.
+                        data.clear(at << bits..((at + count) << bits).min(self.geometry.len_bytes))?;
+                    }
+                    at += count;
+                }
                 None => self.landed.wait(&mut metadata),
             }
         }
@@ -415,6 +451,9 @@ impl Qcow2Device {
     fn kind_at(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         let (mapping, count) = self.metadata.lock().map(&*self.file, offset, len_bytes)?;
         match (mapping, &self.backing) {
+            (Mapping::Data { host, .. }, _) if self.data_file.is_some() => {
+                self.data().allocation(host + (offset & (self.geometry.cluster_bytes() - 1)), count)
+            }
             (Mapping::Data { .. } | Mapping::Compressed { .. }, _) => Ok((Allocation::Data, count)),
             (Mapping::ZeroAllocated { .. }, _) => Ok((Allocation::Zero, count)),
             (Mapping::Unallocated, Some(backing)) if offset < backing.len_bytes() => {

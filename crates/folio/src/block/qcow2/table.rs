@@ -1,6 +1,7 @@
 //! Tables of the image in memory: what an L2 entry says, and the cache of L2 tables and refcount blocks.
 
 use super::super::image_file::ImageFile;
+use super::cluster_alloc::Geometry;
 use crate::base::{Error, Result};
 use foldhash::HashMap;
 use std::io::IoSliceMut;
@@ -34,9 +35,14 @@ pub(super) enum Mapping {
 }
 
 impl Mapping {
-    /// Decodes an L2 entry.
-    pub(super) fn decode(entry: u64, cluster_bits: u32, version: u32) -> Result<Self> {
+    /// Decodes the L2 entry of guest cluster `cluster`.
+    pub(super) fn decode(entry: u64, geometry: Geometry, cluster: u64) -> Result<Self> {
+        let cluster_bits = geometry.cluster_bits;
         if entry & COMPRESSED != 0 {
+            if geometry.has_data_file {
+                let what = format!("entry {entry:#018x} is a compressed cluster in an external data file");
+                return Err(Error::corrupt(what));
+            }
             let offset_bits = 62 - (cluster_bits - 8);
             let host = entry & ((1 << offset_bits) - 1);
             let sectors = ((entry & !(COPIED | COMPRESSED)) >> offset_bits) + 1;
@@ -50,8 +56,19 @@ impl Mapping {
             return Err(Error::corrupt(format!("entry {entry:#018x} is not at a cluster's start")));
         }
         let is_copied = entry & COPIED != 0;
+        if geometry.has_data_file && (host != 0 || (is_copied && entry & ZERO == 0)) {
+            if host != cluster << cluster_bits {
+                let what = format!("entry {entry:#018x} is not its own offset in the external data file");
+                return Err(Error::corrupt(what));
+            }
+            // Nobody shares it: such an image has no snapshots.
+            return Ok(match entry & ZERO != 0 {
+                true => Self::ZeroAllocated { host, is_copied: true },
+                false => Self::Data { host, is_copied: true },
+            });
+        }
         match (entry & ZERO != 0, host) {
-            (true, _) if version < 3 => {
+            (true, _) if geometry.version < 3 => {
                 Err(Error::corrupt(format!("entry {entry:#018x} is a zero cluster in a version 2 image")))
             }
             (true, 0) => Ok(Self::Zero),
