@@ -2,6 +2,7 @@
 
 mod data_file;
 mod hostile;
+mod lazy;
 mod locks;
 mod model;
 #[path = "../support/mod.rs"]

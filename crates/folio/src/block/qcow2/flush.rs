@@ -24,8 +24,31 @@ struct RefcountTable {
     is_moved: bool,
 }
 
+/// What a write-back does about refcounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RefcountWrites {
+    /// They are written.
+    Now,
+    /// They wait for the close: the image is marked dirty.
+    AtClose,
+}
+
 impl Work {
-    fn take(metadata: &mut Metadata) -> Self {
+    fn take(metadata: &mut Metadata, refcounts: RefcountWrites) -> Self {
+        let (blocks, refcount_table) = match refcounts {
+            RefcountWrites::Now => Self::take_refcounts(metadata),
+            RefcountWrites::AtClose => (Vec::new(), None),
+        };
+        Self {
+            blocks,
+            refcount_table,
+            l2: metadata.l2.take_dirty(),
+            l1: std::mem::take(&mut metadata.dirty_l1).into_iter().map(|i| (i, metadata.l1[i])).collect(),
+            releases: std::mem::take(&mut metadata.releases),
+        }
+    }
+
+    fn take_refcounts(metadata: &mut Metadata) -> (Vec<TableWrite>, Option<RefcountTable>) {
         let refcounts = &mut metadata.refcounts;
         let blocks = refcounts.blocks.take_dirty();
         let refcount_table = (refcounts.is_table_dirty || refcounts.is_table_moved).then(|| RefcountTable {
@@ -37,13 +60,7 @@ impl Work {
         refcounts.is_table_dirty = false;
         refcounts.is_table_moved = false;
         metadata.releases.append(&mut refcounts.retired);
-        Self {
-            blocks,
-            refcount_table,
-            l2: metadata.l2.take_dirty(),
-            l1: std::mem::take(&mut metadata.dirty_l1).into_iter().map(|i| (i, metadata.l1[i])).collect(),
-            releases: std::mem::take(&mut metadata.releases),
-        }
+        (blocks, refcount_table)
     }
 
     fn is_empty(&self) -> bool {
@@ -106,10 +123,23 @@ impl RefcountTable {
 }
 
 impl Qcow2Device {
+    /// Makes everything durable, refcounts as well, and says so in the header.
+    pub(super) fn close(&self) -> Result<()> {
+        if self.metadata.lock().is_dirty() {
+            self.write_back(RefcountWrites::Now)?;
+        }
+        if self.dirty_bit.is_set() {
+            // What was freed last: the bit would otherwise promise more than the file holds.
+            self.file.sync_data()?;
+            self.dirty_bit.clear(&*self.file)?;
+        }
+        Ok(())
+    }
+
     /// Makes everything finished so far durable, then frees what nothing points to any more.
-    pub(super) fn write_back(&self) -> Result<()> {
+    pub(super) fn write_back(&self, refcounts: RefcountWrites) -> Result<()> {
         let _one_at_a_time = self.flushing.lock();
-        let work = Work::take(&mut self.metadata.lock());
+        let work = Work::take(&mut self.metadata.lock(), refcounts);
         if let Some(data) = &self.data_file
             && let Err(error) = data.file.sync_data()
         {
@@ -119,7 +149,11 @@ impl Qcow2Device {
         if work.is_empty() && work.releases.is_empty() {
             return self.file.sync_data();
         }
-        let result = work.write(&*self.file, self.l1_offset);
+        let marked = match refcounts {
+            RefcountWrites::Now => Ok(()),
+            RefcountWrites::AtClose => self.dirty_bit.set(&*self.file),
+        };
+        let result = marked.and_then(|()| work.write(&*self.file, self.l1_offset));
         let releases = work.put_back(&mut self.metadata.lock(), result.is_ok());
         result?;
         if releases.is_empty() {
@@ -135,7 +169,10 @@ impl Qcow2Device {
             }
             // Still under the lock: nobody is given these clusters before their space is returned.
             self.punch(&mut unused)?;
-            metadata.refcounts.blocks.take_dirty()
+            match refcounts {
+                RefcountWrites::Now => metadata.refcounts.blocks.take_dirty(),
+                RefcountWrites::AtClose => Vec::new(),
+            }
         };
         // A cut before these are on the disk leaks the clusters, no more.
         let result = blocks.iter().try_for_each(|block| block.write(&*self.file));

@@ -26,13 +26,15 @@ const BACKING_NAME_BYTES_MAX: u32 = 1023;
 const OFFSET_BITS: u32 = 56;
 
 /// Incompatible features by bit.
-const DIRTY: u64 = 1 << 0;
+pub(super) const DIRTY: u64 = 1 << 0;
 const CORRUPT: u64 = 1 << 1;
 const DATA_FILE: u64 = 1 << 2;
 const COMPRESSION_TYPE: u64 = 1 << 3;
 const INCOMPATIBLE_NAMES: [&str; 5] =
     ["dirty bit", "corrupt bit", "external data file", "compression type", "extended L2 entries"];
 
+/// Compatible features by bit.
+const LAZY_REFCOUNTS: u64 = 1 << 0;
 /// Autoclear features by bit.
 const RAW_DATA_FILE: u64 = 1 << 1;
 
@@ -76,6 +78,8 @@ const _: () = assert!(offset_of!(RawHeader, compression_type) == V3_BYTES_MIN);
 pub(super) const REFCOUNT_TABLE_FIELD: u64 = offset_of!(RawHeader, refcount_table_offset) as u64;
 /// Where the disk's size, the encryption method and the number of L1 entries stand: 16 bytes in one sector.
 pub(super) const SIZE_FIELD: u64 = offset_of!(RawHeader, len_bytes) as u64;
+/// Where the incompatible features stand in the header.
+pub(super) const INCOMPATIBLE_FIELD: u64 = offset_of!(RawHeader, incompatible) as u64;
 /// Where the autoclear features stand in the header.
 pub(super) const AUTOCLEAR_FIELD: u64 = offset_of!(RawHeader, autoclear) as u64;
 
@@ -106,6 +110,9 @@ pub(super) struct Header {
     pub(super) refcount_table_offset: u64,
     pub(super) refcount_table_clusters: u64,
     pub(super) refcount_order: u32,
+    pub(super) incompatible: u64,
+    /// Refcounts in the file may be stale while the image is open.
+    pub(super) has_lazy_refcounts: bool,
     pub(super) autoclear: u64,
     /// Those autoclear features that we keep in step.
     pub(super) kept_autoclear: u64,
@@ -114,8 +121,6 @@ pub(super) struct Header {
     pub(super) backing_name: Option<String>,
     pub(super) backing_format: Option<String>,
     has_snapshots: bool,
-    is_dirty: bool,
-    is_corrupt: bool,
 }
 
 impl Header {
@@ -185,6 +190,8 @@ impl Header {
             refcount_table_offset,
             refcount_table_clusters,
             refcount_order,
+            incompatible,
+            has_lazy_refcounts: raw.compatible.get() & LAZY_REFCOUNTS != 0,
             autoclear,
             kept_autoclear: if is_raw { RAW_DATA_FILE } else { 0 },
             compression,
@@ -192,17 +199,20 @@ impl Header {
             backing_name,
             backing_format: extensions.backing_format,
             has_snapshots: raw.snapshots.get() != 0,
-            is_dirty: incompatible & DIRTY != 0,
-            is_corrupt: incompatible & CORRUPT != 0,
         })
+    }
+
+    /// The refcounts in the file are stale.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.incompatible & DIRTY != 0
     }
 
     /// Refuses to write an image whose metadata cannot be trusted.
     pub(super) fn check_writable(&self) -> Result<()> {
-        if self.is_corrupt {
+        if self.incompatible & CORRUPT != 0 {
             return Err(Error::corrupt("the image is marked corrupt; `qemu-img check -r all` may mend it"));
         }
-        if self.is_dirty {
+        if self.is_dirty() {
             let why = "the image was not closed and its refcounts are stale (dirty bit); it can be read, and \
                        `qemu-img check -r all` makes it writable";
             return Err(Error::new(Errno::UCLEAN, why));

@@ -14,7 +14,7 @@
 //!
 //! Neighbours: above, `image.rs` opens it; below, `host_file.rs`. Internal snapshots are respected, not used.
 //!
-//! A data cluster lies in `file`, or in the external data file (data_file.rs).
+//! lazy.rs leaves refcounts to the close. A data cluster lies in `file`, or in the external data file (data_file.rs).
 //!
 //! Lock order:
 //! ```text
@@ -36,6 +36,7 @@ mod data_file;
 mod flush;
 mod grow;
 mod header;
+mod lazy;
 mod refcount;
 mod reserve;
 mod table;
@@ -51,7 +52,9 @@ use crate::base::{Errno, Error, ErrorKind, Result};
 use cluster_alloc::{Geometry, Metadata, NewClusters, Plan};
 use compressed::Decompressor;
 use data_file::DataFile;
+use flush::RefcountWrites;
 use header::Header;
+use lazy::DirtyBit;
 use parking_lot::{Condvar, Mutex, RwLock};
 use reserve::Reserve;
 use smallvec::SmallVec;
@@ -78,6 +81,7 @@ pub struct Qcow2Device {
     io: RwLock<()>,
     flushing: Mutex<()>,
     reserve: Reserve,
+    dirty_bit: DirtyBit,
     /// The header still says that features are in step which we do not keep.
     has_autoclear: AtomicBool,
     /// The autoclear features that stay.
@@ -175,6 +179,7 @@ impl Qcow2Device {
             io: RwLock::new(()),
             flushing: Mutex::new(()),
             reserve: Reserve::new(file.len_bytes()?),
+            dirty_bit: DirtyBit::new(&header),
             has_autoclear: AtomicBool::new(header.autoclear != header.kept_autoclear),
             kept_autoclear: header.kept_autoclear,
             file,
@@ -224,7 +229,7 @@ impl Qcow2Device {
             return Ok(());
         }
         // What is left is dirty: once written it can go.
-        self.write_back()?;
+        self.write_back(RefcountWrites::Now)?;
         self.metadata.lock().shrink();
         Ok(())
     }
@@ -485,7 +490,7 @@ impl Device for Qcow2Device {
         if self.file.is_read_only() {
             return Ok(());
         }
-        self.write_back().map_err(|error| self.place(error))
+        self.write_back(self.dirty_bit.at_flush()).map_err(|error| self.place(error))
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
@@ -516,9 +521,9 @@ impl Device for Qcow2Device {
 
 impl Drop for Qcow2Device {
     fn drop(&mut self) {
-        if !self.file.is_read_only() && self.metadata.get_mut().is_dirty() {
+        if !self.file.is_read_only() {
             // Nobody is left to be told; who needs to know flushes first.
-            let _ = self.write_back();
+            let _ = self.close();
         }
         let host_end = self.metadata.get_mut().refcounts.host_end;
         // Space that stays behind the end is lost to others only, and comes back when the file is copied.
