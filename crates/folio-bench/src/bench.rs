@@ -56,7 +56,7 @@ pub(crate) fn run(scenario: &str, source: &Source, common: &Common) -> Result<()
 }
 
 /// The command to measure: the one named, or this workspace's, built now.
-fn folio(common: &Common) -> Result<PathBuf, String> {
+pub(crate) fn folio(common: &Common) -> Result<PathBuf, String> {
     if let Some(path) = &common.folio {
         return path.canonicalize().map_err(|error| format!("{}: {error}", path.display()));
     }

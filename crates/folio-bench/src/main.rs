@@ -1,7 +1,7 @@
 //! Folio's measurements, side by side with its rivals: `cargo run --release -p folio-bench -- image`.
 //!
 //! ```text
-//!   main        what is asked: image, one-dir, file; cache; auto-da-alloc, ext4-ops; first-write; reclaim
+//!   main        what is asked: image, one-dir, file; cache; auto-da-alloc, ext4-ops; first-write, small-file; reclaim
 //!   tree        the tree to copy
 //!   contender   how each rival builds an image, or extracts one
 //!   bench       interleaved rounds, checks            measure: one command, its time and memory
@@ -9,6 +9,7 @@
 //!   cache/      cached reads, writes and lookups beside the kernel's tmpfs and bare memcpy
 //!   ext4/       files rewritten, made and removed beside the kernel's ext4 and fuse2fs
 //!   first_write/ first and second writes into fresh and preallocated images beside QEMU
+//!   small_file  one small file out of an image
 //!   reclaim     hit ratios of Folio's page cache and of policies/ on traces
 //! ```
 
@@ -23,6 +24,7 @@ mod policies;
 mod real_tree;
 mod reclaim;
 mod report;
+mod small_file;
 mod traces;
 mod tree;
 
@@ -68,6 +70,11 @@ enum Scenario {
     /// One job of first-write, in a process of its own.
     #[command(hide = true)]
     FirstWriteJob(first_write::JobArguments),
+    /// One small file read out of the ext4 in an image, by a whole process.
+    SmallFile {
+        #[command(flatten)]
+        common: Common,
+    },
     /// Which accesses of some traces Folio's page cache and known policies answer from memory.
     Reclaim(reclaim::Options),
 }
@@ -103,6 +110,7 @@ fn main() -> ExitCode {
         Scenario::Ext4Ops(options) => ext4::run_ops(&options),
         Scenario::FirstWrite(options) => first_write::run(&options),
         Scenario::FirstWriteJob(arguments) => first_write::run_job(&arguments),
+        Scenario::SmallFile { common } => small_file::run(&common),
         Scenario::Reclaim(options) => reclaim::run(&options),
     };
     match outcome {
