@@ -1,7 +1,7 @@
 //! A running QEMU and Folio keep away from each other's images.
 
 use crate::support::requires;
-use crate::support::tools::command;
+use crate::support::tools::{command, succeed};
 use folio::block::{ImageFormat, OpenOptions, create, open};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -68,5 +68,62 @@ fn a_running_qemu_excludes_writers() {
         assert!(tries(&["-r"]).status.success(), "a second reader");
         drop(device);
         assert!(tries(&[]).status.success());
+    }
+}
+
+/// What an open overlay stands on is read, and no more than read, whoever else comes.
+#[test]
+fn backing_files_of_open_images_are_not_written() {
+    requires!(tool("qemu-io"), tool("qemu-img"));
+    for (format, name) in [(ImageFormat::Raw, "raw"), (ImageFormat::Qcow2, "qcow2")] {
+        let folder = TempDir::new().unwrap();
+        let at = |file: &str| folder.path().join(file);
+        drop(create(at("base"), format, 1 << 20).unwrap());
+        for top in ["one", "two"] {
+            let line = format!("create -f qcow2 -b base -F {name} {top}");
+            succeed(command("qemu-img").args(line.split(' ')).current_dir(folder.path()));
+        }
+        let base_read = OpenOptions { read_only: true, format: Some(format), ..OpenOptions::default() };
+        let base_write = OpenOptions { format: Some(format), ..OpenOptions::default() };
+        let top = OpenOptions::default();
+        let is_refused = |path: &Path, options: &OpenOptions| {
+            let error = open(path, options).err().expect("it is in use");
+            assert!(error.to_string().contains("is in use by another process"), "{error}");
+        };
+        let qemu = |file: &str, arguments: &[&str]| {
+            let mut command = command("qemu-io");
+            let output = command.args(arguments).args(["-c", "read 0 512"]).arg(at(file)).output().unwrap();
+            output.status.success()
+        };
+        // Two overlays of ours on one base.
+        let devices = [open(at("one"), &top).unwrap(), open(at("two"), &top).unwrap()];
+        devices[0].write_at(&[1; 512], 0).unwrap();
+        is_refused(&at("base"), &base_write);
+        is_refused(&at("one"), &top);
+        drop(open(at("base"), &base_read).unwrap());
+        assert!(!qemu("base", &["-f", name]), "QEMU writes our backing file");
+        assert!(qemu("base", &["-r", "-f", name]), "QEMU reads it beside us");
+        let commit = command("qemu-img").args(["commit", "two"]).current_dir(folder.path()).output().unwrap();
+        assert!(!commit.status.success(), "QEMU commits into our backing file");
+        drop(devices);
+        // One of QEMU's, and one of ours on the same base.
+        let running = Qemu::new(&at("one"), &["-f", "qcow2"]);
+        is_refused(&at("one"), &top);
+        // QEMU itself bears writers of a raw file that it reads.
+        assert_eq!(open(at("base"), &base_write).is_err(), format == ImageFormat::Qcow2);
+        drop(open(at("base"), &base_read).unwrap());
+        drop(open(at("two"), &top).unwrap());
+        drop(running);
+        // The base is written: nobody may stand on it.
+        let device = open(at("base"), &base_write).unwrap();
+        is_refused(&at("one"), &top);
+        is_refused(&at("one"), &OpenOptions { read_only: true, ..OpenOptions::default() });
+        assert_eq!(
+            qemu("one", &["-f", "qcow2"]),
+            format == ImageFormat::Raw,
+            "QEMU stands on a file that we write"
+        );
+        drop(device);
+        assert!(qemu("one", &["-f", "qcow2"]));
     }
 }

@@ -1,6 +1,7 @@
 //! Image files against QEMU: what one writes the other reads, and `qemu-img check` agrees.
 
 mod data_file;
+mod backing;
 mod hostile;
 mod lazy;
 mod locks;

@@ -4,7 +4,7 @@ use super::image_file::ImageFile;
 use super::{Allocation, iov, lock};
 use crate::base::{Errno, Error, Result};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -32,10 +32,12 @@ impl HostFile {
     pub(super) fn open(path: &Path, read_only: bool) -> Result<Self> {
         let name = path.display().to_string();
         let open = || {
-            // Without O_NONBLOCK a FIFO would make the open wait for its other end.
+            // To open some devices is to use them, so what it is comes first; should it become a FIFO in between, then
+            // without O_NONBLOCK the open would wait for its other end.
+            let found = std::fs::metadata(path).map_err(|error| Error::io("open", error))?.file_type();
+            check_kind(found)?;
             let mut flags = OFlags::NONBLOCK;
-            let is_block = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
-            if is_block && !read_only {
+            if found.is_block_device() && !read_only {
                 // A block device that the kernel has mounted answers EBUSY.
                 flags |= OFlags::EXCL;
             }
@@ -45,12 +47,7 @@ impl HostFile {
                 .custom_flags(flags.bits() as i32)
                 .open(path)
                 .map_err(|error| Error::io("open", error))?;
-            let kind = file.metadata().map_err(|error| Error::io("stat", error))?.file_type();
-            match () {
-                () if kind.is_file() || kind.is_block_device() => {}
-                () if kind.is_dir() => return Err(Errno::ISDIR.into()),
-                () => return Err(Error::new(Errno::INVAL, "neither a file nor a block device")),
-            }
+            check_kind(file.metadata().map_err(|error| Error::io("stat", error))?.file_type())?;
             lock::acquire(&file, read_only)?;
             Ok(file)
         };
@@ -96,6 +93,15 @@ impl HostFile {
 
     fn failed(&self, operation: &'static str, errno: Errno) -> Error {
         Error::io(operation, errno.into()).at(self.name.clone())
+    }
+}
+
+/// Whether an image may lie in a file of this kind.
+fn check_kind(kind: FileType) -> Result<()> {
+    match () {
+        () if kind.is_file() || kind.is_block_device() => Ok(()),
+        () if kind.is_dir() => Err(Errno::ISDIR.into()),
+        () => Err(Error::new(Errno::INVAL, "neither a file nor a block device")),
     }
 }
 

@@ -46,5 +46,10 @@ pub(super) fn resolve(image: &Path, what: &str, name: &str, chain: &Chain) -> Re
     if !real_path.starts_with(&real_allowed) {
         return Err(place(Error::new(Errno::PERM, why)));
     }
+    // A device node is no file of this folder, wherever the node lies.
+    if !std::fs::metadata(&real_path).is_ok_and(|found| found.is_file()) {
+        let why = "is no regular file, and anything else is opened only if allowed";
+        return Err(place(Error::new(Errno::PERM, why)));
+    }
     Ok(real_path)
 }
