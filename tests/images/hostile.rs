@@ -3,9 +3,12 @@
 use crate::model::Random;
 use crate::support::requires;
 use crate::support::tools::{command, succeed};
-use folio::block::{Allocation, Compat, CreateOptions, OpenOptions, Qcow2Device, open};
+use folio::block::{
+    Allocation, Compat, CreateOptions, Device, MemoryDevice, OpenOptions, Qcow2Device, open, overlay,
+};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 const LEN: u64 = 256 << 10;
@@ -21,19 +24,24 @@ fn provoke(path: &Path, bytes: &[u8]) {
     for read_only in [true, false] {
         let options = OpenOptions { read_only, ..OpenOptions::default() };
         let Ok(device) = open(path, &options) else { continue };
-        let len = device.len_bytes();
-        let mut buf = vec![0; 16 << 10];
-        for at in (0..len.min(LEN)).step_by(buf.len()) {
-            let count = buf.len().min((len - at) as usize);
-            let _ = device.read_at(&mut buf[..count], at);
-        }
-        let _ = device.allocation(0, len.clamp(1, LEN));
-        if !read_only {
-            let _ = device.write_at(&[1; 5000], len.min(LEN) / 2);
-            let _ = device.write_zeroes(0, len.min(1 << 14));
-            let _ = device.discard(len.min(LEN) / 4, len.min(LEN) / 4);
-            let _ = device.flush();
-        }
+        use_it(&*device);
+    }
+}
+
+/// Reads, maps, writes and flushes.
+fn use_it(device: &dyn Device) {
+    let len = device.len_bytes();
+    let mut buf = vec![0; 16 << 10];
+    for at in (0..len.min(LEN)).step_by(buf.len()) {
+        let count = buf.len().min((len - at) as usize);
+        let _ = device.read_at(&mut buf[..count], at);
+    }
+    let _ = device.allocation(0, len.clamp(1, LEN));
+    if !device.is_read_only() {
+        let _ = device.write_at(&[1; 5000], len.min(LEN) / 2);
+        let _ = device.write_zeroes(0, len.min(1 << 14));
+        let _ = device.discard(len.min(LEN) / 4, len.min(LEN) / 4);
+        let _ = device.flush();
     }
 }
 
@@ -72,6 +80,61 @@ fn flipped_bits_in_metadata() {
             provoke(&path, &bytes);
             bytes[at] = 0xff;
             provoke(&path, &bytes);
+        }
+    }
+}
+
+/// Clusters that hold tables: of the header, L1 and L2, refcounts and snapshots, of the disk and of each snapshot.
+fn metadata(image: &[u8]) -> Vec<usize> {
+    let number =
+        |at: usize, len: usize| image[at..at + len].iter().fold(0, |n, byte| n << 8 | usize::from(*byte));
+    let cluster = 1 << number(20, 4);
+    let address = |at: usize| number(at, 8) & 0x00ff_ffff_ffff_fe00;
+    let (refcounts, snapshots) = (number(48, 8), number(64, 8));
+    let mut starts = vec![0, refcounts, snapshots];
+    starts.extend((refcounts..refcounts + cluster).step_by(8).map(address));
+    let mut tables = vec![(number(40, 8), number(36, 4))];
+    let mut at = snapshots;
+    for _ in 0..number(60, 4) {
+        tables.push((number(at, 8), number(at + 8, 4)));
+        at += (40 + number(at + 36, 4) + number(at + 12, 2) + number(at + 14, 2)).next_multiple_of(8);
+    }
+    for (at, entries) in tables {
+        starts.push(at);
+        starts.extend((0..entries).map(|index| address(at + index * 8)));
+    }
+    starts.sort_unstable();
+    starts.dedup();
+    let bytes = starts.into_iter().flat_map(|start| start..(start + cluster).min(start + 512));
+    bytes.filter(|at| *at < image.len()).collect()
+}
+
+/// Each byte of a small image's metadata: one bit of it, all of them, none; of the header, each bit.
+#[test]
+fn every_byte_of_metadata() {
+    // `fuzz/images/make.sh` makes them.
+    let images: [&[u8]; 2] = [
+        include_bytes!("../../fuzz/images/version-2.qcow2"),
+        include_bytes!("../../fuzz/images/version-3.qcow2"),
+    ];
+    for image in images {
+        let room = Arc::new(MemoryDevice::new(1 << 20));
+        room.write_at(image, 0).unwrap();
+        use_it(&Qcow2Device::open_on(overlay(room.clone())).unwrap());
+        let places = metadata(image);
+        assert!(places.len() > 2000, "{}", places.len());
+        for at in places {
+            let old = image[at];
+            let bits = if at < 120 { 0xff } else { 1 << (at % 8) };
+            let flipped = (0..8).map(|bit| 1 << bit).filter(|bit| bits & bit != 0).map(|bit| old ^ bit);
+            for new in flipped.chain([0, 0xff]).filter(|new| *new != old) {
+                let device = overlay(room.clone());
+                device.write_at(&[new], at as u64).unwrap();
+                match Qcow2Device::open_on(device) {
+                    Ok(device) => use_it(&device),
+                    Err(error) => assert!(error.to_string().contains("qcow2"), "byte {at}: {error}"),
+                }
+            }
         }
     }
 }
