@@ -1,7 +1,7 @@
 //! Image files against QEMU: what one writes the other reads, and `qemu-img check` agrees.
 
-mod data_file;
 mod backing;
+mod data_file;
 mod hostile;
 mod lazy;
 mod locks;
