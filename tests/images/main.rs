@@ -2,6 +2,7 @@
 
 mod backing;
 mod data_file;
+mod check;
 mod hostile;
 mod lazy;
 mod locks;

@@ -7,6 +7,7 @@
 //!
 //! What differs from qemu-img stands in docs/image.md.
 
+mod check;
 mod create;
 mod words;
 
@@ -31,12 +32,14 @@ pub(crate) struct Image {
 #[derive(Subcommand)]
 enum ImageCommand {
     Create(create::Create),
+    Check(check::Check),
 }
 
 /// The command's name in messages.
 pub(crate) fn name(image: &Image) -> &'static str {
     match &image.command {
         ImageCommand::Create(_) => "image create",
+        ImageCommand::Check(_) => "image check",
     }
 }
 
@@ -44,5 +47,6 @@ pub(crate) fn name(image: &Image) -> &'static str {
 pub(crate) fn run(image: &Image, session: &Session) -> Outcome {
     match &image.command {
         ImageCommand::Create(create) => create::run(create, session),
+        ImageCommand::Check(check) => check::run(check, session),
     }
 }

@@ -29,18 +29,24 @@
 //! 3. Bytes of a new cluster that the write does not cover are what the guest cluster read as before.
 
 mod backing;
+mod check;
 mod cluster_alloc;
 mod compressed;
 mod create;
 mod data_file;
+mod extensions;
 mod flush;
 mod grow;
 mod header;
 mod lazy;
 mod refcount;
 mod reserve;
+mod roots;
+mod snapshot_table;
 mod table;
 
+pub(super) use check::check;
+pub use check::{Finding, ImageCheck, Repair};
 pub use create::{Compat, CreateOptions};
 pub(super) use grow::grow;
 

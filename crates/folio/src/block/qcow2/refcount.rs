@@ -263,7 +263,7 @@ fn underflow(host: u64) -> Error {
 }
 
 /// Entry `index` of a block whose entries have `1 << order` bits.
-fn get(bytes: &[u8], order: u32, index: u64) -> u64 {
+pub(super) fn get(bytes: &[u8], order: u32, index: u64) -> u64 {
     let index = index as usize;
     match order {
         0..=2 => {
@@ -281,20 +281,29 @@ fn get(bytes: &[u8], order: u32, index: u64) -> u64 {
 }
 
 fn set(table: &mut super::table::Table, order: u32, index: u64, value: u64) {
+    // Whole entries, or the byte that several share.
+    let (at, width) = match order {
+        0..=2 => (index as usize / (8 >> order), 1),
+        _ => (index as usize * (1 << (order - 3)), 1 << (order - 3)),
+    };
+    let within = if order <= 2 { index % (8 >> order) } else { 0 };
+    put(table.bytes_mut(at..at + width), order, within, value);
+}
+
+/// Sets entry `index` of a block whose entries have `1 << order` bits.
+pub(super) fn put(bytes: &mut [u8], order: u32, index: u64, value: u64) {
     let index = index as usize;
     match order {
         0..=2 => {
             let per_byte = 8 >> order;
             let shift = (index % per_byte) << order;
             let mask = (((1u16 << (1 << order)) - 1) as u8) << shift;
-            let at = index / per_byte;
-            let byte = &mut table.bytes_mut(at..at + 1)[0];
+            let byte = &mut bytes[index / per_byte];
             *byte = (*byte & !mask) | ((value as u8) << shift);
         }
         _ => {
             let width = 1 << (order - 3);
-            let bytes = value.to_be_bytes();
-            table.bytes_mut(index * width..(index + 1) * width).copy_from_slice(&bytes[8 - width..]);
+            bytes[index * width..(index + 1) * width].copy_from_slice(&value.to_be_bytes()[8 - width..]);
         }
     }
 }
