@@ -1,8 +1,8 @@
 //! Image files against QEMU: what one writes the other reads, and `qemu-img check` agrees.
 
 mod backing;
-mod data_file;
 mod check;
+mod data_file;
 mod hostile;
 mod lazy;
 mod locks;
