@@ -156,7 +156,7 @@ fn truncated_anywhere() {
 fn absurd_headers_are_refused_by_name() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
-    let options = CreateOptions { cluster_bytes: 65536, compat: Compat::V1_1 };
+    let options = CreateOptions { cluster_bytes: 65536, compat: Compat::V1_1, ..CreateOptions::default() };
     drop(Qcow2Device::create(&path, LEN, &options).unwrap());
     let good = std::fs::read(&path).unwrap();
     let cases: [(usize, &[u8], &str); 11] = [
@@ -186,7 +186,7 @@ fn absurd_headers_are_refused_by_name() {
 fn clusters_that_only_seem_free_are_not_given_out() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
-    let options = CreateOptions { cluster_bytes: 4096, compat: Compat::V1_1 };
+    let options = CreateOptions { cluster_bytes: 4096, compat: Compat::V1_1, ..CreateOptions::default() };
     drop(Qcow2Device::create(&path, LEN, &options).unwrap());
     let mut image = std::fs::read(&path).unwrap();
     // The refcount block is the third cluster: header, table, block and L1 now count as free.

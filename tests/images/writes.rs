@@ -41,7 +41,11 @@ fn random_writes_are_what_qemu_reads() {
     let folder = TempDir::new().unwrap();
     for (seed, cluster_bytes) in [(100, 512), (200, 4096), (300, 65536), (400, 2 << 20)] {
         for compat in [Compat::V0_10, Compat::V1_1] {
-            write_and_judge(folder.path(), &CreateOptions { cluster_bytes, compat }, seed);
+            write_and_judge(
+                folder.path(),
+                &CreateOptions { cluster_bytes, compat, ..CreateOptions::default() },
+                seed,
+            );
         }
     }
 }
@@ -54,7 +58,7 @@ fn threads_that_share_clusters_keep_their_bytes() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
-    let options = CreateOptions { cluster_bytes: 16 << 10, compat: Compat::V1_1 };
+    let options = CreateOptions { cluster_bytes: 16 << 10, compat: Compat::V1_1, ..CreateOptions::default() };
     let device = Qcow2Device::create(&path, LEN as u64, &options).unwrap();
     let work = |thread: usize| {
         let mut random = model::Random::new(thread as u64);

@@ -46,7 +46,7 @@ impl Source {
     pub(crate) fn new(file_bytes: u64, len_bytes: u64, cluster_bytes: u32, compat: Compat) -> Self {
         let mut content = Content::new(0);
         content.change(0, Effect::Truncate(len_bytes));
-        let options = CreateOptions { cluster_bytes, compat };
+        let options = CreateOptions { cluster_bytes, compat, ..CreateOptions::default() };
         Self {
             origin: Origin::New { len_bytes, options },
             image: Arc::new(MemoryDevice::new(file_bytes)),

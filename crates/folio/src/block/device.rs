@@ -14,6 +14,21 @@ pub enum Allocation {
     Zero,
 }
 
+/// Where a range of an image comes from, as `qemu-img map` tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// In which image of the chain: 0 is the one that was opened, 1 its backing file.
+    pub depth: u32,
+    /// Some image of the chain says what is here; else it reads as zeros because none does.
+    pub is_present: bool,
+    /// What is there.
+    pub kind: Allocation,
+    /// Stored compressed.
+    pub is_compressed: bool,
+    /// Where the bytes are in that image's file; none if they are not stored, or not as they are.
+    pub host_offset: Option<u64>,
+}
+
 /// A disk: bytes at offsets, all calls from any thread.
 ///
 /// ```text
@@ -49,6 +64,12 @@ pub trait Device: Send + Sync {
 
     /// What lies at `offset`, and for how many bytes (at least 1, at most `len_bytes`) that holds.
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)>;
+
+    /// Where the bytes at `offset` come from, and for how many of `len_bytes` that goes on.
+    fn extent(&self, offset: u64, len_bytes: u64) -> Result<(Extent, u64)> {
+        let (kind, count) = self.allocation(offset, len_bytes)?;
+        Ok((Extent { depth: 0, is_present: true, kind, is_compressed: false, host_offset: None }, count))
+    }
 
     /// Fills `buf` from `offset` on.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {

@@ -19,6 +19,7 @@ pub(super) struct HostFile {
     file: File,
     name: String,
     is_read_only: bool,
+    is_synced: bool,
 }
 
 impl Drop for HostFile {
@@ -30,6 +31,21 @@ impl Drop for HostFile {
 impl HostFile {
     /// Opens a regular file or block device and locks it; EBUSY if someone else's use forbids ours.
     pub(super) fn open(path: &Path, read_only: bool) -> Result<Self> {
+        Self::open_with(path, read_only, true)
+    }
+
+    /// Opens one for reading, whoever else writes it.
+    pub(super) fn open_unlocked(path: &Path) -> Result<Self> {
+        Self::open_with(path, true, false)
+    }
+
+    /// The same file, which from now on reaches the disk when the host sees fit: it is of no use if the machine fails.
+    pub(super) fn unsynced(mut self) -> Self {
+        self.is_synced = false;
+        self
+    }
+
+    fn open_with(path: &Path, read_only: bool, is_locked: bool) -> Result<Self> {
         let name = path.display().to_string();
         let open = || {
             // To open some devices is to use them, so what it is comes first; should it become a FIFO in between, then
@@ -48,11 +64,13 @@ impl HostFile {
                 .open(path)
                 .map_err(|error| Error::io("open", error))?;
             check_kind(file.metadata().map_err(|error| Error::io("stat", error))?.file_type())?;
-            lock::acquire(&file, read_only)?;
+            if is_locked {
+                lock::acquire(&file, read_only)?;
+            }
             Ok(file)
         };
         let file = open().map_err(|error: Error| error.at(name.clone()))?;
-        Ok(Self { file, name, is_read_only: read_only })
+        Ok(Self { file, name, is_read_only: read_only, is_synced: true })
     }
 
     /// Makes a new, empty file and locks it; EEXIST if there is one.
@@ -61,7 +79,7 @@ impl HostFile {
         let file = File::options().read(true).write(true).create_new(true).open(path);
         let file = file.map_err(|error| Error::io("create", error).at(name.clone()))?;
         lock::acquire(&file, false).map_err(|error| error.at(name.clone()))?;
-        Ok(Self { file, name, is_read_only: false })
+        Ok(Self { file, name, is_read_only: false, is_synced: true })
     }
 
     fn fallocate(&self, flags: FallocateFlags, offset: u64, len_bytes: u64) -> Result<bool> {
@@ -167,7 +185,7 @@ impl ImageFile for HostFile {
     }
 
     fn sync_data(&self) -> Result<()> {
-        self.retry("fdatasync", || rustix::fs::fdatasync(&self.file))
+        if self.is_synced { self.retry("fdatasync", || rustix::fs::fdatasync(&self.file)) } else { Ok(()) }
     }
 
     fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<bool> {

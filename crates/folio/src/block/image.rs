@@ -2,7 +2,7 @@
 
 use super::host_file::HostFile;
 use super::image_file::ImageFile;
-use super::qcow2::{CreateOptions, Qcow2Device};
+use super::qcow2::{CreateOptions, Preallocation, Qcow2Device};
 use super::{Device, RawDevice};
 use crate::base::{Errno, Error, Result};
 use std::fmt;
@@ -75,6 +75,10 @@ pub struct OpenOptions {
     pub format: Option<ImageFormat>,
     /// Which backing files and external data files are opened.
     pub backing: BackingPolicy,
+    /// A flush does not wait for the disk: for an image that is made again if the machine fails meanwhile.
+    pub is_volatile: bool,
+    /// Opened for reading, whoever else writes it, and without a lock: what is read may be torn.
+    pub is_shared: bool,
 }
 
 /// Opens the image at `path`.
@@ -83,22 +87,39 @@ pub struct OpenOptions {
 /// format, EOPNOTSUPP if it asks for something that is not done here, EPERM for a backing file that `options`
 /// do not allow, else the host's.
 pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Arc<dyn Device>> {
-    let mut chain = Chain { policy: options.backing.clone(), opened: Vec::new() };
-    open_in_chain(path.as_ref(), options.read_only, options.format, &mut chain)
+    open_in_chain(path.as_ref(), options.read_only, options.format, &mut Chain::new(options))
+}
+
+/// Opens the file of an image as the first of a chain.
+pub(super) fn open_file(path: &Path, options: &OpenOptions) -> Result<(HostFile, Chain)> {
+    let mut chain = Chain::new(options);
+    let file = chain.open_file(path, options.read_only)?;
+    Ok((file, chain))
 }
 
 /// The images opened so far, from the top one down to its last backing file.
 #[derive(Default)]
 pub(super) struct Chain {
     policy: BackingPolicy,
+    is_volatile: bool,
+    is_shared: bool,
     /// Device and inode number of each.
     opened: Vec<(u64, u64)>,
 }
 
 impl Chain {
+    fn new(options: &OpenOptions) -> Self {
+        Self {
+            policy: options.backing.clone(),
+            is_volatile: options.is_volatile,
+            is_shared: options.is_shared && options.read_only,
+            opened: Vec::new(),
+        }
+    }
+
     /// A chain of one.
     pub(super) fn closed() -> Self {
-        Self { policy: BackingPolicy::Refuse, opened: Vec::new() }
+        Self { policy: BackingPolicy::Refuse, ..Self::default() }
     }
 
     /// Opens the next file; ELOOP if it is already part of the chain.
@@ -111,12 +132,21 @@ impl Chain {
             return Err(Error::new(Errno::LOOP, why).at(path.display().to_string()));
         }
         self.opened.push(identity);
-        HostFile::open(path, read_only)
+        let file = match self.is_shared {
+            true => HostFile::open_unlocked(path)?,
+            false => HostFile::open(path, read_only)?,
+        };
+        Ok(if self.is_volatile { file.unsynced() } else { file })
     }
 
     /// Which backing files may be opened.
     pub(super) fn policy(&self) -> &BackingPolicy {
         &self.policy
+    }
+
+    /// Whether flushes wait for the disk.
+    pub(super) fn is_volatile(&self) -> bool {
+        self.is_volatile
     }
 
     /// How many images there are.
@@ -151,6 +181,46 @@ pub fn create(path: impl AsRef<Path>, format: ImageFormat, len_bytes: u64) -> Re
     }
 }
 
+/// Makes a new image of `len_bytes`, rounded up to a multiple of 512, that reads as zeros or as its backing file,
+/// which is not opened; EEXIST if the file exists. A file that could not be finished is removed.
+///
+/// Errors: EINVAL for options that the format has not or that contradict each other, else the host's.
+pub fn create_with(
+    path: impl AsRef<Path>,
+    format: ImageFormat,
+    len_bytes: u64,
+    options: &CreateOptions,
+) -> Result<()> {
+    let path = path.as_ref();
+    let place = |error: Error| error.at(path.display().to_string());
+    let Some(len_bytes) = len_bytes.checked_next_multiple_of(512) else {
+        return Err(place(Errno::FBIG.into()));
+    };
+    if format == ImageFormat::Qcow2 {
+        return super::qcow2::create(path, len_bytes, options);
+    }
+    if options.backing.is_some() {
+        return Err(place(Error::new(Errno::INVAL, "a raw image has no backing file")));
+    }
+    if options.preallocation == Preallocation::Metadata {
+        return Err(place(Error::new(Errno::INVAL, "a raw image has no metadata to allocate")));
+    }
+    let file = HostFile::create(path)?;
+    let made = file.set_len(len_bytes).and_then(|()| match options.preallocation {
+        Preallocation::Falloc => match file.reserve(0, len_bytes)? {
+            true => Ok(()),
+            false => Err(Error::unsupported("the host cannot reserve space here")),
+        },
+        Preallocation::Full => file.fill_with_zeros(0, len_bytes),
+        Preallocation::Off | Preallocation::Metadata => Ok(()),
+    });
+    if made.is_err() {
+        // The file is ours and new: nothing is lost with it.
+        let _ = std::fs::remove_file(path);
+    }
+    made
+}
+
 /// Makes the image at `path`, which nobody may have open, `len_bytes` long; what is new reads as zeros. A size that is
 /// no multiple of 512 is rounded up.
 ///
@@ -182,6 +252,13 @@ pub fn grow(path: impl AsRef<Path>, format: Option<ImageFormat>, len_bytes: u64)
             file.sync_data()
         }
     }
+}
+
+/// The format of the image at `path`, by its first bytes; nothing else is read.
+///
+/// Errors: EOPNOTSUPP for a format that is known and not read here, else the host's.
+pub fn format_of(path: impl AsRef<Path>) -> Result<ImageFormat> {
+    detect(&HostFile::open_unlocked(path.as_ref())?)
 }
 
 /// The format by the file's first bytes.

@@ -23,11 +23,14 @@
 //! 2. An image has one writer; the lock is taken before its first byte is read.
 //! 3. No number from an image is believed before it is checked.
 
+mod compare;
+mod copy;
 mod device;
 mod fault;
 mod host_file;
 mod image;
 mod image_file;
+mod info;
 mod iov;
 mod lock;
 mod memory;
@@ -38,15 +41,22 @@ mod qcow2;
 mod raw;
 mod record;
 mod slow;
+mod zeros;
 
-pub use device::{Allocation, Device};
+pub use compare::{CompareOptions, Comparison, Difference, compare};
+pub use copy::{CopyOptions, copy};
+pub use device::{Allocation, Device, Extent};
 pub use fault::{FaultDevice, FaultKind, FaultWhen};
-pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, grow, open};
+pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, create_with, format_of, grow, open};
+pub use info::{ImageInfo, info};
 pub use memory::MemoryDevice;
 pub use offline::check;
 pub use overlay::{OverlayDevice, overlay};
 pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
-pub use qcow2::{Compat, CreateOptions, Finding, ImageCheck, Qcow2Device, Repair};
+pub use qcow2::{
+    BackingName, Compat, Compression, CreateOptions, DataFileName, Finding, ImageCheck, Preallocation,
+    Qcow2Device, Qcow2Info, Repair,
+};
 pub use raw::RawDevice;
 pub use record::{RecordDevice, Recorded};
 pub use slow::{DiskCounters, DiskModel, SlowDevice};

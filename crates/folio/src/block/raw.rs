@@ -2,7 +2,7 @@
 
 use super::host_file::HostFile;
 use super::image_file::ImageFile;
-use super::{Allocation, Device, iov};
+use super::{Allocation, Device, Extent, iov};
 use crate::base::{Errno, Error, Result};
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
@@ -88,6 +88,12 @@ impl Device for RawDevice {
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         self.check(offset, len_bytes)?;
         self.file.allocation(offset, len_bytes)
+    }
+
+    fn extent(&self, offset: u64, len_bytes: u64) -> Result<(Extent, u64)> {
+        let (kind, count) = self.allocation(offset, len_bytes)?;
+        let host_offset = Some(offset);
+        Ok((Extent { depth: 0, is_present: true, kind, is_compressed: false, host_offset }, count))
     }
 }
 

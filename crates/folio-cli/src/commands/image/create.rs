@@ -1,35 +1,75 @@
-//! `folio image create`: a new image that reads as zeros.
+//! `folio image create`: a new image that reads as zeros, or as its backing file.
 
-use super::words::failed;
+use super::new_image::NewImage;
+use super::words::{Backing, beside, failed};
 use crate::args::size;
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::session::Session;
 use clap::Args;
 use folio::block::{self, ImageFormat};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  folio image create -f qcow2 disk.qcow2 10G";
+  folio image create -f qcow2 disk.qcow2 10G
+  folio image create -f qcow2 --preallocation falloc --cluster-size 2M disk.qcow2 10G
+  folio image create -f qcow2 -b base.qcow2 -F qcow2 overlay.qcow2     as large as base.qcow2
+  folio image create -f qcow2 -o compat=0.10,cluster_size=4k old.qcow2 1G";
 
 /// Make an image
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Create {
-    /// The image; it must not exist
+    /// The image; it must not exist, unless --force is given
     file: PathBuf,
-    /// Size of the disk
+    /// Size of the disk; that of the backing file if not given
     #[arg(value_parser = size)]
-    size: u64,
+    size: Option<u64>,
     /// Format
-    #[arg(short, long, default_value = "raw")]
+    #[arg(short, long, default_value = "raw", value_name = "raw|qcow2")]
     format: ImageFormat,
+    #[command(flatten)]
+    new_image: NewImage,
+    #[command(flatten)]
+    backing: Backing,
+    /// Do not open the backing file; needs a size
+    #[arg(short = 'u', requires = "size")]
+    unsafe_backing: bool,
 }
 
 /// Runs the command.
 pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
+    let (mut options, size) = create.new_image.create_options(create.format)?;
+    let mut size = create.size.or(size);
+    if let Some(backing) = &mut options.backing
+        && !create.unsafe_backing
+    {
+        let path = beside(&create.file, Path::new(&backing.name));
+        let device = create.backing.open(&path, backing.format, false)?;
+        size.get_or_insert(device.len_bytes());
+        if backing.format.is_none() {
+            // Written down, so that nobody has to trust its first bytes later.
+            backing.format = Some(block::format_of(&path).map_err(|error| failed(error, &path))?);
+        }
+    }
+    let Some(size) = size else {
+        return Err(Failure::usage("a size is needed where there is no backing file"));
+    };
     session.check_interrupt()?;
-    block::create(&create.file, create.format, create.size)
-        .map(drop)
+    remove_if_forced(&create.file, create.new_image.force)?;
+    block::create_with(&create.file, create.format, size, &options)
         .map_err(|error| failed(error, &create.file))
+}
+
+/// Takes an older image away if the user said so.
+fn remove_if_forced(path: &Path, force: bool) -> Outcome {
+    let Ok(found) = path.symlink_metadata() else { return Ok(()) };
+    let name = path.display();
+    if !force {
+        return Err(Failure::new(format!("{name}: exists; --force makes it anew")));
+    }
+    if !found.is_file() {
+        return Err(Failure::new(format!("{name}: exists and is no file")));
+    }
+    std::fs::remove_file(path).map_err(|error| Failure::new(format!("{name}: {error}")))
 }

@@ -2,13 +2,20 @@
 //!
 //! ```text
 //!   mod.rs      the list and the dispatch      words.rs   options that several share: formats, backing files, JSON
-//!   create.rs   one file per subcommand
+//!   create.rs   one file per subcommand        new_image.rs   what a new image is like
+//!   convert.rs                                 target.rs      where to
 //! ```
 //!
 //! What differs from qemu-img stands in docs/image.md.
 
 mod check;
+mod compare;
+mod convert;
 mod create;
+mod info;
+mod map;
+mod new_image;
+mod target;
 mod words;
 
 use crate::exit::Outcome;
@@ -33,6 +40,10 @@ pub(crate) struct Image {
 enum ImageCommand {
     Create(create::Create),
     Check(check::Check),
+    Info(info::Info),
+    Map(map::Map),
+    Convert(convert::Convert),
+    Compare(compare::Compare),
 }
 
 /// The command's name in messages.
@@ -40,6 +51,10 @@ pub(crate) fn name(image: &Image) -> &'static str {
     match &image.command {
         ImageCommand::Create(_) => "image create",
         ImageCommand::Check(_) => "image check",
+        ImageCommand::Info(_) => "image info",
+        ImageCommand::Map(_) => "image map",
+        ImageCommand::Convert(_) => "image convert",
+        ImageCommand::Compare(_) => "image compare",
     }
 }
 
@@ -48,5 +63,9 @@ pub(crate) fn run(image: &Image, session: &Session) -> Outcome {
     match &image.command {
         ImageCommand::Create(create) => create::run(create, session),
         ImageCommand::Check(check) => check::run(check, session),
+        ImageCommand::Info(info) => info::run(info, session),
+        ImageCommand::Map(map) => map::run(map, session),
+        ImageCommand::Compare(compare) => compare::run(compare, session),
+        ImageCommand::Convert(convert) => convert::run(convert, session),
     }
 }

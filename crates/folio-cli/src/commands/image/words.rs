@@ -4,7 +4,7 @@ use crate::exit::{Failure, explain};
 use clap::{Args, ValueEnum};
 use folio::block::{BackingPolicy, Device, ImageFormat, OpenOptions};
 use folio::{Errno, Error};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How results are printed.
@@ -57,16 +57,27 @@ impl Backing {
         self.policy.clone().unwrap_or_default()
     }
 
-    /// Opens an image.
+    /// Opens an image for reading; with `is_shared`, whoever writes it.
     pub(crate) fn open(
         &self,
         path: &Path,
         format: Option<ImageFormat>,
-        read_only: bool,
+        is_shared: bool,
     ) -> Result<Arc<dyn Device>, Failure> {
-        let options = OpenOptions { read_only, format, backing: self.policy() };
+        let options = OpenOptions {
+            read_only: true,
+            format,
+            backing: self.policy(),
+            is_shared,
+            ..OpenOptions::default()
+        };
         folio::block::open(path, &options).map_err(|error| failed(error, path))
     }
+}
+
+/// What a name in the image at `image` means: a relative one counts from the image's folder.
+pub(crate) fn beside(image: &Path, name: &Path) -> PathBuf {
+    image.parent().unwrap_or(Path::new("")).join(name)
 }
 
 /// The failure of a call about the image at `path`, which is named once.

@@ -85,17 +85,20 @@ pub(super) const AUTOCLEAR_FIELD: u64 = offset_of!(RawHeader, autoclear) as u64;
 
 /// How compressed clusters are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Compression {
+pub enum Compression {
+    /// Deflate without a zlib header, as QEMU calls it.
     Zlib,
+    /// Zstandard.
     Zstd,
 }
 
 /// Where the guest's data lies, if not in the image.
-#[derive(Debug)]
-pub(super) struct DataFileName {
-    pub(super) name: String,
-    /// The file is the disk byte for byte.
-    pub(super) is_raw: bool,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataFileName {
+    /// Its name, as it is written in the image: a relative one counts from the image's folder.
+    pub name: String,
+    /// Its bytes are the disk's bytes, at the same offsets.
+    pub is_raw: bool,
 }
 
 /// A checked header.

@@ -38,7 +38,9 @@ mod extensions;
 mod flush;
 mod grow;
 mod header;
+mod inspect;
 mod lazy;
+mod preallocate;
 mod refcount;
 mod reserve;
 mod roots;
@@ -47,13 +49,16 @@ mod table;
 
 pub(super) use check::check;
 pub use check::{Finding, ImageCheck, Repair};
-pub use create::{Compat, CreateOptions};
+pub(super) use create::create;
+pub use create::{BackingName, Compat, CreateOptions, Preallocation};
 pub(super) use grow::grow;
+pub use header::{Compression, DataFileName};
+pub use inspect::Qcow2Info;
+pub(super) use inspect::inspect;
 
-use super::host_file::HostFile;
-use super::image::{Chain, open_in_chain};
+use super::image::{Chain, open_file, open_in_chain};
 use super::image_file::{DeviceFile, ImageFile};
-use super::{Allocation, Device, ImageFormat, iov};
+use super::{Allocation, Device, Extent, ImageFormat, OpenOptions, iov};
 use crate::base::{Errno, Error, ErrorKind, Result};
 use cluster_alloc::{Geometry, Metadata, NewClusters, Plan};
 use compressed::Decompressor;
@@ -98,16 +103,16 @@ impl Qcow2Device {
     /// Makes a new image of `len_bytes` that reads as zeros, and opens it for writing; EEXIST if the file exists.
     pub fn create(path: impl AsRef<Path>, len_bytes: u64, options: &CreateOptions) -> Result<Self> {
         let path = path.as_ref();
-        let file = HostFile::create(path)?;
-        if let Err(error) = create::write(&file, len_bytes, options) {
-            // The file is ours and new: nothing is lost with it.
-            let _ = std::fs::remove_file(path);
-            return Err(match error.kind() {
-                ErrorKind::Io => error,
-                _ => error.at(path.display().to_string()),
-            });
-        }
-        Self::open(Box::new(file), path, &mut Chain::default())
+        create::create(path, len_bytes, options)?;
+        Self::open_at(path, &OpenOptions::default())
+    }
+
+    /// Opens the image at `path`.
+    ///
+    /// Errors: those of [`super::open`].
+    pub fn open_at(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        let (file, mut chain) = open_file(path.as_ref(), options)?;
+        Self::open(Box::new(file), path.as_ref(), &mut chain)
     }
 
     /// Makes a new image of `len_bytes` on a device, as on a disk without a file system; what was there is lost.
@@ -152,7 +157,12 @@ impl Qcow2Device {
             }
         };
         let data_file = DataFile::open(path, &header, file.is_read_only(), chain).map_err(place)?;
-        Self::assemble(file, &header, backing, data_file)
+        let this = Self::assemble(file, &header, backing, data_file)?;
+        if chain.is_volatile() {
+            // No flush waits for the host to find places, and gaps in clusters stay holes.
+            this.reserve.disable();
+        }
+        Ok(this)
     }
 
     /// The checked header of an image that may be used as its file was opened.
@@ -522,6 +532,10 @@ impl Device for Qcow2Device {
             Ok((kind, count))
         };
         find().map_err(|error| self.place(error))
+    }
+
+    fn extent(&self, offset: u64, len_bytes: u64) -> Result<(Extent, u64)> {
+        self.extent_at(offset, len_bytes).map_err(|error| self.place(error))
     }
 }
 

@@ -26,6 +26,11 @@ impl Reserve {
         Self { end: AtomicU64::new(len_bytes), working: Mutex::new(()), is_possible: AtomicBool::new(true) }
     }
 
+    /// Reserves nothing from now on.
+    pub(super) fn disable(&self) {
+        self.is_possible.store(false, Ordering::Relaxed);
+    }
+
     /// Clusters up to `end` are about to be written: reserves space for them and for more, a quarter of the file.
     pub(super) fn extend_to(&self, file: &dyn ImageFile, end: u64) -> Result<()> {
         if end <= self.end.load(Ordering::Relaxed) || !self.is_possible.load(Ordering::Relaxed) {

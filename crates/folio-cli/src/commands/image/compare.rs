@@ -1,0 +1,98 @@
+//! `folio image compare`: do two images have the same content, whatever their formats?
+
+use super::words::Backing;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::progress::Progress;
+use crate::session::Session;
+use clap::Args;
+use folio::Errno;
+use folio::block::{self, CompareOptions, Difference, ImageFormat};
+use std::io::Write;
+use std::path::PathBuf;
+
+const AFTER_HELP: &str = "\
+Exit codes, as qemu-img's:
+  0    the same
+  1    not the same
+  2    one of them cannot be opened, or the command line makes no sense
+  3    one of them cannot be read
+
+Examples:
+  folio image compare disk.img disk.qcow2
+  folio image compare -f raw -F qcow2 disk.img disk.qcow2";
+
+/// Compare the content of two images
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Compare {
+    /// An image
+    first: PathBuf,
+    /// Another
+    second: PathBuf,
+    /// Format of the first; found by its first bytes if not given
+    #[arg(short, long, value_name = "raw|qcow2")]
+    format: Option<ImageFormat>,
+    /// Format of the second
+    #[arg(short = 'F', long, value_name = "raw|qcow2")]
+    second_format: Option<ImageFormat>,
+    /// Size and allocation have to be the same, too
+    #[arg(short, long)]
+    strict: bool,
+    /// Show progress; on a terminal it is shown anyway
+    #[arg(short = 'p')]
+    progress: bool,
+    /// Read them even if another process writes them
+    #[arg(short = 'U', long)]
+    force_share: bool,
+    #[command(flatten)]
+    backing: Backing,
+}
+
+/// Runs the command.
+pub(crate) fn run(compare: &Compare, session: &Session) -> Outcome {
+    let open = |path: &PathBuf, format| {
+        let opened = compare.backing.open(path, format, compare.force_share);
+        opened.map_err(|failure| Failure { exit: Exit::QemuImg(2), ..failure })
+    };
+    let first = open(&compare.first, compare.format)?;
+    let second = open(&compare.second, compare.second_format)?;
+    let bar = Progress::new(session);
+    bar.expect(first.len_bytes().max(second.len_bytes()));
+    let options = CompareOptions {
+        is_strict: compare.strict,
+        is_cancelled: &|| session.is_interrupted(),
+        progress: &|count| bar.add(count),
+        ..CompareOptions::default()
+    };
+    let compared = block::compare(&*first, &*second, &options);
+    bar.finish();
+    let comparison = match compared {
+        Ok(comparison) => comparison,
+        Err(error) if error.errno() == Errno::INTR && session.is_interrupted() => {
+            return Err(Failure::interrupted());
+        }
+        Err(error) => return Err(Failure { exit: Exit::QemuImg(3), ..Failure::from(error) }),
+    };
+    let mut words = String::new();
+    // A difference in what both have is told first, as qemu-img does.
+    let shorter = first.len_bytes().min(second.len_bytes());
+    let is_common = matches!(comparison.difference, Some(Difference::Content(offset)) if offset < shorter);
+    if comparison.is_size_different && !compare.strict && !is_common {
+        words.push_str("Warning: Image size mismatch!\n");
+    }
+    words.push_str(&match comparison.difference {
+        None => "Images are identical.\n".to_owned(),
+        Some(Difference::Size) => "Strict mode: Image size mismatch!\n".to_owned(),
+        Some(Difference::Allocation(offset)) => {
+            format!("Strict mode: Offset {offset} block status mismatch!\n")
+        }
+        Some(Difference::Content(offset)) => format!("Content mismatch at offset {offset}!\n"),
+    });
+    if !session.quiet {
+        std::io::stdout().write_all(words.as_bytes())?;
+    }
+    match comparison.difference {
+        None => Ok(()),
+        Some(_) => Err(Failure { exit: Exit::Failed, message: String::new() }),
+    }
+}

@@ -1,0 +1,236 @@
+//! `folio image info`: what an image says of itself.
+
+use super::words::{Backing, Output, failed};
+use crate::exit::Outcome;
+use crate::output::print_json;
+use crate::session::Session;
+use clap::Args;
+use folio::Errno;
+use folio::block::{
+    self, BackingPolicy, Compat, Compression, ImageFormat, ImageInfo, OpenOptions, Qcow2Info,
+};
+use serde_json::{Map, Value, json};
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  folio image info disk.qcow2
+  folio image info --output=json --backing-chain overlay.qcow2";
+
+/// Tell an image's format, size and options
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Info {
+    /// The image
+    file: PathBuf,
+    /// Its format; found by its first bytes if not given
+    #[arg(short, long, value_name = "raw|qcow2")]
+    format: Option<ImageFormat>,
+    /// Tell of its backing files, too
+    #[arg(long)]
+    backing_chain: bool,
+    /// Read it even if another process writes it
+    #[arg(short = 'U', long)]
+    force_share: bool,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    backing: Backing,
+}
+
+/// One image of a chain.
+struct Told {
+    name: PathBuf,
+    info: ImageInfo,
+}
+
+/// Runs the command.
+pub(crate) fn run(info: &Info, _session: &Session) -> Outcome {
+    let chain = chain(info)?;
+    if info.output.is_json() {
+        let mut values: Vec<Value> = chain.iter().map(to_json).collect();
+        return match (info.backing_chain, values.pop()) {
+            (false, Some(value)) => Ok(print_json(&value)?),
+            (_, last) => {
+                values.extend(last);
+                Ok(print_json(&values)?)
+            }
+        };
+    }
+    let mut out = std::io::stdout().lock();
+    for (index, told) in chain.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        out.write_all(to_text(told).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// The image, and what it stands on if that was asked for.
+fn chain(info: &Info) -> Outcome<Vec<Told>> {
+    if info.backing_chain && info.backing.policy() != BackingPolicy::Refuse {
+        // Follows the whole chain by the rules about backing files, and finds loops.
+        drop(info.backing.open(&info.file, info.format, info.force_share)?);
+    }
+    let mut chain = Vec::new();
+    let mut seen = HashSet::new();
+    let mut next = Some((info.file.clone(), info.format));
+    while let Some((name, format)) = next.take() {
+        let options = OpenOptions { format, is_shared: info.force_share, ..OpenOptions::default() };
+        let found = block::info(&name, &options).map_err(|error| failed(error, &name))?;
+        if !seen.insert(name.clone()) {
+            return Err(failed(Errno::LOOP.into(), &name));
+        }
+        if info.backing_chain
+            && let Some(path) = &found.backing_path
+        {
+            let format = found.qcow2.as_ref().and_then(|qcow2| qcow2.backing_format.as_deref());
+            let format = format.map(str::parse).transpose().map_err(|error| failed(error, path))?;
+            next = Some((path.clone(), format));
+        }
+        chain.push(Told { name, info: found });
+    }
+    Ok(chain)
+}
+
+fn compression(qcow2: &Qcow2Info) -> &'static str {
+    match qcow2.compression {
+        Compression::Zlib => "zlib",
+        Compression::Zstd => "zstd",
+    }
+}
+
+fn compat(qcow2: &Qcow2Info) -> &'static str {
+    match qcow2.compat {
+        Compat::V0_10 => "0.10",
+        Compat::V1_1 => "1.1",
+    }
+}
+
+/// The keys are qemu-img's.
+fn to_json(told: &Told) -> Value {
+    let info = &told.info;
+    let mut object = Map::new();
+    let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
+    put("virtual-size", info.len_bytes.into());
+    put("filename", name(&told.name).into());
+    put("format", info.format.name().into());
+    put("actual-size", info.allocated_bytes.into());
+    put("dirty-flag", info.qcow2.as_ref().is_some_and(|qcow2| qcow2.is_dirty).into());
+    if let Some(qcow2) = &info.qcow2 {
+        put("cluster-size", qcow2.cluster_bytes.into());
+        put("format-specific", json!({ "type": "qcow2", "data": specific(qcow2) }));
+        if let Some(backing) = &qcow2.backing_name {
+            put("backing-filename", backing.clone().into());
+        }
+        if let Some(format) = &qcow2.backing_format {
+            put("backing-filename-format", format.clone().into());
+        }
+    }
+    if let Some(path) = &info.backing_path {
+        put("full-backing-filename", name(path).into());
+    }
+    object.into()
+}
+
+fn specific(qcow2: &Qcow2Info) -> Value {
+    let mut data = json!({ "compat": compat(qcow2), "compression-type": compression(qcow2) });
+    if qcow2.compat == Compat::V0_10 {
+        // As qemu-img has it: version 2 knows no other.
+        data["refcount-bits"] = qcow2.refcount_bits.into();
+        return data;
+    }
+    data["lazy-refcounts"] = qcow2.lazy_refcounts.into();
+    data["refcount-bits"] = qcow2.refcount_bits.into();
+    data["corrupt"] = qcow2.is_corrupt.into();
+    data["extended-l2"] = qcow2.extended_l2.into();
+    if let Some(file) = &qcow2.data_file {
+        data["data-file"] = file.name.clone().into();
+        data["data-file-raw"] = file.is_raw.into();
+    }
+    data
+}
+
+fn name(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+fn to_text(told: &Told) -> String {
+    let info = &told.info;
+    let mut text = format!(
+        "image: {}\nfile format: {}\nvirtual size: {} ({} bytes)\ndisk size: {}\n",
+        told.name.display(),
+        info.format,
+        human(info.len_bytes),
+        info.len_bytes,
+        human(info.allocated_bytes)
+    );
+    let mut line = |line: String| {
+        text.push_str(&line);
+        text.push('\n');
+    };
+    let Some(qcow2) = &info.qcow2 else { return text };
+    line(format!("cluster_size: {}", qcow2.cluster_bytes));
+    if qcow2.is_dirty {
+        line("cleanly shut down: no".to_owned());
+    }
+    if let (Some(backing), Some(path)) = (&qcow2.backing_name, &info.backing_path) {
+        let path = name(path);
+        let actual = if path == *backing { String::new() } else { format!(" (actual path: {path})") };
+        line(format!("backing file: {backing}{actual}"));
+        if let Some(format) = &qcow2.backing_format {
+            line(format!("backing file format: {format}"));
+        }
+    }
+    line("Format specific information:".to_owned());
+    line(format!("    compat: {}", compat(qcow2)));
+    line(format!("    compression type: {}", compression(qcow2)));
+    if qcow2.compat == Compat::V1_1 {
+        line(format!("    lazy refcounts: {}", qcow2.lazy_refcounts));
+    }
+    line(format!("    refcount bits: {}", qcow2.refcount_bits));
+    if qcow2.compat == Compat::V1_1 {
+        if let Some(file) = &qcow2.data_file {
+            line(format!("    data file: {}", file.name));
+            line(format!("    data file raw: {}", file.is_raw));
+        }
+        line(format!("    corrupt: {}", qcow2.is_corrupt));
+        line(format!("    extended l2: {}", qcow2.extended_l2));
+    }
+    text
+}
+
+/// `1.5 MiB`: three digits, as qemu-img has them.
+fn human(bytes: u64) -> String {
+    let (mut size, mut unit) = (bytes as f64, 0);
+    while size >= 1000.0 && unit < 6 {
+        size /= 1024.0;
+        unit += 1;
+    }
+    let decimals = if size >= 100.0 {
+        0
+    } else if size >= 10.0 {
+        1
+    } else {
+        2
+    };
+    let mut text = format!("{size:.decimals$}");
+    if text.contains('.') {
+        text.truncate(text.trim_end_matches('0').trim_end_matches('.').len());
+    }
+    format!("{text} {}B", ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"][unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_as_qemu_img_has_them() {
+        let shown = [0, 512, 200_704, 1 << 20, 1_610_612_736, 1023 << 20].map(human);
+        assert_eq!(shown, ["0 B", "512 B", "196 KiB", "1 MiB", "1.5 GiB", "0.999 GiB"].map(String::from));
+    }
+}

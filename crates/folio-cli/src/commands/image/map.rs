@@ -1,0 +1,174 @@
+//! `folio image map`: what is stored where, through the chain of backing files.
+
+use super::words::{Backing, Output, failed};
+use crate::args::size;
+use crate::exit::{Failure, Outcome};
+use crate::session::Session;
+use clap::Args;
+use folio::block::{self, Allocation, Device, Extent, ImageFormat, OpenOptions};
+use serde::Serialize;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  folio image map disk.qcow2
+  folio image map --output=json overlay.qcow2";
+
+/// Tell which parts of a disk are stored, and where
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Map {
+    /// The image
+    file: PathBuf,
+    /// Its format; found by its first bytes if not given
+    #[arg(short, long, value_name = "raw|qcow2")]
+    format: Option<ImageFormat>,
+    /// Where to start
+    #[arg(short, long, value_name = "OFFSET", value_parser = size, default_value = "0", hide_default_value = true)]
+    start_offset: u64,
+    /// How much to look at
+    #[arg(short = 'l', long, value_name = "SIZE", value_parser = size)]
+    max_length: Option<u64>,
+    /// Read it even if another process writes it
+    #[arg(short = 'U', long)]
+    force_share: bool,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    backing: Backing,
+}
+
+/// A line; the keys are qemu-img's.
+#[derive(Debug, Serialize)]
+struct Line {
+    start: u64,
+    length: u64,
+    depth: u32,
+    present: bool,
+    zero: bool,
+    data: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+}
+
+impl Line {
+    fn new(start: u64, length: u64, extent: &Extent) -> Self {
+        let is_data = extent.kind == Allocation::Data;
+        Self {
+            start,
+            length,
+            depth: extent.depth,
+            present: extent.is_present,
+            zero: !is_data,
+            data: is_data,
+            offset: extent.host_offset,
+        }
+    }
+
+    /// Takes the next line in if it goes on from this one.
+    fn takes(&mut self, next: &Self) -> bool {
+        let goes_on = (self.depth, self.present, self.zero, self.data)
+            == (next.depth, next.present, next.zero, next.data)
+            && self.offset.map(|offset| offset + self.length) == next.offset;
+        if goes_on {
+            self.length += next.length;
+        }
+        goes_on
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(map: &Map, session: &Session) -> Outcome {
+    let device = map.backing.open(&map.file, map.format, map.force_share)?;
+    let mut printer = Printer::new(map)?;
+    let len_bytes = device.len_bytes();
+    let end =
+        map.max_length.map_or(len_bytes, |length| map.start_offset.saturating_add(length)).min(len_bytes);
+    let mut at = map.start_offset;
+    let mut line: Option<Line> = None;
+    while at < end {
+        session.check_interrupt()?;
+        let next = look(&*device, at, end).map_err(|error| failed(error, &map.file))?;
+        at += next.length;
+        if line.as_mut().is_some_and(|line| line.takes(&next)) {
+            continue;
+        }
+        if let Some(done) = line.replace(next) {
+            printer.print(&done)?;
+        }
+    }
+    printer.finish(line)
+}
+
+fn look(device: &dyn Device, at: u64, end: u64) -> folio::Result<Line> {
+    let (extent, count) = device.extent(at, end - at)?;
+    Ok(Line::new(at, count.clamp(1, end - at), &extent))
+}
+
+struct Printer {
+    is_json: bool,
+    is_first: bool,
+    /// By depth.
+    names: Vec<PathBuf>,
+    out: BufWriter<std::io::StdoutLock<'static>>,
+}
+
+impl Printer {
+    fn new(map: &Map) -> Outcome<Self> {
+        let is_json = map.output.is_json();
+        let names = if is_json { Vec::new() } else { names(&map.file, map.force_share)? };
+        Ok(Self { is_json, is_first: true, names, out: BufWriter::new(std::io::stdout().lock()) })
+    }
+
+    fn print(&mut self, line: &Line) -> Outcome {
+        if self.is_json {
+            let text = serde_json::to_string(line).map_err(std::io::Error::from)?;
+            write!(self.out, "{}{text}", if self.is_first { "[" } else { ",\n" })?;
+            self.is_first = false;
+            return Ok(());
+        }
+        if self.is_first {
+            writeln!(self.out, "{:<16}{:<16}{:<16}File", "Offset", "Length", "Mapped to")?;
+            self.is_first = false;
+        }
+        if !line.data {
+            return Ok(());
+        }
+        let Some(offset) = line.offset else {
+            let text = "the image has compressed clusters, which lie nowhere as they are; --output=json tells of them";
+            return Err(Failure::new(text));
+        };
+        let name = self.names.get(line.depth as usize).map(|name| name.display().to_string());
+        let hex = |number: u64| format!("{number:#x}");
+        let (start, length, offset) = (hex(line.start), hex(line.length), hex(offset));
+        writeln!(self.out, "{start:<16}{length:<16}{offset:<16}{}", name.unwrap_or_default())?;
+        Ok(())
+    }
+
+    fn finish(mut self, last: Option<Line>) -> Outcome {
+        if let Some(line) = last {
+            self.print(&line)?;
+        }
+        match (self.is_json, self.is_first) {
+            (true, true) => writeln!(self.out, "[]")?,
+            (true, false) => writeln!(self.out, "]")?,
+            (false, _) => {}
+        }
+        Ok(self.out.flush()?)
+    }
+}
+
+/// The files of a chain that opened, from the image down.
+fn names(file: &Path, is_shared: bool) -> Outcome<Vec<PathBuf>> {
+    let mut names = vec![file.to_owned()];
+    let mut format = None;
+    loop {
+        let options = OpenOptions { format, is_shared, ..OpenOptions::default() };
+        let last = names[names.len() - 1].clone();
+        let info = block::info(&last, &options).map_err(|error| failed(error, &last))?;
+        let Some(path) = info.backing_path else { return Ok(names) };
+        format = info.qcow2.and_then(|qcow2| qcow2.backing_format).and_then(|format| format.parse().ok());
+        names.push(path);
+    }
+}

@@ -1,0 +1,171 @@
+//! What a new image is like: `-o` with qemu-img's words, and long options for the same.
+
+use crate::args::size;
+use crate::exit::{Failure, Outcome};
+use clap::{Args, ValueEnum};
+use folio::block::{
+    BackingName, Compat, Compression, CreateOptions, DataFileName, ImageFormat, Preallocation,
+};
+
+const WORDS: &str = "cluster_size, compat, backing_file, backing_fmt, preallocation, lazy_refcounts, refcount_bits, \
+                     extended_l2, data_file, data_file_raw, compression_type, size";
+
+/// Options of a new image.
+#[derive(Args)]
+pub(crate) struct NewImage {
+    /// Options of the format, as qemu-img has them: cluster_size=2M,compat=0.10; several, separated by commas
+    #[arg(short = 'o', value_name = "KEY=VALUE,...")]
+    pub(crate) options: Vec<String>,
+    /// What to allocate at once
+    #[arg(long, value_enum)]
+    preallocation: Option<Allocate>,
+    /// Bytes in a cluster of a qcow2 image
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    cluster_size: Option<u64>,
+    /// The image that the new one is a difference to; a relative path counts from the new image's folder
+    #[arg(short = 'b', long, value_name = "FILE")]
+    backing_file: Option<String>,
+    /// Format of the backing file
+    #[arg(short = 'F', long, value_name = "raw|qcow2")]
+    backing_format: Option<ImageFormat>,
+    /// Make the image anew if there is one
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Allocate {
+    Off,
+    Metadata,
+    Falloc,
+    Full,
+}
+
+impl From<Allocate> for Preallocation {
+    fn from(allocate: Allocate) -> Self {
+        match allocate {
+            Allocate::Off => Self::Off,
+            Allocate::Metadata => Self::Metadata,
+            Allocate::Falloc => Self::Falloc,
+            Allocate::Full => Self::Full,
+        }
+    }
+}
+
+/// What the words came to.
+#[derive(Default)]
+struct Words {
+    qcow2: CreateOptions,
+    backing_file: Option<String>,
+    backing_format: Option<ImageFormat>,
+    data_file: Option<String>,
+    data_file_raw: bool,
+    size: Option<u64>,
+    /// The first word that only qcow2 has.
+    only_qcow2: Option<String>,
+}
+
+impl NewImage {
+    /// The options for the library, and the size if `-o` names one.
+    pub(crate) fn create_options(&self, format: ImageFormat) -> Outcome<(CreateOptions, Option<u64>)> {
+        let mut words = Words::default();
+        for word in self.options.iter().flat_map(|text| split(text)) {
+            let (key, value) = word.split_once('=').unwrap_or((&word, "on"));
+            words.take(key, value).map_err(|why| Failure::usage(format!("-o {word}: {why}")))?;
+        }
+        if let Some(preallocation) = self.preallocation {
+            words.qcow2.preallocation = preallocation.into();
+        }
+        if let Some(size) = self.cluster_size {
+            words.take("cluster_size", &size.to_string()).map_err(Failure::usage)?;
+        }
+        let backing_file = self.backing_file.clone().or(words.backing_file);
+        let backing_format = self.backing_format.or(words.backing_format);
+        if backing_file.is_none() && backing_format.is_some() {
+            return Err(Failure::usage("the format of a backing file without its name"));
+        }
+        if let (ImageFormat::Raw, Some(word)) = (format, &words.only_qcow2) {
+            return Err(Failure::usage(format!("{word}: a raw image has no such option")));
+        }
+        let mut options = words.qcow2;
+        options.backing = backing_file.map(|name| BackingName { name, format: backing_format });
+        options.data_file = words.data_file.map(|name| DataFileName { name, is_raw: words.data_file_raw });
+        Ok((options, words.size))
+    }
+}
+
+impl Words {
+    fn take(&mut self, key: &str, value: &str) -> Result<(), String> {
+        if !matches!(key, "size" | "preallocation" | "backing_file" | "backing_fmt") {
+            self.only_qcow2.get_or_insert_with(|| key.to_owned());
+        }
+        match key {
+            "cluster_size" => {
+                self.qcow2.cluster_bytes =
+                    u32::try_from(size(value)?).map_err(|_| "a cluster has at most 2 MiB".to_owned())?;
+            }
+            "compat" => {
+                self.qcow2.compat = match value {
+                    "0.10" | "v2" => Compat::V0_10,
+                    "1.1" | "v3" => Compat::V1_1,
+                    _ => return Err("0.10 or 1.1".to_owned()),
+                }
+            }
+            "backing_file" => self.backing_file = Some(value.to_owned()),
+            "backing_fmt" => {
+                self.backing_format = Some(value.parse().map_err(|_| "raw or qcow2".to_owned())?)
+            }
+            "preallocation" => self.qcow2.preallocation = Allocate::from_str(value, false)?.into(),
+            "lazy_refcounts" => self.qcow2.lazy_refcounts = switch(value)?,
+            "refcount_bits" => {
+                self.qcow2.refcount_bits = value.parse().map_err(|_| "1 to 64, a power of two".to_owned())?;
+            }
+            "extended_l2" => self.qcow2.extended_l2 = switch(value)?,
+            "data_file" => self.data_file = Some(value.to_owned()),
+            "data_file_raw" => self.data_file_raw = switch(value)?,
+            "compression_type" => {
+                self.qcow2.compression = match value {
+                    "zlib" => Compression::Zlib,
+                    "zstd" => Compression::Zstd,
+                    _ => return Err("zlib or zstd".to_owned()),
+                }
+            }
+            "size" => self.size = Some(size(value)?),
+            _ => return Err(format!("not among {WORDS}")),
+        }
+        Ok(())
+    }
+}
+
+fn switch(value: &str) -> Result<bool, String> {
+    match value {
+        "on" | "yes" | "true" | "y" => Ok(true),
+        "off" | "no" | "false" | "n" => Ok(false),
+        _ => Err("on or off".to_owned()),
+    }
+}
+
+/// Words between commas; two commas are one within a word.
+fn split(text: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        if letter == ',' && letters.next_if_eq(&',').is_none() {
+            words.push(String::new());
+        } else if let Some(word) = words.last_mut() {
+            word.push(letter);
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_part_words_unless_doubled() {
+        assert_eq!(split("a=1,b=2,,3,"), ["a=1", "b=2,3"]);
+    }
+}
