@@ -1,7 +1,7 @@
-//! Uses an image: reads it, writes a little of everything, opens it again. Errors are answers.
+//! Uses an image: reads, checks and mends it, writes a little of everything, opens it again. Errors are answers.
 
 use super::base::Base;
-use folio::block::{Device, OverlayDevice};
+use folio::block::{Device, OverlayDevice, Repair, check_on};
 use std::sync::Arc;
 
 /// Bytes looked at from the start of the disk.
@@ -9,19 +9,28 @@ const LOOK_BYTES: u64 = 128 << 10;
 /// Runs asked for in one walk over a disk that may claim to be huge.
 const RUNS_MAX: usize = 300;
 
-/// Opens what `device` holds, reads it; then opens it for writing and changes it. A failure to open must name the
-/// format.
+/// Opens what `device` holds, and reads it; then opens it for writing and changes it, as it is and mended. A failure to
+/// open must name the format.
 pub(super) fn image(base: &Base, device: &Arc<dyn Device>) {
     let sealed: Arc<dyn Device> = Arc::new(OverlayDevice::new(device.clone()).sealed());
     match base.open(sealed) {
         Err(error) => assert!(error.to_string().contains("qcow2"), "no structure named: {error}"),
         Ok(disk) => look(&disk),
     }
-    let layer: Arc<dyn Device> = Arc::new(OverlayDevice::new(device.clone()));
-    for round in 1..3 {
-        let Ok(disk) = base.open(layer.clone()) else { return };
-        change(&disk, round);
-        look(&disk);
+    for repair in [Repair::Nothing, Repair::Leaks, Repair::All] {
+        let layer: Arc<dyn Device> = Arc::new(OverlayDevice::new(device.clone()));
+        let checked = check_on(layer.clone(), repair, &mut |_| {});
+        for round in 1..3 {
+            let Ok(disk) = base.open(layer.clone()) else { break };
+            change(&disk, round);
+            look(&disk);
+        }
+        // What was sound, or mended, stays so.
+        if checked.is_ok_and(|report| report.corruptions + report.check_errors == 0) {
+            let after = check_on(layer, Repair::Nothing, &mut |_| {});
+            let is_sound = after.as_ref().is_ok_and(|report| report.corruptions + report.check_errors == 0);
+            assert!(is_sound, "{repair:?}: {after:?}");
+        }
     }
 }
 

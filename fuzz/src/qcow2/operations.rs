@@ -2,7 +2,7 @@
 
 use super::base::Base;
 use arbitrary::{Arbitrary, Unstructured};
-use folio::block::{Allocation, Device};
+use folio::block::{Allocation, Device, Repair, check_on};
 
 /// Operations of one input, at most.
 const OPERATIONS_MAX: usize = 60;
@@ -42,6 +42,8 @@ pub fn operations(data: &[u8]) {
     compare(&disk, &model, &done);
     drop(disk);
     compare(&open(), &model, &done);
+    let report = check_on(device.clone(), Repair::Nothing, &mut |_| {}).expect("the image is sound");
+    assert!(report.corruptions + report.check_errors == 0, "{report:?}: {done:?}");
 }
 
 /// Twice a number of 16 bits reaches beyond the disk, a length is mostly a few clusters.

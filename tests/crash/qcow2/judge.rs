@@ -1,4 +1,4 @@
-//! Judges what a power cut left of an image: by Folio, which reads it and goes on with it, and by QEMU.
+//! Judges what a power cut left of an image: by Folio, which reads it, checks it and goes on with it, and by QEMU.
 
 use super::disk::Past;
 use crate::content::fill;
@@ -8,11 +8,11 @@ use crate::random::Random;
 use crate::support::require::find;
 use crate::support::tools::{command, text};
 use crate::trial::{cuts_per_trial, seed};
-use folio::block::{Allocation, Device, OverlayDevice};
+use folio::block::{Allocation, Device, ImageCheck, OverlayDevice, Repair, check_on, overlay};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Of so many cuts one is read by QEMU, with its snapshots, and another is written on and checked again.
+/// Of so many cuts one is checked and read by QEMU, with its snapshots, and another is written on and checked again.
 const ONE_OF: usize = 4;
 /// Failures told in full.
 const TOLD_MAX: usize = 3;
@@ -22,9 +22,9 @@ const TOLD_MAX: usize = 3;
 pub(crate) struct Outcome {
     pub(crate) cuts: usize,
     pub(crate) failures: Vec<String>,
-    checked: usize,
     leaky: usize,
-    read: usize,
+    dirty: usize,
+    by_qemu: usize,
     went_on: usize,
 }
 
@@ -51,16 +51,16 @@ pub(crate) fn cut(name: &str, past: &Past, random: &mut Random) -> Outcome {
     }
     let outcome = court.outcome;
     println!(
-        "{name}: seed {}: {} operations, {} entries; {} cuts in order, {} with losses; qemu-img check {}, of which {} \
-         leaky, read by QEMU {}, went on {}; {} failures",
+        "{name}: seed {}: {} operations, {} entries; {} cuts in order, {} with losses; {} leaky, {} dirty, judged by \
+         QEMU {}, went on {}; {} failures",
         seed(),
         past.steps(),
         past.record.len(),
         plain.len(),
         lossy.len(),
-        outcome.checked,
         outcome.leaky,
-        outcome.read,
+        outcome.dirty,
+        outcome.by_qemu,
         outcome.went_on,
         outcome.failures.len()
     );
@@ -78,33 +78,42 @@ impl Court<'_> {
     fn hear(&mut self, device: &Arc<dyn Device>, cut: Cut) {
         let turn = self.outcome.cuts % ONE_OF;
         self.outcome.cuts += 1;
-        let path = self.past.source.folder.path().join("cut.qcow2");
-        let verdict = self.judge(device, cut, turn, &path);
-        if let Err(error) = verdict {
+        if let Err(error) = self.judge(device, cut, turn) {
             if let Some(folder) = std::env::var_os("FOLIO_CRASH_KEEP").map(PathBuf::from) {
-                dump(&**device, &path);
-                std::fs::copy(&path, folder.join(format!("{}-{}.qcow2", self.name, self.outcome.cuts)))
-                    .unwrap();
+                dump(&**device, &folder.join(format!("{}-{}.qcow2", self.name, self.outcome.cuts)));
             }
             self.outcome.failures.push(format!("{cut}: {error}"));
         }
     }
 
-    fn judge(&mut self, device: &Arc<dyn Device>, cut: Cut, turn: usize, path: &Path) -> Result<(), String> {
-        let found = self.read(device)?;
+    fn judge(&mut self, device: &Arc<dyn Device>, cut: Cut, turn: usize) -> Result<(), String> {
+        let is_dirty = has_dirty_bit(&**device);
+        let found = if is_dirty { self.read(&sealed(device)) } else { self.read(device) }?;
         let begun = self.past.begun(cut.recorded);
         self.past.content.allows(&found, cut.recorded, begun).map_err(|error| {
             let story = self.past.content.story(cut.recorded, begun);
             format!("{error}; promised in operation {}, changed in {:?}", story.0, story.1)
         })?;
-        if self.has_qemu {
-            dump(&**device, path);
-            self.check(path)?;
-            if turn == 0 {
-                self.read_by_qemu(path, &found)?;
+        self.outcome.dirty += usize::from(is_dirty);
+        if !is_dirty {
+            let report = sound(device, Repair::Nothing)?;
+            self.outcome.leaky += usize::from(report.leaks > 0);
+        }
+        if turn == 0 && self.has_qemu {
+            self.by_qemu(device, is_dirty, &found)?;
+        }
+        if turn != ONE_OF / 2 {
+            return Ok(());
+        }
+        // With the leaks or without.
+        let layer = overlay(device.clone());
+        if is_dirty || cut.seed % 2 == 0 {
+            let report = sound(&layer, Repair::All)?;
+            if report.leaks > 0 || has_dirty_bit(&*layer) || self.read(&layer)? != found {
+                return Err(format!("after repair: {report:?}"));
             }
         }
-        if turn == ONE_OF / 2 { self.go_on(device, found, cut.seed, path) } else { Ok(()) }
+        self.go_on(&layer, found, cut.seed)
     }
 
     /// Reads the whole disk, and compares what is told of its holes.
@@ -125,24 +134,20 @@ impl Court<'_> {
         Ok(found)
     }
 
-    /// `qemu-img check` finds leaks at worst.
-    fn check(&mut self, path: &Path) -> Result<(), String> {
-        const LEAKS: i32 = 3;
-        self.outcome.checked += 1;
-        let output = command("qemu-img").args(["check", "-f", "qcow2"]).arg(path).output().unwrap();
-        let status = output.status.code();
-        self.outcome.leaky += usize::from(status == Some(LEAKS));
-        let is_fine = matches!(status, Some(0 | LEAKS));
-        if is_fine { Ok(()) } else { Err(format!("qemu-img check: {}\n{}", output.status, text(&output))) }
-    }
-
-    /// QEMU reads the same, and the snapshots are what they were.
-    fn read_by_qemu(&mut self, path: &Path, found: &[u8]) -> Result<(), String> {
-        self.outcome.read += 1;
+    /// `qemu-img check` finds leaks at worst, in a dirty image after it has mended the refcounts; QEMU reads the same, and
+    /// the snapshots are what they were.
+    fn by_qemu(&mut self, device: &Arc<dyn Device>, is_dirty: bool, found: &[u8]) -> Result<(), String> {
+        self.outcome.by_qemu += 1;
+        let path = self.path();
+        dump(&**device, &path);
+        if is_dirty {
+            qemu_check(&path, &["-r", "all"])?;
+        }
+        qemu_check(&path, &[])?;
         let raw = path.with_extension("raw");
         let convert = |options: &[&str]| {
             let mut qemu = command("qemu-img");
-            qemu.args(["convert", "-f", "qcow2", "-O", "raw"]).args(options).arg(path).arg(&raw);
+            qemu.args(["convert", "-f", "qcow2", "-O", "raw"]).args(options).arg(&path).arg(&raw);
             let output = qemu.output().unwrap();
             if !output.status.success() {
                 return Err(text(&output));
@@ -160,17 +165,14 @@ impl Court<'_> {
         Ok(())
     }
 
+    fn path(&self) -> PathBuf {
+        self.past.source.folder.path().join("cut.qcow2")
+    }
+
     /// The image is written on, and stays sound.
-    fn go_on(
-        &mut self,
-        device: &Arc<dyn Device>,
-        mut found: Vec<u8>,
-        seed: u64,
-        path: &Path,
-    ) -> Result<(), String> {
+    fn go_on(&mut self, layer: &Arc<dyn Device>, mut found: Vec<u8>, seed: u64) -> Result<(), String> {
         self.outcome.went_on += 1;
         let told = |error: folio::Error| format!("writing on: {error}");
-        let layer: Arc<dyn Device> = Arc::new(OverlayDevice::new(device.clone()));
         let opened = self.past.source.open(layer.clone()).map_err(told)?;
         let mut random = Random::new(seed);
         for step in 0..12 {
@@ -190,13 +192,47 @@ impl Court<'_> {
         }
         opened.flush().map_err(told)?;
         drop(opened);
-        if self.read(&layer)? != found {
+        if self.read(layer)? != found {
             return Err("written on, it reads wrong".to_owned());
         }
-        if self.has_qemu {
-            dump(&*layer, path);
-            self.check(path).map_err(|error| format!("written on: {error}"))?;
+        sound(layer, Repair::Nothing).map_err(|error| format!("written on: {error}"))?;
+        if self.has_qemu && random.percent(25) {
+            dump(&**layer, &self.path());
+            qemu_check(&self.path(), &[]).map_err(|error| format!("written on: {error}"))?;
         }
         Ok(())
     }
+}
+
+/// The same device, for reading only.
+fn sealed(device: &Arc<dyn Device>) -> Arc<dyn Device> {
+    Arc::new(OverlayDevice::new(device.clone()).sealed())
+}
+
+/// Whether the header says that the refcounts are stale.
+fn has_dirty_bit(device: &dyn Device) -> bool {
+    let (mut version, mut features) = ([0; 8], [0; 8]);
+    device.read_at(&mut version, 0).unwrap();
+    device.read_at(&mut features, 72).unwrap();
+    version[7] >= 3 && features[7] & 1 != 0
+}
+
+/// Folio's check finds leaks at worst, after what it mends.
+fn sound(device: &Arc<dyn Device>, repair: Repair) -> Result<ImageCheck, String> {
+    let mut said = Vec::new();
+    let checked = check_on(device.clone(), repair, &mut |finding| said.push(finding.to_string()));
+    let report = checked.map_err(|error| format!("check: {error}"))?;
+    if report.corruptions + report.check_errors == 0 {
+        return Ok(report);
+    }
+    said.truncate(20);
+    Err(format!("check, repair {repair:?}: {report:?}\n{}", said.join("\n")))
+}
+
+/// `qemu-img check` finds leaks at worst.
+fn qemu_check(path: &Path, options: &[&str]) -> Result<(), String> {
+    const LEAKS: i32 = 3;
+    let output = command("qemu-img").args(["check", "-f", "qcow2"]).args(options).arg(path).output().unwrap();
+    let is_fine = matches!(output.status.code(), Some(0 | LEAKS));
+    if is_fine { Ok(()) } else { Err(format!("qemu-img check: {}\n{}", output.status, text(&output))) }
 }

@@ -87,6 +87,14 @@ qemu_images! {
     zeros_of_both_kinds: 2 * MIB, |maker, random| {
         maker.convert("-o cluster_size=4096").zero(0, 300_000, "").zero(512 * KIB, 300_000, "-u")
     };
+    lazy_refcounts: 2 * MIB, |maker, random| maker.convert("-o lazy_refcounts=on,cluster_size=4096");
+    lazy_refcounts_of_512_bytes: MIB, |maker, random| maker.convert("-o lazy_refcounts=on,cluster_size=512");
+    lazy_refcounts_of_compressed: MIB, |maker, random| {
+        maker.convert("-c -o lazy_refcounts=on,cluster_size=2048")
+    };
+    lazy_refcounts_and_snapshot: MIB, |maker, random| {
+        maker.convert("-o lazy_refcounts=on,cluster_size=1024").snapshot("first", random)
+    };
     backing: 2 * MIB, |maker, random| maker.overlay("-o cluster_size=4096", 70_000);
     backing_of_version_2: 2 * MIB, |maker, random| maker.overlay("-o cluster_size=4096,compat=0.10", 512);
     backing_of_64_kib: 2 * MIB, |maker, random| maker.overlay("", 70_144);

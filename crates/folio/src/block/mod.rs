@@ -50,7 +50,7 @@ pub use fault::{FaultDevice, FaultKind, FaultWhen};
 pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, create_with, format_of, grow, open};
 pub use info::{ImageInfo, info};
 pub use memory::MemoryDevice;
-pub use offline::check;
+pub use offline::{check, check_on};
 pub use overlay::{OverlayDevice, overlay};
 pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
 pub use qcow2::{

@@ -1,12 +1,13 @@
 //! What is done to an image as a whole while nobody has it open: open, lock, work, close.
 
-use super::ImageFormat;
 use super::host_file::HostFile;
 use super::image::detect;
-use super::image_file::ImageFile;
+use super::image_file::{DeviceFile, ImageFile};
 use super::qcow2::{self, Finding, ImageCheck, Repair};
+use super::{Device, ImageFormat};
 use crate::base::{Error, ErrorKind, Result};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Checks the image at `path` as `qemu-img check` does, and mends what `repair` says; `tell` hears of each finding.
 ///
@@ -25,6 +26,15 @@ pub fn check(
             Err(place(Error::unsupported("a raw image has nothing that could be checked"), &file))
         }
     }
+}
+
+/// Checks the image that a device holds, which no other device has open, as [`check`] does one in a file.
+pub fn check_on(
+    device: Arc<dyn Device>,
+    repair: Repair,
+    tell: &mut dyn FnMut(&Finding),
+) -> Result<ImageCheck> {
+    qcow2::check(&DeviceFile::open(device), repair, tell)
 }
 
 /// The failure with the image's name before it; the host's own failures have it already.

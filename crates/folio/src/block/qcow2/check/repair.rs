@@ -118,14 +118,14 @@ fn is_settled(counted: &Counted, refcounts: &mut RefcountFile<'_>) -> Result<boo
     Ok(counted.is_complete())
 }
 
-/// Writes a new refcount table and its blocks behind the end, with room to describe `spare` clusters more, and makes
+/// Writes a new refcount table and its blocks behind all that is in use, with room to describe `spare` clusters more, and makes
 /// the header point to them. A refcount is the larger of what was counted and what the old tree says, so that nothing
 /// becomes free here; the old tree itself is a leak then.
 pub(in super::super) fn rebuild(file: &dyn ImageFile, roots: &Roots, spare: u64) -> Result<Roots> {
     let without = Roots { refcount_table: Region { at: 0, len_bytes: 0 }, ..roots.clone() };
     let counted = count(file, &without, &mut Told::new(&mut |_| {}))?;
     let mut old = RefcountFile::read(file, roots)?;
-    let plan = Plan::make(roots, &counted, &old, spare)?;
+    let plan = Plan::make(roots, &counted, &mut old, spare)?;
     let end = (plan.start + plan.blocks.len() as u64 + plan.table_clusters) << roots.cluster_bits;
     let mut table = vec![0; (plan.table_clusters << roots.cluster_bits) as usize];
     for (number, index) in (0..).zip(&plan.blocks) {
@@ -157,9 +157,9 @@ struct Plan {
 }
 
 impl Plan {
-    fn make(roots: &Roots, counted: &Counted, old: &RefcountFile<'_>, spare: u64) -> Result<Self> {
+    fn make(roots: &Roots, counted: &Counted, old: &mut RefcountFile<'_>, spare: u64) -> Result<Self> {
         let bits = old.block_bits();
-        let start = counted.counts.clusters();
+        let start = Self::start(counted, old)?;
         let mut blocks = BTreeSet::new();
         let mut cluster = 0;
         while cluster < start {
@@ -184,6 +184,18 @@ impl Plan {
                 return Ok(Self { start, blocks, table_clusters });
             }
         }
+    }
+
+    /// Behind all that is in use or counts as used: on a device the image may end long before the file does.
+    fn start(counted: &Counted, old: &mut RefcountFile<'_>) -> Result<u64> {
+        let mut start = counted.counts.clusters();
+        // Counted without a refcount table, which is one corruption; with more, something unknown may lie there.
+        if counted.corruptions <= 1 && counted.check_errors == 0 {
+            while start > 1 && counted.counts.get(start - 1) == 0 && old.get(start - 1)? == 0 {
+                start -= 1;
+            }
+        }
+        Ok(start)
     }
 
     /// The bytes of block `index`.
