@@ -7,6 +7,7 @@ mod hostile;
 mod lazy;
 mod locks;
 mod model;
+mod snapshots;
 #[path = "../support/mod.rs"]
 mod support;
 mod variants;

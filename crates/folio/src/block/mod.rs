@@ -50,12 +50,12 @@ pub use fault::{FaultDevice, FaultKind, FaultWhen};
 pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, create_with, format_of, grow, open};
 pub use info::{ImageInfo, info};
 pub use memory::MemoryDevice;
-pub use offline::{check, check_on};
+pub use offline::{apply_snapshot, check, check_on, create_snapshot, delete_snapshot, snapshots};
 pub use overlay::{OverlayDevice, overlay};
 pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
 pub use qcow2::{
     BackingName, Compat, Compression, CreateOptions, DataFileName, Finding, ImageCheck, Preallocation,
-    Qcow2Device, Qcow2Info, Repair,
+    Qcow2Device, Qcow2Info, Repair, Snapshot,
 };
 pub use raw::RawDevice;
 pub use record::{RecordDevice, Recorded};

@@ -15,6 +15,7 @@ mod create;
 mod info;
 mod map;
 mod new_image;
+mod snapshot;
 mod target;
 mod words;
 
@@ -44,6 +45,7 @@ enum ImageCommand {
     Map(map::Map),
     Convert(convert::Convert),
     Compare(compare::Compare),
+    Snapshot(snapshot::Snapshot),
 }
 
 /// The command's name in messages.
@@ -55,6 +57,7 @@ pub(crate) fn name(image: &Image) -> &'static str {
         ImageCommand::Map(_) => "image map",
         ImageCommand::Convert(_) => "image convert",
         ImageCommand::Compare(_) => "image compare",
+        ImageCommand::Snapshot(_) => "image snapshot",
     }
 }
 
@@ -67,5 +70,6 @@ pub(crate) fn run(image: &Image, session: &Session) -> Outcome {
         ImageCommand::Map(map) => map::run(map, session),
         ImageCommand::Compare(compare) => compare::run(compare, session),
         ImageCommand::Convert(convert) => convert::run(convert, session),
+        ImageCommand::Snapshot(snapshot) => snapshot::run(snapshot, session),
     }
 }

@@ -29,6 +29,7 @@
 //! 3. Bytes of a new cluster that the write does not cover are what the guest cluster read as before.
 
 mod backing;
+mod change;
 mod check;
 mod cluster_alloc;
 mod compressed;
@@ -45,6 +46,7 @@ mod refcount;
 mod reserve;
 mod roots;
 mod snapshot_table;
+pub(super) mod snapshots;
 mod table;
 
 pub(super) use check::check;
@@ -55,6 +57,7 @@ pub(super) use grow::grow;
 pub use header::{Compression, DataFileName};
 pub use inspect::Qcow2Info;
 pub(super) use inspect::inspect;
+pub use snapshots::Snapshot;
 
 use super::image::{Chain, open_file, open_in_chain};
 use super::image_file::{DeviceFile, ImageFile};

@@ -1,0 +1,120 @@
+//! `folio image snapshot`: internal snapshots.
+
+use super::words::{Output, failed};
+use crate::exit::Outcome;
+use crate::output::human;
+use crate::session::{Session, clock};
+use clap::Args;
+use folio::block::{self, ImageFormat, Snapshot as Found};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::PathBuf;
+
+const AFTER_HELP: &str = "\
+A snapshot lies in the image and holds what the disk held; only what is written later takes space. Its tag need not be
+the only one of that name, its ID is. The power may go at any moment: the snapshot is there then, or it is not.
+
+Examples:
+  folio image snapshot -c before-upgrade disk.qcow2
+  folio image snapshot disk.qcow2                        the list
+  folio image snapshot -a before-upgrade disk.qcow2      what was written since is lost";
+
+/// List, create, apply and delete internal snapshots
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Snapshot {
+    /// The image
+    file: PathBuf,
+    /// Format; found by the first bytes if not given
+    #[arg(short, long)]
+    format: Option<ImageFormat>,
+    #[command(flatten)]
+    action: Action,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Args)]
+#[group(multiple = false)]
+struct Action {
+    /// List the snapshots, which is what happens without an option, too
+    #[arg(short, long)]
+    list: bool,
+    /// Make a snapshot with this tag
+    #[arg(short, long, value_name = "TAG")]
+    create: Option<String>,
+    /// Make the disk what it was when this snapshot was made
+    #[arg(short, long, value_name = "ID|TAG")]
+    apply: Option<String>,
+    /// Delete this snapshot
+    #[arg(short, long, value_name = "TAG|ID")]
+    delete: Option<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(snapshot: &Snapshot, session: &Session) -> Outcome {
+    session.check_interrupt()?;
+    let (path, format) = (&snapshot.file, snapshot.format);
+    let done = match &snapshot.action {
+        Action { create: Some(tag), .. } => block::create_snapshot(path, format, tag, clock().now()),
+        Action { apply: Some(which), .. } => block::apply_snapshot(path, format, which),
+        Action { delete: Some(which), .. } => block::delete_snapshot(path, format, which),
+        _ => return list(snapshot, session),
+    };
+    done.map_err(|error| failed(error, path))
+}
+
+fn list(snapshot: &Snapshot, session: &Session) -> Outcome {
+    let found = block::snapshots(&snapshot.file, snapshot.format);
+    let found = found.map_err(|error| failed(error, &snapshot.file))?;
+    if snapshot.output.is_json() {
+        return session.print_json(&found.iter().map(to_json).collect::<Vec<_>>());
+    }
+    if found.is_empty() {
+        return Ok(());
+    }
+    let mut out = std::io::stdout();
+    writeln!(out, "Snapshot list:")?;
+    writeln!(out, "{:<9} {:<16} {:>8} {:>19} {:>13}", "ID", "TAG", "VM SIZE", "DATE", "VM CLOCK")?;
+    for found in &found {
+        let (id, tag) = (printable(&found.id), printable(&found.name));
+        let (size, date, clock) = (human(found.vm_state_bytes), date(found), vm_clock(found));
+        writeln!(out, "{id:<9} {tag:<16} {size:>8} {date:>19} {clock:>13}")?;
+    }
+    Ok(())
+}
+
+fn to_json(found: &Found) -> Value {
+    json!({
+        "id": found.id,
+        "name": found.name,
+        "vm-state-size": found.vm_state_bytes,
+        "date-sec": found.date_secs,
+        "date-nsec": found.date_nanos,
+        "vm-clock-sec": found.vm_clock_nanos / 1_000_000_000,
+        "vm-clock-nsec": found.vm_clock_nanos % 1_000_000_000,
+        "disk-size": found.disk_bytes,
+        "icount": found.instructions,
+    })
+}
+
+/// Names come from the image: what a terminal would take for a command is told as what it is.
+fn printable(name: &str) -> String {
+    name.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+fn date(found: &Found) -> String {
+    let zone = TimeZone::system();
+    match Timestamp::from_second(found.date_secs.into()) {
+        Ok(instant) => instant.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        Err(_) => "-".to_owned(),
+    }
+}
+
+fn vm_clock(found: &Found) -> String {
+    let millis = found.vm_clock_nanos / 1_000_000;
+    let secs = millis / 1000;
+    format!("{:02}:{:02}:{:02}.{:03}", secs / 3600, secs / 60 % 60, secs % 60, millis % 1000)
+}
