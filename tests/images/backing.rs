@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 const LEN: u64 = 1 << 20;
+/// Where header extensions begin in what Folio makes.
+const EXTENSIONS: u64 = 112;
 /// Kind of the header extension that names the backing file's format.
 const BACKING_FORMAT: u32 = 0xe279_2aca;
 
@@ -19,7 +21,8 @@ const BACKING_FORMAT: u32 = 0xe279_2aca;
 fn overlay(path: &Path, name: &[u8], format: Option<&[u8]>) {
     drop(Qcow2Device::create(path, LEN, &CreateOptions::default()).unwrap());
     let file = std::fs::File::options().write(true).open(path).unwrap();
-    let mut at = 112;
+    let mut at = EXTENSIONS;
+    file.write_all_at(&[0; 4096], at).unwrap();
     if let Some(format) = format {
         let head = [BACKING_FORMAT.to_be_bytes(), (format.len() as u32).to_be_bytes()].concat();
         file.write_all_at(&head, at).unwrap();
@@ -30,6 +33,19 @@ fn overlay(path: &Path, name: &[u8], format: Option<&[u8]>) {
     file.write_all_at(name, offset).unwrap();
     file.write_all_at(&offset.to_be_bytes(), 8).unwrap();
     file.write_all_at(&(name.len() as u32).to_be_bytes(), 16).unwrap();
+}
+
+/// A new image whose header says that its data lies in the file `name`.
+fn with_data_in(path: &Path, name: &[u8]) {
+    const DATA_FILE: u32 = 0x4441_5441;
+    drop(Qcow2Device::create(path, LEN, &CreateOptions::default()).unwrap());
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    let head = [DATA_FILE.to_be_bytes(), (name.len() as u32).to_be_bytes()].concat();
+    file.write_all_at(&[0; 4096], EXTENSIONS).unwrap();
+    file.write_all_at(&head, EXTENSIONS).unwrap();
+    file.write_all_at(name, EXTENSIONS + 8).unwrap();
+    // The incompatible feature.
+    file.write_all_at(&4u64.to_be_bytes(), 72).unwrap();
 }
 
 fn refusal(path: &Path, options: &OpenOptions) -> Error {
@@ -99,6 +115,15 @@ fn nothing_outside_the_folder_is_opened() {
             std::fs::remove_file(&top).unwrap();
         }
     }
+    for name in [absolute, "../secret", "link", "up/secret", "file:../secret"] {
+        with_data_in(&top, name.as_bytes());
+        for read_only in [true, false] {
+            let error = refusal(&top, &OpenOptions { read_only, ..OpenOptions::default() });
+            assert_eq!(error.errno(), Errno::PERM, "{name}: {error}");
+        }
+        assert!(!watch.was_opened(), "{name}");
+        std::fs::remove_file(&top).unwrap();
+    }
     overlay(&top, b"link", Some(b"raw"));
     let anywhere = OpenOptions { backing: BackingPolicy::Anywhere, ..OpenOptions::default() };
     open(&top, &anywhere).unwrap();
@@ -147,6 +172,16 @@ fn names_that_are_no_paths_are_refused() {
         }
         std::fs::remove_file(&top).unwrap();
     }
+    for name in ["json:{}", "nbd://127.0.0.1:1/"] {
+        with_data_in(&top, name.as_bytes());
+        assert_eq!(refusal(&top, &OpenOptions::default()).errno(), Errno::OPNOTSUPP);
+        std::fs::remove_file(&top).unwrap();
+    }
+    for name in [&b"top.qcow2"[..], b"sec\0ret", b"\xff\xfe", b"", &[b'x'; 4000], b"nowhere", b"."] {
+        with_data_in(&top, name);
+        refusal(&top, &OpenOptions::default());
+        std::fs::remove_file(&top).unwrap();
+    }
     for name in [&b"sec\0ret"[..], b"\xff\xfe", &[b'x'; 1023], b"nowhere", b"."] {
         overlay(&top, name, None);
         refusal(&top, &OpenOptions::default());
@@ -174,6 +209,10 @@ fn what_is_no_file_is_not_opened() {
         let error = refusal(&top, &OpenOptions::default());
         assert_eq!(error.errno(), Errno::PERM, "{error}");
         let anywhere = OpenOptions { backing: BackingPolicy::Anywhere, ..OpenOptions::default() };
+        refusal(&top, &anywhere);
+        std::fs::remove_file(&top).unwrap();
+        with_data_in(&top, name.as_bytes());
+        refusal(&top, &OpenOptions::default());
         refusal(&top, &anywhere);
         std::fs::remove_file(&top).unwrap();
     }
