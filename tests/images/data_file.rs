@@ -66,6 +66,8 @@ fn data_files_are_read_and_written() {
     both_ways("cluster_size=64k,data_file_raw=on", 3);
     both_ways("cluster_size=4k,data_file_raw=on", 4);
     both_ways("cluster_size=64k,preallocation=metadata", 5);
+    both_ways("cluster_size=16k,extended_l2=on", 6);
+    both_ways("cluster_size=64k,extended_l2=on,data_file_raw=on", 7);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::model;
 use crate::support::requires;
-use crate::support::tools::{command, qemu_check, run, succeed, to_raw};
+use crate::support::tools::{command, qemu_check, run, succeed, text, to_raw};
 use folio::block::{BackingPolicy, ImageFormat, OpenOptions, open};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -90,6 +90,78 @@ fn compressed_clusters() {
 }
 
 #[test]
+fn extended_l2_entries() {
+    requires!(tool("qemu-img"));
+    converted(&[
+        "-o extended_l2=on",
+        "-o extended_l2=on,cluster_size=16k",
+        "-o extended_l2=on,cluster_size=2M",
+        "-o extended_l2=on,cluster_size=16k,preallocation=metadata",
+        "-o extended_l2=on,cluster_size=16k,lazy_refcounts=on,refcount_bits=1",
+        "-c -o extended_l2=on,cluster_size=16k",
+        "-c -o extended_l2=on,cluster_size=64k,compression_type=zstd",
+    ]);
+}
+
+/// What qemu-io writes at random, with subclusters in every state; both go on in turns.
+#[test]
+fn subclusters_that_qemu_wrote() {
+    requires!(tool("qemu-img"), tool("qemu-io"));
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("disk.qcow2");
+    let raw = folder.path().join("back.raw");
+    std::fs::write(folder.path().join("base.raw"), content(60)).unwrap();
+    for (seed, options) in ["", "-b base.raw -F raw", "-o data_file=data.raw"].into_iter().enumerate() {
+        let seed = seed as u64;
+        let line = format!("create -f qcow2 -o extended_l2=on,cluster_size=64k {options} disk.qcow2 2M");
+        qemu_img(folder.path(), line.replace("  ", " ").as_str());
+        let mut random = model::Random::new(seed);
+        for round in 0..3 {
+            let mut lines = Vec::new();
+            for _ in 0..60 {
+                let offset = random.below(LEN as u64 / 512 - 400) * 512;
+                let most = if random.below(5) == 0 { 400 } else { 20 };
+                let (offset, len) = match random.below(2) {
+                    0 => (offset, (1 + random.below(most)) * 512),
+                    _ => (offset & !2047, (1 + random.below(most)) * 2048),
+                };
+                let len = len.min(LEN as u64 - offset);
+                let what =
+                    ["write -P 5", "write -P 6", "write -z", "write -z -u", "discard", "write -c -P 7"];
+                let mut what = what[random.below(6) as usize];
+                if what.contains("-c") && options.contains("data_file") {
+                    what = "write -P 8";
+                }
+                match what.contains("-c") {
+                    true => {
+                        lines.push(format!("{what} {} 64k", (offset & !0xffff).min(LEN as u64 - 0x10000)))
+                    }
+                    false => lines.push(format!("{what} {offset} {len}")),
+                }
+            }
+            let mut qemu_io = command("qemu-io");
+            qemu_io.current_dir(folder.path()).args(["-d", "unmap", "disk.qcow2"]);
+            lines.iter().for_each(|line| {
+                qemu_io.args(["-c", line]);
+            });
+            // It writes no compressed cluster over another one, and says so.
+            let said = text(&qemu_io.output().unwrap());
+            assert!(said.contains("wrote"), "{said}");
+            qemu_img(folder.path(), "convert -O raw disk.qcow2 back.raw");
+            let mut want = std::fs::read(&raw).unwrap();
+            let device = open(&path, &OpenOptions::default()).unwrap();
+            model::same(&*device, &want, seed);
+            model::run(&*device, &mut want, 4000 + 10 * seed + round, 150);
+            drop(device);
+            qemu_img(folder.path(), "check disk.qcow2");
+            qemu_img(folder.path(), "convert -O raw disk.qcow2 back.raw");
+            let found = std::fs::read(&raw).unwrap();
+            assert!(found == want, "{options:?}, round {round}: QEMU reads something else");
+        }
+    }
+}
+
+#[test]
 fn preallocation_and_lazy_refcounts() {
     requires!(tool("qemu-img"));
     converted(&[
@@ -122,7 +194,14 @@ fn snapshots_keep_what_they_had() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let source = folder.path().join("source.raw");
-    for (seed, option) in ["-o cluster_size=4096", "-c -o cluster_size=4096", ""].iter().enumerate() {
+    let options = [
+        "-o cluster_size=4096",
+        "-c -o cluster_size=4096",
+        "",
+        "-o extended_l2=on,cluster_size=16k",
+        "-c -o extended_l2=on,cluster_size=16k",
+    ];
+    for (seed, option) in options.iter().enumerate() {
         let want = content(50 + seed as u64);
         std::fs::write(&source, &want).unwrap();
         let line = format!("convert -f raw -O qcow2 {option} source.raw disk.qcow2");
@@ -141,7 +220,13 @@ fn snapshots_keep_what_they_had() {
 #[test]
 fn backing_chains_read_through() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    for option in ["compat=1.1", "compat=0.10", "compat=1.1,cluster_size=1k"] {
+    for option in [
+        "compat=1.1",
+        "compat=0.10",
+        "compat=1.1,cluster_size=1k",
+        "extended_l2=on",
+        "extended_l2=on,cluster_size=16k",
+    ] {
         let folder = TempDir::new().unwrap();
         // The lowest is shorter than what stands on it, and no multiple of a cluster.
         let mut want = content(90)[..(1 << 20) + 512].to_vec();
@@ -203,7 +288,9 @@ fn what_is_not_done_is_named() {
         assert!(said.contains(name), "{said}");
         std::fs::remove_file(path).unwrap();
     };
-    refused("create -f qcow2 -o extended_l2=on disk.qcow2 1M", "extended L2 entries");
+    let secret = "create -f qcow2 --object secret,id=key,data=abc -o encrypt.key-secret=key,encrypt.format";
+    refused(&format!("{secret}=luks,encrypt.iter-time=10 disk.qcow2 1M"), "LUKS encryption");
+    refused(&format!("{secret}=aes disk.qcow2 1M"), "AES encryption");
     // Any image can be opened as what it is not, if someone says so.
     qemu_img(folder.path(), "create -f qcow2 disk.qcow2 1M");
     let raw = OpenOptions { format: Some(ImageFormat::Raw), ..OpenOptions::default() };

@@ -23,7 +23,7 @@ pub(in crate::block) fn grow(file: &dyn ImageFile, len_bytes: u64) -> Result<()>
     if header.data_file.is_some() {
         return refuse("a larger disk with an external data file");
     }
-    let (old, new) = (u64::from(raw.l1_entries.get()), l1_entries(len_bytes, header.cluster_bits));
+    let (old, new) = (u64::from(raw.l1_entries.get()), l1_entries(len_bytes, header.l2_covers_bits()));
     let room = (old * 8).next_multiple_of(1 << header.cluster_bits) / 8;
     if new > room || new * 8 > L1_BYTES_MAX {
         return refuse("a larger disk needs a larger L1 table");

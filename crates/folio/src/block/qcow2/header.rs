@@ -16,6 +16,8 @@ const V2_BYTES: usize = 72;
 const V3_BYTES_MIN: usize = 104;
 /// Limits, the same as QEMU's (block/qcow2.h).
 const CLUSTER_BITS: std::ops::RangeInclusive<u32> = 9..=21;
+/// Subclusters have at least 512 bytes.
+const EXTENDED_L2_CLUSTER_BITS_MIN: u32 = 14;
 const REFCOUNT_ORDER_MAX: u32 = 6;
 /// Most bytes in an L1 table.
 pub(super) const L1_BYTES_MAX: u64 = 32 << 20;
@@ -30,6 +32,7 @@ pub(super) const DIRTY: u64 = 1 << 0;
 const CORRUPT: u64 = 1 << 1;
 const DATA_FILE: u64 = 1 << 2;
 const COMPRESSION_TYPE: u64 = 1 << 3;
+const EXTENDED_L2: u64 = 1 << 4;
 const INCOMPATIBLE_NAMES: [&str; 5] =
     ["dirty bit", "corrupt bit", "external data file", "compression type", "extended L2 entries"];
 
@@ -166,7 +169,10 @@ impl Header {
             return bad("a raw external data file and a backing file".to_owned());
         }
         let len_bytes = raw.len_bytes.get();
-        let l1_entries = l1_entries(len_bytes, cluster_bits);
+        if incompatible & EXTENDED_L2 != 0 && cluster_bits < EXTENDED_L2_CLUSTER_BITS_MIN {
+            return bad(format!("extended L2 entries with cluster_bits {cluster_bits}"));
+        }
+        let l1_entries = l1_entries(len_bytes, l2_covers_bits(cluster_bits, incompatible));
         if l1_entries > u64::from(raw.l1_entries.get()) {
             return bad(format!("{} L1 entries, the size needs {l1_entries}", raw.l1_entries));
         }
@@ -205,6 +211,16 @@ impl Header {
         })
     }
 
+    /// L2 entries tell the subclusters of a cluster apart.
+    pub(super) fn has_extended_l2(&self) -> bool {
+        self.incompatible & EXTENDED_L2 != 0
+    }
+
+    /// Guest bytes that an L2 table maps, as a power of two.
+    pub(super) fn l2_covers_bits(&self) -> u32 {
+        l2_covers_bits(self.cluster_bits, self.incompatible)
+    }
+
     /// The refcounts in the file are stale.
     pub(super) fn is_dirty(&self) -> bool {
         self.incompatible & DIRTY != 0
@@ -228,10 +244,14 @@ impl Header {
     }
 }
 
-/// L1 entries that an image of this size needs.
-pub(super) fn l1_entries(len_bytes: u64, cluster_bits: u32) -> u64 {
-    // One L2 table of 8-byte entries fills a cluster.
-    len_bytes.div_ceil(1 << (2 * cluster_bits - 3))
+/// L1 entries that an image of this size needs, if an L2 table maps `1 << l2_covers_bits` bytes of the guest.
+pub(super) fn l1_entries(len_bytes: u64, l2_covers_bits: u32) -> u64 {
+    len_bytes.div_ceil(1 << l2_covers_bits)
+}
+
+/// Guest bytes that an L2 table maps, as a power of two: its entries of 8 or 16 bytes fill a cluster.
+fn l2_covers_bits(cluster_bits: u32, incompatible: u64) -> u32 {
+    2 * cluster_bits - if incompatible & EXTENDED_L2 != 0 { 4 } else { 3 }
 }
 
 /// The header's bytes, as a version 3 header has them.
@@ -279,7 +299,7 @@ fn check_table(
 }
 
 fn check_features(incompatible: u64, crypt_method: u32, extensions: &Extensions) -> Result<()> {
-    let readable = DIRTY | CORRUPT | DATA_FILE | COMPRESSION_TYPE;
+    let readable = DIRTY | CORRUPT | DATA_FILE | COMPRESSION_TYPE | EXTENDED_L2;
     let unknown: Vec<String> = (0..64)
         .filter(|bit| incompatible & !readable & (1 << bit) != 0)
         .map(|bit| {

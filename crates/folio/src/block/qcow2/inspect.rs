@@ -2,7 +2,7 @@
 
 use super::super::image_file::ImageFile;
 use super::header::{Compression, DataFileName, Header, read_raw};
-use super::table::Mapping;
+use super::l2_entry::Mapping;
 use super::{Allocation, Compat, Extent, Qcow2Device};
 use crate::base::Result;
 
@@ -68,7 +68,7 @@ impl Qcow2Device {
         self.make_room()?;
         let _io = self.io.read();
         let (mapping, count) = self.metadata.lock().map(&*self.file, offset, len_bytes)?;
-        let in_cluster = offset & (self.geometry.cluster_bytes() - 1);
+        let in_unit = offset & (self.geometry.unit_bytes() - 1);
         let here = |kind, is_present, is_compressed, host_offset| Extent {
             depth: 0,
             is_present,
@@ -77,17 +77,21 @@ impl Qcow2Device {
             host_offset,
         };
         let extent = match (mapping, &self.backing) {
-            (Mapping::Data { host, .. }, _) => here(Allocation::Data, true, false, Some(host + in_cluster)),
+            (Mapping::Data { host, .. }, _) => here(Allocation::Data, true, false, Some(host + in_unit)),
             (Mapping::Compressed { .. }, _) => here(Allocation::Data, true, true, None),
             (Mapping::ZeroAllocated { host, .. }, _) => {
-                here(Allocation::Zero, true, false, Some(host + in_cluster))
+                here(Allocation::Zero, true, false, Some(host + in_unit))
             }
             (Mapping::Zero, _) => here(Allocation::Zero, true, false, None),
-            (Mapping::Unallocated, Some(backing)) if offset < backing.len_bytes() => {
+            (Mapping::Unallocated | Mapping::Reserved { .. }, Some(backing))
+                if offset < backing.len_bytes() =>
+            {
                 let (extent, count) = backing.extent(offset, count.min(backing.len_bytes() - offset))?;
                 return Ok((Extent { depth: extent.depth + 1, ..extent }, count));
             }
-            (Mapping::Unallocated, _) => here(Allocation::Hole, false, false, None),
+            (Mapping::Unallocated | Mapping::Reserved { .. }, _) => {
+                here(Allocation::Hole, false, false, None)
+            }
         };
         Ok((extent, count))
     }

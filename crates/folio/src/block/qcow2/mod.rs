@@ -40,6 +40,7 @@ mod flush;
 mod grow;
 mod header;
 mod inspect;
+mod l2_entry;
 mod lazy;
 mod preallocate;
 mod refcount;
@@ -63,11 +64,12 @@ use super::image::{Chain, open_file, open_in_chain};
 use super::image_file::{DeviceFile, ImageFile};
 use super::{Allocation, Device, Extent, ImageFormat, OpenOptions, iov};
 use crate::base::{Errno, Error, ErrorKind, Result};
-use cluster_alloc::{Geometry, Metadata, NewClusters, Plan};
+use cluster_alloc::{Cleared, Extents, Metadata, NewClusters, Plan};
 use compressed::Decompressor;
 use data_file::DataFile;
 use flush::RefcountWrites;
 use header::Header;
+use l2_entry::{Geometry, Mapping};
 use lazy::DirtyBit;
 use parking_lot::{Condvar, Mutex, RwLock};
 use reserve::Reserve;
@@ -76,7 +78,6 @@ use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use table::Mapping;
 
 /// Zeros for the parts of clusters that cannot be made zero by their L2 entry.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -281,19 +282,22 @@ impl Qcow2Device {
 
     /// Fills `bufs` with guest bytes that all lie in one run of `mapping`.
     fn read_extent(&self, mapping: Mapping, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
-        let in_cluster = offset & (self.geometry.cluster_bytes() - 1);
         match mapping {
-            Mapping::Data { host, .. } => self.data().read_or_zeros(bufs, host + in_cluster),
+            Mapping::Data { host, .. } => {
+                let in_unit = offset & (self.geometry.unit_bytes() - 1);
+                self.data().read_or_zeros(bufs, host + in_unit)
+            }
             Mapping::Zero | Mapping::ZeroAllocated { .. } => {
                 iov::fill_zeros(bufs);
                 Ok(())
             }
             Mapping::Compressed { host, len_bytes } => {
                 let cluster = self.decompressor.read(&*self.file, host, len_bytes)?;
+                let in_cluster = offset & (self.geometry.cluster_bytes() - 1);
                 iov::copy_into(bufs, &cluster[in_cluster as usize..]);
                 Ok(())
             }
-            Mapping::Unallocated => {
+            Mapping::Unallocated | Mapping::Reserved { .. } => {
                 let len_bytes = iov::len_mut(bufs);
                 let there = match &self.backing {
                     Some(backing) => {
@@ -344,7 +348,7 @@ impl Qcow2Device {
         finished.map(|()| count)
     }
 
-    /// One host write for all new clusters: what comes before, the guest's bytes, what comes after.
+    /// One host write for a run of new units: what comes before, the guest's bytes, what comes after.
     fn fill_clusters(
         &self,
         new: &NewClusters,
@@ -354,8 +358,7 @@ impl Qcow2Device {
         len_bytes: u64,
     ) -> Result<u64> {
         let bits = self.geometry.cluster_bits;
-        let start = new.first << bits;
-        let run_end = start + (new.clusters.count << bits);
+        let std::ops::Range { start, end: run_end } = new.range;
         let end = run_end.min(offset + len_bytes);
         let is_fresh = match &self.data_file {
             None => {
@@ -365,38 +368,50 @@ impl Qcow2Device {
             }
             Some(data) => (offset == start && end == run_end) || data.is_hole(start..run_end)?,
         };
-        let head = self.uncovered(new.first_was, start..offset, is_fresh)?;
-        let tail = self.uncovered(new.last_was, end..run_end, is_fresh)?;
+        let head = self.uncovered(&new.head, start..offset, is_fresh)?;
+        let tail = self.uncovered(&new.tail, end..run_end, is_fresh)?;
         let mut pieces = iov::Pieces::new();
         pieces.extend(head.as_deref().map(IoSlice::new));
         pieces.extend(iov::window(bufs, skip, end - offset));
         pieces.extend(tail.as_deref().map(IoSlice::new));
-        let skipped = if head.is_some() { 0 } else { offset - start };
-        self.data().write(&pieces, new.clusters.host + skipped)?;
+        let written = if head.is_some() { start } else { offset };
+        self.data().write(&pieces, new.clusters.host + written - (new.first << bits))?;
         Ok(end - offset)
     }
 
-    /// Bytes for the part of a new cluster that the write leaves out; none if it is empty or zero already.
+    /// Whether a run that starts at `offset` reads as zeros, without looking into backing files.
+    fn is_zero(&self, mapping: Mapping, offset: u64) -> bool {
+        match mapping {
+            Mapping::Zero | Mapping::ZeroAllocated { .. } => true,
+            Mapping::Unallocated | Mapping::Reserved { .. } => {
+                self.backing.as_ref().is_none_or(|backing| backing.len_bytes() <= offset)
+            }
+            Mapping::Data { .. } | Mapping::Compressed { .. } => false,
+        }
+    }
+
+    /// Bytes for the part of new units that the write leaves out; none if it is empty or zero already.
     fn uncovered(
         &self,
-        was: Mapping,
+        was: &Extents,
         range: std::ops::Range<u64>,
         is_fresh: bool,
     ) -> Result<Option<Vec<u8>>> {
-        let is_zero = match was {
-            Mapping::Zero | Mapping::ZeroAllocated { .. } => true,
-            Mapping::Unallocated => {
-                self.backing.as_ref().is_none_or(|backing| backing.len_bytes() <= range.start)
-            }
-            Mapping::Data { .. } | Mapping::Compressed { .. } => false,
-        };
+        let is_zero = was.iter().all(|(mapping, _)| self.is_zero(*mapping, range.start));
         if range.is_empty() || (is_zero && is_fresh) {
             return Ok(None);
         }
         // At most a cluster: 2 MiB.
         let mut bytes = vec![0; (range.end - range.start) as usize];
-        if !is_zero {
-            self.read_extent(was, &mut [IoSliceMut::new(&mut bytes)], range.start)?;
+        let mut at = range.start;
+        let mut rest = &mut bytes[..];
+        for (mapping, count) in was {
+            let (piece, behind) = rest.split_at_mut(*count as usize);
+            if !self.is_zero(*mapping, at) {
+                self.read_extent(*mapping, &mut [IoSliceMut::new(piece)], at)?;
+            }
+            at += count;
+            rest = behind;
         }
         Ok(Some(bytes))
     }
@@ -416,11 +431,7 @@ impl Qcow2Device {
         let mut at = range.start;
         while at < range.end {
             let (mapping, count) = self.metadata.lock().map(&*self.file, at, range.end - at)?;
-            let is_zero = match mapping {
-                Mapping::Zero | Mapping::ZeroAllocated { .. } => true,
-                Mapping::Unallocated => self.backing.is_none(),
-                Mapping::Data { .. } | Mapping::Compressed { .. } => false,
-            };
+            let is_zero = self.is_zero(mapping, at);
             let count = if is_zero { count } else { count.min(ZEROS.len() as u64) };
             if !is_zero {
                 self.write(&[IoSlice::new(&ZEROS[..count as usize])], at)?;
@@ -430,60 +441,72 @@ impl Qcow2Device {
         Ok(())
     }
 
-    /// Clears whole clusters by their L2 entries.
-    fn clear_clusters(&self, clusters: std::ops::Range<u64>) -> Result<()> {
-        let mut at = clusters.start;
-        while at < clusters.end {
+    /// Clears whole units by their L2 entries.
+    fn clear_units(&self, range: std::ops::Range<u64>, is_discard: bool) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
             self.make_room()?;
-            let _io = self.io.read();
+            let io = self.io.read();
             let mut metadata = self.metadata.lock();
-            match metadata.clear(&*self.file, at, clusters.end - at)? {
-                Some(count) => {
+            match metadata.clear(&*self.file, at..range.end)? {
+                Cleared::Upto(end) => {
                     if let Some(data) = &self.data_file {
-                        let bits = self.geometry.cluster_bits;
                         // Still under the lock: nobody writes there anew.
-                        data.clear(at << bits..((at + count) << bits).min(self.geometry.len_bytes))?;
+                        data.clear(at..end.min(self.geometry.len_bytes))?;
                     }
-                    at += count;
+                    at = end;
                 }
-                None => self.landed.wait(&mut metadata),
+                Cleared::Wait => self.landed.wait(&mut metadata),
+                Cleared::Compressed(end) => {
+                    drop((metadata, io));
+                    if !is_discard {
+                        self.zero_part(at..end.min(self.geometry.len_bytes))?;
+                    }
+                    at = end;
+                }
             }
         }
         Ok(())
     }
 
-    /// Splits a range into whole clusters and the parts before and after.
+    /// Splits a range into whole units and the parts before and after.
     fn zero(&self, offset: u64, len_bytes: u64, is_discard: bool) -> Result<()> {
         self.begin_write(offset, len_bytes)?;
-        let cluster = self.geometry.cluster_bytes();
+        let unit = self.geometry.unit_bytes();
         let end = offset + len_bytes;
         // The last cluster may be cut by the end of the disk and is whole all the same.
-        let whole_end = if end == self.geometry.len_bytes { end.div_ceil(cluster) } else { end / cluster };
-        let whole = offset.div_ceil(cluster)..whole_end;
+        let is_last = end == self.geometry.len_bytes;
+        let whole_end =
+            if is_last { end.next_multiple_of(self.geometry.cluster_bytes()) } else { end & !(unit - 1) };
+        let whole = offset.next_multiple_of(unit)..whole_end;
         let has_zero_clusters = self.geometry.version >= 3 || self.backing.is_none();
         if whole.is_empty() || !has_zero_clusters {
             return if is_discard { Ok(()) } else { self.zero_part(offset..end) };
         }
-        self.clear_clusters(whole.clone())?;
+        self.clear_units(whole.clone(), is_discard)?;
         if is_discard {
             return Ok(());
         }
-        self.zero_part(offset..whole.start * cluster)?;
-        self.zero_part((whole.end * cluster).min(end)..end)
+        self.zero_part(offset..whole.start)?;
+        self.zero_part(whole.end.min(end)..end)
     }
 
     fn kind_at(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         let (mapping, count) = self.metadata.lock().map(&*self.file, offset, len_bytes)?;
         match (mapping, &self.backing) {
             (Mapping::Data { host, .. }, _) if self.data_file.is_some() => {
-                self.data().allocation(host + (offset & (self.geometry.cluster_bytes() - 1)), count)
+                self.data().allocation(host + (offset & (self.geometry.unit_bytes() - 1)), count)
             }
             (Mapping::Data { .. } | Mapping::Compressed { .. }, _) => Ok((Allocation::Data, count)),
             (Mapping::ZeroAllocated { .. }, _) => Ok((Allocation::Zero, count)),
-            (Mapping::Unallocated, Some(backing)) if offset < backing.len_bytes() => {
+            (Mapping::Unallocated | Mapping::Reserved { .. }, Some(backing))
+                if offset < backing.len_bytes() =>
+            {
                 backing.allocation(offset, count.min(backing.len_bytes() - offset))
             }
-            (Mapping::Unallocated | Mapping::Zero, _) => Ok((Allocation::Hole, count)),
+            (Mapping::Unallocated | Mapping::Reserved { .. } | Mapping::Zero, _) => {
+                Ok((Allocation::Hole, count))
+            }
         }
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct Refcounts {
     pub(super) retired: Vec<(u64, u64)>,
     /// No cluster below is free.
     first_free: u64,
-    /// End of the file, or of what was chosen beyond it.
+    /// End of the file's last cluster, or of what was chosen beyond it.
     pub(super) host_end: u64,
     /// Clusters of the metadata that was there at the open, in order. A refcount that calls one of these free is wrong.
     fences: Vec<u64>,
@@ -66,7 +66,8 @@ impl Refcounts {
             blocks: TableCache::new(1 << header.cluster_bits, BLOCKS_BYTES_MAX),
             retired: Vec::new(),
             first_free: 0,
-            host_end: file.len_bytes()?,
+            // The file may end inside its last cluster, which is written beyond that without being chosen.
+            host_end: file.len_bytes()?.next_multiple_of(1 << header.cluster_bits),
             fences,
         };
         let first = at >> header.cluster_bits;

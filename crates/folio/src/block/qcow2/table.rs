@@ -1,7 +1,6 @@
-//! Tables of the image in memory: what an L2 entry says, and the cache of L2 tables and refcount blocks.
+//! Tables of the image in memory: the cache of L2 tables and refcount blocks.
 
 use super::super::image_file::ImageFile;
-use super::cluster_alloc::Geometry;
 use crate::base::{Error, Result};
 use foldhash::HashMap;
 use std::io::IoSliceMut;
@@ -10,74 +9,11 @@ use std::sync::Arc;
 
 /// The cluster or table has a refcount of one and may be written in place.
 pub(super) const COPIED: u64 = 1 << 63;
-const COMPRESSED: u64 = 1 << 62;
-/// The cluster reads as zeros (version 3).
-pub(super) const ZERO: u64 = 1;
-const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
-const STANDARD_RESERVED: u64 = !(COPIED | COMPRESSED | OFFSET_MASK | ZERO);
+/// The bits of an entry that are an offset in the file.
+pub(super) const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
 const L1_RESERVED: u64 = !(COPIED | OFFSET_MASK);
 /// Table bytes are written in pieces of this many.
 const WRITE_BYTES: usize = 4096;
-
-/// What a guest cluster is, by its L2 entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mapping {
-    /// Reads as the backing file does, or as zeros.
-    Unallocated,
-    /// Reads as zeros.
-    Zero,
-    /// Reads as zeros and owns a cluster.
-    ZeroAllocated { host: u64, is_copied: bool },
-    /// Stored as it is.
-    Data { host: u64, is_copied: bool },
-    /// Stored compressed, anywhere.
-    Compressed { host: u64, len_bytes: u64 },
-}
-
-impl Mapping {
-    /// Decodes the L2 entry of guest cluster `cluster`.
-    pub(super) fn decode(entry: u64, geometry: Geometry, cluster: u64) -> Result<Self> {
-        let cluster_bits = geometry.cluster_bits;
-        if entry & COMPRESSED != 0 {
-            if geometry.has_data_file {
-                let what = format!("entry {entry:#018x} is a compressed cluster in an external data file");
-                return Err(Error::corrupt(what));
-            }
-            let offset_bits = 62 - (cluster_bits - 8);
-            let host = entry & ((1 << offset_bits) - 1);
-            let sectors = ((entry & !(COPIED | COMPRESSED)) >> offset_bits) + 1;
-            return Ok(Self::Compressed { host, len_bytes: sectors * 512 - host % 512 });
-        }
-        let host = entry & OFFSET_MASK;
-        if entry & STANDARD_RESERVED != 0 {
-            return Err(Error::corrupt(format!("entry {entry:#018x} has reserved bits set")));
-        }
-        if !host.is_multiple_of(1 << cluster_bits) {
-            return Err(Error::corrupt(format!("entry {entry:#018x} is not at a cluster's start")));
-        }
-        let is_copied = entry & COPIED != 0;
-        if geometry.has_data_file && (host != 0 || (is_copied && entry & ZERO == 0)) {
-            if host != cluster << cluster_bits {
-                let what = format!("entry {entry:#018x} is not its own offset in the external data file");
-                return Err(Error::corrupt(what));
-            }
-            // Nobody shares it: such an image has no snapshots.
-            return Ok(match entry & ZERO != 0 {
-                true => Self::ZeroAllocated { host, is_copied: true },
-                false => Self::Data { host, is_copied: true },
-            });
-        }
-        match (entry & ZERO != 0, host) {
-            (true, _) if geometry.version < 3 => {
-                Err(Error::corrupt(format!("entry {entry:#018x} is a zero cluster in a version 2 image")))
-            }
-            (true, 0) => Ok(Self::Zero),
-            (true, host) => Ok(Self::ZeroAllocated { host, is_copied }),
-            (false, 0) => Ok(Self::Unallocated),
-            (false, host) => Ok(Self::Data { host, is_copied }),
-        }
-    }
-}
 
 /// Where an L1 entry's table is, if there is one, and whether it may be written in place.
 pub(super) fn decode_l1(entry: u64, cluster_bits: u32) -> Result<Option<(u64, bool)>> {
@@ -119,16 +55,16 @@ impl Table {
         &self.bytes
     }
 
-    /// Entry `index` of an L2 table.
-    pub(super) fn entry(&self, index: usize) -> u64 {
+    /// Number `index` of an L2 table.
+    pub(super) fn word(&self, index: usize) -> u64 {
         let bytes = &self.bytes[index * 8..index * 8 + 8];
         // The slice has eight bytes, so the default never comes.
         u64::from_be_bytes(bytes.try_into().unwrap_or_default())
     }
 
-    /// Sets entry `index` of an L2 table.
-    pub(super) fn set_entry(&mut self, index: usize, entry: u64) {
-        self.bytes_mut(index * 8..index * 8 + 8).copy_from_slice(&entry.to_be_bytes());
+    /// Sets number `index` of an L2 table.
+    pub(super) fn set_word(&mut self, index: usize, word: u64) {
+        self.bytes_mut(index * 8..index * 8 + 8).copy_from_slice(&word.to_be_bytes());
     }
 
     /// A part of the bytes to be changed, and written later.
