@@ -5,13 +5,18 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 13] = [
+const PROGRAMS: [(&str, &str); 18] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
     ("dumpe2fs", "e2fsprogs"),
     ("filefrag", "e2fsprogs"),
     ("qemu-img", "qemu-utils"),
+    ("qemu-io", "qemu-utils"),
+    ("nbdinfo", "libnbd-bin"),
+    ("nbdcopy", "libnbd-bin"),
+    ("nbdsh", "python3-libnbd"),
+    ("sfdisk", "fdisk"),
     ("setfattr", "attr"),
     ("getfattr", "attr"),
     ("setfacl", "acl"),

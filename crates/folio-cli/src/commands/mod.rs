@@ -13,6 +13,7 @@ mod mkfs;
 mod mount;
 mod names;
 mod resize;
+mod serve;
 mod stat;
 mod tune;
 mod write;
@@ -48,6 +49,7 @@ pub(crate) enum Command {
     Mount(mount::Mount),
     Check(check::Check),
     Image(image::Image),
+    Serve(serve::Serve),
 }
 
 /// Runs what the command line asks for and tells how it ended.
@@ -79,6 +81,10 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
             done(Session::without_signals("mount", &arguments.global), &|session| mount::run(mount, session))
         }
         Command::Check(check) => done(session("check"), &|session| check::run(check, session)),
+        Command::Serve(serve) => {
+            let session = Session::without_signals(serve::name(serve), &arguments.global);
+            done(session, &|session| serve::run(serve, session))
+        }
         Command::Image(image) => done(session(image::name(image)), &|session| image::run(image, session)),
     }
 }

@@ -1,0 +1,170 @@
+//! `folio serve`: an image for programs that want a disk, not files. One subcommand for each way to reach it.
+
+use crate::exit::{Failure, Outcome, explain};
+use crate::place::ImagePath;
+use crate::session::Session;
+use clap::{ArgGroup, Args, Subcommand};
+use folio::block::{self, Device, ImageFormat, OpenOptions};
+use folio_nbd::{Export, Limits, Listener, Server};
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const NBD_HELP: &str = "\
+It serves until Ctrl-C or SIGTERM: requests that were received are answered, the image is flushed, and the exit code is
+0. A client may open several connections at once. Meanwhile the image is locked: a second writer, folio's or QEMU's, is
+refused, and readers too unless --read-only is given.
+
+Whoever can connect can read the image and, without --read-only, write it: there are no passwords and no encryption.
+Keep a socket in a folder of your own, and a port on 127.0.0.1.
+
+IMAGE@2 serves the second partition alone. If clients may write to a raw image, name its format with -f raw here and
+wherever it is opened later: otherwise they could make it look like an image of another format.
+
+Examples:
+  folio serve nbd disk.qcow2 --socket /tmp/disk.sock
+  qemu-img map 'nbd+unix:///?socket=/tmp/disk.sock'
+  folio serve nbd disk.qcow2@1 --read-only --port 10809 --export root
+  nbdcopy nbd://localhost/root root.img
+  folio serve nbd -f raw disk.img --port 0 --json   a free port, told as JSON";
+
+/// Serve an image to programs that want a disk
+#[derive(Args)]
+pub(crate) struct Serve {
+    #[command(subcommand)]
+    face: Face,
+}
+
+#[derive(Subcommand)]
+enum Face {
+    Nbd(Nbd),
+}
+
+/// Serve an image as a network block device
+#[derive(Args)]
+#[command(after_help = NBD_HELP)]
+#[command(group(ArgGroup::new("place").required(true).args(["socket", "port"])))]
+struct Nbd {
+    /// The image; IMAGE@2 is its second partition
+    image: OsString,
+    /// Listen on a new Unix socket
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Listen on a TCP port; 0 takes a free one
+    #[arg(long)]
+    port: Option<u16>,
+    /// The address to listen on with --port
+    #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::LOCALHOST.into(), conflicts_with = "socket")]
+    bind: IpAddr,
+    /// Refuse every change, and let others read the image meanwhile
+    #[arg(long)]
+    read_only: bool,
+    /// The name that clients ask for
+    #[arg(long, value_name = "NAME", default_value = "")]
+    export: String,
+    /// Format of the image, if it shall not be told by its first bytes
+    #[arg(short, long)]
+    format: Option<ImageFormat>,
+    /// When clients can connect, print a line of JSON with the URI
+    #[arg(long)]
+    json: bool,
+}
+
+/// The command's name in messages.
+pub(crate) fn name(serve: &Serve) -> &'static str {
+    match &serve.face {
+        Face::Nbd(_) => "serve nbd",
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(serve: &Serve, session: &Session) -> Outcome {
+    session.refuse_options()?;
+    match &serve.face {
+        Face::Nbd(nbd) => serve_nbd(nbd, session),
+    }
+}
+
+fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
+    let place = ImagePath::parse(&nbd.image)?;
+    if place.path.as_os_str() != "/" {
+        let text = format!("{place}: an image is served as a whole: {}", place.image_name());
+        return Err(Failure::usage(text));
+    }
+    // A signal ends the command at once until the image is open, and from then on as it should.
+    let device = open(nbd, &place)?;
+    let (size, read_only) = (device.len_bytes(), device.is_read_only());
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let listener = match &nbd.socket {
+        Some(path) => Listener::unix(path)?,
+        None => Listener::tcp(nbd.bind, nbd.port.unwrap_or_default())?,
+    };
+    let export = Export {
+        device,
+        name: nbd.export.clone(),
+        // The host's folders are none of the clients' business.
+        description: place.image.file_name().map(|name| name.to_string_lossy().into_owned()),
+        read_only: nbd.read_only,
+    };
+    let server = Server::new(listener, export, Limits::default(), |message| {
+        eprintln!("folio: serve nbd: {message}");
+    })?;
+    let uri = server.uri();
+    let handle = signals.handle();
+    let stopper = server.stopper();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if signals.forever().next().is_some() {
+                stopper.stop();
+            }
+        });
+        // The socket listens: clients that come from now on are served.
+        let told = ready(nbd, session, &place, (&uri, size, read_only));
+        let served = told.and_then(|()| server.serve().map_err(|error| served_badly(&place, &error)));
+        handle.close();
+        served
+    })
+}
+
+fn open(nbd: &Nbd, place: &ImagePath) -> Outcome<Arc<dyn Device>> {
+    let options = OpenOptions { read_only: nbd.read_only, format: nbd.format, ..OpenOptions::default() };
+    let device = block::open(&place.image, &options).map_err(|error| Failure::image(&error))?;
+    match place.partition {
+        None => Ok(device),
+        Some(_) => block::select(device, place.partition)
+            .map_err(|error| Failure::image(&error.at(place.image_name()))),
+    }
+}
+
+fn served_badly(place: &ImagePath, error: &folio::Error) -> Failure {
+    Failure::new(format!("{}: {}", place.image_name(), explain(error)))
+}
+
+/// Tells that clients can connect, and where.
+fn ready(
+    nbd: &Nbd,
+    session: &Session,
+    place: &ImagePath,
+    (uri, size, read_only): (&str, u64, bool),
+) -> Outcome {
+    if nbd.json {
+        let line = json!({
+            "uri": uri,
+            "image": place.image_name(),
+            "export": nbd.export,
+            "size": size,
+            "read_only": read_only,
+        });
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{line}")?;
+        out.flush()?;
+    } else if !session.quiet {
+        session.remark(format_args!("{} is served at {uri} until Ctrl-C", place.image_name()));
+    }
+    Ok(())
+}

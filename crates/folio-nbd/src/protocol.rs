@@ -1,0 +1,246 @@
+//! The numbers of the protocol, in one place: magic numbers, options, replies, commands, flags, errors.
+
+use bitflags::bitflags;
+use folio::Errno;
+
+/// First bytes of a server: "NBDMAGIC".
+pub(crate) const SERVER_MAGIC: u64 = 0x4e42_444d_4147_4943;
+/// Second magic number of a server, and the first of each option: "IHAVEOPT".
+pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+/// Before each reply to an option.
+pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+/// Before each request.
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// Before a reply of the simple kind.
+pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// Before each chunk of a structured reply.
+pub(crate) const CHUNK_MAGIC: u32 = 0x668e_33ef;
+
+/// Handshake flags of the server: fixed newstyle, and no padding after the old way to choose an export.
+pub(crate) const FIXED_NEWSTYLE: u16 = 1;
+pub(crate) const NO_ZEROES: u16 = 2;
+
+/// Options.
+pub(crate) mod option {
+    pub(crate) const EXPORT_NAME: u32 = 1;
+    pub(crate) const ABORT: u32 = 2;
+    pub(crate) const LIST: u32 = 3;
+    pub(crate) const STARTTLS: u32 = 5;
+    pub(crate) const INFO: u32 = 6;
+    pub(crate) const GO: u32 = 7;
+    pub(crate) const STRUCTURED_REPLY: u32 = 8;
+    pub(crate) const LIST_META_CONTEXT: u32 = 9;
+    pub(crate) const SET_META_CONTEXT: u32 = 10;
+}
+
+/// Kinds of replies to options.
+pub(crate) mod option_reply {
+    pub(crate) const ACK: u32 = 1;
+    pub(crate) const SERVER: u32 = 2;
+    pub(crate) const INFO: u32 = 3;
+    pub(crate) const META_CONTEXT: u32 = 4;
+    const ERROR: u32 = 1 << 31;
+    pub(crate) const UNSUPPORTED: u32 = ERROR + 1;
+    pub(crate) const INVALID: u32 = ERROR + 3;
+    pub(crate) const UNKNOWN: u32 = ERROR + 6;
+    pub(crate) const TOO_BIG: u32 = ERROR + 9;
+}
+
+/// What the replies to INFO and GO tell.
+pub(crate) mod info {
+    pub(crate) const EXPORT: u16 = 0;
+    pub(crate) const NAME: u16 = 1;
+    pub(crate) const DESCRIPTION: u16 = 2;
+    pub(crate) const BLOCK_SIZE: u16 = 3;
+}
+
+/// The one metadata context, and the number it goes by.
+pub(crate) const ALLOCATION_CONTEXT: &str = "base:allocation";
+pub(crate) const ALLOCATION_CONTEXT_ID: u32 = 1;
+/// Bits of an extent's status.
+pub(crate) const STATE_HOLE: u32 = 1;
+pub(crate) const STATE_ZERO: u32 = 2;
+
+bitflags! {
+    /// What an export can do.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct ExportFlags: u16 {
+        const HAS_FLAGS = 1;
+        const READ_ONLY = 1 << 1;
+        const FLUSH = 1 << 2;
+        const FUA = 1 << 3;
+        const TRIM = 1 << 5;
+        const WRITE_ZEROES = 1 << 6;
+        const DF = 1 << 7;
+        const MULTI_CONN = 1 << 8;
+        const CACHE = 1 << 10;
+        const FAST_ZERO = 1 << 11;
+    }
+
+    /// Flags of a request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct CommandFlags: u16 {
+        /// Answer once it is durable.
+        const FUA = 1;
+        /// Zeros with space behind them.
+        const NO_HOLE = 1 << 1;
+        /// A read in one chunk.
+        const DF = 1 << 2;
+        /// One extent is enough.
+        const REQ_ONE = 1 << 3;
+        /// Refuse what is no faster than a write.
+        const FAST_ZERO = 1 << 4;
+        // Others are kept, to be refused.
+        const _ = !0;
+    }
+}
+
+/// Kinds of chunks.
+pub(crate) mod chunk {
+    pub(crate) const NONE: u16 = 0;
+    pub(crate) const OFFSET_DATA: u16 = 1;
+    pub(crate) const OFFSET_HOLE: u16 = 2;
+    pub(crate) const BLOCK_STATUS: u16 = 5;
+    pub(crate) const ERROR: u16 = (1 << 15) + 1;
+    /// Flag: the last chunk of its reply.
+    pub(crate) const DONE: u16 = 1;
+}
+
+/// Errors as the protocol numbers them, which are Linux's numbers.
+pub(crate) mod error {
+    pub(crate) const PERM: u32 = 1;
+    pub(crate) const IO: u32 = 5;
+    pub(crate) const NOMEM: u32 = 12;
+    pub(crate) const INVAL: u32 = 22;
+    pub(crate) const NOSPC: u32 = 28;
+    pub(crate) const NOTSUP: u32 = 95;
+}
+
+/// The protocol's number for an errno; it has few.
+pub(crate) fn error_of(errno: Errno) -> u32 {
+    match errno {
+        Errno::PERM | Errno::ACCESS | Errno::ROFS => error::PERM,
+        Errno::NOMEM => error::NOMEM,
+        Errno::INVAL => error::INVAL,
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => error::NOSPC,
+        Errno::OPNOTSUPP => error::NOTSUP,
+        _ => error::IO,
+    }
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Command {
+    Read,
+    Write,
+    Disconnect,
+    Flush,
+    Trim,
+    Cache,
+    WriteZeroes,
+    BlockStatus,
+    Unknown,
+}
+
+impl Command {
+    fn from_number(number: u16) -> Self {
+        match number {
+            0 => Self::Read,
+            1 => Self::Write,
+            2 => Self::Disconnect,
+            3 => Self::Flush,
+            4 => Self::Trim,
+            5 => Self::Cache,
+            6 => Self::WriteZeroes,
+            7 => Self::BlockStatus,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The flags it may carry. FUA is for all: clients are known to put it on others, too.
+    pub(crate) fn flags(self) -> CommandFlags {
+        CommandFlags::FUA
+            | match self {
+                Self::Read => CommandFlags::DF,
+                Self::WriteZeroes => CommandFlags::NO_HOLE | CommandFlags::FAST_ZERO,
+                Self::BlockStatus => CommandFlags::REQ_ONE,
+                _ => CommandFlags::empty(),
+            }
+    }
+
+    /// Whether it changes the disk.
+    pub(crate) fn changes(self) -> bool {
+        matches!(self, Self::Write | Self::Trim | Self::WriteZeroes)
+    }
+}
+
+/// Bytes of a request without its payload.
+pub(crate) const REQUEST_BYTES: usize = 28;
+
+/// A request, as it came: only its magic number and its command were looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) command: Command,
+    pub(crate) flags: CommandFlags,
+    /// The client's mark, given back with the reply.
+    pub(crate) cookie: u64,
+    pub(crate) offset: u64,
+    pub(crate) len_bytes: u32,
+}
+
+impl Request {
+    /// Takes the bytes apart; `None` if they are no request.
+    pub(crate) fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
+        if number(bytes, 0, 4) != u64::from(REQUEST_MAGIC) {
+            return None;
+        }
+        Some(Self {
+            flags: CommandFlags::from_bits_retain(number(bytes, 4, 2) as u16),
+            command: Command::from_number(number(bytes, 6, 2) as u16),
+            cookie: number(bytes, 8, 8),
+            offset: number(bytes, 16, 8),
+            len_bytes: number(bytes, 24, 4) as u32,
+        })
+    }
+
+    /// Where the range ends; `None` beyond all numbers.
+    pub(crate) fn end(&self) -> Option<u64> {
+        self.offset.checked_add(u64::from(self.len_bytes))
+    }
+}
+
+/// A big-endian number of `len` bytes, at most eight.
+fn number(bytes: &[u8; REQUEST_BYTES], at: usize, len: usize) -> u64 {
+    bytes[at..at + len].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_taken_apart() {
+        let mut bytes = [0; REQUEST_BYTES];
+        bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+        bytes[4..8].copy_from_slice(&[0x80, 0x01, 0x00, 0x06]);
+        bytes[8..16].copy_from_slice(b"cookie!!");
+        bytes[16..24].copy_from_slice(&(u64::MAX - 1).to_be_bytes());
+        bytes[24..].copy_from_slice(&2u32.to_be_bytes());
+        let request = Request::parse(&bytes).unwrap();
+        assert_eq!(request.command, Command::WriteZeroes);
+        assert!(
+            request.flags.contains(CommandFlags::FUA) && !request.command.flags().contains(request.flags)
+        );
+        assert_eq!((request.cookie, request.len_bytes), (u64::from_be_bytes(*b"cookie!!"), 2));
+        assert_eq!(request.end(), None);
+        bytes[0] ^= 1;
+        assert!(Request::parse(&bytes).is_none());
+    }
+
+    #[test]
+    fn errors_that_the_protocol_lacks_are_io_errors() {
+        assert_eq!(error_of(Errno::ROFS), error::PERM);
+        assert_eq!(error_of(Errno::DQUOT), error::NOSPC);
+        assert_eq!(error_of(Errno::UCLEAN), error::IO);
+    }
+}

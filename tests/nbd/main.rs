@@ -1,0 +1,108 @@
+//! Images served as network block devices: real clients, several connections, clients that break the rules.
+//!
+//! ```text
+//!   nbdinfo, nbdcopy, qemu-img, qemu-io, nbdsh  --.
+//!   wire.rs: a client of our own, raw bytes     --+-->  folio serve nbd  -->  image  -->  qemu-img check
+//!     clients.rs   each operation, by clients of others     protocol.rs  replies byte by byte
+//!     sharing.rs   several connections, signals, locks      hostile.rs   what no client should send
+//! ```
+
+mod clients;
+mod hostile;
+mod protocol;
+mod sharing;
+#[path = "../support/mod.rs"]
+mod support;
+mod wire;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use tempfile::TempDir;
+
+/// A server, which ends with the value.
+struct Served {
+    child: Child,
+    uri: String,
+    socket: PathBuf,
+}
+
+impl Served {
+    /// Serves `image` on a socket beside it.
+    #[track_caller]
+    fn new(image: &Path, words: &[&str]) -> Self {
+        let socket = image.with_extension("sock");
+        Self::start(image, &[&["--socket", socket.to_str().unwrap()], words].concat())
+    }
+
+    #[track_caller]
+    fn start(image: &Path, words: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
+        command.args(["serve", "nbd", "--json"]).arg(image).args(words);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("folio runs");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?}"));
+        let uri = ready["uri"].as_str().unwrap().to_owned();
+        Self { child, uri, socket: image.with_extension("sock") }
+    }
+
+    fn signal(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+
+    /// Ends it as an operator would.
+    #[track_caller]
+    fn stop(mut self) {
+        self.signal();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}");
+        assert!(!self.socket.exists(), "the socket is gone");
+    }
+
+    fn wait(mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// What a command that fails says.
+#[track_caller]
+fn refusal(command: &mut Command) -> String {
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the command runs");
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let status = child.wait().unwrap();
+    assert!(!status.success(), "{command:?} succeeds");
+    said
+}
+
+/// A qcow2 image of 64 MiB: 0x11 at 1 MiB for 2 MiB, 0x22 at 63 MiB for 1 MiB, the rest hole.
+fn image(folder: &TempDir, name: &str) -> PathBuf {
+    use folio::block::{ImageFormat, create};
+    let path = folder.path().join(name);
+    let format = if name.ends_with("qcow2") { ImageFormat::Qcow2 } else { ImageFormat::Raw };
+    let device = create(&path, format, 64 << 20).unwrap();
+    device.write_at(&[0x11; 2 << 20], 1 << 20).unwrap();
+    device.write_at(&[0x22; 1 << 20], 63 << 20).unwrap();
+    device.flush().unwrap();
+    path
+}
+
+/// The bytes of the disk in an image.
+fn bytes(image: &Path, offset: u64, len: usize) -> Vec<u8> {
+    let options = folio::block::OpenOptions { read_only: true, ..Default::default() };
+    let device = folio::block::open(image, &options).unwrap();
+    let mut bytes = vec![0; len];
+    device.read_at(&mut bytes, offset).unwrap();
+    bytes
+}
