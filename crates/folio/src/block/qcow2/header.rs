@@ -231,11 +231,6 @@ impl Header {
         if self.incompatible & CORRUPT != 0 {
             return Err(Error::corrupt("the image is marked corrupt; `qemu-img check -r all` may mend it"));
         }
-        if self.is_dirty() {
-            let why = "the image was not closed and its refcounts are stale (dirty bit); it can be read, and \
-                       `qemu-img check -r all` makes it writable";
-            return Err(Error::new(Errno::UCLEAN, why));
-        }
         if self.has_snapshots && self.data_file.is_some() {
             // Their clusters have no refcounts, so nobody knows which are shared.
             return Err(Error::unsupported("writing with snapshots in an external data file"));

@@ -169,11 +169,20 @@ impl Qcow2Device {
         Ok(this)
     }
 
-    /// The checked header of an image that may be used as its file was opened.
+    /// The checked header of an image that may be used as its file was opened. Stale refcounts of one that is to be
+    /// written are made right first, as QEMU does.
     fn header(file: &dyn ImageFile) -> Result<Header> {
         let read = || {
             let header = Header::read(file)?;
-            if file.is_read_only() { Ok(header) } else { header.check_writable().map(|()| header) }
+            if file.is_read_only() {
+                return Ok(header);
+            }
+            header.check_writable()?;
+            if !header.is_dirty() {
+                return Ok(header);
+            }
+            check::mend_stale_refcounts(file)?;
+            Header::read(file)
         };
         read().map_err(|error: Error| error.at("qcow2").at(file.name().to_owned()))
     }

@@ -136,7 +136,6 @@ pub(in crate::block) fn check(
 /// Makes the refcounts of a dirty image what the tables say, and clears the mark: before it is written.
 ///
 /// Errors: EUCLEAN if something is wrong that cannot be mended.
-#[allow(dead_code)] // called when images with lazy refcounts are opened for writing
 pub(super) fn mend_stale_refcounts(file: &dyn ImageFile) -> Result<()> {
     let left = check(file, Repair::All, &mut |_| {})?;
     match left.corruptions + left.check_errors {
