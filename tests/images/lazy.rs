@@ -46,3 +46,83 @@ fn refcounts_wait_for_the_close() {
         assert!(std::fs::read(&raw).unwrap() == want);
     }
 }
+
+/// An image that was not closed, by Folio or by QEMU, with a snapshot or without, is written again.
+#[test]
+fn stale_refcounts_are_rebuilt_before_writing() {
+    requires!(tool("qemu-img"), tool("qemu-io"));
+    let folder = TempDir::new().unwrap();
+    let [path, copy, raw] = ["disk.qcow2", "copy.qcow2", "raw"].map(|name| folder.path().join(name));
+    for (seed, options) in
+        ["cluster_size=512,refcount_bits=64", "cluster_size=64k", "cluster_size=16k,extended_l2=on"]
+            .into_iter()
+            .enumerate()
+    {
+        let options = format!("lazy_refcounts=on,{options}");
+        let arguments = ["create", "-f", "qcow2", "-o", &options, "disk.qcow2", "2M"];
+        succeed(command("qemu-img").args(arguments).current_dir(folder.path()));
+        let mut want = vec![0; LEN];
+        let device = open(&path, &OpenOptions::default()).unwrap();
+        model::run(&*device, &mut want, seed as u64, 100);
+        drop(device);
+        let before = want.clone();
+        run("qemu-img", ["snapshot", "-c", "before", path.to_str().unwrap()]);
+        let device = open(&path, &OpenOptions::default()).unwrap();
+        model::run(&*device, &mut want, 20 + seed as u64, 100);
+        device.flush().unwrap();
+        std::fs::copy(&path, &copy).unwrap();
+        drop(device);
+        assert!(is_dirty(&copy));
+        for round in 0..2 {
+            let device = open(&copy, &OpenOptions::default()).unwrap();
+            assert!(!is_dirty(&copy));
+            model::same(&*device, &want, round);
+            model::run(&*device, &mut want, 30 + round, 50);
+            drop(device);
+            assert!(!is_dirty(&copy));
+            qemu_check(&copy);
+            to_raw(&copy, &raw);
+            assert!(std::fs::read(&raw).unwrap() == want, "{options}, round {round}");
+            // QEMU writes, and is killed.
+            let lines = ["discard 1M 300k", "write -P 1 1M 300k", "write -z 4k 8k", "flush", "sigraise 9"];
+            let arguments = lines.iter().flat_map(|line| ["-c", line]);
+            let arguments = ["-d", "unmap", copy.to_str().unwrap()].into_iter().chain(arguments);
+            assert!(!command("qemu-io").args(arguments).output().unwrap().status.success());
+            want[1 << 20..(1 << 20) + (300 << 10)].fill(1);
+            want[4 << 10..12 << 10].fill(0);
+            assert!(is_dirty(&copy));
+        }
+        drop(open(&copy, &OpenOptions::default()).unwrap());
+        run("qemu-img", ["snapshot", "-a", "before", copy.to_str().unwrap()]);
+        qemu_check(&copy);
+        to_raw(&copy, &raw);
+        assert!(std::fs::read(&raw).unwrap() == before, "{options}: the snapshot");
+    }
+}
+
+/// Tables that contradict each other cannot be mended by counting.
+#[test]
+fn a_dirty_image_with_bad_tables_is_only_read() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("disk.qcow2");
+    let arguments = ["create", "-f", "qcow2", "-o", "lazy_refcounts=on", "disk.qcow2", "2M"];
+    succeed(command("qemu-img").args(arguments).current_dir(folder.path()));
+    let device = open(&path, &OpenOptions::default()).unwrap();
+    device.write_at(&[1; 65536], 0).unwrap();
+    device.flush().unwrap();
+    let mut image = std::fs::read(&path).unwrap();
+    drop(device);
+    // The L1 table says where the L2 table is; its second entry is to be the header.
+    let number = |at: usize| u64::from_be_bytes(image[at..at + 8].try_into().unwrap());
+    let l2 = (number(number(40) as usize) & 0x00ff_ffff_ffff_fe00) as usize;
+    image[l2 + 8..l2 + 16].copy_from_slice(&(1u64 << 40).to_be_bytes());
+    std::fs::write(&path, &image).unwrap();
+    let error = open(&path, &OpenOptions::default()).err().expect("refused");
+    assert_eq!(error.errno(), folio::Errno::UCLEAN);
+    assert!(error.to_string().contains("was not closed"), "{error}");
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let mut bytes = vec![0; 65536];
+    open(&path, &read_only).unwrap().read_at(&mut bytes, 0).unwrap();
+    assert!(bytes == [1; 65536]);
+}

@@ -1,6 +1,7 @@
 //! Image files against QEMU: what one writes the other reads, and `qemu-img check` agrees.
 
 mod backing;
+mod bitmaps;
 mod check;
 mod data_file;
 mod hostile;

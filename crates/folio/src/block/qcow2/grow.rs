@@ -1,7 +1,8 @@
 //! A larger disk in the same file: more entries of the L1 table, and the header that says so.
 
 use super::super::image_file::ImageFile;
-use super::header::{AUTOCLEAR_FIELD, Header, L1_BYTES_MAX, SIZE_FIELD, l1_entries, read_raw};
+use super::autoclear::Autoclear;
+use super::header::{Header, L1_BYTES_MAX, SIZE_FIELD, l1_entries, read_raw};
 use crate::base::{Errno, Error, Result};
 use std::io::IoSlice;
 
@@ -33,11 +34,8 @@ pub(in crate::block) fn grow(file: &dyn ImageFile, len_bytes: u64) -> Result<()>
         let zeros = vec![0; (new - old) as usize * 8];
         file.write(&[IoSlice::new(&zeros)], header.l1_offset + old * 8)?;
     }
-    if header.autoclear != 0 {
-        // Persistent bitmaps, of which we know no more than that they are for the size there was.
-        file.write(&[IoSlice::new(&[0; 8])], AUTOCLEAR_FIELD)?;
-    }
     file.sync_data()?;
+    Autoclear::new(&header).tell(file)?;
     let mut fields = [0; 16];
     fields[..8].copy_from_slice(&len_bytes.to_be_bytes());
     fields[8..12].copy_from_slice(&raw.crypt_method.get().to_be_bytes());

@@ -3,7 +3,7 @@
 //! Source: QEMU, docs/interop/qcow2.txt ("Header", "Header extensions", "Feature name table").
 
 use super::super::image_file::ImageFile;
-use crate::base::{Errno, Error, Result};
+use crate::base::{Error, Result};
 use std::io::IoSliceMut;
 use std::mem::offset_of;
 use zerocopy::byteorder::big_endian::{U32, U64};
@@ -39,6 +39,7 @@ const INCOMPATIBLE_NAMES: [&str; 5] =
 /// Compatible features by bit.
 const LAZY_REFCOUNTS: u64 = 1 << 0;
 /// Autoclear features by bit.
+const BITMAPS: u64 = 1 << 0;
 const RAW_DATA_FILE: u64 = 1 << 1;
 
 const EXTENSION_END: u32 = 0;
@@ -120,7 +121,7 @@ pub(super) struct Header {
     /// Refcounts in the file may be stale while the image is open.
     pub(super) has_lazy_refcounts: bool,
     pub(super) autoclear: u64,
-    /// Those autoclear features that we keep in step.
+    /// Those autoclear features that stay when the disk changes.
     pub(super) kept_autoclear: u64,
     pub(super) compression: Compression,
     pub(super) data_file: Option<DataFileName>,
@@ -202,7 +203,7 @@ impl Header {
             incompatible,
             has_lazy_refcounts: raw.compatible.get() & LAZY_REFCOUNTS != 0,
             autoclear,
-            kept_autoclear: if is_raw { RAW_DATA_FILE } else { 0 },
+            kept_autoclear: autoclear & (BITMAPS | if is_raw { RAW_DATA_FILE } else { 0 }),
             compression,
             data_file,
             backing_name,
@@ -229,7 +230,9 @@ impl Header {
     /// Refuses to write an image whose metadata cannot be trusted.
     pub(super) fn check_writable(&self) -> Result<()> {
         if self.incompatible & CORRUPT != 0 {
-            return Err(Error::corrupt("the image is marked corrupt; `qemu-img check -r all` may mend it"));
+            return Err(Error::corrupt(
+                "the image is marked corrupt; `folio image check --repair all` may mend it",
+            ));
         }
         if self.has_snapshots && self.data_file.is_some() {
             // Their clusters have no refcounts, so nobody knows which are shared.

@@ -28,7 +28,9 @@
 //! 2. A cluster is used again only after the file's tables have forgotten it and its readers are done.
 //! 3. Bytes of a new cluster that the write does not cover are what the guest cluster read as before.
 
+mod autoclear;
 mod backing;
+mod bitmaps;
 mod change;
 mod check;
 mod cluster_alloc;
@@ -64,6 +66,7 @@ use super::image::{Chain, open_file, open_in_chain};
 use super::image_file::{DeviceFile, ImageFile};
 use super::{Allocation, Device, Extent, ImageFormat, OpenOptions, iov};
 use crate::base::{Errno, Error, ErrorKind, Result};
+use autoclear::Autoclear;
 use cluster_alloc::{Cleared, Extents, Metadata, NewClusters, Plan};
 use compressed::Decompressor;
 use data_file::DataFile;
@@ -77,7 +80,6 @@ use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Zeros for the parts of clusters that cannot be made zero by their L2 entry.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -97,10 +99,7 @@ pub struct Qcow2Device {
     flushing: Mutex<()>,
     reserve: Reserve,
     dirty_bit: DirtyBit,
-    /// The header still says that features are in step which we do not keep.
-    has_autoclear: AtomicBool,
-    /// The autoclear features that stay.
-    kept_autoclear: u64,
+    autoclear: Autoclear,
 }
 
 impl Qcow2Device {
@@ -169,33 +168,32 @@ impl Qcow2Device {
         Ok(this)
     }
 
-    /// The checked header of an image that may be used as its file was opened. Stale refcounts of one that is to be
-    /// written are made right first, as QEMU does.
+    /// The checked header of an image that may be used as its file was opened.
     fn header(file: &dyn ImageFile) -> Result<Header> {
         let read = || {
             let header = Header::read(file)?;
-            if file.is_read_only() {
-                return Ok(header);
-            }
-            header.check_writable()?;
-            if !header.is_dirty() {
-                return Ok(header);
-            }
-            check::mend_stale_refcounts(file)?;
-            Header::read(file)
+            if file.is_read_only() { Ok(header) } else { header.check_writable().map(|()| header) }
         };
         read().map_err(|error: Error| error.at("qcow2").at(file.name().to_owned()))
     }
 
-    /// The device, with its tables read.
+    /// The device, with its tables read. Stale refcounts of an image that is to be written are made right first.
     fn assemble(
         file: Box<dyn ImageFile>,
         header: &Header,
         backing: Option<Arc<dyn Device>>,
         data_file: Option<DataFile>,
     ) -> Result<Self> {
-        let metadata = Metadata::read(&*file, header, backing.is_some())
-            .map_err(|error| error.at("qcow2").at(file.name().to_owned()))?;
+        let place = |error: Error| error.at("qcow2").at(file.name().to_owned());
+        let mended;
+        let header = if header.is_dirty() && !file.is_read_only() {
+            check::mend_stale_refcounts(&*file).map_err(place)?;
+            mended = Header::read(&*file).map_err(place)?;
+            &mended
+        } else {
+            header
+        };
+        let metadata = Metadata::read(&*file, header, backing.is_some()).map_err(place)?;
         let geometry = metadata.geometry;
         Ok(Self {
             geometry,
@@ -208,9 +206,8 @@ impl Qcow2Device {
             io: RwLock::new(()),
             flushing: Mutex::new(()),
             reserve: Reserve::new(file.len_bytes()?),
-            dirty_bit: DirtyBit::new(&header),
-            has_autoclear: AtomicBool::new(header.autoclear != header.kept_autoclear),
-            kept_autoclear: header.kept_autoclear,
+            dirty_bit: DirtyBit::new(header),
+            autoclear: Autoclear::new(header),
             file,
         })
     }
@@ -238,12 +235,9 @@ impl Qcow2Device {
             return Err(Errno::ROFS.into());
         }
         self.check(offset, len_bytes)?;
-        if self.has_autoclear.load(Ordering::Acquire) {
+        if self.autoclear.is_due() {
             let _one_at_a_time = self.flushing.lock();
-            let kept = self.kept_autoclear.to_be_bytes();
-            self.file.write(&[IoSlice::new(&kept)], header::AUTOCLEAR_FIELD)?;
-            self.file.sync_data()?;
-            self.has_autoclear.store(false, Ordering::Release);
+            self.autoclear.tell(&*self.file)?;
         }
         Ok(())
     }
