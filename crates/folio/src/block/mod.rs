@@ -25,6 +25,7 @@
 
 mod compare;
 mod copy;
+mod copy_compressed;
 mod device;
 mod fault;
 mod host_file;
@@ -45,6 +46,7 @@ mod zeros;
 
 pub use compare::{CompareOptions, Comparison, Difference, compare};
 pub use copy::{CopyOptions, copy};
+pub use copy_compressed::copy_compressed;
 pub use device::{Allocation, Device, Extent};
 pub use fault::{FaultDevice, FaultKind, FaultWhen};
 pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, create_with, format_of, grow, open};

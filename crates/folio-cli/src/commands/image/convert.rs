@@ -19,6 +19,7 @@ block device is written as it is.
 Examples:
   folio image convert -O qcow2 disk.img disk.qcow2
   folio image convert -O raw disk.qcow2 disk.img
+  folio image convert -c -O qcow2 -o compression_type=zstd disk.img small.qcow2
   folio image convert -O raw disk.qcow2 /dev/vg/disk          zeros are written, too, as the device may hold anything
   folio image convert -n --target-is-zero disk.qcow2 /dev/vg/new";
 
@@ -36,6 +37,9 @@ pub(crate) struct Convert {
     /// Format of the target
     #[arg(short = 'O', long, default_value = "raw", value_name = "raw|qcow2")]
     output_format: ImageFormat,
+    /// Compress; the target is qcow2
+    #[arg(short, long)]
+    compress: bool,
     /// The target exists and is written over
     #[arg(short = 'n', long)]
     no_create: bool,
@@ -80,6 +84,9 @@ enum Sparse {
 /// Runs the command.
 pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
     let source = convert.backing.open(&convert.source, convert.format, convert.force_share)?;
+    if convert.compress && convert.output_format != ImageFormat::Qcow2 {
+        return Err(Failure::usage("-c: only qcow2 has compressed clusters: -O qcow2"));
+    }
     let (options, _) = convert.new_image.create_options(convert.output_format)?;
     session.check_interrupt()?;
     let len_bytes = source.len_bytes();
@@ -107,7 +114,10 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
         is_cancelled: &|| session.is_interrupted(),
         progress: &|count| bar.add(count),
     };
-    let copied = block::copy(&*source, &*target.device, &copy_options);
+    let copied = match &target.qcow2 {
+        Some(target) if convert.compress => block::copy_compressed(&*source, target, &copy_options),
+        _ => block::copy(&*source, &*target.device, &copy_options),
+    };
     bar.finish();
     match copied {
         Ok(()) => target.finish(),

@@ -3,7 +3,7 @@
 use super::words::{Backing, failed};
 use crate::exit::{Failure, Outcome};
 use clap::ValueEnum;
-use folio::block::{self, CreateOptions, Device, ImageFormat, OpenOptions};
+use folio::block::{self, CreateOptions, Device, ImageFormat, OpenOptions, Qcow2Device};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub(crate) enum Caching {
 pub(crate) struct Target {
     /// What is to be written.
     pub(crate) device: Arc<dyn Device>,
+    /// The same, if it is qcow2.
+    pub(crate) qcow2: Option<Arc<Qcow2Device>>,
     /// It reads as zeros.
     pub(crate) is_zero: bool,
     path: PathBuf,
@@ -68,20 +70,25 @@ pub(crate) struct TargetOptions<'a> {
 }
 
 impl TargetOptions<'_> {
-    fn open(&self, path: &Path) -> Outcome<Arc<dyn Device>> {
+    fn open(&self, path: &Path) -> Outcome<(Arc<dyn Device>, Option<Arc<Qcow2Device>>)> {
         let options = OpenOptions {
             format: Some(self.format),
             backing: self.backing.policy(),
             is_volatile: self.caching == Caching::Unsafe,
             ..OpenOptions::default()
         };
-        block::open(path, &options).map_err(|error| failed(error, self.path))
+        let failed = |error| failed(error, self.path);
+        if self.format == ImageFormat::Qcow2 {
+            let device = Arc::new(Qcow2Device::open_at(path, &options).map_err(failed)?);
+            return Ok((device.clone(), Some(device)));
+        }
+        Ok((block::open(path, &options).map_err(failed)?, None))
     }
 
     /// Opens an image that is to be written over.
     pub(crate) fn existing(&self) -> Outcome<Target> {
-        let device = self.open(self.path)?;
-        Ok(Target { device, is_zero: false, path: self.path.to_owned(), made: None })
+        let (device, qcow2) = self.open(self.path)?;
+        Ok(Target { device, qcow2, is_zero: false, path: self.path.to_owned(), made: None })
     }
 
     /// Makes a new image; one that exists is replaced at the end, if the user said so. A block device is opened.
@@ -106,9 +113,9 @@ impl TargetOptions<'_> {
         block::create_with(&made, self.format, len_bytes, options)
             .map_err(|error| failed(error, self.path))?;
         let file = MadeFile { path: Some(made.clone()) };
-        let device = self.open(&made)?;
+        let (device, qcow2) = self.open(&made)?;
         let is_zero = options.backing.is_none();
-        Ok(Target { device, is_zero, path: self.path.to_owned(), made: Some(file) })
+        Ok(Target { device, qcow2, is_zero, path: self.path.to_owned(), made: Some(file) })
     }
 }
 
@@ -125,7 +132,7 @@ impl Target {
     pub(crate) fn finish(self) -> Outcome {
         // Tables are in memory until now; whether this waits for the disk was said at the open.
         self.device.flush().map_err(|error| failed(error, &self.path))?;
-        drop(self.device);
+        drop((self.device, self.qcow2));
         let Some(made) = self.made else { return Ok(()) };
         made.keep(&self.path).map_err(|error| Failure::new(format!("{}: {error}", self.path.display())))
     }

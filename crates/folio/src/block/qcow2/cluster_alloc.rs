@@ -5,7 +5,7 @@
 
 use super::super::image_file::ImageFile;
 use super::header::Header;
-use super::l2_entry::{Geometry, Mapping, Place};
+use super::l2_entry::{Entry, Geometry, Mapping, Place};
 use super::refcount::{Allocated, Refcounts};
 use super::table::{COPIED, Table, TableCache, decode_l1, numbers, read_table};
 use crate::base::{Errno, Error, Result};
@@ -393,6 +393,24 @@ impl Metadata {
         Ok(())
     }
 
+    /// A guest cluster is from now on what lies compressed at this place and of this length.
+    pub(super) fn set_compressed(
+        &mut self,
+        file: &dyn ImageFile,
+        cluster: u64,
+        (host, len_bytes): (u64, u64),
+    ) -> Result<()> {
+        let geometry = self.geometry;
+        let entry = Entry::compressed(geometry, host, len_bytes)?;
+        self.own_table(file, cluster)?;
+        let (l1_index, l2_index) = geometry.indices(cluster);
+        let table = self.l2_table(file, l1_index)?.ok_or(Errno::IO)?;
+        let old = geometry.entry(table, l2_index).place(geometry, cluster)?;
+        geometry.set_entry(table, l2_index, entry);
+        self.release_later(old);
+        Ok(())
+    }
+
     fn release_later(&mut self, place: Place) {
         let bits = self.geometry.cluster_bits;
         let release = match place {
@@ -410,7 +428,8 @@ impl Metadata {
         }
     }
 
-    fn is_in_flight(&self, range: Range<u64>) -> bool {
+    /// Whether a write is making any of these guest clusters.
+    pub(super) fn is_in_flight(&self, range: Range<u64>) -> bool {
         self.in_flight.iter().any(|other| other.start < range.end && range.start < other.end)
     }
 

@@ -7,7 +7,7 @@
 
 use super::header::Header;
 use super::table::{COPIED, OFFSET_MASK, Table};
-use crate::base::{Error, Result};
+use crate::base::{Errno, Error, Result};
 use std::ops::Range;
 
 const COMPRESSED: u64 = 1 << 62;
@@ -144,6 +144,16 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// The entry of a cluster that lies compressed at `host`: its place, and how many more sectors than one it touches.
+    pub(super) fn compressed(geometry: Geometry, host: u64, len_bytes: u64) -> Result<Self> {
+        let offset_bits = 62 - (geometry.cluster_bits - 8);
+        if host >> offset_bits != 0 {
+            return Err(Error::new(Errno::FBIG, "the file is too large for more compressed clusters"));
+        }
+        let sectors = (host + len_bytes - 1) / 512 - host / 512;
+        Ok(Self { word: COMPRESSED | host | sectors << offset_bits, bitmap: 0 })
+    }
+
     /// What guest cluster `cluster` has in the file, if this is its entry.
     pub(super) fn place(self, geometry: Geometry, cluster: u64) -> Result<Place> {
         let word = self.word;

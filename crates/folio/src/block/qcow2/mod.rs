@@ -35,6 +35,7 @@ mod change;
 mod check;
 mod cluster_alloc;
 mod compressed;
+mod compressed_write;
 mod create;
 mod data_file;
 mod extensions;
@@ -54,6 +55,7 @@ mod table;
 
 pub(super) use check::check;
 pub use check::{Finding, ImageCheck, Repair};
+pub(super) use compressed_write::{Appender, PackedCluster};
 pub(super) use create::create;
 pub use create::{BackingName, Compat, CreateOptions, Preallocation};
 pub(super) use grow::grow;
@@ -91,6 +93,7 @@ pub struct Qcow2Device {
     l1_offset: u64,
     data_file: Option<DataFile>,
     backing: Option<Arc<dyn Device>>,
+    compression: Compression,
     decompressor: Decompressor,
     metadata: Mutex<Metadata>,
     /// Told when a write in flight has ended.
@@ -200,6 +203,7 @@ impl Qcow2Device {
             l1_offset: header.l1_offset,
             data_file,
             backing,
+            compression: header.compression,
             decompressor: Decompressor::new(header.compression, geometry.cluster_bytes()),
             metadata: Mutex::new(metadata),
             landed: Condvar::new(),
@@ -295,10 +299,8 @@ impl Qcow2Device {
                 Ok(())
             }
             Mapping::Compressed { host, len_bytes } => {
-                let cluster = self.decompressor.read(&*self.file, host, len_bytes)?;
                 let in_cluster = offset & (self.geometry.cluster_bytes() - 1);
-                iov::copy_into(bufs, &cluster[in_cluster as usize..]);
-                Ok(())
+                self.decompressor.read(&*self.file, (host, len_bytes), bufs, in_cluster as usize)
             }
             Mapping::Unallocated | Mapping::Reserved { .. } => {
                 let len_bytes = iov::len_mut(bufs);

@@ -111,6 +111,25 @@ impl Refcounts {
         }
     }
 
+    /// Adds a reference to a cluster that is in use; EFBIG if it cannot have more.
+    pub(super) fn share(&mut self, file: &dyn ImageFile, cluster: u64) -> Result<()> {
+        if self.is_full(file, cluster)? {
+            return Err(Error::new(Errno::FBIG, "a cluster has as many references as its refcount can tell"));
+        }
+        let (order, index) = (self.order, cluster & (self.block_entries() - 1));
+        let table = self.block(file, cluster >> self.block_bits())?;
+        let refcount = get(table.bytes(), order, index);
+        set(table, order, index, refcount + 1);
+        Ok(())
+    }
+
+    /// Whether a cluster has as many references as its refcount can tell.
+    pub(super) fn is_full(&mut self, file: &dyn ImageFile, cluster: u64) -> Result<bool> {
+        let (order, index) = (self.order, cluster & (self.block_entries() - 1));
+        let table = self.block(file, cluster >> self.block_bits())?;
+        Ok(get(table.bytes(), order, index) == u64::MAX >> (64 - (1u32 << order)))
+    }
+
     /// Takes one reference from each of `count` clusters; those that nobody uses any more go to `unused`.
     pub(super) fn release(
         &mut self,
