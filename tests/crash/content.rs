@@ -36,6 +36,8 @@ pub(crate) enum Effect {
     Zero(Range<u64>),
     /// The end, and zeros behind it should the file grow again.
     Truncate(u64),
+    /// The bytes of another time.
+    Restore(Arc<Vec<u8>>),
 }
 
 #[derive(Debug, Clone)]
@@ -108,6 +110,7 @@ impl Content {
                 now[end.min(range.start as usize)..end].fill(0);
             }
             Effect::Truncate(size) => now.resize(*size as usize, 0),
+            Effect::Restore(bytes) => now.clone_from(bytes),
         }
         self.changes.push(Change { step, effect, size_after: self.now.len() as u64 });
     }
@@ -171,17 +174,25 @@ impl Content {
         }
         let mut pattern = vec![0; bytes.len()];
         for change in later {
-            let (range, is_write) = match &change.effect {
-                Effect::Write(range) => (range.clone(), true),
-                Effect::Zero(range) => (range.clone(), false),
-                Effect::Truncate(size) => (*size..u64::MAX, false),
+            let range = match &change.effect {
+                Effect::Write(range) | Effect::Zero(range) => range.clone(),
+                Effect::Truncate(size) => *size..u64::MAX,
+                Effect::Restore(_) => 0..u64::MAX,
             };
             let from = range.start.clamp(start, start + bytes.len() as u64) - start;
             let to = range.end.clamp(start, start + bytes.len() as u64) - start;
             let within = from as usize..to as usize;
             pattern[within.clone()].fill(0);
-            if is_write && from < to {
-                fill(&mut pattern[within.clone()], self.file, change.step, start + from);
+            match &change.effect {
+                Effect::Write(_) if from < to => {
+                    fill(&mut pattern[within.clone()], self.file, change.step, start + from);
+                }
+                Effect::Restore(all) => {
+                    let there = all.get(start as usize..).unwrap_or_default();
+                    let count = there.len().min(bytes.len());
+                    pattern[..count].copy_from_slice(&there[..count]);
+                }
+                _ => {}
             }
             for at in within {
                 is_fine[at] |= bytes[at] == pattern[at];

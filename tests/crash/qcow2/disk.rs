@@ -5,11 +5,35 @@ use crate::content::{Content, Effect, Step, fill};
 use crate::cut::Replay;
 use crate::random::Random;
 use crate::world::copy_of;
-use folio::block::{Device, MemoryDevice, Qcow2Device, RecordDevice, Recorded};
+use folio::base::Timespec;
+use folio::block::{
+    Device, MemoryDevice, Qcow2Device, RecordDevice, Recorded, apply_snapshot_on, create_snapshot_on,
+    delete_snapshot_on,
+};
 use std::sync::Arc;
 
 /// Bytes that are there or not together.
 const SECTOR: usize = 512;
+
+/// An internal snapshot. Places are lengths of the record.
+pub(crate) struct Snapshot {
+    pub(crate) name: String,
+    pub(crate) bytes: Arc<Vec<u8>>,
+    /// From here on it is there.
+    pub(crate) made: usize,
+    /// From here on it may be gone.
+    pub(crate) given_up: Option<usize>,
+}
+
+impl Snapshot {
+    /// Whether it has to be there when the record had so many entries.
+    pub(crate) fn is_due(&self, recorded: usize) -> bool {
+        self.made <= recorded && self.given_up.is_none_or(|place| recorded <= place)
+    }
+}
+
+/// Snapshots at a time.
+const SNAPSHOTS_MAX: usize = 3;
 
 /// A disk at work.
 pub(crate) struct Disk {
@@ -20,6 +44,7 @@ pub(crate) struct Disk {
     before: Arc<MemoryDevice>,
     source: Source,
     content: Content,
+    snapshots: Vec<Snapshot>,
     /// How long the record was when each step began.
     starts: Vec<usize>,
 }
@@ -31,6 +56,7 @@ pub(crate) struct Past {
     pub(crate) before: Arc<MemoryDevice>,
     pub(crate) record: Vec<Recorded>,
     pub(crate) content: Content,
+    pub(crate) snapshots: Vec<Snapshot>,
     starts: Vec<usize>,
 }
 
@@ -55,6 +81,7 @@ pub(crate) struct Shape {
     pub(crate) zero_permille: usize,
     pub(crate) discard_permille: usize,
     pub(crate) reopen_permille: usize,
+    pub(crate) snapshot_permille: usize,
 }
 
 impl Default for Shape {
@@ -66,6 +93,7 @@ impl Default for Shape {
             zero_permille: 120,
             discard_permille: 120,
             reopen_permille: 10,
+            snapshot_permille: 0,
         }
     }
 }
@@ -86,9 +114,11 @@ impl Disk {
         let made = record.recorded();
         let (before, content) = (Replay::new(&before, &made).upto(born), source.take_content());
         let starts = vec![0; content.1 + 1];
-        let mut disk =
-            Self { device: Some(device), record, born, before, source, content: content.0, starts };
-        disk.content.promise(content.1, 0);
+        let of_source = |(name, bytes)| Snapshot { name, bytes: Arc::new(bytes), made: 0, given_up: None };
+        let snapshots = std::mem::take(&mut source.snapshots).into_iter().map(of_source).collect();
+        let (device, (content, made)) = (Some(device), content);
+        let mut disk = Self { device, record, born, before, source, content, snapshots, starts };
+        disk.content.promise(made, 0);
         disk
     }
 
@@ -155,6 +185,38 @@ impl Disk {
         self.compare();
     }
 
+    /// Closes the image, makes, applies or deletes a snapshot, and opens it again. All of that is durable at the end.
+    pub(crate) fn snapshot(&mut self, random: &mut Random) {
+        self.begin();
+        drop(self.device.take());
+        let step = self.begin();
+        let alive: Vec<usize> =
+            (0..self.snapshots.len()).filter(|index| self.snapshots[*index].given_up.is_none()).collect();
+        let choice = if alive.is_empty() { 0 } else { random.below(3) };
+        let place = self.recorded();
+        match choice {
+            0 if alive.len() < SNAPSHOTS_MAX => {
+                let (name, bytes) = (format!("s{step}"), Arc::new(self.content.now().to_vec()));
+                create_snapshot_on(self.record.clone(), &name, Timespec::new(1, 0)).unwrap();
+                self.snapshots.push(Snapshot { name, bytes, made: self.recorded(), given_up: None });
+            }
+            1 => {
+                let chosen = &self.snapshots[random.pick(&alive)];
+                apply_snapshot_on(self.record.clone(), &chosen.name).unwrap();
+                let bytes = chosen.bytes.clone();
+                self.content.change(step, Effect::Restore(bytes));
+            }
+            _ => {
+                let chosen = &mut self.snapshots[random.pick(&alive)];
+                chosen.given_up = Some(place);
+                delete_snapshot_on(self.record.clone(), &chosen.name).unwrap();
+            }
+        }
+        self.content.promise(step, self.recorded());
+        self.device = Some(self.source.open(self.record.clone()).unwrap());
+        self.compare();
+    }
+
     /// What is read is what was noted.
     fn compare(&self) {
         let mut found = vec![0xaa; self.content.now().len()];
@@ -194,6 +256,8 @@ impl Disk {
                 self.discard(offset as u64, count as u64);
             } else if is(shape.reopen_permille) {
                 self.reopen();
+            } else if is(shape.snapshot_permille) {
+                self.snapshot(random);
             } else {
                 self.write(offset as u64, count);
             }
@@ -206,6 +270,7 @@ impl Disk {
         self.begin();
         drop(self.device.take());
         let record = self.record.recorded().split_off(self.born);
-        Past { source: self.source, before: self.before, record, content: self.content, starts: self.starts }
+        let Self { source, before, content, snapshots, starts, .. } = self;
+        Past { source, before, record, content, snapshots, starts }
     }
 }

@@ -8,7 +8,10 @@ use crate::random::Random;
 use crate::support::require::find;
 use crate::support::tools::{command, text};
 use crate::trial::{cuts_per_trial, seed};
-use folio::block::{Allocation, Device, ImageCheck, OverlayDevice, Repair, check_on, overlay};
+use folio::Errno;
+use folio::block::{
+    Allocation, Device, ImageCheck, OverlayDevice, Repair, apply_snapshot_on, check_on, overlay,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -100,7 +103,10 @@ impl Court<'_> {
             self.outcome.leaky += usize::from(report.leaks > 0);
         }
         if turn == 0 && self.has_qemu {
-            self.by_qemu(device, is_dirty, &found)?;
+            self.by_qemu(device, is_dirty, cut.recorded, &found)?;
+        }
+        if turn == 1 {
+            self.snapshots(device, cut.recorded)?;
         }
         if turn != ONE_OF / 2 {
             return Ok(());
@@ -136,7 +142,13 @@ impl Court<'_> {
 
     /// `qemu-img check` finds leaks at worst, in a dirty image after it has mended the refcounts; QEMU reads the same, and
     /// the snapshots are what they were.
-    fn by_qemu(&mut self, device: &Arc<dyn Device>, is_dirty: bool, found: &[u8]) -> Result<(), String> {
+    fn by_qemu(
+        &mut self,
+        device: &Arc<dyn Device>,
+        is_dirty: bool,
+        recorded: usize,
+        found: &[u8],
+    ) -> Result<(), String> {
         self.outcome.by_qemu += 1;
         let path = self.path();
         dump(&**device, &path);
@@ -157,9 +169,24 @@ impl Court<'_> {
         if convert(&[])? != found {
             return Err("QEMU reads something else".to_owned());
         }
-        for (name, bytes) in &self.past.source.snapshots {
-            if convert(&["-l", name])? != *bytes {
-                return Err(format!("snapshot {name} has changed"));
+        for snapshot in self.past.snapshots.iter().filter(|snapshot| snapshot.is_due(recorded)) {
+            if convert(&["-l", &snapshot.name])? != *snapshot.bytes {
+                return Err(format!("snapshot {} has changed", snapshot.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Snapshots that have to be there can be applied, and all that are there hold what they held.
+    fn snapshots(&self, device: &Arc<dyn Device>, recorded: usize) -> Result<(), String> {
+        for snapshot in &self.past.snapshots {
+            let name = &snapshot.name;
+            let layer = overlay(device.clone());
+            match apply_snapshot_on(layer.clone(), name) {
+                Ok(()) if self.read(&layer)? == *snapshot.bytes => drop(sound(&layer, Repair::Nothing)?),
+                Ok(()) => return Err(format!("snapshot {name} has changed")),
+                Err(error) if error.errno() == Errno::NOENT && !snapshot.is_due(recorded) => {}
+                Err(error) => return Err(format!("snapshot {name}: {error}")),
             }
         }
         Ok(())

@@ -95,6 +95,17 @@ qemu_images! {
     lazy_refcounts_and_snapshot: MIB, |maker, random| {
         maker.convert("-o lazy_refcounts=on,cluster_size=1024").snapshot("first", random)
     };
+    subclusters: 2 * MIB, |maker, random| maker.convert("-o extended_l2=on,cluster_size=16k");
+    subclusters_of_2_kib: 4 * MIB + 1536, |maker, random| maker.convert("-o extended_l2=on");
+    subclusters_over_backing: 2 * MIB, |maker, random| {
+        maker.overlay("-o extended_l2=on,cluster_size=16k", 70_144)
+    };
+    subclusters_and_snapshot: MIB, |maker, random| {
+        maker.convert("-c -o extended_l2=on,cluster_size=16k").snapshot("first", random)
+    };
+    subclusters_with_lazy_refcounts: 2 * MIB, |maker, random| {
+        maker.overlay("-o extended_l2=on,lazy_refcounts=on,cluster_size=32k", 512)
+    };
     backing: 2 * MIB, |maker, random| maker.overlay("-o cluster_size=4096", 70_000);
     backing_of_version_2: 2 * MIB, |maker, random| maker.overlay("-o cluster_size=4096,compat=0.10", 512);
     backing_of_64_kib: 2 * MIB, |maker, random| maker.overlay("", 70_144);
@@ -111,6 +122,30 @@ qemu_images! {
     snapshot_over_backing: 2 * MIB, |maker, random| {
         maker.overlay("-o cluster_size=4096", 0).snapshot("first", random)
     };
+}
+
+/// Snapshots that come and go, among everything else.
+macro_rules! snapshot_operations {
+    ($($name:ident: $options:literal;)+) => {
+        $(
+            #[test]
+            fn $name() {
+                requires!(tool("qemu-img"));
+                let shape = Shape { snapshot_permille: 60, operations: 200, ..Shape::default() };
+                run(concat!("qcow2_", stringify!($name)), shape, |random| {
+                    Maker::new(MIB, random).convert($options).source(24 * MIB)
+                });
+            }
+        )+
+    };
+}
+
+snapshot_operations! {
+    snapshots_come_and_go: "-o cluster_size=4096";
+    snapshots_come_and_go_in_512_bytes: "-o cluster_size=512";
+    snapshots_come_and_go_over_compressed: "-c -o cluster_size=2048,refcount_bits=8";
+    snapshots_come_and_go_with_lazy_refcounts: "-o cluster_size=1024,lazy_refcounts=on";
+    snapshots_come_and_go_in_subclusters: "-o extended_l2=on,cluster_size=16k";
 }
 
 /// Refcount blocks and the refcount table that grow, move and move again.

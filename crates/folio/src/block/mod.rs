@@ -52,7 +52,10 @@ pub use fault::{FaultDevice, FaultKind, FaultWhen};
 pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, create_with, format_of, grow, open};
 pub use info::{ImageInfo, info};
 pub use memory::MemoryDevice;
-pub use offline::{apply_snapshot, check, check_on, create_snapshot, delete_snapshot, snapshots};
+pub use offline::{
+    apply_snapshot, apply_snapshot_on, check, check_on, create_snapshot, create_snapshot_on, delete_snapshot,
+    delete_snapshot_on, snapshots,
+};
 pub use overlay::{OverlayDevice, overlay};
 pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
 pub use qcow2::{

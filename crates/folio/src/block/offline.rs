@@ -70,6 +70,21 @@ pub fn delete_snapshot(path: impl AsRef<Path>, format: Option<ImageFormat>, whic
     with_tables(path.as_ref(), format, &|file| qcow2::snapshots::delete(file, which))
 }
 
+/// Makes an internal snapshot in the image that a device holds, as [`create_snapshot`] does in a file.
+pub fn create_snapshot_on(device: Arc<dyn Device>, name: &str, date: Timespec) -> Result<()> {
+    qcow2::snapshots::create(&DeviceFile::open(device), name, date)
+}
+
+/// Applies an internal snapshot of the image that a device holds, as [`apply_snapshot`] does in a file.
+pub fn apply_snapshot_on(device: Arc<dyn Device>, which: &str) -> Result<()> {
+    qcow2::snapshots::apply(&DeviceFile::open(device), which)
+}
+
+/// Deletes an internal snapshot of the image that a device holds, as [`delete_snapshot`] does in a file.
+pub fn delete_snapshot_on(device: Arc<dyn Device>, which: &str) -> Result<()> {
+    qcow2::snapshots::delete(&DeviceFile::open(device), which)
+}
+
 /// Opens a qcow2 image for writing and does something to its tables.
 fn with_tables(
     path: &Path,
