@@ -61,6 +61,7 @@ impl Base {
                 Self::new(include_bytes!("../../images/version-3.qcow2").to_vec()),
                 Self::new(include_bytes!("../../images/overlay.qcow2").to_vec()),
                 Self::new(by_folio()),
+                Self::new(include_bytes!("../../images/subclusters.qcow2").to_vec()),
             ]
         })
     }
