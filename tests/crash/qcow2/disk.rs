@@ -55,20 +55,22 @@ pub(crate) struct Past {
     /// The file before the first write.
     pub(crate) before: Arc<MemoryDevice>,
     pub(crate) record: Vec<Recorded>,
-    pub(crate) content: Content,
+    /// Who worked on the disk, each in a part of it, one after the other.
+    pub(crate) parts: Vec<Part>,
     pub(crate) snapshots: Vec<Snapshot>,
-    starts: Vec<usize>,
 }
 
-impl Past {
+/// Notes of one who works on the disk, or on a part of it.
+pub(crate) struct Part {
+    pub(crate) content: Content,
+    /// How long the record was when each step began.
+    pub(crate) starts: Vec<usize>,
+}
+
+impl Part {
     /// The last operation that may have left something in the first `recorded` entries of the record.
     pub(crate) fn begun(&self, recorded: usize) -> Step {
         self.starts.partition_point(|start| *start < recorded).saturating_sub(1)
-    }
-
-    /// How many operations there were.
-    pub(crate) fn steps(&self) -> usize {
-        self.starts.len()
     }
 }
 
@@ -271,6 +273,6 @@ impl Disk {
         drop(self.device.take());
         let record = self.record.recorded().split_off(self.born);
         let Self { source, before, content, snapshots, starts, .. } = self;
-        Past { source, before, record, content, snapshots, starts }
+        Past { source, before, record, parts: vec![Part { content, starts }], snapshots }
     }
 }

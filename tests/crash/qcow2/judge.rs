@@ -57,7 +57,7 @@ pub(crate) fn cut(name: &str, past: &Past, random: &mut Random) -> Outcome {
         "{name}: seed {}: {} operations, {} entries; {} cuts in order, {} with losses; {} leaky, {} dirty, judged by \
          QEMU {}, went on {}; {} failures",
         seed(),
-        past.steps(),
+        past.parts.iter().map(|part| part.starts.len()).sum::<usize>(),
         past.record.len(),
         plain.len(),
         lossy.len(),
@@ -92,11 +92,16 @@ impl Court<'_> {
     fn judge(&mut self, device: &Arc<dyn Device>, cut: Cut, turn: usize) -> Result<(), String> {
         let is_dirty = has_dirty_bit(&**device);
         let found = if is_dirty { self.read(&sealed(device)) } else { self.read(device) }?;
-        let begun = self.past.begun(cut.recorded);
-        self.past.content.allows(&found, cut.recorded, begun).map_err(|error| {
-            let story = self.past.content.story(cut.recorded, begun);
-            format!("{error}; promised in operation {}, changed in {:?}", story.0, story.1)
-        })?;
+        let mut rest = &found[..];
+        for part in &self.past.parts {
+            let (begun, own) = (part.begun(cut.recorded), part.content.now().len());
+            let bytes = if self.past.parts.len() == 1 { rest } else { &rest[..own] };
+            rest = &rest[bytes.len()..];
+            part.content.allows(bytes, cut.recorded, begun).map_err(|error| {
+                let story = part.content.story(cut.recorded, begun);
+                format!("{error}; promised in operation {}, changed in {:?}", story.0, story.1)
+            })?;
+        }
         self.outcome.dirty += usize::from(is_dirty);
         if !is_dirty {
             let report = sound(device, Repair::Nothing)?;
@@ -113,7 +118,7 @@ impl Court<'_> {
         }
         // Mended by a check, or as it is.
         let layer = overlay(device.clone());
-        if cut.seed % 2 == 0 {
+        if cut.seed.is_multiple_of(2) {
             let report = sound(&layer, Repair::All)?;
             if report.leaks > 0 || has_dirty_bit(&*layer) || self.read(&layer)? != found {
                 return Err(format!("after repair: {report:?}"));

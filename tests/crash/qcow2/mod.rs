@@ -3,12 +3,14 @@
 //! ```text
 //!   source   the images workloads start from, by Folio and by qemu-img
 //!   disk     writes, zeros, discards, flushes on one of them, recorded and noted
+//!   threads  the same by several at once
 //!   judge    reads what a cut left, goes on with it, and asks QEMU
 //! ```
 
 mod disk;
 mod judge;
 mod source;
+mod threads;
 
 use crate::random::Random;
 use crate::support::requires;
@@ -146,6 +148,17 @@ snapshot_operations! {
     snapshots_come_and_go_over_compressed: "-c -o cluster_size=2048,refcount_bits=8";
     snapshots_come_and_go_with_lazy_refcounts: "-o cluster_size=1024,lazy_refcounts=on";
     snapshots_come_and_go_in_subclusters: "-o extended_l2=on,cluster_size=16k";
+}
+
+/// Writers at work at the same time, in parts of the disk that share clusters.
+#[test]
+fn writers_side_by_side() {
+    for cluster_bytes in [512, 4096, 64 << 10] {
+        let mut random = random_of("qcow2_writers_side_by_side");
+        let source = Source::new(16 * MIB, 2 * MIB, cluster_bytes, Compat::V1_1);
+        let past = threads::record(source, 4, 120, &mut random);
+        judge::judge("qcow2_writers_side_by_side", &past, &mut random);
+    }
 }
 
 /// Refcount blocks and the refcount table that grow, move and move again.
