@@ -4,7 +4,8 @@ use crate::model::Random;
 use crate::support::requires;
 use crate::support::tools::{command, succeed};
 use folio::block::{
-    Allocation, Compat, CreateOptions, Device, MemoryDevice, OpenOptions, Qcow2Device, open, overlay,
+    Allocation, BackingName, Compat, CreateOptions, DataFileName, Device, ImageFormat, MemoryDevice,
+    OpenOptions, Qcow2Device, create_with, open, overlay,
 };
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -113,9 +114,10 @@ fn metadata(image: &[u8]) -> Vec<usize> {
 #[test]
 fn every_byte_of_metadata() {
     // `fuzz/images/make.sh` makes them.
-    let images: [&[u8]; 2] = [
+    let images: [&[u8]; 3] = [
         include_bytes!("../../fuzz/images/version-2.qcow2"),
         include_bytes!("../../fuzz/images/version-3.qcow2"),
+        include_bytes!("../../fuzz/images/subclusters.qcow2"),
     ];
     for image in images {
         let room = Arc::new(MemoryDevice::new(1 << 20));
@@ -180,6 +182,37 @@ fn absurd_headers_are_refused_by_name() {
         assert!(said.contains(name) && said.contains("qcow2"), "{said}");
         assert_eq!(std::fs::read(&path).unwrap(), image, "left as it was");
     }
+}
+
+/// Features that do not go with what else the header says.
+#[test]
+fn features_that_contradict_each_other() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("disk.qcow2");
+    let small = CreateOptions { cluster_bytes: 8 << 10, ..CreateOptions::default() };
+    let backing = BackingName { name: "base".to_owned(), format: None };
+    let over = CreateOptions { backing: Some(backing), ..CreateOptions::default() };
+    // Incompatible features: 4 is an external data file, 16 extended L2 entries; autoclear: 2 is a raw data file.
+    let cases = [(&small, 16u64, 0u64, "extended L2 entries"), (&small, 4, 2, "without a name")];
+    for (options, incompatible, autoclear, name) in cases {
+        let _ = std::fs::remove_file(&path);
+        create_with(&path, ImageFormat::Qcow2, LEN, options).unwrap();
+        let mut image = std::fs::read(&path).unwrap();
+        image[72..80].copy_from_slice(&incompatible.to_be_bytes());
+        image[88..96].copy_from_slice(&autoclear.to_be_bytes());
+        std::fs::write(&path, &image).unwrap();
+        let said = open(&path, &OpenOptions::default()).err().expect("refused").to_string();
+        assert!(said.contains(name), "{said}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    let data_file = DataFileName { name: "data".to_owned(), is_raw: false };
+    create_with(&path, ImageFormat::Qcow2, LEN, &CreateOptions { data_file: Some(data_file), ..over })
+        .unwrap();
+    let mut image = std::fs::read(&path).unwrap();
+    image[88..96].copy_from_slice(&2u64.to_be_bytes());
+    std::fs::write(&path, &image).unwrap();
+    let said = open(&path, &OpenOptions::default()).err().expect("refused").to_string();
+    assert!(said.contains("raw external data file and a backing file"), "{said}");
 }
 
 #[test]

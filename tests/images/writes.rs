@@ -3,7 +3,7 @@
 use crate::model;
 use crate::support::requires;
 use crate::support::tools::{qemu_check, to_raw};
-use folio::block::{Compat, CreateOptions, Device, Qcow2Device};
+use folio::block::{Compat, CreateOptions, DataFileName, Device, Preallocation, Qcow2Device};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -12,7 +12,7 @@ const LEN: usize = (3 << 20) + 1536;
 
 /// Writes at random, flushes, and lets QEMU judge, several times over.
 fn write_and_judge(folder: &Path, options: &CreateOptions, seed: u64) {
-    let path = folder.join(format!("{}-{:?}.qcow2", options.cluster_bytes, options.compat));
+    let path = folder.join(format!("{seed}-{:?}.qcow2", options.compat));
     let raw = folder.join("back.raw");
     let mut model = vec![0; LEN];
     let mut device: Opened = Arc::new(Qcow2Device::create(&path, LEN as u64, options).unwrap());
@@ -50,16 +50,53 @@ fn random_writes_are_what_qemu_reads() {
     }
 }
 
-/// Threads whose bytes share clusters: none may lose another's, while yet another flushes and discards.
+/// Images whose tables say more than that of plain ones.
+fn special(folder: &Path) -> Vec<CreateOptions> {
+    let data_file = |name: &str, is_raw| {
+        // QEMU looks for a relative name in its own folder.
+        Some(DataFileName { name: folder.join(name).to_str().unwrap().to_owned(), is_raw })
+    };
+    let plain = CreateOptions { cluster_bytes: 16 << 10, ..CreateOptions::default() };
+    vec![
+        CreateOptions { extended_l2: true, ..plain.clone() },
+        CreateOptions { lazy_refcounts: true, ..plain.clone() },
+        CreateOptions { extended_l2: true, lazy_refcounts: true, refcount_bits: 1, ..plain.clone() },
+        CreateOptions { data_file: data_file("a", false), ..plain.clone() },
+        CreateOptions { data_file: data_file("b", true), ..plain.clone() },
+        CreateOptions { data_file: data_file("c", true), extended_l2: true, ..plain.clone() },
+        CreateOptions { extended_l2: true, preallocation: Preallocation::Metadata, ..plain },
+    ]
+}
+
 #[test]
-fn threads_that_share_clusters_keep_their_bytes() {
-    const THREADS: usize = 4;
-    const STRIPE: usize = 5000;
+fn random_writes_into_special_images() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
-    let path = folder.path().join("disk.qcow2");
-    let options = CreateOptions { cluster_bytes: 16 << 10, compat: Compat::V1_1, ..CreateOptions::default() };
-    let device = Qcow2Device::create(&path, LEN as u64, &options).unwrap();
+    for (seed, options) in (500..).step_by(10).zip(special(folder.path())) {
+        write_and_judge(folder.path(), &options, seed);
+        if let Some(data_file) = options.data_file.filter(|file| file.is_raw) {
+            let raw = std::fs::read(folder.path().join("back.raw")).unwrap();
+            assert!(std::fs::read(data_file.name).unwrap() == raw, "the data file is not the disk");
+        }
+    }
+}
+
+#[test]
+fn threads_that_share_clusters_keep_their_bytes() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let options = CreateOptions { cluster_bytes: 16 << 10, ..CreateOptions::default() };
+    threads_keep_their_bytes(&folder.path().join("disk.qcow2"), &options);
+    for (index, options) in special(folder.path()).iter().enumerate() {
+        threads_keep_their_bytes(&folder.path().join(format!("{index}.qcow2")), options);
+    }
+}
+
+/// Threads whose bytes share clusters: none may lose another's, while yet another flushes and discards.
+fn threads_keep_their_bytes(path: &Path, options: &CreateOptions) {
+    const THREADS: usize = 4;
+    const STRIPE: usize = 5000;
+    let device = Qcow2Device::create(path, LEN as u64, options).unwrap();
     let work = |thread: usize| {
         let mut random = model::Random::new(thread as u64);
         let mut mine = vec![0; LEN];
@@ -94,6 +131,6 @@ fn threads_that_share_clusters_keep_their_bytes() {
     model::same(&device, &want, 0);
     device.flush().unwrap();
     drop(device);
-    qemu_check(&path);
-    model::same(&*open(&path), &want, 0);
+    qemu_check(path);
+    model::same(&*open(path), &want, 0);
 }
