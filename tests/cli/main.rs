@@ -1,6 +1,7 @@
 //! The `folio` command as a user runs it: every command on an image that the command itself made, good and bad input.
 
 mod check;
+mod image;
 #[path = "../support/mod.rs"]
 mod support;
 

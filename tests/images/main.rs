@@ -3,6 +3,8 @@
 mod backing;
 mod bitmaps;
 mod check;
+mod convert;
+mod create;
 mod data_file;
 mod hostile;
 mod lazy;

@@ -1,7 +1,7 @@
 //! Folio's measurements, side by side with its rivals: `cargo run --release -p folio-bench -- image`.
 //!
 //! ```text
-//!   main        what is asked: image, one-dir, file; cache; auto-da-alloc, ext4-ops; first-write, small-file; reclaim
+//!   main        what is asked: image, one-dir, file; cache; auto-da-alloc, ext4-ops; first-write, small-file, convert; reclaim
 //!   tree        the tree to copy
 //!   contender   how each rival builds an image, or extracts one
 //!   bench       interleaved rounds, checks            measure: one command, its time and memory
@@ -10,12 +10,14 @@
 //!   ext4/       files rewritten, made and removed beside the kernel's ext4 and fuse2fs
 //!   first_write/ first and second writes into fresh and preallocated images beside QEMU
 //!   small_file  one small file out of an image
+//!   convert     an image into other formats, beside qemu-img
 //!   reclaim     hit ratios of Folio's page cache and of policies/ on traces
 //! ```
 
 mod bench;
 mod cache;
 mod contender;
+mod convert;
 mod ext4;
 mod first_write;
 mod measure;
@@ -75,6 +77,11 @@ enum Scenario {
         #[command(flatten)]
         common: Common,
     },
+    /// An image with a tree and random data into other formats and back, beside qemu-img; 4 GiB unless told.
+    Convert {
+        #[command(flatten)]
+        common: Common,
+    },
     /// Which accesses of some traces Folio's page cache and known policies answer from memory.
     Reclaim(reclaim::Options),
 }
@@ -110,6 +117,7 @@ fn main() -> ExitCode {
         Scenario::Ext4Ops(options) => ext4::run_ops(&options),
         Scenario::FirstWrite(options) => first_write::run(&options),
         Scenario::FirstWriteJob(arguments) => first_write::run_job(&arguments),
+        Scenario::Convert { common } => convert::run(&common),
         Scenario::SmallFile { common } => small_file::run(&common),
         Scenario::Reclaim(options) => reclaim::run(&options),
     };

@@ -261,11 +261,34 @@ pub fn format_of(path: impl AsRef<Path>) -> Result<ImageFormat> {
     detect(&HostFile::open_unlocked(path.as_ref())?)
 }
 
+/// Formats that are known by their first bytes and not read: where, what, and the name.
+const FOREIGN: [(usize, &[u8], &str); 7] = [
+    (0, b"KDMV", "vmdk"),
+    (0, b"COWD", "vmdk"),
+    (0, b"# Disk DescriptorFile", "vmdk"),
+    (0, b"vhdxfile", "vhdx"),
+    (0, b"conectix", "vhd (vpc)"),
+    (0x40, b"\x7f\x10\xda\xbe", "vdi"),
+    (0, b"QED\0", "qed"),
+];
+
 /// The format by the file's first bytes.
+///
+/// Errors: EOPNOTSUPP for a format that is known and not read.
 pub(super) fn detect(file: &HostFile) -> Result<ImageFormat> {
-    let mut magic = [0; 4];
-    let count = file.read_some(&mut [IoSliceMut::new(&mut magic)], 0)?;
-    if count == 4 && magic == *b"QFI\xfb" { Ok(ImageFormat::Qcow2) } else { Ok(ImageFormat::Raw) }
+    let mut head = [0; 128];
+    let count = file.read_some(&mut [IoSliceMut::new(&mut head)], 0)? as usize;
+    let head = &head[..count];
+    if head.starts_with(b"QFI\xfb") {
+        return Ok(ImageFormat::Qcow2);
+    }
+    let foreign =
+        FOREIGN.iter().find(|(at, magic, _)| head.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
+    if let Some((_, _, name)) = foreign {
+        let why = format!("a {name} image is not read; `qemu-img convert -O qcow2` makes one that is");
+        return Err(Error::unsupported(why).at(file.name().to_owned()));
+    }
+    Ok(ImageFormat::Raw)
 }
 
 #[cfg(test)]

@@ -1,0 +1,188 @@
+//! The scenario `convert`: an image with a tree and random data into other formats and back, beside qemu-img.
+
+use crate::Common;
+use crate::bench::folio;
+use crate::contender::find;
+use crate::measure::{Cost, Meter};
+use crate::real_tree::{self, Limits};
+use crate::report::{Machine, Report, Row, Table};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+const LIMITS: [&str; 4] = [
+    "the source is in the host's memory; neither program waits for the disk at the end (qemu-img's cache=unsafe)",
+    "the host's writing back goes on behind the measured process, and into the next one: that is why rounds turn",
+    "folio's and qemu-img's compressed images differ: levels and encoders are each one's own",
+    "one image: how well data packs decides much of this",
+];
+/// Shares of the image: random data, and the machine's own files.
+const RANDOM_PART: u64 = 4;
+const TREE_PART: u64 = 4;
+
+/// What is done; the words are those of both programs.
+struct Job {
+    title: &'static str,
+    source: Source,
+    options: &'static [&'static str],
+    target: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Raw,
+    Qcow2,
+    Zlib,
+    Zstd,
+}
+
+const QCOW2: &[&str] = &["-O", "qcow2"];
+const RAW: &[&str] = &["-O", "raw"];
+const ZLIB: &[&str] = &["-O", "qcow2", "-c"];
+const ZSTD: &[&str] = &["-O", "qcow2", "-c", "-o", "compression_type=zstd"];
+
+const JOBS: [Job; 7] = [
+    Job { title: "raw to raw", source: Source::Raw, options: RAW, target: "out.raw" },
+    Job { title: "raw to qcow2", source: Source::Raw, options: QCOW2, target: "out.qcow2" },
+    Job { title: "qcow2 to raw", source: Source::Qcow2, options: RAW, target: "out.raw" },
+    Job { title: "raw to qcow2, zlib", source: Source::Raw, options: ZLIB, target: "out.qcow2" },
+    Job { title: "raw to qcow2, zstd", source: Source::Raw, options: ZSTD, target: "out.qcow2" },
+    Job { title: "qcow2, zlib, to raw", source: Source::Zlib, options: RAW, target: "out.raw" },
+    Job { title: "qcow2, zstd, to raw", source: Source::Zstd, options: RAW, target: "out.raw" },
+];
+
+/// What a whole run works on.
+struct Bench<'a> {
+    common: &'a Common,
+    folder: &'a Path,
+    /// Name, program, and what comes before the words of `convert`.
+    programs: Vec<(&'static str, PathBuf, &'static [&'static str])>,
+}
+
+/// Measures and prints.
+pub(crate) fn run(common: &Common) -> Result<(), String> {
+    let size_mib = common.size_mib.unwrap_or(4096);
+    let machine = Machine::here(&common.dir);
+    if machine.dir_free_mib < size_mib * 3 {
+        let (dir, free) = (common.dir.display(), machine.dir_free_mib);
+        return Err(format!(
+            "{dir} has {free} MiB free, {} are needed: see --dir and --size-mib",
+            size_mib * 3
+        ));
+    }
+    let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&common.dir);
+    let folder = folder.map_err(|error| format!("{}: {error}", common.dir.display()))?;
+    let mut programs: Vec<(_, _, &'static [&'static str])> =
+        vec![("folio", folio(common)?, &["image", "convert"])];
+    let mut notes = Vec::new();
+    match find("qemu-img") {
+        Some(path) => programs.push(("qemu-img", path, &["convert"])),
+        None => notes.push("not measured: qemu-img is not installed".to_owned()),
+    }
+    let bench = Bench { common, folder: folder.path(), programs };
+    bench.make_sources(size_mib)?;
+    let tables = JOBS.iter().map(|job| bench.measure(job, &mut notes)).collect::<Result<_, _>>()?;
+    let allocated = fs::metadata(bench.path(Source::Raw)).map_err(|error| error.to_string())?.blocks() >> 11;
+    Report {
+        scenario: "convert".to_owned(),
+        tree: format!("ext4 of the machine's own files and random data, {allocated} MiB allocated"),
+        image_mib: size_mib,
+        repeats: common.repeats,
+        machine,
+        tables,
+        notes,
+        limits: &LIMITS,
+    }
+    .print(common.json)
+}
+
+impl Bench<'_> {
+    fn path(&self, source: Source) -> PathBuf {
+        self.folder.join(match source {
+            Source::Raw => "source.raw",
+            Source::Qcow2 => "source.qcow2",
+            Source::Zlib => "source-zlib.qcow2",
+            Source::Zstd => "source-zstd.qcow2",
+        })
+    }
+
+    /// The raw image, and the others out of it by qemu-img if there is one: the same for all contenders.
+    fn make_sources(&self, size_mib: u64) -> Result<(), String> {
+        let tree = self.folder.join("tree");
+        fs::create_dir(&tree).map_err(|error| error.to_string())?;
+        let limits = Limits { files_min: 1000, files_max: 200_000, bytes_max: (size_mib << 20) / TREE_PART };
+        real_tree::copy_to(&tree, limits)?;
+        let random = || -> io::Result<()> {
+            let mut from = File::open("/dev/urandom")?.take((size_mib << 20) / RANDOM_PART);
+            io::copy(&mut from, &mut File::create(tree.join("random"))?).map(drop)
+        };
+        random().map_err(|error| error.to_string())?;
+        let raw = self.path(Source::Raw);
+        let mut place = raw.clone().into_os_string();
+        place.push(":/tree");
+        let create = format!("--create={size_mib}M");
+        let arguments = [OsStr::new("cp"), OsStr::new("-a"), OsStr::new(&create), tree.as_os_str(), &place];
+        let (_, program, _) = &self.programs[0];
+        Meter::default().run(program.as_os_str(), arguments)?;
+        fs::remove_dir_all(&tree).map_err(|error| error.to_string())?;
+        // The last one is qemu-img, if it is there.
+        let Some((_, program, before)) = self.programs.last() else { return Ok(()) };
+        for (source, options) in [(Source::Qcow2, QCOW2), (Source::Zlib, ZLIB), (Source::Zstd, ZSTD)] {
+            let words = words(before, options, &raw, &self.path(source));
+            Meter::default().run(program.as_os_str(), words)?;
+        }
+        Ok(())
+    }
+
+    fn measure(&self, job: &Job, notes: &mut Vec<String>) -> Result<Table, String> {
+        let (source, target) = (self.path(job.source), self.folder.join(job.target));
+        warm(&source).map_err(|error| format!("{}: {error}", source.display()))?;
+        let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); self.programs.len()];
+        for round in 0..self.common.repeats as usize {
+            for turn in 0..self.programs.len() {
+                let at = (round + turn) % self.programs.len();
+                let (name, program, before) = &self.programs[at];
+                let mut meter = Meter::default();
+                meter.run(program.as_os_str(), words(before, job.options, &source, &target))?;
+                costs[at].push(meter.cost);
+                if round == 0 {
+                    notes.push(format!("{}, {name}: {}", job.title, self.judge(&target)?));
+                }
+                fs::remove_file(&target).map_err(|error| format!("{}: {error}", target.display()))?;
+            }
+        }
+        let base = costs.get(1).map(|costs| Row::median(costs));
+        let rows = self.programs.iter().zip(&costs);
+        let rows = rows.map(|((name, ..), costs)| Row::new(name, costs, base)).collect();
+        Ok(Table { title: job.title.to_owned(), rival: "qemu-img".to_owned(), rows })
+    }
+
+    /// What came out, and whether it is what went in.
+    fn judge(&self, target: &Path) -> Result<String, String> {
+        let found = fs::metadata(target).map_err(|error| format!("{}: {error}", target.display()))?;
+        let size = format!("{} MiB on the disk", found.blocks() >> 11);
+        let Some(qemu_img) = find("qemu-img") else { return Ok(format!("{size}, not checked")) };
+        let raw = self.path(Source::Raw);
+        let compare = [OsStr::new("compare"), raw.as_os_str(), target.as_os_str()];
+        Meter::default().run(qemu_img.as_os_str(), compare)?;
+        if target.extension().is_some_and(|extension| extension == "qcow2") {
+            Meter::default().run(qemu_img.as_os_str(), [OsStr::new("check"), target.as_os_str()])?;
+        }
+        Ok(format!("{size}, content right"))
+    }
+}
+
+fn words(before: &[&str], options: &[&str], source: &Path, target: &Path) -> Vec<OsString> {
+    let words = before.iter().chain(options).map(OsString::from);
+    words.chain([source.into(), target.into()]).collect()
+}
+
+/// Brings a file into the host's memory.
+fn warm(path: &Path) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let mut buf = vec![0; 1 << 20];
+    while file.read(&mut buf)? > 0 {}
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! Copies from image to image: QEMU calls each clean and finds the content the same.
+
+use crate::model::Random;
+use crate::support::requires;
+use crate::support::tools::{command, qemu_check, succeed};
+use folio::block::{
+    self, BackingName, CompareOptions, Compat, Compression, CopyOptions, CreateOptions, Device, Difference,
+    ImageFormat, OpenOptions, Qcow2Device, copy, copy_compressed, create_with,
+};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// Noise, text, zeros and holes, of a size that is no multiple of a cluster.
+fn source(path: &Path, seed: u64) {
+    let file = std::fs::File::create(path).unwrap();
+    let mut random = Random::new(seed);
+    let len = (9 << 20) + 512 * (1 + random.below(100));
+    file.set_len(len).unwrap();
+    let mut at = 0;
+    while at + 300_000 < len {
+        let count = 1 + random.below(200_000) as usize;
+        let piece: Vec<u8> = match random.below(4) {
+            0 => (0..count).map(|_| random.next() as u8).collect(),
+            1 => (0..count).map(|index| b"the same words again"[index % 20]).collect(),
+            2 => vec![0; count],
+            _ => Vec::new(),
+        };
+        file.write_all_at(&piece, at).unwrap();
+        at += count as u64;
+    }
+    file.write_all_at(b"end", len - 3).unwrap();
+}
+
+fn compare_by_qemu(first: &Path, second: &Path) {
+    succeed(command("qemu-img").arg("compare").args([first, second]));
+}
+
+fn writable(path: &Path) -> Qcow2Device {
+    Qcow2Device::open_at(path, &OpenOptions { is_volatile: true, ..OpenOptions::default() }).unwrap()
+}
+
+fn reading(path: &Path) -> std::sync::Arc<dyn Device> {
+    block::open(path, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap()
+}
+
+/// Into a qcow2 image and back into a raw one.
+fn there_and_back(folder: &Path, create: &CreateOptions, options: &CopyOptions<'_>, is_compressed: bool) {
+    let (from, to, back) = (folder.join("from.raw"), folder.join("to.qcow2"), folder.join("back.raw"));
+    let raw = reading(&from);
+    create_with(&to, ImageFormat::Qcow2, raw.len_bytes(), create).unwrap();
+    let target = writable(&to);
+    match is_compressed {
+        true => copy_compressed(&*raw, &target, options).unwrap(),
+        false => copy(&*raw, &target, options).unwrap(),
+    }
+    target.flush().unwrap();
+    drop(target);
+    qemu_check(&to);
+    compare_by_qemu(&from, &to);
+    create_with(&back, ImageFormat::Raw, raw.len_bytes(), &CreateOptions::default()).unwrap();
+    let target = block::open(&back, &OpenOptions::default()).unwrap();
+    copy(&*reading(&to), &*target, &CopyOptions::default()).unwrap();
+    assert!(std::fs::read(&from).unwrap() == std::fs::read(&back).unwrap());
+    for path in [to, back] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+fn variants() -> Vec<CreateOptions> {
+    let base = CreateOptions::default;
+    vec![
+        base(),
+        CreateOptions { compat: Compat::V0_10, ..base() },
+        CreateOptions { cluster_bytes: 512, ..base() },
+        CreateOptions { cluster_bytes: 512, refcount_bits: 1, ..base() },
+        CreateOptions { cluster_bytes: 4096, refcount_bits: 2, ..base() },
+        CreateOptions { cluster_bytes: 2 << 20, ..base() },
+        CreateOptions { refcount_bits: 64, lazy_refcounts: true, ..base() },
+        CreateOptions { extended_l2: true, ..base() },
+    ]
+}
+
+#[test]
+fn plain_images_go_there_and_back() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    for (seed, create) in variants().iter().enumerate() {
+        source(&folder.path().join("from.raw"), seed as u64);
+        for zero_run_bytes in [0, 512, 4096] {
+            let options = CopyOptions { zero_run_bytes, threads: 3, ..CopyOptions::default() };
+            there_and_back(folder.path(), create, &options, false);
+        }
+    }
+}
+
+#[test]
+fn compressed_images_go_there_and_back() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let zstd = variants().into_iter().filter(|options| options.compat == Compat::V1_1);
+    let zstd = zstd.map(|options| CreateOptions { compression: Compression::Zstd, ..options });
+    for (seed, create) in variants().into_iter().chain(zstd).enumerate() {
+        source(&folder.path().join("from.raw"), 100 + seed as u64);
+        for (zero_run_bytes, threads) in [(4096, 3), (0, 2)] {
+            let options = CopyOptions { zero_run_bytes, threads, ..CopyOptions::default() };
+            there_and_back(folder.path(), &create, &options, true);
+        }
+    }
+}
+
+#[test]
+fn the_same_source_makes_the_same_compressed_image() {
+    let folder = TempDir::new().unwrap();
+    let from = folder.path().join("from.raw");
+    source(&from, 200);
+    let image = |threads| {
+        let path = folder.path().join(format!("{threads}.qcow2"));
+        let raw = reading(&from);
+        create_with(&path, ImageFormat::Qcow2, raw.len_bytes(), &CreateOptions::default()).unwrap();
+        let options = CopyOptions { threads, ..CopyOptions::default() };
+        let target = writable(&path);
+        copy_compressed(&*raw, &target, &options).unwrap();
+        target.flush().unwrap();
+        drop(target);
+        std::fs::read(path).unwrap()
+    };
+    let first = image(1);
+    for threads in [2, 7] {
+        assert!(image(threads) == first, "{threads} threads");
+    }
+}
+
+#[test]
+fn a_compressed_image_goes_on_living() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let (from, to) = (folder.path().join("from.raw"), folder.path().join("to.qcow2"));
+    source(&from, 300);
+    let raw = reading(&from);
+    create_with(&to, ImageFormat::Qcow2, raw.len_bytes(), &CreateOptions::default()).unwrap();
+    // Over what is there: old clusters are given back.
+    for seed in 0..3 {
+        let target = writable(&to);
+        copy_compressed(&*raw, &target, &CopyOptions { is_target_zero: false, ..CopyOptions::default() })
+            .unwrap();
+        target.flush().unwrap();
+        let mut want = std::fs::read(&from).unwrap();
+        crate::model::run(&target, &mut want, 40 + seed, 80);
+        target.flush().unwrap();
+        drop(target);
+        qemu_check(&to);
+        let back = folder.path().join("back.raw");
+        crate::support::tools::to_raw(&to, &back);
+        assert!(std::fs::read(&back).unwrap() == want);
+    }
+}
+
+#[test]
+fn an_overlay_is_longer_than_what_it_stands_on() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let (base, overlay, flat) = (
+        folder.path().join("base.raw"),
+        folder.path().join("overlay.qcow2"),
+        folder.path().join("flat.qcow2"),
+    );
+    source(&base, 400);
+    let len_bytes = std::fs::metadata(&base).unwrap().len() + (3 << 20) + 1024;
+    let backing = Some(BackingName { name: "base.raw".to_owned(), format: Some(ImageFormat::Raw) });
+    create_with(
+        &overlay,
+        ImageFormat::Qcow2,
+        len_bytes,
+        &CreateOptions { backing, ..CreateOptions::default() },
+    )
+    .unwrap();
+    let device = block::open(&overlay, &OpenOptions::default()).unwrap();
+    device.write_at(&[9; 100_000], 70_000).unwrap();
+    device.write_at(&[8; 700], len_bytes - 700).unwrap();
+    device.write_zeroes(1 << 20, 1 << 20).unwrap();
+    device.flush().unwrap();
+    drop(device);
+    for is_compressed in [false, true] {
+        create_with(&flat, ImageFormat::Qcow2, len_bytes, &CreateOptions::default()).unwrap();
+        let target = writable(&flat);
+        match is_compressed {
+            true => copy_compressed(&*reading(&overlay), &target, &CopyOptions::default()).unwrap(),
+            false => copy(&*reading(&overlay), &target, &CopyOptions::default()).unwrap(),
+        }
+        target.flush().unwrap();
+        drop(target);
+        qemu_check(&flat);
+        compare_by_qemu(&overlay, &flat);
+        let same = block::compare(&*reading(&overlay), &*reading(&flat), &CompareOptions::default()).unwrap();
+        assert_eq!(same.difference, None);
+        let device = block::open(&flat, &OpenOptions::default()).unwrap();
+        device.write_at(&[1], 70_123).unwrap();
+        device.flush().unwrap();
+        drop(device);
+        let other =
+            block::compare(&*reading(&overlay), &*reading(&flat), &CompareOptions::default()).unwrap();
+        assert_eq!(other.difference, Some(Difference::Content(70_123 / 512 * 512)));
+        std::fs::remove_file(&flat).unwrap();
+    }
+}
