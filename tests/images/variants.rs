@@ -288,8 +288,8 @@ fn what_is_not_done_is_named() {
         assert!(said.contains(name), "{said}");
         std::fs::remove_file(path).unwrap();
     };
+    // LUKS, which qemu-img times on the machine's clock, is refused by a changed header in hostile.rs.
     let secret = "create -f qcow2 --object secret,id=key,data=abc -o encrypt.key-secret=key,encrypt.format";
-    refused(&format!("{secret}=luks,encrypt.iter-time=10 disk.qcow2 1M"), "LUKS encryption");
     refused(&format!("{secret}=aes disk.qcow2 1M"), "AES encryption");
     // Any image can be opened as what it is not, if someone says so.
     qemu_img(folder.path(), "create -f qcow2 disk.qcow2 1M");

@@ -136,16 +136,12 @@ impl Header {
         let raw = read_raw(file)?;
         let file_bytes = file.len_bytes()?;
         let bad = |what: String| Err(Error::corrupt(what).at("header"));
-        let version = raw.version.get();
         let cluster_bits = raw.cluster_bits.get();
         if !CLUSTER_BITS.contains(&cluster_bits) {
             return bad(format!("cluster_bits {cluster_bits} is not in 9 to 21"));
         }
         let cluster_bytes = 1u64 << cluster_bits;
-        let header_len = if version == 2 { V2_BYTES as u64 } else { u64::from(raw.header_len.get()) };
-        if version >= 3 && (header_len < V3_BYTES_MIN as u64 || header_len > cluster_bytes) {
-            return bad(format!("header length {header_len}"));
-        }
+        let header_len = header_len(&raw)?;
         let extensions = Extensions::read(file, &raw, header_len, cluster_bytes)?;
         let incompatible = raw.incompatible.get();
         check_features(incompatible, raw.crypt_method.get(), &extensions)?;
@@ -153,12 +149,6 @@ impl Header {
         if refcount_order > REFCOUNT_ORDER_MAX {
             return bad(format!("refcount_order {refcount_order} is above 6"));
         }
-        let compression = match (incompatible & COMPRESSION_TYPE != 0, raw.compression_type) {
-            (_, 0) => Compression::Zlib,
-            (true, 1) => Compression::Zstd,
-            (true, other) => return Err(Error::unsupported(format!("compression type {other}"))),
-            (false, _) => return bad("a compression type without its feature bit".to_owned()),
-        };
         let backing_name = read_backing_name(file, &raw, cluster_bytes)?;
         let autoclear = raw.autoclear.get();
         let data_file = match incompatible & DATA_FILE != 0 {
@@ -184,6 +174,7 @@ impl Header {
         if l1_entries > 0 {
             check_table("L1 table", l1_offset, l1_entries * 8, cluster_bytes, file_bytes)?;
         }
+        let compression = Compression::read(&raw)?;
         let refcount_table_offset = raw.refcount_table_offset.get();
         let refcount_table_clusters = u64::from(raw.refcount_table_clusters.get());
         let refcount_bytes = refcount_table_clusters << cluster_bits;
@@ -192,7 +183,7 @@ impl Header {
         }
         check_table("refcount table", refcount_table_offset, refcount_bytes, cluster_bytes, file_bytes)?;
         Ok(Self {
-            version,
+            version: raw.version.get(),
             cluster_bits,
             len_bytes,
             l1_offset,
@@ -250,6 +241,26 @@ pub(super) fn l1_entries(len_bytes: u64, l2_covers_bits: u32) -> u64 {
 /// Guest bytes that an L2 table maps, as a power of two: its entries of 8 or 16 bytes fill a cluster.
 fn l2_covers_bits(cluster_bits: u32, incompatible: u64) -> u32 {
     2 * cluster_bits - if incompatible & EXTENDED_L2 != 0 { 4 } else { 3 }
+}
+
+impl Compression {
+    fn read(raw: &RawHeader) -> Result<Self> {
+        match (raw.incompatible.get() & COMPRESSION_TYPE != 0, raw.compression_type) {
+            (_, 0) => Ok(Self::Zlib),
+            (true, 1) => Ok(Self::Zstd),
+            (true, other) => Err(Error::unsupported(format!("compression type {other}"))),
+            (false, _) => Err(Error::corrupt("a compression type without its feature bit").at("header")),
+        }
+    }
+}
+
+/// Bytes of the header itself, inside the first cluster.
+fn header_len(raw: &RawHeader) -> Result<u64> {
+    match (raw.version.get(), u64::from(raw.header_len.get())) {
+        (2, _) => Ok(V2_BYTES as u64),
+        (_, len) if len >= V3_BYTES_MIN as u64 && len <= 1 << raw.cluster_bits.get() => Ok(len),
+        (_, len) => Err(Error::corrupt(format!("header length {len}")).at("header")),
+    }
 }
 
 /// The header's bytes, as a version 3 header has them.
