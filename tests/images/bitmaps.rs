@@ -4,7 +4,7 @@ use crate::model;
 use crate::support::requires;
 use crate::support::tools::{qemu_check, run};
 use folio::Errno;
-use folio::block::{OpenOptions, grow, open};
+use folio::block::{self, OpenOptions, ResizeImage, open};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -40,7 +40,7 @@ fn writers_call_bitmaps_out_of_step() {
     assert_eq!(info.matches("in-use").count(), 2, "{info}");
     // Both programs go on with it.
     run("qemu-io", ["-c", "write 64k 64k", text]);
-    grow(&path, None, 3 << 20).unwrap();
+    block::resize(&path, 3 << 20, &ResizeImage::default()).unwrap();
     run("qemu-io", ["-c", "write 2560k 64k", text]);
     qemu_check(&path);
     for name in ["one", "second"] {

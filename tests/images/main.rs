@@ -10,6 +10,8 @@ mod hostile;
 mod lazy;
 mod locks;
 mod model;
+mod rebase;
+mod resize;
 mod snapshots;
 #[path = "../support/mod.rs"]
 mod support;

@@ -4,7 +4,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-use folio::block::{self, Device, MemoryDevice, OverlayDevice, RawDevice, RecordDevice, Recorded};
+use folio::block::{
+    self, Device, MemoryDevice, OverlayDevice, RawDevice, RecordDevice, Recorded, ResizeImage,
+};
 use folio::kernel::{
     CheckOptions, Finding, FormatOptions, Listener, Phase, ResizeOptions, ResizeReport, check_ext4,
     format_ext4, resize_ext4,
@@ -101,7 +103,7 @@ fn resize(device: &Arc<dyn Device>) -> ResizeReport {
 
 /// Grows image and file system.
 fn grow(image: &Path, len_bytes: u64) -> ResizeReport {
-    block::grow(image, None, len_bytes).unwrap();
+    block::resize(image, len_bytes, &ResizeImage::default()).unwrap();
     let device = open(image);
     let report = resize(&device);
     check_contents(&device);
@@ -275,7 +277,7 @@ fn it_can_be_ended_between_two_steps() {
     let image = scratch.path("disk.img");
     format_ext4(&RawDevice::create(&image, 8 * MIB).unwrap(), &FormatOptions::default()).unwrap();
     fill(&open(&image));
-    block::grow(&image, None, 20 * GIB).unwrap();
+    block::resize(&image, 20 * GIB, &ResizeImage::default()).unwrap();
     let device = open(&image);
     let mut told = 0;
     let error = resize_ext4(&device, &ResizeOptions::default(), &mut |done, _| {

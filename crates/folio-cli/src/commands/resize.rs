@@ -8,7 +8,7 @@ use crate::place::ImagePath;
 use crate::session::{Session, clock};
 use clap::Args;
 use folio::Error;
-use folio::block::{self, Device};
+use folio::block::{self, Device, ResizeImage};
 use folio::kernel::{ResizeOptions, ResizeReport, plan_resize_ext4, resize_ext4};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
         plan_resize_ext4(&*device.file_system, size, &options).map_err(failed)?;
         session.check_interrupt()?;
         drop(device);
-        block::grow(&place.image, None, size).map_err(|error| Failure::image(&error))?;
+        block::resize(&place.image, size, &ResizeImage::default()).map_err(|error| Failure::image(&error))?;
         device = open(&place)?;
     }
     let bar = bar(session);

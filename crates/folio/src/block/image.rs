@@ -7,7 +7,7 @@ use super::{Device, RawDevice};
 use crate::base::{Errno, Error, Result};
 use std::fmt;
 use std::io::IoSliceMut;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -108,7 +108,8 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    fn new(options: &OpenOptions) -> Self {
+    /// A chain whose first image is still to be opened.
+    pub(super) fn new(options: &OpenOptions) -> Self {
         Self {
             policy: options.backing.clone(),
             is_volatile: options.is_volatile,
@@ -221,39 +222,6 @@ pub fn create_with(
     made
 }
 
-/// Makes the image at `path`, which nobody may have open, `len_bytes` long; what is new reads as zeros. A size that is
-/// no multiple of 512 is rounded up.
-///
-/// Errors: EINVAL for less than it has, and for a block device; EOPNOTSUPP for a qcow2 image whose tables have no room
-/// for more; else those of [`open`].
-pub fn grow(path: impl AsRef<Path>, format: Option<ImageFormat>, len_bytes: u64) -> Result<()> {
-    let path = path.as_ref();
-    let file = HostFile::open(path, false)?;
-    let place = |error: Error| error.at(file.name().to_owned());
-    let Some(len_bytes) = len_bytes.checked_next_multiple_of(512) else {
-        return Err(place(Errno::FBIG.into()));
-    };
-    let format = match format {
-        Some(format) => format,
-        None => detect(&file)?,
-    };
-    match format {
-        ImageFormat::Qcow2 => super::qcow2::grow(&file, len_bytes).map_err(place),
-        ImageFormat::Raw
-            if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) =>
-        {
-            Err(place(Error::new(Errno::INVAL, "a block device cannot be made larger from here")))
-        }
-        ImageFormat::Raw if len_bytes < file.len_bytes()? => {
-            Err(place(Error::new(Errno::INVAL, "the image is larger already")))
-        }
-        ImageFormat::Raw => {
-            file.set_len(len_bytes)?;
-            file.sync_data()
-        }
-    }
-}
-
 /// The format of the image at `path`, by its first bytes; nothing else is read.
 ///
 /// Errors: EOPNOTSUPP for a format that is known and not read here, else the host's.
@@ -293,6 +261,7 @@ pub(super) fn detect(file: &HostFile) -> Result<ImageFormat> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{ResizeImage, resize};
     use super::*;
 
     #[test]
@@ -305,7 +274,7 @@ mod tests {
             drop(device);
             // Over the end of the first L1 entry, which is at 512 MiB.
             for len_bytes in [(1 << 20) + 1, 3 << 30, 1 << 40] {
-                grow(&path, None, len_bytes).unwrap();
+                resize(&path, len_bytes, &ResizeImage::default()).unwrap();
                 let device = open(&path, &OpenOptions::default()).unwrap();
                 assert_eq!(device.len_bytes(), len_bytes.next_multiple_of(512));
                 let mut bytes = [1; 8];
@@ -313,12 +282,16 @@ mod tests {
                 assert_eq!(&bytes, b"kept\0\0\0\0");
                 device.write_at(b"end", device.len_bytes() - 3).unwrap();
                 device.write_zeroes(device.len_bytes() - 3, 3).unwrap();
-                assert_eq!(grow(&path, None, len_bytes * 2).unwrap_err().errno(), Errno::BUSY);
+                let busy = resize(&path, len_bytes * 2, &ResizeImage::default()).unwrap_err();
+                assert_eq!(busy.errno(), Errno::BUSY);
             }
-            assert_eq!(grow(&path, None, 1 << 20).unwrap_err().errno(), Errno::INVAL);
+            let smaller = resize(&path, 1 << 20, &ResizeImage::default()).unwrap_err();
+            assert_eq!(smaller.errno(), Errno::INVAL);
         }
-        let error = grow(folder.path().join("qcow2"), None, 1 << 43).unwrap_err();
-        assert!(error.to_string().contains("qemu-img resize"), "{error}");
+        // The first L1 table serves 4 TiB.
+        resize(folder.path().join("qcow2"), 1 << 43, &ResizeImage::default()).unwrap();
+        let error = resize(folder.path().join("qcow2"), 1 << 60, &ResizeImage::default()).unwrap_err();
+        assert_eq!(error.errno(), Errno::FBIG);
     }
 
     #[test]

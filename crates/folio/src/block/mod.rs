@@ -40,7 +40,9 @@ mod overlay;
 mod partition;
 mod qcow2;
 mod raw;
+mod rebase;
 mod record;
+mod resize;
 mod slow;
 mod zeros;
 
@@ -49,7 +51,7 @@ pub use copy::{CopyOptions, copy};
 pub use copy_compressed::copy_compressed;
 pub use device::{Allocation, Device, Extent};
 pub use fault::{FaultDevice, FaultKind, FaultWhen};
-pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, create_with, format_of, grow, open};
+pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, create_with, format_of, open};
 pub use info::{ImageInfo, info};
 pub use memory::MemoryDevice;
 pub use offline::{
@@ -63,5 +65,7 @@ pub use qcow2::{
     Qcow2Device, Qcow2Info, Repair, Snapshot,
 };
 pub use raw::RawDevice;
+pub use rebase::{Committed, OverlayOptions, commit, rebase, rename_backing};
 pub use record::{RecordDevice, Recorded};
+pub use resize::{ResizeImage, resize};
 pub use slow::{DiskCounters, DiskModel, SlowDevice};

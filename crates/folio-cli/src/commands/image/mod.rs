@@ -15,6 +15,8 @@ mod create;
 mod info;
 mod map;
 mod new_image;
+mod rebase;
+mod resize;
 mod snapshot;
 mod target;
 mod words;
@@ -46,6 +48,9 @@ enum ImageCommand {
     Convert(convert::Convert),
     Compare(compare::Compare),
     Snapshot(snapshot::Snapshot),
+    Resize(resize::Resize),
+    Rebase(rebase::Rebase),
+    Commit(rebase::Commit),
 }
 
 /// The command's name in messages.
@@ -58,6 +63,9 @@ pub(crate) fn name(image: &Image) -> &'static str {
         ImageCommand::Convert(_) => "image convert",
         ImageCommand::Compare(_) => "image compare",
         ImageCommand::Snapshot(_) => "image snapshot",
+        ImageCommand::Resize(_) => "image resize",
+        ImageCommand::Rebase(_) => "image rebase",
+        ImageCommand::Commit(_) => "image commit",
     }
 }
 
@@ -71,5 +79,8 @@ pub(crate) fn run(image: &Image, session: &Session) -> Outcome {
         ImageCommand::Compare(compare) => compare::run(compare, session),
         ImageCommand::Convert(convert) => convert::run(convert, session),
         ImageCommand::Snapshot(snapshot) => snapshot::run(snapshot, session),
+        ImageCommand::Resize(resize) => resize::run(resize, session),
+        ImageCommand::Rebase(rebase) => rebase::rebase(rebase, session),
+        ImageCommand::Commit(commit) => rebase::commit(commit, session),
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct NewImage {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Allocate {
+pub(crate) enum Allocate {
     Off,
     Metadata,
     Falloc,

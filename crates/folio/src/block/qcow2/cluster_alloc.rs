@@ -305,6 +305,26 @@ impl Metadata {
         Ok(Cleared::Upto(end))
     }
 
+    /// Lets go of all that some guest clusters hold, zeros too: they read as the backing file does. No write is in flight.
+    /// Returns the first cluster that is left.
+    pub(super) fn forget(&mut self, file: &dyn ImageFile, clusters: Range<u64>) -> Result<u64> {
+        let geometry = self.geometry;
+        let end = clusters.end.min(clusters.start + geometry.left_in_table(clusters.start));
+        let (l1_index, l2_index) = geometry.indices(clusters.start);
+        if self.l2_table(file, l1_index)?.is_none() {
+            return Ok(end);
+        }
+        self.own_table(file, clusters.start)?;
+        for (index, cluster) in (clusters.start..end).enumerate() {
+            let table = self.l2_table(file, l1_index)?.ok_or(Errno::IO)?;
+            let old = geometry.entry(table, l2_index + index);
+            let place = old.place(geometry, cluster)?;
+            geometry.set_entry(table, l2_index + index, Entry { word: 0, bitmap: 0 });
+            self.release_later(place);
+        }
+        Ok(end)
+    }
+
     /// Takes a table of this guest cluster into memory, if there is one.
     fn l2_table(&mut self, file: &dyn ImageFile, l1_index: u64) -> Result<Option<&mut Table>> {
         if self.l2.get(l1_index).is_none() {

@@ -233,7 +233,7 @@ fn make(file: HostFile, path: &Path, len_bytes: u64, options: &CreateOptions) ->
     let written = write(&file, len_bytes, options).and_then(|()| match options.preallocation {
         Preallocation::Off => Ok(()),
         // Nothing can be lost of a new image: it is made again.
-        how => Qcow2Device::open(Box::new(file.unsynced()), path, &mut Chain::default())?.preallocate(how),
+        how => Qcow2Device::open(Box::new(file.unsynced()), path, &mut Chain::default())?.preallocate(how, 0),
     });
     if let (Err(_), Some(path)) = (&written, data_file) {
         // Made above, and as empty as then.

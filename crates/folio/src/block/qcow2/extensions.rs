@@ -57,6 +57,20 @@ pub(super) fn read(file: &dyn ImageFile, raw: &RawHeader) -> Result<Vec<Extensio
     Ok(found)
 }
 
+/// The extensions and their end mark as the file has them.
+pub(super) fn bytes(extensions: &[Extension]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for extension in extensions {
+        bytes.extend(extension.kind.to_be_bytes());
+        // Read from a cluster, or a short name.
+        bytes.extend((extension.bytes.len() as u32).to_be_bytes());
+        bytes.extend(&extension.bytes);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+    }
+    bytes.extend([0; 8]);
+    bytes
+}
+
 /// Bytes of the header itself.
 pub(super) fn header_len(raw: &RawHeader) -> u32 {
     if raw.version.get() == 2 { 72 } else { raw.header_len.get() }

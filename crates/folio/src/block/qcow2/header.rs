@@ -208,11 +208,6 @@ impl Header {
         self.incompatible & EXTENDED_L2 != 0
     }
 
-    /// Guest bytes that an L2 table maps, as a power of two.
-    pub(super) fn l2_covers_bits(&self) -> u32 {
-        l2_covers_bits(self.cluster_bits, self.incompatible)
-    }
-
     /// The refcounts in the file are stale.
     pub(super) fn is_dirty(&self) -> bool {
         self.incompatible & DIRTY != 0

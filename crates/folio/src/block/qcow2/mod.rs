@@ -30,6 +30,7 @@
 
 mod autoclear;
 mod backing;
+mod backing_name;
 mod bitmaps;
 mod change;
 mod check;
@@ -40,14 +41,15 @@ mod create;
 mod data_file;
 mod extensions;
 mod flush;
-mod grow;
 mod header;
 mod inspect;
 mod l2_entry;
 mod lazy;
 mod preallocate;
+pub(super) mod rebase;
 mod refcount;
 mod reserve;
+pub(super) mod resize;
 mod roots;
 mod snapshot_table;
 pub(super) mod snapshots;
@@ -58,7 +60,6 @@ pub use check::{Finding, ImageCheck, Repair};
 pub(super) use compressed_write::{Appender, PackedCluster};
 pub(super) use create::create;
 pub use create::{BackingName, Compat, CreateOptions, Preallocation};
-pub(super) use grow::grow;
 pub use header::{Compression, DataFileName};
 pub use inspect::Qcow2Info;
 pub(super) use inspect::inspect;
@@ -85,6 +86,11 @@ use std::sync::Arc;
 
 /// Zeros for the parts of clusters that cannot be made zero by their L2 entry.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// The disk's size, by the header alone.
+pub(super) fn disk_bytes(file: &dyn ImageFile) -> Result<u64> {
+    Ok(header::read_raw(file)?.len_bytes.get())
+}
 
 /// A qcow2 image as a disk. Dropping it writes the tables back; only `flush` says whether that worked.
 pub struct Qcow2Device {

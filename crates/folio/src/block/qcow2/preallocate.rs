@@ -1,19 +1,24 @@
-//! Preallocation: a place in the file for every cluster of a new image.
+//! Preallocation: a place in the file for every cluster of a new image, or of the new part of one that grows.
 
 use super::cluster_alloc::Plan;
 use super::flush::RefcountWrites;
 use super::{Preallocation, Qcow2Device};
-use crate::base::{Error, Result};
+use crate::base::{Errno, Error, Result};
 
 impl Qcow2Device {
-    /// Gives every cluster of a new image without a backing file a place, and takes the host's space for it.
+    /// Gives every cluster from `start` on, where nothing was ever written, a place, and takes the host's space for it.
     ///
-    /// Errors: EOPNOTSUPP for `Falloc` where the host cannot reserve space.
-    pub(in crate::block) fn preallocate(&self, how: Preallocation) -> Result<()> {
+    /// Errors: EINVAL for an image with a backing file, which would not be seen through it; EOPNOTSUPP for `Falloc` where
+    /// the host cannot reserve space.
+    pub(in crate::block) fn preallocate(&self, how: Preallocation, start: u64) -> Result<()> {
         if how == Preallocation::Off {
             return Ok(());
         }
-        let mut at = 0;
+        if self.backing.is_some() {
+            let why = "preallocation and a backing file exclude each other";
+            return Err(self.place(Error::new(Errno::INVAL, why)));
+        }
+        let mut at = start;
         while at < self.geometry.len_bytes {
             at += self.preallocate_piece(how, at).map_err(|error| self.place(error))?;
         }
