@@ -161,6 +161,36 @@ fn subclusters_that_qemu_wrote() {
     }
 }
 
+/// A small write copies what it leaves of its subcluster, not of its cluster; a cluster without data gives space back.
+#[test]
+fn subclusters_are_copied_one_by_one() {
+    requires!(tool("qemu-img"));
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("disk.qcow2");
+    std::fs::write(folder.path().join("base.raw"), vec![7; LEN]).unwrap();
+    let line = "create -f qcow2 -o extended_l2=on,cluster_size=64k -b base.raw -F raw disk.qcow2";
+    qemu_img(folder.path(), line);
+    let device = open(&path, &OpenOptions::default()).unwrap();
+    device.write_at(&[1; 512], (64 << 10) + 2048 + 100).unwrap();
+    device.flush().unwrap();
+    let map = run("qemu-img", ["map", "-U", "--output=json", path.to_str().unwrap()]);
+    let own: Vec<&str> = map.lines().filter(|line| line.contains("\"depth\": 0")).collect();
+    let is_one = own.len() == 1 && own[0].contains("\"start\": 67584, \"length\": 2048,");
+    assert!(is_one, "{map}");
+    let used = |path: &Path| std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap()) * 512;
+    device.write_at(&vec![2; 1 << 20], 64 << 10).unwrap();
+    device.flush().unwrap();
+    let before = used(&path);
+    for at in (64 << 10..(64 << 10) + (1 << 20)).step_by(8 << 10) {
+        device.discard(at, 8 << 10).unwrap();
+    }
+    device.flush().unwrap();
+    let after = used(&path);
+    assert!(after + (900 << 10) < before, "{before} bytes on the host, then {after}");
+    drop(device);
+    qemu_check(&path);
+}
+
 #[test]
 fn preallocation_and_lazy_refcounts() {
     requires!(tool("qemu-img"));
