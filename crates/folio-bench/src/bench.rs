@@ -25,7 +25,7 @@ struct Bench<'a> {
 
 /// Runs a scenario and prints its report.
 pub(crate) fn run(scenario: &str, source: &Source, common: &Common) -> Result<(), String> {
-    let programs = Programs { folio: folio(common)? };
+    let programs = Programs { folio: folio(common.folio.as_deref())? };
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&common.dir);
     let folder = folder.map_err(|error| format!("{}: {error}", common.dir.display()))?;
     let tree = tree::prepare(source, folder.path())?;
@@ -56,8 +56,8 @@ pub(crate) fn run(scenario: &str, source: &Source, common: &Common) -> Result<()
 }
 
 /// The command to measure: the one named, or this workspace's, built now.
-pub(crate) fn folio(common: &Common) -> Result<PathBuf, String> {
-    if let Some(path) = &common.folio {
+pub(crate) fn folio(named: Option<&Path>) -> Result<PathBuf, String> {
+    if let Some(path) = named {
         return path.canonicalize().map_err(|error| format!("{}: {error}", path.display()));
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -75,7 +75,7 @@ pub(crate) fn run(common: &Common) -> Result<(), String> {
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&common.dir);
     let folder = folder.map_err(|error| format!("{}: {error}", common.dir.display()))?;
     let mut programs: Vec<(_, _, &'static [&'static str])> =
-        vec![("folio", folio(common)?, &["image", "convert"])];
+        vec![("folio", folio(common.folio.as_deref())?, &["image", "convert"])];
     let mut notes = Vec::new();
     match find("qemu-img") {
         Some(path) => programs.push(("qemu-img", path, &["convert"])),

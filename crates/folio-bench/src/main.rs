@@ -11,6 +11,7 @@
 //!   first_write/ first and second writes into fresh and preallocated images beside QEMU
 //!   small_file  one small file out of an image
 //!   convert     an image into other formats, beside qemu-img
+//!   nbd         images served to fio, beside nbdkit and qemu-nbd
 //!   reclaim     hit ratios of Folio's page cache and of policies/ on traces
 //! ```
 
@@ -21,6 +22,7 @@ mod convert;
 mod ext4;
 mod first_write;
 mod measure;
+mod nbd;
 mod policies;
 #[path = "../../../tests/support/real_tree.rs"]
 mod real_tree;
@@ -82,6 +84,8 @@ enum Scenario {
         #[command(flatten)]
         common: Common,
     },
+    /// Requests a second of folio serve nbd, beside nbdkit and qemu-nbd, with fio as the client.
+    Nbd(nbd::Options),
     /// Which accesses of some traces Folio's page cache and known policies answer from memory.
     Reclaim(reclaim::Options),
 }
@@ -119,6 +123,7 @@ fn main() -> ExitCode {
         Scenario::FirstWriteJob(arguments) => first_write::run_job(&arguments),
         Scenario::Convert { common } => convert::run(&common),
         Scenario::SmallFile { common } => small_file::run(&common),
+        Scenario::Nbd(options) => nbd::run(&options),
         Scenario::Reclaim(options) => reclaim::run(&options),
     };
     match outcome {

@@ -18,7 +18,7 @@ const RUNS: usize = 20;
 
 /// Measures and prints.
 pub(crate) fn run(common: &Common) -> Result<(), String> {
-    let program = folio(common)?;
+    let program = folio(common.folio.as_deref())?;
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&common.dir);
     let folder = folder.map_err(|error| format!("{}: {error}", common.dir.display()))?;
     let tree = folder.path().join("tree");
