@@ -3,9 +3,10 @@
 use crate::model::Random;
 use crate::support::requires;
 use crate::support::tools::{command, succeed};
+use folio::base::Timespec;
 use folio::block::{
     Allocation, BackingName, Compat, CreateOptions, DataFileName, Device, ImageFormat, MemoryDevice,
-    OpenOptions, Qcow2Device, create_with, open, overlay,
+    OpenOptions, Qcow2Device, Repair, check, create_snapshot, create_with, delete_snapshot, open, overlay,
 };
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -270,4 +271,30 @@ fn one_table_named_a_million_times_is_no_flood() {
     name(refcount_table, CLUSTER, end);
     let said = open(&path, &OpenOptions::default()).err().expect("refused").to_string();
     assert!(said.contains("holds two tables"), "{said}");
+}
+
+/// A file that is nearly all hole, as long as files are counted: the work is by what is there.
+#[test]
+fn a_huge_sparse_file_is_checked_and_mended_soon() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("disk.qcow2");
+    let options = CreateOptions { cluster_bytes: 512, ..CreateOptions::default() };
+    let device = Qcow2Device::create(&path, LEN, &options).unwrap();
+    device.write_at(&[1; 5000], 7000).unwrap();
+    drop(device);
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(1 << 40).unwrap();
+    // Dirty.
+    file.write_all_at(&1u64.to_be_bytes(), 72).unwrap();
+    for repair in [Repair::Nothing, Repair::All] {
+        let report = check(&path, None, repair, &mut |_| {}).unwrap();
+        assert_eq!((report.leaks, report.corruptions, report.check_errors), (0, 0, 0));
+    }
+    let device = open(&path, &OpenOptions::default()).unwrap();
+    let mut bytes = [0; 5000];
+    device.read_at(&mut bytes, 7000).unwrap();
+    assert_eq!(bytes, [1; 5000]);
+    drop(device);
+    create_snapshot(&path, None, "first", Timespec::new(1, 0)).unwrap();
+    delete_snapshot(&path, None, "first").unwrap();
 }

@@ -170,7 +170,7 @@ impl<'a> Change<'a> {
         let more = |this: &Self, cluster| {
             counted.counts.get(cluster).saturating_sub(this.before.counts.get(cluster))
         };
-        for cluster in 0..counted.counts.clusters() {
+        for cluster in counted.counts.used() {
             let more = more(self, cluster);
             if more > 0 && refcounts.get(cluster)?.saturating_add(more) > max {
                 let what = format!(
@@ -181,7 +181,7 @@ impl<'a> Change<'a> {
             }
         }
         self.mark(DIRTY)?;
-        for cluster in 0..counted.counts.clusters() {
+        for cluster in counted.counts.used() {
             let more = more(self, cluster);
             if more > 0 {
                 let refcount = refcounts.get(cluster)?;
@@ -208,7 +208,7 @@ impl<'a> Change<'a> {
         let counted = complete(file, after)?;
         let mut refcounts = RefcountFile::read(file, after)?;
         let mut unused = Vec::new();
-        for cluster in 0..self.before.counts.clusters() {
+        for cluster in self.before.counts.used() {
             let less = self.before.counts.get(cluster).saturating_sub(counted.counts.get(cluster));
             if less > 0 {
                 let refcount = refcounts.get(cluster)?.saturating_sub(less);

@@ -19,10 +19,15 @@ pub(super) fn compare(
     let clusters = counted.counts.clusters();
     let mut last = 0;
     let mut cluster = 0;
+    // The next cluster that may be counted; looked for once, for the way there may be long.
+    let mut used = 0;
     while cluster < clusters {
         if !refcounts.has_block(cluster) {
+            if used < cluster {
+                used = counted.counts.next_used(cluster);
+            }
             // Neither counted nor described: nothing to compare up to here.
-            let next = counted.counts.next_used(cluster).min(refcounts.block_end(cluster));
+            let next = used.min(refcounts.block_end(cluster));
             if next > cluster {
                 cluster = next;
                 continue;

@@ -120,6 +120,23 @@ impl Counts {
         }
     }
 
+    /// Clusters that have references, in order.
+    pub(in super::super) fn used(&self) -> impl Iterator<Item = u64> + '_ {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            loop {
+                let cluster = self.next_used(next);
+                if cluster >= self.clusters {
+                    return None;
+                }
+                next = cluster + 1;
+                if self.get(cluster) > 0 {
+                    return Some(cluster);
+                }
+            }
+        })
+    }
+
     fn piece(&self, cluster: u64) -> Option<(&Piece, usize)> {
         let piece = self.pieces.get(usize::try_from(cluster).ok()? / PIECE)?.as_deref()?;
         Some((piece, cluster as usize % PIECE))

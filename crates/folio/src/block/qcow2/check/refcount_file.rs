@@ -80,6 +80,21 @@ impl<'a> RefcountFile<'a> {
         Ok(self.block(cluster)?.map_or(0, |block| refcount::get(&block.bytes, order, index)))
     }
 
+    /// The first cluster from `cluster` on, inside the file, whose refcount is not zero.
+    pub(in super::super) fn next_counting(&mut self, mut cluster: u64) -> Result<Option<u64>> {
+        let end = self.end().min(self.file.len_bytes()?.div_ceil(1 << self.cluster_bits));
+        while cluster < end {
+            if !self.has_block(cluster) {
+                cluster = self.block_end(cluster);
+            } else if self.get(cluster)? > 0 {
+                return Ok(Some(cluster));
+            } else {
+                cluster += 1;
+            }
+        }
+        Ok(None)
+    }
+
     /// Sets the refcount of a cluster. Errors: EFBIG if it does not fit in its bits, or there is no block for it.
     pub(in super::super) fn set(&mut self, cluster: u64, value: u64) -> Result<()> {
         if value > self.max {

@@ -110,10 +110,17 @@ fn settle(
 
 /// Whether all refcounts are what was counted.
 fn is_settled(counted: &Counted, refcounts: &mut RefcountFile<'_>) -> Result<bool> {
-    for cluster in 0..counted.counts.clusters() {
+    for cluster in counted.counts.used() {
         if refcounts.get(cluster)? != counted.counts.get(cluster) {
             return Ok(false);
         }
+    }
+    let mut cluster = 0;
+    while let Some(counting) = refcounts.next_counting(cluster)? {
+        if counted.counts.get(counting) == 0 {
+            return Ok(false);
+        }
+        cluster = counting + 1;
     }
     Ok(counted.is_complete())
 }
@@ -188,12 +195,13 @@ impl Plan {
 
     /// Behind all that is in use or counts as used: on a device the image may end long before the file does.
     fn start(counted: &Counted, old: &mut RefcountFile<'_>) -> Result<u64> {
-        let mut start = counted.counts.clusters();
-        // Counted without a refcount table, which is one corruption; with more, something unknown may lie there.
-        if counted.corruptions <= 1 && counted.check_errors == 0 {
-            while start > 1 && counted.counts.get(start - 1) == 0 && old.get(start - 1)? == 0 {
-                start -= 1;
-            }
+        // Counted without a refcount table, which is one corruption; with more, something unknown may lie anywhere.
+        if counted.corruptions > 1 || counted.check_errors > 0 {
+            return Ok(counted.counts.clusters());
+        }
+        let mut start = counted.counts.used().last().map_or(1, |last| last + 1);
+        while let Some(counting) = old.next_counting(start)? {
+            start = counting + 1;
         }
         Ok(start)
     }
