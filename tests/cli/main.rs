@@ -2,6 +2,7 @@
 
 mod check;
 mod image;
+mod image_life;
 #[path = "../support/mod.rs"]
 mod support;
 

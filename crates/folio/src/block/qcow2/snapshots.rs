@@ -95,16 +95,13 @@ pub(in crate::block) fn apply(file: &dyn ImageFile, which: &str) -> Result<()> {
     let mut change = Change::begin(file)?;
     let mut after = change.roots().clone();
     refuse_data_file(&after)?;
-    if after.bitmaps.is_some() {
-        return Err(Error::unsupported(
-            "the image has bitmaps, which would not tell what a snapshot changes",
-        ));
-    }
     let by_id = after.snapshots.iter().find(|entry| entry.id == which.as_bytes());
     let by_name = || after.snapshots.iter().find(|entry| entry.name == which.as_bytes());
     let entry = by_id.or_else(by_name).ok_or_else(|| missing(which))?;
     let region = L1 { at: entry.l1_offset, entries: entry.l1_entries.into() }.region();
     let len_bytes = entry.disk_bytes().unwrap_or(after.len_bytes);
+    // Nobody would tell bitmaps what changes.
+    super::bitmaps::mark_in_use(file)?;
     let mut l1 = read_entries(file, region)?;
     let needed = len_bytes.div_ceil(after.l2_covers_bytes());
     if needed * 8 > super::header::L1_BYTES_MAX {
