@@ -13,20 +13,20 @@ fn bytes_that_are_no_handshake_close_the_connection() {
     let mut wire = Wire(UnixStream::connect(&served.socket).unwrap());
     wire.take(18);
     wire.send(&[0, 0, 1, 3]);
-    wire.is_closed();
+    wire.ends();
     // No magic number.
     let mut wire = Wire::greet(&served.socket);
     wire.send(b"GET / HTTP/1.1\r\n\r\n");
-    wire.is_closed();
+    wire.ends();
     // An option longer than all: its bytes never come.
     let mut wire = Wire::greet(&served.socket);
     wire.send(b"IHAVEOPT\0\0\0\x07\xff\xff\xff\xff");
-    wire.is_closed();
+    wire.ends();
     // An export that is not there, by the option that cannot be refused; a long name, too.
     for name in [&b"other"[..], &[b'x'; 100_000]] {
         let mut wire = Wire::greet(&served.socket);
         wire.send_option(EXPORT_NAME, name);
-        wire.is_closed();
+        wire.ends();
     }
     // A long option that can be left out.
     let mut wire = Wire::greet(&served.socket);
@@ -41,7 +41,7 @@ fn bytes_that_are_no_handshake_close_the_connection() {
     for _ in 0..64 {
         assert_eq!(wire.option(LIST, &[]).len(), 2);
     }
-    wire.is_closed();
+    wire.ends();
     Wire::structured(&served.socket).still_works();
     served.stop();
 }
@@ -101,11 +101,11 @@ fn bytes_that_are_no_request_close_the_connection() {
     let served = Served::new(&image(&folder, "disk.qcow2"), &[]);
     let mut wire = Wire::structured(&served.socket);
     wire.send(&[0x66; 28]);
-    wire.is_closed();
+    wire.ends();
     // Behind requests that are fine, which are answered.
     let mut wire = Wire::structured(&served.socket);
     wire.send(&[request((READ, 0), 5, 0, 512), vec![0; 28]].concat());
-    wire.is_closed();
+    wire.ends();
     Wire::structured(&served.socket).still_works();
     served.stop();
 }
@@ -158,7 +158,7 @@ fn more_connections_than_there_may_be_are_turned_away() {
     let folder = TempDir::new().unwrap();
     let served = Served::new(&image(&folder, "disk.qcow2"), &[]);
     let mut wires: Vec<_> = (0..64).map(|_| Wire::structured(&served.socket)).collect();
-    Wire(UnixStream::connect(&served.socket).unwrap()).is_closed();
+    Wire(UnixStream::connect(&served.socket).unwrap()).ends();
     wires.iter_mut().for_each(Wire::still_works);
     served.stop();
 }

@@ -28,7 +28,7 @@ fn options_are_answered_in_turn() {
     assert_eq!(replies[3].1[2..10], (64 * MIB).to_be_bytes());
     assert_eq!(replies[3].1[10..], 0b1101_0110_1101u16.to_be_bytes());
     assert_eq!(wire.option(ABORT, &[]), [(1, vec![])]);
-    wire.is_closed();
+    wire.ends();
     served.stop();
 }
 
@@ -54,7 +54,7 @@ fn the_old_way_in_gets_simple_replies() {
     wire.send(b"abc");
     assert_eq!(wire.simple_reply(), (0, 6));
     wire.request((DISCONNECT, 0), 0, 0, 0);
-    wire.is_closed();
+    wire.ends();
     served.stop();
     assert_eq!(bytes(&disk, 4, 5), b"\0abc\0");
 }

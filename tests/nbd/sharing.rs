@@ -86,9 +86,9 @@ fn a_signal_ends_it_after_what_was_asked() {
     wire.send(&[0x77; 4096]);
     assert_eq!(wire.simple_reply(), (0, 1));
     served.stop();
-    wire.is_closed();
+    wire.ends();
     idle.0.set_read_timeout(None).unwrap();
-    idle.is_closed();
+    idle.ends();
     assert!(bytes(&disk, 0, 4096).iter().all(|byte| *byte == 0x77));
 }
 

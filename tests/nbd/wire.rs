@@ -161,7 +161,7 @@ impl Wire {
 
     /// The server has closed the connection, whatever it said before.
     #[track_caller]
-    pub(crate) fn is_closed(mut self) {
+    pub(crate) fn ends(mut self) {
         let mut rest = Vec::new();
         match self.0.read_to_end(&mut rest) {
             Ok(_) => {}
