@@ -108,15 +108,15 @@ fn a_convert_makes_a_whole_image_or_none() {
     bench.image_fails("convert -c top.qcow2 out.raw", 2, "only qcow2 has compressed clusters");
     std::fs::write(bench.path("out.raw"), "mine").unwrap();
     bench.image_fails("convert top.qcow2 out.raw", 1, "--force makes it anew");
-    // A source that ends where its tables say there is more.
+    // A source whose last table is nonsense.
     let packed = bench.path("broken.qcow2");
     bench.image("convert -c -O qcow2 top.qcow2 broken.qcow2");
     let file = std::fs::File::options().write(true).open(&packed).unwrap();
     let len = file.metadata().unwrap().len();
     file.write_all_at(&[0xff; 65536], len - 65536).unwrap();
-    bench.image_fails("convert --force broken.qcow2 out.raw", 3, "compressed cluster");
+    bench.image_fails("convert --force broken.qcow2 out.raw", 3, ": broken.qcow2: qcow2: ");
     assert_eq!(std::fs::read(bench.path("out.raw")).unwrap(), b"mine");
-    bench.image_fails("convert broken.qcow2 none.raw", 3, "compressed cluster");
+    bench.image_fails("convert broken.qcow2 none.raw", 3, ": broken.qcow2: qcow2: ");
     assert!(!bench.path("none.raw").exists());
     let left: Vec<_> =
         std::fs::read_dir(bench.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -3,10 +3,10 @@
 //! ```text
 //!   cursor (lock)   what comes next, in the source's order: a piece of data, or a hole
 //!     v
-//!   each thread     read the piece -> find runs of zeros in it -> write the rest
+//!   each thread     read the piece -> (one at a time) find runs of zeros in it, write the rest
 //! ```
 //!
-//! Every thread reads and writes in turn, so that reading, writing and searching go on at once. A thread has one
+//! Every thread reads and writes in turn, so that reading, unpacking and writing go on at once. A thread has one
 //! buffer of [`PIECE_BYTES`]: that is all the memory there is.
 
 use super::{Allocation, Device, zeros};
@@ -69,6 +69,8 @@ pub fn copy(source: &dyn Device, target: &dyn Device, options: &CopyOptions<'_>)
         return Err(Error::new(Errno::NOSPC, why));
     }
     let cursor = Cursor::new(source, options.zero_run_bytes == 0);
+    // A host lets one writer into a file at a time, and those that wait for it spin; others read meanwhile.
+    let writing = Mutex::new(());
     on_threads(thread_count(options.threads), |stop| {
         let mut buf = vec![0; PIECE_BYTES as usize];
         while !stop.load(Ordering::Relaxed) {
@@ -80,6 +82,7 @@ pub fn copy(source: &dyn Device, target: &dyn Device, options: &CopyOptions<'_>)
                 true => {
                     let buf = &mut buf[..piece.len_bytes as usize];
                     source.read_at(buf, piece.offset)?;
+                    let _writing = writing.lock();
                     write_piece(target, buf, piece.offset, options)?;
                 }
                 false if options.is_target_zero => {}

@@ -122,6 +122,10 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
     match copied {
         Ok(()) => target.finish(),
         Err(error) if error.errno() == Errno::INTR && session.is_interrupted() => Err(Failure::interrupted()),
+        // Whichever of the two it is about, a failure of its file names it.
+        Err(error) if error.to_string().starts_with(&*convert.source.to_string_lossy()) => {
+            Err(Failure::image(&error))
+        }
         Err(error) => Err(failed(error, &convert.target)),
     }
 }
