@@ -3,7 +3,7 @@
 use crate::Common;
 use crate::bench::folio;
 use crate::contender::find;
-use crate::measure::{Cost, Meter};
+use crate::measure::{Cost, Meter, touch_memory};
 use crate::real_tree::{self, Limits};
 use crate::report::{Machine, Report, Row, Table};
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-const LIMITS: [&str; 4] = [
+const LIMITS: [&str; 5] = [
+    "before each run another process uses as much memory as the image is large, and gives it back, so that no contender \
+     has to wait for pages of a virtual machine's host",
     "the source is in the host's memory; neither program waits for the disk at the end (qemu-img's cache=unsafe)",
     "the host's writing back goes on behind the measured process, and into the next one: that is why rounds turn",
     "folio's and qemu-img's compressed images differ: levels and encoders are each one's own",
@@ -83,7 +85,7 @@ pub(crate) fn run(common: &Common) -> Result<(), String> {
     }
     let bench = Bench { common, folder: folder.path(), programs };
     bench.make_sources(size_mib)?;
-    let tables = JOBS.iter().map(|job| bench.measure(job, &mut notes)).collect::<Result<_, _>>()?;
+    let tables = JOBS.iter().map(|job| bench.measure(job, size_mib, &mut notes)).collect::<Result<_, _>>()?;
     let allocated = fs::metadata(bench.path(Source::Raw)).map_err(|error| error.to_string())?.blocks() >> 11;
     Report {
         scenario: "convert".to_owned(),
@@ -136,7 +138,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn measure(&self, job: &Job, notes: &mut Vec<String>) -> Result<Table, String> {
+    fn measure(&self, job: &Job, size_mib: u64, notes: &mut Vec<String>) -> Result<Table, String> {
         let (source, target) = (self.path(job.source), self.folder.join(job.target));
         warm(&source).map_err(|error| format!("{}: {error}", source.display()))?;
         let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); self.programs.len()];
@@ -144,6 +146,7 @@ impl Bench<'_> {
             for turn in 0..self.programs.len() {
                 let at = (round + turn) % self.programs.len();
                 let (name, program, before) = &self.programs[at];
+                touch_memory(size_mib)?;
                 let mut meter = Meter::default();
                 meter.run(program.as_os_str(), words(before, job.options, &source, &target))?;
                 costs[at].push(meter.cost);

@@ -74,6 +74,9 @@ enum Scenario {
     /// One job of first-write, in a process of its own.
     #[command(hide = true)]
     FirstWriteJob(first_write::JobArguments),
+    /// Uses memory and gives it back.
+    #[command(hide = true)]
+    TouchMemory { mib: usize },
     /// One small file read out of the ext4 in an image, by a whole process.
     SmallFile {
         #[command(flatten)]
@@ -121,6 +124,7 @@ fn main() -> ExitCode {
         Scenario::Ext4Ops(options) => ext4::run_ops(&options),
         Scenario::FirstWrite(options) => first_write::run(&options),
         Scenario::FirstWriteJob(arguments) => first_write::run_job(&arguments),
+        Scenario::TouchMemory { mib } => measure::use_memory(mib),
         Scenario::Convert { common } => convert::run(&common),
         Scenario::SmallFile { common } => small_file::run(&common),
         Scenario::Nbd(options) => nbd::run(&options),

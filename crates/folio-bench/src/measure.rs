@@ -66,6 +66,24 @@ fn text(file: &mut File) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Has a process of its own use so much memory and give it back.
+///
+/// In a virtual machine a page that nobody used for a while may have gone back to the machine's host; whoever is first
+/// to use it again pays for that, several times the price of a copy. Contenders shall find the same pages.
+pub(crate) fn touch_memory(mib: u64) -> Result<(), String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    Meter::default().run(own.as_os_str(), ["touch-memory", &mib.to_string()]).map(drop)
+}
+
+/// What that process does.
+pub(crate) fn use_memory(mib: usize) -> Result<(), String> {
+    let mut bytes = vec![0_u8; mib << 20];
+    bytes.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    let sum: usize = bytes.iter().step_by(4096).map(|byte| usize::from(*byte)).sum();
+    // Whoever reads the memory has to have written it before.
+    (sum == mib << 8).then_some(()).ok_or_else(|| "memory forgets".to_owned())
+}
+
 /// Waits for a child of ours; its wait status, and its cost without the wall-clock time.
 fn wait(pid: u32) -> std::io::Result<(i32, Cost)> {
     let mut status = 0;

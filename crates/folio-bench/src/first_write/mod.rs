@@ -11,7 +11,7 @@ mod job;
 pub(crate) use job::{Arguments as JobArguments, Job, run as run_job};
 
 use crate::contender::find;
-use crate::measure::{Cost, Meter};
+use crate::measure::{Cost, Meter, touch_memory};
 use crate::report::{Machine, Report, Row, Table};
 use folio::block::{self, ImageFormat};
 use std::ffi::{OsStr, OsString};
@@ -19,7 +19,9 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-const LIMITS: [&str; 5] = [
+const LIMITS: [&str; 6] = [
+    "before each run another process uses 2 GiB of memory and gives it back: in a virtual machine pages that nobody \
+     used may have to come from the machine's host, at several times the price of a copy",
     "every figure is a whole process: open, work, one flush at the end, close",
     "QEMU's sequential and random writes are qemu-img bench at its best of queue depth 1 and 16; Folio writes one \
      request after the other",
@@ -222,6 +224,7 @@ impl Bench<'_> {
         format: ImageFormat,
         depth: u32,
     ) -> Result<Cost, String> {
+        touch_memory(if self.options.tiny { 16 } else { 2048 })?;
         let mut meter = Meter::default();
         if tool == Tool::Folio {
             let own = std::env::current_exe().map_err(|error| error.to_string())?;

@@ -1,5 +1,6 @@
 //! `folio serve`: an image for programs that want a disk, not files. One subcommand for each way to reach it.
 
+use super::image::words::Backing;
 use crate::exit::{Failure, Outcome, explain};
 use crate::place::ImagePath;
 use crate::session::Session;
@@ -67,6 +68,8 @@ struct Nbd {
     /// The name that clients ask for
     #[arg(long, value_name = "NAME", default_value = "")]
     export: String,
+    #[command(flatten)]
+    backing: Backing,
     /// Format of the image, if it shall not be told by its first bytes
     #[arg(short, long)]
     format: Option<ImageFormat>,
@@ -132,7 +135,12 @@ fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
 }
 
 fn open(nbd: &Nbd, place: &ImagePath) -> Outcome<Arc<dyn Device>> {
-    let options = OpenOptions { read_only: nbd.read_only, format: nbd.format, ..OpenOptions::default() };
+    let options = OpenOptions {
+        read_only: nbd.read_only,
+        format: nbd.format,
+        backing: nbd.backing.policy(),
+        ..OpenOptions::default()
+    };
     let device = block::open(&place.image, &options).map_err(|error| Failure::image(&error))?;
     match place.partition {
         None => Ok(device),

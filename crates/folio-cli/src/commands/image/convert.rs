@@ -5,6 +5,7 @@ use super::target::{Caching, TargetOptions};
 use super::words::{Backing, failed};
 use crate::args::size;
 use crate::exit::{Failure, Outcome};
+use crate::image::format_of;
 use crate::progress::Progress;
 use crate::session::Session;
 use clap::{Args, ValueEnum};
@@ -34,9 +35,9 @@ pub(crate) struct Convert {
     /// Format of the source; found by its first bytes if not given
     #[arg(short, long, value_name = "raw|qcow2")]
     format: Option<ImageFormat>,
-    /// Format of the target
-    #[arg(short = 'O', long, default_value = "raw", value_name = "raw|qcow2")]
-    output_format: ImageFormat,
+    /// Format of the target; by its name if not given: qcow2 for .qcow2, else raw
+    #[arg(short = 'O', long, value_name = "raw|qcow2")]
+    output_format: Option<ImageFormat>,
     /// Compress; the target is qcow2
     #[arg(short, long)]
     compress: bool,
@@ -84,15 +85,16 @@ enum Sparse {
 /// Runs the command.
 pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
     let source = convert.backing.open(&convert.source, convert.format, convert.force_share)?;
-    if convert.compress && convert.output_format != ImageFormat::Qcow2 {
+    let output_format = format_of(&convert.target, convert.output_format);
+    if convert.compress && output_format != ImageFormat::Qcow2 {
         return Err(Failure::usage("-c: only qcow2 has compressed clusters: -O qcow2"));
     }
-    let (options, _) = convert.new_image.create_options(convert.output_format)?;
+    let (options, _) = convert.new_image.create_options(output_format)?;
     session.check_interrupt()?;
     let len_bytes = source.len_bytes();
     let target = TargetOptions {
         path: &convert.target,
-        format: convert.output_format,
+        format: output_format,
         backing: &convert.backing,
         caching: convert.caching,
     };

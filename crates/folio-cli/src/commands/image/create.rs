@@ -4,6 +4,7 @@ use super::new_image::NewImage;
 use super::words::{Backing, beside, failed};
 use crate::args::size;
 use crate::exit::{Failure, Outcome};
+use crate::image::format_of;
 use crate::session::Session;
 use clap::Args;
 use folio::block::{self, ImageFormat};
@@ -11,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  folio image create -f qcow2 disk.qcow2 10G
-  folio image create -f qcow2 --preallocation falloc --cluster-size 2M disk.qcow2 10G
-  folio image create -f qcow2 -b base.qcow2 -F qcow2 overlay.qcow2     as large as base.qcow2
+  folio image create disk.qcow2 10G
+  folio image create --preallocation falloc --cluster-size 2M disk.qcow2 10G
+  folio image create -b base.qcow2 -F qcow2 overlay.qcow2     as large as base.qcow2
   folio image create -f qcow2 -o compat=0.10,cluster_size=4k old.qcow2 1G";
 
 /// Make an image
@@ -25,9 +26,9 @@ pub(crate) struct Create {
     /// Size of the disk; that of the backing file if not given
     #[arg(value_parser = size)]
     size: Option<u64>,
-    /// Format
-    #[arg(short, long, default_value = "raw", value_name = "raw|qcow2")]
-    format: ImageFormat,
+    /// Format; by the name if not given: qcow2 for .qcow2, else raw
+    #[arg(short, long, value_name = "raw|qcow2")]
+    format: Option<ImageFormat>,
     #[command(flatten)]
     new_image: NewImage,
     #[command(flatten)]
@@ -39,7 +40,8 @@ pub(crate) struct Create {
 
 /// Runs the command.
 pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
-    let (mut options, size) = create.new_image.create_options(create.format)?;
+    let format = format_of(&create.file, create.format);
+    let (mut options, size) = create.new_image.create_options(format)?;
     let mut size = create.size.or(size);
     if let Some(backing) = &mut options.backing
         && !create.unsafe_backing
@@ -57,8 +59,7 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
     };
     session.check_interrupt()?;
     remove_if_forced(&create.file, create.new_image.force)?;
-    block::create_with(&create.file, create.format, size, &options)
-        .map_err(|error| failed(error, &create.file))
+    block::create_with(&create.file, format, size, &options).map_err(|error| failed(error, &create.file))
 }
 
 /// Takes an older image away if the user said so.

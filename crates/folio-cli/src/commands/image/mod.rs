@@ -19,7 +19,7 @@ mod rebase;
 mod resize;
 mod snapshot;
 mod target;
-mod words;
+pub(super) mod words;
 
 use crate::exit::Outcome;
 use crate::session::Session;
