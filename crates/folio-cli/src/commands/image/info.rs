@@ -214,8 +214,10 @@ fn human(bytes: u64) -> String {
         0
     } else if size >= 10.0 {
         1
-    } else {
+    } else if size >= 1.0 {
         2
+    } else {
+        3
     };
     let mut text = format!("{size:.decimals$}");
     if text.contains('.') {
