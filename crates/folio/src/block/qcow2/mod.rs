@@ -582,8 +582,7 @@ impl Drop for Qcow2Device {
             // Nobody is left to be told; who needs to know flushes first.
             let _ = self.close();
         }
-        let host_end = self.metadata.get_mut().refcounts.host_end;
         // Space that stays behind the end is lost to others only, and comes back when the file is copied.
-        let _ = self.reserve.give_back(&*self.file, host_end);
+        let _ = self.reserve.give_back(&*self.file);
     }
 }

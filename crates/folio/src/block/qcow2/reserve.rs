@@ -52,12 +52,34 @@ impl Reserve {
         Ok(())
     }
 
-    /// Gives back what lies behind `end`, where the file ends.
-    pub(super) fn give_back(&self, file: &dyn ImageFile, end: u64) -> Result<()> {
-        let reserved = self.end.swap(end, Ordering::Relaxed);
-        if reserved > end && !file.is_read_only() {
-            file.punch_hole(end, reserved - end)?;
+    /// Gives back what lies behind the end of the file, which nobody is writing.
+    pub(super) fn give_back(&self, file: &dyn ImageFile) -> Result<()> {
+        let len_bytes = file.len_bytes()?;
+        if self.end.swap(len_bytes, Ordering::Relaxed) > len_bytes && !file.is_read_only() {
+            // ext4 punches no holes behind the end, but cuts off what is there, also when the end stays where it is.
+            file.set_len(len_bytes)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::{Device, Qcow2Device};
+    use super::super::CreateOptions;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn no_space_stays_behind_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        let device = Qcow2Device::create(&path, 1 << 30, &CreateOptions::default()).unwrap();
+        for cluster in 0..100 {
+            device.write_at(&[1; 10], cluster << 20).unwrap();
+        }
+        device.flush().unwrap();
+        drop(device);
+        let found = std::fs::metadata(&path).unwrap();
+        assert!(found.blocks() * 512 <= found.len().next_multiple_of(1 << 16), "{found:?}");
     }
 }
