@@ -6,6 +6,7 @@ use super::mapping::{Inner, Mapping, PAGE};
 use super::pool::Frame;
 use crate::base::{PAGE_SIZE, Result};
 use smallvec::SmallVec;
+use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -140,6 +141,18 @@ impl Source<'_> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
+    }
+
+    /// Shows the bytes to `take`, in as few pieces as they lie in; nobody changes them meanwhile.
+    pub fn with_slices<T>(&self, take: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
+        match self.from {
+            From::Bytes(bytes) => take(&[IoSlice::new(&bytes[self.range.clone()])]),
+            From::Pages(borrowed) => {
+                let read = BorrowedRead { range: self.range.clone(), ..borrowed.read() };
+                let slices: SmallVec<[IoSlice<'_>; 8]> = read.slices().map(IoSlice::new).collect();
+                take(&slices)
+            }
+        }
     }
 
     /// At most `len` bytes from `start` on.

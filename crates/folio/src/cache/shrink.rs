@@ -2,11 +2,12 @@
 
 use super::index::Word;
 use super::locked::PageWriteGuard;
-use super::mapping::{Inner, Mapping, PAGE};
+use super::mapping::{Inner, Mapping, PAGE, Table};
 use super::pool::Frame;
 use super::swap::Swapped;
 use crate::base::PAGE_SIZE;
 use crate::base::rcu::{self, Pin};
+use crate::base::sync::MutexGuard;
 use crate::base::sync::atomic::Ordering;
 use std::ops::Range;
 
@@ -28,6 +29,17 @@ impl Mapping {
     /// Drops the pages that lie wholly inside `range` (in bytes), dirty or not, after writeback on them has ended.
     pub fn punch(&self, range: Range<u64>) {
         self.0.drop_pages(range.start.div_ceil(PAGE)..range.end / PAGE);
+    }
+
+    /// Drops every page but the dirty ones, also pages that somebody holds or reads in: what the store has is not what
+    /// it was. Waits for writes that are under way, so that nobody finds there what was before them.
+    pub fn drop_clean(&self) {
+        let inner = &*self.0;
+        let mut table = inner.table.lock();
+        while table.runs_in_flight > 0 {
+            inner.written.wait(&mut table);
+        }
+        inner.drop_where(table, 0..u64::MAX, |word| !word.has(Word::DIRTY));
     }
 
     /// Drops clean, unpinned pages inside `range` (in bytes); dirty ones stay. Returns the count dropped.
@@ -83,20 +95,30 @@ impl Inner {
 
     /// Takes the pages of `indexes` out, then waits until nobody writes any of them to the store.
     pub(super) fn drop_pages(&self, indexes: Range<u64>) {
-        if indexes.is_empty() {
-            return;
+        if !indexes.is_empty() {
+            self.drop_where(self.table.lock(), indexes, |_| true);
         }
+    }
+
+    /// The same for those of which `is_going` says so.
+    fn drop_where(
+        &self,
+        mut table: MutexGuard<'_, Table>,
+        indexes: Range<u64>,
+        is_going: impl Fn(Word) -> bool,
+    ) {
         let pin = rcu::pin();
         let mut gone: Vec<Frame> = Vec::new();
-        let mut table = self.table.lock();
         let mut cleaned = 0;
         let mut at = indexes.start;
         while let Some((index, word)) =
             self.index.next(at, false, &pin).filter(|(index, _)| *index < indexes.end)
         {
-            cleaned += u64::from(word.has(Word::DIRTY));
-            gone.extend(self.take_out(index, &pin));
             at = index + 1;
+            if is_going(word) {
+                cleaned += u64::from(word.has(Word::DIRTY));
+                gone.extend(self.take_out(index, &pin));
+            }
         }
         self.uncount_dirty(&mut table, cleaned);
         let store = table.release_store();

@@ -38,6 +38,20 @@ impl Mapping {
         Ok(done)
     }
 
+    /// Copies bytes that the store has already over pages in memory, which stay as clean as they were, and grows the
+    /// size where needed. Pages that are absent stay so.
+    pub fn update(&self, offset: u64, source: &Source<'_>) {
+        let mut done = 0;
+        while done < source.len() {
+            let at = offset + done as u64;
+            let start = (at % PAGE) as usize;
+            let part = source.part(done, PAGE_SIZE - start);
+            self.0.update_page(at / PAGE, start, &part);
+            done += part.len();
+        }
+        self.0.grow(offset + source.len() as u64);
+    }
+
     /// Zeroes a byte range in the cache and marks it dirty, reading pages that are covered only in part.
     /// The size stays.
     pub fn zero_range(&self, range: Range<u64>) -> Result<()> {
@@ -119,6 +133,23 @@ impl Inner {
         part.put(&mut guard, start);
         self.grow(index * PAGE + (start + part.len()) as u64);
         part.len()
+    }
+
+    /// Copies `part` into the page at `index`, if there is one. A read of it that is under way, which may have missed
+    /// what the store has by now, ends first.
+    fn update_page(&self, index: u64, start: usize, part: &Source<'_>) {
+        loop {
+            let pin = rcu::pin();
+            let Some(frame) = self.index.word(index, &pin).frame() else { return };
+            let hold = Hold::try_new(&self.pool, frame);
+            drop(pin);
+            let Some(hold) = hold else { continue };
+            let mut guard = PageWriteGuard::lock(&self.pool, hold.frame());
+            if self.index.word(index, &rcu::pin()).frame() == Some(frame) {
+                part.put(&mut guard, start);
+                return;
+            }
+        }
     }
 
     /// The file reaches to `end` at least. To be called before the page can be written back, whose bytes past the

@@ -3,7 +3,7 @@
 use super::AtFlags;
 use super::process::{AT_FDCWD, Fd, Process, check_flags, last_link};
 use crate::base::Result;
-use crate::vfs::{Attributes, FileSystemStatistics, LastLink, SetTime};
+use crate::vfs::{self, Attributes, FileSystemStatistics, LastLink, SetTime};
 use std::path::Path;
 
 impl Process {
@@ -19,7 +19,10 @@ impl Process {
 
     /// fstat(2).
     pub fn fstat(&self, fd: Fd) -> Result<Attributes> {
-        self.with_file(fd, |file| file.inode().attributes())
+        match self.with_file(fd, |file| vfs::known_attributes(&**file.inode()))? {
+            Some(attributes) => Ok(attributes),
+            None => vfs::attributes(&**self.file(fd)?.inode()),
+        }
     }
 
     /// fstatat(2).
@@ -27,9 +30,12 @@ impl Process {
         self.with_path(path.as_ref(), |path| {
             check_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
             let last_link = last_link(flags);
-            match self.quickly(dir, path, last_link, |found| found.inode().attributes()) {
-                Some(attributes) => attributes,
-                None => Ok(self.resolve_at(dir, path, last_link, flags)?.inode().attributes()),
+            match self.quickly(dir, path, last_link, |found| vfs::known_attributes(&**found.inode())) {
+                Some(Ok(Some(attributes))) => Ok(attributes),
+                Some(Err(error)) => Err(error),
+                Some(Ok(None)) | None => {
+                    vfs::attributes(&**self.resolve_at(dir, path, last_link, flags)?.inode())
+                }
             }
         })
     }

@@ -18,7 +18,12 @@ use std::sync::Arc;
 pub struct Handle(Location);
 
 impl Handle {
-    /// Everything stat(2) tells. Takes no lock and does not block.
+    /// Everything stat(2) tells.
+    pub fn stat(&self) -> Result<Attributes> {
+        vfs::attributes(&**self.0.inode())
+    }
+
+    /// The same as it was last known, as just after a lookup. Takes no lock and does not block.
     pub fn attributes(&self) -> Attributes {
         self.0.inode().attributes()
     }

@@ -1,6 +1,6 @@
 //! What stat(2) tells about one inode, read without a lock.
 
-use super::acl::AclCache;
+use super::acl::{AclCache, AclKind};
 use super::{Attributes, FileType};
 use crate::base::seq::SeqWords;
 use crate::base::{InodeNumber, Timespec};
@@ -43,6 +43,12 @@ impl AttributeCell {
     /// Publishes what changed; the caller holds off other writers.
     pub fn store(&self, attributes: &Attributes) {
         self.words.write(encode(attributes));
+    }
+
+    /// ACLs may have changed: whoever asks next reads them anew.
+    pub fn forget_acls(&self) {
+        self.acls.forget(AclKind::Access);
+        self.acls.forget(AclKind::Default);
     }
 
     /// The attributes published last.

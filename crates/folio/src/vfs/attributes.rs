@@ -1,6 +1,7 @@
 //! chmod, chown, utimes, truncate by path. Linux: fs/attr.c, fs/open.c, fs/utimes.c.
 
 use super::acl::AclKind;
+use super::coherence::revalidate;
 use super::file::{OFFSET_MAX, set_size};
 use super::mount::Location;
 use super::permission::{Access, SET_GID, SET_UID, check_access, set_gid_to_drop};
@@ -13,6 +14,7 @@ impl Context<'_> {
     pub(crate) fn chmod(&self, location: &Location, mode: u16) -> Result<()> {
         let _acting = location.mount.begin_change(self.credentials)?;
         let inode = &**location.inode();
+        revalidate(inode)?;
         if inode.common().file_type == FileType::Symlink {
             return Err(Errno::OPNOTSUPP.into());
         }
@@ -39,6 +41,7 @@ impl Context<'_> {
     pub(crate) fn chown(&self, location: &Location, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         let _acting = location.mount.begin_change(self.credentials)?;
         let inode = &**location.inode();
+        revalidate(inode)?;
         let lock = inode.common().lock.write();
         let attributes = inode.attributes();
         let who = self.credentials;
@@ -80,6 +83,7 @@ impl Context<'_> {
         }
         let _acting = location.mount.begin_change(self.credentials)?;
         let inode = &**location.inode();
+        revalidate(inode)?;
         let lock = inode.common().lock.write();
         if !self.credentials.is_root() && !self.credentials.is_owner(&inode.attributes()) {
             if (accessed, modified) != (Some(SetTime::Now), Some(SetTime::Now)) {
@@ -95,6 +99,7 @@ impl Context<'_> {
     /// truncate(2).
     pub(crate) fn truncate(&self, location: &Location, size_bytes: u64) -> Result<()> {
         let inode = &**location.inode();
+        revalidate(inode)?;
         match inode.common().file_type {
             FileType::Regular => {}
             FileType::Directory => return Err(Errno::ISDIR.into()),

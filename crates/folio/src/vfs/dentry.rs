@@ -1,5 +1,7 @@
 //! Names in memory: the tree of dentries.
 
+use super::coherence::{Coherence, Question};
+use super::dentry_cache::Gone;
 use super::mount::Mount;
 use super::{FileType, Inode};
 use crate::base::rcu::{Pin, RcuCell, Ref, Replaced};
@@ -107,6 +109,29 @@ impl Dentry {
     /// Whether the name has been taken away.
     pub(crate) fn is_deleted(&self) -> bool {
         self.is_deleted.load(Ordering::Acquire)
+    }
+
+    /// What is known of the directory's names, where others change them.
+    #[inline]
+    pub(super) fn coherence(&self) -> Option<&Coherence> {
+        self.inode.common().coherence.as_ref()
+    }
+
+    /// To be called before a name in the directory is looked up or made.
+    pub(super) fn ask_for_name(&self) -> Option<Question> {
+        self.coherence().map(Coherence::ask_for_name)
+    }
+
+    /// Others have taken the name of `lost` away or given it to something else. What had it may have another one by
+    /// now: it is gone only if it says so. The caller holds no lock of the dentry cache.
+    pub(super) fn lose_name(lost: Option<Arc<Dentry>>, gone: Gone) {
+        if let Some(dentry) = lost {
+            let is_gone = dentry.inode.revalidate().is_err() || dentry.inode.attributes().link_count == 0;
+            if is_gone {
+                dentry.set_deleted();
+            }
+        }
+        drop(gone);
     }
 
     pub(super) fn set_deleted(&self) {

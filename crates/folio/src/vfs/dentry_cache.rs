@@ -15,6 +15,7 @@
 //! has a reference of his own, or has gone: if the cache's is the only one, the dentry goes.
 
 use super::Inode;
+use super::coherence::{Belief, Question};
 use super::dentry::{Dentry, Name};
 use crate::base::rcu::{self, Grace, Over, Pin, RcuCell, Ref, Replaced};
 use crate::base::sync::{Mutex, MutexGuard};
@@ -66,6 +67,8 @@ struct Node {
     parent: u64,
     name: Name,
     dentry: RcuCell<Dentry>,
+    /// Where others may change names, up to when this one is believed.
+    belief: Belief,
     next: RcuCell<Node>,
     is_referenced: AtomicBool,
     /// Set and cleared with the shard locked.
@@ -82,6 +85,12 @@ pub(crate) enum Cached<T> {
     Negative,
     /// Nothing; the file system must be asked.
     Unknown,
+}
+
+/// What a lookup found, or a change made, and when it was asked for where others change names.
+pub(crate) struct Found {
+    pub(crate) inode: Arc<dyn Inode>,
+    pub(crate) question: Option<Question>,
 }
 
 /// What left the cache, to be dropped with no lock held: the last reference to an inode may have work to do.
@@ -139,7 +148,7 @@ impl DentryCache {
     pub(crate) fn find<'p>(&self, parent: &Dentry, name: &[u8], pin: &'p Pin) -> Cached<Ref<'p, Dentry>> {
         let hash = self.hash(parent.id(), name);
         let Some(node) = self.shard(hash).find(hash, parent.id(), name, pin) else { return Cached::Unknown };
-        if node.is_leaving.load(Ordering::Acquire) {
+        if node.is_leaving.load(Ordering::Acquire) || !node.is_believed(parent, pin) {
             return Cached::Unknown;
         }
         if !node.is_referenced.load(Ordering::Relaxed) {
@@ -158,37 +167,52 @@ impl DentryCache {
         let _state = shard.state.lock();
         let pin = rcu::pin();
         match shard.keep(hash, parent.id(), name, &pin) {
-            Some(node) => node.value().known(&pin).to_arc(),
-            None => Cached::Unknown,
+            Some(node) if node.value().is_believed(parent, &pin) => node.value().known(&pin).to_arc(),
+            _ => Cached::Unknown,
         }
     }
 
-    /// Adds what a lookup found, unless another lookup was first; returns the dentry that counts.
-    pub(crate) fn add(&self, parent: &Arc<Dentry>, name: &[u8], inode: Arc<dyn Inode>) -> Arc<Dentry> {
-        let fresh = Dentry::new_child(parent, name, inode);
+    /// Adds what a lookup found, unless another lookup found the same first; returns the dentry that counts. What
+    /// others have put in the place of something else takes its place here.
+    pub(crate) fn add(&self, parent: &Arc<Dentry>, name: &[u8], found: Found) -> Arc<Dentry> {
+        let Found { inode, question } = found;
+        let fresh = Dentry::new_child(parent, name, inode.clone());
         let hash = self.hash(parent.id(), name);
         let shard = self.shard(hash);
         let state = shard.state.lock();
         let pin = rcu::pin();
+        let mut lost = None;
         if let Some(node) = shard.keep(hash, parent.id(), name, &pin)
             && let Some(dentry) = node.value().dentry.get(&pin)
         {
-            return dentry;
+            if parent.coherence().is_none() || Arc::ptr_eq(dentry.inode(), &inode) {
+                node.value().renew(parent, question);
+                return dentry;
+            }
+            lost = Some(dentry);
         }
         drop(pin);
-        drop(self.put(state, hash, parent.id(), name, Some(fresh.clone())));
+        let gone = self.put(state, hash, (parent, question), name, Some(fresh.clone()));
+        Dentry::lose_name(lost, gone);
         fresh
     }
 
-    /// Notes that `name` does not exist.
-    pub(crate) fn add_negative(&self, parent: &Dentry, name: &[u8]) {
-        drop(self.set(parent.id(), name, None));
+    /// Notes that `name` does not exist; what others have taken away goes.
+    pub(crate) fn add_negative(&self, parent: &Dentry, name: &[u8], question: Option<Question>) {
+        let hash = self.hash(parent.id(), name);
+        let state = self.shard(hash).state.lock();
+        let pin = rcu::pin();
+        let lost =
+            self.shard(hash).find(hash, parent.id(), name, &pin).and_then(|node| node.dentry.get(&pin));
+        drop(pin);
+        let gone = self.put(state, hash, (parent, question), name, None);
+        Dentry::lose_name(lost, gone);
     }
 
     /// Notes that the name of `dentry` has been taken away.
     pub(crate) fn delete(&self, parent: &Dentry, name: &[u8], dentry: &Dentry) -> Gone {
         dentry.set_deleted();
-        self.set(parent.id(), name, None)
+        self.set(parent, name, None)
     }
 
     /// Gives `dentry` another place; `replaced`, which was there, loses its name.
@@ -205,8 +229,8 @@ impl DentryCache {
         }
         dentry.move_to(new_parent, new_name);
         // The new name first: whoever looks for a name that is replaced always finds one or the other.
-        let gone = self.set(new_parent.id(), new_name, Some(dentry.clone()));
-        gone.and(self.set(old_parent.id(), old_name, None))
+        let gone = self.set(new_parent, new_name, Some(dentry.clone()));
+        gone.and(self.set(old_parent, old_name, None))
     }
 
     /// Lets two dentries change places.
@@ -220,8 +244,8 @@ impl DentryCache {
         let _moving = self.moving.lock();
         first.move_to(second_parent, second_name);
         second.move_to(first_parent, first_name);
-        let gone = self.set(second_parent.id(), second_name, Some(first.clone()));
-        gone.and(self.set(first_parent.id(), first_name, Some(second.clone())))
+        let gone = self.set(second_parent, second_name, Some(first.clone()));
+        gone.and(self.set(first_parent, first_name, Some(second.clone())))
     }
 
     /// Forgets every name of the file system whose root is `root`; nobody uses them any more.
@@ -239,9 +263,11 @@ impl DentryCache {
         gone
     }
 
-    fn set(&self, parent: u64, name: &[u8], dentry: Option<Arc<Dentry>>) -> Gone {
-        let hash = self.hash(parent, name);
-        self.put(self.shard(hash).state.lock(), hash, parent, name, dentry)
+    /// Sets what a name leads to, as the file system has just made it. Nobody was asked, so the name is not believed
+    /// longer than it was.
+    fn set(&self, parent: &Dentry, name: &[u8], dentry: Option<Arc<Dentry>>) -> Gone {
+        let hash = self.hash(parent.id(), name);
+        self.put(self.shard(hash).state.lock(), hash, (parent, None), name, dentry)
     }
 
     /// Sets what a name leads to.
@@ -249,14 +275,15 @@ impl DentryCache {
         &self,
         mut state: MutexGuard<'_, ShardState>,
         hash: u64,
-        parent: u64,
+        (parent, question): (&Dentry, Option<Question>),
         name: &[u8],
         dentry: Option<Arc<Dentry>>,
     ) -> Gone {
         let shard = self.shard(hash);
         let mut gone = Gone::default();
-        if let Some(node) = shard.keep(hash, parent, name, &rcu::pin()) {
+        if let Some(node) = shard.keep(hash, parent.id(), name, &rcu::pin()) {
             gone.replaced.extend(node.value().dentry.replace(dentry));
+            node.value().renew(parent, question);
             return gone;
         }
         if state.count >= self.shard_capacity {
@@ -264,14 +291,16 @@ impl DentryCache {
         }
         let node = Node {
             hash,
-            parent,
+            parent: parent.id(),
             name: Name::from_slice(name),
             dentry: dentry.map_or(RcuCell::empty(), RcuCell::new),
+            belief: Belief::default(),
             next: RcuCell::empty(),
             is_referenced: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
         };
+        node.renew(parent, question);
         let buckets = shard.buckets.get_or_init(|| {
             let count = (self.shard_capacity / 2).next_power_of_two();
             (0..count).map(|_| RcuCell::empty()).collect()
@@ -305,6 +334,22 @@ impl Node {
     #[inline]
     fn is(&self, hash: u64, parent: u64, name: &[u8]) -> bool {
         self.hash == hash && self.parent == parent && self.name.as_slice() == name
+    }
+
+    /// Whether what the node says may be used without asking: where others change names, for a time. What is mounted
+    /// on a directory keeps it where it is.
+    #[inline]
+    fn is_believed(&self, parent: &Dentry, pin: &Pin) -> bool {
+        let Some(directory) = parent.coherence() else { return true };
+        self.belief.holds(directory)
+            || self.dentry.borrow(pin).is_some_and(|dentry| dentry.value().is_mountpoint())
+    }
+
+    /// Believes what the node says, which was found when `question` was asked.
+    fn renew(&self, parent: &Dentry, question: Option<Question>) {
+        if let (Some(directory), Some(question)) = (parent.coherence(), question) {
+            self.belief.renew(question, directory);
+        }
     }
 
     /// What the node says; it is not leaving.

@@ -1,11 +1,12 @@
 //! Open files: reading, writing, seeking, listing.
 
+use super::coherence::{is_believed, revalidate};
 use super::mount::{Location, Mount};
 use super::open::OpenFlags;
 use super::permission::{Credentials, mode_after_write};
 use super::{
     AccessTime, AttributeChange, DirectoryEntry, FallocateMode, FileExtent, FileSystem, FileType, Inode,
-    InodeCommon, SeekKind,
+    InodeCommon, Opened, SeekKind, WriteAt,
 };
 use crate::base::{Errno, Error, Result};
 use crate::cache::{Borrowed, Mapping, Source};
@@ -27,6 +28,8 @@ pub(crate) struct OpenFile {
     /// `None` once the file is closed and nobody has it any more.
     location: Option<Location>,
     flags: OpenFlags,
+    /// What the file system keeps as long as the file is open.
+    opened: Option<Opened>,
     /// Offset in bytes, or in a directory the cookie; held while read and write move it. Linux: `f_pos_lock`.
     position: Mutex<u64>,
     /// Up to where writeback errors have been told. Linux: `f_wb_err`.
@@ -54,19 +57,30 @@ pub(crate) enum Seek {
 }
 
 impl OpenFile {
-    pub(crate) fn new(location: Location, flags: OpenFlags) -> Self {
-        let errors_seen = location.inode().common().mapping.as_ref().map_or(0, Mapping::error_cursor);
-        Self {
+    /// Opens what is at `location`, if what lies behind lets it be opened; the caller has checked permission.
+    pub(crate) fn new(location: Location, flags: OpenFlags) -> Result<Self> {
+        let inode = location.inode();
+        let is_for_data = inode.common().mapping.is_some() && !flags.contains(OpenFlags::PATH);
+        let opened = if is_for_data { inode.open(flags.is_writable())? } else { None };
+        let errors_seen = inode.common().mapping.as_ref().map_or(0, Mapping::error_cursor);
+        Ok(Self {
             location: Some(location),
             flags,
+            opened,
             position: Mutex::new(0),
             errors_seen: Mutex::new(errors_seen),
-        }
+        })
     }
 
     /// Lets go of what was open and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.location = None;
+        self.opened = None;
+    }
+
+    /// Whether somebody waits for it to be closed: the name is gone, or the file system keeps something.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.opened.is_some() || self.location().dentry.is_deleted()
     }
 
     /// Makes `file` of the memory of one that was cleared.
@@ -139,7 +153,7 @@ impl OpenFile {
         let Location { mount, dentry } = self.location();
         let inode = &**dentry.inode();
         let mapping = inode.common().mapping.as_ref()?;
-        if !self.flags.is_readable() || buf.len() > TRANSFER_MAX {
+        if !self.flags.is_readable() || buf.len() > TRANSFER_MAX || !is_believed(inode) {
             return None;
         }
         if !self.flags.contains(OpenFlags::NOATIME) && !is_access_noted(mount, inode) {
@@ -162,15 +176,22 @@ impl OpenFile {
         self.check_readable()?;
         let mapping = self.mapping()?;
         let len = buf.len().min(TRANSFER_MAX);
+        let read = |offset, buf: &mut [u8]| match self.inode().read_direct(offset, buf) {
+            Some(read) => read,
+            None => {
+                revalidate(&**self.inode())?;
+                mapping.read(offset, buf)
+            }
+        };
         let count = match start {
             Start::Position => {
                 let mut position = self.position.lock();
-                let count = mapping.read(*position, &mut buf[..len])?;
+                let count = read(*position, &mut buf[..len])?;
                 *position += count as u64;
                 count
             }
             Start::Offset(offset) if offset > OFFSET_MAX => return Err(Errno::INVAL.into()),
-            Start::Offset(offset) => mapping.read(offset, &mut buf[..len])?,
+            Start::Offset(offset) => read(offset, &mut buf[..len])?,
         };
         if len > 0 {
             self.touch_accessed();
@@ -184,7 +205,9 @@ impl OpenFile {
         if offset > OFFSET_MAX {
             return Err(Errno::INVAL.into());
         }
-        let borrowed = self.mapping()?.borrow(offset, len_bytes)?;
+        let mapping = self.mapping()?;
+        revalidate(&**self.inode())?;
+        let borrowed = mapping.borrow(offset, len_bytes)?;
         self.touch_accessed();
         Ok(borrowed)
     }
@@ -244,15 +267,21 @@ impl OpenFile {
         chunk: &Source<'_>,
     ) -> Result<(u64, usize)> {
         let inode = self.inode();
+        revalidate(&**inode)?;
         let _acting = self.mount().begin_change(who)?;
         let _lock = self.common().lock.write();
-        let offset = if self.flags.contains(OpenFlags::APPEND) { mapping.size_bytes() } else { offset };
+        let is_append = self.flags.contains(OpenFlags::APPEND);
+        let offset = if is_append { mapping.size_bytes() } else { offset };
         let room = OFFSET_MAX.saturating_sub(offset);
         if room == 0 {
             return Err(Errno::FBIG.into());
         }
         let chunk = &chunk.part(0, room.try_into().unwrap_or(usize::MAX));
         clear_set_id(&**inode, who)?;
+        let at = if is_append { WriteAt::End } else { WriteAt::Offset(offset) };
+        if let Some(written) = inode.write_through(at, chunk) {
+            return written;
+        }
         inode.write_begin(offset, chunk.len() as u64)?;
         let written = mapping.write_from(offset, chunk);
         let count = *written.as_ref().unwrap_or(&0);
@@ -265,13 +294,20 @@ impl OpenFile {
     /// lseek(2) with SEEK_SET, SEEK_CUR or SEEK_END.
     pub(crate) fn seek(&self, seek: Seek) -> Result<u64> {
         self.check_not_path()?;
+        if matches!(seek, Seek::FromEnd(_)) {
+            revalidate(&**self.inode())?;
+        }
         self.seek_from(self.position.lock(), seek)
     }
 
-    /// Like [`OpenFile::seek`] if nobody is using the position; `None` if somebody is, who may be waiting for I/O.
+    /// Like [`OpenFile::seek`] if nobody is using the position; `None` if somebody is, who may be waiting for I/O, or if
+    /// the end of the file must be asked for.
     pub(crate) fn seek_at_once(&self, seek: Seek) -> Option<Result<u64>> {
         if let Err(error) = self.check_not_path() {
             return Some(Err(error));
+        }
+        if matches!(seek, Seek::FromEnd(_)) && !is_believed(&**self.inode()) {
+            return None;
         }
         Some(self.seek_from(self.position.try_lock()?, seek))
     }
@@ -295,6 +331,7 @@ impl OpenFile {
     /// lseek(2) with SEEK_DATA or SEEK_HOLE.
     pub(crate) fn seek_data(&self, kind: SeekKind, offset: i64) -> Result<u64> {
         self.check_not_path()?;
+        revalidate(&**self.inode())?;
         let size_bytes = self.mapping().map_err(|_| Errno::INVAL)?.size_bytes();
         let offset = u64::try_from(offset).ok().filter(|offset| *offset < size_bytes);
         // Found with the position locked: two such seeks follow one another.
@@ -327,6 +364,7 @@ impl OpenFile {
         if size_bytes > OFFSET_MAX || self.mapping().is_err() || !self.flags.is_writable() {
             return Err(Errno::INVAL.into());
         }
+        revalidate(&**self.inode())?;
         let _acting = self.mount().begin_change(who)?;
         let lock = self.common().lock.write();
         set_size(&**self.inode(), who, size_bytes, true)?;
@@ -355,6 +393,7 @@ impl OpenFile {
         if offset + len_bytes > OFFSET_MAX {
             return Err(Errno::FBIG.into());
         }
+        revalidate(&**self.inode())?;
         let _acting = self.mount().begin_change(who)?;
         let lock = self.common().lock.write();
         clear_set_id(&**self.inode(), who)?;
@@ -366,6 +405,7 @@ impl OpenFile {
     /// Where the file lies; with `is_synced`, after everything was written.
     pub(crate) fn extents(&self, range: Range<u64>, is_synced: bool) -> Result<Vec<FileExtent>> {
         self.check_not_path()?;
+        revalidate(&**self.inode())?;
         if is_synced {
             self.mapping()?.write_back(range.clone())?;
         }

@@ -1,12 +1,12 @@
 //! The file system seam: what the VFS asks of ext4, ramfs and the others.
 
-use super::{AttributeCell, ReserveOwners};
+use super::{AttributeCell, ChangeListener, Coherence, ReserveOwners};
 use crate::base::{Errno, InodeNumber, Result, Timespec};
-use crate::cache::Mapping;
+use crate::cache::{Mapping, Source};
 use bitflags::bitflags;
 use parking_lot::RwLock;
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What a file is (`S_IFMT`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -136,6 +136,18 @@ bitflags! {
     }
 }
 
+/// What a file system keeps for a file that is open.
+pub type Opened = Box<dyn Send + Sync>;
+
+/// Where a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteAt {
+    /// To this byte.
+    Offset(u64),
+    /// To the end, wherever that is by then (`O_APPEND`).
+    End,
+}
+
 /// What fallocate(2) shall do to a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FallocateMode {
@@ -233,6 +245,13 @@ pub trait FileSystem: Send + Sync {
     fn reserve_owners(&self) -> Option<ReserveOwners> {
         None
     }
+
+    /// Tells `listener` from now on what others change, as long as somebody else holds it; false if nothing can be
+    /// told. Where nobody else changes anything, there is nothing to tell.
+    fn listen(&self, listener: Weak<dyn ChangeListener>) -> bool {
+        let _ = listener;
+        false
+    }
 }
 
 /// The part of an inode that every file system has.
@@ -250,6 +269,8 @@ pub struct InodeCommon {
     pub mapping: Option<Mapping>,
     /// What [`Inode::attributes`] tells, but for the size of a file with a mapping.
     pub attributes: AttributeCell,
+    /// Up to when attributes, data and names may be used without asking; only where others can change them.
+    pub coherence: Option<Coherence>,
 }
 
 /// A file, directory, link or device node. Linux: `struct inode` and its operations.
@@ -271,6 +292,19 @@ pub trait Inode: Send + Sync {
             attributes.size_bytes = mapping.size_bytes();
         }
         attributes
+    }
+
+    /// Asks what lies behind whether others have changed attributes or data, publishes the attributes, and drops pages
+    /// that are not true any more. Called when [`InodeCommon::coherence`] says so, with or without the inode lock.
+    fn revalidate(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Somebody who may opens the regular file, to write it or only to read; what lies behind may refuse. What is
+    /// returned is dropped when the file is closed, at once.
+    fn open(&self, is_written: bool) -> Result<Option<Opened>> {
+        let _ = is_written;
+        Ok(None)
     }
 
     /// Changes attributes.
@@ -359,6 +393,21 @@ pub trait Inode: Send + Sync {
     fn write_end(&self, offset: u64, written_bytes: u64, clear_set_id: bool) -> Result<()> {
         let _ = (offset, written_bytes, clear_set_id);
         Err(Errno::INVAL.into())
+    }
+
+    /// Reads bytes past the cache, fewer at the end of the file; `None` if they go through it. Called without the inode
+    /// lock.
+    fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
+        let _ = (offset, buf);
+        None
+    }
+
+    /// Writes bytes to what lies behind and then to pages in memory, and returns the end of what was written and how
+    /// much that was; `None` if the cache takes them and writeback follows, as for most. [`Inode::write_begin`] and
+    /// [`Inode::write_end`] are called around what the cache takes alone.
+    fn write_through(&self, at: WriteAt, bytes: &Source<'_>) -> Option<Result<(u64, usize)>> {
+        let _ = (at, bytes);
+        None
     }
 
     /// A descriptor open for writing was closed. Called with nothing locked.

@@ -9,6 +9,7 @@
 //!      v                                                  table.rs         descriptor -> open file
 //!   dentry_cache.rs names in memory                       file.rs          open files: data
 //!   dentry.rs       the tree of names                       |
+//!   coherence.rs    what others may change, and until when it is believed
 //!   mount.rs        what covers what                        |
 //!   mount_options.rs  how; reserve.rs                       |
 //!      |  names, attributes (attribute_cell.rs)             |
@@ -54,6 +55,7 @@ mod advice;
 mod attribute_cell;
 mod attributes;
 mod birth;
+mod coherence;
 mod dentry;
 mod dentry_cache;
 mod file;
@@ -72,15 +74,19 @@ mod tests;
 mod walk;
 mod xattr;
 
+pub use crate::base::InodeNumber;
 pub(crate) use crate::cache::Counters;
 pub use crate::cache::{Borrowed, BorrowedRead};
 pub use acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag as AclTag, set_access_acl};
 pub use advice::{Advice, SyncFileRange};
 pub use attribute_cell::AttributeCell;
+pub use coherence::{Change, ChangeListener, Coherence, FOREVER_NS, Question};
+pub(crate) use coherence::{attributes, known_attributes};
 pub(crate) use file::{OpenFile, Seek, Start, copy, copy_range, read_directory, touch_accessed};
 pub use filesystem::{
     AttributeChange, Attributes, DirectoryEntry, ExtentPlace, FallocateMode, FileExtent, FileSystem,
-    FileSystemStatistics, FileType, Inode, InodeCommon, NewInode, RenameFlags, SeekKind, SetTime, XattrFlags,
+    FileSystemStatistics, FileType, Inode, InodeCommon, NewInode, Opened, RenameFlags, SeekKind, SetTime,
+    WriteAt, XattrFlags,
 };
 pub(crate) use mount::{Location, LocationRef, Vfs};
 pub use mount_options::{AccessTime, MountOptions};

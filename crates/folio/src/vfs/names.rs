@@ -3,6 +3,7 @@
 //! What makes a name returns where it leads.
 
 use super::dentry::Dentry;
+use super::dentry_cache::Found;
 use super::mount::Location;
 use super::permission::{Access, check_access, check_sticky};
 use super::walk::{Context, Last, LastLink, PATH_MAX, Walk};
@@ -110,8 +111,9 @@ impl Context<'_> {
             return Err(Errno::NOENT.into());
         }
         check_access(directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
+        let question = parent.dentry.ask_for_name();
         let inode = make(directory, name)?;
-        let dentry = self.vfs.dentries.add(&parent.dentry, name, inode);
+        let dentry = self.vfs.dentries.add(&parent.dentry, name, Found { inode, question });
         drop(lock);
         parent.mount.settle_names(directory)?;
         Ok(Location { mount: parent.mount.clone(), dentry })

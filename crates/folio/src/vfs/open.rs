@@ -2,6 +2,7 @@
 
 use super::FileType;
 use super::dentry::Dentry;
+use super::dentry_cache::Found;
 use super::file::{OpenFile, set_size};
 use super::mount::Location;
 use super::permission::{Access, check_access, check_access_on};
@@ -120,14 +121,14 @@ impl Context<'_> {
         } else {
             return self.open_at(self.resolve(start, path, flags.last_link())?, flags);
         };
-        Ok(OpenFile::new(location, flags))
+        OpenFile::new(location, flags)
     }
 
     /// Opens what is there.
     pub(crate) fn open_at(&self, location: Location, flags: OpenFlags) -> Result<OpenFile> {
         let flags = flags.checked()?;
         self.open_existing(&location, flags)?;
-        Ok(OpenFile::new(location, flags))
+        OpenFile::new(location, flags)
     }
 
     fn open_or_create(&self, start: &Location, path: &[u8], flags: OpenFlags, mode: u16) -> Result<Location> {
@@ -186,8 +187,9 @@ impl Context<'_> {
         }
         check_access(&**directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
         let birth = self.birth(&**directory, FileType::Regular, mode)?;
+        let question = parent.dentry.ask_for_name();
         let inode = self.create(&**directory, name, &birth)?;
-        let dentry = self.vfs.dentries.add(&parent.dentry, name, inode);
+        let dentry = self.vfs.dentries.add(&parent.dentry, name, Found { inode, question });
         drop(lock);
         parent.mount.settle_names(&**directory)?;
         Ok((dentry, true))

@@ -1,6 +1,7 @@
 //! Who may do what. Linux: fs/namei.c (`generic_permission`), fs/attr.c (`setattr_prepare`).
 
 use super::acl::{Acl, AclKind};
+use super::coherence::{is_believed, revalidate};
 use super::mount::Mount;
 use super::{Attributes, FileType, Inode};
 use crate::base::{Errno, Result};
@@ -73,6 +74,7 @@ pub(crate) fn check_access(inode: &dyn Inode, who: &Credentials, want: Access) -
     if who.is_root() && (is_directory || !want.contains(Access::EXECUTE)) {
         return Ok(());
     }
+    revalidate(inode)?;
     let is_allowed = match judge(inode, who, want) {
         Judgement::ByMode(is_allowed) => is_allowed,
         Judgement::ByAcl { otherwise, gid } => match acl_of(inode, AclKind::Access)? {
@@ -88,7 +90,7 @@ pub(crate) fn check_access(inode: &dyn Inode, who: &Credentials, want: Access) -
 pub(crate) fn is_known_to_be_allowed(inode: &dyn Inode, who: &Credentials, want: Access) -> bool {
     let is_directory = inode.common().file_type == FileType::Directory;
     (who.is_root() && (is_directory || !want.contains(Access::EXECUTE)))
-        || matches!(judge(inode, who, want), Judgement::ByMode(true))
+        || (is_believed(inode) && matches!(judge(inode, who, want), Judgement::ByMode(true)))
 }
 
 /// Who decides.

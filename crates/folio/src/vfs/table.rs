@@ -129,7 +129,7 @@ impl FileTable {
         };
         state.give_back(at);
         // Looked at under the lock: who takes the name away later finds the file in the list.
-        let is_urgent = file.value().location().dentry.is_deleted();
+        let is_urgent = file.value().is_urgent();
         let written = file.value().written_inode().cloned();
         state.closed.push(file);
         let is_due = is_urgent || state.closed.len() >= CLOSED_MAX;

@@ -1,7 +1,7 @@
 //! Dentries and open files under many threads, with inodes that are counted.
 
 use super::dentry::Dentry;
-use super::dentry_cache::{Cached, DentryCache};
+use super::dentry_cache::{Cached, DentryCache, Found};
 use super::{
     AttributeCell, AttributeChange, Attributes, Context, Credentials, FileSystem, FileSystemStatistics,
     FileTable, FileType, Inode, InodeCommon, Location, MountOptions, NewInode, OpenFlags, Vfs,
@@ -43,7 +43,14 @@ impl Counted {
             changed: time,
             created: None,
         });
-        let common = InodeCommon { number, file_type, lock: RwLock::new(()), mapping: None, attributes };
+        let common = InodeCommon {
+            number,
+            file_type,
+            lock: RwLock::new(()),
+            mapping: None,
+            attributes,
+            coherence: None,
+        };
         Arc::new(Self {
             common,
             canary: AtomicU64::new(ALIVE),
@@ -137,7 +144,7 @@ fn child(cache: &DentryCache, parent: &Arc<Dentry>, name: &[u8], alive: &Arc<Ato
     let _lock = parent.inode().common().lock.read();
     match cache.get(parent, name) {
         Cached::Positive(dentry) => dentry,
-        _ => cache.add(parent, name, Counted::new(alive, FileType::Regular)),
+        _ => cache.add(parent, name, Found { inode: Counted::new(alive, FileType::Regular), question: None }),
     }
 }
 
@@ -149,7 +156,7 @@ fn the_cache_is_bounded_and_keeps_what_is_used() {
     let used: Vec<_> = (0..50).map(|number| child(&cache, &root, &name_of(number), &alive)).collect();
     for number in 1000..20_000 {
         child(&cache, &root, &name_of(number), &alive);
-        cache.add_negative(&root, &name_of(number + 1_000_000));
+        cache.add_negative(&root, &name_of(number + 1_000_000), None);
     }
     for (number, dentry) in used.iter().enumerate() {
         match cache.get(&root, &name_of(number as u64)) {

@@ -1,11 +1,11 @@
 //! From a path to a dentry. Linux: fs/namei.c, Documentation/filesystems/path-lookup.rst.
 
+use super::FileType;
 use super::dentry::Dentry;
-use super::dentry_cache::Cached;
+use super::dentry_cache::{Cached, Found};
 use super::file::touch_accessed;
 use super::mount::{Location, Vfs};
 use super::permission::{Access, Credentials, check_access};
-use super::{FileType, Inode};
 use crate::base::{Errno, Result};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -214,11 +214,11 @@ impl Context<'_> {
         if parent.is_deleted() {
             return Ok(None);
         }
-        let inode: Option<Arc<dyn Inode>> = parent.inode().lookup(name)?;
-        match inode {
-            Some(inode) => Ok(Some(self.vfs.dentries.add(parent, name, inode))),
+        let question = parent.ask_for_name();
+        match parent.inode().lookup(name)? {
+            Some(inode) => Ok(Some(self.vfs.dentries.add(parent, name, Found { inode, question }))),
             None => {
-                self.vfs.dentries.add_negative(parent, name);
+                self.vfs.dentries.add_negative(parent, name, question);
                 Ok(None)
             }
         }

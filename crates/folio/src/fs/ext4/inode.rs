@@ -354,6 +354,7 @@ impl Ext4Inode {
                     lock: RwLock::new(()),
                     mapping,
                     attributes: AttributeCell::new(&state.attributes(number, file_type, fs.block_size)),
+                    coherence: None,
                 },
                 fs: fs.clone(),
                 number,

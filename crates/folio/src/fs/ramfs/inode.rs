@@ -172,7 +172,14 @@ impl RamInode {
         limits.take_inode()?;
         limits.take_pages(body.page_count()).inspect_err(|_| limits.give_inode_back())?;
         Ok(Self {
-            common: InodeCommon { number, file_type, lock: RwLock::new(()), mapping, attributes },
+            common: InodeCommon {
+                number,
+                file_type,
+                lock: RwLock::new(()),
+                mapping,
+                attributes,
+                coherence: None,
+            },
             shared: shared.clone(),
             state: RwLock::new(state),
             body,
