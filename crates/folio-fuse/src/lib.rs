@@ -1,18 +1,18 @@
 //! Folio's file systems behind FUSE: what a kernel asks about inodes, answered through handles.
 //!
 //! ```text
-//!   kernel:  /dev/fuse                       (virtiofs: a queue of the guest)
-//!       v
-//!   transport.rs   requests and replies as the crate fuser has them
-//!   session.rs     mounts, serves, unmounts;  options.rs: -o
-//!       v
+//!   kernel:  /dev/fuse                                       a guest's virtiofs, a stream
+//!       v                                                        v
+//!   transport.rs   requests and replies as fuser has them     wire/  the same protocol as bytes
+//!   session.rs     mounts, serves, unmounts;  options.rs: -o     |
+//!       v                                                        v
 //!   adapter/       one call per operation, no protocol: ids, counts, open files
 //!       v
 //!   folio::syscall::{Caller, Handle, OpenHandle}
 //! ```
 //!
-//! Neighbours: `folio-cli` above; below, folio's public API alone. The adapter knows no transport, so that another one
-//! can share it.
+//! Neighbours: `folio-cli` and `folio-virtiofs` above; below, folio's public API alone. The adapter knows no
+//! transport, so that all can share it.
 //!
 //! Locks: one shard of a table of the adapter, with no call made meanwhile.
 //!
@@ -25,6 +25,7 @@ pub mod adapter;
 mod options;
 mod session;
 mod transport;
+pub mod wire;
 
 pub use options::{Allowed, Options};
 pub use session::{Session, Unmounter};

@@ -1,7 +1,7 @@
 //! Open files and their data.
 
 use super::{Adapter, Client, Entry};
-use folio::syscall::OpenFlags;
+use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::{FallocateMode, SeekKind};
 use folio::{Errno, Result};
 
@@ -45,6 +45,20 @@ impl Adapter {
         Ok((self.tell(file.handle()), self.keep(file)))
     }
 
+    /// open(2) with O_TMPFILE; returns the entry, to be forgotten, and the file id, to be released.
+    pub fn create_unnamed(
+        &self,
+        client: Client,
+        parent: u64,
+        flags: u32,
+        mode: u16,
+        umask: u16,
+    ) -> Result<(Entry, u64)> {
+        let parent = self.handle(parent)?;
+        let file = self.act(client, umask, |caller| caller.create_unnamed(&parent, kept(flags), mode))?;
+        Ok((self.tell(file.handle()), self.keep(file)))
+    }
+
     /// Lets go of an open file.
     pub fn release(&self, file: u64) {
         drop(self.files.remove_if(file, |_| true));
@@ -61,6 +75,11 @@ impl Adapter {
             }
         }
         Ok(count)
+    }
+
+    /// The same of bytes that are all in memory; `None` if they are not, and [`Adapter::read`] may have to wait.
+    pub fn read_at_once(&self, file: u64, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
+        Ok(self.file(file)?.read_at_once(buf, offset))
     }
 
     /// pwrite(2). With `clears_set_id` the kernel wants setuid and setgid cleared.
@@ -90,6 +109,11 @@ impl Adapter {
     pub fn sync_directory(&self, client: Client, node: u64, data_only: bool) -> Result<()> {
         let handle = self.handle(node)?;
         self.act(client, 0, |caller| caller.sync(&handle, data_only))
+    }
+
+    /// sync(2): everything that was written.
+    pub fn sync_all(&self) -> Result<()> {
+        self.kernel.process(Credentials::root()).sync()
     }
 
     /// lseek(2) with SEEK_DATA or SEEK_HOLE.

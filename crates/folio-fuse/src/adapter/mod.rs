@@ -4,7 +4,7 @@
 //!   transport --- Client, ids ---> Adapter --- Caller, Handle ---> folio::syscall
 //!                 <-- Entry ----     |
 //!                        nodes: id -> handle, lookups      mod.rs, names.rs
-//!                        files: id -> open file            data.rs, attributes.rs
+//!                        files: id -> open file            data.rs, attributes.rs, node_files.rs
 //! ```
 //!
 //! Neighbours: a transport above, which decodes requests and encodes replies; folio's public API below.
@@ -18,6 +18,7 @@
 mod attributes;
 mod data;
 mod names;
+mod node_files;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ pub use names::DirectoryEntry;
 use folio::syscall::{Caller, Credentials, Handle, OpenHandle};
 use folio::vfs::Attributes;
 use folio::{Errno, Kernel, Result};
+use node_files::OwnFiles;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use table::Table;
@@ -66,6 +68,8 @@ pub struct Entry {
 struct Node {
     handle: Handle,
     lookups: u64,
+    /// Open files of the node's own; node_files.rs.
+    own_files: OwnFiles,
 }
 
 /// One file system, served to one kernel. Calls from any thread.
@@ -92,7 +96,9 @@ impl Adapter {
             node.lookups = node.lookups.saturating_sub(lookups);
             node.lookups == 0
         });
-        drop(gone);
+        if let Some(node) = gone {
+            self.release_own(&node.own_files);
+        }
     }
 
     /// Makes calls as `client`.
@@ -123,7 +129,11 @@ impl Adapter {
     fn tell(&self, handle: Handle) -> Entry {
         let entry = Entry { id: self.id(handle.number()), attributes: handle.attributes() };
         if entry.id != ROOT {
-            let spare = self.nodes.add(entry.id, Node { handle, lookups: 1 }, |node| node.lookups += 1);
+            let spare = self.nodes.add(
+                entry.id,
+                Node { handle, lookups: 1, own_files: OwnFiles::default() },
+                |node| node.lookups += 1,
+            );
             drop(spare);
         }
         entry

@@ -50,6 +50,19 @@ impl<T> Table<T> {
         }
     }
 
+    /// What `change` makes of the thing called `id`.
+    pub(super) fn change<R>(&self, id: u64, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.shard(id).write().get_mut(&id).map(change)
+    }
+
+    /// Takes everything out.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let things = std::mem::take(&mut *shard.write());
+            drop(things);
+        }
+    }
+
     /// How many there are.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {

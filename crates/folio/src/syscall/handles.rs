@@ -50,6 +50,11 @@ impl OpenHandle {
         self.0.read_at_once(start, buf).map_or_else(|| self.0.read(start, buf), Ok)
     }
 
+    /// pread(2) of bytes that are all in memory; `None` if they are not, and [`OpenHandle::read`] may have to wait.
+    pub fn read_at_once(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
+        self.0.read_at_once(Start::Offset(offset), buf)
+    }
+
     /// fsync(2), or fdatasync(2) with `data_only`. A writeback error is told once to each file that was opened.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         self.0.sync(data_only)

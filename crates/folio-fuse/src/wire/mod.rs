@@ -1,0 +1,284 @@
+//! The FUSE protocol as bytes, whatever carries them: a request in, a reply out. Linux: fs/fuse, linux/fuse.h.
+//!
+//! ```text
+//!   carrier     a guest's queue (folio-virtiofs), a stream of frames
+//!      |  request bytes            ^ Reply: body, then header      ^ Notice::encode
+//!      v                           |                               |
+//!   Server::handle --> call.rs: header and arguments, checked      notify.rs
+//!      |   session.rs  what both sides can do      names.rs        look up, make, move, list
+//!      |   data.rs     open files and bytes        attributes.rs   stat, set, extended attributes
+//!      v   (abi.rs: the structs)
+//!   adapter/    one call per operation
+//! ```
+//!
+//! Neighbours: carriers above; the adapter below. The crate fuser speaks the same protocol through /dev/fuse
+//! (transport.rs), but has no seam for other carriers.
+//!
+//! Invariants:
+//! - W1: whoever asks may be hostile. Every length and offset is checked, a reply never exceeds its room, nothing
+//!   panics, and memory is bounded by [`REQUEST_MAX`] and [`REPLY_BODY_MAX`].
+//! - W2: no lock is held while a request is handled; requests may be handled by any number of threads.
+//! - W3: an entry that could not be told is not counted, so tables do not grow by replies that did not fit.
+
+mod abi;
+mod attributes;
+mod call;
+mod data;
+mod encode;
+mod names;
+mod notify;
+mod reply;
+mod session;
+#[cfg(test)]
+mod tests;
+
+pub use notify::Notice;
+pub use reply::{Message, Reply};
+
+use crate::adapter::{Adapter, Judge};
+use abi::op;
+use call::{Body, Call};
+use folio::{Errno, Result};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// Bytes of data in one read or write; the kernel's own limit is 256 pages (`fs.fuse.max_pages_limit`).
+pub const TRANSFER_MAX: usize = 1 << 20;
+/// Bytes of the body of a reply at most.
+pub const REPLY_BODY_MAX: usize = TRANSFER_MAX;
+/// Bytes of a request at most: headers, and names or data.
+pub const REQUEST_MAX: usize = TRANSFER_MAX + (128 << 10);
+/// Bytes of the header of a reply, which is the least room that a carrier must have.
+pub const REPLY_HEADER_LEN: usize = reply::HEADER_LEN;
+
+/// How the kernel that asks may keep data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataCache {
+    /// Not at all: every read and write comes here.
+    None,
+    /// In its page cache, as long as the file's size and times tell that nobody else has changed it. Files need not
+    /// be opened here, which saves a request for each open(2) and close(2).
+    Kept,
+}
+
+/// What the kernel that asks may believe and keep.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How long names are believed.
+    pub entry_ttl: Duration,
+    /// How long it is believed that a name is not there; zero asks each time.
+    pub negative_ttl: Duration,
+    /// How long attributes are believed.
+    pub attribute_ttl: Duration,
+    /// How data is kept.
+    pub data: DataCache,
+    /// Whether others change the files meanwhile: data is then dropped when attributes tell so, else when the kernel
+    /// is told ([`Notice`]).
+    pub changed_by_others: bool,
+    /// Whether writes may stay in the asking kernel for a while. What others read meanwhile is old.
+    pub writeback: bool,
+    /// Whether listing a directory looks its entries up as well.
+    pub readdirplus: bool,
+    /// Whether every change is refused.
+    pub read_only: bool,
+}
+
+impl Options {
+    /// For a file system that nobody else changes: everything is believed for an hour.
+    pub fn alone() -> Self {
+        let long = Duration::from_secs(3600);
+        Self {
+            entry_ttl: long,
+            negative_ttl: long,
+            attribute_ttl: long,
+            data: DataCache::Kept,
+            changed_by_others: false,
+            writeback: false,
+            readdirplus: true,
+            read_only: false,
+        }
+    }
+
+    /// For one that others change too: names and attributes are believed for `ttl`.
+    pub fn shared(ttl: Duration) -> Self {
+        Self {
+            entry_ttl: ttl,
+            negative_ttl: ttl,
+            attribute_ttl: ttl,
+            changed_by_others: true,
+            ..Self::alone()
+        }
+    }
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The reply is complete.
+    Replied,
+    /// This request has no reply.
+    Silent,
+    /// The reply is complete, and the kernel has unmounted: it knows no node and no file any more.
+    Ended,
+    /// No request at all: too short, too long, or not as long as it says. Nothing can be replied.
+    Malformed,
+}
+
+/// Serves one kernel: one virtiofs device, or one stream. Calls from any thread.
+pub struct Server {
+    adapter: Arc<Adapter>,
+    judge: Judge,
+    options: Options,
+    /// What both sides can do: `abi::init`.
+    agreed: AtomicU64,
+}
+
+/// What a call came to.
+enum Done {
+    Replied,
+    Silent,
+    Ended,
+    /// It would have to wait, and must not.
+    Slow,
+}
+
+impl Server {
+    /// Serves `adapter`, whose calls `judge` judges.
+    pub fn new(adapter: Arc<Adapter>, judge: Judge, options: Options) -> Self {
+        Self { adapter, judge, options, agreed: AtomicU64::new(0) }
+    }
+
+    /// The file system's side of the service.
+    pub fn adapter(&self) -> &Arc<Adapter> {
+        &self.adapter
+    }
+
+    /// Does what `request` asks (header and body) and writes the reply. May wait for devices.
+    pub fn handle(&self, request: &[u8], reply: &mut dyn Reply) -> Outcome {
+        match self.attend(request, reply, true) {
+            Some(outcome) => outcome,
+            // Who may wait is never told to.
+            None => Outcome::Malformed,
+        }
+    }
+
+    /// The same for a thread that has others to serve: `None` if the request may have to wait for a device, in which
+    /// case nothing was done and [`Server::handle`] does it, on another thread perhaps.
+    pub fn handle_at_once(&self, request: &[u8], reply: &mut dyn Reply) -> Option<Outcome> {
+        self.attend(request, reply, false)
+    }
+
+    /// Lets go of all that the kernel knew, as if it had unmounted: for a carrier that has lost its other end.
+    pub fn end(&self) {
+        self.adapter.forget_all();
+    }
+
+    fn attend(&self, request: &[u8], reply: &mut dyn Reply, may_wait: bool) -> Option<Outcome> {
+        let Some((header, body)) = call::split(request) else { return Some(Outcome::Malformed) };
+        if !may_wait && is_slow(header.opcode) {
+            return None;
+        }
+        reply.restart();
+        let mut call = Call { header, body: Body(body), reply, may_wait };
+        let done = match self.refuses(header.opcode) {
+            true => Err(Errno::ROFS.into()),
+            false => self.dispatch(&mut call),
+        };
+        let (outcome, errno) = match done {
+            Ok(Done::Slow) => return None,
+            Ok(Done::Silent) => return Some(Outcome::Silent),
+            Ok(Done::Replied) => (Outcome::Replied, 0),
+            Ok(Done::Ended) => (Outcome::Ended, 0),
+            Err(error) => (Outcome::Replied, error.errno().raw_os_error()),
+        };
+        reply::finish(call.reply, header.unique, errno);
+        Some(outcome)
+    }
+
+    /// Whether a change is asked of what is read-only. What opens a file for writing is refused by the asking kernel,
+    /// which knows that it has mounted it read-only, or else by the write.
+    fn refuses(&self, opcode: u32) -> bool {
+        const CHANGES: [u32; 16] = [
+            op::SETATTR,
+            op::SYMLINK,
+            op::MKNOD,
+            op::MKDIR,
+            op::UNLINK,
+            op::RMDIR,
+            op::RENAME,
+            op::RENAME2,
+            op::LINK,
+            op::WRITE,
+            op::SETXATTR,
+            op::REMOVEXATTR,
+            op::CREATE,
+            op::FALLOCATE,
+            op::COPY_FILE_RANGE,
+            op::TMPFILE,
+        ];
+        self.options.read_only && CHANGES.contains(&opcode)
+    }
+
+    fn dispatch(&self, call: &mut Call<'_>) -> Result<Done> {
+        let replied = match call.header.opcode {
+            op::INIT => self.init(call),
+            op::DESTROY => {
+                self.end();
+                return Ok(Done::Ended);
+            }
+            op::FORGET | op::BATCH_FORGET => {
+                // Nobody hears what is wrong with it.
+                let _ = self.forget(call);
+                return Ok(Done::Silent);
+            }
+            // What it is about has been handled, or is on its way.
+            op::INTERRUPT | op::NOTIFY_REPLY => return Ok(Done::Silent),
+            op::READ => return self.read(call),
+            op::LOOKUP => self.lookup(call),
+            op::GETATTR => self.getattr(call),
+            op::SETATTR => self.setattr(call),
+            op::STATX => self.statx(call),
+            op::READLINK => self.readlink(call),
+            op::SYMLINK => self.symlink(call),
+            op::MKNOD => self.mknod(call),
+            op::MKDIR => self.mkdir(call),
+            op::UNLINK => self.unlink(call),
+            op::RMDIR => self.rmdir(call),
+            op::RENAME | op::RENAME2 => self.rename(call),
+            op::LINK => self.link(call),
+            op::OPEN => self.open(call),
+            op::CREATE => self.create(call),
+            op::TMPFILE => self.tmpfile(call),
+            op::WRITE => self.write(call),
+            op::RELEASE => self.release(call),
+            op::FSYNC => self.fsync(call),
+            op::FSYNCDIR => self.fsyncdir(call),
+            op::SYNCFS => self.adapter.sync_all(),
+            op::STATFS => self.statfs(call),
+            op::GETXATTR => self.getxattr(call),
+            op::LISTXATTR => self.listxattr(call),
+            op::SETXATTR => self.setxattr(call),
+            op::REMOVEXATTR => self.removexattr(call),
+            op::OPENDIR => self.opendir(call),
+            op::RELEASEDIR => Ok(()),
+            op::READDIR => self.readdir(call),
+            op::READDIRPLUS => self.readdirplus(call),
+            op::FALLOCATE => self.fallocate(call),
+            op::LSEEK => self.lseek(call),
+            op::COPY_FILE_RANGE => self.copy_file_range(call),
+            // Locks are the asking kernel's; FLUSH has nothing to do at close(2), and ACCESS is judged before anybody
+            // asks. Once told so, the kernel does not ask again.
+            _ => Err(Errno::NOSYS.into()),
+        };
+        replied.map(|()| Done::Replied)
+    }
+}
+
+/// Requests that wait for devices as a rule.
+fn is_slow(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        op::FSYNC | op::FSYNCDIR | op::SYNCFS | op::FALLOCATE | op::COPY_FILE_RANGE | op::DESTROY
+    )
+}
