@@ -146,7 +146,8 @@ impl Bench<'_> {
             for turn in 0..self.programs.len() {
                 let at = (round + turn) % self.programs.len();
                 let (name, program, before) = &self.programs[at];
-                touch_memory(size_mib)?;
+                // The target, a source that is compressed, and what else the host has to find pages for.
+                touch_memory(size_mib * 7 / 4)?;
                 let mut meter = Meter::default();
                 meter.run(program.as_os_str(), words(before, job.options, &source, &target))?;
                 costs[at].push(meter.cost);

@@ -3,9 +3,11 @@
 use super::image_file::ImageFile;
 use super::{Allocation, iov, lock};
 use crate::base::{Errno, Error, Result};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use std::fs::{File, FileType};
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -20,6 +22,9 @@ pub(super) struct HostFile {
     name: String,
     is_read_only: bool,
     is_synced: bool,
+    /// Bytes that were all data when the host was asked last: it looks at every page up to the next hole, each time.
+    /// What others have punched since is still read as the zeros that it is.
+    known_data: Mutex<Range<u64>>,
 }
 
 impl Drop for HostFile {
@@ -70,7 +75,7 @@ impl HostFile {
             Ok(file)
         };
         let file = open().map_err(|error: Error| error.at(name.clone()))?;
-        Ok(Self { file, name, is_read_only: read_only, is_synced: true })
+        Ok(Self { file, name, is_read_only: read_only, is_synced: true, known_data: Mutex::default() })
     }
 
     /// Makes a new, empty file and locks it; EEXIST if there is one.
@@ -79,13 +84,14 @@ impl HostFile {
         let file = File::options().read(true).write(true).create_new(true).open(path);
         let file = file.map_err(|error| Error::io("create", error).at(name.clone()))?;
         lock::acquire(&file, false).map_err(|error| error.at(name.clone()))?;
-        Ok(Self { file, name, is_read_only: false, is_synced: true })
+        Ok(Self { file, name, is_read_only: false, is_synced: true, known_data: Mutex::default() })
     }
 
     fn fallocate(&self, flags: FallocateFlags, offset: u64, len_bytes: u64) -> Result<bool> {
         if len_bytes == 0 {
             return Ok(true);
         }
+        *self.known_data.lock() = 0..0;
         loop {
             match rustix::fs::fallocate(&self.file, flags, offset, len_bytes) {
                 Ok(()) => return Ok(true),
@@ -137,6 +143,7 @@ impl ImageFile for HostFile {
     }
 
     fn set_len(&self, len_bytes: u64) -> Result<()> {
+        *self.known_data.lock() = 0..0;
         self.file.set_len(len_bytes).map_err(|error| Error::io("truncate", error).at(self.name.clone()))
     }
 
@@ -209,6 +216,10 @@ impl ImageFile for HostFile {
     }
 
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
+        let known = self.known_data.lock().clone();
+        if known.contains(&offset) {
+            return Ok((Allocation::Data, (known.end - offset).min(len_bytes)));
+        }
         let data = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
             Ok(data) => data,
             Err(Errno::NXIO) => return Ok((Allocation::Hole, len_bytes)),
@@ -220,7 +231,10 @@ impl ImageFile for HostFile {
             return Ok((Allocation::Hole, (data - offset).min(len_bytes)));
         }
         match rustix::fs::seek(&self.file, SeekFrom::Hole(offset)) {
-            Ok(hole) if hole > offset => Ok((Allocation::Data, (hole - offset).min(len_bytes))),
+            Ok(hole) if hole > offset => {
+                *self.known_data.lock() = offset..hole;
+                Ok((Allocation::Data, (hole - offset).min(len_bytes)))
+            }
             // The file changes under us; a byte is always a safe answer.
             Ok(_) | Err(Errno::NXIO) => Ok((Allocation::Data, 1.min(len_bytes))),
             Err(errno) => Err(self.failed("seek", errno)),

@@ -116,6 +116,13 @@ mod tests {
         device.read_vectored_at(&mut bufs, 0).unwrap();
         let flat = back.concat();
         assert!(flat.iter().enumerate().all(|(i, &b)| b == if (100..30100).contains(&i) { 7 } else { 0 }));
+        // The second answer is from memory, which the change forgets.
+        for offset in [4096, 8192] {
+            let told = device.allocation(offset, 1 << 19).unwrap();
+            assert!(matches!(told, (Allocation::Data, 4096..=32768)), "{told:?}");
+        }
+        device.discard(8192, 4096).unwrap();
+        assert_eq!(device.allocation(8192, 4096).unwrap(), (Allocation::Hole, 4096));
         device.write_zeroes(0, 1 << 20).unwrap();
         device.flush().unwrap();
         assert_eq!(device.allocation(0, 1 << 20).unwrap(), (Allocation::Hole, 1 << 20));
