@@ -5,6 +5,9 @@
 //!       v                                                        v
 //!   transport.rs   requests and replies as fuser has them     wire/  the same protocol as bytes
 //!   session.rs     mounts, serves, unmounts;  options.rs: -o     |
+//!   keeping.rs     what the kernel keeps                         |
+//!   push.rs        what it must forget                           |
+//!   backing.rs     files it reads by itself                      |
 //!       v                                                        v
 //!   adapter/       one call per operation, no protocol: ids, counts, open files
 //!       v
@@ -16,16 +19,20 @@
 //!
 //! Locks: one shard of a table of the adapter, with no call made meanwhile.
 //!
-//! Who caches what: the kernel keeps names, attributes and pages as long as it likes, since nobody else changes the
-//! file system while it is mounted; dirty data, writeback and readahead from the device are Folio's.
+//! Who caches what: the kernel keeps names, attributes and pages of an image as long as it likes, since nobody else
+//! changes it while it is mounted, and of a directory of the host as docs/semantics.md says; dirty data, writeback and
+//! readahead from the device are Folio's.
 
 #![deny(unsafe_code)]
 
 pub mod adapter;
+mod backing;
+mod keeping;
 mod options;
+mod push;
 mod session;
 mod transport;
 pub mod wire;
 
-pub use options::{Allowed, Options};
+pub use options::{Allowed, Options, Passthrough};
 pub use session::{Session, Unmounter};

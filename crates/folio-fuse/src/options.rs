@@ -1,6 +1,7 @@
 //! How a mount appears to the host: what `-o` says beyond the options of the file system inside.
 
 use crate::adapter::Judge;
+use crate::keeping::Pages;
 use folio::vfs::MountOptions;
 use folio::{Errno, Error, Result};
 use fuser::{Config, MountOption, SessionACL};
@@ -29,6 +30,21 @@ pub struct Options {
     pub source: String,
     /// Threads that answer the kernel.
     pub threads: usize,
+    /// Whether the kernel reads and writes files of the host by itself.
+    pub passthrough: Passthrough,
+    pub(crate) pages: Pages,
+}
+
+/// Whether the kernel reads and writes files of the host by itself, past the server (`FUSE_PASSTHROUGH`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Passthrough {
+    /// If it can: Linux 6.9, and a server that is root.
+    #[default]
+    Auto,
+    /// It must, or the mount fails.
+    Always,
+    /// It must not.
+    Never,
 }
 
 /// Threads that are of use when most requests are answered from memory.
@@ -44,6 +60,8 @@ impl Options {
             source: source.into(),
             // One that waits for the device must not keep the others waiting.
             threads: cores.clamp(2, THREADS_MAX),
+            passthrough: Passthrough::Auto,
+            pages: Pages::Clean,
         }
     }
 
@@ -54,12 +72,19 @@ impl Options {
                 "allow_other" => self.allowed = Allowed::All,
                 "allow_root" => self.allowed = Allowed::OwnerAndRoot,
                 "fakeroot" => self.judge = Judge::Nobody,
+                "writeback" => self.pages = Pages::WrittenBack,
                 // It is so unless `fakeroot` is given.
                 "default_permissions" => {}
                 _ => return Ok(false),
             },
             Some(("fsname", source)) => source.clone_into(&mut self.source),
             Some(("threads", count)) => self.threads = threads(count)?,
+            Some(("passthrough", word)) => self.passthrough = passthrough(word)?,
+            Some(("cache", "none")) => {
+                self.pages = Pages::None;
+                // What is mounted caches nothing either.
+                return Ok(false);
+            }
             Some(_) => return Ok(false),
         }
         Ok(true)
@@ -100,6 +125,15 @@ fn threads(count: &str) -> Result<usize> {
     }
 }
 
+fn passthrough(word: &str) -> Result<Passthrough> {
+    match word {
+        "auto" => Ok(Passthrough::Auto),
+        "on" => Ok(Passthrough::Always),
+        "off" => Ok(Passthrough::Never),
+        _ => Err(Error::new(Errno::INVAL, format!("passthrough={word}: not auto, on or off"))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,7 +146,12 @@ mod tests {
         }
         assert_eq!((options.allowed, options.threads), (Allowed::All, 3));
         assert!(!options.set("data=journal").unwrap() && !options.set("ro").unwrap());
-        assert!(options.set("threads=0").is_err());
+        assert!(options.set("threads=0").is_err() && options.set("passthrough=maybe").is_err());
+        assert!(options.set("passthrough=off").unwrap() && options.set("writeback").unwrap());
+        assert_eq!((options.passthrough, options.pages), (Passthrough::Never, Pages::WrittenBack));
+        // Two are told of that.
+        assert!(!options.set("cache=none").unwrap());
+        assert_eq!(options.pages, Pages::None);
         let words = options.config(&MountOptions::parse("ro,nosuid").unwrap()).mount_options;
         assert!(words.contains(&MountOption::RO) && words.contains(&MountOption::NoSuid), "{words:?}");
         assert!(words.contains(&MountOption::Dev) && words.contains(&MountOption::DefaultPermissions));

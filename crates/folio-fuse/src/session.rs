@@ -1,12 +1,16 @@
 //! One mount: made, served, taken away.
 
 use crate::adapter::Adapter;
-use crate::options::Options;
+use crate::keeping::{Keeping, Pages, Sharing};
+use crate::options::{Options, Passthrough};
+use crate::push::Device;
 use crate::transport::Transport;
 use folio::vfs::MountOptions;
 use folio::{Errno, Error, Kernel, Result};
 use rustix::mount::UnmountFlags;
 use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -16,6 +20,9 @@ use std::sync::Arc;
 /// What was written is in the page cache and the journal of [`Kernel`]: sync and unmount it once the session is over.
 pub struct Session {
     session: fuser::Session<Transport>,
+    adapter: Arc<Adapter>,
+    /// By which the kernel is told what others change, if that can be told.
+    device: Option<Device>,
     unmounter: Unmounter,
 }
 
@@ -35,15 +42,19 @@ impl Session {
         options: &Options,
     ) -> Result<Self> {
         let place = |error: Error| error.at(target.display().to_string());
-        let absolute = target.canonicalize().map_err(|error| place(Error::io("cannot mount here", error)))?;
-        if !absolute.is_dir() {
-            return Err(place(Error::new(Errno::NOTDIR, "not a directory, so nothing can be mounted on it")));
-        }
+        let absolute = find(target).map_err(place)?;
         let adapter = Arc::new(Adapter::new(kernel, options.judge));
-        let transport = Transport::new(adapter, options.judge);
+        let keeping = keeping(&adapter, options).map_err(place)?;
+        let transport = Transport::new(adapter.clone(), options.judge, keeping);
         let session = fuser::Session::new(transport, &absolute, &options.config(inside));
         let session = session.map_err(|error| place(explain(error)))?;
-        Ok(Self { session, unmounter: Unmounter { target: absolute } })
+        let unmounter = Unmounter { target: absolute };
+        let device = match keeping.is_shared() {
+            true => Some(session.as_fd().try_clone_to_owned().map(Device::new)),
+            false => None,
+        };
+        let device = device.transpose().map_err(|error| place(Error::io("/dev/fuse", error)))?;
+        Ok(Self { session, adapter, device, unmounter })
     }
 
     /// What ends [`Session::serve`].
@@ -54,9 +65,93 @@ impl Session {
     /// Answers the kernel until the file system is unmounted, by whomever, and nobody uses it any more. When it
     /// returns, no file of it is open and every handle is let go of.
     pub fn serve(self) -> Result<()> {
-        let place = self.unmounter.target.display().to_string();
-        self.session.run().map_err(|error| Error::io("FUSE session", error).at(place))
+        let Self { session, adapter, device, unmounter } = self;
+        let pushing = device.map(|device| {
+            let adapter = adapter.clone();
+            std::thread::Builder::new().name("folio-push".to_owned()).spawn(move || adapter.push(&device))
+        });
+        let served = session.run();
+        adapter.end_push();
+        let pushed = match pushing {
+            None => Ok(()),
+            Some(Err(error)) => Err(error),
+            Some(Ok(thread)) => thread.join().map_err(|_| io::Error::other("the pushing thread panicked")),
+        };
+        served.and(pushed).map_err(|error| Error::io("FUSE session", error).at(unmounter.target.display().to_string()))
     }
+}
+
+/// What the kernel may keep of what is mounted.
+fn keeping(adapter: &Adapter, options: &Options) -> Result<Keeping> {
+    let sharing = match adapter.is_shared() {
+        false => Sharing::Alone,
+        true if adapter.listen() => Sharing::Told,
+        true => Sharing::Asked,
+    };
+    let refuse = |what| Err(Error::new(Errno::INVAL, what));
+    if sharing != Sharing::Alone && options.pages == Pages::WrittenBack {
+        return refuse("writeback: the kernel would not see what others write to the directory");
+    }
+    let passthrough = options.passthrough != Passthrough::Never;
+    let keeping = Keeping { sharing, pages: options.pages, passthrough };
+    if options.passthrough == Passthrough::Always && !keeping.passes_through() {
+        return refuse("passthrough=on: only files of a directory of the host, and not with cache=none");
+    }
+    Ok(keeping)
+}
+
+/// Where a mount on `target` will be. A folio mount whose server has died is taken away first.
+fn find(target: &Path) -> Result<PathBuf> {
+    let cannot = |error| Error::io("cannot mount here", error);
+    let absolute = match target.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => clear_dead(target)?,
+        absolute => absolute.map_err(cannot)?,
+    };
+    match absolute.is_dir() {
+        true => Ok(absolute),
+        false => Err(Error::new(Errno::NOTDIR, "not a directory, so nothing can be mounted on it")),
+    }
+}
+
+/// Takes away the mount on `target`, which nobody serves any more.
+fn clear_dead(target: &Path) -> Result<PathBuf> {
+    let dead = || Error::new(Errno::NOTCONN, "what is mounted here has lost its server; fusermount3 -u it first");
+    let (parent, name) = target.parent().zip(target.file_name()).ok_or_else(dead)?;
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let absolute = parent.canonicalize().map_err(|_| dead())?.join(name);
+    if !is_folio(&absolute) {
+        return Err(dead());
+    }
+    // Those who still use it get ENOTCONN, as before.
+    Unmounter { target: absolute.clone() }.unmount(true)?;
+    Ok(absolute)
+}
+
+/// Whether the last mount on `target` is one of folio's.
+fn is_folio(target: &Path) -> bool {
+    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
+    let last = mounts.lines().rfind(|line| {
+        let place = line.split(' ').nth(4).unwrap_or_default();
+        unescape(place) == target.as_os_str().as_bytes()
+    });
+    last.is_some_and(|line| line.contains(" - fuse.folio "))
+}
+
+/// Undoes the octal escapes of proc_pid_mountinfo(5).
+fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let escaped = match (first, tail.get(..3)) {
+            (b'\\', Some(digits)) => std::str::from_utf8(digits).ok(),
+            _ => None,
+        };
+        match escaped.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => (bytes.push(byte), rest = &tail[3..]),
+            None => (bytes.push(first), rest = tail),
+        };
+    }
+    bytes
 }
 
 impl Unmounter {
@@ -111,4 +206,15 @@ fn explain(error: io::Error) -> Error {
         _ => hint.to_owned(),
     };
     Error::new(errno, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_mounts_are_unescaped() {
+        assert_eq!(unescape(r"/mnt/a\040b\134c\"), b"/mnt/a b\\c\\");
+        assert_eq!(unescape(r"/x\9"), br"/x\9");
+    }
 }

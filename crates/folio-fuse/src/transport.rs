@@ -1,6 +1,8 @@
 //! The adapter behind the crate fuser: requests decoded, replies encoded. Protocol: linux/fuse.h.
 
-use crate::adapter::{Adapter, Change, Client, DirectoryEntry, Judge};
+use crate::adapter::{Adapter, Change, Client, DirectoryEntry, Entry, Judge};
+use crate::backing::Backings;
+use crate::keeping::{self, Keeping};
 use folio::vfs::{Attributes, FileType, SeekKind, SetTime};
 use folio::{Error, Result, Timespec};
 use fuser::{
@@ -16,9 +18,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long the kernel may believe names and attributes: nobody else changes them, and what it changes itself it
-/// knows, so only what nobody asked for (blocks that writeback allocated) is ever told late.
-const VALID: Duration = Duration::from_secs(3600);
 /// Bytes in one read or write request; the kernel's own limit is 256 pages (`fs.fuse.max_pages_limit`).
 const TRANSFER_MAX: u32 = 1 << 20;
 /// Requests that the kernel has under way in the background, mostly readahead.
@@ -32,12 +31,14 @@ const GENERATION: Generation = Generation(0);
 pub(crate) struct Transport {
     adapter: Arc<Adapter>,
     judge: Judge,
+    keeping: Keeping,
+    backings: Backings,
     opens_directories: bool,
 }
 
 impl Transport {
-    pub(crate) fn new(adapter: Arc<Adapter>, judge: Judge) -> Self {
-        Self { adapter, judge, opens_directories: true }
+    pub(crate) fn new(adapter: Arc<Adapter>, judge: Judge, keeping: Keeping) -> Self {
+        Self { adapter, judge, keeping, backings: Backings::default(), opens_directories: true }
     }
 }
 
@@ -48,21 +49,19 @@ thread_local! {
 
 /// The capabilities that make the kernel ask less, or more of it at a time. Not `FUSE_ATOMIC_O_TRUNC`, with which
 /// the kernel would let a program that runs be emptied.
-fn wanted(judge: Judge) -> InitFlags {
-    let wanted = InitFlags::FUSE_DONT_MASK
+fn wanted(judge: Judge, keeping: Keeping) -> InitFlags {
+    let mut wanted = InitFlags::FUSE_DONT_MASK
         | InitFlags::FUSE_DO_READDIRPLUS
         | InitFlags::FUSE_READDIRPLUS_AUTO
         | InitFlags::FUSE_PARALLEL_DIROPS
         | InitFlags::FUSE_ASYNC_DIO
-        | InitFlags::FUSE_CACHE_SYMLINKS
-        | InitFlags::FUSE_NO_OPENDIR_SUPPORT
-        | InitFlags::FUSE_EXPLICIT_INVAL_DATA
-        | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
-    match judge {
+        | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+        | keeping.flags();
+    if judge == Judge::Kernel {
         // The kernel asks for ACLs, heeds them, and checks permissions.
-        Judge::Kernel => wanted | InitFlags::FUSE_POSIX_ACL,
-        Judge::Nobody => wanted,
+        wanted |= InitFlags::FUSE_POSIX_ACL;
     }
+    wanted
 }
 
 fn client(request: &Request) -> Client {
@@ -183,7 +182,19 @@ fn answer_xattr(result: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
     }
 }
 
+/// Tells an entry.
+fn tell(reply: ReplyEntry, entry: &Entry) {
+    let attr = attr(entry.id, &entry.attributes);
+    reply.entry_with_ttls(&entry.attributes_ttl, &entry.name_ttl, &attr, GENERATION);
+}
+
 impl Transport {
+    /// What the kernel keeps of a file that is opened.
+    fn kept(&self, node: u64) -> FopenFlags {
+        let is_same = self.adapter.is_as_opened_before(node);
+        self.keeping.pages(self.adapter.attributes_ttl(node), is_same)
+    }
+
     /// Calls `add` for the entries from `cookie` on until it says that the reply is full.
     fn list(
         &self,
@@ -209,21 +220,34 @@ impl Transport {
 
 impl Filesystem for Transport {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        for capability in wanted(self.judge).iter() {
+        for capability in wanted(self.judge, self.keeping).iter() {
             // What an older kernel does not know it does without.
             let _ = config.add_capabilities(capability);
         }
-        self.opens_directories = !config.capabilities().contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        let is_spared = config.capabilities().contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        self.opens_directories = self.keeping.is_shared() || !is_spared;
         let _ = config.set_max_write(TRANSFER_MAX);
         let _ = config.set_max_background(BACKGROUND_MAX);
+        if self.keeping.passes_through() && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
+            // What is behind is no stack of file systems, and the mount itself may be the bottom of one.
+            let _ = config.set_max_stack_depth(1);
+            self.backings.enable();
+        }
         Ok(())
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _telling = self.adapter.telling();
         let found = self.adapter.lookup(client(request), parent.0, name.as_bytes());
         answer!(found, reply, found => match found {
-            Some(entry) => reply.entry(&VALID, &attr(entry.id, &entry.attributes), GENERATION),
-            None => reply.entry(&VALID, &missing(), GENERATION),
+            Some(found) => tell(reply, &found),
+            None => {
+                let ttl = self.adapter.name_ttl(parent.0, name.as_bytes());
+                match ttl.is_zero() {
+                    true => reply.error(Errno::ENOENT),
+                    false => reply.entry(&ttl, &missing(), GENERATION),
+                }
+            }
         });
     }
 
@@ -232,8 +256,10 @@ impl Filesystem for Transport {
     }
 
     fn getattr(&self, _request: &Request, node: INodeNo, _file: Option<FileHandle>, reply: ReplyAttr) {
-        let attributes = self.adapter.attributes(node.0);
-        answer!(attributes, reply, found => reply.attr(&VALID, &attr(found.number.0, &found)));
+        let _telling = self.adapter.telling();
+        answer!(self.adapter.attributes(node.0), reply, found => {
+            reply.attr(&self.adapter.attributes_ttl(node.0), &attr(node.0, &found));
+        });
     }
 
     fn setattr(
@@ -263,8 +289,10 @@ impl Filesystem for Transport {
             modified: mtime.map(set_time),
             file: file.map(|file| file.0),
         };
-        let changed = self.adapter.set_attributes(client(request), node.0, &change);
-        answer!(changed, reply, now => reply.attr(&VALID, &attr(now.number.0, &now)));
+        let _telling = self.adapter.telling();
+        answer!(self.adapter.set_attributes(client(request), node.0, &change), reply, now => {
+            reply.attr(&self.adapter.attributes_ttl(node.0), &attr(node.0, &now));
+        });
     }
 
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
@@ -281,9 +309,10 @@ impl Filesystem for Transport {
         device: u32,
         reply: ReplyEntry,
     ) {
+        let _telling = self.adapter.telling();
         let place = (parent.0, name.as_bytes());
         let made = self.adapter.mknod(client(request), place, mode, bits(umask), decode_device(device));
-        answer!(made, reply, made => reply.entry(&VALID, &attr(made.id, &made.attributes), GENERATION));
+        answer!(made, reply, made => tell(reply, &made));
     }
 
     fn mkdir(
@@ -295,8 +324,9 @@ impl Filesystem for Transport {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        let _telling = self.adapter.telling();
         let made = self.adapter.mkdir(client(request), parent.0, name.as_bytes(), bits(mode), bits(umask));
-        answer!(made, reply, made => reply.entry(&VALID, &attr(made.id, &made.attributes), GENERATION));
+        answer!(made, reply, made => tell(reply, &made));
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -308,9 +338,10 @@ impl Filesystem for Transport {
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let _telling = self.adapter.telling();
         let target = target.as_os_str().as_bytes();
         let made = self.adapter.symlink(client(request), target, parent.0, name.as_bytes());
-        answer!(made, reply, made => reply.entry(&VALID, &attr(made.id, &made.attributes), GENERATION));
+        answer!(made, reply, made => tell(reply, &made));
     }
 
     fn rename(
@@ -328,13 +359,21 @@ impl Filesystem for Transport {
     }
 
     fn link(&self, request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _telling = self.adapter.telling();
         let made = self.adapter.link(client(request), node.0, parent.0, name.as_bytes());
-        answer!(made, reply, made => reply.entry(&VALID, &attr(made.id, &made.attributes), GENERATION));
+        answer!(made, reply, made => tell(reply, &made));
     }
 
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let opened = self.adapter.open(client(request), node.0, flags.0 as u32);
-        answer!(opened, reply, file => reply.opened(FileHandle(file), FopenFlags::FOPEN_KEEP_CACHE));
+        let opened = self.adapter.open(client(request), node.0, self.keeping.open_flags(flags.0 as u32));
+        answer!(opened, reply, file => {
+            let opened = (node.0, file, keeping::is_written(flags.0 as u32));
+            let backing = self.backings.open(&self.adapter, opened, |fd| reply.open_backing(fd));
+            match backing {
+                Some(backing) => reply.opened_passthrough(FileHandle(file), FopenFlags::empty(), &backing),
+                None => reply.opened(FileHandle(file), self.kept(node.0)),
+            }
+        });
     }
 
     fn create(
@@ -348,14 +387,21 @@ impl Filesystem for Transport {
         reply: ReplyCreate,
     ) {
         let place = (parent.0, name.as_bytes());
-        let made = self.adapter.create(client(request), place, flags as u32, bits(mode), bits(umask));
-        answer!(made, reply, (entry, file) => reply.created(
-            &VALID,
-            &attr(entry.id, &entry.attributes),
-            GENERATION,
-            FileHandle(file),
-            FopenFlags::FOPEN_KEEP_CACHE,
-        ));
+        let _telling = self.adapter.telling();
+        let flags = self.keeping.open_flags(flags as u32);
+        let made = self.adapter.create(client(request), place, flags, bits(mode), bits(umask));
+        answer!(made, reply, (entry, file) => {
+            let opened = (entry.id, file, keeping::is_written(flags));
+            let backing = self.backings.open(&self.adapter, opened, |fd| reply.open_backing(fd));
+            // There is one time for both.
+            let ttl = entry.attributes_ttl.min(entry.name_ttl);
+            let (attr, file) = (attr(entry.id, &entry.attributes), FileHandle(file));
+            let none = FopenFlags::empty();
+            match backing {
+                Some(backing) => reply.created_passthrough(&ttl, &attr, GENERATION, file, none, &backing),
+                None => reply.created(&ttl, &attr, GENERATION, file, self.kept(entry.id)),
+            }
+        });
     }
 
     fn read(
@@ -410,13 +456,14 @@ impl Filesystem for Transport {
     fn release(
         &self,
         _request: &Request,
-        _node: INodeNo,
+        node: INodeNo,
         file: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        self.backings.close(&self.adapter, node.0);
         self.adapter.release(file.0);
         reply.ok();
     }
@@ -432,9 +479,10 @@ impl Filesystem for Transport {
         answer!(self.adapter.sync(file.0, data_only), reply, () => reply.ok());
     }
 
-    fn opendir(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         if self.opens_directories {
-            reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
+            let ttl = self.adapter.attributes_ttl(node.0);
+            reply.opened(FileHandle(0), self.keeping.listing(ttl));
         } else {
             // A directory needs no opening: each request has the node and the cookie. Not asked again.
             reply.error(Errno::ENOSYS);
@@ -464,17 +512,21 @@ impl Filesystem for Transport {
         cookie: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let _telling = self.adapter.telling();
         let client = client(request);
         let listed = self.list(client, node.0, cookie, |entry| {
             let name = OsStr::from_bytes(&entry.name);
-            let mut add =
-                |attr: &FileAttr| reply.add(attr.ino, entry.next_cookie, name, &VALID, attr, GENERATION);
+            let mut add = |attr: &FileAttr, ttl: Duration| {
+                reply.add(attr.ino, entry.next_cookie, name, &ttl, attr, GENERATION)
+            };
             if entry.is_dot() {
-                return Ok(add(&attr(entry.number, &self.adapter.dot_attributes(node.0, entry)?)));
+                let attributes = self.adapter.dot_attributes(node.0, entry)?;
+                return Ok(add(&attr(entry.number, &attributes), Duration::ZERO));
             }
             // Somebody may have taken the name away meanwhile.
             let Some(found) = self.adapter.lookup(client, node.0, &entry.name)? else { return Ok(false) };
-            let is_full = add(&attr(found.id, &found.attributes));
+            // There is one time for both.
+            let is_full = add(&attr(found.id, &found.attributes), found.attributes_ttl.min(found.name_ttl));
             if is_full {
                 self.adapter.forget(found.id, 1);
             }

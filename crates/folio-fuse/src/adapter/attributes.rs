@@ -1,9 +1,10 @@
 //! Attributes, extended attributes, and what statfs(2) tells.
 
-use super::{Adapter, Client, Judge};
+use super::{Adapter, Client, Judge, TTL_MAX};
 use folio::syscall::{Caller, Handle};
 use folio::vfs::{Attributes, FileSystemStatistics, FileType, SetTime, XattrFlags};
 use folio::{Errno, Result};
+use std::time::Duration;
 
 const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
@@ -31,12 +32,18 @@ pub struct Change {
 impl Adapter {
     /// stat(2).
     pub fn attributes(&self, node: u64) -> Result<Attributes> {
-        Ok(self.handle(node)?.attributes())
+        self.stat(node, &self.handle(node)?)
+    }
+
+    /// For how long the kernel may believe them.
+    pub fn attributes_ttl(&self, node: u64) -> Duration {
+        self.handle(node).map_or(Duration::ZERO, |handle| handle.ttl().min(TTL_MAX))
     }
 
     /// chown(2), chmod(2), truncate(2) and utimensat(2), one after another; what was done before a failure stays.
     pub fn set_attributes(&self, client: Client, node: u64, change: &Change) -> Result<Attributes> {
         let handle = self.handle(node)?;
+        self.stat(node, &handle)?;
         self.act(client, 0, |caller| {
             if change.uid.is_some() || change.gid.is_some() {
                 caller.chown(&handle, change.uid, change.gid)?;
@@ -50,7 +57,7 @@ impl Adapter {
             }
             caller.set_times(&handle, change.accessed, change.modified)
         })?;
-        Ok(handle.attributes())
+        handle.stat()
     }
 
     /// truncate(2) or ftruncate(2). The kernel empties a file that is opened with O_TRUNC by the former, which leaves
@@ -59,7 +66,7 @@ impl Adapter {
         if let Some(file) = change.file {
             return caller.ftruncate(&self.file(file)?, size_bytes);
         }
-        let was_empty = handle.attributes().size_bytes == 0;
+        let was_empty = handle.stat()?.size_bytes == 0;
         caller.truncate(handle, size_bytes)?;
         match was_empty && size_bytes == 0 && change.modified.is_none() {
             true => caller.set_times(handle, None, Some(SetTime::Now)),
@@ -78,7 +85,7 @@ impl Adapter {
 
     /// The same for whoever changed the contents, because the kernel said so.
     pub(super) fn clear_set_id_always(&self, caller: &Caller<'_>, handle: &Handle) -> Result<()> {
-        let attributes = handle.attributes();
+        let attributes = handle.stat()?;
         let mut kept = attributes.mode & !SET_UID;
         if kept & GROUP_EXECUTE != 0 {
             kept &= !SET_GID;

@@ -1,9 +1,11 @@
 //! Open files and their data.
 
-use super::{Adapter, Client, Entry};
-use folio::syscall::{Credentials, OpenFlags};
+use super::{Adapter, Client, Entry, Version};
+use folio::syscall::{Credentials, OpenFlags, OpenHandle};
 use folio::vfs::{FallocateMode, SeekKind};
 use folio::{Errno, Result};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// Bytes that one copy moves at most; the kernel asks again for more.
 const COPY_MAX: u64 = 64 << 20;
@@ -42,7 +44,44 @@ impl Adapter {
     ) -> Result<(Entry, u64)> {
         let parent = self.handle(parent)?;
         let file = self.act(client, umask, |caller| caller.create(&parent, name, kept(flags), mode))?;
-        Ok((self.tell(file.handle()), self.keep(file)))
+        Ok((self.tell(file.handle(), self.ttl_of(&parent, name))?, self.keep(file)))
+    }
+
+    /// Whether the contents of a node are as they were when this was asked last, which is when the file was opened.
+    pub fn is_as_opened_before(&self, node: u64) -> bool {
+        let Ok(attributes) = self.attributes(node) else { return false };
+        let version = Version(attributes.size_bytes, attributes.modified, attributes.changed);
+        let before = self.nodes.change(node, |node| node.opened_as.replace(version));
+        before == Some(Some(version))
+    }
+
+    /// A new descriptor of the file of the host behind an open file, if there is one.
+    pub fn host_file(&self, file: u64) -> Option<OwnedFd> {
+        self.file(file).ok()?.host_file()?.ok()
+    }
+
+    /// The kernel reads and writes a node by itself from now on, so what Folio knows of it is not believed.
+    pub fn begin_direct(&self, node: u64) {
+        let _ = self.direct.add(node, (), |(), ()| ());
+    }
+
+    /// The kernel has closed the node. What it remembers of it may be older than what it wrote through a mapping.
+    pub fn end_direct(&self, node: u64) {
+        let known = self.direct.remove_if(node, |()| true);
+        if known.is_some()
+            && let Ok(handle) = self.handle(node)
+        {
+            handle.doubt();
+            self.stale(node);
+        }
+    }
+
+    /// Has Folio ask for what the kernel may have changed by itself.
+    fn settle(&self, file: &OpenHandle) {
+        let handle = file.handle();
+        if self.direct.get(self.id(handle.number()), |()| ()).is_some() {
+            handle.doubt();
+        }
     }
 
     /// open(2) with O_TMPFILE; returns the entry, to be forgotten, and the file id, to be released.
@@ -56,7 +95,7 @@ impl Adapter {
     ) -> Result<(Entry, u64)> {
         let parent = self.handle(parent)?;
         let file = self.act(client, umask, |caller| caller.create_unnamed(&parent, kept(flags), mode))?;
-        Ok((self.tell(file.handle()), self.keep(file)))
+        Ok((self.tell(file.handle(), Duration::ZERO)?, self.keep(file)))
     }
 
     /// Lets go of an open file.
@@ -118,7 +157,9 @@ impl Adapter {
 
     /// lseek(2) with SEEK_DATA or SEEK_HOLE.
     pub fn seek(&self, file: u64, kind: SeekKind, offset: u64) -> Result<u64> {
-        self.file(file)?.seek(kind, offset)
+        let file = self.file(file)?;
+        self.settle(&file);
+        file.seek(kind, offset)
     }
 
     /// fallocate(2) with the flags of that call; EOPNOTSUPP for those that Folio does not know.
@@ -143,6 +184,7 @@ impl Adapter {
             _ => return Err(Errno::OPNOTSUPP.into()),
         };
         let file = self.file(file)?;
+        self.settle(&file);
         self.act(client, 0, |caller| {
             caller.fallocate(&file, mode, offset, len_bytes)?;
             self.clear_set_id(client, &caller, &file.handle())
@@ -158,6 +200,8 @@ impl Adapter {
         len_bytes: u64,
     ) -> Result<usize> {
         let (input, out) = (self.file(input)?, self.file(out)?);
+        self.settle(&input);
+        self.settle(&out);
         self.act(client, 0, |caller| {
             let count = len_bytes.min(COPY_MAX) as usize;
             let copied = caller.copy_file_range((&input, input_offset), (&out, out_offset), count)?;

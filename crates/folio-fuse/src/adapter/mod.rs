@@ -5,6 +5,7 @@
 //!                 <-- Entry ----     |
 //!                        nodes: id -> handle, lookups      mod.rs, names.rs
 //!                        files: id -> open file            data.rs, attributes.rs, node_files.rs
+//!             <-- Notify ---- changes: what others did      changes.rs
 //! ```
 //!
 //! Neighbours: a transport above, which decodes requests and encodes replies; folio's public API below.
@@ -14,8 +15,12 @@
 //!   forgotten. Its handle keeps the inode alive, so no other inode gets its id meanwhile.
 //! - A2: a node id is the inode number, but that the root and inode 1 change places: FUSE calls the root 1.
 //! - A3: no lock of a table is held while a call is made or a handle is dropped.
+//! - A4: what others change reaches the kernel by a thread that serves no request, and no request waits for it: the
+//!   kernel answers a notice only when it has the lock of the directory, or the lock of the page, that it concerns,
+//!   and whoever has that lock may be waiting for a reply.
 
 mod attributes;
+mod changes;
 mod data;
 mod names;
 mod node_files;
@@ -24,18 +29,24 @@ mod table;
 mod tests;
 
 pub use attributes::Change;
+pub use changes::{Notify, Telling};
 pub use names::DirectoryEntry;
 
+use changes::{Changes, node_id};
 use folio::syscall::{Caller, Credentials, Handle, OpenHandle};
 use folio::vfs::Attributes;
-use folio::{Errno, Kernel, Result};
+use folio::{Errno, Kernel, Result, Timespec};
 use node_files::OwnFiles;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use table::Table;
 
 /// The root's node id (`FUSE_ROOT_ID`).
 pub const ROOT: u64 = 1;
+/// For how long a kernel may believe at most: it knows what it changes itself, so only what nobody asked for (blocks
+/// that writeback allocated) is ever told late.
+const TTL_MAX: Duration = Duration::from_secs(3600);
 
 /// Who asks, as a request tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +74,10 @@ pub struct Entry {
     pub id: u64,
     /// What stat(2) tells.
     pub attributes: Attributes,
+    /// For how long it may be believed.
+    pub attributes_ttl: Duration,
+    /// For how long the name may be believed to lead here.
+    pub name_ttl: Duration,
 }
 
 struct Node {
@@ -70,15 +85,24 @@ struct Node {
     lookups: u64,
     /// Open files of the node's own; node_files.rs.
     own_files: OwnFiles,
+    /// What it was when the kernel opened it last.
+    opened_as: Option<Version>,
 }
+
+/// What changes with the contents: size and times.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Version(u64, Timespec, Timespec);
 
 /// One file system, served to one kernel. Calls from any thread.
 pub struct Adapter {
     nodes: Table<Node>,
     files: Table<OpenHandle>,
+    /// Nodes that the kernel may change past Folio's cache.
+    direct: Table<()>,
     next_file: AtomicU64,
     root: Handle,
     judge: Judge,
+    changes: Arc<Changes>,
     // Last, so that handles are let go of before the kernel may unmount.
     kernel: Arc<Kernel>,
 }
@@ -87,7 +111,16 @@ impl Adapter {
     /// Serves what is mounted as `/`.
     pub fn new(kernel: Arc<Kernel>, judge: Judge) -> Self {
         let root = Caller::new(&kernel, &Credentials::root(), 0).root();
-        Self { nodes: Table::new(), files: Table::new(), next_file: AtomicU64::new(1), root, judge, kernel }
+        Self {
+            nodes: Table::new(),
+            files: Table::new(),
+            direct: Table::new(),
+            next_file: AtomicU64::new(1),
+            changes: Arc::new(Changes::new(root.number())),
+            root,
+            judge,
+            kernel,
+        }
     }
 
     /// Forgets an inode as often as its entry was told (`FUSE_FORGET`).
@@ -125,34 +158,49 @@ impl Adapter {
         Ok(self.files.get(id, OpenHandle::clone).ok_or(Errno::BADF)?)
     }
 
-    /// Counts an entry that is going to be told.
-    fn tell(&self, handle: Handle) -> Entry {
-        let entry = Entry { id: self.id(handle.number()), attributes: handle.attributes() };
+    /// Counts an entry that is going to be told, by a name that may be believed for `name_ttl`.
+    fn tell(&self, handle: Handle, name_ttl: Duration) -> Result<Entry> {
+        let id = self.id(handle.number());
+        let attributes = self.stat(id, &handle)?;
+        let entry = Entry {
+            id,
+            attributes,
+            attributes_ttl: handle.ttl().min(TTL_MAX),
+            name_ttl,
+        };
         if entry.id != ROOT {
-            let spare = self.nodes.add(
-                entry.id,
-                Node { handle, lookups: 1, own_files: OwnFiles::default() },
-                |node| node.lookups += 1,
-            );
+            let node = Node { handle, lookups: 1, own_files: OwnFiles::default(), opened_as: None };
+            let spare = self.nodes.add(entry.id, node, |node, newer| {
+                node.lookups += 1;
+                // Others may have moved it: where it was found last is where it is.
+                std::mem::swap(&mut node.handle, &mut newer.handle);
+            });
             drop(spare);
         }
-        entry
+        Ok(entry)
+    }
+
+    /// Everything stat(2) tells. What the kernel may have changed by itself is asked for.
+    fn stat(&self, id: u64, handle: &Handle) -> Result<Attributes> {
+        if self.direct.get(id, |()| ()).is_some() {
+            handle.doubt();
+        }
+        handle.stat()
+    }
+
+    fn ttl_of(&self, parent: &Handle, name: &[u8]) -> Duration {
+        Caller::new(&self.kernel, &Credentials::root(), 0).name_ttl(parent, name).min(TTL_MAX)
     }
 
     fn keep(&self, file: OpenHandle) -> u64 {
         let id = self.next_file.fetch_add(1, Ordering::Relaxed);
-        let spare = self.files.add(id, file, |_| unreachable!("numbers of open files are never used twice"));
+        let spare = self.files.add(id, file, |_, _| unreachable!("numbers of open files are never used twice"));
         drop(spare);
         id
     }
 
     /// A2.
     fn id(&self, number: u64) -> u64 {
-        let root = self.root.number();
-        match number {
-            _ if number == root => ROOT,
-            ROOT => root,
-            _ => number,
-        }
+        node_id(self.root.number(), number)
     }
 }

@@ -4,6 +4,7 @@ use super::{Adapter, Client, Entry};
 use folio::vfs::{Attributes, FileType, RenameFlags};
 use folio::{Errno, Result};
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 /// One name in a directory.
 #[derive(Debug, Clone)]
@@ -30,13 +31,19 @@ impl Adapter {
     pub fn lookup(&self, client: Client, parent: u64, name: &[u8]) -> Result<Option<Entry>> {
         let parent = self.handle(parent)?;
         let found = self.act(client, 0, |caller| caller.lookup(&parent, name))?;
-        Ok(found.map(|handle| self.tell(handle)))
+        found.map(|handle| self.tell(handle, self.ttl_of(&parent, name))).transpose()
+    }
+
+    /// For how long the kernel may believe what [`Adapter::lookup`] found, or that it found nothing.
+    pub fn name_ttl(&self, parent: u64, name: &[u8]) -> Duration {
+        self.handle(parent).map_or(Duration::ZERO, |parent| self.ttl_of(&parent, name))
     }
 
     /// mkdir(2).
     pub fn mkdir(&self, client: Client, parent: u64, name: &[u8], mode: u16, umask: u16) -> Result<Entry> {
         let parent = self.handle(parent)?;
-        Ok(self.tell(self.act(client, umask, |caller| caller.mkdir(&parent, name, mode))?))
+        let made = self.act(client, umask, |caller| caller.mkdir(&parent, name, mode))?;
+        self.tell(made, self.ttl_of(&parent, name))
     }
 
     /// mknod(2); `mode` is type and permission bits.
@@ -53,19 +60,21 @@ impl Adapter {
         let made = self.act(client, umask, |caller| {
             caller.mknod(&parent, name, file_type, (mode & 0o7777) as u16, device)
         })?;
-        Ok(self.tell(made))
+        self.tell(made, self.ttl_of(&parent, name))
     }
 
     /// symlink(2).
     pub fn symlink(&self, client: Client, target: &[u8], parent: u64, name: &[u8]) -> Result<Entry> {
         let parent = self.handle(parent)?;
-        Ok(self.tell(self.act(client, 0, |caller| caller.symlink(target, &parent, name))?))
+        let made = self.act(client, 0, |caller| caller.symlink(target, &parent, name))?;
+        self.tell(made, self.ttl_of(&parent, name))
     }
 
     /// link(2).
     pub fn link(&self, client: Client, node: u64, parent: u64, name: &[u8]) -> Result<Entry> {
         let (node, parent) = (self.handle(node)?, self.handle(parent)?);
-        Ok(self.tell(self.act(client, 0, |caller| caller.link(&node, &parent, name))?))
+        let made = self.act(client, 0, |caller| caller.link(&node, &parent, name))?;
+        self.tell(made, self.ttl_of(&parent, name))
     }
 
     /// unlink(2).

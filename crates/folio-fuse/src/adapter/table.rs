@@ -28,11 +28,11 @@ impl<T> Table<T> {
         self.shard(id).read().get(&id).map(look)
     }
 
-    /// Adds a thing, or changes the one that is there and gives the new one back.
-    pub(super) fn add(&self, id: u64, thing: T, change: impl FnOnce(&mut T)) -> Option<T> {
+    /// Adds a thing, or changes the one that is there, perhaps with parts of the new one, and gives back what is left.
+    pub(super) fn add(&self, id: u64, mut thing: T, change: impl FnOnce(&mut T, &mut T)) -> Option<T> {
         match self.shard(id).write().entry(id) {
             Entry::Occupied(mut entry) => {
-                change(entry.get_mut());
+                change(entry.get_mut(), &mut thing);
                 Some(thing)
             }
             Entry::Vacant(entry) => {
@@ -61,6 +61,11 @@ impl<T> Table<T> {
             let things = std::mem::take(&mut *shard.write());
             drop(things);
         }
+    }
+
+    /// The numbers of all.
+    pub(super) fn ids(&self) -> Vec<u64> {
+        self.shards.iter().flat_map(|shard| shard.read().keys().copied().collect::<Vec<_>>()).collect()
     }
 
     /// How many there are.

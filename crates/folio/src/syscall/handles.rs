@@ -4,11 +4,13 @@ use super::OpenFlags;
 use crate::base::{Errno, Result};
 use crate::kernel::Kernel;
 use crate::vfs::{
-    self, Attributes, Context, Credentials, DirectoryEntry, FallocateMode, FileSystemStatistics, FileType,
+    self, Attributes, ChangeListener, Coherence, Context, Credentials, DirectoryEntry, FallocateMode, FileSystemStatistics, FileType,
     Location, OpenFile, RenameFlags, SeekKind, SetTime, Start, XattrFlags,
 };
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// An inode held by a server, and the name by which it was found: what an `O_PATH` descriptor is to a process.
 ///
@@ -26,6 +28,36 @@ impl Handle {
     /// The same as it was last known, as just after a lookup. Takes no lock and does not block.
     pub fn attributes(&self) -> Attributes {
         self.0.inode().attributes()
+    }
+
+    /// For how long attributes and data may be told to others without asking again: without end where nobody else
+    /// changes them, or where changes are told of ([`Handle::listen`]).
+    pub fn ttl(&self) -> Duration {
+        self.0.inode().common().coherence.as_ref().map_or(Duration::MAX, Coherence::believed_for)
+    }
+
+    /// Attributes and data may have been changed without Folio's knowledge: they are asked for before they are used.
+    pub fn doubt(&self) {
+        if let Some(coherence) = &self.0.inode().common().coherence {
+            coherence.doubt();
+        }
+    }
+
+    /// Tells `listener` from now on what others change in the whole file system, as long as the caller keeps it;
+    /// false if nothing can be told.
+    pub fn listen(&self, listener: Weak<dyn ChangeListener>) -> bool {
+        self.0.mount.file_system().listen(listener)
+    }
+
+    /// The directory in which it was found last, by inode number, and the name; `None` for a root.
+    pub fn place(&self) -> Option<(u64, Vec<u8>)> {
+        let parent = self.0.dentry.parent()?;
+        Some((parent.inode().common().number.0, self.0.dentry.name().as_slice().to_vec()))
+    }
+
+    /// Whether others may change the file system.
+    pub fn is_shared(&self) -> bool {
+        self.0.inode().common().coherence.is_some()
     }
 
     /// Inode number; as long as the handle is held, no other inode of the file system has it.
@@ -53,6 +85,12 @@ impl OpenHandle {
     /// pread(2) of bytes that are all in memory; `None` if they are not, and [`OpenHandle::read`] may have to wait.
     pub fn read_at_once(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
         self.0.read_at_once(Start::Offset(offset), buf)
+    }
+
+    /// The file of the host that is behind this one, for who can do without Folio's cache: reads and writes by the
+    /// descriptor are the host's. `None` if there is none. Folio does not notice them: see [`Handle::doubt`].
+    pub fn host_file(&self) -> Option<Result<OwnedFd>> {
+        self.0.inode().host_file()
     }
 
     /// fsync(2), or fdatasync(2) with `data_only`. A writeback error is told once to each file that was opened.
@@ -84,6 +122,12 @@ impl<'a> Caller<'a> {
     /// The inode called `name` in a directory; `None` if there is no such name.
     pub fn lookup(&self, directory: &Handle, name: &[u8]) -> Result<Option<Handle>> {
         Ok(self.0.lookup(&directory.0, plain(name)?)?.map(Handle))
+    }
+
+    /// For how long what [`Caller::lookup`] found, or that it found nothing, may be told to others without asking
+    /// again.
+    pub fn name_ttl(&self, directory: &Handle, name: &[u8]) -> Duration {
+        self.0.vfs.dentries.believed_for(&directory.0.dentry, name)
     }
 
     /// mkdirat(2).

@@ -17,6 +17,7 @@ use super::{Attributes, Inode, InodeNumber};
 use crate::base::Result;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What is known of an inode that others may change. All of it is doubted at first.
 #[derive(Default)]
@@ -46,6 +47,15 @@ fn is_before(until_ns: u64) -> bool {
     until_ns == FOREVER_NS || (until_ns != 0 && now_ns() < until_ns)
 }
 
+/// How long it is until then.
+fn left(until_ns: u64) -> Duration {
+    match until_ns {
+        FOREVER_NS => Duration::MAX,
+        0 => Duration::ZERO,
+        _ => Duration::from_nanos(until_ns.saturating_sub(now_ns())),
+    }
+}
+
 /// When something was asked; what was told of later counts against the answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Question {
@@ -65,6 +75,11 @@ impl Coherence {
     #[inline]
     pub fn is_believed(&self) -> bool {
         is_before(self.believed_until_ns.load(Ordering::Acquire))
+    }
+
+    /// For how long attributes and data may still be used without asking.
+    pub(crate) fn believed_for(&self) -> Duration {
+        left(self.believed_until_ns.load(Ordering::Acquire))
     }
 
     /// To be called before what lies behind is asked for attributes.
@@ -124,6 +139,14 @@ impl Belief {
         let until_ns = self.until_ns.load(Ordering::Acquire);
         self.doubts.load(Ordering::Acquire) == directory.name_doubts.load(Ordering::SeqCst)
             && is_before(until_ns)
+    }
+
+    /// For how long the name may still be used without asking.
+    pub(super) fn left(&self, directory: &Coherence) -> Duration {
+        let until_ns = self.until_ns.load(Ordering::Acquire);
+        let is_doubted =
+            self.doubts.load(Ordering::Acquire) != directory.name_doubts.load(Ordering::SeqCst);
+        if is_doubted { Duration::ZERO } else { left(until_ns) }
     }
 }
 

@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 const SHARDS: usize = 64;
 /// Names that leave together: one grace period for all.
@@ -170,6 +171,15 @@ impl DentryCache {
             Some(node) if node.value().is_believed(parent, &pin) => node.value().known(&pin).to_arc(),
             _ => Cached::Unknown,
         }
+    }
+
+    /// For how long what is known about `name` in `parent` may still be told without asking.
+    pub(crate) fn believed_for(&self, parent: &Dentry, name: &[u8]) -> Duration {
+        let Some(directory) = parent.coherence() else { return Duration::MAX };
+        let hash = self.hash(parent.id(), name);
+        let pin = rcu::pin();
+        let node = self.shard(hash).find(hash, parent.id(), name, &pin);
+        node.map_or(Duration::ZERO, |node| node.belief.left(directory))
     }
 
     /// Adds what a lookup found, unless another lookup found the same first; returns the dentry that counts. What

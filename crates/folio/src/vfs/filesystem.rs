@@ -6,6 +6,7 @@ use crate::cache::{Mapping, Source};
 use bitflags::bitflags;
 use parking_lot::RwLock;
 use std::ops::{ControlFlow, Range};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 /// What a file is (`S_IFMT`).
@@ -305,6 +306,12 @@ pub trait Inode: Send + Sync {
     fn open(&self, is_written: bool) -> Result<Option<Opened>> {
         let _ = is_written;
         Ok(None)
+    }
+
+    /// A new descriptor of the regular file of the host that lies behind this one, if there is one and if it may be
+    /// read and written past the cache.
+    fn host_file(&self) -> Option<Result<OwnedFd>> {
+        None
     }
 
     /// Changes attributes.

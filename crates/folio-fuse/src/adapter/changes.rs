@@ -1,0 +1,347 @@
+//! What others have changed, on its way to a kernel that keeps what it was told.
+
+use super::{Adapter, Node, ROOT, Table};
+use folio::vfs::{Change, ChangeListener};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Changes that wait at most; with more, everything is forgotten.
+const QUEUE_MAX: usize = 8192;
+/// When a kernel is asked again to forget what it did not know yet.
+const RETRY: Duration = Duration::from_millis(1);
+/// How often at most.
+const TRIES_MAX: u32 = 8;
+/// How long at most the replies under way are waited for.
+const REPLIES: Duration = Duration::from_millis(100);
+
+/// How a carrier makes its kernel forget. Called by a thread that holds nothing a request might wait for.
+pub trait Notify {
+    /// Attributes, pages and the listing of a node; false if the kernel does not know the node.
+    fn forget_node(&self, node: u64) -> io::Result<bool>;
+
+    /// What a name in a directory leads to, or that it leads nowhere.
+    fn forget_name(&self, parent: u64, name: &[u8]) -> io::Result<()>;
+
+    /// Where all names lead; an error if the carrier cannot say so, and they are told one by one.
+    fn forget_names(&self) -> io::Result<()>;
+}
+
+/// Something that a kernel must not believe any longer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Stale {
+    /// What it was told of a node.
+    Node(u64),
+    /// What it was told of a name in a directory.
+    Name(u64, Box<[u8]>),
+    Everything,
+}
+
+/// A queue that the file system fills and one thread of a carrier empties.
+pub(super) struct Changes {
+    /// The root's inode number.
+    root: u64,
+    queue: Mutex<Queue>,
+    more: Condvar,
+    replies: Mutex<Replies>,
+    replied: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    stale: VecDeque<Stale>,
+    /// The same, so that nothing is in it twice.
+    known: HashSet<Stale>,
+    is_over: bool,
+}
+
+/// Replies under way that tell attributes or names, those begun in even periods and those begun in odd ones.
+#[derive(Default)]
+struct Replies {
+    period: usize,
+    under_way: [usize; 2],
+}
+
+/// A reply under way, from before the file system is asked until the reply is sent.
+pub struct Telling<'a> {
+    changes: &'a Changes,
+    period: usize,
+}
+
+enum Next {
+    Stale(Stale),
+    /// Nothing for a while.
+    Quiet,
+    Over,
+}
+
+impl Changes {
+    pub(super) fn new(root: u64) -> Self {
+        Self {
+            root,
+            queue: Mutex::default(),
+            more: Condvar::new(),
+            replies: Mutex::default(),
+            replied: Condvar::new(),
+        }
+    }
+
+    fn add(&self, stale: Stale) {
+        let mut queue = self.queue.lock();
+        if queue.known.contains(&stale) || queue.known.contains(&Stale::Everything) {
+            return;
+        }
+        let is_full = queue.stale.len() >= QUEUE_MAX;
+        if is_full || stale == Stale::Everything {
+            queue.stale.clear();
+            queue.known.clear();
+        }
+        let stale = if is_full { Stale::Everything } else { stale };
+        queue.known.insert(stale.clone());
+        queue.stale.push_back(stale);
+        drop(queue);
+        self.more.notify_one();
+    }
+
+    /// The next change; waits for one, with `patience` only so long.
+    fn next(&self, patience: Option<Duration>) -> Next {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.is_over {
+                return Next::Over;
+            }
+            if let Some(stale) = queue.stale.pop_front() {
+                queue.known.remove(&stale);
+                return Next::Stale(stale);
+            }
+            match patience {
+                None => self.more.wait(&mut queue),
+                Some(patience) => {
+                    if self.more.wait_for(&mut queue, patience).timed_out() && queue.stale.is_empty() {
+                        return Next::Quiet;
+                    }
+                }
+            }
+        }
+    }
+
+    fn end(&self) {
+        self.queue.lock().is_over = true;
+        self.more.notify_all();
+    }
+
+    fn telling(&self) -> Telling<'_> {
+        let mut replies = self.replies.lock();
+        let period = replies.period;
+        replies.under_way[period] += 1;
+        Telling { changes: self, period }
+    }
+
+    fn is_telling(&self) -> bool {
+        self.replies.lock().under_way != [0, 0]
+    }
+
+    /// Waits until every reply that is under way has been sent, but not for ever; replies that begin meanwhile are not
+    /// waited for.
+    fn wait_for_replies(&self) {
+        let mut replies = self.replies.lock();
+        for _ in 0..2 {
+            let period = replies.period;
+            replies.period = 1 - period;
+            while replies.under_way[period] != 0 {
+                if self.replied.wait_for(&mut replies, REPLIES).timed_out() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        let mut replies = self.changes.replies.lock();
+        replies.under_way[self.period] -= 1;
+        let is_last = replies.under_way[self.period] == 0;
+        drop(replies);
+        if is_last {
+            self.changes.replied.notify_all();
+        }
+    }
+}
+
+impl ChangeListener for Changes {
+    fn changed(&self, change: Change<'_>) {
+        let id = |number| node_id(self.root, number);
+        self.add(match change {
+            Change::Inode(number) => Stale::Node(id(number.0)),
+            Change::Name(directory, name) => Stale::Name(id(directory.0), name.into()),
+            Change::Everything => Stale::Everything,
+        });
+    }
+}
+
+/// A2.
+pub(super) fn node_id(root: u64, number: u64) -> u64 {
+    match number {
+        _ if number == root => ROOT,
+        ROOT => root,
+        _ => number,
+    }
+}
+
+/// Pushes changes to one kernel.
+///
+/// A kernel that is told to forget what it does not know yet, because a reply is still on its way to it, would
+/// remember afterwards what is not true any more. So what it did not know is told again, once the replies that were
+/// under way have been sent, until it knows it or has forgotten it.
+struct Push<'a> {
+    changes: &'a Changes,
+    nodes: &'a Table<Node>,
+    notify: &'a dyn Notify,
+    /// Nodes to tell again, and how often that was done.
+    unknown: Vec<(u64, u32)>,
+}
+
+impl Push<'_> {
+    fn run(mut self) {
+        loop {
+            let patience = (!self.unknown.is_empty()).then_some(RETRY);
+            match self.changes.next(patience) {
+                Next::Stale(stale) => self.tell(&stale),
+                Next::Quiet => self.tell_again(),
+                Next::Over => return,
+            }
+        }
+    }
+
+    /// Errors mean that the kernel has gone, which the session notices.
+    fn tell(&mut self, stale: &Stale) {
+        match stale {
+            Stale::Node(node) => self.tell_node(*node),
+            Stale::Name(parent, name) => {
+                if *parent == ROOT || self.nodes.get(*parent, |_| ()).is_some() {
+                    let _ = self.notify.forget_name(*parent, name);
+                }
+                self.tell_node(*parent);
+            }
+            Stale::Everything => {
+                let is_told = self.notify.forget_names().is_ok();
+                for node in self.nodes.ids() {
+                    let place = self.nodes.get(node, |node| node.handle.place()).flatten();
+                    if let (false, Some((parent, name))) = (is_told, place) {
+                        let _ = self.notify.forget_name(node_id(self.changes.root, parent), &name);
+                    }
+                    self.tell_node(node);
+                }
+                self.tell_node(ROOT);
+            }
+        }
+    }
+
+    fn tell_node(&mut self, node: u64) {
+        let is_told = node == ROOT || self.nodes.get(node, |_| ()).is_some();
+        let is_unknown = match is_told {
+            true => matches!(self.notify.forget_node(node), Ok(false)),
+            false => self.changes.is_telling(),
+        };
+        if is_unknown && !self.unknown.iter().any(|(unknown, _)| *unknown == node) {
+            self.unknown.push((node, 0));
+        }
+    }
+
+    fn tell_again(&mut self) {
+        self.changes.wait_for_replies();
+        let (nodes, notify) = (self.nodes, self.notify);
+        self.unknown.retain_mut(|(node, tries)| {
+            *tries += 1;
+            let is_told = nodes.get(*node, |_| ()).is_some();
+            is_told && matches!(notify.forget_node(*node), Ok(false)) && *tries < TRIES_MAX
+        });
+    }
+}
+
+impl Adapter {
+    /// Has the file system tell what others change; false if nothing can be told. [`Adapter::push`] passes it on.
+    pub fn listen(&self) -> bool {
+        let changes: Arc<dyn ChangeListener> = self.changes.clone();
+        self.root.listen(Arc::downgrade(&changes))
+    }
+
+    /// Whether others may change the file system.
+    pub fn is_shared(&self) -> bool {
+        self.root.is_shared()
+    }
+
+    /// Makes the kernel forget what others change, until [`Adapter::end_push`] is called.
+    pub fn push(&self, notify: &dyn Notify) {
+        Push { changes: &self.changes, nodes: &self.nodes, notify, unknown: Vec::new() }.run();
+    }
+
+    /// Ends [`Adapter::push`].
+    pub fn end_push(&self) {
+        self.changes.end();
+    }
+
+    /// To be held from before attributes or names are asked for until the reply that tells them is sent.
+    pub fn telling(&self) -> Telling<'_> {
+        self.changes.telling()
+    }
+
+    /// The kernel has changed a node without the file system's knowledge: neither believes what it knows of it.
+    pub(super) fn stale(&self, node: u64) {
+        self.changes.add(Stale::Node(node));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use folio::vfs::InodeNumber;
+
+    fn drain(changes: &Changes) -> Vec<Stale> {
+        std::iter::from_fn(|| match changes.next(Some(Duration::ZERO)) {
+            Next::Stale(stale) => Some(stale),
+            _ => None,
+        })
+        .collect()
+    }
+
+    #[test]
+    fn changes_wait_once_and_too_many_are_everything() {
+        let changes = Changes::new(2);
+        for _ in 0..3 {
+            changes.changed(Change::Inode(InodeNumber(7)));
+            changes.changed(Change::Name(InodeNumber(2), b"name"));
+        }
+        changes.changed(Change::Inode(InodeNumber(1)));
+        // The root is 1 to the kernel, and inode 1 has the root's number.
+        assert_eq!(drain(&changes), [Stale::Node(7), Stale::Name(1, (*b"name").into()), Stale::Node(2)]);
+        for number in 0..2 * QUEUE_MAX as u64 {
+            changes.changed(Change::Inode(InodeNumber(number)));
+        }
+        assert_eq!(drain(&changes)[0], Stale::Everything);
+        changes.end();
+        assert!(matches!(changes.next(None), Next::Over));
+    }
+
+    #[test]
+    fn replies_under_way_are_waited_for_and_later_ones_not() {
+        let changes = Changes::new(2);
+        changes.wait_for_replies();
+        let first = changes.telling();
+        assert!(changes.is_telling());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| changes.wait_for_replies());
+            while changes.replies.lock().period == 0 {
+                std::thread::yield_now();
+            }
+            let _later = changes.telling();
+            drop(first);
+            // It would wait for its limit else, which is an end too; what is tested is that it ends.
+            waiting.join().unwrap();
+        });
+        assert!(!changes.is_telling());
+    }
+}

@@ -1,0 +1,137 @@
+//! What a kernel keeps of a mount, and until when.
+
+use fuser::{FopenFlags, InitFlags};
+use std::time::Duration;
+
+/// Who else changes the file system, and how the kernel learns of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Nobody does.
+    Alone,
+    /// Others do, and the kernel is told at once.
+    Told,
+    /// Others do, and the kernel asks again when a time to live is over.
+    Asked,
+}
+
+/// What the kernel's page cache holds of files that are not passed through.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// What was read or written; writes reach Folio before write(2) returns.
+    #[default]
+    Clean,
+    /// What was written reaches Folio later: by fsync(2), or when the kernel thinks fit.
+    WrittenBack,
+    /// Nothing.
+    None,
+}
+
+/// What the kernel keeps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keeping {
+    pub(crate) sharing: Sharing,
+    pub(crate) pages: Pages,
+    /// Whether files of the host are handed to the kernel where it takes them.
+    pub(crate) passthrough: bool,
+}
+
+/// From here on a time to live means that changes are told of.
+const TOLD_TTL: Duration = Duration::from_secs(3600);
+const O_ACCMODE: u32 = 3;
+const O_WRONLY: u32 = 1;
+const O_RDWR: u32 = 2;
+
+/// Whether who opens a file with these flags of open(2) may write it.
+pub(crate) fn is_written(flags: u32) -> bool {
+    flags & O_ACCMODE != 0
+}
+
+impl Keeping {
+    /// The capabilities that say so.
+    ///
+    /// Changes that are told of are the only ones to drop pages for: by itself the kernel would take a new time of
+    /// modification for a change by others, and drop the pages that it has just written.
+    pub(crate) fn flags(self) -> InitFlags {
+        let by_sharing = match self.sharing {
+            Sharing::Alone => InitFlags::FUSE_EXPLICIT_INVAL_DATA | InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+            Sharing::Told => InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+            Sharing::Asked => InitFlags::FUSE_AUTO_INVAL_DATA,
+        };
+        let by_pages = match self.pages {
+            Pages::Clean => InitFlags::empty(),
+            Pages::WrittenBack => InitFlags::FUSE_WRITEBACK_CACHE,
+            Pages::None => InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        };
+        InitFlags::FUSE_CACHE_SYMLINKS | by_sharing | by_pages
+    }
+
+    pub(crate) fn is_shared(self) -> bool {
+        self.sharing != Sharing::Alone
+    }
+
+    /// Whether files of the host may be handed to the kernel.
+    pub(crate) fn passes_through(self) -> bool {
+        self.passthrough && self.is_shared() && self.pages == Pages::Clean
+    }
+
+    /// What the kernel does with the pages of a file that is opened, whose attributes may be believed for `ttl`.
+    /// `is_same` tells whether its contents are as they were when it was opened last.
+    pub(crate) fn pages(self, ttl: Duration, is_same: bool) -> FopenFlags {
+        match (self.pages, self.sharing) {
+            (Pages::None, _) => FopenFlags::FOPEN_DIRECT_IO,
+            // Nobody would tell of a change.
+            (_, Sharing::Told) if ttl < TOLD_TTL => FopenFlags::FOPEN_DIRECT_IO,
+            // Pages that are mapped are never asked for again.
+            (_, Sharing::Asked) if !is_same => FopenFlags::empty(),
+            _ => FopenFlags::FOPEN_KEEP_CACHE,
+        }
+    }
+
+    /// What the kernel does with the listing of a directory that is opened. Where it is not told of changes it knows
+    /// them by the time of modification, and two changes within one tick of the clock have the same.
+    pub(crate) fn listing(self, ttl: Duration) -> FopenFlags {
+        match self.sharing {
+            Sharing::Asked => FopenFlags::empty(),
+            Sharing::Told if ttl < TOLD_TTL => FopenFlags::empty(),
+            _ => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR,
+        }
+    }
+
+    /// The flags of open(2) that the server needs: who writes back may have to read the rest of a page first.
+    pub(crate) fn open_flags(self, flags: u32) -> u32 {
+        match self.pages == Pages::WrittenBack && flags & O_ACCMODE == O_WRONLY {
+            true => flags & !O_ACCMODE | O_RDWR,
+            false => flags,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keeping(sharing: Sharing, pages: Pages) -> Keeping {
+        Keeping { sharing, pages, passthrough: true }
+    }
+
+    #[test]
+    fn pages_are_kept_only_where_changes_are_noticed() {
+        let (forever, moment) = (TOLD_TTL, Duration::from_millis(1));
+        let (keep, direct) = (FopenFlags::FOPEN_KEEP_CACHE, FopenFlags::FOPEN_DIRECT_IO);
+        let told = keeping(Sharing::Told, Pages::Clean);
+        assert_eq!((told.pages(forever, false), told.pages(moment, true)), (keep, direct));
+        assert_eq!(told.listing(moment), FopenFlags::empty());
+        let asked = keeping(Sharing::Asked, Pages::Clean);
+        assert_eq!((asked.pages(moment, true), asked.pages(moment, false)), (keep, FopenFlags::empty()));
+        assert_eq!(keeping(Sharing::Alone, Pages::Clean).pages(forever, false), keep);
+        assert_eq!(keeping(Sharing::Told, Pages::None).pages(forever, true), direct);
+    }
+
+    #[test]
+    fn who_writes_back_can_read() {
+        let back = keeping(Sharing::Alone, Pages::WrittenBack);
+        assert_eq!((back.open_flags(0o100_001), back.open_flags(0)), (0o100_002, 0));
+        assert_eq!(keeping(Sharing::Alone, Pages::Clean).open_flags(1), 1);
+        assert!(is_written(1) && is_written(2) && !is_written(0o100_000));
+    }
+}
