@@ -77,7 +77,9 @@ impl Session {
             Some(Err(error)) => Err(error),
             Some(Ok(thread)) => thread.join().map_err(|_| io::Error::other("the pushing thread panicked")),
         };
-        served.and(pushed).map_err(|error| Error::io("FUSE session", error).at(unmounter.target.display().to_string()))
+        served
+            .and(pushed)
+            .map_err(|error| Error::io("FUSE session", error).at(unmounter.target.display().to_string()))
     }
 }
 
@@ -115,7 +117,8 @@ fn find(target: &Path) -> Result<PathBuf> {
 
 /// Takes away the mount on `target`, which nobody serves any more.
 fn clear_dead(target: &Path) -> Result<PathBuf> {
-    let dead = || Error::new(Errno::NOTCONN, "what is mounted here has lost its server; fusermount3 -u it first");
+    let dead =
+        || Error::new(Errno::NOTCONN, "what is mounted here has lost its server; fusermount3 -u it first");
     let (parent, name) = target.parent().zip(target.file_name()).ok_or_else(dead)?;
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let absolute = parent.canonicalize().map_err(|_| dead())?.join(name);

@@ -162,12 +162,7 @@ impl Adapter {
     fn tell(&self, handle: Handle, name_ttl: Duration) -> Result<Entry> {
         let id = self.id(handle.number());
         let attributes = self.stat(id, &handle)?;
-        let entry = Entry {
-            id,
-            attributes,
-            attributes_ttl: handle.ttl().min(TTL_MAX),
-            name_ttl,
-        };
+        let entry = Entry { id, attributes, attributes_ttl: handle.ttl().min(TTL_MAX), name_ttl };
         if entry.id != ROOT {
             let node = Node { handle, lookups: 1, own_files: OwnFiles::default(), opened_as: None };
             let spare = self.nodes.add(entry.id, node, |node, newer| {
@@ -194,7 +189,8 @@ impl Adapter {
 
     fn keep(&self, file: OpenHandle) -> u64 {
         let id = self.next_file.fetch_add(1, Ordering::Relaxed);
-        let spare = self.files.add(id, file, |_, _| unreachable!("numbers of open files are never used twice"));
+        let spare =
+            self.files.add(id, file, |_, _| unreachable!("numbers of open files are never used twice"));
         drop(spare);
         id
     }

@@ -4,8 +4,8 @@ use super::OpenFlags;
 use crate::base::{Errno, Result};
 use crate::kernel::Kernel;
 use crate::vfs::{
-    self, Attributes, ChangeListener, Coherence, Context, Credentials, DirectoryEntry, FallocateMode, FileSystemStatistics, FileType,
-    Location, OpenFile, RenameFlags, SeekKind, SetTime, Start, XattrFlags,
+    self, Attributes, ChangeListener, Coherence, Context, Credentials, DirectoryEntry, FallocateMode,
+    FileSystemStatistics, FileType, Location, OpenFile, RenameFlags, SeekKind, SetTime, Start, XattrFlags,
 };
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;

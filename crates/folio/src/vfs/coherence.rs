@@ -144,8 +144,7 @@ impl Belief {
     /// For how long the name may still be used without asking.
     pub(super) fn left(&self, directory: &Coherence) -> Duration {
         let until_ns = self.until_ns.load(Ordering::Acquire);
-        let is_doubted =
-            self.doubts.load(Ordering::Acquire) != directory.name_doubts.load(Ordering::SeqCst);
+        let is_doubted = self.doubts.load(Ordering::Acquire) != directory.name_doubts.load(Ordering::SeqCst);
         if is_doubted { Duration::ZERO } else { left(until_ns) }
     }
 }
