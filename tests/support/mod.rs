@@ -6,10 +6,12 @@
 //!        Mounted            a raw image in the kernel's mount     mounted.rs
 //!        fsck, qemu_check   the judges                            tools.rs
 //!        real_tree          a large tree of the machine's own files    real_tree.rs
+//!        Guest              a Linux guest in QEMU                guest.rs
 //!        Manifest           all that a tree is, to be compared    manifest.rs
 //! ```
 #![allow(dead_code, unused_imports, unused_macros, unreachable_pub)]
 
+pub mod guest;
 pub mod manifest;
 pub mod mounted;
 pub mod real_tree;
@@ -19,5 +21,5 @@ pub mod tools;
 
 pub use manifest::{Manifest, Scope};
 pub use mounted::Mounted;
-pub use require::Need;
 pub(crate) use require::requires;
+pub use require::{Need, report_skip};

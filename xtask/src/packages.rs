@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 18] = [
+const PROGRAMS: [(&str, &str); 20] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
@@ -24,7 +24,13 @@ const PROGRAMS: [(&str, &str); 18] = [
     ("fakeroot", "fakeroot"),
     ("losetup", "mount"),
     ("mount", "mount"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
 ];
+
+/// A kernel for guests: where it has its modules, and the package.
+const GUEST_MODULE: &str = "kernel/fs/fuse/virtiofs.ko";
+const GUEST_KERNEL: &str = "linux-image-cloud-amd64";
 
 /// Folders that hold system programs but are often missing from a user's PATH.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -46,7 +52,16 @@ fn missing() -> Vec<&'static str> {
     let mut packages: Vec<_> =
         PROGRAMS.iter().filter(|(program, _)| !has(program)).map(|(_, package)| *package).collect();
     packages.dedup();
+    if !has_guest_kernel() {
+        packages.push(GUEST_KERNEL);
+    }
     packages
+}
+
+/// Whether there is a kernel that guests can be booted with.
+fn has_guest_kernel() -> bool {
+    let releases = std::fs::read_dir("/lib/modules").into_iter().flatten();
+    releases.flatten().any(|release| release.path().join(GUEST_MODULE).is_file())
 }
 
 /// Installs what is missing where that is possible; else says what to install. Checks that need a program

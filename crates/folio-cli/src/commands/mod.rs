@@ -14,6 +14,7 @@ mod mount;
 mod names;
 mod resize;
 mod serve;
+mod share;
 mod stat;
 mod tune;
 mod write;
@@ -50,6 +51,7 @@ pub(crate) enum Command {
     Check(check::Check),
     Image(image::Image),
     Serve(serve::Serve),
+    Share(share::Share),
 }
 
 /// Runs what the command line asks for and tells how it ended.
@@ -84,6 +86,9 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
         Command::Serve(serve) => {
             let session = Session::without_signals(serve::name(serve), &arguments.global);
             done(session, &|session| serve::run(serve, session))
+        }
+        Command::Share(share) => {
+            done(Session::without_signals("share", &arguments.global), &|session| share::run(share, session))
         }
         Command::Image(image) => done(session(image::name(image)), &|session| image::run(image, session)),
     }

@@ -7,7 +7,7 @@
 //!   Server::handle --> call.rs: header and arguments, checked      notify.rs
 //!      |   session.rs  what both sides can do      names.rs        look up, make, move, list
 //!      |   data.rs     open files and bytes        attributes.rs   stat, set, extended attributes
-//!      v   (abi.rs: the structs)
+//!      v   (abi.rs: the structs; options.rs: what the kernel may keep)
 //!   adapter/    one call per operation
 //! ```
 //!
@@ -27,12 +27,14 @@ mod data;
 mod encode;
 mod names;
 mod notify;
+mod options;
 mod reply;
 mod session;
 #[cfg(test)]
 mod tests;
 
 pub use notify::Notice;
+pub use options::{DataCache, Options, parse_ttl};
 pub use reply::{Message, Reply};
 
 use crate::adapter::{Adapter, Judge};
@@ -41,7 +43,6 @@ use call::{Body, Call};
 use folio::{Errno, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 /// Bytes of data in one read or write; the kernel's own limit is 256 pages (`fs.fuse.max_pages_limit`).
 pub const TRANSFER_MAX: usize = 1 << 20;
@@ -51,66 +52,6 @@ pub const REPLY_BODY_MAX: usize = TRANSFER_MAX;
 pub const REQUEST_MAX: usize = TRANSFER_MAX + (128 << 10);
 /// Bytes of the header of a reply, which is the least room that a carrier must have.
 pub const REPLY_HEADER_LEN: usize = reply::HEADER_LEN;
-
-/// How the kernel that asks may keep data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DataCache {
-    /// Not at all: every read and write comes here.
-    None,
-    /// In its page cache, as long as the file's size and times tell that nobody else has changed it. Files need not
-    /// be opened here, which saves a request for each open(2) and close(2).
-    Kept,
-}
-
-/// What the kernel that asks may believe and keep.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// How long names are believed.
-    pub entry_ttl: Duration,
-    /// How long it is believed that a name is not there; zero asks each time.
-    pub negative_ttl: Duration,
-    /// How long attributes are believed.
-    pub attribute_ttl: Duration,
-    /// How data is kept.
-    pub data: DataCache,
-    /// Whether others change the files meanwhile: data is then dropped when attributes tell so, else when the kernel
-    /// is told ([`Notice`]).
-    pub changed_by_others: bool,
-    /// Whether writes may stay in the asking kernel for a while. What others read meanwhile is old.
-    pub writeback: bool,
-    /// Whether listing a directory looks its entries up as well.
-    pub readdirplus: bool,
-    /// Whether every change is refused.
-    pub read_only: bool,
-}
-
-impl Options {
-    /// For a file system that nobody else changes: everything is believed for an hour.
-    pub fn alone() -> Self {
-        let long = Duration::from_secs(3600);
-        Self {
-            entry_ttl: long,
-            negative_ttl: long,
-            attribute_ttl: long,
-            data: DataCache::Kept,
-            changed_by_others: false,
-            writeback: false,
-            readdirplus: true,
-            read_only: false,
-        }
-    }
-
-    /// For one that others change too: names and attributes are believed for `ttl`.
-    pub fn shared(ttl: Duration) -> Self {
-        Self {
-            entry_ttl: ttl,
-            negative_ttl: ttl,
-            attribute_ttl: ttl,
-            changed_by_others: true,
-            ..Self::alone()
-        }
-    }
-}
 
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,135 @@
+//! `folio share`: files for virtual machines, as a virtiofs device.
+
+use crate::exit::{Failure, Outcome, explain};
+use crate::image::{Access, Image, open_device};
+use crate::place::ImagePath;
+use crate::session::{Session, clock};
+use clap::Args;
+use folio::Kernel;
+use folio::vfs::MountOptions;
+use folio_fuse::adapter::{Adapter, Judge};
+use folio_fuse::wire::{self, Server};
+use folio_virtiofs::{Event, Service};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const EXAMPLES: &str = "\
+Examples:
+  folio share disk.qcow2 --socket /tmp/fs.sock
+  qemu-system-x86_64 -m 1G \\
+    -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \\
+    -chardev socket,id=fs,path=/tmp/fs.sock \\
+    -device vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024 ...
+  mount -t virtiofs share /mnt                     in the guest
+  folio share --read-only disk.img@2 --socket fs.sock
+  folio share -o writeback,noatime disk.img --socket fs.sock
+
+Words of -o: those of mount(8) for every file system (ro, noatime and so on) and for ext4; and
+  ttl=TIME        how long the guest believes names and attributes: 0, 5ms, 1s, inf
+  cache=none      the guest keeps nothing and asks each time
+  writeback       the guest may keep what it has written for a while
+  noreaddirplus   listing a folder does not tell attributes too
+  fakeroot        everything that is made belongs to root
+
+Serves until Ctrl-C or SIGTERM. A guest may reboot, and another may come when it is gone. Who can connect to the socket
+can read and change all that is shared: keep it in a folder of your own.";
+
+/// Share files with virtual machines through virtiofs
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Share {
+    /// What to share: IMAGE or IMAGE@N
+    source: OsString,
+    /// Listen on a new Unix socket for a virtual machine monitor (vhost-user)
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// The name by which the guest mounts it, for monitors that ask; QEMU has its own tag=
+    #[arg(long, value_name = "TAG", default_value = "folio")]
+    tag: String,
+    /// Request queues, each with a thread
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    queues: usize,
+    /// Refuse every change: -o ro
+    #[arg(long)]
+    read_only: bool,
+    /// End when the first guest is gone
+    #[arg(long)]
+    once: bool,
+}
+
+/// What `-o` and the other words come to.
+struct Words {
+    /// For the guest's kernel.
+    guest: wire::Options,
+    /// For the file system inside.
+    inside: MountOptions,
+    judge: Judge,
+}
+
+/// Runs the command.
+pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
+    let place = ImagePath::parse(&share.source)?;
+    if place.path.as_os_str() != "/" {
+        let text = format!("{place}: an image is shared as a whole: {}", place.image_name());
+        return Err(Failure::usage(text));
+    }
+    let words = words(share, session)?;
+    let access = if words.inside.read_only { Access::Read } else { Access::Write };
+    let device = open_device(&place.image, access)?;
+    let image = Image::mount_with(session, &place, device, &words.inside)?;
+    let served = serve(share, session, &image.name, image.kernel(), &words);
+    let closed = image.close();
+    served.and(closed)
+}
+
+fn words(share: &Share, session: &Session) -> Outcome<Words> {
+    let refused = |error| Failure::usage(format!("-o {}", explain(&error)));
+    let mut guest = wire::Options::alone();
+    let mut judge = Judge::Kernel;
+    let mut inside = MountOptions { clock: clock(), ..MountOptions::default() };
+    for word in &session.options {
+        if word == "fakeroot" {
+            judge = Judge::Nobody;
+        } else if !guest.set(word).map_err(refused)? {
+            inside.add(word).map_err(refused)?;
+        }
+    }
+    inside.read_only |= share.read_only;
+    guest.read_only = inside.read_only;
+    Ok(Words { guest, inside, judge })
+}
+
+/// Serves guests until a signal comes.
+fn serve(share: &Share, session: &Session, name: &str, kernel: &Arc<Kernel>, words: &Words) -> Outcome {
+    let options = folio_virtiofs::Options { tag: share.tag.clone(), queues: share.queues, once: share.once };
+    // A signal ends the command at once until the socket is there, and from then on as it should.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let service = Service::new(&share.socket, options)?;
+    let stopper = service.stopper();
+    let handle = signals.handle();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if signals.forever().next().is_some() {
+                stopper.stop();
+            }
+        });
+        if !session.quiet {
+            let socket = service.path().display();
+            session.remark(format_args!("{name} is shared at {socket} until Ctrl-C"));
+        }
+        let start = || {
+            let adapter = Arc::new(Adapter::new(Arc::clone(kernel), words.judge));
+            Server::new(adapter, words.judge, words.guest.clone())
+        };
+        let tell = |event| match event {
+            Event::Connected | Event::Gone => {}
+            Event::Failed(why) => session.remark(format_args!("a virtual machine was cut off: {why}")),
+        };
+        let served = service.serve(start, tell);
+        handle.close();
+        Ok(served?)
+    })
+}

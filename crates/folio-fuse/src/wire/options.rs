@@ -1,0 +1,139 @@
+//! What the kernel that asks may believe and keep, and the words of `-o` for it.
+
+use folio::{Errno, Error, Result};
+use std::time::Duration;
+
+/// How the kernel that asks may keep data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataCache {
+    /// Not at all: every read and write comes here.
+    None,
+    /// In its page cache, as long as the file's size and times tell that nobody else has changed it. Files need not
+    /// be opened here, which saves a request for each open(2) and close(2).
+    Kept,
+}
+
+/// What the kernel that asks may believe and keep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// How long names are believed.
+    pub entry_ttl: Duration,
+    /// How long it is believed that a name is not there; zero asks each time.
+    pub negative_ttl: Duration,
+    /// How long attributes are believed.
+    pub attribute_ttl: Duration,
+    /// How data is kept.
+    pub data: DataCache,
+    /// Whether others change the files meanwhile: data is then dropped when attributes tell so, else when the kernel
+    /// is told ([`super::Notice`]).
+    pub changed_by_others: bool,
+    /// Whether writes may stay in the asking kernel for a while. What others read meanwhile is old.
+    pub writeback: bool,
+    /// Whether listing a directory looks its entries up as well.
+    pub readdirplus: bool,
+    /// Whether every change is refused.
+    pub read_only: bool,
+}
+
+/// What `ttl=inf` comes to: so long that nobody counts it, and far from what a kernel cannot add to its clock.
+const FOREVER: Duration = Duration::from_secs(1 << 30);
+
+impl Options {
+    /// For a file system that nobody else changes: everything is believed for good.
+    pub fn alone() -> Self {
+        Self {
+            entry_ttl: FOREVER,
+            negative_ttl: FOREVER,
+            attribute_ttl: FOREVER,
+            data: DataCache::Kept,
+            changed_by_others: false,
+            writeback: false,
+            readdirplus: true,
+            read_only: false,
+        }
+    }
+
+    /// For one that others change too: names and attributes are believed for `ttl`.
+    pub fn shared(ttl: Duration) -> Self {
+        let mut this = Self { changed_by_others: true, ..Self::alone() };
+        this.set_ttl(ttl);
+        this
+    }
+
+    fn set_ttl(&mut self, ttl: Duration) {
+        self.entry_ttl = ttl;
+        self.negative_ttl = ttl;
+        self.attribute_ttl = ttl;
+    }
+
+    /// Obeys one word of `-o`; `false` if it is not about the asking kernel.
+    pub fn set(&mut self, word: &str) -> Result<bool> {
+        match word.split_once('=') {
+            None => match word {
+                "writeback" => self.writeback = true,
+                "nowriteback" => self.writeback = false,
+                "readdirplus" => self.readdirplus = true,
+                "noreaddirplus" => self.readdirplus = false,
+                _ => return Ok(false),
+            },
+            Some(("ttl", time)) => self.set_ttl(parse_ttl(time)?),
+            Some(("cache", "none")) => {
+                self.data = DataCache::None;
+                self.set_ttl(Duration::ZERO);
+            }
+            Some(("cache", "kept")) => self.data = DataCache::Kept,
+            Some(("cache", other)) => {
+                return Err(Error::new(Errno::INVAL, format!("cache={other}: none or kept")));
+            }
+            Some(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// Reads a time: a number of seconds, or with `ms`, `us`, `s`; or `inf`.
+pub fn parse_ttl(text: &str) -> Result<Duration> {
+    if text == "inf" {
+        return Ok(FOREVER);
+    }
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit_secs = match &text[digits.len()..] {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        _ => f64::NAN,
+    };
+    let secs = digits.parse::<f64>().map_or(f64::NAN, |number| number * unit_secs);
+    let ttl = Duration::try_from_secs_f64(secs).ok().filter(|ttl| *ttl <= FOREVER);
+    ttl.ok_or_else(|| Error::new(Errno::INVAL, format!("ttl={text}: no time; write 0, 5ms, 1.5s or inf")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        let millis = |text| parse_ttl(text).map(|ttl| ttl.as_micros()).ok();
+        assert_eq!(millis("0"), Some(0));
+        assert_eq!(millis("5ms"), Some(5000));
+        assert_eq!(millis("1.5s"), Some(1_500_000));
+        assert_eq!(millis("2"), Some(2_000_000));
+        assert_eq!(millis("250us"), Some(250));
+        assert_eq!(parse_ttl("inf").ok(), Some(FOREVER));
+        for text in ["", "s", "-1", "1h", "nan", "1e300", "inf s"] {
+            assert!(parse_ttl(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn words_are_obeyed_or_left() {
+        let mut options = Options::alone();
+        assert!(options.set("writeback").unwrap() && options.set("ttl=1s").unwrap());
+        assert!(options.writeback && options.negative_ttl == Duration::from_secs(1));
+        assert!(!options.set("noatime").unwrap() && !options.set("data=journal").unwrap());
+        assert!(options.set("cache=always").is_err());
+        assert!(options.set("cache=none").unwrap() && options.data == DataCache::None);
+        assert_eq!(options.entry_ttl, Duration::ZERO);
+    }
+}

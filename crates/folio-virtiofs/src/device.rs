@@ -1,0 +1,241 @@
+//! The device: queues, and the requests in them. Virtio 1.2, section 5.11.
+
+use crate::crew::Crew;
+use crate::guest::{GuestReply, Memory, Scratch};
+use folio_fuse::wire::Server;
+use parking_lot::{Condvar, Mutex};
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use vhost::vhost_user::message::VhostUserProtocolFeatures;
+use vhost_user_backend::{VhostUserBackend, VringMutex, VringT};
+use virtio_queue::QueueT;
+use vm_memory::{GuestAddressSpace, GuestMemoryAtomic};
+use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::event::{EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier};
+
+/// Requests in one queue; what Linux needs to read a mebibyte at once, page by page.
+const QUEUE_LEN_MAX: usize = 1024;
+/// Threads for requests that wait.
+const WAITERS_MAX: usize = 8;
+/// Bytes of a request that waits on another thread; none that does needs more, and longer ones wait where they are.
+const MOVED_LEN_MAX: usize = 4096;
+/// `VIRTIO_RING_F_INDIRECT_DESC`, `VIRTIO_RING_F_EVENT_IDX`, `VIRTIO_F_VERSION_1`, and that of vhost-user:
+/// `VHOST_USER_F_PROTOCOL_FEATURES`.
+const FEATURES: u64 = 1 << 28 | 1 << 29 | 1 << 32 | 1 << 30;
+/// Bytes of a tag in the configuration; shorter ones are padded with zeroes.
+pub(crate) const TAG_LEN: usize = 36;
+
+type GuestMemory = GuestMemoryAtomic<Memory>;
+type Vring = VringMutex<GuestMemory>;
+
+/// A virtiofs device of one guest.
+pub(crate) struct Device {
+    core: Arc<Core>,
+    request_queues: usize,
+    /// Tag and number of request queues: `struct virtio_fs_config`.
+    config: Vec<u8>,
+    /// Last, so that what waits can finish.
+    crew: Crew,
+}
+
+/// What requests need that are handled on other threads.
+struct Core {
+    server: Server,
+    memory: GuestMemory,
+    /// For each queue, the requests that are under way.
+    under_way: Vec<UnderWay>,
+}
+
+#[derive(Default)]
+struct UnderWay {
+    count: Mutex<usize>,
+    is_none: Condvar,
+}
+
+/// One request under way; V2.
+struct Pass<'a>(&'a UnderWay);
+
+impl UnderWay {
+    fn begin(&self) -> Pass<'_> {
+        *self.count.lock() += 1;
+        Pass(self)
+    }
+
+    fn wait(&self) {
+        self.is_none.wait_while(&mut self.count.lock(), |count| *count > 0);
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.0.is_none.notify_all();
+        }
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl Device {
+    pub(crate) fn new(server: Server, memory: GuestMemory, tag: &str, request_queues: usize) -> Self {
+        let mut config = tag.as_bytes().to_vec();
+        config.resize(TAG_LEN, 0);
+        config.extend_from_slice(&(request_queues as u32).to_le_bytes());
+        let under_way = (0..=request_queues).map(|_| UnderWay::default()).collect();
+        let core = Arc::new(Core { server, memory, under_way });
+        Self { core, request_queues, config, crew: Crew::new(WAITERS_MAX) }
+    }
+
+    /// Handles what is in a queue until it is empty and the guest has been asked to tell of more.
+    fn serve_queue(&self, vring: &Vring, queue: usize) {
+        loop {
+            // A ring outside of guest memory has nothing to tell.
+            if vring.disable_notification().is_err() {
+                return;
+            }
+            while self.serve_one(vring, queue) {}
+            if !vring.enable_notification().unwrap_or(false) {
+                return;
+            }
+        }
+    }
+
+    /// Handles one request; whether there was one.
+    fn serve_one(&self, vring: &Vring, queue: usize) -> bool {
+        let core = &self.core;
+        let memory = core.memory.memory();
+        let (chain, pass) = {
+            let mut state = vring.get_mut();
+            if !state.is_enabled() || !state.get_queue().ready() {
+                return false;
+            }
+            let Some(chain) = state.get_queue_mut().pop_descriptor_chain(&*memory) else { return false };
+            (chain, core.under_way[queue].begin())
+        };
+        let head = chain.head_index();
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.gather(&memory, chain);
+            let Scratch { request, pieces, data } = scratch;
+            let mut reply = GuestReply::new(&memory, pieces, data);
+            if request.len() > MOVED_LEN_MAX {
+                core.server.handle(request, &mut reply);
+            } else if core.server.handle_at_once(request, &mut reply).is_none() {
+                self.move_away(vring, queue, head, scratch);
+                return;
+            }
+            give_back(vring, head, reply.written());
+        });
+        drop(pass);
+        true
+    }
+
+    /// Has another thread handle a request.
+    fn move_away(&self, vring: &Vring, queue: usize, head: u16, scratch: &mut Scratch) {
+        let (core, vring) = (Arc::clone(&self.core), vring.clone());
+        let (request, pieces) = (scratch.request.clone(), scratch.pieces.clone());
+        // Counted before the caller's count ends.
+        *self.core.under_way[queue].count.lock() += 1;
+        self.crew.submit(Box::new(move || {
+            let _pass = Pass(&core.under_way[queue]);
+            let memory = core.memory.memory();
+            SCRATCH.with_borrow_mut(|scratch| {
+                let mut reply = GuestReply::new(&memory, &pieces, &mut scratch.data);
+                core.server.handle(&request, &mut reply);
+                give_back(&vring, head, reply.written());
+            });
+        }));
+    }
+}
+
+/// Gives the buffers of a request back to the guest, with `len` bytes of reply in them.
+fn give_back(vring: &Vring, head: u16, len: u32) {
+    let mut state = vring.get_mut();
+    // A ring outside of guest memory takes nothing; the guest has only itself to blame.
+    if state.add_used(head, len).is_ok() && state.needs_notification().unwrap_or(true) {
+        // Nobody waits for what the front end has closed.
+        let _ = state.signal_used_queue();
+    }
+}
+
+impl VhostUserBackend for Device {
+    type Bitmap = ();
+    type Vring = Vring;
+
+    fn num_queues(&self) -> usize {
+        // The first one is for requests that must not wait behind others: forgotten nodes.
+        1 + self.request_queues
+    }
+
+    fn max_queue_size(&self) -> usize {
+        QUEUE_LEN_MAX
+    }
+
+    fn features(&self) -> u64 {
+        FEATURES
+    }
+
+    fn protocol_features(&self) -> VhostUserProtocolFeatures {
+        VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+            | VhostUserProtocolFeatures::RESET_DEVICE
+    }
+
+    fn reset_device(&self) {
+        for queue in &self.core.under_way {
+            queue.wait();
+        }
+        self.core.server.end();
+    }
+
+    fn set_event_idx(&self, _enabled: bool) {
+        // The queues know.
+    }
+
+    fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
+        let asked = (offset as usize..).take(size as usize);
+        asked.map(|at| self.config.get(at).copied().unwrap_or(0)).collect()
+    }
+
+    fn update_memory(&self, _memory: GuestMemory) -> io::Result<()> {
+        // It is the one that the device was made with.
+        Ok(())
+    }
+
+    fn queues_per_thread(&self) -> Vec<u64> {
+        // The first request queue shares its thread with forgotten nodes.
+        let others = (2..=self.request_queues).map(|queue| 1 << queue);
+        std::iter::once(0b11).chain(others).collect()
+    }
+
+    fn exit_event(&self, _thread: usize) -> Option<(EventConsumer, EventNotifier)> {
+        new_event_consumer_and_notifier(EventFlag::NONBLOCK | EventFlag::CLOEXEC).ok()
+    }
+
+    fn stop_vring(&self, queue: u32) -> io::Result<()> {
+        if let Some(queue) = self.core.under_way.get(queue as usize) {
+            queue.wait();
+        }
+        Ok(())
+    }
+
+    fn handle_event(&self, index: u16, _events: EventSet, vrings: &[Vring], thread: usize) -> io::Result<()> {
+        let queue = if thread == 0 { usize::from(index) } else { thread + 1 };
+        if let Some(vring) = vrings.get(usize::from(index)) {
+            self.serve_queue(vring, queue);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.core.server.end();
+    }
+}

@@ -1,0 +1,228 @@
+//! Requests out of guest memory, and replies into it, as the guest's descriptors say.
+
+use folio::Result;
+use folio_fuse::wire::{REPLY_HEADER_LEN, REQUEST_MAX, Reply};
+use virtio_queue::DescriptorChain;
+use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryMmap};
+
+/// The guest's memory as the front end has shared it.
+pub(crate) type Memory = GuestMemoryMmap<()>;
+
+/// Bytes that are read from a file at once, on their way into guest memory: few enough to stay in the processor's
+/// cache.
+const CHUNK: usize = 128 << 10;
+
+/// A buffer of the guest's for a part of a reply.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    address: GuestAddress,
+    len: usize,
+}
+
+/// Buffers of one thread, used again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) request: Vec<u8>,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) data: Vec<u8>,
+}
+
+impl Scratch {
+    /// Copies a request out of guest memory, and notes where its reply goes. A request that is too long, or lies
+    /// outside of the guest's memory, is left empty.
+    pub(crate) fn gather(&mut self, memory: &Memory, chain: DescriptorChain<&Memory>) {
+        self.request.clear();
+        self.pieces.clear();
+        let mut is_sound = true;
+        for descriptor in chain {
+            let len = descriptor.len() as usize;
+            if descriptor.is_write_only() {
+                self.pieces.push(Piece { address: descriptor.addr(), len });
+                continue;
+            }
+            let start = self.request.len();
+            is_sound &= len <= REQUEST_MAX - start;
+            if is_sound {
+                self.request.resize(start + len, 0);
+                is_sound = memory.read_slice(&mut self.request[start..], descriptor.addr()).is_ok();
+            }
+        }
+        if !is_sound {
+            self.request.clear();
+        }
+    }
+}
+
+/// A reply that is written into guest memory.
+pub(crate) struct GuestReply<'a> {
+    memory: &'a Memory,
+    pieces: &'a [Piece],
+    data: &'a mut Vec<u8>,
+    capacity: usize,
+    /// Bytes written, the header included, whose turn comes last.
+    len: usize,
+    /// Where the next byte goes: a piece, and how far into it.
+    cursor: (usize, usize),
+    is_sound: bool,
+    is_finished: bool,
+}
+
+impl<'a> GuestReply<'a> {
+    pub(crate) fn new(memory: &'a Memory, pieces: &'a [Piece], data: &'a mut Vec<u8>) -> Self {
+        let capacity = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.len));
+        let mut this = Self {
+            memory,
+            pieces,
+            data,
+            capacity,
+            len: 0,
+            cursor: (0, 0),
+            is_sound: true,
+            is_finished: false,
+        };
+        this.restart();
+        this
+    }
+
+    /// Bytes that the guest finds in its buffers.
+    pub(crate) fn written(&self) -> u32 {
+        let is_whole = self.is_sound && self.is_finished;
+        // A chain has less than 4 GiB.
+        if is_whole { self.len as u32 } else { 0 }
+    }
+
+    /// Moves the cursor on by `len`, calling `put` for each part of a piece: its address and bytes.
+    fn advance(&mut self, mut len: usize, put: &mut dyn FnMut(&Memory, GuestAddress, usize) -> bool) {
+        while len > 0 {
+            let (index, offset) = self.cursor;
+            let Some(piece) = self.pieces.get(index) else {
+                self.is_sound = false;
+                return;
+            };
+            let part = len.min(piece.len - offset);
+            if part > 0 {
+                let address = piece.address.checked_add(offset as u64);
+                self.is_sound &= address.is_some_and(|address| put(self.memory, address, part));
+            }
+            self.cursor = if offset + part == piece.len { (index + 1, 0) } else { (index, offset + part) };
+            len -= part;
+        }
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) {
+        self.advance(bytes.len(), &mut |memory, address, len| {
+            let (part, rest) = bytes.split_at(len);
+            bytes = rest;
+            memory.write_slice(part, address).is_ok()
+        });
+    }
+}
+
+impl Reply for GuestReply<'_> {
+    fn restart(&mut self) {
+        self.cursor = (0, 0);
+        self.len = REPLY_HEADER_LEN;
+        self.is_finished = false;
+        if self.capacity >= REPLY_HEADER_LEN {
+            self.advance(REPLY_HEADER_LEN, &mut |_, _, _| true);
+        }
+    }
+
+    fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.len)
+    }
+
+    fn body_len(&self) -> usize {
+        self.len - REPLY_HEADER_LEN
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        self.write(bytes);
+        self.len += bytes.len();
+    }
+
+    fn fill(&mut self, len_bytes: usize, read: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<usize> {
+        let mut data = std::mem::take(self.data);
+        if data.is_empty() {
+            data.resize(CHUNK, 0);
+        }
+        let mut done = 0;
+        let mut outcome = Ok(());
+        while done < len_bytes {
+            let chunk = &mut data[..CHUNK.min(len_bytes - done)];
+            let count = match read(chunk) {
+                Ok(count) => count.min(chunk.len()),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            };
+            self.append(&chunk[..count]);
+            done += count;
+            if count < chunk.len() {
+                break;
+            }
+        }
+        *self.data = data;
+        outcome.map(|()| done)
+    }
+
+    fn finish(&mut self, header: &[u8]) {
+        if self.capacity < header.len() {
+            return;
+        }
+        self.cursor = (0, 0);
+        self.write(header);
+        self.is_finished = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> Memory {
+        Memory::from_ranges(&[(GuestAddress(0x1000), 0x1000), (GuestAddress(0x4000), 0x1000)]).unwrap()
+    }
+
+    fn piece(address: u64, len: usize) -> Piece {
+        Piece { address: GuestAddress(address), len }
+    }
+
+    #[test]
+    fn replies_go_around_the_edges_of_pieces() {
+        let memory = memory();
+        let pieces = [piece(0x1000, 10), piece(0x1100, 0), piece(0x4000, 9), piece(0x1200, 100)];
+        let mut data = Vec::new();
+        let mut reply = GuestReply::new(&memory, &pieces, &mut data);
+        assert_eq!(reply.room(), 119 - 16);
+        reply.append(b"abcd");
+        let mut left: &[u8] = b"efghij";
+        let count = reply.fill(50, &mut |buffer| Ok(std::io::Read::read(&mut left, buffer).unwrap()));
+        assert_eq!((count.unwrap(), reply.body_len()), (6, 10));
+        reply.finish(b"0123456789ABCDEF");
+        assert_eq!(reply.written(), 26);
+        let mut bytes = [0; 10];
+        memory.read_slice(&mut bytes, GuestAddress(0x1000)).unwrap();
+        assert_eq!(&bytes, b"0123456789");
+        memory.read_slice(&mut bytes[..9], GuestAddress(0x4000)).unwrap();
+        assert_eq!(&bytes[..9], b"ABCDEFabc");
+        memory.read_slice(&mut bytes[..7], GuestAddress(0x1200)).unwrap();
+        assert_eq!(&bytes[..7], b"defghij");
+    }
+
+    #[test]
+    fn replies_outside_of_memory_are_empty() {
+        let memory = memory();
+        for pieces in
+            [vec![piece(0x1ffc, 64)], vec![piece(u64::MAX - 7, 64)], vec![piece(0x1000, 15)], vec![]]
+        {
+            let mut data = Vec::new();
+            let mut reply = GuestReply::new(&memory, &pieces, &mut data);
+            let body = vec![7; reply.room().min(20)];
+            reply.append(&body);
+            reply.finish(&[0; 16]);
+            assert_eq!(reply.written(), 0, "{pieces:?}");
+        }
+    }
+}

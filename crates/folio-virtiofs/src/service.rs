@@ -1,0 +1,190 @@
+//! The socket that a virtual machine monitor connects to, and the device it finds there.
+
+use crate::device::{Device, TAG_LEN};
+use crate::guest::Memory;
+use folio::{Errno, Error, Result};
+use folio_fuse::wire::Server;
+use parking_lot::Mutex;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vhost::vhost_user::{Error as VhostUserError, Listener};
+use vhost_user_backend::{Error as BackendError, ShutdownHandle, VhostUserDaemon};
+use vm_memory::GuestMemoryAtomic;
+
+/// Most bytes of a tag.
+pub const TAG_LEN_MAX: usize = TAG_LEN;
+/// Most request queues; a guest uses as many as it has processors at most.
+const QUEUES_MAX: usize = 32;
+
+/// How a share appears to a guest.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What the guest mounts it by, where the front end asks the device for it; QEMU has its own `tag=`.
+    pub tag: String,
+    /// Queues for requests, each with a thread. Linux before 6.11 uses one.
+    pub queues: usize,
+    /// Whether to end when the first guest is gone.
+    pub once: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { tag: "folio".to_owned(), queues: 1, once: false }
+    }
+}
+
+/// What happens at the socket.
+#[derive(Debug)]
+pub enum Event {
+    /// A virtual machine monitor has connected.
+    Connected,
+    /// It is gone.
+    Gone,
+    /// It said something that makes no sense, or went in the middle of a message; it is cut off.
+    Failed(String),
+}
+
+/// A socket that serves one virtual machine after another; its file goes with it.
+pub struct Service {
+    socket: UnixListener,
+    path: PathBuf,
+    inode: Option<(u64, u64)>,
+    options: Options,
+    state: Arc<State>,
+}
+
+struct State {
+    /// The same socket.
+    socket: UnixListener,
+    is_stopped: AtomicBool,
+    connection: Mutex<Option<ShutdownHandle>>,
+}
+
+/// Ends [`Service::serve`], from any thread.
+#[derive(Clone)]
+pub struct Stopper(Arc<State>);
+
+impl Stopper {
+    /// Cuts the guest off once its requests that are under way are answered, and ends the service.
+    pub fn stop(&self) {
+        self.0.is_stopped.store(true, Ordering::SeqCst);
+        // Ends accept(2).
+        let _ = rustix::net::shutdown(&self.0.socket, rustix::net::Shutdown::Both);
+        if let Some(connection) = &*self.0.connection.lock() {
+            connection.shutdown();
+        }
+    }
+}
+
+impl Service {
+    /// Listens on a new Unix socket at `path`; one that a server left behind there is replaced.
+    ///
+    /// Errors: EADDRINUSE if a server listens there or a file of another kind is there, EINVAL for options that make
+    /// no sense, else the host's.
+    pub fn new(path: &Path, options: Options) -> Result<Self> {
+        if !(1..=TAG_LEN_MAX).contains(&options.tag.len()) {
+            let text = format!("a tag has 1 to {TAG_LEN_MAX} bytes, not {}", options.tag.len());
+            return Err(Error::new(Errno::INVAL, text));
+        }
+        if !(1..=QUEUES_MAX).contains(&options.queues) {
+            let text = format!("{} request queues: not a number from 1 to {QUEUES_MAX}", options.queues);
+            return Err(Error::new(Errno::INVAL, text));
+        }
+        let failed = |error| Error::io("listen", error).at(path.display().to_string());
+        let socket = match UnixListener::bind(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
+                std::fs::remove_file(path).map_err(failed)?;
+                UnixListener::bind(path).map_err(failed)?
+            }
+            bound => bound.map_err(failed)?,
+        };
+        let inode = inode(path);
+        let path = std::path::absolute(path).map_err(failed)?;
+        let state = Arc::new(State {
+            socket: socket.try_clone().map_err(failed)?,
+            is_stopped: AtomicBool::new(false),
+            connection: Mutex::new(None),
+        });
+        Ok(Self { socket, path, inode, options, state })
+    }
+
+    /// Where it listens, absolute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What ends [`Service::serve`].
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.state))
+    }
+
+    /// Serves whoever connects, one after another, each with a server of its own that `start` makes, until somebody
+    /// stops it (or the first is gone, with [`Options::once`]). A virtual machine that reboots stays connected; one
+    /// that is started anew connects again. `tell` hears what happens.
+    pub fn serve(&self, start: impl Fn() -> Server, tell: impl Fn(Event)) -> Result<()> {
+        let place = |text: String| Error::new(Errno::IO, text).at(self.path.display().to_string());
+        let socket = self.socket.try_clone().map_err(|error| place(error.to_string()))?;
+        let mut listener = Listener::from(socket);
+        loop {
+            let memory = GuestMemoryAtomic::new(Memory::new());
+            let device = Device::new(start(), memory.clone(), &self.options.tag, self.options.queues);
+            let daemon = VhostUserDaemon::new("virtiofs".to_owned(), Arc::new(device), memory);
+            let mut daemon = daemon.map_err(|error| place(error.to_string()))?;
+            let accepted = daemon.start(&mut listener);
+            if self.state.is_stopped.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+            accepted.map_err(|error| place(error.to_string()))?;
+            tell(Event::Connected);
+            *self.state.connection.lock() = daemon.shutdown_handle();
+            if self.state.is_stopped.load(Ordering::SeqCst) {
+                daemon.request_shutdown();
+            }
+            let ended = daemon.wait();
+            *self.state.connection.lock() = None;
+            // Ends its threads.
+            drop(daemon);
+            if self.state.is_stopped.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+            tell(gone(ended));
+            if self.options.once {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// How a connection ended.
+fn gone(ended: std::result::Result<(), BackendError>) -> Event {
+    match ended {
+        Ok(())
+        | Err(BackendError::HandleRequest(
+            VhostUserError::Disconnected | VhostUserError::PartialMessage | VhostUserError::SocketBroken(_),
+        )) => Event::Gone,
+        Err(error) => Event::Failed(error.to_string()),
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Only our own: another server may have taken the path meanwhile.
+        if self.inode.is_some() && inode(&self.path) == self.inode {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    found.file_type().is_socket().then(|| (found.dev(), found.ino()))
+}
+
+fn is_abandoned(path: &Path) -> bool {
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    inode(path).is_some() && UnixStream::connect(path).is_err_and(refused)
+}

@@ -1,0 +1,286 @@
+//! A Linux guest in QEMU, for what only a guest can tell: one kernel, one busybox, one script, no disk.
+//!
+//! ```text
+//!   Guest::new()  the kernel in /boot, its modules, busybox, QEMU; or what of them is missing
+//!     .share(tag, socket)  .program("setfattr")  .file(...)  .device(...)
+//!     .run(script, told)   initramfs -> QEMU -> serial line: `told` hears each line, the script's exit status ends it
+//! ```
+//!
+//! Needs nothing but the standard library and tempfile, so that benchmarks can use it as well
+//! (`#[path = "../../../tests/support/guest.rs"]`).
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Modules of the guest's kernel, loaded with what they need.
+const MODULES: [&str; 2] = ["virtio_pci", "virtiofs"];
+/// Before the exit status of the script, on a line of its own.
+const ENDED: &str = "@@ended ";
+
+/// Where programs are looked for; tests' PATH may lack the folders of system programs.
+const FOLDERS: [&str; 6] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// A guest to be started.
+pub struct Guest {
+    kernel: PathBuf,
+    archive: Archive,
+    modules: Vec<String>,
+    devices: Vec<String>,
+    memory_mib: u32,
+    processors: u32,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Run {
+    /// What the script said, line by line.
+    pub lines: Vec<String>,
+    /// Its exit status; `None` if the guest ended otherwise.
+    pub status: Option<i32>,
+    /// What QEMU said.
+    pub errors: String,
+}
+
+impl Guest {
+    /// A guest with the newest kernel of this machine that has virtiofs; else what is missing.
+    pub fn new() -> Result<Self, String> {
+        find("qemu-system-x86_64").ok_or("needs the program qemu-system-x86_64")?;
+        let busybox = find("busybox").ok_or("needs the program busybox")?;
+        let (kernel, release) = newest_kernel()?;
+        let mut archive = Archive::default();
+        archive.add("/bin/busybox", 0o755, &read(&busybox)?);
+        let folder = Path::new("/lib/modules").join(release);
+        let table = String::from_utf8_lossy(&read(&folder.join("modules.dep"))?).into_owned();
+        let mut modules = Vec::new();
+        for module in MODULES {
+            for path in with_dependencies(&table, module).ok_or(format!("needs the module {module}"))? {
+                let name = format!("/modules/{}", path.rsplit('/').next().unwrap_or_default());
+                if !modules.contains(&name) {
+                    archive.add(&name, 0o644, &read(&folder.join(&path))?);
+                    modules.push(name);
+                }
+            }
+        }
+        Ok(Self { kernel, archive, modules, devices: Vec::new(), memory_mib: 256, processors: 1 })
+    }
+
+    /// Memory in MiB, and processors.
+    pub fn size(mut self, memory_mib: u32, processors: u32) -> Self {
+        (self.memory_mib, self.processors) = (memory_mib, processors);
+        self
+    }
+
+    /// A virtiofs device: what serves at `socket` (vhost-user), to be mounted as `tag`.
+    pub fn share(self, tag: &str, socket: &Path) -> Self {
+        let socket = socket.display();
+        self.device("-chardev", &format!("socket,id={tag},path={socket}"))
+            .device("-device", &format!("vhost-user-fs-pci,chardev={tag},tag={tag},queue-size=1024"))
+    }
+
+    /// Two more words for QEMU.
+    pub fn device(mut self, option: &str, value: &str) -> Self {
+        self.devices.extend([option.to_owned(), value.to_owned()]);
+        self
+    }
+
+    /// A file in the guest's root folder tree.
+    pub fn file(mut self, path: &str, mode: u32, bytes: &[u8]) -> Self {
+        self.archive.add(path, mode, bytes);
+        self
+    }
+
+    /// A program of this machine as /bin/NAME, with the libraries that it needs.
+    pub fn program(mut self, program: &Path) -> Result<Self, String> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        self.archive.add(&format!("/bin/{name}"), 0o755, &read(program)?);
+        let output = Command::new("ldd").arg(program).output().map_err(|error| format!("ldd: {error}"))?;
+        for word in String::from_utf8_lossy(&output.stdout).split_whitespace() {
+            if word.starts_with('/') {
+                self.archive.add(word, 0o755, &read(Path::new(word))?);
+            }
+        }
+        Ok(self)
+    }
+
+    /// Boots, runs `script` with busybox's sh, and powers off; `told` hears each line that the script says while it
+    /// runs. Killed after `limit`.
+    pub fn run(mut self, script: &str, limit: Duration, mut told: impl FnMut(&str)) -> Result<Run, String> {
+        self.archive.add("/script", 0o755, script.as_bytes());
+        let init = self.init();
+        self.archive.add("/init", 0o755, init.as_bytes());
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let initramfs = folder.path().join("initramfs");
+        std::fs::write(&initramfs, self.archive.finish()).map_err(|error| error.to_string())?;
+        let mut machine =
+            Machine(self.command(&initramfs).spawn().map_err(|error| format!("QEMU: {error}"))?);
+        let out = machine.0.stdout.take().ok_or("QEMU has no output")?;
+        let mut err = machine.0.stderr.take().ok_or("QEMU has no error output")?;
+        let errors = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let _ = err.read_to_end(&mut text);
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        let (sender, receiver) = mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(out).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let deadline = std::time::Instant::now() + limit;
+        let mut run = Run { lines: Vec::new(), status: None, errors: String::new() };
+        loop {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            // An end of the output is the end of QEMU.
+            let Ok(line) = receiver.recv_timeout(left) else { break };
+            if let Some(status) = line.strip_prefix(ENDED) {
+                run.status = status.trim().parse().ok();
+            }
+            told(&line);
+            run.lines.push(line);
+        }
+        drop(machine);
+        drop(receiver);
+        let _ = reader.join();
+        run.errors = errors.join().unwrap_or_default();
+        Ok(run)
+    }
+
+    fn init(&self) -> String {
+        let mut text = "#!/bin/busybox sh\n/bin/busybox mkdir -p /proc /sys /dev /tmp /mnt\n\
+             /bin/busybox --install -s /bin\nexport PATH=/bin\n\
+             mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev\n\
+             mount -t tmpfs tmp /tmp\n"
+            .to_owned();
+        for module in &self.modules {
+            text.push_str(&format!("insmod {module}\n"));
+        }
+        text.push_str(&format!("sh /script 2>&1\necho; echo {ENDED}$?\nsync\npoweroff -f\n"));
+        text
+    }
+
+    fn command(&self, initramfs: &Path) -> Command {
+        let memory = format!("memory-backend-memfd,id=mem,size={}M,share=on", self.memory_mib);
+        let mut command = Command::new(find("qemu-system-x86_64").unwrap_or_default());
+        command.args([
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-serial",
+            "stdio",
+            "-no-reboot",
+        ]);
+        command.args(["-machine", "q35,accel=tcg", "-cpu", "max"]);
+        command.args(["-m", &format!("{}M", self.memory_mib), "-smp", &self.processors.to_string()]);
+        command.args(["-object", &memory, "-numa", "node,memdev=mem"]);
+        command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(initramfs);
+        command.args(["-append", "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off"]);
+        command.args(&self.devices);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+/// QEMU, which ends with the value.
+struct Machine(Child);
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
+    folders.map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+/// The newest kernel in /boot that has virtiofs as a plain module, and its release.
+fn newest_kernel() -> Result<(PathBuf, String), String> {
+    let entries = std::fs::read_dir("/boot").map_err(|error| format!("/boot: {error}"))?;
+    let mut releases: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("vmlinuz-").map(str::to_owned))
+        .filter(|release| {
+            Path::new("/lib/modules").join(release).join("kernel/fs/fuse/virtiofs.ko").is_file()
+        })
+        .collect();
+    releases.sort();
+    let release = releases.pop().ok_or("needs a kernel with virtiofs in /boot (linux-image-cloud-amd64)")?;
+    Ok((Path::new("/boot").join(format!("vmlinuz-{release}")), release))
+}
+
+/// The paths of a module and of all that it needs, those first; `None` if it is not there. From `modules.dep`.
+fn with_dependencies(table: &str, module: &str) -> Option<Vec<String>> {
+    let file = format!("/{module}.ko");
+    let line = table.lines().find(|line| line.split(':').next().is_some_and(|path| path.ends_with(&file)))?;
+    let (path, needs) = line.split_once(':')?;
+    // Each is listed before what it needs itself.
+    let mut paths: Vec<String> = needs.split_whitespace().map(str::to_owned).collect();
+    paths.reverse();
+    paths.push(path.to_owned());
+    Some(paths)
+}
+
+/// An initramfs: cpio's format `newc`. Source: Linux, Documentation/driver-api/early-userspace/buffer-format.rst.
+#[derive(Default)]
+struct Archive {
+    bytes: Vec<u8>,
+    paths: BTreeSet<String>,
+}
+
+impl Archive {
+    /// Adds a file once, with the folders above it.
+    fn add(&mut self, path: &str, mode: u32, bytes: &[u8]) {
+        if self.paths.contains(path) {
+            return;
+        }
+        let slashes: Vec<usize> = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0).collect();
+        for at in slashes {
+            if self.paths.insert(path[..at].to_owned()) {
+                self.entry(&path[..at], 0o040_755, &[]);
+            }
+        }
+        self.paths.insert(path.to_owned());
+        self.entry(path, 0o100_000 | mode, bytes);
+    }
+
+    fn entry(&mut self, path: &str, mode: u32, bytes: &[u8]) {
+        let name = path.trim_start_matches('/');
+        let links = 1;
+        // Number, mode, owner, group, links, time, size, four device numbers, length of the name, checksum.
+        let number = self.paths.len() as u32;
+        let fields = [number, mode, 0, 0, links, 0, bytes.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
+        self.bytes.extend_from_slice(b"070701");
+        for field in fields {
+            let _ = write!(self.bytes, "{field:08x}");
+        }
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.push(0);
+        self.pad();
+        self.bytes.extend_from_slice(bytes);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    /// The whole archive.
+    fn finish(&mut self) -> &[u8] {
+        self.entry("TRAILER!!!", 0, &[]);
+        &self.bytes
+    }
+}

@@ -1,0 +1,172 @@
+//! An ext4 image in a guest.
+
+use crate::Shared;
+use crate::support::guest::{Guest, Run};
+use crate::support::require::find;
+use crate::support::tools::{command, fsck, mke2fs, succeed, text};
+use crate::support::{report_skip, requires};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A guest boots in about ten seconds where QEMU translates its instructions; this is for a machine that has others
+/// to serve.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Bytes of the large file.
+const BIG_LEN: usize = 24_000_000;
+
+/// What every script begins with: whoever is wrong says so and ends.
+const HEAD: &str = "\
+fail() { echo \"wrong: $*\"; exit 1; }
+same() { [ \"$2\" = \"$3\" ] || fail \"$1: $2, not $3\"; }
+mount -t virtiofs share /mnt || fail mount
+cd /mnt
+";
+
+/// Runs a script in a guest that has a share, and sees that it ends well; `None` where there can be no guest.
+#[track_caller]
+fn in_guest(socket: &Path, script: &str, extend: impl FnOnce(Guest) -> Guest) -> Option<Run> {
+    let guest = match Guest::new() {
+        Ok(guest) => extend(guest.share("share", socket)),
+        Err(reason) => {
+            report_skip(&reason);
+            return None;
+        }
+    };
+    let run = guest.run(&format!("{HEAD}{script}"), LIMIT, |_| {}).expect("the guest starts");
+    let said = run.lines.join("\n");
+    assert_eq!(run.status, Some(0), "the guest said:\n{said}\nQEMU said:\n{}", run.errors);
+    Some(run)
+}
+
+/// Every kind of operation once, each result told to the kernel and asked again after it has forgotten.
+const OPERATIONS: &str = r#"
+echo hello > file; same contents "$(cat file)" hello
+same size "$(stat -c %s file)" 6
+chmod 4751 file; chown 12:34 file; chmod 4751 file
+touch -d '2001-02-03 04:05:06' file
+same attributes "$(stat -c '%a %u %g %Y' file)" "4751 12 34 981173106"
+ln file hard; same links "$(stat -c %h file)" 2
+ln -s file soft; same link "$(readlink soft)" file; same 'through the link' "$(cat soft)" hello
+mkfifo fifo; [ -p fifo ] || fail fifo
+mknod null c 1 3; same device "$(stat -c %t:%T null)" 1:3
+mkdir dir dir/sub; mv file dir/sub/moved; same moved "$(cat dir/sub/moved)" hello
+rmdir dir 2>/dev/null && fail 'rmdir of a full folder'
+rm hard soft fifo null; [ -e hard ] && fail 'still there'
+echo more >> dir/sub/moved; same appended "$(cat dir/sub/moved | tr '\n' ' ')" "hello more "
+: > dir/sub/moved; same emptied "$(stat -c %s dir/sub/moved)" 0
+
+# A file without names lives until it is closed.
+echo kept > gone; exec 3< gone; rm gone; same 'without names' "$(cat <&3)" kept; exec 3<&-
+
+# Space: reserved, holes, cut.
+fallocate -l 1048576 room; same reserved "$(stat -c '%s %b' room)" "1048576 2048"
+dd if=/dev/zero of=sparse bs=1 count=1 seek=99999999 2>/dev/null
+same sparse "$(stat -c %s sparse)" 100000000; [ $(stat -c %b sparse) -lt 64 ] || fail 'holes are stored'
+truncate -s 5000 sparse; same truncated "$(stat -c %s sparse)" 5000
+
+# Many names, with and without their attributes.
+mkdir many; for n in $(seq 300); do echo $n > many/$n; done
+same listed "$(ls many | wc -l)" 300
+same found "$(find many -type f | wc -l)" 300
+echo 3 > /proc/sys/vm/drop_caches
+same 'found again' "$(ls -l many | grep -c '^-rw')" 300
+same 'read again' "$(cat many/* | wc -l)" 300
+rm -r many; [ -e many ] && fail 'many is still there'
+
+# A program runs from the mount.
+cp /bin/busybox dir/busybox; dir/busybox true || fail 'a program does not run'
+echo 3 > /proc/sys/vm/drop_caches; same run "$(dir/busybox echo ran)" ran
+rm dir/busybox
+
+# Extended attributes.
+setfattr -n user.color -v blue dir; same xattr "$(getfattr --only-values -n user.color dir)" blue
+setfattr -x user.color dir; getfattr -n user.color dir 2>/dev/null && fail 'xattr is still there'
+setfattr -n user.kept -v yes dir
+
+# Bytes, both ways.
+same 'host to guest' "$(sha256sum < big)" "$(cat big.sum)"
+dd if=big bs=70000 2>/dev/null | cat > copy; sync copy
+same 'guest to guest' "$(sha256sum < copy)" "$(cat big.sum)"
+echo 3 > /proc/sys/vm/drop_caches; same 'read back' "$(sha256sum < copy)" "$(cat big.sum)"
+df . | grep -q share || fail df
+sync; cd /; umount /mnt || fail umount
+mount -t virtiofs share /mnt || fail 'mount again'
+same 'after a mount' "$(cat /mnt/dir/sub/moved; stat -c %s /mnt/copy)" 24000000
+"#;
+
+/// An image with a large file and its checksum.
+fn image(folder: &TempDir) -> PathBuf {
+    let tree = folder.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let mut seed = 1_u32;
+    let mut byte = || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 24) as u8
+    };
+    let bytes: Vec<u8> = (0..BIG_LEN).map(|_| byte()).collect();
+    std::fs::write(tree.join("big"), bytes).unwrap();
+    let sum = succeed(command("sha256sum").stdin(File::open(tree.join("big")).unwrap()));
+    std::fs::write(tree.join("big.sum"), sum.stdout).unwrap();
+    let image = folder.path().join("disk.img");
+    mke2fs(&image, "128M", &["-d", tree.to_str().unwrap()]);
+    image
+}
+
+/// The tools that look at attributes; busybox has none.
+fn with_attributes(guest: Guest) -> Guest {
+    ["setfattr", "getfattr"].iter().fold(guest, |guest, name| {
+        guest.program(&find(name).unwrap()).expect("the program and its libraries")
+    })
+}
+
+#[test]
+fn a_guest_reads_and_writes_an_image() {
+    requires!(tool("mke2fs"), tool("debugfs"), tool("setfattr"), tool("getfattr"), tool("sha256sum"));
+    let folder = TempDir::new().unwrap();
+    let image = image(&folder);
+    let shared = Shared::new(&image, &[]);
+    if in_guest(&shared.socket, OPERATIONS, with_attributes).is_none() {
+        return;
+    }
+    shared.stop();
+    fsck(&image);
+    let copy = folder.path().join("copy");
+    debugfs(&image, &format!("dump copy {}", copy.display()));
+    assert!(std::fs::read(copy).unwrap() == std::fs::read(folder.path().join("tree/big")).unwrap());
+    assert!(debugfs(&image, "ea_get dir user.kept").contains("yes"));
+}
+
+#[test]
+fn one_guest_follows_another_and_a_reader_changes_nothing() {
+    requires!(tool("mke2fs"), tool("sha256sum"));
+    let folder = TempDir::new().unwrap();
+    let image = image(&folder);
+    let shared = Shared::new(&image, &["--queues", "2", "-o", "cache=none"]);
+    // It ends without a goodbye, a file open.
+    let first = "echo first > left; exec 4> open; echo open >&4; sync; poweroff -f; sleep 60";
+    let guest = match Guest::new() {
+        Ok(guest) => guest.share("share", &shared.socket),
+        Err(reason) => return report_skip(&reason),
+    };
+    let run = guest.run(&format!("{HEAD}{first}"), LIMIT, |_| {}).expect("the guest starts");
+    assert_eq!(run.status, None, "{}", run.lines.join("\n"));
+    let second = "same left \"$(cat left)\" first; same open \"$(cat open)\" open
+        same sum \"$(sha256sum < big)\" \"$(cat big.sum)\"; rm open";
+    in_guest(&shared.socket, second, |guest| guest).unwrap();
+    shared.stop();
+    let shared = Shared::new(&image, &["--read-only", "--once"]);
+    let third = "same left \"$(cat left)\" first; rm left 2>/dev/null && fail 'rm of what is read-only'
+        echo 2>/dev/null > new && fail 'a new file in what is read-only'; exit 0";
+    in_guest(&shared.socket, third, |guest| guest).unwrap();
+    let mut shared = shared;
+    let (status, said) = shared.ended();
+    assert!(status.success() && said.is_empty(), "{status}: {said}");
+    fsck(&image);
+}
+
+fn debugfs(image: &Path, request: &str) -> String {
+    text(&succeed(command("debugfs").arg("-R").arg(request).arg(image)))
+}
