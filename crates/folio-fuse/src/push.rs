@@ -5,53 +5,42 @@
 //! that answers no request, and nobody who answers one waits for it (A4).
 
 use crate::adapter::Notify;
+use crate::wire::Notice;
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
-
-/// `FUSE_NOTIFY_INVAL_INODE`, `_INVAL_ENTRY`, and `_INC_EPOCH` (Linux 6.16).
-const INVAL_INODE: i32 = 2;
-const INVAL_ENTRY: i32 = 3;
-const INC_EPOCH: i32 = 8;
-/// `struct fuse_out_header`: length, code, and no request that is answered.
-const HEADER_LEN: usize = 16;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 
 /// The kernel that has opened a session.
 pub(crate) struct Device(File);
 
 impl Device {
     /// `device` is a descriptor of the session's.
-    pub(crate) fn new(device: std::os::fd::OwnedFd) -> Self {
+    pub(crate) fn new(device: OwnedFd) -> Self {
         Self(device.into())
     }
 
-    fn send(&self, code: i32, body: &[&[u8]]) -> io::Result<()> {
-        let len = HEADER_LEN + body.iter().map(|part| part.len()).sum::<usize>();
-        let mut header = [0; HEADER_LEN];
-        header[..4].copy_from_slice(&(len as u32).to_ne_bytes());
-        header[4..8].copy_from_slice(&code.to_ne_bytes());
-        let parts: Vec<_> = [&header[..]].iter().chain(body).map(|part| IoSlice::new(part)).collect();
+    fn send(&self, notice: Notice<'_>) -> io::Result<()> {
+        let mut message = Vec::new();
+        notice.encode(&mut message);
         // One write is one message.
-        (&self.0).write_vectored(&parts).map(drop)
+        (&self.0).write(&message).map(drop)
     }
 }
 
 impl Notify for Device {
     fn forget_node(&self, node: u64) -> io::Result<bool> {
-        // From byte 0 to the end.
-        let sent = self.send(INVAL_INODE, &[&node.to_ne_bytes(), &[0; 16]]);
-        match sent {
+        match self.send(Notice::Inode { node, offset: 0, len_bytes: 0 }) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(false),
             sent => sent.map(|()| true),
         }
     }
 
     fn forget_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-        let len = (name.len() as u32).to_ne_bytes();
-        self.send(INVAL_ENTRY, &[&parent.to_ne_bytes(), &len, &[0; 4], name, &[0]])
+        self.send(Notice::Entry { parent, name })
     }
 
     fn forget_names(&self) -> io::Result<()> {
-        self.send(INC_EPOCH, &[])
+        self.send(Notice::Names)
     }
 }

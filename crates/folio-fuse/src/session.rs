@@ -10,7 +10,6 @@ use folio::{Errno, Error, Kernel, Result};
 use rustix::mount::UnmountFlags;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -102,59 +101,33 @@ fn keeping(adapter: &Adapter, options: &Options) -> Result<Keeping> {
     Ok(keeping)
 }
 
-/// Where a mount on `target` will be. A folio mount whose server has died is taken away first.
+/// Where a mount on `target` will be. A FUSE mount there whose server has died is taken away first: those who use it
+/// get ENOTCONN, and will go on getting it.
 fn find(target: &Path) -> Result<PathBuf> {
     let cannot = |error| Error::io("cannot mount here", error);
+    let is_dead = |error: &io::Error| error.kind() == io::ErrorKind::NotConnected;
     let absolute = match target.canonicalize() {
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => clear_dead(target)?,
-        absolute => absolute.map_err(cannot)?,
+        Err(error) if is_dead(&error) => at_parent(target).ok_or(error),
+        absolute => absolute,
     };
-    match absolute.is_dir() {
+    let absolute = absolute.map_err(cannot)?;
+    let metadata = match absolute.metadata() {
+        Err(error) if is_dead(&error) => {
+            Unmounter { target: absolute.clone() }.unmount(true)?;
+            absolute.metadata()
+        }
+        metadata => metadata,
+    };
+    match metadata.map_err(cannot)?.is_dir() {
         true => Ok(absolute),
         false => Err(Error::new(Errno::NOTDIR, "not a directory, so nothing can be mounted on it")),
     }
 }
 
-/// Takes away the mount on `target`, which nobody serves any more.
-fn clear_dead(target: &Path) -> Result<PathBuf> {
-    let dead =
-        || Error::new(Errno::NOTCONN, "what is mounted here has lost its server; fusermount3 -u it first");
-    let (parent, name) = target.parent().zip(target.file_name()).ok_or_else(dead)?;
-    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    let absolute = parent.canonicalize().map_err(|_| dead())?.join(name);
-    if !is_folio(&absolute) {
-        return Err(dead());
-    }
-    // Those who still use it get ENOTCONN, as before.
-    Unmounter { target: absolute.clone() }.unmount(true)?;
-    Ok(absolute)
-}
-
-/// Whether the last mount on `target` is one of folio's.
-fn is_folio(target: &Path) -> bool {
-    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
-    let last = mounts.lines().rfind(|line| {
-        let place = line.split(' ').nth(4).unwrap_or_default();
-        unescape(place) == target.as_os_str().as_bytes()
-    });
-    last.is_some_and(|line| line.contains(" - fuse.folio "))
-}
-
-/// Undoes the octal escapes of proc_pid_mountinfo(5).
-fn unescape(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let escaped = match (first, tail.get(..3)) {
-            (b'\\', Some(digits)) => std::str::from_utf8(digits).ok(),
-            _ => None,
-        };
-        match escaped.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => (bytes.push(byte), rest = &tail[3..]),
-            None => (bytes.push(first), rest = tail),
-        };
-    }
-    bytes
+/// The absolute path of what cannot be looked at itself.
+fn at_parent(target: &Path) -> Option<PathBuf> {
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Some(parent.canonicalize().ok()?.join(target.file_name()?))
 }
 
 impl Unmounter {
@@ -209,15 +182,4 @@ fn explain(error: io::Error) -> Error {
         _ => hint.to_owned(),
     };
     Error::new(errno, text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_of_mounts_are_unescaped() {
-        assert_eq!(unescape(r"/mnt/a\040b\134c\"), b"/mnt/a b\\c\\");
-        assert_eq!(unescape(r"/x\9"), br"/x\9");
-    }
 }

@@ -61,7 +61,7 @@ numbers! {
 
 numbers! {
     /// Messages that answer nothing (`enum fuse_notify_code`).
-    notify: i32 { INVAL_INODE = 2, INVAL_ENTRY = 3, DELETE = 6 }
+    notify: i32 { INVAL_INODE = 2, INVAL_ENTRY = 3, DELETE = 6, INC_EPOCH = 8 }
 }
 
 /// `FUSE_WRITE_KILL_SUIDGID`.

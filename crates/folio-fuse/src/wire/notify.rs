@@ -35,6 +35,8 @@ pub enum Notice<'a> {
         /// The name.
         name: &'a [u8],
     },
+    /// Where all names lead (`FUSE_NOTIFY_INC_EPOCH`, Linux 6.16).
+    Names,
 }
 
 impl Notice<'_> {
@@ -53,6 +55,7 @@ impl Notice<'_> {
                 let body = DeleteOut { parent, child, name_len: name.len() as u32, padding: 0 };
                 message(out, abi::notify::DELETE, &body, Some(name));
             }
+            Self::Names => message(out, abi::notify::INC_EPOCH, &[0_u8; 0], None),
         }
     }
 }
@@ -85,5 +88,8 @@ mod tests {
         Notice::Deleted { parent: 1, child: 2, name: b"name" }.encode(&mut out);
         assert_eq!((out.len(), out[0], &out[40..]), (45, 45, &b"name\0"[..]));
         assert_eq!(i32::from_ne_bytes(out[4..8].try_into().unwrap()), abi::notify::DELETE);
+        out.clear();
+        Notice::Names.encode(&mut out);
+        assert_eq!((out.len(), out[0], out[4]), (16, 16, 8));
     }
 }
