@@ -4,13 +4,14 @@ use crate::base::{Clock, Error, Result, Timespec};
 use crate::block::Device;
 use crate::cache::{CacheOptions, Counters, PageCache};
 use crate::fs::ext4::Ext4;
+use crate::fs::hostfs::Hostfs;
 use crate::fs::ramfs::{self, Ramfs};
 use crate::syscall::{Credentials, Process};
-use crate::vfs::{Context, FileSystem, LastLink, Location, MountOptions, Vfs};
+use crate::vfs::{AccessTime, ChangeListener, Context, FileSystem, LastLink, Location, MountOptions, Vfs};
 use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 pub use crate::fs::ext4::check::{
     CheckOptions, CheckReport, Finding, Listener, Phase, Place, Severity, Structure, check as check_ext4,
@@ -88,6 +89,29 @@ impl Kernel {
         options: &MountOptions,
     ) -> Result<()> {
         self.mount(Ext4::mount(device, &self.cache, options)?, target.as_ref(), options)
+    }
+
+    /// Mounts the host's directory `source` over the directory `target`. Others may change it meanwhile: what they do
+    /// is seen within a time to live. Options besides those of every file system:
+    /// `ttl=5ms,cache=writethrough|writeback|none,push=auto|inotify|off,squash=UID:GID,map=u:INSIDE:OUTSIDE:COUNT,xattr=on|off`.
+    /// Times of access are the host's to note.
+    pub fn mount_hostfs(
+        self: &Arc<Self>,
+        source: impl AsRef<Path>,
+        target: impl AsRef<Path>,
+        options: &MountOptions,
+    ) -> Result<()> {
+        let file_system = Hostfs::mount(source.as_ref(), &self.cache, options)?;
+        let options = MountOptions { access_time: AccessTime::Never, ..options.clone() };
+        self.mount(file_system, target.as_ref(), &options)
+    }
+
+    /// Tells `listener` what others change in the file system that `target` lies on, as long as somebody else holds it;
+    /// false if nobody tells of changes there.
+    pub fn listen(&self, target: impl AsRef<Path>, listener: Weak<dyn ChangeListener>) -> Result<bool> {
+        let target = target.as_ref();
+        let found = self.find(target).map_err(|error| place(error, target))?;
+        Ok(found.mount.file_system().listen(listener))
     }
 
     /// Mounts a new, empty ramfs over the directory `target`.

@@ -10,7 +10,7 @@
 //!      v
 //!   cache/     what memory holds      folio, mapping, readahead, writeback, reclaim
 //!      v
-//!    fs/       where a byte lives     ramfs ext4
+//!    fs/       where a byte lives     ramfs ext4 hostfs
 //!      v
 //!   block/     what the device holds  raw qcow2 memory
 //!   base/      what all share         errno, error, ids, time

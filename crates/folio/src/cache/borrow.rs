@@ -41,7 +41,9 @@ impl Mapping {
                 Err(_) => break,
             }
         }
-        borrowed.range.end = borrowed.range.end.min(borrowed.frames.len() * PAGE_SIZE).max(start);
+        // The file may have become shorter meanwhile.
+        let len = len.min(self.size_bytes().saturating_sub(offset).try_into().unwrap_or(usize::MAX));
+        borrowed.range.end = (start + len).min(borrowed.frames.len() * PAGE_SIZE).max(start);
         Ok(borrowed)
     }
 }

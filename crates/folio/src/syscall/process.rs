@@ -197,9 +197,15 @@ impl Process {
         Ok(file.location().clone())
     }
 
-    /// Makes a call about one path; a failure names the path.
-    pub(super) fn with_path<T>(&self, path: &Path, call: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
-        call(path.as_os_str().as_bytes()).map_err(|error| name(error, path))
+    /// Makes a call about one path; a failure names the path. What was found may turn out to be something else by
+    /// now, where others change names: then the path is walked once more. Linux: `retry_estale`.
+    pub(super) fn with_path<T>(&self, path: &Path, call: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
+        let bytes = path.as_os_str().as_bytes();
+        let mut result = call(bytes);
+        if result.as_ref().is_err_and(|error| error.errno() == Errno::STALE) {
+            result = call(bytes);
+        }
+        result.map_err(|error| name(error, path))
     }
 }
 

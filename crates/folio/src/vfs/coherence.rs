@@ -64,6 +64,12 @@ pub struct Question {
 }
 
 impl Question {
+    /// The same question, but it was asked when `earlier` was, of somebody whose name was not known then.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self { at_ns: self.at_ns.min(earlier.at_ns), ..self }
+    }
+
     /// Up to when the answer is believed.
     fn until_ns(self, ttl_ns: u64) -> u64 {
         if ttl_ns == 0 { 0 } else { self.at_ns.saturating_add(ttl_ns) }
@@ -89,6 +95,9 @@ impl Coherence {
 
     /// Believes the answer for `ttl_ns` from the question on, unless it was doubted meanwhile.
     pub fn believe(&self, question: Question, ttl_ns: u64) {
+        if self.doubts.load(Ordering::SeqCst) != question.doubts {
+            return;
+        }
         self.believed_until_ns.store(question.until_ns(ttl_ns), Ordering::SeqCst);
         if self.doubts.load(Ordering::SeqCst) != question.doubts {
             self.believed_until_ns.store(0, Ordering::SeqCst);

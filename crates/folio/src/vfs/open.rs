@@ -188,7 +188,13 @@ impl Context<'_> {
         check_access(&**directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
         let birth = self.birth(&**directory, FileType::Regular, mode)?;
         let question = parent.dentry.ask_for_name();
-        let inode = self.create(&**directory, name, &birth)?;
+        let inode = match self.create(&**directory, name, &birth) {
+            // Others were faster.
+            Err(error) if error.errno() == Errno::EXIST && !flags.contains(OpenFlags::EXCL) => {
+                return Ok((self.child_locked(&parent.dentry, name)?.ok_or(Errno::STALE)?, false));
+            }
+            inode => inode?,
+        };
         let dentry = self.vfs.dentries.add(&parent.dentry, name, Found { inode, question });
         drop(lock);
         parent.mount.settle_names(&**directory)?;

@@ -1,0 +1,57 @@
+//! The entries of a directory, as the host lists them.
+
+use super::host::{self, retry};
+use super::inode::HostInode;
+use crate::base::{InodeNumber, Result};
+use crate::vfs::{DirectoryEntry, FileType};
+use rustix::fs::{RawDir, SeekFrom};
+use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
+
+/// Bytes of entries that one call to the host returns.
+const ENTRIES_BYTES: usize = 32 << 10;
+
+impl HostInode {
+    /// Calls `sink` for each entry from the host's `cookie` on.
+    pub(super) fn list(
+        &self,
+        cookie: u64,
+        sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let fd = host::open_directory(&*self.reach()?)?;
+        if cookie > 0 {
+            retry(|| rustix::fs::seek(&fd, SeekFrom::Start(cookie)))?;
+        }
+        let mut buf = vec![MaybeUninit::uninit(); ENTRIES_BYTES];
+        let mut entries = RawDir::new(&fd, &mut buf);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            let file_type = host::file_type(entry.file_type());
+            let entry = DirectoryEntry {
+                name,
+                number: self.number_of(name, entry.ino()),
+                file_type: if matches!(name, b"." | b"..") { Some(FileType::Directory) } else { file_type },
+                next_cookie: entry.next_entry_cookie(),
+            };
+            if sink(&entry).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of an entry. What is above the root is nobody's business.
+    fn number_of(&self, name: &[u8], host_number: u64) -> InodeNumber {
+        match name {
+            b"." => self.common.number,
+            b".." => self.parent_number(),
+            _ => self.shared.numbers.number(self.identity.device, host_number),
+        }
+    }
+
+    /// Where `..` leads; from the root nowhere.
+    pub(super) fn parent_number(&self) -> InodeNumber {
+        self.place().map_or(self.common.number, |place| place.parent.common.number)
+    }
+}

@@ -1,0 +1,187 @@
+//! The calls of the file system seam.
+
+use super::host;
+use super::inode::HostInode;
+use super::names::{set_mode, set_owner};
+use super::options::CacheMode;
+use crate::base::{Errno, InodeNumber, Result};
+use crate::cache::Source;
+use crate::vfs::{
+    AttributeChange, DirectoryEntry, FallocateMode, FileType, Inode, InodeCommon, NewInode, Opened,
+    RenameFlags, SeekKind, SetTime, WriteAt, XattrFlags,
+};
+use rustix::fs::{AtFlags, Timestamps, UTIME_NOW, UTIME_OMIT};
+use std::any::Any;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// The inode as this file system knows it; EXDEV if it is another's.
+fn own(inode: &Arc<dyn Inode>) -> Result<&HostInode> {
+    Ok(inode.as_any().downcast_ref().ok_or(Errno::XDEV)?)
+}
+
+/// A time to set, as the host takes it.
+fn host_time(time: Option<SetTime>) -> rustix::fs::Timespec {
+    let special = |tv_nsec| rustix::fs::Timespec { tv_sec: 0, tv_nsec };
+    match time {
+        None => special(UTIME_OMIT),
+        Some(SetTime::Now) => special(UTIME_NOW),
+        Some(SetTime::To(time)) => rustix::fs::Timespec { tv_sec: time.secs, tv_nsec: time.nanos.into() },
+    }
+}
+
+impl HostInode {
+    fn change_attributes(&self, change: &AttributeChange) -> Result<()> {
+        let fd = self.descriptor()?;
+        let own = self.begin_own()?;
+        let mut modified = change.modified;
+        if let Some(size_bytes) = change.size_bytes {
+            self.truncate_host(size_bytes)?;
+            // Which sets the time, too.
+            modified = modified.filter(|time| *time != SetTime::Now);
+        }
+        let owners = &self.shared.options.owners;
+        let outside = |id: Option<u32>, name: &dyn Fn(u32) -> Result<Option<u32>>| id.map_or(Ok(None), name);
+        let uid = outside(change.uid, &|uid| owners.outside_user(uid))?;
+        let gid = outside(change.gid, &|gid| owners.outside_group(gid))?;
+        if uid.is_some() || gid.is_some() {
+            set_owner(&fd, uid, gid)?;
+        }
+        if let Some(mode) = change.mode
+            && self.common.file_type != FileType::Symlink
+        {
+            set_mode(&fd, mode)?;
+        }
+        if change.accessed.is_some() || modified.is_some() {
+            let times = Timestamps {
+                last_access: host_time(change.accessed),
+                last_modification: host_time(modified),
+            };
+            host::retry(|| rustix::fs::utimensat(&*fd, c"", &times, AtFlags::EMPTY_PATH))?;
+        }
+        own.end()?;
+        Ok(())
+    }
+}
+
+impl Inode for HostInode {
+    fn common(&self) -> &InodeCommon {
+        &self.common
+    }
+
+    fn revalidate(&self) -> Result<()> {
+        self.ask_host()
+    }
+
+    fn open(&self, is_written: bool) -> Result<Option<Opened>> {
+        self.open_data(is_written).map(Some)
+    }
+
+    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        self.change_attributes(change)
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
+        Ok(self.look_up(name)?.map(|inode| inode as Arc<dyn Inode>))
+    }
+
+    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        Ok(self.make(name, new)?)
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        Ok(self.make_unnamed(new)?)
+    }
+
+    fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.add_link(name, own(target)?)
+    }
+
+    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.remove(name, own(target)?)
+    }
+
+    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.remove(name, own(target)?)
+    }
+
+    fn rename(
+        &self,
+        name: &[u8],
+        source: &Arc<dyn Inode>,
+        new_parent: &Arc<dyn Inode>,
+        new_name: &[u8],
+        replaced: Option<&Arc<dyn Inode>>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let replaced = replaced.map(own).transpose()?;
+        self.move_name((name, own(source)?), (own(new_parent)?, new_name), replaced, flags)
+    }
+
+    fn read_directory(
+        &self,
+        cookie: u64,
+        sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if self.is_directory() { self.list(cookie, sink) } else { Err(Errno::NOTDIR.into()) }
+    }
+
+    fn parent_number(&self) -> Result<InodeNumber> {
+        if self.is_directory() { Ok(HostInode::parent_number(self)) } else { Err(Errno::NOTDIR.into()) }
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        if self.common.file_type == FileType::Symlink { self.read_target() } else { Err(Errno::INVAL.into()) }
+    }
+
+    fn write_begin(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        offset.checked_add(len_bytes).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::FBIG)?;
+        self.begin_cached_write();
+        Ok(())
+    }
+
+    fn write_end(&self, _offset: u64, written_bytes: u64, _clear_set_id: bool) -> Result<()> {
+        self.end_cached_write(written_bytes);
+        Ok(())
+    }
+
+    fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
+        (self.shared.options.cache == CacheMode::Off).then(|| self.read_host(offset, buf))
+    }
+
+    fn write_through(&self, at: WriteAt, bytes: &Source<'_>) -> Option<Result<(u64, usize)>> {
+        (!self.is_written_back()).then(|| self.write_host(at, bytes))
+    }
+
+    fn fallocate(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        self.fallocate_host(mode, offset, len_bytes)
+    }
+
+    fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
+        self.seek_host(kind, offset)
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        self.sync_host(data_only)
+    }
+
+    fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.host_xattr(name)
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.set_host_xattr(name, value, flags)
+    }
+
+    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        self.remove_host_xattr(name)
+    }
+
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        self.list_host_xattrs()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
