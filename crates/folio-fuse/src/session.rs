@@ -131,6 +131,11 @@ fn at_parent(target: &Path) -> Option<PathBuf> {
 }
 
 impl Unmounter {
+    /// For what is mounted on `target`, an absolute path.
+    pub fn new(target: PathBuf) -> Self {
+        Self { target }
+    }
+
     /// Unmounts; EBUSY while files are open or directories in use. `lazily` it is gone from the tree at once, and the
     /// session ends when the last user is gone.
     pub fn unmount(&self, lazily: bool) -> Result<()> {

@@ -289,6 +289,16 @@ impl Adapter {
         self.changes.telling()
     }
 
+    /// The client of another adapter of the same kernel has changed a node: attributes, contents or both.
+    pub fn changed_node(&self, node: u64) {
+        self.stale(node);
+    }
+
+    /// The same of what a name in a directory leads to.
+    pub fn changed_name(&self, parent: u64, name: &[u8]) {
+        self.changes.add(Stale::Name(parent, name.into()));
+    }
+
     /// The kernel has changed a node without the file system's knowledge: neither believes what it knows of it.
     pub(super) fn stale(&self, node: u64) {
         self.changes.add(Stale::Node(node));

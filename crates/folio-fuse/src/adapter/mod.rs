@@ -115,7 +115,7 @@ impl Adapter {
             nodes: Table::new(),
             files: Table::new(),
             direct: Table::new(),
-            next_file: AtomicU64::new(1),
+            next_file: AtomicU64::new(first_file()),
             changes: Arc::new(Changes::new(root.number())),
             root,
             judge,
@@ -132,6 +132,11 @@ impl Adapter {
         if let Some(node) = gone {
             self.release_own(&node.own_files);
         }
+    }
+
+    /// How many nodes the kernel knows, and how many files are open.
+    pub fn load(&self) -> (usize, usize) {
+        (self.nodes.len(), self.files.len())
     }
 
     /// Makes calls as `client`.
@@ -199,4 +204,13 @@ impl Adapter {
     fn id(&self, number: u64) -> u64 {
         node_id(self.root.number(), number)
     }
+}
+
+/// Where file ids begin: at a number by chance, so that a kernel that outlives its server, and comes to another one
+/// with files that it has open, names none of that one's. At most half of all numbers, so that they do not end.
+fn first_file() -> u64 {
+    let mut bytes = [0; 8];
+    // Without randomness they begin at 1, which serves every kernel that does not outlive its server.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    (u64::from_le_bytes(bytes) >> 1).max(1)
 }

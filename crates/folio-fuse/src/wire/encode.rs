@@ -70,7 +70,12 @@ impl Options {
 
     /// The reply that tells an entry.
     pub(super) fn entry_out(&self, entry: &Entry) -> EntryOut {
-        EntryOut { node: entry.id, attr: attr(entry.id, &entry.attributes), ..self.validity(self.entry_ttl) }
+        EntryOut {
+            node: entry.id,
+            generation: u64::from(self.generation),
+            attr: attr(entry.id, &entry.attributes),
+            ..self.validity(self.entry_ttl)
+        }
     }
 
     /// The reply that tells that there is no such name.

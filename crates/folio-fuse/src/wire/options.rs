@@ -33,6 +33,9 @@ pub struct Options {
     pub readdirplus: bool,
     /// Whether every change is refused.
     pub read_only: bool,
+    /// The generation of all inodes: a kernel that comes with what another server told it, and finds another
+    /// generation, gives up what it has open rather than take one inode for the other.
+    pub generation: u32,
 }
 
 /// What `ttl=inf` comes to: so long that nobody counts it, and far from what a kernel cannot add to its clock.
@@ -50,6 +53,7 @@ impl Options {
             writeback: false,
             readdirplus: true,
             read_only: false,
+            generation: 0,
         }
     }
 

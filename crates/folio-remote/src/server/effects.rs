@@ -1,0 +1,118 @@
+//! What a client's request has changed, for the other clients of the share: a host that watches itself does not tell
+//! what the server did in its name, and an image has nobody to watch it.
+
+use folio_fuse::wire::Notice;
+
+const REQUEST_HEADER_BYTES: usize = 40;
+const REPLY_HEADER_BYTES: usize = 16;
+
+/// Opcodes that change something (linux/fuse.h).
+mod op {
+    pub(super) const SETATTR: u32 = 4;
+    pub(super) const SYMLINK: u32 = 6;
+    pub(super) const MKNOD: u32 = 8;
+    pub(super) const MKDIR: u32 = 9;
+    pub(super) const UNLINK: u32 = 10;
+    pub(super) const RMDIR: u32 = 11;
+    pub(super) const RENAME: u32 = 12;
+    pub(super) const LINK: u32 = 13;
+    pub(super) const WRITE: u32 = 16;
+    pub(super) const SETXATTR: u32 = 21;
+    pub(super) const REMOVEXATTR: u32 = 24;
+    pub(super) const CREATE: u32 = 35;
+    pub(super) const FALLOCATE: u32 = 43;
+    pub(super) const RENAME2: u32 = 45;
+    pub(super) const COPY_FILE_RANGE: u32 = 47;
+}
+
+/// Calls `tell` with what the request has changed, if its reply says that it has.
+pub(super) fn effects(request: &[u8], reply: &[u8], mut tell: impl FnMut(Notice<'_>)) {
+    let is_done = reply.len() >= REPLY_HEADER_BYTES && reply[4..8] == [0; 4];
+    let (Some(opcode), Some(node)) = (number32(request, 4), number64(request, 16)) else { return };
+    let Some(body) = request.get(REQUEST_HEADER_BYTES..).filter(|_| is_done) else { return };
+    let inode = |node| Notice::Inode { node, offset: 0, len_bytes: 0 };
+    let mut names = |skip: usize, parents: [u64; 2]| {
+        let mut rest = body.get(skip..).unwrap_or_default().split(|byte| *byte == 0);
+        for parent in parents.into_iter().filter(|parent| *parent != 0) {
+            if let Some(name) = rest.next().filter(|name| !name.is_empty()) {
+                tell(Notice::Entry { parent, name });
+            }
+        }
+    };
+    match opcode {
+        op::SYMLINK | op::UNLINK | op::RMDIR => names(0, [node, 0]),
+        op::MKDIR => names(8, [node, 0]),
+        op::MKNOD | op::CREATE => names(16, [node, 0]),
+        op::RENAME => names(8, [node, number64(body, 0).unwrap_or(0)]),
+        op::RENAME2 => names(16, [node, number64(body, 0).unwrap_or(0)]),
+        op::LINK => {
+            names(8, [node, 0]);
+            // It has one more name.
+            tell(Notice::Inode { node: number64(body, 0).unwrap_or(0), offset: -1, len_bytes: 0 });
+        }
+        op::SETATTR | op::WRITE | op::FALLOCATE => tell(inode(node)),
+        op::SETXATTR | op::REMOVEXATTR => tell(Notice::Inode { node, offset: -1, len_bytes: 0 }),
+        // After the source's file and offset.
+        op::COPY_FILE_RANGE => tell(inode(number64(body, 16).unwrap_or(0))),
+        _ => {}
+    }
+}
+
+fn number32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn number64(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn request(opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
+        let len = (REQUEST_HEADER_BYTES + body.len()) as u32;
+        let head = [&len.to_ne_bytes()[..], &opcode.to_ne_bytes(), &7_u64.to_ne_bytes(), &node.to_ne_bytes()]
+            .concat();
+        [&head[..], &[0; 16], body].concat()
+    }
+
+    fn told(request: &[u8], error: i32) -> Vec<(u64, String)> {
+        let reply = [&16_u32.to_ne_bytes()[..], &error.to_ne_bytes(), &7_u64.to_ne_bytes()].concat();
+        let mut told = Vec::new();
+        effects(request, &reply, |notice| {
+            told.push(match notice {
+                Notice::Inode { node, offset, .. } => (node, format!("{offset}")),
+                Notice::Entry { parent, name } | Notice::Deleted { parent, name, .. } => {
+                    (parent, String::from_utf8_lossy(name).into_owned())
+                }
+                Notice::Names => (0, String::new()),
+            });
+        });
+        told
+    }
+
+    #[test]
+    fn names_and_nodes_are_told_of_what_was_done() {
+        let rename = [&9_u64.to_ne_bytes()[..], &[0; 8], b"old\0new\0"].concat();
+        assert_eq!(
+            told(&request(op::RENAME2, 3, &rename), 0),
+            [(3, "old".to_owned()), (9, "new".to_owned())]
+        );
+        assert_eq!(told(&request(op::RENAME2, 3, &rename), -2), []);
+        assert_eq!(told(&request(op::UNLINK, 3, b"name\0"), 0), [(3, "name".to_owned())]);
+        assert_eq!(told(&request(op::WRITE, 3, b""), 0), [(3, "0".to_owned())]);
+        let link = [&8_u64.to_ne_bytes()[..], b"name\0"].concat();
+        assert_eq!(told(&request(op::LINK, 3, &link), 0), [(3, "name".to_owned()), (8, "-1".to_owned())]);
+        assert_eq!(told(&request(15, 3, &[0; 40]), 0), []);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(opcode in 0_u32..60, body in proptest::collection::vec(any::<u8>(), 0..80), cut in 0_usize..120) {
+            let request = request(opcode, 3, &body);
+            told(&request[..cut.min(request.len())], 0);
+        }
+    }
+}
