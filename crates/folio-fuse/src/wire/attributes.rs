@@ -12,13 +12,15 @@ impl Server {
     /// `FUSE_GETATTR`.
     pub(super) fn getattr(&self, call: &mut Call<'_>) -> Result<()> {
         let found = self.adapter.attributes(call.node())?;
-        call.send(&self.options.attr_out(&found))
+        let ttl = self.adapter.attributes_ttl(call.node());
+        call.send(&self.options.attr_out(&found, ttl))
     }
 
     /// `FUSE_STATX`.
     pub(super) fn statx(&self, call: &mut Call<'_>) -> Result<()> {
         let found = self.adapter.attributes(call.node())?;
-        call.send(&self.options.statx_out(&found))
+        let ttl = self.adapter.attributes_ttl(call.node());
+        call.send(&self.options.statx_out(&found, ttl))
     }
 
     /// `FUSE_SETATTR`.
@@ -42,7 +44,8 @@ impl Server {
             file: if by_file { Some(self.writable(call, told.file)?) } else { None },
         };
         let now = self.adapter.set_attributes(call.client(), call.node(), &change)?;
-        call.send(&self.options.attr_out(&now))
+        let ttl = self.adapter.attributes_ttl(call.node());
+        call.send(&self.options.attr_out(&now, ttl))
     }
 
     /// `FUSE_STATFS`.

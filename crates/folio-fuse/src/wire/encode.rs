@@ -58,11 +58,12 @@ pub(super) fn attr(id: u64, attributes: &Attributes) -> Attr {
 }
 
 impl Options {
-    /// The reply that tells attributes.
-    pub(super) fn attr_out(&self, attributes: &Attributes) -> AttrOut {
+    /// The reply that tells attributes, which may be believed for `ttl`.
+    pub(super) fn attr_out(&self, attributes: &Attributes, ttl: Duration) -> AttrOut {
+        let ttl = ttl.min(self.ttl_max);
         AttrOut {
-            valid: self.attribute_ttl.as_secs(),
-            valid_nanos: self.attribute_ttl.subsec_nanos(),
+            valid: ttl.as_secs(),
+            valid_nanos: ttl.subsec_nanos(),
             unused: 0,
             attr: attr(attributes.number.0, attributes),
         }
@@ -70,36 +71,33 @@ impl Options {
 
     /// The reply that tells an entry.
     pub(super) fn entry_out(&self, entry: &Entry) -> EntryOut {
+        let (name_ttl, ttl) = (entry.name_ttl.min(self.ttl_max), entry.attributes_ttl.min(self.ttl_max));
         EntryOut {
             node: entry.id,
             generation: u64::from(self.generation),
+            entry_valid: name_ttl.as_secs(),
+            entry_valid_nanos: name_ttl.subsec_nanos(),
+            attr_valid: ttl.as_secs(),
+            attr_valid_nanos: ttl.subsec_nanos(),
             attr: attr(entry.id, &entry.attributes),
-            ..self.validity(self.entry_ttl)
         }
     }
 
-    /// The reply that tells that there is no such name.
-    pub(super) fn missing_out(&self) -> EntryOut {
-        self.validity(self.negative_ttl)
-    }
-
-    fn validity(&self, entry_ttl: Duration) -> EntryOut {
-        EntryOut {
-            entry_valid: entry_ttl.as_secs(),
-            entry_valid_nanos: entry_ttl.subsec_nanos(),
-            attr_valid: self.attribute_ttl.as_secs(),
-            attr_valid_nanos: self.attribute_ttl.subsec_nanos(),
-            ..EntryOut::default()
-        }
+    /// The reply that tells that there is no such name, if that may be believed at all.
+    pub(super) fn missing_out(&self, ttl: Duration) -> Option<EntryOut> {
+        let ttl = ttl.min(self.ttl_max);
+        let (entry_valid, entry_valid_nanos) = (ttl.as_secs(), ttl.subsec_nanos());
+        (!ttl.is_zero()).then(|| EntryOut { entry_valid, entry_valid_nanos, ..EntryOut::default() })
     }
 
     /// The reply of statx(2).
-    pub(super) fn statx_out(&self, attributes: &Attributes) -> StatxOut {
+    pub(super) fn statx_out(&self, attributes: &Attributes, ttl: Duration) -> StatxOut {
+        let ttl = ttl.min(self.ttl_max);
         let time = |time: Timespec| StatxTime { secs: time.secs, nanos: time.nanos, reserved: 0 };
         let without_birth = abi::STATX_BASIC_AND_BTIME & !abi::STATX_BTIME;
         StatxOut {
-            valid: self.attribute_ttl.as_secs(),
-            valid_nanos: self.attribute_ttl.subsec_nanos(),
+            valid: ttl.as_secs(),
+            valid_nanos: ttl.subsec_nanos(),
             mask: attributes.created.map_or(without_birth, |_| abi::STATX_BASIC_AND_BTIME),
             block_size: attributes.block_size,
             links: attributes.link_count,

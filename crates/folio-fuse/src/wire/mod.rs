@@ -67,6 +67,9 @@ pub enum Outcome {
 }
 
 /// Serves one kernel: one virtiofs device, or one stream. Calls from any thread.
+///
+/// A carrier that pushes changes ([`Notice`]) holds [`Adapter::telling`] while a request is handled and until its reply
+/// is sent.
 pub struct Server {
     adapter: Arc<Adapter>,
     judge: Judge,

@@ -22,11 +22,11 @@ impl Server {
     pub(super) fn lookup(&self, call: &mut Call<'_>) -> Result<()> {
         call.needs(size_of::<EntryOut>())?;
         let name = call.body.name()?;
-        match self.adapter.lookup(call.client(), call.node(), name)? {
-            Some(entry) => self.tell(call, &entry),
-            None if self.options.negative_ttl.is_zero() => Err(Errno::NOENT.into()),
-            None => call.send(&self.options.missing_out()),
+        if let Some(entry) = self.adapter.lookup(call.client(), call.node(), name)? {
+            return self.tell(call, &entry);
         }
+        let ttl = self.adapter.name_ttl(call.node(), name);
+        call.send(&self.options.missing_out(ttl).ok_or(Errno::NOENT)?)
     }
 
     /// Tells an entry, for which there is room (W3).

@@ -16,12 +16,8 @@ pub enum DataCache {
 /// What the kernel that asks may believe and keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How long names are believed.
-    pub entry_ttl: Duration,
-    /// How long it is believed that a name is not there; zero asks each time.
-    pub negative_ttl: Duration,
-    /// How long attributes are believed.
-    pub attribute_ttl: Duration,
+    /// How long names and attributes are believed at most; the file system may know better.
+    pub ttl_max: Duration,
     /// How data is kept.
     pub data: DataCache,
     /// Whether others change the files meanwhile: data is then dropped when attributes tell so, else when the kernel
@@ -45,9 +41,7 @@ impl Options {
     /// For a file system that nobody else changes: everything is believed for good.
     pub fn alone() -> Self {
         Self {
-            entry_ttl: FOREVER,
-            negative_ttl: FOREVER,
-            attribute_ttl: FOREVER,
+            ttl_max: FOREVER,
             data: DataCache::Kept,
             changed_by_others: false,
             writeback: false,
@@ -57,20 +51,13 @@ impl Options {
         }
     }
 
-    /// For one that others change too: names and attributes are believed for `ttl`.
-    pub fn shared(ttl: Duration) -> Self {
-        let mut this = Self { changed_by_others: true, ..Self::alone() };
-        this.set_ttl(ttl);
-        this
+    /// For one that others change too: names and attributes are believed for `ttl_max` at most.
+    pub fn shared(ttl_max: Duration) -> Self {
+        Self { changed_by_others: true, ttl_max, ..Self::alone() }
     }
 
-    fn set_ttl(&mut self, ttl: Duration) {
-        self.entry_ttl = ttl;
-        self.negative_ttl = ttl;
-        self.attribute_ttl = ttl;
-    }
-
-    /// Obeys one word of `-o`; `false` if it is not about the asking kernel.
+    /// Obeys one word of `-o`; `false` if it is not about the asking kernel. `ttl` and `cache` may be about what is
+    /// shared as well.
     pub fn set(&mut self, word: &str) -> Result<bool> {
         match word.split_once('=') {
             None => match word {
@@ -80,14 +67,10 @@ impl Options {
                 "noreaddirplus" => self.readdirplus = false,
                 _ => return Ok(false),
             },
-            Some(("ttl", time)) => self.set_ttl(parse_ttl(time)?),
+            Some(("ttl", time)) => self.ttl_max = parse_ttl(time)?,
             Some(("cache", "none")) => {
                 self.data = DataCache::None;
-                self.set_ttl(Duration::ZERO);
-            }
-            Some(("cache", "kept")) => self.data = DataCache::Kept,
-            Some(("cache", other)) => {
-                return Err(Error::new(Errno::INVAL, format!("cache={other}: none or kept")));
+                self.ttl_max = Duration::ZERO;
             }
             Some(_) => return Ok(false),
         }
@@ -95,14 +78,15 @@ impl Options {
     }
 }
 
-/// Reads a time: a number of seconds, or with `ms`, `us`, `s`; or `inf`.
+/// Reads a time: a number with `us`, `ms` or `s`, or `0`, or `inf`.
 pub fn parse_ttl(text: &str) -> Result<Duration> {
     if text == "inf" {
         return Ok(FOREVER);
     }
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit_secs = match &text[digits.len()..] {
-        "" | "s" => 1.0,
+        "" if digits == "0" => 0.0,
+        "s" => 1.0,
         "ms" => 1e-3,
         "us" => 1e-6,
         _ => f64::NAN,
@@ -122,10 +106,9 @@ mod tests {
         assert_eq!(millis("0"), Some(0));
         assert_eq!(millis("5ms"), Some(5000));
         assert_eq!(millis("1.5s"), Some(1_500_000));
-        assert_eq!(millis("2"), Some(2_000_000));
         assert_eq!(millis("250us"), Some(250));
         assert_eq!(parse_ttl("inf").ok(), Some(FOREVER));
-        for text in ["", "s", "-1", "1h", "nan", "1e300", "inf s"] {
+        for text in ["", "s", "-1s", "1", "1h", "nan", "1e300", "inf s"] {
             assert!(parse_ttl(text).is_err(), "{text}");
         }
     }
@@ -134,10 +117,10 @@ mod tests {
     fn words_are_obeyed_or_left() {
         let mut options = Options::alone();
         assert!(options.set("writeback").unwrap() && options.set("ttl=1s").unwrap());
-        assert!(options.writeback && options.negative_ttl == Duration::from_secs(1));
+        assert!(options.writeback && options.ttl_max == Duration::from_secs(1));
         assert!(!options.set("noatime").unwrap() && !options.set("data=journal").unwrap());
-        assert!(options.set("cache=always").is_err());
+        assert!(!options.set("cache=writethrough").unwrap() && options.data == DataCache::Kept);
         assert!(options.set("cache=none").unwrap() && options.data == DataCache::None);
-        assert_eq!(options.entry_ttl, Duration::ZERO);
+        assert_eq!(options.ttl_max, Duration::ZERO);
     }
 }
