@@ -15,10 +15,22 @@ pub(crate) struct FuseMount {
 }
 
 impl FuseMount {
-    /// Mounts `image` with the words of `-o`.
+    /// Mounts `image`, or a directory, with the words of `-o`.
     #[track_caller]
     pub(crate) fn new(image: &Path, words: &str) -> Self {
         let folder = TempDir::with_prefix("folio-fuse-").expect("a folder to mount on");
+        Self::in_folder(folder, image, words)
+    }
+
+    /// Mounts in the place of this one, which has lost its server.
+    #[track_caller]
+    pub(crate) fn again(mut self, source: &Path, words: &str) -> Self {
+        let folder = self.folder.take().expect("only this takes it");
+        Self::in_folder(folder, source, words)
+    }
+
+    #[track_caller]
+    fn in_folder(folder: TempDir, image: &Path, words: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
         command.args(["mount", "-o", words]).arg(image).arg(folder.path());
         let mut server = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("folio starts");

@@ -1,7 +1,7 @@
 //! Each operation once, by a call of the host.
 
-use crate::Bench;
 use crate::support::requires;
+use crate::{Bench, Ground, everywhere};
 use rustix::fs::{
     AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
 };
@@ -10,10 +10,16 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 
-#[test]
-fn files_are_made_written_read_and_cut() {
-    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new("rw");
+everywhere! {
+    files_are_made_written_read_and_cut: "rw";
+    names_are_made_moved_linked_and_taken_away: "rw";
+    attributes_and_extended_ones_are_set: "rw";
+    space_is_reserved_punched_found_and_copied: "rw";
+    a_file_without_a_name_goes_on_until_it_is_closed: "rw";
+    large_directories_are_listed_whole_while_they_change: "rw";
+}
+
+fn files_are_made_written_read_and_cut(bench: Bench) {
     let path = bench.at("file");
     let content: Vec<u8> = (0..3_000_001_u32).map(|i| (i % 251) as u8).collect();
     fs::write(&path, &content).unwrap();
@@ -48,10 +54,7 @@ fn stamp(secs: i64) -> Timespec {
     Timespec { tv_sec: secs, tv_nsec: 123_456_789 }
 }
 
-#[test]
-fn names_are_made_moved_linked_and_taken_away() {
-    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new("rw");
+fn names_are_made_moved_linked_and_taken_away(bench: Bench) {
     let at = |name: &str| bench.at(name);
     fs::create_dir_all(at("a/b/c")).unwrap();
     fs::write(at("a/f"), "f").unwrap();
@@ -95,10 +98,7 @@ fn names_are_made_moved_linked_and_taken_away() {
     bench.finish();
 }
 
-#[test]
-fn attributes_and_extended_ones_are_set() {
-    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new("rw");
+fn attributes_and_extended_ones_are_set(bench: Bench) {
     let path = bench.at("f");
     fs::write(&path, "x").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4751)).unwrap();
@@ -128,10 +128,7 @@ fn attributes_and_extended_ones_are_set() {
     bench.finish();
 }
 
-#[test]
-fn space_is_reserved_punched_found_and_copied() {
-    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new("rw");
+fn space_is_reserved_punched_found_and_copied(bench: Bench) {
     let open = |name: &str| {
         OpenOptions::new().read(true).write(true).create(true).truncate(false).open(bench.at(name)).unwrap()
     };
@@ -164,17 +161,15 @@ fn space_is_reserved_punched_found_and_copied() {
     bench.finish();
 }
 
-#[test]
-fn a_file_without_a_name_goes_on_until_it_is_closed() {
-    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new("rw");
+fn a_file_without_a_name_goes_on_until_it_is_closed(bench: Bench) {
     let free = || rustix::fs::statvfs(bench.mount.path()).unwrap().f_ffree;
     let before = free();
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(bench.at("f")).unwrap();
     fs::remove_file(bench.at("f")).unwrap();
     file.write_all(b"still here").unwrap();
     assert_eq!(file.metadata().unwrap().nlink(), 0);
-    assert_eq!(free(), before - 1);
+    // Others use the file system of a directory.
+    assert!(bench.ground != Ground::Image || free() == before - 1);
     file.rewind().unwrap();
     let mut text = String::new();
     file.read_to_string(&mut text).unwrap();
@@ -186,10 +181,7 @@ fn a_file_without_a_name_goes_on_until_it_is_closed() {
     bench.finish();
 }
 
-#[test]
-fn large_directories_are_listed_whole_while_they_change() {
-    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new("rw");
+fn large_directories_are_listed_whole_while_they_change(bench: Bench) {
     let folder = bench.at("folder");
     fs::create_dir(&folder).unwrap();
     for number in 0..3000 {

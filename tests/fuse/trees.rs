@@ -30,7 +30,7 @@ fn cp_keeps_every_attribute_and_the_kernel_reads_them() {
     let bench = Bench::new("dev");
     copy(&tree, &bench.at("tree"));
     want.assert_same(&Manifest::of(&bench.at("tree"), EXACT), "through FUSE");
-    let Bench { mount, image, folder: _folder } = bench;
+    let Bench { mount, behind: image, folder: _folder, .. } = bench;
     mount.unmount();
     fsck(&image);
     let kernel = Mounted::new(&image, "ro");
@@ -88,8 +88,8 @@ fn signals_unmount() {
         let (status, told) = bench.mount.ended();
         assert!(status.success() && told.is_empty(), "{status}: {told}");
         assert!(!bench.at("f").exists());
-        fsck(&bench.image);
-        let mount = FuseMount::new(&bench.image, "ro");
+        fsck(&bench.behind);
+        let mount = FuseMount::new(&bench.behind, "ro");
         assert_eq!(fs::read(mount.at("f")).unwrap(), b"kept");
         mount.unmount();
     }
@@ -109,8 +109,8 @@ fn a_mount_in_use_is_served_until_nobody_uses_it() {
     drop(file);
     let (status, told) = bench.mount.ended();
     assert!(status.success() && told.contains("in use: detached"), "{status}: {told}");
-    fsck(&bench.image);
-    let mount = FuseMount::new(&bench.image, "ro");
+    fsck(&bench.behind);
+    let mount = FuseMount::new(&bench.behind, "ro");
     assert_eq!(fs::read(mount.at("f")).unwrap(), b"still served");
     assert_eq!(fs::write(mount.at("f"), "").unwrap_err().raw_os_error(), Some(30));
     mount.unmount();

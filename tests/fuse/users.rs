@@ -1,8 +1,7 @@
 //! Other users: modes, groups and ACLs, as the asking kernel judges them.
 
-use crate::Bench;
-use crate::support::requires;
 use crate::support::tools::{command, run};
+use crate::{Bench, everywhere};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
@@ -20,10 +19,14 @@ fn can(groups: &str, script: &str, path: &Path) -> bool {
     shell.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
 }
 
-#[test]
-fn modes_groups_and_owners_count() {
-    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"), tool("setpriv"));
-    let bench = Bench::new("allow_other");
+everywhere! {
+    modes_groups_and_owners_count: "allow_other", "setpriv";
+    only_the_owner_is_let_in_unless_asked: "rw", "setpriv";
+    acls_are_kept_and_heeded: "allow_other", "setpriv", "setfacl", "getfacl";
+    with_fakeroot_everybody_is_root_inside: "allow_other,fakeroot", "setpriv";
+}
+
+fn modes_groups_and_owners_count(bench: Bench) {
     fs::set_permissions(bench.mount.path(), Permissions::from_mode(0o777)).unwrap();
     let path = bench.at("f");
     fs::write(&path, "x").unwrap();
@@ -45,19 +48,13 @@ fn modes_groups_and_owners_count() {
     bench.finish();
 }
 
-#[test]
-fn only_the_owner_is_let_in_unless_asked() {
-    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"), tool("setpriv"));
-    let bench = Bench::new("rw");
+fn only_the_owner_is_let_in_unless_asked(bench: Bench) {
     fs::set_permissions(bench.mount.path(), Permissions::from_mode(0o777)).unwrap();
     assert!(!can("--clear-groups", "ls \"$1\"", &bench.mount.path()));
     bench.finish();
 }
 
-#[test]
-fn acls_are_kept_and_heeded() {
-    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"), tool("setpriv"), tool("setfacl"), tool("getfacl"));
-    let bench = Bench::new("allow_other");
+fn acls_are_kept_and_heeded(bench: Bench) {
     let path = bench.at("f");
     fs::write(&path, "x").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
@@ -81,10 +78,7 @@ fn acls_are_kept_and_heeded() {
     bench.finish();
 }
 
-#[test]
-fn with_fakeroot_everybody_is_root_inside() {
-    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"), tool("setpriv"));
-    let bench = Bench::new("allow_other,fakeroot");
+fn with_fakeroot_everybody_is_root_inside(bench: Bench) {
     fs::create_dir(bench.at("d")).unwrap();
     fs::set_permissions(bench.at("d"), Permissions::from_mode(0o700)).unwrap();
     assert!(can("--clear-groups", "echo x > \"$1\"", &bench.at("d/f")));

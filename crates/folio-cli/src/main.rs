@@ -15,7 +15,9 @@ mod image;
 mod output;
 mod place;
 mod progress;
+mod ready;
 mod session;
+mod source;
 mod walk;
 
 use clap::Parser;

@@ -24,8 +24,6 @@ const TRANSFER_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 /// Entries that one look into a directory fetches.
 const ENTRIES: usize = 128;
-/// Inode generations are for NFS; a node id is never reused while the kernel knows it.
-const GENERATION: Generation = Generation(0);
 
 /// What fuser calls.
 pub(crate) struct Transport {
@@ -185,7 +183,8 @@ fn answer_xattr(result: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
 /// Tells an entry.
 fn tell(reply: ReplyEntry, entry: &Entry) {
     let attr = attr(entry.id, &entry.attributes);
-    reply.entry_with_ttls(&entry.attributes_ttl, &entry.name_ttl, &attr, GENERATION);
+    let generation = Generation(entry.generation);
+    reply.entry_with_ttls(&entry.attributes_ttl, &entry.name_ttl, &attr, generation);
 }
 
 impl Transport {
@@ -245,7 +244,7 @@ impl Filesystem for Transport {
                 let ttl = self.adapter.name_ttl(parent.0, name.as_bytes());
                 match ttl.is_zero() {
                     true => reply.error(Errno::ENOENT),
-                    false => reply.entry(&ttl, &missing(), GENERATION),
+                    false => reply.entry(&ttl, &missing(), Generation(0)),
                 }
             }
         });
@@ -396,10 +395,10 @@ impl Filesystem for Transport {
             // There is one time for both.
             let ttl = entry.attributes_ttl.min(entry.name_ttl);
             let (attr, file) = (attr(entry.id, &entry.attributes), FileHandle(file));
-            let none = FopenFlags::empty();
+            let (none, generation) = (FopenFlags::empty(), Generation(entry.generation));
             match backing {
-                Some(backing) => reply.created_passthrough(&ttl, &attr, GENERATION, file, none, &backing),
-                None => reply.created(&ttl, &attr, GENERATION, file, self.kept(entry.id)),
+                Some(backing) => reply.created_passthrough(&ttl, &attr, generation, file, none, &backing),
+                None => reply.created(&ttl, &attr, generation, file, self.kept(entry.id)),
             }
         });
     }
@@ -516,17 +515,18 @@ impl Filesystem for Transport {
         let client = client(request);
         let listed = self.list(client, node.0, cookie, |entry| {
             let name = OsStr::from_bytes(&entry.name);
-            let mut add = |attr: &FileAttr, ttl: Duration| {
-                reply.add(attr.ino, entry.next_cookie, name, &ttl, attr, GENERATION)
+            let mut add = |attr: &FileAttr, ttl: Duration, generation| {
+                reply.add(attr.ino, entry.next_cookie, name, &ttl, attr, Generation(generation))
             };
             if entry.is_dot() {
                 let attributes = self.adapter.dot_attributes(node.0, entry)?;
-                return Ok(add(&attr(entry.number, &attributes), Duration::ZERO));
+                return Ok(add(&attr(entry.number, &attributes), Duration::ZERO, 0));
             }
             // Somebody may have taken the name away meanwhile.
             let Some(found) = self.adapter.lookup(client, node.0, &entry.name)? else { return Ok(false) };
             // There is one time for both.
-            let is_full = add(&attr(found.id, &found.attributes), found.attributes_ttl.min(found.name_ttl));
+            let ttl = found.attributes_ttl.min(found.name_ttl);
+            let is_full = add(&attr(found.id, &found.attributes), ttl, found.generation);
             if is_full {
                 self.adapter.forget(found.id, 1);
             }

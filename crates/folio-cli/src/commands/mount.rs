@@ -1,13 +1,13 @@
-//! `folio mount`: an image as a folder of the host, through FUSE.
+//! `folio mount`: an image or a directory as a folder of the host, through FUSE.
 
 use crate::exit::{Exit, Failure, Outcome, explain};
-use crate::image::{Access, Image, open_device};
-use crate::place::ImagePath;
+use crate::ready;
 use crate::session::{Session, clock};
+use crate::source::{Mounted, Source};
 use clap::Args;
 use folio::Errno;
 use folio::vfs::MountOptions;
-use folio_fuse::{Options, Unmounter};
+use folio_fuse::{Allowed, Options, Unmounter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
@@ -16,7 +16,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,6 +24,7 @@ Examples:
   folio mount --ro disk.img /mnt                   nothing is written, not even a journal
   folio mount -o allow_other,noatime disk.img /mnt other users too, as far as modes and ACLs allow
   folio mount -o fakeroot disk.img ./root          everybody is root inside: edit any file without root
+  folio mount -o ro /srv/data /mnt                 a directory, read only, cached, and never stale
 
 Words of -o: those of mount(8) for every file system (ro, sync, noatime and so on) and for ext4, with nosuid and nodev
 unless suid and dev are given; and of mount.fuse3(8):
@@ -32,17 +32,25 @@ unless suid and dev are given; and of mount.fuse3(8):
   fakeroot        no permissions, and everything made belongs to root
   fsname=NAME     what /proc/mounts shows; else the image
   threads=N       threads that answer the kernel
+  writeback       the kernel keeps what is written until fsync or its own time; for images alone
+For a directory of the host, which others go on using; docs/semantics.md says what each promises:
+  ttl=TIME        names, attributes and data are believed so long: 0, inf, or a number with us, ms or s. The default is
+                  for ever where the host tells of changes, else 1ms
+  push=MODE       whether it tells: auto, inotify or off
+  cache=MODE      writethrough, writeback or none
+  passthrough=MODE  the kernel reads and writes the files of the host by itself: auto (if it can, as root), on or off
+  squash=UID:GID, map=u:INSIDE:OUTSIDE:COUNT   owners; xattr=on or off
 
 The host's kernel checks permissions, with the caller's groups, capabilities and ACLs, before it asks folio. Who
 unmounts does not wait until the image is complete; the image stays locked until it is, so other folio commands
 refuse it, and in the foreground the end of this command tells.";
 
-/// Mount an image through FUSE
+/// Mount an image or a directory through FUSE
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mount {
-    /// The image, IMAGE or IMAGE@N
-    image: OsString,
+    /// The image, IMAGE or IMAGE@N, or a directory
+    source: OsString,
     /// The directory to mount it on
     target: PathBuf,
     /// Refuse every change: -o ro
@@ -51,6 +59,12 @@ pub(crate) struct Mount {
     /// Return once it is mounted, and serve on
     #[arg(long)]
     background: bool,
+    /// Everybody may use the mount: -o allow_other
+    #[arg(long)]
+    allow_other: bool,
+    /// Write the line "ready" to this descriptor once it is mounted; a service manager's NOTIFY_SOCKET is told as well
+    #[arg(long, value_name = "FD")]
+    ready_fd: Option<u32>,
 }
 
 /// Set for the process that serves in the background: it tells its starter on standard output when it is ready.
@@ -60,12 +74,8 @@ const READY: &str = "ready";
 /// Runs the command.
 pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
     let serves = std::env::var_os(SERVES).is_some();
-    let place = ImagePath::parse(&mount.image)?;
-    if place.path.as_os_str() != "/" {
-        let text = format!("{place}: an image is mounted as a whole: {}", place.image_name());
-        return Err(Failure::usage(text));
-    }
-    let (options, inside) = options(mount, session, &place)?;
+    let source = Source::parse(&mount.source)?;
+    let (options, inside) = options(mount, session, &source)?;
     if mount.background && !serves {
         return start_in_background();
     }
@@ -73,18 +83,15 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
         // A signal to the starter's terminal is not for us.
         let _ = rustix::process::setsid();
     }
-    let access = if inside.read_only { Access::Read } else { Access::Write };
-    let device = open_device(&place.image, access)?;
-    let image = Image::mount_with(session, &place, device, &inside)?;
-    let served = serve(mount, session, &image, (&options, &inside), serves);
-    let closed = image.close();
+    let mounted = source.mount(session, &inside)?;
+    let served = serve(mount, session, &mounted, (&options, &inside), serves);
+    let closed = mounted.close();
     served.and(closed)
 }
 
 /// What `-o` and the other words come to: for the mount, and for the file system inside.
-fn options(mount: &Mount, session: &Session, place: &ImagePath) -> Outcome<(Options, MountOptions)> {
-    let image = place.image.canonicalize().unwrap_or_else(|_| place.image.clone());
-    let mut options = Options::new(image.display().to_string());
+fn options(mount: &Mount, session: &Session, source: &Source) -> Outcome<(Options, MountOptions)> {
+    let mut options = Options::new(source.path().display().to_string());
     // An image may come from anybody: its programs gain no privilege and its device nodes lead nowhere unless asked.
     let mut words = "nosuid,nodev".to_owned();
     for word in &session.options {
@@ -92,6 +99,9 @@ fn options(mount: &Mount, session: &Session, place: &ImagePath) -> Outcome<(Opti
             words.push(',');
             words.push_str(word);
         }
+    }
+    if mount.allow_other {
+        options.allowed = Allowed::All;
     }
     if mount.ro {
         words.push_str(",ro");
@@ -105,30 +115,31 @@ fn options(mount: &Mount, session: &Session, place: &ImagePath) -> Outcome<(Opti
 fn serve(
     mount: &Mount,
     session: &Session,
-    image: &Image,
+    source: &Mounted,
     (options, inside): (&Options, &MountOptions),
     tells_ready: bool,
 ) -> Outcome {
-    let kernel = Arc::clone(image.kernel());
-    let mounted = folio_fuse::Session::mount(kernel, inside, &mount.target, options)?;
+    let mounted = folio_fuse::Session::mount(source.kernel().clone(), inside, &mount.target, options)?;
     // From here on a signal unmounts; before, it ends the program, and nothing was changed.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let handle = signals.handle();
     let unmounter = mounted.unmounter();
     std::thread::scope(|scope| {
         scope.spawn(|| unmount_on_signal(&mut signals, &unmounter, session));
-        let served = ready(mount, session, image, tells_ready).and_then(|()| Ok(mounted.serve()?));
+        let served = ready(mount, session, source, tells_ready).and_then(|()| Ok(mounted.serve()?));
+        ready::tell_stopping();
         handle.close();
         served
     })
 }
 
 /// Tells that the mount can be used.
-fn ready(mount: &Mount, session: &Session, image: &Image, tells_ready: bool) -> Outcome {
+fn ready(mount: &Mount, session: &Session, source: &Mounted, tells_ready: bool) -> Outcome {
+    let place = format!("{source} is on {}", mount.target.display());
+    ready::tell(mount.ready_fd, &place)?;
     if !tells_ready {
         if !session.quiet {
-            let (name, target) = (&image.name, mount.target.display());
-            session.remark(format_args!("{name} is on {target} until Ctrl-C or umount"));
+            session.remark(format_args!("{place} until Ctrl-C or umount"));
         }
         return Ok(());
     }

@@ -12,7 +12,8 @@
 //!
 //! Invariants:
 //! - A1: a node is in the table as long as the kernel may name it: its count is that of the entries told, less those
-//!   forgotten. Its handle keeps the inode alive, so no other inode gets its id meanwhile.
+//!   forgotten. Its handle keeps the inode alive, so no other inode gets its id meanwhile; unless others have removed
+//!   it and its number was used again, of which the generation tells.
 //! - A2: a node id is the inode number, but that the root and inode 1 change places: FUSE calls the root 1.
 //! - A3: no lock of a table is held while a call is made or a handle is dropped.
 //! - A4: what others change reaches the kernel by a thread that serves no request, and no request waits for it: the
@@ -72,6 +73,8 @@ pub enum Judge {
 pub struct Entry {
     /// Node id.
     pub id: u64,
+    /// Which of the inodes that had this id one after the other.
+    pub generation: u64,
     /// What stat(2) tells.
     pub attributes: Attributes,
     /// For how long it may be believed.
@@ -83,6 +86,7 @@ pub struct Entry {
 struct Node {
     handle: Handle,
     lookups: u64,
+    generation: u64,
     /// Open files of the node's own; node_files.rs.
     own_files: OwnFiles,
     /// What it was when the kernel opened it last.
@@ -167,15 +171,30 @@ impl Adapter {
     fn tell(&self, handle: Handle, name_ttl: Duration) -> Result<Entry> {
         let id = self.id(handle.number());
         let attributes = self.stat(id, &handle)?;
-        let entry = Entry { id, attributes, attributes_ttl: handle.ttl().min(TTL_MAX), name_ttl };
+        let mut entry = Entry {
+            id,
+            generation: 0,
+            attributes,
+            attributes_ttl: handle.ttl().min(TTL_MAX),
+            name_ttl,
+        };
         if entry.id != ROOT {
-            let node = Node { handle, lookups: 1, own_files: OwnFiles::default(), opened_as: None };
+            let own_files = OwnFiles::default();
+            let node = Node { handle, lookups: 1, generation: 0, own_files, opened_as: None };
             let spare = self.nodes.add(entry.id, node, |node, newer| {
-                node.lookups += 1;
                 // Others may have moved it: where it was found last is where it is.
                 std::mem::swap(&mut node.handle, &mut newer.handle);
+                if !node.handle.is_same(&newer.handle) {
+                    node.generation += 1;
+                    node.opened_as = None;
+                    std::mem::swap(&mut node.own_files, &mut newer.own_files);
+                }
+                node.lookups += 1;
+                entry.generation = node.generation;
             });
-            drop(spare);
+            if let Some(spare) = spare {
+                self.release_own(&spare.own_files);
+            }
         }
         Ok(entry)
     }

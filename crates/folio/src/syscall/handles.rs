@@ -55,6 +55,11 @@ impl Handle {
         Some((parent.inode().common().number.0, self.0.dentry.name().as_slice().to_vec()))
     }
 
+    /// Whether both are the same inode. Two that had the same number, one after the other, are not.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.0.inode(), other.0.inode())
+    }
+
     /// Whether others may change the file system.
     pub fn is_shared(&self) -> bool {
         self.0.inode().common().coherence.is_some()

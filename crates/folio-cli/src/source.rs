@@ -1,0 +1,110 @@
+//! What is mounted or shared: an image, or a directory of the host, in a kernel of its own.
+
+use crate::exit::{Failure, Outcome, explain};
+use crate::image::{Access, Image, open_device};
+use crate::place::ImagePath;
+use crate::session::{Session, clock};
+use folio::cache::Counters;
+use folio::vfs::MountOptions;
+use folio::{Kernel, KernelOptions};
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a word of the command line names.
+pub(crate) enum Source {
+    /// An image, or one of its partitions.
+    Image(ImagePath),
+    /// A directory of the host.
+    Directory(PathBuf),
+}
+
+/// The same mounted as `/` of a kernel.
+pub(crate) enum Mounted {
+    Image(Image),
+    Directory {
+        name: String,
+        kernel: Arc<Kernel>,
+        /// Where to add at the end what the page cache did.
+        counters: Arc<Mutex<Counters>>,
+    },
+}
+
+impl Source {
+    /// Reads `IMAGE`, `IMAGE@N` or `DIRECTORY`.
+    pub(crate) fn parse(word: &OsStr) -> Outcome<Self> {
+        if Path::new(word).is_dir() {
+            return Ok(Self::Directory(word.into()));
+        }
+        let place = ImagePath::parse(word)?;
+        if place.path.as_os_str() != "/" {
+            let text = format!("{place}: an image is mounted as a whole: {}", place.image_name());
+            return Err(Failure::usage(text));
+        }
+        Ok(Self::Image(place))
+    }
+
+    /// The file or directory of the host, from `/` if it can be found.
+    pub(crate) fn path(&self) -> PathBuf {
+        let path = match self {
+            Self::Image(place) => &place.image,
+            Self::Directory(path) => path,
+        };
+        path.canonicalize().unwrap_or_else(|_| path.clone())
+    }
+
+    /// Mounts it.
+    pub(crate) fn mount(&self, session: &Session, options: &MountOptions) -> Outcome<Mounted> {
+        match self {
+            Self::Image(place) => {
+                let access = if options.read_only { Access::Read } else { Access::Write };
+                let device = open_device(&place.image, access)?;
+                Ok(Mounted::Image(Image::mount_with(session, place, device, options)?))
+            }
+            Self::Directory(path) => {
+                let kernel = Kernel::new(KernelOptions {
+                    cache_bytes: session.cache_bytes,
+                    clock: clock(),
+                    ..KernelOptions::default()
+                });
+                let name = path.display().to_string();
+                kernel
+                    .mount_hostfs(path, "/", options)
+                    .map_err(|error| Failure::image(&error.at(name.clone())))?;
+                Ok(Mounted::Directory { name, kernel, counters: session.counters.clone() })
+            }
+        }
+    }
+}
+
+impl Mounted {
+    /// What it is mounted in.
+    pub(crate) fn kernel(&self) -> &Arc<Kernel> {
+        match self {
+            Self::Image(image) => image.kernel(),
+            Self::Directory { kernel, .. } => kernel,
+        }
+    }
+
+    /// Syncs and unmounts, so that everything is where it belongs.
+    pub(crate) fn close(self) -> Outcome {
+        match self {
+            Self::Image(image) => image.close(),
+            Self::Directory { name, kernel, counters } => {
+                let halted = kernel.clone().halt();
+                *counters.lock().unwrap_or_else(PoisonError::into_inner) += kernel.counters();
+                halted.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Mounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Image(image) => &image.name,
+            Self::Directory { name, .. } => name,
+        })
+    }
+}

@@ -1,0 +1,147 @@
+//! How the command behaves as a service: it tells when it is ready, it may die, and it needs no root.
+
+use crate::support::require::find;
+use crate::support::requires;
+use crate::support::tools::{command, fsck};
+use crate::{Bench, Ground, empty, everywhere};
+use rustix::process::Signal;
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A process that a test has started; no mount of it outlives the test.
+struct Server<'a>(Child, &'a Path);
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let _ = command("umount").arg("--lazy").arg(self.1).status();
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+#[test]
+fn a_service_manager_is_told_and_so_is_a_descriptor() {
+    requires!(root, fuse, tool("sh"));
+    let folder = TempDir::new().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("behind")).unwrap();
+    fs::create_dir(at("mount")).unwrap();
+    fs::write(at("behind/f"), "there").unwrap();
+    let socket = UnixDatagram::bind(at("socket")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut shell = Command::new(find("sh").unwrap());
+    shell.arg("-c").arg("exec \"$0\" mount --quiet --ready-fd 7 \"$1/behind\" \"$1/mount\" 7>\"$1/ready\"");
+    shell.arg(env!("CARGO_BIN_EXE_folio")).arg(folder.path()).env("NOTIFY_SOCKET", at("socket"));
+    let target = at("mount");
+    let mut server = Server(shell.stdin(Stdio::null()).spawn().unwrap(), &target);
+    let mut buf = [0; 4096];
+    let receive = |buf: &mut [u8]| {
+        let len = socket.recv(buf).expect("a notice comes");
+        String::from_utf8_lossy(&buf[..len]).into_owned()
+    };
+    let told = receive(&mut buf);
+    assert!(told.starts_with("READY=1\n") && told.contains(&format!("MAINPID={}", server.0.id())), "{told}");
+    assert_eq!(fs::read(at("mount/f")).unwrap(), b"there");
+    assert_eq!(fs::read_to_string(at("ready")).unwrap(), "ready\n");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&server.0), Signal::TERM).unwrap();
+    assert!(server.0.wait().unwrap().success());
+    assert_eq!(receive(&mut buf), "STOPPING=1");
+    assert!(!at("mount/f").exists());
+}
+
+everywhere! {
+    a_server_that_is_killed_loses_nothing_that_was_synced: "rw";
+}
+
+/// What is mounted fails with ENOTCONN afterwards, and the command mounts again in the same place.
+fn a_server_that_is_killed_loses_nothing_that_was_synced(mut bench: Bench) {
+    let synced: Vec<u8> = (0..300_000_u32).map(|number| (number % 253) as u8).collect();
+    let mut file = File::create(bench.at("synced")).unwrap();
+    file.write_all(&synced).unwrap();
+    file.sync_all().unwrap();
+    File::open(bench.mount.path()).unwrap().sync_all().unwrap();
+    file.write_all(b"perhaps").unwrap();
+    fs::write(bench.at("perhaps"), "perhaps").unwrap();
+    rustix::process::kill_process(bench.mount.process(), Signal::KILL).unwrap();
+    let (status, _) = bench.mount.ended();
+    assert!(!status.success());
+    let dead = fs::metadata(bench.at("synced")).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(107), "{dead}");
+    // The kernel reads what is handed to it by itself, but not for a server that is gone.
+    drop(file);
+    let words = format!("rw{}", bench.ground.words());
+    let Bench { mount, ground, behind, folder: _folder } = bench;
+    let mount = mount.again(&behind, &words);
+    let found = fs::read(mount.at("synced")).unwrap();
+    assert_eq!(found[..synced.len()], synced);
+    mount.unmount();
+    if ground == Ground::Image {
+        fsck(&behind);
+    }
+}
+
+#[test]
+fn what_is_no_place_to_mount_on_is_named() {
+    requires!(root, fuse);
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let refused = |source: &Path, target: &Path, words: &str, why: &str| {
+        let mut folio = command(env!("CARGO_BIN_EXE_folio"));
+        let output = folio.args(["mount", "-o", words]).args([source, target]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains(why), "{told}");
+    };
+    refused(folder.path(), &file, "rw", "not a directory");
+    refused(folder.path(), &folder.path().join("none"), "rw", "cannot mount here");
+    refused(folder.path(), folder.path(), "writeback", "would not see what others write");
+    refused(folder.path(), folder.path(), "ttl=soon", "ttl");
+    refused(folder.path(), folder.path(), "passthrough=on,cache=none", "passthrough");
+    let image = empty(folder.path());
+    refused(&image, folder.path(), "passthrough=on", "passthrough");
+}
+
+/// By way of fusermount3, which is root's.
+#[test]
+fn users_mount_what_is_theirs() {
+    requires!(root, fuse, tool("fusermount3"), tool("setpriv"));
+    let mode = fs::metadata("/dev/fuse").map_or(0, |device| device.mode());
+    if mode & 0o006 != 0o006 {
+        return crate::support::require::report_skip("needs a /dev/fuse that everybody may open");
+    }
+    // Whom fusermount3 finds among the users.
+    const USER: u32 = 65_534;
+    let folder = TempDir::new().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("folio");
+    fs::copy(env!("CARGO_BIN_EXE_folio"), &program).unwrap();
+    for name in ["behind", "mount"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        chown(folder.path().join(name), Some(USER), Some(USER)).unwrap();
+    }
+    let target = folder.path().join("mount");
+    let as_user = |script: &str| {
+        let mut shell = command("setpriv");
+        let ids = [format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_owned()];
+        shell.args(ids).args(["sh", "-ec", script, "sh"]).arg(folder.path());
+        shell
+    };
+    let mounted = as_user("\"$1/folio\" mount --background \"$1/behind\" \"$1/mount\"").output().unwrap();
+    let worked = as_user("echo mine > \"$1/mount/f\"; cat \"$1/mount/f\" \"$1/behind/f\"").output().unwrap();
+    let unmounted = as_user("fusermount3 -u \"$1/mount\"").output().unwrap();
+    if !unmounted.status.success() {
+        let _ = command("umount").arg("--lazy").arg(&target).status();
+    }
+    assert!(mounted.status.success(), "{mounted:?}");
+    assert_eq!(worked.stdout, b"mine\nmine\n", "{worked:?}");
+    assert!(unmounted.status.success(), "{unmounted:?}");
+    assert_eq!(fs::metadata(folder.path().join("behind/f")).unwrap().uid(), USER);
+}
