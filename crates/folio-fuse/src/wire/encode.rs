@@ -74,7 +74,8 @@ impl Options {
         let (name_ttl, ttl) = (entry.name_ttl.min(self.ttl_max), entry.attributes_ttl.min(self.ttl_max));
         EntryOut {
             node: entry.id,
-            generation: u64::from(self.generation),
+            // The kernel keeps 32 bits of it.
+            generation: self.generation.wrapping_add(entry.generation as u32).into(),
             entry_valid: name_ttl.as_secs(),
             entry_valid_nanos: name_ttl.subsec_nanos(),
             attr_valid: ttl.as_secs(),

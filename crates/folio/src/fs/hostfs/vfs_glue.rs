@@ -10,6 +10,7 @@ use crate::vfs::{
     AttributeChange, DirectoryEntry, FallocateMode, FileType, Inode, InodeCommon, NewInode, Opened,
     RenameFlags, SeekKind, SetTime, WriteAt, XattrFlags,
 };
+use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Timestamps, UTIME_NOW, UTIME_OMIT};
 use std::any::Any;
 use std::ops::ControlFlow;
@@ -75,6 +76,12 @@ impl Inode for HostInode {
 
     fn open(&self, is_written: bool) -> Result<Option<Opened>> {
         self.open_data(is_written).map(Some)
+    }
+
+    fn host_file(&self) -> Option<Result<OwnedFd>> {
+        // Who reads past a cache that is written back would miss what it has not written.
+        let is_allowed = self.shared.options.cache == CacheMode::WriteThrough;
+        is_allowed.then(|| Ok(rustix::io::fcntl_dupfd_cloexec(&*self.readable()?, 0)?))
     }
 
     fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
