@@ -183,7 +183,8 @@ fn names(shared: &Shared) {
     let held = File::open(mount("names/a")).unwrap();
     fs::write(host("names/b"), "another").unwrap();
     fs::rename(host("names/b"), host("names/a")).unwrap();
-    shared.seen("a file that is replaced", || fs::read(mount("names/a")).is_ok_and(|read| read == b"another"));
+    shared
+        .seen("a file that is replaced", || fs::read(mount("names/a")).is_ok_and(|read| read == b"another"));
     let mut kept = [0; 16];
     let read = held.read_at(&mut kept, 0);
     assert!(read.is_ok_and(|count| kept[..count] == *b"a"), "what was open before is gone");

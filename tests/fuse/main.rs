@@ -23,8 +23,8 @@ mod users;
 
 use mount::FuseMount;
 use std::path::{Path, PathBuf};
-use support::tools::{fsck, mke2fs};
 use support::require::report_skip;
+use support::tools::{fsck, mke2fs};
 use support::{Manifest, Need, Scope};
 use tempfile::TempDir;
 
@@ -74,7 +74,8 @@ impl Bench {
     /// The same, if the machine has what that takes; else the test is reported as skipped.
     fn try_on(ground: Ground, words: &str, tools: &[&'static str]) -> Option<Self> {
         let tools = tools.iter().map(|tool| Need::Tool(tool));
-        match [Need::Root, Need::Fuse].into_iter().chain(ground.needs()).chain(tools).try_for_each(Need::met) {
+        match [Need::Root, Need::Fuse].into_iter().chain(ground.needs()).chain(tools).try_for_each(Need::met)
+        {
             Ok(()) => Some(Self::on(ground, words)),
             Err(reason) => {
                 report_skip(&reason);

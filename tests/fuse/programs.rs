@@ -90,7 +90,8 @@ fn sqlite_keeps_what_several_connections_write(bench: Bench) {
         let connect = || {
             let database = Connection::open(&path).unwrap();
             database.busy_timeout(Duration::from_secs(60)).unwrap();
-            let words = format!("PRAGMA journal_mode={mode}; PRAGMA synchronous=NORMAL; PRAGMA cache_size=10;");
+            let words =
+                format!("PRAGMA journal_mode={mode}; PRAGMA synchronous=NORMAL; PRAGMA cache_size=10;");
             database.execute_batch(&words).unwrap();
             database
         };

@@ -34,7 +34,13 @@ fn pjdfstest(bench: &Bench, second: &Path, patterns: &[&str], allow_remount: boo
     let mount = programs.path().join("mount");
     fs::write(&mount, format!("#!/bin/sh\nexec {} -i \"$@\"\n", find("mount").unwrap().display())).unwrap();
     fs::set_permissions(&mount, fs::Permissions::from_mode(0o755)).unwrap();
-    let path = std::env::join_paths([programs.path(), "/usr/sbin".as_ref(), "/usr/bin".as_ref(), "/sbin".as_ref(), "/bin".as_ref()]);
+    let path = std::env::join_paths([
+        programs.path(),
+        "/usr/sbin".as_ref(),
+        "/usr/bin".as_ref(),
+        "/sbin".as_ref(),
+        "/bin".as_ref(),
+    ]);
     let mut suite = command("pjdfstest");
     suite.env("PATH", path.unwrap());
     suite.arg("-c").arg(file.path()).arg("-p").arg(bench.mount.path()).arg("-s").arg(second).args(patterns);

@@ -171,13 +171,8 @@ impl Adapter {
     fn tell(&self, handle: Handle, name_ttl: Duration) -> Result<Entry> {
         let id = self.id(handle.number());
         let attributes = self.stat(id, &handle)?;
-        let mut entry = Entry {
-            id,
-            generation: 0,
-            attributes,
-            attributes_ttl: handle.ttl().min(TTL_MAX),
-            name_ttl,
-        };
+        let mut entry =
+            Entry { id, generation: 0, attributes, attributes_ttl: handle.ttl().min(TTL_MAX), name_ttl };
         if entry.id != ROOT {
             let own_files = OwnFiles::default();
             let node = Node { handle, lookups: 1, generation: 0, own_files, opened_as: None };
