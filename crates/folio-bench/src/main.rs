@@ -12,6 +12,7 @@
 //!   small_file  one small file out of an image
 //!   convert     an image into other formats, beside qemu-img
 //!   nbd         images served to fio, beside nbdkit and qemu-nbd
+//!   shared_folder/ a host folder beside folio mount, Folio in process, and bindfs
 //!   reclaim     hit ratios of Folio's page cache and of policies/ on traces
 //! ```
 
@@ -21,6 +22,10 @@ mod contender;
 mod convert;
 mod ext4;
 mod first_write;
+// Made for the tests, which use more of it.
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../../tests/support/guest.rs"]
+mod machine_guest;
 mod measure;
 mod nbd;
 mod policies;
@@ -28,6 +33,7 @@ mod policies;
 mod real_tree;
 mod reclaim;
 mod report;
+mod shared_folder;
 mod small_file;
 mod traces;
 mod tree;
@@ -89,6 +95,11 @@ enum Scenario {
     },
     /// Requests a second of folio serve nbd, beside nbdkit and qemu-nbd, with fio as the client.
     Nbd(nbd::Options),
+    /// A host folder as it is, through folio mount, in this process, and through bindfs: reads, stats, changes seen.
+    SharedFolder(shared_folder::Options),
+    /// What of that runs in a guest.
+    #[command(hide = true)]
+    SharedFolderGuest { root: PathBuf },
     /// Which accesses of some traces Folio's page cache and known policies answer from memory.
     Reclaim(reclaim::Options),
 }
@@ -128,6 +139,8 @@ fn main() -> ExitCode {
         Scenario::Convert { common } => convert::run(&common),
         Scenario::SmallFile { common } => small_file::run(&common),
         Scenario::Nbd(options) => nbd::run(&options),
+        Scenario::SharedFolder(options) => shared_folder::run(&options),
+        Scenario::SharedFolderGuest { root } => shared_folder::run_in_guest(&root),
         Scenario::Reclaim(options) => reclaim::run(&options),
     };
     match outcome {

@@ -1,0 +1,168 @@
+//! The folder in a virtual machine: `folio share` beside virtiofsd, each in the modes that they have in common.
+
+use super::jobs::{self, FIGURES, Job, NOT_SEEN, READY, SEEN};
+use super::{Measured, Options, Row, Verdict, row, told};
+use crate::contender::find;
+use crate::machine_guest::Guest;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a guest may take.
+const LIMIT: Duration = Duration::from_secs(400);
+const READY_LIMIT: Duration = Duration::from_secs(20);
+const MEMORY_MIB: u32 = 1024;
+
+/// A server, and the mode that it has in common with the one before or after it.
+struct Contender {
+    name: &'static str,
+    mode: &'static str,
+    /// Words for `folio share`, or for virtiofsd.
+    words: &'static [&'static str],
+    is_folio: bool,
+}
+
+const fn ours(name: &'static str, mode: &'static str, words: &'static [&'static str]) -> Contender {
+    Contender { name, mode, words, is_folio: true }
+}
+
+const fn theirs(name: &'static str, mode: &'static str, words: &'static [&'static str]) -> Contender {
+    Contender { name, mode, words, is_folio: false }
+}
+
+const CONTENDERS: [Contender; 7] = [
+    ours("folio share, cache=none", "never", &["-o", "cache=none,push=off,ttl=0"]),
+    theirs("virtiofsd, cache=never", "never", &["--cache=never"]),
+    ours("folio share, ttl=1s", "auto", &["-o", "ttl=1s"]),
+    theirs("virtiofsd, cache=auto", "auto", &["--cache=auto"]),
+    ours("folio share, ttl=inf,writeback", "always", &["-o", "ttl=inf,writeback"]),
+    theirs("virtiofsd, cache=always,writeback", "always", &["--cache=always", "--writeback"]),
+    ours("folio share", "coherent", &[]),
+];
+
+const LIMITS: [&str; 4] = [
+    "the guest is emulated where there is no KVM: what the processor does costs many times what it costs on hardware, for \
+     all contenders alike",
+    "a change counts until the guest has told that it has seen it, over its serial line",
+    "auto of virtiofsd believes names and attributes for a second, as ttl=1s does here",
+    "folio share without options has no rival in the same mode: it is coherent and cached",
+];
+
+/// A server of the folder; it ends with the value.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(
+            rustix::process::Pid::from_child(&self.0),
+            rustix::process::Signal::TERM,
+        );
+        let start = Instant::now();
+        while matches!(self.0.try_wait(), Ok(None)) && start.elapsed() < READY_LIMIT {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Measures each contender in a guest of its own, in rounds.
+pub(super) fn measure(options: &Options, folio: &Path, source: &Path) -> Result<Measured, String> {
+    Guest::new()?;
+    let mut notes = Vec::new();
+    let virtiofsd = options.virtiofsd.clone().or_else(|| find("virtiofsd"));
+    if virtiofsd.is_none() {
+        notes.push("not measured: virtiofsd is not installed; name it with --virtiofsd".to_owned());
+    }
+    let wanted = |contender: &&Contender| {
+        (contender.is_folio || virtiofsd.is_some())
+            && options.only.as_ref().is_none_or(|only| contender.name.contains(only.as_str()))
+    };
+    let mut rounds: Vec<(&Contender, Vec<Vec<Option<f64>>>)> =
+        CONTENDERS.iter().filter(wanted).map(|contender| (contender, Vec::new())).collect();
+    for round in 0..options.repeats as usize {
+        for turn in 0..rounds.len() {
+            let at = (turn + round) % rounds.len();
+            let (contender, figures) = &mut rounds[at];
+            let program = if contender.is_folio { Some(folio) } else { virtiofsd.as_deref() };
+            let program = program.ok_or("no server")?;
+            figures.push(run(contender, program, source).map_err(told(contender.name))?);
+        }
+    }
+    let rows: Vec<(&Contender, Row)> =
+        rounds.into_iter().map(|(contender, figures)| (contender, row(contender.name, figures))).collect();
+    let verdicts = verdicts(&rows);
+    Ok((rows.into_iter().map(|(_, row)| row).collect(), notes, verdicts, &LIMITS))
+}
+
+/// One guest, from its boot to its end.
+fn run(contender: &Contender, program: &Path, source: &Path) -> Result<Vec<Option<f64>>, String> {
+    let folder = tempfile::tempdir().map_err(told("folder"))?;
+    let socket = folder.path().join("socket");
+    let mut command = Command::new(program);
+    match contender.is_folio {
+        true => command.args(["--quiet", "share"]).arg(source).arg("--socket").arg(&socket),
+        false => command
+            .args(["--sandbox=none", "--log-level=error"])
+            .arg("--shared-dir")
+            .arg(source)
+            .arg("--socket-path")
+            .arg(&socket),
+    };
+    command.args(contender.words).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut server = Server(command.spawn().map_err(told(program.display()))?);
+    let start = Instant::now();
+    while !socket.exists() {
+        if !matches!(server.0.try_wait(), Ok(None)) || start.elapsed() > READY_LIMIT {
+            return Err("the server does not listen".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let own = std::env::current_exe().map_err(told("program"))?;
+    let guest = Guest::new()?.size(MEMORY_MIB, 1).share("share", &socket).program(&own)?;
+    let name = own.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let script = format!(
+        "mkdir -p /mnt; mount -t virtiofs share /mnt || exit 1\n/bin/{name} shared-folder-guest /mnt || exit 1\n"
+    );
+    let mut figures: Option<Vec<Option<f64>>> = None;
+    let (mut delays, mut changed, mut is_unseen) = (Vec::new(), Instant::now(), false);
+    let mut failed = None;
+    let run = guest.run(&script, LIMIT, |line| {
+        if let Some(text) = line.strip_prefix(FIGURES) {
+            figures = serde_json::from_str(text).ok();
+        } else if let Some(number) = line.strip_prefix(READY).and_then(|text| text.trim().parse().ok()) {
+            changed = Instant::now();
+            failed = jobs::change(source, number).err();
+        } else if line.starts_with(SEEN) {
+            delays.push(changed.elapsed().as_secs_f64() * 1e3);
+        } else if line.starts_with(NOT_SEEN) {
+            is_unseen = true;
+        }
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let said = || format!("the guest failed: {}; {}", run.lines.join(" | "), run.errors.trim());
+    let mut figures = figures.filter(|_| run.status == Some(0)).ok_or_else(said)?;
+    figures.extend(if is_unseen { vec![None, None] } else { jobs::middle_and_most(delays) });
+    Ok(figures)
+}
+
+/// In each mode, how each figure of ours is beside theirs.
+fn verdicts(rows: &[(&Contender, Row)]) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for (contender, ours) in rows.iter().filter(|(contender, _)| contender.is_folio) {
+        let rival = rows.iter().find(|(other, _)| !other.is_folio && other.mode == contender.mode);
+        let Some((_, theirs)) = rival else { continue };
+        for (at, job) in Job::ALL.iter().enumerate() {
+            let (Some(ours), Some(theirs)) = (ours.figures[at], theirs.figures[at]) else { continue };
+            let value = if job.is_rate() { theirs / ours } else { ours / theirs };
+            verdicts.push(Verdict {
+                aim: format!("{}: {} not slower than virtiofsd", contender.name, job.title()),
+                is_met: value <= 1.0,
+                figures: format!("{value:.2} of its time"),
+            });
+        }
+    }
+    verdicts
+}

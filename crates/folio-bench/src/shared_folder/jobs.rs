@@ -1,0 +1,323 @@
+//! What is done in each world: the story's program, and what a shared folder is used for.
+
+use super::told;
+use super::worlds::World;
+use serde::Serialize;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The large file, and its size in MiB.
+pub(crate) const LARGE: &str = "large";
+pub(crate) const LARGE_MIB: usize = 256;
+/// The file that is read and asked for again and again, as the story's program does, and its size in bytes.
+pub(crate) const STORY: &str = "story";
+const STORY_BYTES: usize = 64 << 10;
+/// The folder of small files.
+pub(crate) const TREE: &str = "tree";
+const FOLDERS: usize = 100;
+const FILES_EACH: usize = 100;
+const SMALL_BYTES: usize = 1000;
+/// The file that changes.
+const CHANGING: &str = "changing";
+
+const SEQUENTIAL: usize = 1 << 20;
+const RANDOM_READS: usize = 20_000;
+const STORY_READS: usize = 1000;
+const STATS: usize = 20_000;
+const CHANGES: usize = 11;
+/// How long a change may take until it is given up.
+const UNSEEN: Duration = Duration::from_secs(5);
+
+/// One column of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) enum Job {
+    /// The large file in order, not in the host's memory.
+    ReadCold,
+    /// The same, in memory.
+    ReadWarm,
+    /// 4 KiB of it at random, in memory.
+    RandomWarm,
+    /// 1 KiB of an open file, again and again.
+    SmallWarm,
+    /// Open, read 64 KiB, close, again and again.
+    StoryRead,
+    /// stat of one path, again and again.
+    StoryStat,
+    /// Every file's attributes in a tree, not asked for before.
+    WalkFirst,
+    /// The same again.
+    WalkAgain,
+    /// Until a change that the host made is read.
+    ChangeSeen,
+    /// The longest of those.
+    ChangeSeenMost,
+}
+
+impl Job {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::ReadCold,
+        Self::ReadWarm,
+        Self::RandomWarm,
+        Self::SmallWarm,
+        Self::StoryRead,
+        Self::StoryStat,
+        Self::WalkFirst,
+        Self::WalkAgain,
+        Self::ChangeSeen,
+        Self::ChangeSeenMost,
+    ];
+
+    /// What the figure is.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::ReadCold => "cold MiB/s",
+            Self::ReadWarm => "warm MiB/s",
+            Self::RandomWarm => "4k us",
+            Self::SmallWarm => "1k us",
+            Self::StoryRead => "64k us",
+            Self::StoryStat => "stat us",
+            Self::WalkFirst => "walk ms",
+            Self::WalkAgain => "again ms",
+            Self::ChangeSeen => "seen ms",
+            Self::ChangeSeenMost => "at most",
+        }
+    }
+
+    /// Whether more is better.
+    pub(crate) fn is_rate(self) -> bool {
+        matches!(self, Self::ReadCold | Self::ReadWarm)
+    }
+}
+
+/// Makes the folder that everybody shares.
+pub(crate) fn make_source(source: &Path) -> Result<(), String> {
+    let write = |name: &str, bytes: &[u8]| fs::write(source.join(name), bytes).map_err(told(name));
+    let bytes: Vec<u8> = (0..LARGE_MIB << 20).map(|index| (index % 251) as u8).collect();
+    write(LARGE, &bytes)?;
+    write(STORY, &bytes[..STORY_BYTES])?;
+    write(CHANGING, &version(0))?;
+    for folder in 0..FOLDERS {
+        let name = format!("{TREE}/{folder:03}");
+        fs::create_dir_all(source.join(&name)).map_err(told(&name))?;
+        for file in 0..FILES_EACH {
+            write(&format!("{name}/{file:03}"), &bytes[..SMALL_BYTES])?;
+        }
+    }
+    rustix::fs::sync();
+    Ok(())
+}
+
+/// All jobs in one world but the last two; the figures in the order of [`Job::ALL`]. `None` for what cannot be measured
+/// here.
+pub(crate) fn run(world: &dyn World, is_root: bool) -> Result<Vec<Option<f64>>, String> {
+    let read_cold = match is_root {
+        true => {
+            drop_caches()?;
+            Some(read(world)?)
+        }
+        false => None,
+    };
+    read(world)?;
+    let read_warm = Some(read(world)?.max(read(world)?));
+    let random = Some(random_reads(world)?);
+    let small = Some(small_reads(world)?);
+    let story_read = Some(story_reads(world)?);
+    let story_stat = Some(stats(world)?);
+    if is_root {
+        drop_caches()?;
+    }
+    let walk_first = Some(walk(world)?);
+    let walk_again = Some(walk(world)?);
+    Ok(vec![read_cold, read_warm, random, small, story_read, story_stat, walk_first, walk_again])
+}
+
+fn drop_caches() -> Result<(), String> {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").map_err(told("drop_caches"))
+}
+
+fn per(start: Instant, count: usize) -> f64 {
+    start.elapsed().as_secs_f64() * 1e6 / count as f64
+}
+
+/// MiB a second.
+fn read(world: &dyn World) -> Result<f64, String> {
+    let file = world.open(LARGE)?;
+    let mut buf = vec![0; SEQUENTIAL];
+    let start = Instant::now();
+    for part in 0..LARGE_MIB {
+        let count = world.read_at(&file, &mut buf, (part * SEQUENTIAL) as u64)?;
+        if count != SEQUENTIAL || buf[1] != ((part * SEQUENTIAL + 1) % 251) as u8 {
+            return Err(format!("{LARGE}: part {part} is not what was written"));
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    world.close(file)?;
+    Ok(LARGE_MIB as f64 / seconds)
+}
+
+/// Microseconds each.
+fn random_reads(world: &dyn World) -> Result<f64, String> {
+    let file = world.open(LARGE)?;
+    let mut buf = vec![0; 4096];
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    let start = Instant::now();
+    for _ in 0..RANDOM_READS {
+        // xorshift
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        let page = word % (LARGE_MIB as u64 * 256);
+        if world.read_at(&file, &mut buf, page * 4096)? != buf.len() {
+            return Err(format!("{LARGE}: page {page} is short"));
+        }
+    }
+    let each = per(start, RANDOM_READS);
+    world.close(file)?;
+    Ok(each)
+}
+
+/// Microseconds each.
+fn small_reads(world: &dyn World) -> Result<f64, String> {
+    let file = world.open(STORY)?;
+    let mut buf = vec![0; 1024];
+    let start = Instant::now();
+    for _ in 0..RANDOM_READS {
+        if world.read_at(&file, &mut buf, 4096)? != buf.len() {
+            return Err(format!("{STORY}: short"));
+        }
+    }
+    let each = per(start, RANDOM_READS);
+    world.close(file)?;
+    Ok(each)
+}
+
+fn story_reads(world: &dyn World) -> Result<f64, String> {
+    let mut buf = vec![0; STORY_BYTES];
+    let start = Instant::now();
+    for _ in 0..STORY_READS {
+        let file = world.open(STORY)?;
+        let count = world.read_at(&file, &mut buf, 0)?;
+        world.close(file)?;
+        if count != STORY_BYTES {
+            return Err(format!("{STORY}: {count} bytes"));
+        }
+    }
+    Ok(per(start, STORY_READS))
+}
+
+fn stats(world: &dyn World) -> Result<f64, String> {
+    let start = Instant::now();
+    for _ in 0..STATS {
+        if world.stat(STORY)? != STORY_BYTES as u64 {
+            return Err(format!("{STORY}: of another size"));
+        }
+    }
+    Ok(per(start, STATS))
+}
+
+/// Milliseconds of `find -ls`.
+fn walk(world: &dyn World) -> Result<f64, String> {
+    let start = Instant::now();
+    let mut files = 0;
+    let mut open = vec![TREE.to_owned()];
+    while let Some(folder) = open.pop() {
+        for (name, is_directory) in world.list(&folder)? {
+            let path = format!("{folder}/{name}");
+            let size = world.stat(&path)?;
+            if is_directory {
+                open.push(path);
+            } else if size == SMALL_BYTES as u64 {
+                files += 1;
+            }
+        }
+    }
+    let milliseconds = start.elapsed().as_secs_f64() * 1e3;
+    if files == FOLDERS * FILES_EACH { Ok(milliseconds) } else { Err(format!("{files} files in the tree")) }
+}
+
+/// All of the same length: only times and contents tell versions apart.
+fn version(number: usize) -> Vec<u8> {
+    format!("version {number:08}").into_bytes()
+}
+
+/// Changes the file as the host, in place: neither name nor size changes.
+pub(crate) fn change(source: &Path, number: usize) -> Result<(), String> {
+    let file = fs::OpenOptions::new().write(true).open(source.join(CHANGING)).map_err(told(CHANGING))?;
+    std::os::unix::fs::FileExt::write_all_at(&file, &version(number), 0).map_err(told(CHANGING))
+}
+
+/// Looks at the file that changes, until it is told to change.
+fn watch(world: &dyn World) -> Result<(), String> {
+    look(world)?;
+    std::thread::sleep(Duration::from_millis(20));
+    look(world).map(drop)
+}
+
+/// What a reader finds who opens the file, reads and closes.
+fn look(world: &dyn World) -> Result<Vec<u8>, String> {
+    let mut buf = vec![0; 64];
+    let file = world.open(CHANGING)?;
+    let count = world.read_at(&file, &mut buf, 0)?;
+    world.close(file)?;
+    buf.truncate(count);
+    Ok(buf)
+}
+
+/// Whether a reader who looks without a pause finds a version before long.
+fn sees(world: &dyn World, number: usize) -> Result<bool, String> {
+    let (wanted, start) = (version(number), Instant::now());
+    while look(world)? != wanted {
+        if start.elapsed() > UNSEEN {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Milliseconds from a write by the host until a reader has it: middle and most. Nothing for who has not seen a change
+/// after seconds.
+pub(crate) fn changes(world: &dyn World, source: &Path) -> Result<Vec<Option<f64>>, String> {
+    let mut delays = Vec::new();
+    for number in 1..=CHANGES {
+        watch(world)?;
+        change(source, number)?;
+        let start = Instant::now();
+        if !sees(world, number)? {
+            return Ok(vec![None, None]);
+        }
+        delays.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok(middle_and_most(delays))
+}
+
+pub(crate) fn middle_and_most(delays: Vec<f64>) -> Vec<Option<f64>> {
+    let most = delays.iter().copied().fold(0.0, f64::max);
+    vec![Some(crate::report::middle(delays)), Some(most)]
+}
+
+/// Before the figures of a guest, before the number of the change that it waits for, and of one that it has seen or not.
+pub(crate) const FIGURES: &str = "@figures ";
+pub(crate) const READY: &str = "@ready ";
+pub(crate) const SEEN: &str = "@seen ";
+pub(crate) const NOT_SEEN: &str = "@not-seen ";
+
+/// What runs in a guest, at a folder that it has mounted: all jobs; changes are the host's to make when it is told.
+pub(crate) fn run_in_guest(root: &Path) -> Result<(), String> {
+    let world = super::worlds::HostWorld::native(root);
+    let figures = run(&world, true)?;
+    println!("{FIGURES}{}", serde_json::to_string(&figures).map_err(|error| error.to_string())?);
+    for number in 1..=CHANGES {
+        watch(&world)?;
+        println!("{READY}{number}");
+        match sees(&world, number)? {
+            true => println!("{SEEN}{number}"),
+            false => {
+                println!("{NOT_SEEN}{number}");
+                break;
+            }
+        }
+    }
+    Ok(())
+}

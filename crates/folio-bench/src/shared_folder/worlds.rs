@@ -1,0 +1,203 @@
+//! The contenders' worlds: the same host folder as it is, through a mount, and in this process.
+
+use super::told;
+use folio::kernel::KernelOptions;
+use folio::syscall::{Credentials, Fd, OpenFlags};
+use folio::vfs::{FileType, MountOptions};
+use folio::{Kernel, Process};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Memory for Folio's page cache in this process, in bytes: more than the large file.
+const CACHE_BYTES: u64 = 1 << 30;
+/// How long a mount may take.
+const READY: Duration = Duration::from_secs(20);
+
+/// How the folder is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// As it is: the host's own file system.
+    Native,
+    /// `folio mount` with these options.
+    Mount(&'static str),
+    /// Folio in this process with these options.
+    InProcess(&'static str),
+    /// `bindfs`.
+    Bindfs,
+}
+
+/// A folder as a contender sees it. Paths are below it and begin without a slash.
+pub(crate) trait World {
+    /// Reads from `offset` on until `buf` is full or the file ends.
+    fn read_at(&self, file: &Opened, buf: &mut [u8], offset: u64) -> Result<usize, String>;
+    fn open(&self, path: &str) -> Result<Opened, String>;
+    fn close(&self, file: Opened) -> Result<(), String>;
+    /// stat(2); returns the size in bytes.
+    fn stat(&self, path: &str) -> Result<u64, String>;
+    /// Names in a directory, and whether each is one.
+    fn list(&self, path: &str) -> Result<Vec<(String, bool)>, String>;
+}
+
+/// A file that a world has opened.
+pub(crate) enum Opened {
+    Host(File),
+    Folio(Fd),
+}
+
+/// A folder of the host's, or one that is mounted.
+pub(crate) struct HostWorld {
+    pub(crate) root: PathBuf,
+    _mount: Option<Mounted>,
+}
+
+/// A mount that goes with the value.
+struct Mounted {
+    server: Child,
+    target: PathBuf,
+}
+
+impl HostWorld {
+    pub(crate) fn native(source: &Path) -> Self {
+        Self { root: source.to_owned(), _mount: None }
+    }
+
+    /// Mounts by a command that stays in the foreground, and waits until the mount is there.
+    pub(crate) fn mounted(mut command: Command, target: &Path) -> Result<Self, String> {
+        fs::create_dir_all(target).map_err(told(target.display()))?;
+        let name = command.get_program().to_string_lossy().into_owned();
+        let before = rustix::fs::stat(target).map_err(told(target.display()))?.st_dev;
+        let server = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(told(&name))?;
+        let mut mounted = Mounted { server, target: target.to_owned() };
+        let start = Instant::now();
+        while rustix::fs::stat(target).is_ok_and(|found| found.st_dev == before) {
+            if mounted.server.try_wait().map_err(told(&name))?.is_some() || start.elapsed() > READY {
+                return Err(format!("{name}: does not mount"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Self { root: target.to_owned(), _mount: Some(mounted) })
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        if path.is_empty() { self.root.clone() } else { self.root.join(path) }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let flags = rustix::mount::UnmountFlags::DETACH;
+        if rustix::mount::unmount(&self.target, flags).is_err() {
+            let helper = Command::new("fusermount3").arg("-uz").arg(&self.target).status();
+            let _ = helper;
+        }
+        let start = Instant::now();
+        while start.elapsed() < READY {
+            if !matches!(self.server.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+impl World for HostWorld {
+    fn read_at(&self, file: &Opened, buf: &mut [u8], offset: u64) -> Result<usize, String> {
+        let Opened::Host(file) = file else { return Err("a file of another world".to_owned()) };
+        let mut done = 0;
+        while done < buf.len() {
+            match file.read_at(&mut buf[done..], offset + done as u64).map_err(told("read"))? {
+                0 => break,
+                count => done += count,
+            }
+        }
+        Ok(done)
+    }
+
+    fn open(&self, path: &str) -> Result<Opened, String> {
+        File::open(self.path(path)).map(Opened::Host).map_err(told(path))
+    }
+
+    fn close(&self, file: Opened) -> Result<(), String> {
+        drop(file);
+        Ok(())
+    }
+
+    fn stat(&self, path: &str) -> Result<u64, String> {
+        fs::symlink_metadata(self.path(path)).map(|found| found.len()).map_err(told(path))
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<(String, bool)>, String> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.path(path)).map_err(told(path))? {
+            let entry = entry.map_err(told(path))?;
+            let is_directory = entry.file_type().map_err(told(path))?.is_dir();
+            names.push((entry.file_name().to_string_lossy().into_owned(), is_directory));
+        }
+        Ok(names)
+    }
+}
+
+/// The folder in a kernel of this process.
+pub(crate) struct FolioWorld {
+    process: Process,
+    _kernel: Arc<Kernel>,
+}
+
+impl FolioWorld {
+    pub(crate) fn new(source: &Path, options: &str) -> Result<Self, String> {
+        let kernel = Kernel::new(KernelOptions { cache_bytes: CACHE_BYTES, ..KernelOptions::default() });
+        let options = MountOptions::parse(options).map_err(told(options))?;
+        kernel.mount_hostfs(source, "/", &options).map_err(told("folio"))?;
+        let process = kernel.process(Credentials::root());
+        process.chdir("/").map_err(told("folio"))?;
+        Ok(Self { process, _kernel: kernel })
+    }
+}
+
+impl World for FolioWorld {
+    fn read_at(&self, file: &Opened, buf: &mut [u8], offset: u64) -> Result<usize, String> {
+        let Opened::Folio(fd) = file else { return Err("a file of another world".to_owned()) };
+        self.process.pread(*fd, buf, offset).map_err(told("read"))
+    }
+
+    fn open(&self, path: &str) -> Result<Opened, String> {
+        self.process.open(path, OpenFlags::default(), 0).map(Opened::Folio).map_err(told(path))
+    }
+
+    fn close(&self, file: Opened) -> Result<(), String> {
+        match file {
+            Opened::Folio(fd) => self.process.close(fd).map_err(told("close")),
+            Opened::Host(_) => Err("a file of another world".to_owned()),
+        }
+    }
+
+    fn stat(&self, path: &str) -> Result<u64, String> {
+        self.process.lstat(path).map(|found| found.size_bytes).map_err(told(path))
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<(String, bool)>, String> {
+        let path = if path.is_empty() { "." } else { path };
+        let open = self.process.open(path, OpenFlags::DIRECTORY, 0).map_err(told(path))?;
+        let mut names = Vec::new();
+        loop {
+            let entries = self.process.getdents(open, 1024).map_err(told(path))?;
+            for entry in &entries {
+                if !matches!(entry.name.as_slice(), b"." | b"..") {
+                    let name = String::from_utf8_lossy(&entry.name).into_owned();
+                    names.push((name, entry.file_type == Some(FileType::Directory)));
+                }
+            }
+            if entries.is_empty() {
+                break;
+            }
+        }
+        self.process.close(open).map_err(told(path))?;
+        Ok(names)
+    }
+}
