@@ -12,6 +12,7 @@ mod ls;
 mod mkfs;
 mod mount;
 mod names;
+mod remote;
 mod resize;
 mod serve;
 mod share;

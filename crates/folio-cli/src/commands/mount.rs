@@ -1,5 +1,6 @@
 //! `folio mount`: an image or a directory as a folder of the host, through FUSE.
 
+use super::remote;
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::ready;
 use crate::session::{Session, clock};
@@ -25,6 +26,8 @@ Examples:
   folio mount -o allow_other,noatime disk.img /mnt other users too, as far as modes and ACLs allow
   folio mount -o fakeroot disk.img ./root          everybody is root inside: edit any file without root
   folio mount -o ro /srv/data /mnt                 a directory, read only, cached, and never stale
+  folio mount vsock:2:5000 /mnt                    what the host of this guest shares; see folio share --listen
+  folio mount --key-file key tcp:[::1]:5000 /mnt   what another machine shares, here through a tunnel
 
 Words of -o: those of mount(8) for every file system (ro, sync, noatime and so on) and for ext4, with nosuid and nodev
 unless suid and dev are given; and of mount.fuse3(8):
@@ -49,22 +52,24 @@ refuse it, and in the foreground the end of this command tells.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mount {
-    /// The image, IMAGE or IMAGE@N, or a directory
+    /// The image, IMAGE or IMAGE@N, or a directory; or a remote share: unix:PATH, vsock:CID:PORT or tcp:HOST:PORT
     source: OsString,
     /// The directory to mount it on
-    target: PathBuf,
+    pub(super) target: PathBuf,
     /// Refuse every change: -o ro
     #[arg(long)]
-    ro: bool,
+    pub(super) ro: bool,
     /// Return once it is mounted, and serve on
     #[arg(long)]
     background: bool,
     /// Everybody may use the mount: -o allow_other
     #[arg(long)]
-    allow_other: bool,
+    pub(super) allow_other: bool,
     /// Write the line "ready" to this descriptor once it is mounted; a service manager's NOTIFY_SOCKET is told as well
     #[arg(long, value_name = "FD")]
     ready_fd: Option<u32>,
+    #[command(flatten)]
+    pub(super) remote: remote::MountArgs,
 }
 
 /// Set for the process that serves in the background: it tells its starter on standard output when it is ready.
@@ -74,6 +79,12 @@ const READY: &str = "ready";
 /// Runs the command.
 pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
     let serves = std::env::var_os(SERVES).is_some();
+    if let Some(address) = remote::meant(&mount.source)? {
+        if mount.background && !serves {
+            return start_in_background();
+        }
+        return remote::mount(mount, session, address, serves);
+    }
     let source = Source::parse(&mount.source)?;
     let (options, inside) = options(mount, session, &source)?;
     if mount.background && !serves {
@@ -125,8 +136,9 @@ fn serve(
     let handle = signals.handle();
     let unmounter = mounted.unmounter();
     std::thread::scope(|scope| {
-        scope.spawn(|| unmount_on_signal(&mut signals, &unmounter, session));
-        let served = ready(mount, session, source, tells_ready).and_then(|()| Ok(mounted.serve()?));
+        scope.spawn(|| unmount_on_signal(&mut signals, &unmounter, session, || {}));
+        let place = format!("{source} is on {}", mount.target.display());
+        let served = ready(mount, session, &place, tells_ready).and_then(|()| Ok(mounted.serve()?));
         ready::tell_stopping();
         handle.close();
         served
@@ -134,9 +146,8 @@ fn serve(
 }
 
 /// Tells that the mount can be used.
-fn ready(mount: &Mount, session: &Session, source: &Mounted, tells_ready: bool) -> Outcome {
-    let place = format!("{source} is on {}", mount.target.display());
-    ready::tell(mount.ready_fd, &place)?;
+pub(super) fn ready(mount: &Mount, session: &Session, place: &str, tells_ready: bool) -> Outcome {
+    ready::tell(mount.ready_fd, place)?;
     if !tells_ready {
         if !session.quiet {
             session.remark(format_args!("{place} until Ctrl-C or umount"));
@@ -155,7 +166,12 @@ fn ready(mount: &Mount, session: &Session, source: &Mounted, tells_ready: bool) 
 
 /// The first signal unmounts if nobody uses the mount; another one, or SIGTERM at once, takes it out of the tree and
 /// lets those who use it finish.
-fn unmount_on_signal(signals: &mut Signals, unmounter: &Unmounter, session: &Session) {
+pub(super) fn unmount_on_signal(
+    signals: &mut Signals,
+    unmounter: &Unmounter,
+    session: &Session,
+    detached: impl Fn(),
+) {
     let mut was_busy = false;
     for signal in signals.forever() {
         let error = match unmounter.unmount(false) {
@@ -166,7 +182,10 @@ fn unmount_on_signal(signals: &mut Signals, unmounter: &Unmounter, session: &Ses
             session.fail(explain(&error));
         } else if was_busy || signal != SIGINT {
             match unmounter.unmount(true) {
-                Ok(()) => session.remark("in use: detached, and served until nobody uses it any more"),
+                Ok(()) => {
+                    session.remark("in use: detached, and served until nobody uses it any more");
+                    detached();
+                }
                 Err(error) => session.fail(explain(&error)),
             }
         } else {

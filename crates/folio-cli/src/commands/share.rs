@@ -1,10 +1,11 @@
 //! `folio share`: files for virtual machines, as a virtiofs device.
 
+use super::remote;
 use crate::exit::{Failure, Outcome, explain};
 use crate::image::{Access, Image, open_device};
 use crate::place::ImagePath;
 use crate::session::{Session, clock};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use folio::Kernel;
 use folio::vfs::MountOptions;
 use folio_fuse::adapter::{Adapter, Judge};
@@ -13,7 +14,7 @@ use folio_virtiofs::{Event, Service};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const EXAMPLES: &str = "\
@@ -26,6 +27,15 @@ Examples:
   mount -t virtiofs share /mnt                     in the guest
   folio share --read-only disk.img@2 --socket fs.sock
   folio share -o writeback,noatime disk.img --socket fs.sock
+  folio share disk.img --listen vsock:5000         and in a guest: folio mount vsock:2:5000 /mnt
+  folio share disk.img --listen unix:/run/share    for a program of this machine
+  head -c 32 /dev/urandom | base64 > key; chmod 600 key
+  folio share disk.img --listen tcp:5000 --key-file key
+                                                   for who comes through ssh -L or the like
+
+With --listen, clients run folio mount. They hear at once what others change, and a connection that is lost is made
+again: nothing is done twice, open files stay open. A key proves each side to the other; it does not encrypt, so let
+TCP go through ssh or WireGuard.
 
 Words of -o: those of mount(8) for every file system (ro, noatime and so on) and for ext4; and
   ttl=TIME        how long the guest believes names and attributes: 0, 5ms, 1s, inf
@@ -40,23 +50,26 @@ can read and change all that is shared: keep it in a folder of your own.";
 /// Share files with virtual machines through virtiofs
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
+#[command(group(ArgGroup::new("place").required(true).args(["socket", "listen"])))]
 pub(crate) struct Share {
     /// What to share: IMAGE or IMAGE@N
     source: OsString,
     /// Listen on a new Unix socket for a virtual machine monitor (vhost-user)
     #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
+    socket: Option<PathBuf>,
+    #[command(flatten)]
+    remote: remote::ShareArgs,
     /// The name by which the guest mounts it, for monitors that ask; QEMU has its own tag=
-    #[arg(long, value_name = "TAG", default_value = "folio")]
+    #[arg(long, value_name = "TAG", default_value = "folio", conflicts_with = "listen")]
     tag: String,
     /// Request queues, each with a thread
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "listen")]
     queues: usize,
     /// Refuse every change: -o ro
     #[arg(long)]
     read_only: bool,
     /// End when the first guest is gone
-    #[arg(long)]
+    #[arg(long, conflicts_with = "listen")]
     once: bool,
 }
 
@@ -80,7 +93,20 @@ pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
     let access = if words.inside.read_only { Access::Read } else { Access::Write };
     let device = open_device(&place.image, access)?;
     let image = Image::mount_with(session, &place, device, &words.inside)?;
-    let served = serve(share, session, &image.name, image.kernel(), &words);
+    let served = match (&share.remote.listen, &share.socket) {
+        (Some(address), _) => {
+            let what = folio_remote::Share {
+                kernel: Arc::clone(image.kernel()),
+                judge: words.judge,
+                options: words.guest.clone(),
+                name: remote::share_name(&image.name),
+            };
+            remote::serve(&share.remote, session, address, &image.name, what)
+        }
+        (None, Some(socket)) => serve(share, session, socket, &image.name, image.kernel(), &words),
+        // One of them is required.
+        (None, None) => Ok(()),
+    };
     let closed = image.close();
     served.and(closed)
 }
@@ -103,11 +129,18 @@ fn words(share: &Share, session: &Session) -> Outcome<Words> {
 }
 
 /// Serves guests until a signal comes.
-fn serve(share: &Share, session: &Session, name: &str, kernel: &Arc<Kernel>, words: &Words) -> Outcome {
+fn serve(
+    share: &Share,
+    session: &Session,
+    socket: &Path,
+    name: &str,
+    kernel: &Arc<Kernel>,
+    words: &Words,
+) -> Outcome {
     let options = folio_virtiofs::Options { tag: share.tag.clone(), queues: share.queues, once: share.once };
     // A signal ends the command at once until the socket is there, and from then on as it should.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    let service = Service::new(&share.socket, options)?;
+    let service = Service::new(socket, options)?;
     let stopper = service.stopper();
     let handle = signals.handle();
     std::thread::scope(|scope| {

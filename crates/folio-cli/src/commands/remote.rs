@@ -1,0 +1,167 @@
+//! Remote shares: what `folio share --listen` and `folio mount unix:PATH DIRECTORY` have of their own.
+
+use super::mount::{self, Mount, unmount_on_signal};
+use crate::exit::{Failure, Outcome, explain};
+use crate::ready;
+use crate::session::Session;
+use clap::Args;
+use folio::vfs::MountOptions;
+use folio_fuse::{Allowed, Options};
+use folio_remote::{Address, Key, Limits, Listener, MountWords, Remote, Server, Share};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What `share` takes for clients that come over a stream.
+#[derive(Args)]
+pub(super) struct ShareArgs {
+    /// Listen for folio mount: unix:PATH, vsock:[CID:]PORT or tcp:[ADDRESS:]PORT, which is 127.0.0.1 unless given
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub(super) listen: Option<Address>,
+    /// A file with the key that clients must know too; needed for TCP beyond this machine
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    key_file: Option<PathBuf>,
+    /// Keep files open for a client that was lost, for this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, conflicts_with = "socket")]
+    grace: u64,
+    /// Clients at a time, those that were lost included
+    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "socket")]
+    max_clients: usize,
+    /// Write the line "ready" to this descriptor once clients can connect; a service manager's NOTIFY_SOCKET is told
+    /// as well
+    #[arg(long, value_name = "FD", requires = "listen")]
+    ready_fd: Option<u32>,
+    /// Let this guest connect, and no other unless named as well; for vsock:
+    #[arg(long, value_name = "CID", requires = "listen")]
+    allow_cid: Vec<u32>,
+}
+
+/// What `mount` takes for a share of another machine.
+#[derive(Args)]
+pub(super) struct MountArgs {
+    /// A file with the key of a remote share
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// When the connection to a remote share is lost, calls wait this many seconds for it, then fail with EIO until
+    /// it is back
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    retry: u64,
+}
+
+fn address(text: &str) -> Result<Address, String> {
+    text.parse().map_err(|error| explain(&error))
+}
+
+/// The address, if `source` is one rather than a file.
+pub(super) fn meant(source: &OsStr) -> Outcome<Option<Address>> {
+    match source.to_str().filter(|text| Address::is_meant(text)) {
+        Some(text) => address(text).map(Some).map_err(Failure::usage),
+        None => Ok(None),
+    }
+}
+
+fn key(file: Option<&PathBuf>) -> Outcome<Option<Key>> {
+    Ok(file.map(|file| Key::read(file)).transpose()?)
+}
+
+/// What clients are told that is shared: the host's folders are none of their business.
+pub(super) fn share_name(source: &str) -> String {
+    Path::new(source).file_name().unwrap_or(OsStr::new(source)).to_string_lossy().into_owned()
+}
+
+/// Serves a share until a signal comes.
+pub(super) fn serve(
+    args: &ShareArgs,
+    session: &Session,
+    place: &Address,
+    name: &str,
+    share: Share,
+) -> Outcome {
+    let limits = Limits {
+        clients: args.max_clients.max(1),
+        grace: Duration::from_secs(args.grace),
+        ..Limits::default()
+    };
+    if !args.allow_cid.is_empty() && !matches!(place, Address::Vsock { .. }) {
+        return Err(Failure::usage("--allow-cid: only vsock: has guests"));
+    }
+    let key = key(args.key_file.as_ref())?;
+    // A signal ends the command at once until somebody can connect, and from then on as it should.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let listener = Listener::new(place, args.allow_cid.clone())?;
+    let server = Server::new(listener, share, key, limits, |message| eprintln!("folio: share: {message}"))?;
+    let (handle, stopper) = (signals.handle(), server.stopper());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if signals.forever().next().is_some() {
+                stopper.stop();
+            }
+        });
+        let place = format!("{name} is shared at {}", server.address());
+        let told = ready::tell(args.ready_fd, &place);
+        if !session.quiet {
+            session.remark(format_args!("{place} until Ctrl-C"));
+        }
+        let served = told.and_then(|()| Ok(server.serve()?));
+        ready::tell_stopping();
+        handle.close();
+        served
+    })
+}
+
+/// Mounts what a server shares, until somebody unmounts.
+pub(super) fn mount(mount: &Mount, session: &Session, place: Address, tells_ready: bool) -> Outcome {
+    if tells_ready {
+        // A signal to the starter's terminal is not for us.
+        let _ = rustix::process::setsid();
+    }
+    let words = words(mount, session, &place)?;
+    let key = key(mount.remote.key_file.as_ref())?;
+    let retry = Duration::from_secs(mount.remote.retry);
+    let name = place.to_string();
+    let remote = Remote::connect(place, key, retry, |message| eprintln!("folio: mount: {message}"))?;
+    let place = format!("{name} ({}) is on {}", remote.share(), mount.target.display());
+    let mounted = remote.mount(&mount.target, &words)?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let handle = signals.handle();
+    let (unmounter, abandon) = (mounted.unmounter(), mounted.abandoner());
+    std::thread::scope(|scope| {
+        scope.spawn(|| unmount_on_signal(&mut signals, &unmounter, session, abandon));
+        let served = mount::ready(mount, session, &place, tells_ready).and_then(|()| Ok(mounted.serve()?));
+        ready::tell_stopping();
+        handle.close();
+        served
+    })
+}
+
+/// What `-o` comes to on this side; the rest is the server's to say.
+fn words(mount: &Mount, session: &Session, place: &Address) -> Outcome<MountWords> {
+    let refused = |error| Failure::usage(format!("-o {}", explain(&error)));
+    let mut options = Options::new(place.to_string());
+    // As of an image: what another machine serves gives nobody privileges here unless asked.
+    let mut rest = "nosuid,nodev".to_owned();
+    for word in &session.options {
+        if word == "fakeroot" || word == "allow_root" || !options.set(word).map_err(refused)? {
+            rest.push(',');
+            rest.push_str(word);
+        }
+    }
+    if mount.ro {
+        rest.push_str(",ro");
+    }
+    let inside = MountOptions::parse(&rest).map_err(refused)?;
+    if !inside.file_system.is_empty() {
+        let text = format!("-o {}: not for a remote share; folio share may know it", inside.file_system);
+        return Err(Failure::usage(text));
+    }
+    Ok(MountWords {
+        source: options.source,
+        allow_other: mount.allow_other || options.allowed == Allowed::All,
+        read_only: inside.read_only,
+        no_set_id: inside.no_set_id,
+        no_devices: inside.no_devices,
+        no_execution: inside.no_execution,
+    })
+}
