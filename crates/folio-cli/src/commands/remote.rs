@@ -67,8 +67,8 @@ fn key(file: Option<&PathBuf>) -> Outcome<Option<Key>> {
 }
 
 /// What clients are told that is shared: the host's folders are none of their business.
-pub(super) fn share_name(source: &str) -> String {
-    Path::new(source).file_name().unwrap_or(OsStr::new(source)).to_string_lossy().into_owned()
+pub(super) fn share_name(source: &Path) -> String {
+    source.file_name().unwrap_or(source.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// Serves a share until a signal comes.

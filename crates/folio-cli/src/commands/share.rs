@@ -2,9 +2,8 @@
 
 use super::remote;
 use crate::exit::{Failure, Outcome, explain};
-use crate::image::{Access, Image, open_device};
-use crate::place::ImagePath;
 use crate::session::{Session, clock};
+use crate::source::Source;
 use clap::{ArgGroup, Args};
 use folio::Kernel;
 use folio::vfs::MountOptions;
@@ -28,7 +27,7 @@ Examples:
   folio share --read-only disk.img@2 --socket fs.sock
   folio share -o writeback,noatime disk.img --socket fs.sock
   folio share disk.img --listen vsock:5000         and in a guest: folio mount vsock:2:5000 /mnt
-  folio share disk.img --listen unix:/run/share    for a program of this machine
+  folio share /srv/data --listen unix:/run/share   a directory, for this machine
   head -c 32 /dev/urandom | base64 > key; chmod 600 key
   folio share disk.img --listen tcp:5000 --key-file key
                                                    for who comes through ssh -L or the like
@@ -52,7 +51,7 @@ can read and change all that is shared: keep it in a folder of your own.";
 #[command(after_help = EXAMPLES)]
 #[command(group(ArgGroup::new("place").required(true).args(["socket", "listen"])))]
 pub(crate) struct Share {
-    /// What to share: IMAGE or IMAGE@N
+    /// What to share: IMAGE, IMAGE@N or a directory
     source: OsString,
     /// Listen on a new Unix socket for a virtual machine monitor (vhost-user)
     #[arg(long, value_name = "PATH")]
@@ -84,34 +83,30 @@ struct Words {
 
 /// Runs the command.
 pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
-    let place = ImagePath::parse(&share.source)?;
-    if place.path.as_os_str() != "/" {
-        let text = format!("{place}: an image is shared as a whole: {}", place.image_name());
-        return Err(Failure::usage(text));
-    }
-    let words = words(share, session)?;
-    let access = if words.inside.read_only { Access::Read } else { Access::Write };
-    let device = open_device(&place.image, access)?;
-    let image = Image::mount_with(session, &place, device, &words.inside)?;
+    let source = Source::parse(&share.source)?;
+    let words = words(share, session, matches!(source, Source::Directory(_)))?;
+    let mounted = source.mount(session, &words.inside)?;
+    let name = mounted.to_string();
     let served = match (&share.remote.listen, &share.socket) {
         (Some(address), _) => {
             let what = folio_remote::Share {
-                kernel: Arc::clone(image.kernel()),
+                kernel: Arc::clone(mounted.kernel()),
                 judge: words.judge,
                 options: words.guest.clone(),
-                name: remote::share_name(&image.name),
+                name: remote::share_name(&source.path()),
             };
-            remote::serve(&share.remote, session, address, &image.name, what)
+            remote::serve(&share.remote, session, address, &name, what)
         }
-        (None, Some(socket)) => serve(share, session, socket, &image.name, image.kernel(), &words),
+        (None, Some(socket)) => serve(share, session, socket, &name, mounted.kernel(), &words),
         // One of them is required.
         (None, None) => Ok(()),
     };
-    let closed = image.close();
+    let closed = mounted.close();
     served.and(closed)
 }
 
-fn words(share: &Share, session: &Session) -> Outcome<Words> {
+/// What `-o` comes to. A time to live and a way to cache are as well those of a directory.
+fn words(share: &Share, session: &Session, is_directory: bool) -> Outcome<Words> {
     let refused = |error| Failure::usage(format!("-o {}", explain(&error)));
     let mut guest = wire::Options::alone();
     let mut judge = Judge::Kernel;
@@ -119,11 +114,15 @@ fn words(share: &Share, session: &Session) -> Outcome<Words> {
     for word in &session.options {
         if word == "fakeroot" {
             judge = Judge::Nobody;
-        } else if !guest.set(word).map_err(refused)? {
-            inside.add(word).map_err(refused)?;
+        } else {
+            let is_both = is_directory && (word.starts_with("ttl=") || word.starts_with("cache="));
+            if !guest.set(word).map_err(refused)? || is_both {
+                inside.add(word).map_err(refused)?;
+            }
         }
     }
     inside.read_only |= share.read_only;
+    guest.changed_by_others |= is_directory;
     guest.read_only = inside.read_only;
     Ok(Words { guest, inside, judge })
 }

@@ -316,9 +316,13 @@ impl Shared {
     fn new_session(self: &Arc<Self>, peer: Peer) -> Result<Arc<Session>> {
         let share = &self.share;
         let adapter = Arc::new(Adapter::new(share.kernel.clone(), share.judge));
-        // With nobody to tell, times to live are all there is.
+        // What the host does not tell of, times to live are for, and then size and times for the data.
         adapter.listen();
-        let options = wire::Options { generation: next_generation(), ..share.options.clone() };
+        let options = wire::Options {
+            generation: next_generation(),
+            changed_by_others: adapter.is_shared(),
+            ..share.options.clone()
+        };
         let wire = wire::Server::new(adapter, share.judge, options);
         let session = Arc::new(Session::new(handshake::new_session_id()?, peer, wire, self.limits));
         {
@@ -371,7 +375,8 @@ fn next_generation() -> u32 {
     let now = since.as_millis() as u64;
     let next = |last: u64| Some(now.max(last + 1));
     let last = LAST.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).unwrap_or_default();
-    next(last).unwrap_or_default() as u32
+    // Below are the generations that a number has within a session.
+    (next(last).unwrap_or_default() as u32) << 6
 }
 
 /// One thread's place, given up when it ends, however that is.
