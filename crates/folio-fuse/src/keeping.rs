@@ -1,6 +1,9 @@
 //! What a kernel keeps of a mount, and until when.
 
+use crate::options::Passthrough;
 use fuser::{FopenFlags, InitFlags};
+use rustix::time::{ClockId, clock_getres};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Who else changes the file system, and how the kernel learns of it.
@@ -32,11 +35,15 @@ pub(crate) struct Keeping {
     pub(crate) sharing: Sharing,
     pub(crate) pages: Pages,
     /// Whether files of the host are handed to the kernel where it takes them.
-    pub(crate) passthrough: bool,
+    pub(crate) passthrough: Passthrough,
 }
 
 /// From here on a time to live means that changes are told of.
 const TOLD_TTL: Duration = Duration::from_secs(3600);
+/// From this size on, a file that is only read is passed through.
+const PASSED_MIN_BYTES: u64 = 256 << 10;
+/// How much later than promised a change may be seen.
+const GRACE: Duration = Duration::from_millis(5);
 const O_ACCMODE: u32 = 3;
 const O_WRONLY: u32 = 1;
 const O_RDWR: u32 = 2;
@@ -44,6 +51,27 @@ const O_RDWR: u32 = 2;
 /// Whether who opens a file with these flags of open(2) may write it.
 pub(crate) fn is_written(flags: u32) -> bool {
     flags & O_ACCMODE != 0
+}
+
+/// What to tell the kernel so that it believes for `ttl`. It counts in ticks of its clock, rounds up, and believes to
+/// the end of the last one.
+pub(crate) fn in_ticks(ttl: Duration) -> Duration {
+    static TICK: LazyLock<Duration> = LazyLock::new(|| {
+        let tick = clock_getres(ClockId::RealtimeCoarse);
+        Duration::new(tick.tv_sec as u64, tick.tv_nsec as u32)
+    });
+    whole_ticks(ttl, *TICK)
+}
+
+fn whole_ticks(ttl: Duration, tick: Duration) -> Duration {
+    let tick_ns = tick.as_nanos().max(1);
+    match ttl >= TOLD_TTL {
+        true => ttl,
+        false => {
+            let ticks = ((ttl + GRACE).as_nanos() / tick_ns).saturating_sub(1);
+            if ttl.is_zero() { ttl } else { tick * u32::try_from(ticks).unwrap_or(u32::MAX) }
+        }
+    }
 }
 
 impl Keeping {
@@ -69,20 +97,30 @@ impl Keeping {
         self.sharing != Sharing::Alone
     }
 
-    /// Whether files of the host may be handed to the kernel.
-    pub(crate) fn passes_through(self) -> bool {
-        self.passthrough && self.is_shared() && self.pages == Pages::Clean
+    /// Files of at least this size are handed to the kernel, and all that are written; `None` if none are.
+    ///
+    /// The kernel reads long pieces by itself as fast as on the host, and writes ten times as fast as through a server.
+    /// But it asks for the attributes after each such read, since it does not know the time of access. So small files
+    /// that are only read are better off in its cache, if it is told of changes; if not, it would ask for those anyway.
+    pub(crate) fn passed_through(self) -> Option<u64> {
+        match self.passthrough {
+            _ if !self.is_shared() || self.pages != Pages::Clean => None,
+            Passthrough::Never => None,
+            Passthrough::Auto if self.sharing == Sharing::Told => Some(PASSED_MIN_BYTES),
+            Passthrough::Auto | Passthrough::Always => Some(0),
+        }
     }
 
     /// What the kernel does with the pages of a file that is opened, whose attributes may be believed for `ttl`.
-    /// `is_same` tells whether its contents are as they were when it was opened last.
+    /// `is_same` tells whether its contents are as they were when the kernel opened it last, or known to be in its
+    /// pages.
     pub(crate) fn pages(self, ttl: Duration, is_same: bool) -> FopenFlags {
         match (self.pages, self.sharing) {
             (Pages::None, _) => FopenFlags::FOPEN_DIRECT_IO,
             // Nobody would tell of a change.
             (_, Sharing::Told) if ttl < TOLD_TTL => FopenFlags::FOPEN_DIRECT_IO,
             // Pages that are mapped are never asked for again.
-            (_, Sharing::Asked) if !is_same => FopenFlags::empty(),
+            _ if !is_same => FopenFlags::empty(),
             _ => FopenFlags::FOPEN_KEEP_CACHE,
         }
     }
@@ -111,7 +149,7 @@ mod tests {
     use super::*;
 
     fn keeping(sharing: Sharing, pages: Pages) -> Keeping {
-        Keeping { sharing, pages, passthrough: true }
+        Keeping { sharing, pages, passthrough: Passthrough::Auto }
     }
 
     #[test]
@@ -119,12 +157,38 @@ mod tests {
         let (forever, moment) = (TOLD_TTL, Duration::from_millis(1));
         let (keep, direct) = (FopenFlags::FOPEN_KEEP_CACHE, FopenFlags::FOPEN_DIRECT_IO);
         let told = keeping(Sharing::Told, Pages::Clean);
-        assert_eq!((told.pages(forever, false), told.pages(moment, true)), (keep, direct));
+        assert_eq!((told.pages(forever, true), told.pages(moment, true)), (keep, direct));
+        assert_eq!(told.pages(forever, false), FopenFlags::empty());
         assert_eq!(told.listing(moment), FopenFlags::empty());
         let asked = keeping(Sharing::Asked, Pages::Clean);
         assert_eq!((asked.pages(moment, true), asked.pages(moment, false)), (keep, FopenFlags::empty()));
-        assert_eq!(keeping(Sharing::Alone, Pages::Clean).pages(forever, false), keep);
+        assert_eq!(keeping(Sharing::Alone, Pages::Clean).pages(forever, true), keep);
         assert_eq!(keeping(Sharing::Told, Pages::None).pages(forever, true), direct);
+    }
+
+    #[test]
+    fn a_time_to_live_in_ticks_ends_in_time() {
+        let ms = Duration::from_millis;
+        for tick in [ms(1), ms(4), ms(10)] {
+            for ttl in 0..200 {
+                let told = whole_ticks(ms(ttl), tick);
+                assert!(told.as_nanos() % tick.as_nanos() == 0 && told <= ms(ttl + 5));
+                assert!(told.is_zero() || told + tick <= ms(ttl + 5), "{ttl} ms: {told:?} of {tick:?}");
+            }
+        }
+        assert_eq!(whole_ticks(ms(30), ms(4)), ms(28));
+        assert_eq!(whole_ticks(TOLD_TTL, ms(4)), TOLD_TTL);
+    }
+
+    #[test]
+    fn small_files_are_cached_where_changes_are_told_of() {
+        let with = |sharing, passthrough| Keeping { sharing, pages: Pages::Clean, passthrough }.passed_through();
+        assert_eq!(with(Sharing::Told, Passthrough::Auto), Some(PASSED_MIN_BYTES));
+        assert_eq!(with(Sharing::Asked, Passthrough::Auto), Some(0));
+        assert_eq!(with(Sharing::Told, Passthrough::Always), Some(0));
+        assert_eq!(with(Sharing::Told, Passthrough::Never), None);
+        assert_eq!(with(Sharing::Alone, Passthrough::Always), None);
+        assert_eq!(keeping(Sharing::Told, Pages::None).passed_through(), None);
     }
 
     #[test]

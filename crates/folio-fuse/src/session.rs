@@ -93,9 +93,8 @@ fn keeping(adapter: &Adapter, options: &Options) -> Result<Keeping> {
     if sharing != Sharing::Alone && options.pages == Pages::WrittenBack {
         return refuse("writeback: the kernel would not see what others write to the directory");
     }
-    let passthrough = options.passthrough != Passthrough::Never;
-    let keeping = Keeping { sharing, pages: options.pages, passthrough };
-    if options.passthrough == Passthrough::Always && !keeping.passes_through() {
+    let keeping = Keeping { sharing, pages: options.pages, passthrough: options.passthrough };
+    if options.passthrough == Passthrough::Always && keeping.passed_through().is_none() {
         return refuse("passthrough=on: only files of a directory of the host, and not with cache=none");
     }
     Ok(keeping)

@@ -2,14 +2,15 @@
 
 use crate::adapter::{Adapter, Change, Client, DirectoryEntry, Entry, Judge};
 use crate::backing::Backings;
-use crate::keeping::{self, Keeping};
+use crate::keeping::{self, Keeping, Sharing, in_ticks};
+use crate::options::Passthrough;
 use folio::vfs::{Attributes, FileType, SeekKind, SetTime};
 use folio::{Error, Result, Timespec};
 use fuser::{
     AccessFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, Version, WriteFlags,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -25,6 +26,12 @@ const BACKGROUND_MAX: u16 = 64;
 /// Entries that one look into a directory fetches.
 const ENTRIES: usize = 128;
 
+/// The protocol from which on the kernel can forget all names at once (Linux 6.16).
+const EPOCHS: Version = Version(7, 44);
+/// How long another kernel may believe that there is no such name: of those it knows it is told one by one, but nobody
+/// knows what it was told was missing.
+const MISSING_TTL: Duration = Duration::from_secs(1);
+
 /// What fuser calls.
 pub(crate) struct Transport {
     adapter: Arc<Adapter>,
@@ -32,11 +39,19 @@ pub(crate) struct Transport {
     keeping: Keeping,
     backings: Backings,
     opens_directories: bool,
+    missing_ttl_max: Duration,
 }
 
 impl Transport {
     pub(crate) fn new(adapter: Arc<Adapter>, judge: Judge, keeping: Keeping) -> Self {
-        Self { adapter, judge, keeping, backings: Backings::default(), opens_directories: true }
+        Self {
+            adapter,
+            judge,
+            keeping,
+            backings: Backings::default(),
+            opens_directories: true,
+            missing_ttl_max: Duration::MAX,
+        }
     }
 }
 
@@ -184,14 +199,23 @@ fn answer_xattr(result: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
 fn tell(reply: ReplyEntry, entry: &Entry) {
     let attr = attr(entry.id, &entry.attributes);
     let generation = Generation(entry.generation);
-    reply.entry_with_ttls(&entry.attributes_ttl, &entry.name_ttl, &attr, generation);
+    reply.entry_with_ttls(&in_ticks(entry.attributes_ttl), &in_ticks(entry.name_ttl), &attr, generation);
 }
 
 impl Transport {
     /// What the kernel keeps of a file that is opened.
     fn kept(&self, node: u64) -> FopenFlags {
-        let is_same = self.adapter.is_as_opened_before(node);
+        let is_same = match self.keeping.sharing {
+            Sharing::Alone => true,
+            Sharing::Told => !self.adapter.take_rewritten(node),
+            Sharing::Asked => self.adapter.is_as_opened_before(node),
+        };
         self.keeping.pages(self.adapter.attributes_ttl(node), is_same)
+    }
+
+    /// For how long the kernel may believe a node's attributes.
+    fn ttl(&self, node: u64) -> Duration {
+        in_ticks(self.adapter.attributes_ttl(node))
     }
 
     /// Calls `add` for the entries from `cookie` on until it says that the reply is full.
@@ -227,10 +251,19 @@ impl Filesystem for Transport {
         self.opens_directories = self.keeping.is_shared() || !is_spared;
         let _ = config.set_max_write(TRANSFER_MAX);
         let _ = config.set_max_background(BACKGROUND_MAX);
-        if self.keeping.passes_through() && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
+        if let Some(len_min) = self.keeping.passed_through() {
             // What is behind is no stack of file systems, and the mount itself may be the bottom of one.
             let _ = config.set_max_stack_depth(1);
-            self.backings.enable();
+            let is_possible = rustix::process::geteuid().is_root()
+                && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
+            match self.keeping.passthrough {
+                _ if is_possible => self.backings.enable(len_min),
+                Passthrough::Always => return Err(rustix::io::Errno::OPNOTSUPP.into()),
+                _ => {}
+            }
+        }
+        if self.keeping.sharing == Sharing::Told && config.kernel_abi() < EPOCHS {
+            self.missing_ttl_max = MISSING_TTL;
         }
         Ok(())
     }
@@ -242,6 +275,7 @@ impl Filesystem for Transport {
             Some(found) => tell(reply, &found),
             None => {
                 let ttl = self.adapter.name_ttl(parent.0, name.as_bytes());
+                let ttl = in_ticks(ttl.min(self.missing_ttl_max));
                 match ttl.is_zero() {
                     true => reply.error(Errno::ENOENT),
                     false => reply.entry(&ttl, &missing(), Generation(0)),
@@ -257,7 +291,7 @@ impl Filesystem for Transport {
     fn getattr(&self, _request: &Request, node: INodeNo, _file: Option<FileHandle>, reply: ReplyAttr) {
         let _telling = self.adapter.telling();
         answer!(self.adapter.attributes(node.0), reply, found => {
-            reply.attr(&self.adapter.attributes_ttl(node.0), &attr(node.0, &found));
+            reply.attr(&self.ttl(node.0), &attr(node.0, &found));
         });
     }
 
@@ -290,7 +324,7 @@ impl Filesystem for Transport {
         };
         let _telling = self.adapter.telling();
         answer!(self.adapter.set_attributes(client(request), node.0, &change), reply, now => {
-            reply.attr(&self.adapter.attributes_ttl(node.0), &attr(node.0, &now));
+            reply.attr(&self.ttl(node.0), &attr(node.0, &now));
         });
     }
 
@@ -393,7 +427,7 @@ impl Filesystem for Transport {
             let opened = (entry.id, file, keeping::is_written(flags));
             let backing = self.backings.open(&self.adapter, opened, |fd| reply.open_backing(fd));
             // There is one time for both.
-            let ttl = entry.attributes_ttl.min(entry.name_ttl);
+            let ttl = in_ticks(entry.attributes_ttl.min(entry.name_ttl));
             let (attr, file) = (attr(entry.id, &entry.attributes), FileHandle(file));
             let (none, generation) = (FopenFlags::empty(), Generation(entry.generation));
             match backing {
@@ -525,7 +559,7 @@ impl Filesystem for Transport {
             // Somebody may have taken the name away meanwhile.
             let Some(found) = self.adapter.lookup(client, node.0, &entry.name)? else { return Ok(false) };
             // There is one time for both.
-            let ttl = found.attributes_ttl.min(found.name_ttl);
+            let ttl = in_ticks(found.attributes_ttl.min(found.name_ttl));
             let is_full = add(&attr(found.id, &found.attributes), ttl, found.generation);
             if is_full {
                 self.adapter.forget(found.id, 1);

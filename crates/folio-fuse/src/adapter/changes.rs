@@ -354,4 +354,67 @@ mod tests {
         });
         assert!(!changes.is_telling());
     }
+
+    /// A kernel that writes down what it is told.
+    #[derive(Default)]
+    struct Listening {
+        told: Mutex<Vec<String>>,
+        /// How often it does not know a node yet.
+        unknown: Mutex<u32>,
+    }
+
+    impl Notify for Listening {
+        fn forget_node(&self, node: u64) -> io::Result<bool> {
+            self.told.lock().push(format!("node {node}"));
+            let mut unknown = self.unknown.lock();
+            *unknown = unknown.saturating_sub(1);
+            Ok(*unknown == 0)
+        }
+
+        fn forget_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+            self.told.lock().push(format!("name {} in {parent}", name.escape_ascii()));
+            Ok(())
+        }
+
+        fn forget_names(&self) -> io::Result<()> {
+            self.told.lock().push("names".to_owned());
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    fn push_all(adapter: &Adapter, kernel: &Listening) -> Vec<String> {
+        std::thread::scope(|scope| {
+            scope.spawn(|| adapter.push(kernel));
+            while !adapter.changes.queue.lock().stale.is_empty() || *kernel.unknown.lock() > 0 {
+                std::thread::yield_now();
+            }
+            adapter.end_push();
+        });
+        adapter.changes.queue.lock().is_over = false;
+        std::mem::take(&mut *kernel.told.lock())
+    }
+
+    #[test]
+    fn a_kernel_is_told_of_what_it_knows_until_it_knows_it() {
+        let kernel = folio::Kernel::new(folio::KernelOptions::default());
+        let adapter = Adapter::new(kernel, crate::adapter::Judge::Nobody);
+        let client = crate::adapter::Client { uid: 0, gid: 0 };
+        let node = adapter.mkdir(client, ROOT, b"d", 0o755, 0).unwrap().id;
+        let listening = Listening::default();
+        let root = InodeNumber(adapter.root.number());
+        adapter.changes.changed(Change::Inode(InodeNumber(node)));
+        adapter.changes.changed(Change::Inode(InodeNumber(node + 1)));
+        adapter.changes.changed(Change::Name(root, b"d"));
+        adapter.changes.changed(Change::Name(InodeNumber(node + 1), b"x"));
+        let told = push_all(&adapter, &listening);
+        assert_eq!(told, [format!("node {node}"), "name d in 1".to_owned(), "node 1".to_owned()]);
+        adapter.changes.changed(Change::Everything);
+        let told = push_all(&adapter, &listening);
+        // This one cannot forget all names at once.
+        assert_eq!(told, ["names", "name d in 1", &format!("node {node}"), "node 1"]);
+        *listening.unknown.lock() = 4;
+        adapter.changes.changed(Change::Inode(InodeNumber(node)));
+        let told = push_all(&adapter, &listening);
+        assert_eq!(told, vec![format!("node {node}"); 4]);
+    }
 }

@@ -72,8 +72,14 @@ impl Adapter {
             && let Ok(handle) = self.handle(node)
         {
             handle.doubt();
+            self.nodes.change(node, |node| node.is_rewritten = true);
             self.stale(node);
         }
+    }
+
+    /// Whether the kernel has written a node past its own pages since this was asked last.
+    pub fn take_rewritten(&self, node: u64) -> bool {
+        self.nodes.change(node, |node| std::mem::take(&mut node.is_rewritten)).unwrap_or(false)
     }
 
     /// Has Folio ask for what the kernel may have changed by itself.
