@@ -182,7 +182,8 @@ mod tests {
 
     #[test]
     fn small_files_are_cached_where_changes_are_told_of() {
-        let with = |sharing, passthrough| Keeping { sharing, pages: Pages::Clean, passthrough }.passed_through();
+        let with =
+            |sharing, passthrough| Keeping { sharing, pages: Pages::Clean, passthrough }.passed_through();
         assert_eq!(with(Sharing::Told, Passthrough::Auto), Some(PASSED_MIN_BYTES));
         assert_eq!(with(Sharing::Asked, Passthrough::Auto), Some(0));
         assert_eq!(with(Sharing::Told, Passthrough::Always), Some(0));

@@ -177,7 +177,8 @@ impl Adapter {
             Entry { id, generation: 0, attributes, attributes_ttl: handle.ttl().min(TTL_MAX), name_ttl };
         if entry.id != ROOT {
             let own_files = OwnFiles::default();
-            let node = Node { handle, lookups: 1, generation: 0, own_files, opened_as: None, is_rewritten: false };
+            let node =
+                Node { handle, lookups: 1, generation: 0, own_files, opened_as: None, is_rewritten: false };
             let spare = self.nodes.add(entry.id, node, |node, newer| {
                 // Others may have moved it: where it was found last is where it is.
                 std::mem::swap(&mut node.handle, &mut newer.handle);
