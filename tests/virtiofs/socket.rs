@@ -71,7 +71,7 @@ fn what_cannot_be_shared_is_told() {
     assert!(refused(&["--socket", socket, "--read-only", "--queues", "0"]).contains("request queues"));
     assert!(refused(&["--socket", socket, "--read-only", "--tag", ""]).contains("tag"));
     assert!(refused(&["--socket", socket, "-o", "ttl=1h"]).contains("ttl=1h"));
-    assert!(refused(&["--socket", socket, "-o", "journal=always"]).contains("journal=always"));
+    assert!(refused(&["--socket", socket, "--read-only", "-o", "journal=always"]).contains("journal=always"));
     // Who writes wants the image alone.
     assert!(refused(&["--socket", socket]).contains("in use"));
     shared.stop();

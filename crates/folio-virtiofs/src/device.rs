@@ -2,11 +2,12 @@
 
 use crate::crew::Crew;
 use crate::guest::{GuestReply, Memory, Scratch};
-use folio_fuse::wire::Server;
+use folio_fuse::wire::{Server, Wait};
 use parking_lot::{Condvar, Mutex};
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost_user_backend::{VhostUserBackend, VringMutex, VringT};
 use virtio_queue::QueueT;
@@ -122,11 +123,19 @@ impl Device {
             scratch.gather(&memory, chain);
             let Scratch { request, pieces, data } = scratch;
             let mut reply = GuestReply::new(&memory, pieces, data);
-            if request.len() > MOVED_LEN_MAX {
-                core.server.handle(request, &mut reply);
-            } else if core.server.handle_at_once(request, &mut reply).is_none() {
+            let done = core.server.handle_at_once(request, &mut reply);
+            // Data come soon, and a thread that waits for them alone harms nobody; other requests wait elsewhere.
+            let moves = match done {
+                Ok(_) => false,
+                Err(Wait::Data) => has_more(vring, &memory),
+                Err(Wait::Long) => true,
+            };
+            if moves && request.len() <= MOVED_LEN_MAX {
                 self.move_away(vring, queue, head, scratch);
                 return;
+            }
+            if done.is_err() {
+                core.server.handle(request, &mut reply);
             }
             give_back(vring, head, reply.written());
         });
@@ -150,6 +159,13 @@ impl Device {
             });
         }));
     }
+}
+
+/// Whether more requests wait in a queue.
+fn has_more(vring: &Vring, memory: &Memory) -> bool {
+    let state = vring.get_ref();
+    let queue = state.get_queue();
+    queue.avail_idx(memory, Ordering::Acquire).is_ok_and(|next| next.0 != queue.next_avail())
 }
 
 /// Gives the buffers of a request back to the guest, with `len` bytes of reply in them.

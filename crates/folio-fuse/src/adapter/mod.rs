@@ -37,7 +37,7 @@ use changes::{Changes, node_id};
 use folio::syscall::{Caller, Credentials, Handle, OpenHandle};
 use folio::vfs::Attributes;
 use folio::{Errno, Kernel, Result, Timespec};
-use node_files::OwnFiles;
+use node_files::{Opened, OwnFiles};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -103,6 +103,8 @@ struct Version(u64, Timespec, Timespec);
 pub struct Adapter {
     nodes: Table<Node>,
     files: Table<OpenHandle>,
+    /// Of the host, by nodes.
+    opened: Opened,
     /// Nodes that the kernel may change past Folio's cache.
     direct: Table<()>,
     next_file: AtomicU64,
@@ -120,6 +122,7 @@ impl Adapter {
         Self {
             nodes: Table::new(),
             files: Table::new(),
+            opened: Opened::default(),
             direct: Table::new(),
             next_file: AtomicU64::new(first_file()),
             changes: Arc::new(Changes::new(root.number())),

@@ -41,9 +41,16 @@ impl Server {
             size_bytes: has(set::SIZE).then_some(told.size),
             accessed: time(set::ATIME, set::ATIME_NOW, told.atime, told.atime_nanos),
             modified: time(set::MTIME, set::MTIME_NOW, told.mtime, told.mtime_nanos),
-            file: if by_file { Some(self.writable(call, told.file)?) } else { None },
+            file: None,
         };
-        let now = self.adapter.set_attributes(call.client(), call.node(), &change)?;
+        let (client, node) = (call.client(), call.node());
+        let now = match by_file {
+            false => self.adapter.set_attributes(client, node, &change)?,
+            true => self.on_file((node, told.file), true, |file| {
+                let change = Change { file: Some(file), ..change };
+                self.adapter.set_attributes(client, node, &change)
+            })?,
+        };
         let ttl = self.adapter.attributes_ttl(call.node());
         call.send(&self.options.attr_out(&now, ttl))
     }

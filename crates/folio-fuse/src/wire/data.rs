@@ -115,35 +115,38 @@ impl Server {
         Ok(())
     }
 
-    /// The file to write to.
-    pub(super) fn writable(&self, call: &Call<'_>, file: u64) -> Result<u64> {
-        if file == 0 { self.adapter.node_file(call.node(), true) } else { Ok(file) }
-    }
-
-    /// The file to read from.
-    fn readable(&self, call: &Call<'_>, file: u64) -> Result<u64> {
-        if file == 0 { self.adapter.node_file(call.node(), false) } else { Ok(file) }
+    /// Acts on the file that a request names, or on the node's own, opened to write with `writes`.
+    pub(super) fn on_file<T>(
+        &self,
+        (node, file): (u64, u64),
+        writes: bool,
+        mut act: impl FnMut(u64) -> Result<T>,
+    ) -> Result<T> {
+        if file != 0 {
+            return act(file);
+        }
+        match act(self.adapter.node_file(node, writes)?) {
+            // Closed a moment ago to make room for others.
+            Err(error) if error.errno() == Errno::BADF => act(self.adapter.node_file(node, writes)?),
+            done => done,
+        }
     }
 
     /// `FUSE_READ`.
     pub(super) fn read(&self, call: &mut Call<'_>) -> Result<Done> {
         let told: ReadIn = call.body.take()?;
-        let file = self.readable(call, told.file)?;
         let len = (told.size as usize).min(call.reply.room()).min(super::TRANSFER_MAX);
         let mut offset = told.offset;
         let mut has_all = true;
-        let may_wait = call.may_wait;
+        let (may_wait, place) = (call.may_wait, (call.node(), told.file));
         call.reply.fill(len, &mut |buffer| {
-            let count = match may_wait {
-                true => self.adapter.read(file, buffer, offset)?,
-                false => match self.adapter.read_at_once(file, buffer, offset)? {
-                    Some(count) => count,
-                    None => {
-                        has_all = false;
-                        0
-                    }
-                },
-            };
+            let count = self.on_file(place, false, |file| match may_wait {
+                true => self.adapter.read(file, buffer, offset),
+                false => Ok(self.adapter.read_at_once(file, buffer, offset)?.unwrap_or_else(|| {
+                    has_all = false;
+                    0
+                })),
+            })?;
             offset = offset.saturating_add(count as u64);
             Ok(count)
         })?;
@@ -155,21 +158,21 @@ impl Server {
         call.needs(size_of::<WriteOut>())?;
         let told: WriteIn = call.body.take()?;
         let data = call.body.bytes(told.size as usize)?;
-        let file = self.writable(call, told.file)?;
         let clears_set_id = told.write_flags & abi::WRITE_KILL_SUIDGID != 0;
-        let count = self.adapter.write(call.client(), file, data, told.offset, clears_set_id)?;
+        let client = call.client();
+        let count = self.on_file((call.node(), told.file), true, |file| {
+            self.adapter.write(client, file, data, told.offset, clears_set_id)
+        })?;
         call.send(&WriteOut { size: count as u32, padding: 0 })
     }
 
     /// `FUSE_FSYNC`.
     pub(super) fn fsync(&self, call: &mut Call<'_>) -> Result<()> {
         let told: FsyncIn = call.body.take()?;
-        let file = match told.file {
-            // Whoever has written has opened it for writing, and hears of what failed.
-            0 => self.adapter.node_writer(call.node()).map_or_else(|| self.readable(call, 0), Ok)?,
-            file => file,
-        };
-        self.adapter.sync(file, told.flags & abi::FSYNC_FDATASYNC != 0)
+        // Whoever has written has opened it for writing, and hears of what failed.
+        let writes = self.adapter.node_writer(call.node()).is_some();
+        let data_only = told.flags & abi::FSYNC_FDATASYNC != 0;
+        self.on_file((call.node(), told.file), writes, |file| self.adapter.sync(file, data_only))
     }
 
     /// `FUSE_FSYNCDIR`.
@@ -182,8 +185,10 @@ impl Server {
     /// `FUSE_FALLOCATE`.
     pub(super) fn fallocate(&self, call: &mut Call<'_>) -> Result<()> {
         let told: FallocateIn = call.body.take()?;
-        let file = self.writable(call, told.file)?;
-        self.adapter.fallocate(call.client(), file, told.mode, told.offset, told.len)
+        let client = call.client();
+        self.on_file((call.node(), told.file), true, |file| {
+            self.adapter.fallocate(client, file, told.mode, told.offset, told.len)
+        })
     }
 
     /// `FUSE_LSEEK`, asked for data and holes alone: the kernel does the others itself.
@@ -197,21 +202,21 @@ impl Server {
         if i64::try_from(told.offset).is_err() {
             return Err(Errno::NXIO.into());
         }
-        let file = self.readable(call, told.file)?;
-        let offset = self.adapter.seek(file, kind, told.offset)?;
+        let place = (call.node(), told.file);
+        let offset = self.on_file(place, false, |file| self.adapter.seek(file, kind, told.offset))?;
         call.send(&LseekOut { offset })
     }
 
     /// `FUSE_COPY_FILE_RANGE`.
     pub(super) fn copy_file_range(&self, call: &mut Call<'_>) -> Result<()> {
         let told: CopyFileRangeIn = call.body.take()?;
-        let from = self.readable(call, told.file)?;
-        let to = match told.file_out {
-            0 => self.adapter.node_file(told.node_out, true)?,
-            file => file,
-        };
-        let (from, to) = ((from, told.offset), (to, told.offset_out));
-        let count = self.adapter.copy_file_range(call.client(), from, to, told.len)?;
+        let client = call.client();
+        let count = self.on_file((call.node(), told.file), false, |from| {
+            self.on_file((told.node_out, told.file_out), true, |to| {
+                let (from, to) = ((from, told.offset), (to, told.offset_out));
+                self.adapter.copy_file_range(client, from, to, told.len)
+            })
+        })?;
         call.send(&WriteOut { size: count as u32, padding: 0 })
     }
 }

@@ -78,6 +78,15 @@ pub struct Server {
     agreed: AtomicU64,
 }
 
+/// What a request has to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Data that are not in memory.
+    Data,
+    /// That much is written, or longer.
+    Long,
+}
+
 /// What a call came to.
 enum Done {
     Replied,
@@ -100,16 +109,17 @@ impl Server {
 
     /// Does what `request` asks (header and body) and writes the reply. May wait for devices.
     pub fn handle(&self, request: &[u8], reply: &mut dyn Reply) -> Outcome {
-        match self.attend(request, reply, true) {
-            Some(outcome) => outcome,
-            // Who may wait is never told to.
-            None => Outcome::Malformed,
-        }
+        // Who may wait is never told to.
+        self.attend(request, reply, true).unwrap_or(Outcome::Malformed)
     }
 
-    /// The same for a thread that has others to serve: `None` if the request may have to wait for a device, in which
-    /// case nothing was done and [`Server::handle`] does it, on another thread perhaps.
-    pub fn handle_at_once(&self, request: &[u8], reply: &mut dyn Reply) -> Option<Outcome> {
+    /// The same for a thread that has others to serve: if the request has to wait nothing was done, and
+    /// [`Server::handle`] does it, on another thread perhaps.
+    pub fn handle_at_once(
+        &self,
+        request: &[u8],
+        reply: &mut dyn Reply,
+    ) -> std::result::Result<Outcome, Wait> {
         self.attend(request, reply, false)
     }
 
@@ -118,10 +128,15 @@ impl Server {
         self.adapter.forget_all();
     }
 
-    fn attend(&self, request: &[u8], reply: &mut dyn Reply, may_wait: bool) -> Option<Outcome> {
-        let Some((header, body)) = call::split(request) else { return Some(Outcome::Malformed) };
+    fn attend(
+        &self,
+        request: &[u8],
+        reply: &mut dyn Reply,
+        may_wait: bool,
+    ) -> std::result::Result<Outcome, Wait> {
+        let Some((header, body)) = call::split(request) else { return Ok(Outcome::Malformed) };
         if !may_wait && is_slow(header.opcode) {
-            return None;
+            return Err(Wait::Long);
         }
         reply.restart();
         let mut call = Call { header, body: Body(body), reply, may_wait };
@@ -130,14 +145,14 @@ impl Server {
             false => self.dispatch(&mut call),
         };
         let (outcome, errno) = match done {
-            Ok(Done::Slow) => return None,
-            Ok(Done::Silent) => return Some(Outcome::Silent),
+            Ok(Done::Slow) => return Err(Wait::Data),
+            Ok(Done::Silent) => return Ok(Outcome::Silent),
             Ok(Done::Replied) => (Outcome::Replied, 0),
             Ok(Done::Ended) => (Outcome::Ended, 0),
             Err(error) => (Outcome::Replied, error.errno().raw_os_error()),
         };
         reply::finish(call.reply, header.unique, errno);
-        Some(outcome)
+        Ok(outcome)
     }
 
     /// Whether a change is asked of what is read-only. What opens a file for writing is refused by the asking kernel,
