@@ -12,13 +12,13 @@ use tempfile::TempDir;
 
 /// A guest boots in about ten seconds where QEMU translates its instructions; this is for a machine that has others
 /// to serve.
-const LIMIT: Duration = Duration::from_secs(240);
+pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 
 /// Bytes of the large file.
 const BIG_LEN: usize = 24_000_000;
 
 /// What every script begins with: whoever is wrong says so and ends.
-const HEAD: &str = "\
+pub(crate) const HEAD: &str = "\
 fail() { echo \"wrong: $*\"; exit 1; }
 same() { [ \"$2\" = \"$3\" ] || fail \"$1: $2, not $3\"; }
 mount -t virtiofs share /mnt || fail mount
@@ -116,7 +116,7 @@ fn image(folder: &TempDir) -> PathBuf {
 }
 
 /// The tools that look at attributes; busybox has none.
-fn with_attributes(guest: Guest) -> Guest {
+pub(crate) fn with_attributes(guest: Guest) -> Guest {
     ["setfattr", "getfattr"].iter().fold(guest, |guest, name| {
         guest.program(&find(name).unwrap()).expect("the program and its libraries")
     })

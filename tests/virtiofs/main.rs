@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   script in the guest --> its kernel --> QEMU --> folio share --> image --> e2fsck, a look by debugfs
-//!     image.rs    an ext4 image: every operation, both directions, and who comes after whom
-//!     socket.rs   no guest: the socket, signals, and monitors that break the rules
+//!     image.rs      an ext4 image: every operation, both directions, and who comes after whom
+//!     directory.rs  a directory of the host, which host and guest change
+//!     socket.rs     no guest: the socket, signals, and monitors that break the rules
 //! ```
 
+mod directory;
 mod image;
 mod socket;
 #[path = "../support/mod.rs"]

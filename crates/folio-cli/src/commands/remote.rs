@@ -31,8 +31,8 @@ pub(super) struct ShareArgs {
     max_clients: usize,
     /// Write the line "ready" to this descriptor once clients can connect; a service manager's NOTIFY_SOCKET is told
     /// as well
-    #[arg(long, value_name = "FD", requires = "listen")]
-    ready_fd: Option<u32>,
+    #[arg(long, value_name = "FD")]
+    pub(super) ready_fd: Option<u32>,
     /// Let this guest connect, and no other unless named as well; for vsock:
     #[arg(long, value_name = "CID", requires = "listen")]
     allow_cid: Vec<u32>,

@@ -2,10 +2,10 @@
 
 use super::remote;
 use crate::exit::{Failure, Outcome, explain};
+use crate::ready;
 use crate::session::{Session, clock};
-use crate::source::Source;
+use crate::source::{Mounted, Source};
 use clap::{ArgGroup, Args};
-use folio::Kernel;
 use folio::vfs::MountOptions;
 use folio_fuse::adapter::{Adapter, Judge};
 use folio_fuse::wire::{self, Server};
@@ -15,6 +15,7 @@ use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,10 +25,11 @@ Examples:
     -chardev socket,id=fs,path=/tmp/fs.sock \\
     -device vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024 ...
   mount -t virtiofs share /mnt                     in the guest
+  folio share /srv/data --socket fs.sock           a directory, which the host goes on using
+  folio share -o ttl=1s ~/src --socket fs.sock     the guest may be a second behind, and asks less
   folio share --read-only disk.img@2 --socket fs.sock
-  folio share -o writeback,noatime disk.img --socket fs.sock
   folio share disk.img --listen vsock:5000         and in a guest: folio mount vsock:2:5000 /mnt
-  folio share /srv/data --listen unix:/run/share   a directory, for this machine
+  folio share disk.img --listen unix:/run/share    for a program of this machine
   head -c 32 /dev/urandom | base64 > key; chmod 600 key
   folio share disk.img --listen tcp:5000 --key-file key
                                                    for who comes through ssh -L or the like
@@ -36,10 +38,12 @@ With --listen, clients run folio mount. They hear at once what others change, an
 again: nothing is done twice, open files stay open. A key proves each side to the other; it does not encrypt, so let
 TCP go through ssh or WireGuard.
 
-Words of -o: those of mount(8) for every file system (ro, noatime and so on) and for ext4; and
-  ttl=TIME        how long the guest believes names and attributes: 0, 5ms, 1s, inf
-  cache=none      the guest keeps nothing and asks each time
-  writeback       the guest may keep what it has written for a while
+Words of -o: those of mount(8) for every file system (ro, noatime and so on), for ext4, and for directories of the host
+(push=, cache=, squash=, map=, xattr=: see folio help mount); and
+  ttl=TIME        how long the guest believes names and attributes: 0, inf, or a number with us, ms or s. The default is
+                  1ms for directories, and for ever for images, which nobody else changes
+  cache=none      the guest keeps no data and asks each time
+  writeback       the guest may keep what it has written for a while; without, write(2) returns when the host has it
   noreaddirplus   listing a folder does not tell attributes too
   fakeroot        everything that is made belongs to root
 
@@ -51,7 +55,7 @@ can read and change all that is shared: keep it in a folder of your own.";
 #[command(after_help = EXAMPLES)]
 #[command(group(ArgGroup::new("place").required(true).args(["socket", "listen"])))]
 pub(crate) struct Share {
-    /// What to share: IMAGE, IMAGE@N or a directory
+    /// What to share: an image, IMAGE or IMAGE@N, or a directory
     source: OsString,
     /// Listen on a new Unix socket for a virtual machine monitor (vhost-user)
     #[arg(long, value_name = "PATH")]
@@ -72,6 +76,9 @@ pub(crate) struct Share {
     once: bool,
 }
 
+/// How long a guest believes what it was told of a directory, unless told otherwise: a tick of its clock at most.
+const DIRECTORY_TTL: Duration = Duration::from_millis(1);
+
 /// What `-o` and the other words come to.
 struct Words {
     /// For the guest's kernel.
@@ -84,11 +91,11 @@ struct Words {
 /// Runs the command.
 pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
     let source = Source::parse(&share.source)?;
-    let words = words(share, session, matches!(source, Source::Directory(_)))?;
+    let words = words(share, session, &source)?;
     let mounted = source.mount(session, &words.inside)?;
-    let name = mounted.to_string();
     let served = match (&share.remote.listen, &share.socket) {
         (Some(address), _) => {
+            let name = mounted.to_string();
             let what = folio_remote::Share {
                 kernel: Arc::clone(mounted.kernel()),
                 judge: words.judge,
@@ -97,7 +104,7 @@ pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
             };
             remote::serve(&share.remote, session, address, &name, what)
         }
-        (None, Some(socket)) => serve(share, session, socket, &name, mounted.kernel(), &words),
+        (None, Some(socket)) => serve(share, session, socket, &mounted, &words),
         // One of them is required.
         (None, None) => Ok(()),
     };
@@ -105,37 +112,40 @@ pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
     served.and(closed)
 }
 
-/// What `-o` comes to. A time to live and a way to cache are as well those of a directory.
-fn words(share: &Share, session: &Session, is_directory: bool) -> Outcome<Words> {
+fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
     let refused = |error| Failure::usage(format!("-o {}", explain(&error)));
-    let mut guest = wire::Options::alone();
+    let is_directory = matches!(source, Source::Directory(_));
+    let mut guest = if is_directory { wire::Options::shared(DIRECTORY_TTL) } else { wire::Options::alone() };
     let mut judge = Judge::Kernel;
     let mut inside = MountOptions { clock: clock(), ..MountOptions::default() };
     for word in &session.options {
         if word == "fakeroot" {
             judge = Judge::Nobody;
-        } else {
-            let is_both = is_directory && (word.starts_with("ttl=") || word.starts_with("cache="));
-            if !guest.set(word).map_err(refused)? || is_both {
-                inside.add(word).map_err(refused)?;
-            }
+            continue;
+        }
+        let is_the_guests = guest.set(word).map_err(refused)?;
+        // Clients that are told of changes believe what the directory does. A guest is not told, and asks when its own
+        // time is over; what the host told may be believed as long as it is true, unless somebody asks each time.
+        let is_for_both = match share.remote.listen {
+            Some(_) => word.starts_with("ttl=") || word.starts_with("cache="),
+            None => matches!(word.as_str(), "ttl=0" | "cache=none"),
+        };
+        let is_for_both = is_directory && is_for_both;
+        if !is_the_guests || is_for_both {
+            inside.add(word).map_err(refused)?;
         }
     }
+    if guest.ttl_max == wire::FOREVER && share.remote.listen.is_none() {
+        // Whoever believes what it was told for good has no use for newer times.
+        guest.changed_by_others = false;
+    }
     inside.read_only |= share.read_only;
-    guest.changed_by_others |= is_directory;
     guest.read_only = inside.read_only;
     Ok(Words { guest, inside, judge })
 }
 
 /// Serves guests until a signal comes.
-fn serve(
-    share: &Share,
-    session: &Session,
-    socket: &Path,
-    name: &str,
-    kernel: &Arc<Kernel>,
-    words: &Words,
-) -> Outcome {
+fn serve(share: &Share, session: &Session, socket: &Path, mounted: &Mounted, words: &Words) -> Outcome {
     let options = folio_virtiofs::Options { tag: share.tag.clone(), queues: share.queues, once: share.once };
     // A signal ends the command at once until the socket is there, and from then on as it should.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
@@ -148,20 +158,22 @@ fn serve(
                 stopper.stop();
             }
         });
-        if !session.quiet {
-            let socket = service.path().display();
-            session.remark(format_args!("{name} is shared at {socket} until Ctrl-C"));
+        let place = format!("{mounted} is shared at {}", service.path().display());
+        let told = ready::tell(share.remote.ready_fd, &place);
+        if told.is_ok() && !session.quiet {
+            session.remark(format_args!("{place} until Ctrl-C"));
         }
         let start = || {
-            let adapter = Arc::new(Adapter::new(Arc::clone(kernel), words.judge));
+            let adapter = Arc::new(Adapter::new(Arc::clone(mounted.kernel()), words.judge));
             Server::new(adapter, words.judge, words.guest.clone())
         };
         let tell = |event| match event {
             Event::Connected | Event::Gone => {}
             Event::Failed(why) => session.remark(format_args!("a virtual machine was cut off: {why}")),
         };
-        let served = service.serve(start, tell);
+        let served = told.and_then(|()| Ok(service.serve(start, tell)?));
+        ready::tell_stopping();
         handle.close();
-        Ok(served?)
+        served
     })
 }

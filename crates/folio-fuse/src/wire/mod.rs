@@ -34,7 +34,7 @@ mod session;
 mod tests;
 
 pub use notify::Notice;
-pub use options::{DataCache, Options, parse_ttl};
+pub use options::{DataCache, FOREVER, Options, parse_ttl};
 pub use reply::{Message, Reply};
 
 use crate::adapter::{Adapter, Judge};

@@ -35,7 +35,7 @@ pub struct Options {
 }
 
 /// What `ttl=inf` comes to: so long that nobody counts it, and far from what a kernel cannot add to its clock.
-const FOREVER: Duration = Duration::from_secs(1 << 30);
+pub const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 impl Options {
     /// For a file system that nobody else changes: everything is believed for good.

@@ -71,7 +71,12 @@ fn wanted(options: &Options, judge: Judge) -> u64 {
     }
     if options.data == DataCache::Kept {
         wanted |= init::NO_OPEN_SUPPORT | init::NO_OPENDIR_SUPPORT | init::CACHE_SYMLINKS;
-        wanted |= if options.changed_by_others { init::AUTO_INVAL_DATA } else { init::EXPLICIT_INVAL_DATA };
+        wanted |= match options.changed_by_others {
+            true => init::AUTO_INVAL_DATA,
+            // By itself the kernel would take a new time of modification for a change by others, and drop the pages
+            // that it has just written.
+            false => init::EXPLICIT_INVAL_DATA,
+        };
         if options.writeback {
             wanted |= init::WRITEBACK_CACHE;
         }
