@@ -1,6 +1,7 @@
 //! Each operation once, by a call of the host.
 
 use crate::support::requires;
+use crate::support::tools::command;
 use crate::{Bench, Ground, everywhere};
 use rustix::fs::{
     AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
@@ -17,6 +18,7 @@ everywhere! {
     space_is_reserved_punched_found_and_copied: "rw";
     a_file_without_a_name_goes_on_until_it_is_closed: "rw";
     large_directories_are_listed_whole_while_they_change: "rw";
+    locks_hold_among_those_who_use_the_mount: "rw", "flock";
 }
 
 fn files_are_made_written_read_and_cut(bench: Bench) {
@@ -201,6 +203,22 @@ fn large_directories_are_listed_whole_while_they_change(bench: Bench) {
         }
     }
     assert_eq!(names().len(), 1500);
+    bench.finish();
+}
+
+fn locks_hold_among_those_who_use_the_mount(bench: Bench) {
+    use rustix::fs::{FlockOperation, flock};
+    let file = File::create(bench.at("f")).unwrap();
+    let another = || {
+        let mut program = command("flock");
+        program.arg("--nonblock").arg(bench.at("f")).arg("true").status().unwrap().success()
+    };
+    flock(&file, FlockOperation::LockExclusive).unwrap();
+    assert!(!another());
+    flock(&file, FlockOperation::Unlock).unwrap();
+    assert!(another());
+    rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+    drop(file);
     bench.finish();
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::tools::{command, fsck, succeed};
 use crate::support::{Manifest, Mounted, Scope, requires};
-use crate::{Bench, FuseMount, empty};
+use crate::{Bench, FuseMount, empty, everywhere};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -42,9 +42,11 @@ fn cp_keeps_every_attribute_and_the_kernel_reads_them() {
     mount.unmount();
 }
 
-#[test]
-fn several_programs_work_at_once() {
-    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"), tool("tar"));
+everywhere! {
+    several_programs_work_at_once: "rw", "tar";
+}
+
+fn several_programs_work_at_once(bench: Bench) {
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -52,7 +54,6 @@ fn several_programs_work_at_once() {
         fs::write(tree.join(format!("{number}")), vec![number as u8; number * 37]).unwrap();
     }
     let want = Manifest::of(&tree, Scope::default());
-    let bench = Bench::new("rw");
     std::thread::scope(|scope| {
         for worker in 0..4 {
             let (bench, tree, want) = (&bench, &tree, &want);

@@ -172,7 +172,7 @@ mod tests {
         for tick in [ms(1), ms(4), ms(10)] {
             for ttl in 0..200 {
                 let told = whole_ticks(ms(ttl), tick);
-                assert!(told.as_nanos() % tick.as_nanos() == 0 && told <= ms(ttl + 5));
+                assert!(told.as_nanos().is_multiple_of(tick.as_nanos()) && told <= ms(ttl + 5));
                 assert!(told.is_zero() || told + tick <= ms(ttl + 5), "{ttl} ms: {told:?} of {tick:?}");
             }
         }
