@@ -4,15 +4,20 @@
 //! ```text
 //!   calls of this machine --> kernel --> folio mount unix:...  --[proxy.rs: cuts]-->  folio share --listen --> image
 //!     trees.rs     whole trees, two clients           resume.rs   cut and killed
+//!     host.rs      a directory that the host changes too
 //!     hostile.rs   what no client should send (wire.rs)   keys.rs  who may
 //! ```
 
+mod host;
+mod hostile;
 mod keys;
 mod mount;
+mod proxy;
 mod resume;
 #[path = "../support/mod.rs"]
 mod support;
 mod trees;
+mod wire;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -51,6 +56,20 @@ impl Told {
     #[track_caller]
     fn line(&self, words: &str) -> String {
         self.lines(words, 1)
+    }
+
+    /// Whether a line has these words; waits for it or for the command's end.
+    fn is_told_before_the_end(&self, words: &str) -> bool {
+        let mut lines = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if lines.iter().any(|line| line.contains(words)) {
+                return true;
+            }
+            if lines.last().is_some_and(|line| line == "(end)") {
+                return false;
+            }
+            lines = self.0.1.wait(lines).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// The line with these words that comes as the `count`th.

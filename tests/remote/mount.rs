@@ -14,11 +14,24 @@ pub(crate) struct RemoteMount {
 impl RemoteMount {
     #[track_caller]
     pub(crate) fn new(address: &str, words: &[&str]) -> Self {
+        let this = Self::start(address, words);
+        this.running.told.line("until Ctrl-C");
+        this
+    }
+
+    fn start(address: &str, words: &[&str]) -> Self {
         let folder = TempDir::with_prefix("folio-remote-").unwrap();
         let target = folder.path().to_str().unwrap();
         let running = Running::start(&[&["mount", address, target], words].concat());
-        running.told.line("until Ctrl-C");
         Self { folder, running }
+    }
+
+    /// A mount that may fail.
+    pub(crate) fn try_new(address: &str, words: &[&str]) -> Option<Self> {
+        let this = Self::start(address, words);
+        let is_mounted = this.running.told.is_told_before_the_end("until Ctrl-C");
+        // It is told before the server has answered the kernel's first request.
+        (is_mounted && std::fs::read_dir(this.path()).is_ok()).then_some(this)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -44,7 +57,8 @@ impl RemoteMount {
 
 impl Drop for RemoteMount {
     fn drop(&mut self) {
-        if let Ok(None) = self.running.child.try_wait() {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        if self.path().to_str().is_some_and(|path| mounts.contains(path)) {
             let _ = command("umount").arg("--lazy").arg(self.path()).status();
         }
     }

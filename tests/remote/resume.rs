@@ -1,12 +1,14 @@
 //! Connections that are cut and servers that are killed.
 
 use crate::mount::RemoteMount;
+use crate::proxy::Proxy;
 use crate::support::requires;
 use crate::support::tools::fsck;
 use crate::{Bench, wait_until};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 
 fn is_lost(error: &std::io::Error) -> bool {
     [rustix::io::Errno::STALE, rustix::io::Errno::IO]
@@ -67,4 +69,96 @@ fn calls_fail_when_the_server_stays_away() {
     wait_until("calls succeed again", || fs::write(mount.at("other"), "more").is_ok());
     mount.unmount();
     shared.stop();
+}
+
+/// docs/share.md: whatever happens to the connection, a request is done once.
+///
+/// Each of these calls tells if it is done twice (the second time it fails) or never (its effect is missing).
+#[test]
+fn connections_that_are_cut_lose_nothing_and_double_nothing() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
+    for seed in [1, 0x5eed, 0xdead_beef] {
+        let bench = Bench::new();
+        let shared = bench.share();
+        let path = |name: &str| bench.folder.path().join(name);
+        let proxy = Proxy::new(&path("proxy"), &path("socket"), seed);
+        // Some first connections are cut before there is a mount.
+        let mut mount = None;
+        for _ in 0..50 {
+            mount = RemoteMount::try_new(&proxy.address(), &["--retry", "50"]);
+            if mount.is_some() {
+                break;
+            }
+        }
+        let mount = mount.unwrap_or_else(|| panic!("no mount with seed {seed}"));
+        std::thread::scope(|scope| {
+            let (mount, work) = (&mount, &work);
+            (0..4).for_each(|worker| drop(scope.spawn(move || work(mount, worker, seed))));
+        });
+        let cuts = proxy.cuts.load(Ordering::SeqCst);
+        assert!(cuts > 3, "{cuts} connections were cut with seed {seed}");
+        proxy.calm();
+        mount.unmount();
+        let mount = RemoteMount::new(&shared.address, &[]);
+        for worker in 0..4 {
+            let count = fs::read_dir(mount.at(format!("w{worker}"))).unwrap().count();
+            assert_eq!(count, 60 + 1, "seed {seed}");
+            let log = fs::read(mount.at(format!("w{worker}/log"))).unwrap();
+            let whole: Vec<u8> = (0..60_u32).flat_map(|round| line(worker, round)).collect();
+            assert!(log == whole, "seed {seed}");
+        }
+        mount.unmount();
+        shared.stop();
+        fsck(&bench.image);
+    }
+}
+
+fn line(worker: u32, round: u32) -> Vec<u8> {
+    format!("{worker} {round} {}\n", "text ".repeat((round as usize * 37) % 700)).into_bytes()
+}
+
+/// Makes, appends, renames and removes; every call succeeds.
+fn work(mount: &RemoteMount, worker: u32, seed: u64) {
+    let at = |name: String| mount.at(format!("w{worker}")).join(name);
+    let told = |what: &str, round: u32| format!("{what} in round {round} of worker {worker}, seed {seed}");
+    fs::create_dir(mount.at(format!("w{worker}")))
+        .unwrap_or_else(|error| panic!("{}: {error}", told("mkdir", 0)));
+    let mut log = fs::OpenOptions::new().append(true).create_new(true).open(at("log".to_owned())).unwrap();
+    for round in 0..60 {
+        let (old, new) = (at(format!("old{round}")), at(format!("new{round}")));
+        fs::create_dir(&old).unwrap_or_else(|error| panic!("{}: {error}", told("mkdir", round)));
+        fs::rename(&old, &new).unwrap_or_else(|error| panic!("{}: {error}", told("rename", round)));
+        log.write_all(&line(worker, round))
+            .unwrap_or_else(|error| panic!("{}: {error}", told("write", round)));
+        let link = at(format!("link{round}"));
+        std::os::unix::fs::symlink("new0", &link)
+            .unwrap_or_else(|error| panic!("{}: {error}", told("symlink", round)));
+        fs::remove_file(&link).unwrap_or_else(|error| panic!("{}: {error}", told("unlink", round)));
+        assert_eq!(
+            log.metadata().unwrap().len(),
+            (0..=round).map(|round| line(worker, round).len() as u64).sum::<u64>()
+        );
+    }
+    log.sync_all().unwrap_or_else(|error| panic!("{}: {error}", told("fsync", 60)));
+}
+
+/// docs/share.md: a client that is lost keeps its files for the time of grace, and no longer.
+#[test]
+fn a_client_that_is_killed_leaves_nothing_behind() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
+    let bench = Bench::new();
+    let shared = crate::Shared::new(&bench.image, &bench.socket(), &["--grace", "1", "--max-clients", "1"]);
+    let mut mount = RemoteMount::new(&shared.address, &[]);
+    let mut open = fs::File::create_new(mount.at("file")).unwrap();
+    open.write_all(&[7; 1 << 20]).unwrap();
+    fs::remove_file(mount.at("file")).unwrap();
+    // An open file without a name takes space until its client is given up.
+    mount.running.kill();
+    shared.running.told.line("stayed away");
+    drop(open);
+    drop(mount);
+    let mount = RemoteMount::new(&shared.address, &[]);
+    mount.unmount();
+    shared.stop();
+    fsck(&bench.image);
 }

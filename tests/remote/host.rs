@@ -1,0 +1,162 @@
+//! A host's directory with clients elsewhere: what the host changes is pushed to them (docs/share.md).
+
+use crate::mount::RemoteMount;
+use crate::proxy::Proxy;
+use crate::support::requires;
+use crate::{Shared, wait_until};
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A directory that is shared.
+struct Host {
+    folder: TempDir,
+    shared: Shared,
+}
+
+impl Host {
+    fn new(words: &[&str]) -> Self {
+        let folder = TempDir::with_prefix("folio-remote-").unwrap();
+        fs::create_dir(folder.path().join("host")).unwrap();
+        let listen = format!("unix:{}", folder.path().join("socket").display());
+        let shared = Shared::new(&folder.path().join("host"), &listen, words);
+        Self { folder, shared }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join("host").join(name)
+    }
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+#[test]
+fn what_the_host_changes_is_pushed() {
+    requires!(root, fuse);
+    let host = Host::new(&[]);
+    fs::write(host.at("file"), "first").unwrap();
+    let mount = RemoteMount::new(&host.shared.address, &[]);
+    assert_eq!(text(&mount.at("file")), "first");
+    let held = fs::File::open(mount.at("file")).unwrap();
+    for round in 0..10 {
+        let new = format!("round {round} {}", "x".repeat(round * 100));
+        fs::write(host.at("file"), &new).unwrap();
+        wait_until("the contents are new", || text(&mount.at("file")) == new);
+        wait_until("the size is new", || fs::metadata(mount.at("file")).unwrap().len() == new.len() as u64);
+        let mut bytes = vec![0; new.len()];
+        wait_until("who has it open sees it", || {
+            held.read_at(&mut bytes, 0).unwrap() == new.len() && bytes == new.as_bytes()
+        });
+    }
+    drop(held);
+    fs::set_permissions(host.at("file"), fs::Permissions::from_mode(0o640)).unwrap();
+    wait_until("the mode is new", || fs::metadata(mount.at("file")).unwrap().mode() & 0o777 == 0o640);
+    assert!(!mount.at("new").exists());
+    fs::create_dir(host.at("new")).unwrap();
+    wait_until("the folder is there", || mount.at("new").exists());
+    fs::write(host.at("new/inner"), "inner").unwrap();
+    wait_until("the file in it is there", || text(&mount.at("new/inner")) == "inner");
+    fs::write(host.at("other"), "other").unwrap();
+    fs::rename(host.at("other"), host.at("file")).unwrap();
+    wait_until("the file is replaced", || text(&mount.at("file")) == "other");
+    fs::rename(host.at("new"), host.at("moved")).unwrap();
+    wait_until("the folder has moved", || {
+        !mount.at("new").exists() && text(&mount.at("moved/inner")) == "inner"
+    });
+    fs::remove_file(host.at("file")).unwrap();
+    wait_until("the file is gone", || !mount.at("file").exists());
+    fs::write(mount.at("back"), "from the client").unwrap();
+    assert_eq!(text(&host.at("back")), "from the client");
+    mount.unmount();
+    host.shared.stop();
+}
+
+/// What is believed is not asked for: the server is stopped, and nobody notices.
+#[test]
+fn what_is_cached_needs_no_server() {
+    requires!(root, fuse);
+    let host = Host::new(&["-o", "ttl=inf"]);
+    fs::write(host.at("file"), "text").unwrap();
+    let mount = RemoteMount::new(&host.shared.address, &[]);
+    let read = || fs::metadata(mount.at("file")).unwrap().len() == 4 && text(&mount.at("file")) == "text";
+    // The kernel learns at the first close that there is nothing to flush.
+    assert!(read() && read());
+    host.shared.running.signal(Signal::STOP);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let answered = std::thread::scope(|scope| {
+        scope.spawn(|| sender.send(read()));
+        let answered = receiver.recv_timeout(crate::PATIENCE / 4);
+        host.shared.running.signal(Signal::CONT);
+        answered
+    });
+    assert_eq!(answered, Ok(true), "it is asked for again");
+    mount.unmount();
+    host.shared.stop();
+}
+
+#[test]
+fn what_the_host_changes_without_a_connection_is_told_later() {
+    requires!(root, fuse);
+    let host = Host::new(&[]);
+    for number in 0..50 {
+        fs::write(host.at(&format!("file{number}")), "old").unwrap();
+    }
+    let path = |name: &str| host.folder.path().join(name);
+    let proxy = Proxy::new(&path("proxy"), &path("socket"), 1);
+    proxy.calm();
+    let mount = RemoteMount::new(&proxy.address(), &[]);
+    let all =
+        |text_of_all: &str| (0..50).all(|number| text(&mount.at(format!("file{number}"))) == text_of_all);
+    assert!(all("old") && !mount.at("new").exists());
+    for (count, new) in ["new", "newer", "newest"].into_iter().enumerate() {
+        proxy.cut();
+        mount.running.told.lines("the connection is lost", count + 1);
+        for number in 0..50 {
+            fs::write(host.at(&format!("file{number}")), new).unwrap();
+        }
+        mount.running.told.lines("nothing was lost", count + 1);
+        wait_until("all is new", || all(new));
+    }
+    fs::write(host.at("new"), "new").unwrap();
+    wait_until("a name that was not there is", || mount.at("new").exists());
+    mount.unmount();
+    host.shared.stop();
+}
+
+#[test]
+fn two_clients_of_a_directory_and_its_host_agree() {
+    requires!(root, fuse);
+    let host = Host::new(&[]);
+    let (one, two) =
+        (RemoteMount::new(&host.shared.address, &[]), RemoteMount::new(&host.shared.address, &[]));
+    for round in 0..10 {
+        let (name, new) = (format!("file{}", round % 3), format!("round {round}"));
+        let writer = [one.at(&name), two.at(&name), host.at(&name)];
+        fs::write(&writer[round % 3], &new).unwrap();
+        for reader in &writer {
+            wait_until("all agree", || text(reader) == new);
+        }
+    }
+    one.unmount();
+    two.unmount();
+    host.shared.stop();
+}
+
+#[test]
+fn a_share_that_may_only_be_read_is_not_changed() {
+    requires!(root, fuse);
+    let host = Host::new(&["--read-only"]);
+    fs::write(host.at("file"), "text").unwrap();
+    let mount = RemoteMount::new(&host.shared.address, &[]);
+    assert_eq!(text(&mount.at("file")), "text");
+    let refused = fs::write(mount.at("file"), "changed").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()), "{refused}");
+    assert!(fs::create_dir(mount.at("folder")).is_err() && fs::remove_file(mount.at("file")).is_err());
+    assert_eq!(text(&host.at("file")), "text");
+    mount.unmount();
+    host.shared.stop();
+}
