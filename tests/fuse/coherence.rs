@@ -395,6 +395,49 @@ fn own_writes_do_not_cost_own_pages() {
     shared.bench.finish();
 }
 
+/// While the server stands still the host's queue of events overflows: then everything may have changed.
+#[test]
+fn more_changes_than_fit_into_a_queue_are_seen() {
+    requires!(root, fuse);
+    let shared = Shared::new("rw,push=inotify", Promise::Soon);
+    let max = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let max: usize = max.trim().parse().unwrap();
+    if max > 100_000 {
+        return crate::support::require::report_skip("needs a queue of events that can be filled");
+    }
+    fs::create_dir_all(shared.host("folder/deep")).unwrap();
+    fs::write(shared.host("folder/f"), "old").unwrap();
+    fs::write(shared.host("folder/deep/f"), "old").unwrap();
+    let reads = |text: &[u8]| {
+        ["folder/f", "folder/deep/f"].iter().all(|name| fs::read(shared.mount(name)).is_ok_and(|read| read == text))
+    };
+    shared.seen("what was there", || reads(b"old"));
+    assert!(!shared.mount("folder/new").exists() && !shared.mount("new").exists());
+    let held = File::open(shared.mount("folder/f")).unwrap();
+    let server = shared.bench.mount.process();
+    rustix::process::kill_process(server, rustix::process::Signal::STOP).unwrap();
+    // Two in turn: the same event twice is one.
+    let noise = ["folder/one", "folder/two"].map(|name| File::create(shared.host(name)).unwrap());
+    for number in 0..max + 1000 {
+        noise[number % 2].write_all_at(b"x", 0).unwrap();
+    }
+    fs::write(shared.host("folder/f"), "newer").unwrap();
+    fs::write(shared.host("folder/deep/f"), "newer").unwrap();
+    fs::write(shared.host("folder/new"), "").unwrap();
+    fs::write(shared.host("new"), "").unwrap();
+    rustix::process::kill_process(server, rustix::process::Signal::CONT).unwrap();
+    shared.seen("contents", || reads(b"newer"));
+    let mut buf = [0; 16];
+    shared.seen("contents of a file held open", || {
+        held.read_at(&mut buf, 0).is_ok_and(|count| buf[..count] == *b"newer")
+    });
+    shared.seen("names that were not there", || {
+        shared.mount("folder/new").exists() && shared.mount("new").exists()
+    });
+    drop(held);
+    shared.bench.finish();
+}
+
 /// What is written past Folio is known to every call that follows.
 #[test]
 fn what_the_kernel_writes_by_itself_is_known_at_once() {

@@ -71,13 +71,13 @@ impl Session {
         });
         let served = session.run();
         adapter.end_push();
-        let pushed = match pushing {
+        let served = served.and_then(|()| match pushing {
             None => Ok(()),
             Some(Err(error)) => Err(error),
+            // Not after a failure: a notice that waits for a request nobody answers any more would wait for ever.
             Some(Ok(thread)) => thread.join().map_err(|_| io::Error::other("the pushing thread panicked")),
-        };
+        });
         served
-            .and(pushed)
             .map_err(|error| Error::io("FUSE session", error).at(unmounter.target.display().to_string()))
     }
 }
