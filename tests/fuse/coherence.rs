@@ -438,6 +438,26 @@ fn more_changes_than_fit_into_a_queue_are_seen() {
     shared.bench.finish();
 }
 
+/// Events about it look like those about our own write.
+#[test]
+fn a_change_that_follows_an_own_one_is_seen() {
+    requires!(root, fuse);
+    let shared = Shared::new("rw,push=inotify", Promise::Soon);
+    let theirs = File::create(shared.host("f")).unwrap();
+    let ours = OpenOptions::new().read(true).write(true).open(shared.mount("f")).unwrap();
+    for version in (2..20).step_by(2) {
+        ours.write_all_at(&[version; LEN], 0).unwrap();
+        theirs.write_all_at(&[version + 1; LEN], 0).unwrap();
+        let mut buf = [0; LEN];
+        shared.seen("what others wrote after us", || {
+            ours.read_exact_at(&mut buf, 0).unwrap();
+            self::version(&buf, version, version + 1) == Some(version + 1)
+        });
+    }
+    drop(ours);
+    shared.bench.finish();
+}
+
 /// What is written past Folio is known to every call that follows.
 #[test]
 fn what_the_kernel_writes_by_itself_is_known_at_once() {

@@ -82,7 +82,10 @@ impl Keeping {
     pub(crate) fn flags(self) -> InitFlags {
         let by_sharing = match self.sharing {
             Sharing::Alone => InitFlags::FUSE_EXPLICIT_INVAL_DATA | InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-            Sharing::Told => InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+            // Some may have to be read past the cache, mapped pages or not.
+            Sharing::Told => {
+                InitFlags::FUSE_EXPLICIT_INVAL_DATA | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
+            }
             Sharing::Asked => InitFlags::FUSE_AUTO_INVAL_DATA,
         };
         let by_pages = match self.pages {
@@ -111,14 +114,13 @@ impl Keeping {
         }
     }
 
-    /// What the kernel does with the pages of a file that is opened, whose attributes may be believed for `ttl`.
-    /// `is_same` tells whether its contents are as they were when the kernel opened it last, or known to be in its
-    /// pages.
-    pub(crate) fn pages(self, ttl: Duration, is_same: bool) -> FopenFlags {
+    /// What the kernel does with the pages of a file that is opened. `is_told` says whether changes of it are told of,
+    /// and `is_same` whether its contents are as they were when the kernel opened it last, or known to be in its pages.
+    pub(crate) fn pages(self, is_told: bool, is_same: bool) -> FopenFlags {
         match (self.pages, self.sharing) {
             (Pages::None, _) => FopenFlags::FOPEN_DIRECT_IO,
             // Nobody would tell of a change.
-            (_, Sharing::Told) if ttl < TOLD_TTL => FopenFlags::FOPEN_DIRECT_IO,
+            (_, Sharing::Told) if !is_told => FopenFlags::FOPEN_DIRECT_IO,
             // Pages that are mapped are never asked for again.
             _ if !is_same => FopenFlags::empty(),
             _ => FopenFlags::FOPEN_KEEP_CACHE,
@@ -127,10 +129,10 @@ impl Keeping {
 
     /// What the kernel does with the listing of a directory that is opened. Where it is not told of changes it knows
     /// them by the time of modification, and two changes within one tick of the clock have the same.
-    pub(crate) fn listing(self, ttl: Duration) -> FopenFlags {
+    pub(crate) fn listing(self, is_told: bool) -> FopenFlags {
         match self.sharing {
             Sharing::Asked => FopenFlags::empty(),
-            Sharing::Told if ttl < TOLD_TTL => FopenFlags::empty(),
+            Sharing::Told if !is_told => FopenFlags::empty(),
             _ => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR,
         }
     }
@@ -154,16 +156,15 @@ mod tests {
 
     #[test]
     fn pages_are_kept_only_where_changes_are_noticed() {
-        let (forever, moment) = (TOLD_TTL, Duration::from_millis(1));
         let (keep, direct) = (FopenFlags::FOPEN_KEEP_CACHE, FopenFlags::FOPEN_DIRECT_IO);
         let told = keeping(Sharing::Told, Pages::Clean);
-        assert_eq!((told.pages(forever, true), told.pages(moment, true)), (keep, direct));
-        assert_eq!(told.pages(forever, false), FopenFlags::empty());
-        assert_eq!(told.listing(moment), FopenFlags::empty());
+        assert_eq!((told.pages(true, true), told.pages(false, true)), (keep, direct));
+        assert_eq!(told.pages(true, false), FopenFlags::empty());
+        assert_eq!(told.listing(false), FopenFlags::empty());
         let asked = keeping(Sharing::Asked, Pages::Clean);
-        assert_eq!((asked.pages(moment, true), asked.pages(moment, false)), (keep, FopenFlags::empty()));
-        assert_eq!(keeping(Sharing::Alone, Pages::Clean).pages(forever, true), keep);
-        assert_eq!(keeping(Sharing::Told, Pages::None).pages(forever, true), direct);
+        assert_eq!((asked.pages(false, true), asked.pages(false, false)), (keep, FopenFlags::empty()));
+        assert_eq!(keeping(Sharing::Alone, Pages::Clean).pages(true, true), keep);
+        assert_eq!(keeping(Sharing::Told, Pages::None).pages(true, true), direct);
     }
 
     #[test]

@@ -210,7 +210,7 @@ impl Transport {
             Sharing::Told => !self.adapter.take_rewritten(node),
             Sharing::Asked => self.adapter.is_as_opened_before(node),
         };
-        self.keeping.pages(self.adapter.attributes_ttl(node), is_same)
+        self.keeping.pages(self.adapter.is_told_of(node), is_same)
     }
 
     /// For how long the kernel may believe a node's attributes.
@@ -514,8 +514,8 @@ impl Filesystem for Transport {
 
     fn opendir(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         if self.opens_directories {
-            let ttl = self.adapter.attributes_ttl(node.0);
-            reply.opened(FileHandle(0), self.keeping.listing(ttl));
+            let is_told = self.adapter.is_told_of(node.0);
+            reply.opened(FileHandle(0), self.keeping.listing(is_told));
         } else {
             // A directory needs no opening: each request has the node and the cookie. Not asked again.
             reply.error(Errno::ENOSYS);

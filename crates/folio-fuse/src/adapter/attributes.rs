@@ -57,6 +57,7 @@ impl Adapter {
             }
             caller.set_times(&handle, change.accessed, change.modified)
         })?;
+        self.note_own(&handle);
         handle.stat()
     }
 

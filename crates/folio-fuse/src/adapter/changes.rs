@@ -1,6 +1,7 @@
 //! What others have changed, on its way to a kernel that keeps what it was told.
 
-use super::{Adapter, Node, ROOT, Table};
+use super::own_changes::OwnChanges;
+use super::{Adapter, Node, ROOT, Table, Version};
 use folio::vfs::{Change, ChangeListener};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashSet, VecDeque};
@@ -43,6 +44,7 @@ enum Stale {
 pub(super) struct Changes {
     /// The root's inode number.
     root: u64,
+    pub(super) own: OwnChanges,
     queue: Mutex<Queue>,
     more: Condvar,
     replies: Mutex<Replies>,
@@ -55,6 +57,8 @@ struct Queue {
     /// The same, so that nothing is in it twice.
     known: HashSet<Stale>,
     is_over: bool,
+    /// Whoever waits shall look around.
+    is_nudged: bool,
 }
 
 /// Replies under way that tell attributes or names, those begun in even periods and those begun in odd ones.
@@ -72,7 +76,7 @@ pub struct Telling<'a> {
 
 enum Next {
     Stale(Stale),
-    /// Nothing for a while.
+    /// Nothing for a while, or a nudge.
     Quiet,
     Over,
 }
@@ -81,6 +85,7 @@ impl Changes {
     pub(super) fn new(root: u64) -> Self {
         Self {
             root,
+            own: OwnChanges::default(),
             queue: Mutex::default(),
             more: Condvar::new(),
             replies: Mutex::default(),
@@ -108,23 +113,28 @@ impl Changes {
     /// The next change; waits for one, with `patience` only so long.
     fn next(&self, patience: Option<Duration>) -> Next {
         let mut queue = self.queue.lock();
-        loop {
-            if queue.is_over {
-                return Next::Over;
-            }
-            if let Some(stale) = queue.stale.pop_front() {
-                queue.known.remove(&stale);
-                return Next::Stale(stale);
-            }
-            match patience {
-                None => self.more.wait(&mut queue),
-                Some(patience) => {
-                    if self.more.wait_for(&mut queue, patience).timed_out() && queue.stale.is_empty() {
-                        return Next::Quiet;
-                    }
-                }
+        let is_quiet = |queue: &Queue| queue.stale.is_empty() && !queue.is_over && !queue.is_nudged;
+        match patience {
+            None => self.more.wait_while(&mut queue, |queue| is_quiet(queue)),
+            Some(patience) => {
+                let _ = self.more.wait_while_for(&mut queue, |queue| is_quiet(queue), patience);
             }
         }
+        queue.is_nudged = false;
+        match queue.stale.pop_front() {
+            _ if queue.is_over => Next::Over,
+            Some(stale) => {
+                queue.known.remove(&stale);
+                Next::Stale(stale)
+            }
+            None => Next::Quiet,
+        }
+    }
+
+    /// Has whoever waits for a change look around.
+    pub(super) fn nudge(&self) {
+        self.queue.lock().is_nudged = true;
+        self.more.notify_all();
     }
 
     fn end(&self) {
@@ -207,12 +217,15 @@ struct Push<'a> {
 impl Push<'_> {
     fn run(mut self) {
         loop {
-            let patience = (!self.unknown.is_empty()).then_some(RETRY);
+            let retry = (!self.unknown.is_empty()).then_some(RETRY);
+            let patience = self.changes.own.due_in().into_iter().chain(retry).min();
             match self.changes.next(patience) {
                 Next::Stale(stale) => self.tell(&stale),
-                Next::Quiet => self.tell_again(),
+                Next::Quiet if retry.is_some() => self.tell_again(),
+                Next::Quiet => {}
                 Next::Over => return,
             }
+            self.tell_hidden();
         }
     }
 
@@ -251,6 +264,17 @@ impl Push<'_> {
         }
     }
 
+    /// Looks whether others have changed what the kernel changed as well.
+    fn tell_hidden(&mut self) {
+        for (node, left) in self.changes.own.take_due() {
+            let Some(handle) = self.nodes.get(node, |node| node.handle.clone()) else { continue };
+            handle.doubt();
+            if handle.stat().is_ok_and(|now| Version::of(&now) != left) {
+                self.tell_node(node);
+            }
+        }
+    }
+
     fn tell_again(&mut self) {
         self.changes.wait_for_replies();
         let (nodes, notify) = (self.nodes, self.notify);
@@ -266,12 +290,22 @@ impl Adapter {
     /// Has the file system tell what others change; false if nothing can be told. [`Adapter::push`] passes it on.
     pub fn listen(&self) -> bool {
         let changes: Arc<dyn ChangeListener> = self.changes.clone();
-        self.root.listen(Arc::downgrade(&changes))
+        let is_told = self.root.listen(Arc::downgrade(&changes));
+        if is_told {
+            self.watch_own();
+        }
+        is_told
     }
 
     /// Whether others may change the file system.
     pub fn is_shared(&self) -> bool {
         self.root.is_shared()
+    }
+
+    /// Whether changes of the node's attributes and data by others are told of.
+    pub fn is_told_of(&self, node: u64) -> bool {
+        // It is known only of what was asked for.
+        self.attributes(node).is_ok() && self.handle(node).is_ok_and(|handle| handle.is_told_of())
     }
 
     /// Makes the kernel forget what others change, until [`Adapter::end_push`] is called.

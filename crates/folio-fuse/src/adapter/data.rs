@@ -50,7 +50,7 @@ impl Adapter {
     /// Whether the contents of a node are as they were when this was asked last, which is when the file was opened.
     pub fn is_as_opened_before(&self, node: u64) -> bool {
         let Ok(attributes) = self.attributes(node) else { return false };
-        let version = Version(attributes.size_bytes, attributes.modified, attributes.changed);
+        let version = Version::of(&attributes);
         let before = self.nodes.change(node, |node| node.opened_as.replace(version));
         before == Some(Some(version))
     }
@@ -141,7 +141,9 @@ impl Adapter {
             if clears_set_id {
                 self.clear_set_id_always(&caller, &file.handle())?;
             }
-            caller.write(&file, bytes, offset)
+            let written = caller.write(&file, bytes, offset);
+            self.note_own(&file.handle());
+            written
         })
     }
 
@@ -193,6 +195,7 @@ impl Adapter {
         self.settle(&file);
         self.act(client, 0, |caller| {
             caller.fallocate(&file, mode, offset, len_bytes)?;
+            self.note_own(&file.handle());
             self.clear_set_id(client, &caller, &file.handle())
         })
     }
@@ -211,6 +214,7 @@ impl Adapter {
         self.act(client, 0, |caller| {
             let count = len_bytes.min(COPY_MAX) as usize;
             let copied = caller.copy_file_range((&input, input_offset), (&out, out_offset), count)?;
+            self.note_own(&out.handle());
             self.clear_set_id(client, &caller, &out.handle())?;
             Ok(copied)
         })

@@ -25,6 +25,7 @@ mod changes;
 mod data;
 mod names;
 mod node_files;
+mod own_changes;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -98,6 +99,12 @@ struct Node {
 /// What changes with the contents: size and times.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Version(u64, Timespec, Timespec);
+
+impl Version {
+    fn of(attributes: &Attributes) -> Self {
+        Self(attributes.size_bytes, attributes.modified, attributes.changed)
+    }
+}
 
 /// One file system, served to one kernel. Calls from any thread.
 pub struct Adapter {

@@ -43,6 +43,11 @@ impl Handle {
         }
     }
 
+    /// Whether changes of attributes and data by others are told of, as far as is known since they were asked for.
+    pub fn is_told_of(&self) -> bool {
+        self.0.inode().common().coherence.as_ref().is_none_or(Coherence::is_told_of)
+    }
+
     /// Tells `listener` from now on what others change in the whole file system, as long as the caller keeps it;
     /// false if nothing can be told.
     pub fn listen(&self, listener: Weak<dyn ChangeListener>) -> bool {

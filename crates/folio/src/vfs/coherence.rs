@@ -16,7 +16,7 @@
 use super::{Attributes, Inode, InodeNumber};
 use crate::base::Result;
 use rustix::time::{ClockId, clock_gettime};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What is known of an inode that others may change. All of it is doubted at first.
@@ -26,6 +26,8 @@ pub struct Coherence {
     believed_until_ns: AtomicU64,
     /// How often attributes and data were doubted.
     doubts: AtomicU64,
+    /// Whether the file system tells of changes.
+    is_told_of: AtomicBool,
     /// How often the names in a directory were doubted.
     name_doubts: AtomicU64,
     /// How long a name in a directory is believed, in nanoseconds.
@@ -102,6 +104,15 @@ impl Coherence {
         if self.doubts.load(Ordering::SeqCst) != question.doubts {
             self.believed_until_ns.store(0, Ordering::SeqCst);
         }
+    }
+
+    /// Notes whether the file system tells its listeners when attributes and data change, until it asks again.
+    pub fn set_told_of(&self, is_told_of: bool) {
+        self.is_told_of.store(is_told_of, Ordering::Release);
+    }
+
+    pub(crate) fn is_told_of(&self) -> bool {
+        self.is_told_of.load(Ordering::Acquire)
     }
 
     /// Attributes or data have changed, or may have.
