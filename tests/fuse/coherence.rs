@@ -409,7 +409,9 @@ fn more_changes_than_fit_into_a_queue_are_seen() {
     fs::write(shared.host("folder/f"), "old").unwrap();
     fs::write(shared.host("folder/deep/f"), "old").unwrap();
     let reads = |text: &[u8]| {
-        ["folder/f", "folder/deep/f"].iter().all(|name| fs::read(shared.mount(name)).is_ok_and(|read| read == text))
+        ["folder/f", "folder/deep/f"]
+            .iter()
+            .all(|name| fs::read(shared.mount(name)).is_ok_and(|read| read == text))
     };
     shared.seen("what was there", || reads(b"old"));
     assert!(!shared.mount("folder/new").exists() && !shared.mount("new").exists());

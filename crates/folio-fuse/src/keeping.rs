@@ -83,9 +83,7 @@ impl Keeping {
         let by_sharing = match self.sharing {
             Sharing::Alone => InitFlags::FUSE_EXPLICIT_INVAL_DATA | InitFlags::FUSE_NO_OPENDIR_SUPPORT,
             // Some may have to be read past the cache, mapped pages or not.
-            Sharing::Told => {
-                InitFlags::FUSE_EXPLICIT_INVAL_DATA | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
-            }
+            Sharing::Told => InitFlags::FUSE_EXPLICIT_INVAL_DATA | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             Sharing::Asked => InitFlags::FUSE_AUTO_INVAL_DATA,
         };
         let by_pages = match self.pages {

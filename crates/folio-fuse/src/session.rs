@@ -77,8 +77,7 @@ impl Session {
             // Not after a failure: a notice that waits for a request nobody answers any more would wait for ever.
             Some(Ok(thread)) => thread.join().map_err(|_| io::Error::other("the pushing thread panicked")),
         });
-        served
-            .map_err(|error| Error::io("FUSE session", error).at(unmounter.target.display().to_string()))
+        served.map_err(|error| Error::io("FUSE session", error).at(unmounter.target.display().to_string()))
     }
 }
 
