@@ -1,4 +1,4 @@
-//! A host's directory with clients elsewhere: what the host changes is pushed to them (docs/share.md).
+//! A host's directory with clients elsewhere: what the host changes is pushed to them (docs/remote.md).
 
 use crate::mount::RemoteMount;
 use crate::proxy::Proxy;

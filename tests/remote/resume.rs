@@ -16,7 +16,7 @@ fn is_lost(error: &std::io::Error) -> bool {
         .contains(&error.raw_os_error())
 }
 
-/// docs/share.md: a server that is killed and started again is found again; open files are lost, what was synced is
+/// docs/remote.md: a server that is killed and started again is found again; open files are lost, what was synced is
 /// not, and nothing that was cached is believed any more.
 #[test]
 fn a_server_that_is_killed_is_found_again() {
@@ -53,7 +53,7 @@ fn a_server_that_is_killed_is_found_again() {
     fsck(&bench.image);
 }
 
-/// docs/share.md: who does not want to wait for ever does not.
+/// docs/remote.md: who does not want to wait for ever does not.
 #[test]
 fn calls_fail_when_the_server_stays_away() {
     requires!(root, fuse, tool("mke2fs"));
@@ -71,7 +71,7 @@ fn calls_fail_when_the_server_stays_away() {
     shared.stop();
 }
 
-/// docs/share.md: whatever happens to the connection, a request is done once.
+/// docs/remote.md: whatever happens to the connection, a request is done once.
 ///
 /// Each of these calls tells if it is done twice (the second time it fails) or never (its effect is missing).
 #[test]
@@ -142,7 +142,7 @@ fn work(mount: &RemoteMount, worker: u32, seed: u64) {
     log.sync_all().unwrap_or_else(|error| panic!("{}: {error}", told("fsync", 60)));
 }
 
-/// docs/share.md: a client that is lost keeps its files for the time of grace, and no longer.
+/// docs/remote.md: a client that is lost keeps its files for the time of grace, and no longer.
 #[test]
 fn a_client_that_is_killed_leaves_nothing_behind() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));

@@ -239,7 +239,7 @@ pub(crate) fn receive(talk: &mut impl Talk, key: Option<&Key>) -> Result<Greeted
 /// Says why not, if the client listens.
 pub(crate) fn refuse(talk: &mut impl Talk, why: &str) {
     let text = &why.as_bytes()[..why.floor_char_boundary(TEXT_BYTES_MAX)];
-    let mut welcome = vec![0; WELCOME_BYTES];
+    let mut welcome = [0; WELCOME_BYTES];
     // At most 255.
     welcome[WELCOME_BYTES - 1] = text.len() as u8;
     let _ = talk.send(&[&welcome[..], text, &[0; PROOF_BYTES]].concat());
@@ -309,8 +309,7 @@ impl Talk for Timed {
     }
 }
 
-/// A talk over any reader and writer.
-#[cfg(test)]
+/// A talk over any reader and writer, in tests.
 impl<R: Read, W: FnMut(&[u8]) -> io::Result<()>> Talk for (R, W) {
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         (self.1)(bytes)

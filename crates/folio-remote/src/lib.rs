@@ -22,6 +22,8 @@
 mod address;
 mod client;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod key;
 mod link;

@@ -115,7 +115,12 @@ pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
 fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
     let refused = |error| Failure::usage(format!("-o {}", explain(&error)));
     let is_directory = matches!(source, Source::Directory(_));
-    let mut guest = if is_directory { wire::Options::shared(DIRECTORY_TTL) } else { wire::Options::alone() };
+    let mut guest = match (is_directory, &share.remote.listen) {
+        (false, _) => wire::Options::alone(),
+        (true, None) => wire::Options::shared(DIRECTORY_TTL),
+        // The directory knows what it is told of, and how long the rest may be believed.
+        (true, Some(_)) => wire::Options::shared(wire::FOREVER),
+    };
     let mut judge = Judge::Kernel;
     let mut inside = MountOptions { clock: clock(), ..MountOptions::default() };
     for word in &session.options {

@@ -38,6 +38,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use talk::Talker;
 
+/// What the relay makes of any request and reply.
+pub(crate) fn fuzz_known(request: &[u8], reply: &[u8]) {
+    let mut known = known::Known::default();
+    known.replied(request, reply);
+    known.requested(request);
+    known.all();
+}
+
 /// A share that was reached and not mounted yet.
 pub struct Remote {
     talker: Talker,

@@ -1,3 +1,5 @@
+//! Both sides of the handshake, and what strangers send.
+
 use super::*;
 use proptest::prelude::*;
 use std::io::Write;

@@ -38,6 +38,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+/// What the server makes of any request that was done.
+pub(crate) fn fuzz_effects(request: &[u8]) {
+    effects::effects(request, &[0; 16], |_| {});
+}
+
 /// Bytes of requests, and of the replies that they ask for, which a client may have under way.
 pub(crate) const UNDER_WAY_BYTES_MAX: usize = 32 << 20;
 /// Clients that are being greeted, beside those that have a session.
