@@ -1,7 +1,7 @@
 //! Real programs on the mount: git, cargo, SQLite, and programs that run from it.
 
 use crate::support::tools::{command, run, succeed, text};
-use crate::{Bench, everywhere};
+use crate::{Bench, Ground, everywhere};
 use rusqlite::{Connection, params};
 use std::ffi::OsStr;
 use std::fs;
@@ -81,6 +81,20 @@ fn cargo_builds_a_program_that_runs(bench: Bench) {
     assert_eq!(build(), "43");
     assert_eq!(build(), "43");
     bench.finish();
+}
+
+#[test]
+fn sqlite_where_the_kernel_writes_back() {
+    if let Some(bench) = Bench::try_on(Ground::Image, "rw,writeback", &[]) {
+        // Part of a page, by who may not read.
+        fs::write(bench.at("f"), [1; 10_000]).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(bench.at("f")).unwrap();
+        file.write_all_at(&[2; 100], 5000).unwrap();
+        drop(file);
+        let read = fs::read(bench.at("f")).unwrap();
+        assert!(read.iter().enumerate().all(|(at, byte)| *byte == 1 + u8::from((5000..5100).contains(&at))));
+        sqlite_keeps_what_several_connections_write(bench);
+    }
 }
 
 fn sqlite_keeps_what_several_connections_write(bench: Bench) {

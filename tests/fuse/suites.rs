@@ -2,7 +2,7 @@
 
 use crate::support::require::find;
 use crate::support::tools::{command, mke2fs, text};
-use crate::{Bench, FuseMount, everywhere};
+use crate::{Bench, FuseMount, Ground, everywhere};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -97,6 +97,13 @@ sendfile = 2
 posix_fadvise = 2
 copy_file_range = 2
 "#;
+
+#[test]
+fn fsx_passes_where_the_kernel_writes_back() {
+    if let Some(bench) = Bench::try_on(Ground::Image, "rw,writeback", &["fsx"]) {
+        fsx_passes(bench);
+    }
+}
 
 fn fsx_passes(bench: Bench) {
     let scratch = TempDir::new().unwrap();
