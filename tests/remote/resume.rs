@@ -162,3 +162,47 @@ fn a_client_that_is_killed_leaves_nothing_behind() {
     shared.stop();
     fsck(&bench.image);
 }
+
+/// docs/remote.md: a program that waits for a server that is away can be killed, and the mount can be ended.
+#[test]
+fn nobody_has_to_wait_for_a_server_that_is_away() {
+    requires!(root, fuse, tool("mke2fs"));
+    let bench = Bench::new();
+    let mut shared = bench.share();
+    let mut mount = RemoteMount::new(&shared.address, &["--retry", "1000"]);
+    fs::write(mount.at("file"), "text").unwrap();
+    let open = fs::File::open(mount.at("file")).unwrap();
+    shared.running.kill();
+    mount.running.told.line("the connection is lost");
+    let mut waiting = std::process::Command::new("mkdir").arg(mount.at("folder")).spawn().unwrap();
+    let proc = format!("/proc/{}/wchan", waiting.id());
+    wait_until("it waits", || {
+        fs::read_to_string(&proc).is_ok_and(|place| place.contains("request_wait_answer"))
+    });
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    // The file that is open keeps it busy: it is detached, and what waits fails.
+    mount.running.signal(rustix::process::Signal::TERM);
+    mount.running.told.line("detached");
+    let error = open.sync_all().unwrap_err();
+    assert!(is_lost(&error), "{error}");
+    drop(open);
+    assert!(mount.running.child.wait().unwrap().success());
+}
+
+/// With a connection, who uses a mount that was detached goes on.
+#[test]
+fn a_mount_that_is_detached_serves_on() {
+    requires!(root, fuse, tool("mke2fs"));
+    let bench = Bench::new();
+    let shared = bench.share();
+    let mut mount = RemoteMount::new(&shared.address, &[]);
+    let mut open = fs::File::create_new(mount.at("file")).unwrap();
+    mount.running.signal(rustix::process::Signal::TERM);
+    mount.running.told.line("detached");
+    open.write_all(b"text").unwrap();
+    open.sync_all().unwrap();
+    drop(open);
+    assert!(mount.running.child.wait().unwrap().success());
+    shared.stop();
+}

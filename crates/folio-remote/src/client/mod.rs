@@ -97,10 +97,11 @@ impl Mount {
         self.unmounter.clone()
     }
 
-    /// Ends waiting for a server that does not come back: calls that wait fail now, and those that come.
+    /// For who does not want to wait for a server that is away: calls that wait for it fail now, and those that come
+    /// do too. With a connection nothing happens.
     pub fn abandoner(&self) -> impl Fn() + Send + Sync + use<> {
         let relay = self.relay.clone();
-        move || relay.abandon()
+        move || relay.abandon_if_lost()
     }
 
     /// Relays until the file system is unmounted, by whomever, and nobody uses it any more.
@@ -108,9 +109,11 @@ impl Mount {
     /// Errors: if the server shares something else by now; the mount is detached then, and calls fail.
     pub fn serve(self) -> Result<()> {
         let Self { relay, mut talker, unmounter } = self;
-        let init = relay.first_request()?;
-        let Some(init) = init else { return Ok(()) };
-        talker.begin(&relay, init)?;
+        let Some(init) = relay.first_request()? else { return Ok(()) };
+        talker.begin(&relay, init).inspect_err(|_| {
+            // Nobody is going to answer.
+            let _ = unmounter.unmount(true);
+        })?;
         std::thread::scope(|scope| {
             let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
             let notices = spawn("folio notices").spawn_scoped(scope, || relay.tell_notices());

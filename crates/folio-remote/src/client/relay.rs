@@ -279,6 +279,14 @@ impl Relay {
         self.start_failing(Errno::IO);
     }
 
+    /// The same, but not while the server can be reached.
+    pub(super) fn abandon_if_lost(&self) {
+        let is_lost = !self.state.lock().link.as_ref().is_some_and(|link| link.is_attached());
+        if is_lost {
+            self.abandon();
+        }
+    }
+
     /// The kernel has unmounted.
     pub(super) fn end(&self) {
         let link = {
