@@ -114,6 +114,14 @@ impl Kernel {
         Ok(found.mount.file_system().listen(listener))
     }
 
+    /// What whoever mounted the file system that `target` lies on should know by now: that changes by others cannot be
+    /// told, say.
+    pub fn warnings(&self, target: impl AsRef<Path>) -> Result<Vec<String>> {
+        let target = target.as_ref();
+        let found = self.find(target).map_err(|error| place(error, target))?;
+        Ok(found.mount.file_system().warnings())
+    }
+
     /// Mounts a new, empty ramfs over the directory `target`.
     pub fn mount_ramfs(self: &Arc<Self>, target: impl AsRef<Path>, options: &MountOptions) -> Result<()> {
         self.mount(Ramfs::mount(&self.cache, options)?, target.as_ref(), options)

@@ -18,6 +18,9 @@ pub struct Fd(pub u32);
 /// `AT_FDCWD`: relative paths start at the working directory.
 pub const AT_FDCWD: Fd = Fd(u32::MAX);
 
+/// Walks along one path whose end others replace all the time.
+const STALE_RETRIES_MAX: u32 = 16;
+
 /// A program's view of a [`crate::Kernel`]: what the kernel keeps per process. Calls from any thread.
 ///
 /// Every call has the name, meaning and errno of the Linux system call (man section 2). `dir` arguments are a
@@ -198,11 +201,14 @@ impl Process {
     }
 
     /// Makes a call about one path; a failure names the path. What was found may turn out to be something else by
-    /// now, where others change names: then the path is walked once more. Linux: `retry_estale`.
+    /// now, where others change names: then the path is walked again. Linux: `retry_estale`.
     pub(super) fn with_path<T>(&self, path: &Path, call: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let bytes = path.as_os_str().as_bytes();
         let mut result = call(bytes);
-        if result.as_ref().is_err_and(|error| error.errno() == Errno::STALE) {
+        for _ in 0..STALE_RETRIES_MAX {
+            if !result.as_ref().is_err_and(|error| error.errno() == Errno::STALE) {
+                break;
+            }
             result = call(bytes);
         }
         result.map_err(|error| name(error, path))

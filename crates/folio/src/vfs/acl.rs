@@ -256,8 +256,15 @@ impl AclKind {
 pub(super) struct AclCache {
     /// A bit for each kind that is known not to be there.
     absent: AtomicU8,
-    /// Those that are, each in its place.
-    present: Mutex<Option<Box<[Option<Arc<Acl>>; 2]>>>,
+    present: Mutex<Present>,
+}
+
+#[derive(Default)]
+struct Present {
+    /// Those that are there, each in its place.
+    acls: Option<Box<[Option<Arc<Acl>>; 2]>>,
+    /// How often any was forgotten: what was being read then is not kept.
+    forgotten: u32,
 }
 
 impl AclCache {
@@ -267,7 +274,7 @@ impl AclCache {
         self.absent.load(Ordering::Acquire) & kind.bit() != 0
     }
 
-    /// The ACL, which `read` fetches the first time. Takes a lock that is held meanwhile.
+    /// The ACL, which `read` fetches the first time. No lock is held meanwhile.
     pub(super) fn get(
         &self,
         kind: AclKind,
@@ -276,23 +283,28 @@ impl AclCache {
         if self.is_absent(kind) {
             return Ok(None);
         }
-        let mut present = self.present.lock();
-        if let Some(acl) = present.as_ref().and_then(|acls| acls[kind as usize].clone()) {
+        let present = self.present.lock();
+        if let Some(acl) = present.acls.as_ref().and_then(|acls| acls[kind as usize].clone()) {
             return Ok(Some(acl));
         }
+        let before = present.forgotten;
+        drop(present);
         let acl = read()?.map(Arc::new);
+        let mut present = self.present.lock();
         match &acl {
-            Some(acl) => present.get_or_insert_default()[kind as usize] = Some(acl.clone()),
+            _ if present.forgotten != before => {}
+            Some(acl) => present.acls.get_or_insert_default()[kind as usize] = Some(acl.clone()),
             None => drop(self.absent.fetch_or(kind.bit(), Ordering::Release)),
         }
         Ok(acl)
     }
 
-    /// It was changed: whoever asks next reads it anew. The caller holds the inode lock, exclusive.
+    /// It was changed: whoever asks next reads it anew.
     pub(super) fn forget(&self, kind: AclKind) {
         let mut present = self.present.lock();
         self.absent.fetch_and(!kind.bit(), Ordering::Release);
-        if let Some(acls) = present.as_mut() {
+        present.forgotten = present.forgotten.wrapping_add(1);
+        if let Some(acls) = present.acls.as_mut() {
             acls[kind as usize] = None;
         }
     }

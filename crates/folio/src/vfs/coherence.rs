@@ -13,10 +13,13 @@
 //! that counts from before the question, and until somebody doubts it: a change that was told of. Who asks takes a
 //! [`Question`] first, so that a change told of meanwhile is not forgotten when the answer comes.
 
+use super::dentry::Dentry;
 use super::{Attributes, Inode, InodeNumber};
 use crate::base::Result;
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// What is known of an inode that others may change. All of it is doubted at first.
@@ -32,6 +35,8 @@ pub struct Coherence {
     name_doubts: AtomicU64,
     /// How long a name in a directory is believed, in nanoseconds.
     names_ttl_ns: AtomicU64,
+    /// A directory's dentry, which is found again when others have moved the directory.
+    dentry: Mutex<Weak<Dentry>>,
 }
 
 /// A time to live that never ends.
@@ -131,6 +136,15 @@ impl Coherence {
         self.names_ttl_ns.store(ttl_ns, Ordering::SeqCst);
     }
 
+    /// The dentry that the directory had last, if anybody uses it.
+    pub(super) fn dentry(&self) -> Option<Arc<Dentry>> {
+        self.dentry.lock().upgrade()
+    }
+
+    pub(super) fn set_dentry(&self, dentry: &Arc<Dentry>) {
+        *self.dentry.lock() = Arc::downgrade(dentry);
+    }
+
     /// To be called before what lies behind is asked for a name.
     pub(super) fn ask_for_name(&self) -> Question {
         Question { at_ns: now_ns(), doubts: self.name_doubts.load(Ordering::SeqCst) }
@@ -152,6 +166,11 @@ impl Belief {
         self.doubts.store(question.doubts, Ordering::Release);
         let ttl_ns = directory.names_ttl_ns.load(Ordering::SeqCst);
         self.until_ns.store(question.until_ns(ttl_ns), Ordering::Release);
+    }
+
+    /// Believes nothing.
+    pub(super) fn end(&self) {
+        self.until_ns.store(0, Ordering::Release);
     }
 
     #[inline]

@@ -138,6 +138,11 @@ impl Dentry {
         self.is_deleted.store(true, Ordering::Release);
     }
 
+    /// It was found elsewhere.
+    pub(super) fn set_found(&self) {
+        self.is_deleted.store(false, Ordering::Release);
+    }
+
     /// Whether a file system is mounted here.
     #[inline]
     pub(crate) fn is_mountpoint(&self) -> bool {

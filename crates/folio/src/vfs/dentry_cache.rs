@@ -15,7 +15,7 @@
 //! has a reference of his own, or has gone: if the cache's is the only one, the dentry goes.
 
 use super::Inode;
-use super::coherence::{Belief, Question};
+use super::coherence::{Belief, Coherence, Question};
 use super::dentry::{Dentry, Name};
 use crate::base::rcu::{self, Grace, Over, Pin, RcuCell, Ref, Replaced};
 use crate::base::sync::{Mutex, MutexGuard};
@@ -202,9 +202,62 @@ impl DentryCache {
             lost = Some(dentry);
         }
         drop(pin);
-        let gone = self.put(state, hash, (parent, question), name, Some(fresh.clone()));
+        let coherence = inode.common().coherence.as_ref().filter(|_| fresh.is_directory());
+        let Some(moved) = coherence.and_then(Coherence::dentry) else {
+            let gone = self.put(state, hash, (parent, question), name, Some(fresh.clone()));
+            coherence.inspect(|coherence| coherence.set_dentry(&fresh));
+            Dentry::lose_name(lost, gone);
+            return fresh;
+        };
+        drop(state);
+        let (dentry, gone) = self.splice(moved, fresh, (parent, question), name);
         Dentry::lose_name(lost, gone);
-        fresh
+        dentry
+    }
+
+    /// Gives a directory that others have moved its new place here, too, so that who uses it can go on; a mountpoint
+    /// and what would lie below itself stay, and `fresh` takes the place. Linux: `d_splice_alias`.
+    fn splice(
+        &self,
+        moved: Arc<Dentry>,
+        fresh: Arc<Dentry>,
+        (parent, question): (&Arc<Dentry>, Option<Question>),
+        name: &[u8],
+    ) -> (Arc<Dentry>, Gone) {
+        let _moving = self.moving.lock();
+        let old = moved.parent().filter(|_| {
+            moved.tree() == parent.tree() && !moved.is_mountpoint() && !moved.is_ancestor_of(parent)
+        });
+        let dentry = if old.is_some() { moved } else { fresh };
+        if let Some(coherence) = dentry.coherence() {
+            coherence.set_dentry(&dentry);
+        }
+        let mut gone = Gone::default();
+        if let Some(old_parent) = old {
+            gone = self.forget(&old_parent, &dentry.name(), &dentry);
+            dentry.move_to(parent, name);
+            dentry.set_found();
+        }
+        let hash = self.hash(parent.id(), name);
+        let state = self.shard(hash).state.lock();
+        let gone = gone.and(self.put(state, hash, (parent, question), name, Some(dentry.clone())));
+        (dentry, gone)
+    }
+
+    /// Knows nothing of a name any more, if it leads to `dentry`.
+    fn forget(&self, parent: &Dentry, name: &[u8], dentry: &Arc<Dentry>) -> Gone {
+        let hash = self.hash(parent.id(), name);
+        let shard = self.shard(hash);
+        let _state = shard.state.lock();
+        let pin = rcu::pin();
+        let mut gone = Gone::default();
+        if let Some(node) = shard.keep(hash, parent.id(), name, &pin)
+            && node.value().dentry.get(&pin).is_some_and(|known| Arc::ptr_eq(&known, dentry))
+        {
+            node.value().belief.end();
+            gone.replaced.extend(node.value().dentry.replace(None));
+        }
+        gone
     }
 
     /// Notes that `name` does not exist; what others have taken away goes.
@@ -237,7 +290,11 @@ impl DentryCache {
         if let Some(replaced) = replaced {
             replaced.set_deleted();
         }
-        dentry.move_to(new_parent, new_name);
+        // What others have moved meanwhile may lie there by now.
+        match dentry.is_ancestor_of(new_parent) {
+            true => dentry.set_deleted(),
+            false => dentry.move_to(new_parent, new_name),
+        }
         // The new name first: whoever looks for a name that is replaced always finds one or the other.
         let gone = self.set(new_parent, new_name, Some(dentry.clone()));
         gone.and(self.set(old_parent, old_name, None))

@@ -253,6 +253,11 @@ pub trait FileSystem: Send + Sync {
         let _ = listener;
         false
     }
+
+    /// What whoever mounted it should know, in sentences without a full stop.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The part of an inode that every file system has.

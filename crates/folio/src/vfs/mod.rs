@@ -31,8 +31,8 @@
 //!       inode lock of a directory      ancestor first, unrelated ones by address
 //!         inode lock of a directory that moves or goes
 //!           inode lock of a file       by address
-//!             AclCache::present        while the file system is asked
-//!             table of mounts; DentryCache::moving; a shard of the dentry cache; Dentry::place
+//!             table of mounts; DentryCache::moving; a shard of the dentry cache; Dentry::place;
+//!             AclCache::present
 //!             whatever the file system locks
 //!   list of descriptor tables          with no other lock held
 //!     one table

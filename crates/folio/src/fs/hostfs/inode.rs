@@ -4,13 +4,15 @@ use super::Shared;
 use super::descriptors::Descriptors;
 use super::host::{Identity, Status};
 use super::places::{DirectorySlot, Places};
+use super::push::Watch;
 use super::revalidate::Known;
 use crate::base::{Errno, Result, Timespec};
 use crate::cache::{Mapping, Store};
 use crate::vfs::{AttributeCell, Attributes, Coherence, FileType, InodeCommon};
 use parking_lot::{Mutex, RwLock};
 use rustix::time::{ClockId, clock_gettime};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// An inode of a host directory. There is one object for each of the host's, by whatever name it was found.
@@ -23,6 +25,11 @@ pub(super) struct HostInode {
     /// Of a directory.
     pub(super) slot: DirectorySlot,
     pub(super) descriptors: Mutex<Descriptors>,
+    /// Of a directory: what its names led to when they were last seen.
+    pub(super) children: Mutex<HashMap<Box<[u8]>, Weak<Self>>>,
+    /// Whether nothing was told that would make it lie elsewhere than at its place.
+    pub(super) is_in_place: AtomicBool,
+    pub(super) watch: Watch,
     /// Held by who asks the host and takes over the answer.
     pub(super) revalidating: Mutex<()>,
     /// How often the host was asked, and the last time that an answer was taken over.
@@ -65,6 +72,9 @@ impl HostInode {
                 identity: status.identity,
                 places: Places::default(),
                 slot: DirectorySlot::default(),
+                children: Mutex::default(),
+                is_in_place: AtomicBool::new(false),
+                watch: Watch::default(),
                 descriptors: Mutex::default(),
                 revalidating: Mutex::new(()),
                 asked_count: AtomicU64::new(0),
@@ -164,6 +174,9 @@ impl Drop for HostInode {
             table.remove(&key);
         }
         drop(table);
+        if let Some(push) = &self.shared.push {
+            push.forget(self);
+        }
         let mut going = self.places.take();
         while let Some(place) = going.pop() {
             if let Some(mut parent) = Arc::into_inner(place.parent) {

@@ -7,7 +7,7 @@
 //!   inode.rs       one object per inode of the host            vfs_glue.rs   the seam's calls
 //!   names.rs       lookup, making and taking away names        listing.rs xattr.rs
 //!   places.rs      the way from the root to an inode           descriptors.rs   of open files
-//!   revalidate.rs  what is still true of it
+//!   revalidate.rs  what is still true of it                    push.rs      told by the host, not asked
 //!   file.rs        pages and writes                            cache/
 //!        v
 //!   host.rs        the host: one name below one directory at a time
@@ -26,7 +26,8 @@
 //!     HostInode::revalidating        of an inode, then of directories above it, which are only tried
 //!       bytes of a page, table of a mapping (cache/mod.rs)
 //!         HostInode::known           writeback holds bytes; nobody who holds this waits for bytes
-//!           Shared::table; places; descriptors; the ring of directories: one at a time, and nothing is asked meanwhile
+//!           Shared::table; places; descriptors; the ring of directories; what push.rs keeps: one at a time, and
+//!             nothing is asked meanwhile
 //! ```
 //!
 //! Invariants:
@@ -48,6 +49,7 @@ mod numbers;
 mod options;
 mod owners;
 mod places;
+mod push;
 mod revalidate;
 mod vfs_glue;
 mod xattr;
@@ -58,9 +60,10 @@ use self::inode::HostInode;
 use self::numbers::Numbers;
 use self::options::HostfsOptions;
 use self::places::DirectoryRing;
+use self::push::Push;
 use crate::base::{Clock, Errno, Error, Result};
 use crate::cache::{PageCache, Writeback};
-use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions};
+use crate::vfs::{ChangeListener, FileSystem, FileSystemStatistics, FileType, Inode, MountOptions};
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -102,6 +105,10 @@ struct Shared {
     tickets: AtomicU64,
     /// How often anything was doubted.
     doubts: AtomicU64,
+    push: Option<Push>,
+    listeners: Mutex<Vec<Weak<dyn ChangeListener>>>,
+    /// Why there is no push, if there should be.
+    warning: Option<String>,
 }
 
 impl Shared {
@@ -131,6 +138,7 @@ impl Hostfs {
         if status.identity.file_type != FileType::Directory {
             return Err(Errno::NOTDIR.into());
         }
+        let (push, warning) = Push::new(host_options.push, &root_fd)?;
         let shared = Arc::new(Shared {
             options: host_options,
             clock: options.clock,
@@ -144,7 +152,13 @@ impl Hostfs {
             newborns: Mutex::default(),
             tickets: AtomicU64::new(0),
             doubts: AtomicU64::new(0),
+            push,
+            listeners: Mutex::default(),
+            warning,
         });
+        if let Some(push) = &shared.push {
+            push.start(&shared)?;
+        }
         let root = shared.inode(&status);
         Ok(Arc::new(Self { root, shared, is_read_only: options.read_only }))
     }
@@ -197,5 +211,22 @@ impl FileSystem for Hostfs {
 
     fn is_read_only(&self) -> bool {
         self.is_read_only
+    }
+
+    fn listen(&self, listener: Weak<dyn ChangeListener>) -> bool {
+        self.shared.listen(listener)
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let push = self.shared.push.as_ref().map(Push::warnings).unwrap_or_default();
+        self.shared.warning.iter().cloned().chain(push).collect()
+    }
+}
+
+impl Drop for Hostfs {
+    fn drop(&mut self) {
+        if let Some(push) = &self.shared.push {
+            push.stop(&self.shared.root_fd);
+        }
     }
 }

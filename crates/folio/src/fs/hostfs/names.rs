@@ -2,10 +2,12 @@
 
 use super::host::{self, Status, check_name, retry};
 use super::inode::{HostInode, monotonic_ns};
+use super::push::NameChange;
 use crate::base::{Errno, Error, Result};
 use crate::vfs::{FileType, NewInode, RenameFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,6 +19,7 @@ impl HostInode {
     /// The inode that `name` leads to.
     pub(super) fn look_up(&self, name: &[u8]) -> Result<Option<Arc<Self>>> {
         check_name(name)?;
+        self.watch_directory();
         let directory = self.reach()?;
         let now_ns = monotonic_ns();
         let doubts = self.shared.doubts.load(Ordering::SeqCst);
@@ -29,8 +32,9 @@ impl HostInode {
         }
         let asked = inode.ask_since(asked);
         // What was told of while the host was asked may have been about this inode.
-        if self.shared.doubts.load(Ordering::SeqCst) == doubts {
-            inode.adopt(asked, &status);
+        match self.shared.doubts.load(Ordering::SeqCst) == doubts {
+            true => inode.adopt(asked, &status),
+            false => inode.is_in_place.store(false, Ordering::SeqCst),
         }
         Ok(Some(inode))
     }
@@ -39,6 +43,7 @@ impl HostInode {
     pub(super) fn make(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<Self>> {
         check_name(name)?;
         let directory = self.reach()?;
+        self.expect(name, NameChange::Made);
         let made = make_name(&directory, name, new).and_then(|fd| {
             let dressed = self.dress(&fd, new).map(|status| (fd, status));
             dressed.inspect_err(|_| {
@@ -49,9 +54,10 @@ impl HostInode {
             })
         });
         self.doubt();
-        let (fd, status) = made.inspect_err(|_| self.coherence().doubt_names())?;
+        let (fd, status) = made.inspect_err(|_| self.failed_to(name, NameChange::Made))?;
         let inode = self.shared.inode(&status);
         inode.note_place(&self.this()?, name);
+        inode.note_own();
         match new.file_type {
             FileType::Regular => self.shared.newborns.lock().add(&inode, fd),
             FileType::Directory => {
@@ -117,13 +123,14 @@ impl HostInode {
             }
             linked => linked,
         };
+        self.expect(name, NameChange::Made);
         let linked = match target.place() {
             Some(_) => by_fd(&*target.open_by_name()?),
             None => by_fd(&*target.descriptor()?),
         };
         self.doubt();
         target.doubt();
-        linked.inspect_err(|_| self.coherence().doubt_names())?;
+        linked.inspect_err(|_| self.failed_to(name, NameChange::Made))?;
         target.note_place(&self.this()?, name);
         target.has_name_again();
         Ok(())
@@ -135,6 +142,7 @@ impl HostInode {
         let directory = self.reach()?;
         target.keep_if_last(self, &directory, name)?;
         let flags = if target.is_directory() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        self.expect(name, NameChange::Taken);
         let removed = retry(|| rustix::fs::unlinkat(&*directory, name, flags));
         self.doubt();
         target.doubt();
@@ -142,7 +150,7 @@ impl HostInode {
             Ok(()) => target.forget_place(self, name),
             Err(_) => target.has_name_again(),
         }
-        removed.inspect_err(|_| self.coherence().doubt_names())
+        removed.inspect_err(|_| self.failed_to(name, NameChange::Taken))
     }
 
     /// Moves `name`, which leads to `source`.
@@ -165,13 +173,19 @@ impl HostInode {
             }?;
         }
         let host_flags = rustix::fs::RenameFlags::from_bits_truncate(flags.bits());
+        let mut expected = SmallVec::<[_; 4]>::new();
+        expected.extend([(self, name, NameChange::MovedFrom), (new_parent, new_name, NameChange::MovedTo)]);
+        if exchanges {
+            expected
+                .extend([(new_parent, new_name, NameChange::MovedFrom), (self, name, NameChange::MovedTo)]);
+        }
+        expected.iter().for_each(|(directory, name, change)| directory.expect(name, *change));
         let moved = retry(|| rustix::fs::renameat_with(&*from, name, &*to, new_name, host_flags));
         for touched in [self, new_parent, source].into_iter().chain(replaced) {
             touched.doubt();
         }
         if moved.is_err() {
-            self.coherence().doubt_names();
-            new_parent.coherence().doubt_names();
+            expected.iter().for_each(|(directory, name, change)| directory.failed_to(name, *change));
             replaced.into_iter().for_each(Self::has_name_again);
             return moved;
         }
@@ -184,6 +198,12 @@ impl HostInode {
         }
         source.note_place(&new_parent.this()?, new_name);
         Ok(())
+    }
+
+    /// A change to a name was not made: perhaps because others were faster.
+    fn failed_to(&self, name: &[u8], change: NameChange) {
+        self.expect_no_more(name, change);
+        self.coherence().doubt_names();
     }
 
     /// ESTALE unless `self` is what the name leads to.

@@ -58,6 +58,11 @@ impl HostfsOptions {
         self.ttl_ns.unwrap_or(TTL_DEFAULT_NS)
     }
 
+    /// The same where changes are told of.
+    pub(super) fn pushed_ttl_ns(&self) -> u64 {
+        self.ttl_ns.unwrap_or(FOREVER_NS)
+    }
+
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
         match name {
             "ttl" => self.ttl_ns = Some(parse_ttl(value)?),
@@ -165,12 +170,12 @@ mod tests {
         let parse = |text: &str| text.parse::<HostfsOptions>();
         let options = parse("").unwrap();
         assert_eq!(options, HostfsOptions::default());
-        assert_eq!(options.ttl_ns(), 1_000_000);
+        assert_eq!((options.ttl_ns(), options.pushed_ttl_ns()), (1_000_000, FOREVER_NS));
         for (text, ttl_ns) in
             [("0", 0), ("inf", FOREVER_NS), ("5ms", 5_000_000), ("2s", 2_000_000_000), ("7us", 7_000)]
         {
             let options = parse(&format!("ttl={text}")).unwrap();
-            assert_eq!(options.ttl_ns(), ttl_ns, "{text}");
+            assert_eq!((options.ttl_ns(), options.pushed_ttl_ns()), (ttl_ns, ttl_ns), "{text}");
         }
         assert_eq!(parse("cache=writeback").unwrap().cache, CacheMode::WriteBack);
         assert_eq!(parse("cache=none").unwrap().cache, CacheMode::Off);

@@ -121,10 +121,15 @@ impl HostInode {
     /// Notes that `self` was found at a place.
     pub(super) fn note_place(&self, parent: &Arc<Self>, name: &[u8]) {
         let mut places = self.places.0.lock();
+        self.is_in_place.store(true, Ordering::SeqCst);
         let is = |place: &Place| Arc::ptr_eq(&place.parent, parent) && *place.name == *name;
         match places.iter().position(is) {
             Some(0) => return,
-            Some(position) => return places.swap(0, position),
+            Some(position) => {
+                places.swap(0, position);
+                drop(places);
+                return self.enter_children(parent, name);
+            }
             None => {}
         }
         let is_directory = self.common.file_type == FileType::Directory;
@@ -133,6 +138,7 @@ impl HostInode {
             return;
         }
         let place = Place { parent: parent.clone(), name: name.into() };
+        self.enter_children(parent, name);
         let mut places = self.places.0.lock();
         places.insert(0, place);
         let max = if is_directory { 1 } else { PLACES_MAX };
@@ -155,8 +161,30 @@ impl HostInode {
         true
     }
 
+    fn enter_children(&self, parent: &Self, name: &[u8]) {
+        if self.shared.push.is_some() {
+            parent.children.lock().insert(name.into(), self.me.clone());
+        }
+    }
+
+    /// What `name` in this directory led to when it was last seen.
+    pub(super) fn child(&self, name: &[u8]) -> Option<Arc<Self>> {
+        let child = self.children.lock().get(name).cloned();
+        child.and_then(|child| child.upgrade())
+    }
+
+    /// What is known to lie in this directory.
+    pub(super) fn children(&self) -> Vec<Arc<Self>> {
+        self.children.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
     /// `self` lies there no longer.
     pub(super) fn forget_place(&self, parent: &Self, name: &[u8]) {
+        let mut children = parent.children.lock();
+        if children.get(name).is_some_and(|child| std::ptr::eq(child.as_ptr(), self)) {
+            children.remove(name);
+        }
+        drop(children);
         let mut places = self.places.0.lock();
         let position =
             places.iter().position(|place| std::ptr::eq(&*place.parent, parent) && *place.name == *name);
@@ -168,10 +196,14 @@ impl HostInode {
 
     /// What the host tells of the inode at one of its names; ESTALE if it lies at none.
     pub(super) fn status_by_name(&self) -> Result<Status> {
-        self.at_any_place(|directory, name| match host::status_of(directory, name)? {
+        let doubts = self.shared.doubts.load(Ordering::SeqCst);
+        let status = self.at_any_place(|directory, name| match host::status_of(directory, name)? {
             Some(status) if status.identity == self.identity => Ok(Some(status)),
             _ => Ok(None),
-        })
+        })?;
+        // Whatever was told meanwhile may have been about this.
+        self.is_in_place.store(self.shared.doubts.load(Ordering::SeqCst) == doubts, Ordering::SeqCst);
+        Ok(status)
     }
 
     /// A descriptor by one of its names; ESTALE if it lies at none.

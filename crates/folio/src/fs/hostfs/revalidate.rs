@@ -40,6 +40,10 @@ pub(super) struct Known {
     pub(super) is_suspect: bool,
     /// The last change was our own.
     is_own: bool,
+    /// Changes of our own that are under way.
+    own_count: u32,
+    /// Up to when what the host tells may be about a change of our own, by the monotonic clock.
+    own_until_ns: u64,
     /// When pages are dropped once more, by the monotonic clock.
     recheck_ns: Option<u64>,
     /// The cache is being written, or has what the host has not: its size counts.
@@ -56,6 +60,8 @@ impl Known {
             stamp,
             is_suspect: false,
             is_own: false,
+            own_count: 0,
+            own_until_ns: 0,
             // Nobody has looked how old the stamp is.
             recheck_ns: Some(0),
             has_unwritten: false,
@@ -70,6 +76,10 @@ impl Known {
 pub(super) struct Asked {
     ticket: u64,
     question: Question,
+    /// The host tells of what changes from then on.
+    is_told_of: bool,
+    /// Also if the inode has other names.
+    is_watched: bool,
 }
 
 /// How long ago a time was; nothing if it is to come.
@@ -95,12 +105,21 @@ fn recheck_after_ns(age_ns: u64, is_own: bool, settled_ns: u64) -> Option<u64> {
 impl HostInode {
     /// To be called before the host is asked about the inode.
     pub(super) fn ask(&self) -> Asked {
-        Asked { ticket: self.shared.take_ticket(), question: self.coherence().ask() }
+        Asked {
+            ticket: self.shared.take_ticket(),
+            question: self.coherence().ask(),
+            is_told_of: self.is_told_of(),
+            is_watched: self.watch.is_placed(),
+        }
     }
 
     /// The same, where the host was asked before the inode was known.
     pub(super) fn ask_since(&self, earlier: Asked) -> Asked {
-        Asked { ticket: earlier.ticket, question: self.coherence().ask().since(earlier.question) }
+        Asked {
+            ticket: earlier.ticket,
+            question: self.coherence().ask().since(earlier.question),
+            ..self.ask()
+        }
     }
 
     /// What the host tells now.
@@ -118,6 +137,7 @@ impl HostInode {
         if self.answered_count.load(Ordering::SeqCst) > before {
             return Ok(());
         }
+        self.watch_if_pushed();
         let count = self.asked_count.fetch_add(1, Ordering::SeqCst) + 1;
         let asked = self.ask();
         let status = self.status()?;
@@ -145,6 +165,7 @@ impl HostInode {
         if asked.ticket <= known.ticket {
             return;
         }
+        let is_pushed = self.is_pushed(asked, status);
         let now_ns = monotonic_ns();
         let age_ns = age_ns(status.stamp.changed);
         let is_changed = known.stamp != status.stamp;
@@ -154,7 +175,8 @@ impl HostInode {
         known.stamp = status.stamp;
         known.is_own &= !is_changed;
         if is_dropped {
-            let after_ns = recheck_after_ns(age_ns, known.is_own, SETTLED_NS);
+            let settled_ns = if is_pushed { TICK_NS } else { SETTLED_NS };
+            let after_ns = recheck_after_ns(age_ns, known.is_own, settled_ns);
             known.recheck_ns = after_ns.map(|after_ns| now_ns.saturating_add(after_ns));
             known.is_suspect = false;
         }
@@ -174,9 +196,14 @@ impl HostInode {
             if is_dropped {
                 mapping.drop_clean();
             }
-            mapping.set_size_bytes(size_bytes);
+            let known = self.known.lock();
+            // A read may have found an earlier end meanwhile, or a change of our own another.
+            if known.ticket == asked.ticket && !known.is_suspect {
+                let unwritten = if known.has_unwritten { mapping.size_bytes() } else { 0 };
+                mapping.set_size_bytes(size_bytes.max(unwritten));
+            }
         }
-        self.coherence().believe(asked.question, self.believed_ns(recheck_ns, now_ns, age_ns));
+        self.coherence().believe(asked.question, self.believed_ns(is_pushed, recheck_ns, now_ns, age_ns));
     }
 
     /// The size, where the host tells `size_bytes` and the cache may have more.
@@ -205,22 +232,41 @@ impl HostInode {
         }
     }
 
+    /// Whether the host tells of what changes after an answer.
+    fn is_pushed(&self, asked: Asked, status: &Status) -> bool {
+        let is_alone = self.is_directory() || status.link_count == 1;
+        asked.is_watched || (asked.is_told_of && is_alone)
+    }
+
     /// How long an answer is believed.
-    fn believed_ns(&self, recheck_ns: Option<u64>, now_ns: u64, age_ns: u64) -> u64 {
+    fn believed_ns(&self, is_pushed: bool, recheck_ns: Option<u64>, now_ns: u64, age_ns: u64) -> u64 {
         let is_regular = self.common.mapping.is_some();
         if is_regular && self.shared.options.cache == CacheMode::Off {
             return 0;
         }
-        let ttl_ns = self.ttl_ns();
+        let options = &self.shared.options;
+        let ttl_ns = if is_pushed { options.pushed_ttl_ns() } else { options.ttl_ns() };
         match recheck_ns.filter(|_| is_regular) {
             Some(at_ns) => ttl_ns.min(at_ns.saturating_sub(now_ns).max(TICK_NS.saturating_sub(age_ns))),
             None => ttl_ns,
         }
     }
 
-    /// How long answers are believed unless there is something special about them.
-    fn ttl_ns(&self) -> u64 {
-        self.shared.options.ttl_ns()
+    /// We have made it: what the host tells of it at first is about that.
+    pub(super) fn note_own(&self) {
+        self.known.lock().own_until_ns = monotonic_ns().saturating_add(OWN_NS);
+    }
+
+    /// Whether what the host told just now is but what we did ourselves: a change of our own is under way, or was made
+    /// a moment ago and the host tells what we know.
+    pub(super) fn is_changed_by_us(&self) -> bool {
+        let known = self.known.lock();
+        if known.own_count > 0 {
+            return true;
+        }
+        let is_recent = monotonic_ns() < known.own_until_ns;
+        drop(known);
+        is_recent && self.status().is_ok_and(|status| self.known.lock().stamp == status.stamp)
     }
 }
 
@@ -245,7 +291,16 @@ impl HostInode {
         if known.stamp != status.stamp {
             known.is_suspect = true;
         }
+        known.own_count += 1;
         Ok(OwnChange(self))
+    }
+}
+
+impl Drop for OwnChange<'_> {
+    fn drop(&mut self) {
+        let mut known = self.0.known.lock();
+        known.own_count -= 1;
+        known.own_until_ns = monotonic_ns().saturating_add(OWN_NS);
     }
 }
 
@@ -253,20 +308,30 @@ impl OwnChange<'_> {
     /// The host has made the change: what it tells now is known, and pages stay. Returns what it tells.
     pub(super) fn end(self) -> Result<Status> {
         let inode = self.0;
-        let ticket = inode.shared.take_ticket();
+        let asked = inode.ask();
         let status = inode.status()?;
         let mut known = inode.known.lock();
+        let now_ns = monotonic_ns();
         // Somebody else may have seen it, and dropped pages; or more.
-        if ticket > known.ticket {
-            known.ticket = ticket;
+        if asked.ticket > known.ticket {
+            known.ticket = asked.ticket;
             known.stamp = status.stamp;
             known.is_own = true;
-            let recheck_ns = monotonic_ns().saturating_add(OWN_NS);
+            let recheck_ns = now_ns.saturating_add(OWN_NS);
             known.recheck_ns = Some(known.recheck_ns.map_or(recheck_ns, |at_ns| at_ns.min(recheck_ns)));
             inode.settle_size(&mut known, status.stamp.size_bytes);
             inode.publish(&status, known.written);
             inode.common.attributes.forget_acls();
+            if known.is_suspect {
+                inode.doubt();
+            } else if inode.coherence().is_believed() {
+                // Not longer than until pages are dropped once more.
+                let believed_ns =
+                    inode.believed_ns(inode.is_pushed(asked, &status), known.recheck_ns, now_ns, 0);
+                inode.coherence().believe(asked.question, believed_ns);
+            }
         }
+        drop(known);
         Ok(status)
     }
 }

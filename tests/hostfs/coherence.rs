@@ -1,0 +1,365 @@
+//! A writer on the host and readers here: whole pages, old or new, and never older than promised.
+
+use super::{MARGIN, Over, World, errno, eventually, promises, read_all, write_host};
+use folio::syscall::{Fd, OpenFlags, Whence};
+use folio::{Errno, Process};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+const PAGE: usize = 4096;
+const PAGES: usize = 8;
+const RUN: Duration = Duration::from_millis(1500);
+
+/// When each version was complete on the host.
+#[derive(Default)]
+struct History(Mutex<VecDeque<(Instant, u64)>>);
+
+impl History {
+    fn acknowledge(&self, version: u64) {
+        self.0.lock().unwrap().push_back((Instant::now(), version));
+    }
+
+    /// The oldest version that may be told of to who asks at `asked`.
+    fn promised(&self, asked: Instant, ttl: Duration) -> u64 {
+        let history = self.0.lock().unwrap();
+        let is_old = |(at, _): &&(Instant, u64)| *at + ttl + MARGIN <= asked;
+        history.iter().rev().find(is_old).map_or(0, |(_, version)| *version)
+    }
+}
+
+fn page(version: u64) -> Vec<u8> {
+    version.to_le_bytes().repeat(PAGE / 8)
+}
+
+/// The oldest and the newest version in some bytes.
+fn versions(bytes: &[u8]) -> (u64, u64) {
+    let all = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    (all.clone().min().unwrap_or(0), all.max().unwrap_or(0))
+}
+
+/// Reads one page in one of the ways that there are.
+fn read_page(p: &Process, fd: Fd, spare: Fd, way: usize, at: u64) -> Vec<u8> {
+    let mut bytes = vec![0; PAGE];
+    let sent = |count: usize| {
+        assert_eq!(count, PAGE);
+        let mut bytes = vec![0; PAGE];
+        assert_eq!(p.pread(spare, &mut bytes, 0).unwrap(), PAGE);
+        bytes
+    };
+    match way {
+        0 => assert_eq!(p.pread(fd, &mut bytes, at).unwrap(), PAGE),
+        1 => {
+            p.lseek(fd, at as i64, Whence::Set).unwrap();
+            assert_eq!(p.read(fd, &mut bytes).unwrap(), PAGE);
+        }
+        2 => {
+            let borrowed = p.read_borrowed(fd, at, PAGE).unwrap();
+            bytes = borrowed.read().slices().flatten().copied().collect();
+        }
+        3 => {
+            p.lseek(spare, 0, Whence::Set).unwrap();
+            return sent(p.sendfile(spare, fd, Some(&mut at.clone()), PAGE).unwrap());
+        }
+        _ => {
+            let (mut from, mut to) = (at, 0);
+            return sent(p.copy_file_range(fd, Some(&mut from), spare, Some(&mut to), PAGE).unwrap());
+        }
+    }
+    bytes
+}
+
+#[test]
+fn a_file_that_is_overwritten_is_read_as_promised() {
+    for (words, ttl) in promises() {
+        let world = World::new(words);
+        write_host(&world.host("f"), &page(0).repeat(PAGES));
+        let (history, is_over) = (History::default(), Over::default());
+        let (mut reads, mut mixed) = (0, 0);
+        std::thread::scope(|scope| {
+            let _ender = is_over.ender();
+            scope.spawn(|| {
+                let file = File::options().write(true).open(world.host("f")).unwrap();
+                for version in 1.. {
+                    for index in 0..PAGES {
+                        file.write_all_at(&page(version), (index * PAGE) as u64).unwrap();
+                    }
+                    history.acknowledge(version);
+                    // Now and then it rests, so that what was cached wrongly shows.
+                    std::thread::sleep(Duration::from_millis(if version % 16 == 0 { 320 } else { 1 }));
+                    if is_over.is_over() {
+                        break;
+                    }
+                }
+            });
+            let p = &world.p;
+            let fd = p.open("/h/f", OpenFlags::empty(), 0).unwrap();
+            let spare = p.open("/h/spare", OpenFlags::CREAT | OpenFlags::RDWR, 0o600).unwrap();
+            let mut seen = [0; PAGES];
+            let start = Instant::now();
+            while start.elapsed() < RUN {
+                for way in 0..5 {
+                    let index = reads % PAGES;
+                    reads += 1;
+                    let asked = Instant::now();
+                    let promised = history.promised(asked, ttl);
+                    let (oldest, newest) = versions(&read_page(p, fd, spare, way, (index * PAGE) as u64));
+                    assert!(oldest >= promised, "{words}, way {way}: {oldest} instead of {promised}");
+                    assert!(newest >= seen[index], "{words}, way {way}: {newest} after {}", seen[index]);
+                    // The host copies into a page while others copy out of it, too; but only then.
+                    mixed += usize::from(oldest != newest);
+                    assert!(newest - oldest <= 1, "{words}, way {way}: {oldest} and {newest} in one page");
+                    seen[index] = newest;
+                }
+            }
+            p.close(fd).unwrap();
+            p.close(spare).unwrap();
+        });
+        println!("{words}: {reads} reads, {mixed} of pages just being written");
+        assert!(reads > 100, "{words}");
+        // At rest nothing may be mixed or old.
+        eventually("the last version", ttl, || {
+            versions(&world.read("/h/f").unwrap()) == versions(&std::fs::read(world.host("f")).unwrap())
+        });
+    }
+}
+
+#[test]
+fn a_file_that_is_replaced_is_read_as_a_whole() {
+    for (words, ttl) in promises() {
+        let world = World::new(words);
+        write_host(&world.host("f"), &page(0).repeat(PAGES));
+        let (history, is_over) = (History::default(), Over::default());
+        std::thread::scope(|scope| {
+            let _ender = is_over.ender();
+            scope.spawn(|| {
+                for version in 1.. {
+                    // The size says which version it is, too.
+                    let bytes = page(version).repeat(PAGES + (version % 3) as usize);
+                    write_host(&world.host("new"), &bytes);
+                    std::fs::rename(world.host("new"), world.host("f")).unwrap();
+                    history.acknowledge(version);
+                    std::thread::sleep(Duration::from_millis(if version % 16 == 0 { 320 } else { 1 }));
+                    if is_over.is_over() {
+                        break;
+                    }
+                }
+            });
+            let start = Instant::now();
+            let mut last = 0;
+            while start.elapsed() < RUN {
+                let promised = history.promised(Instant::now(), ttl);
+                let bytes = world.read("/h/f").unwrap();
+                let (oldest, newest) = versions(&bytes);
+                assert_eq!(oldest, newest, "{words}: a mix");
+                assert_eq!(bytes.len(), PAGE * (PAGES + (newest % 3) as usize), "{words}: version {newest}");
+                assert!(oldest >= promised.max(last), "{words}: {oldest} instead of {promised} after {last}");
+                last = oldest;
+                let promised = history.promised(Instant::now(), ttl);
+                let size = world.p.stat("/h/f").unwrap().size_bytes as usize / PAGE - PAGES;
+                assert!(size < 3 && promised <= last + 10_000, "{words}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_file_that_grows_is_seen_to_grow() {
+    for (words, ttl) in promises() {
+        let world = World::new(words);
+        write_host(&world.host("log"), b"");
+        let (history, is_over) = (History::default(), Over::default());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ender = is_over.ender();
+                let file = File::options().append(true).open(world.host("log")).unwrap();
+                for version in 1..=2000_u64 {
+                    std::io::Write::write_all(&mut &file, &version.to_le_bytes()).unwrap();
+                    history.acknowledge(version);
+                    std::thread::sleep(Duration::from_micros(700));
+                }
+            });
+            let p = &world.p;
+            let fd = p.open("/h/log", OpenFlags::empty(), 0).unwrap();
+            let mut last = 0;
+            while !is_over.is_over() {
+                let asked = Instant::now();
+                let end = p.lseek(fd, 0, Whence::End).unwrap() / 8;
+                assert!(end >= history.promised(asked, ttl).max(last), "{words}: end {end} after {last}");
+                let asked = Instant::now();
+                let size = p.stat("/h/log").unwrap().size_bytes / 8;
+                assert!(size >= history.promised(asked, ttl).max(end), "{words}: size {size} after {end}");
+                // All of it is there, and no zeros that nobody wrote.
+                let bytes = read_all(p, fd).unwrap();
+                for (place, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
+                    assert_eq!(
+                        u64::from_le_bytes(*word),
+                        place as u64 + 1,
+                        "{words}: of {} bytes",
+                        bytes.len()
+                    );
+                }
+                assert!(bytes.len() as u64 / 8 >= size, "{words}: {} bytes of {size} words", bytes.len());
+                last = size;
+            }
+            p.close(fd).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_file_that_shrinks_shows_no_zeros() {
+    for (words, _) in promises() {
+        let world = World::new(words);
+        write_host(&world.host("f"), &[1; 3 * PAGE]);
+        let is_over = Over::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ender = is_over.ender();
+                let file = File::options().write(true).open(world.host("f")).unwrap();
+                let start = Instant::now();
+                while start.elapsed() < RUN / 2 {
+                    // To nothing: the rest of a folio the host itself shows to readers as zeros for a moment.
+                    file.set_len(0).unwrap();
+                    file.write_all_at(&[1; 3 * PAGE], 0).unwrap();
+                    std::thread::sleep(Duration::from_micros(300));
+                }
+            });
+            while !is_over.is_over() {
+                let bytes = world.read("/h/f").unwrap();
+                let zero = bytes.iter().position(|byte| *byte != 1);
+                assert_eq!(zero, None, "{words}: of {} bytes", bytes.len());
+            }
+        });
+    }
+}
+
+#[test]
+fn a_rewrite_of_the_same_size_in_the_same_tick_is_seen() {
+    for (words, ttl) in promises() {
+        let world = World::new(words);
+        for round in 0..100_u32 {
+            let (old, new) = (format!("old {round:04}"), format!("new {round:04}"));
+            write_host(&world.host("f"), old.as_bytes());
+            // Cached, at a time that is the same for the next write.
+            if ttl.is_zero() {
+                assert_eq!(world.read("/h/f").unwrap(), old.as_bytes(), "{words}");
+            } else {
+                drop(world.read("/h/f").unwrap());
+            }
+            File::options()
+                .write(true)
+                .open(world.host("f"))
+                .unwrap()
+                .write_all_at(new.as_bytes(), 0)
+                .unwrap();
+            if ttl.is_zero() {
+                assert_eq!(world.read("/h/f").unwrap(), new.as_bytes(), "{words}");
+            }
+            eventually(&format!("{words}: the rewrite"), ttl, || {
+                world.read("/h/f").unwrap() == new.as_bytes()
+            });
+        }
+    }
+}
+
+#[test]
+fn names_come_and_go_as_promised() {
+    for (words, ttl) in promises() {
+        let world = World::new(words);
+        let p = &world.p;
+        let is_there = |name: &str| p.stat(format!("/h/{name}")).is_ok();
+        for round in 0..10 {
+            let name = format!("n{round}");
+            // Known not to be there.
+            assert_eq!(errno(p.stat(format!("/h/{name}"))), Some(Errno::NOENT));
+            write_host(&world.host(&name), b"1");
+            eventually("a new file", ttl, || is_there(&name));
+            assert!(world.list("/h").contains(&name), "{words}");
+            std::fs::remove_file(world.host(&name)).unwrap();
+            eventually("a removal", ttl, || !is_there(&name));
+            assert_eq!(world.list("/h"), [""; 0], "{words}");
+            // Something else by the same name.
+            std::fs::create_dir(world.host(&name)).unwrap();
+            write_host(&world.host(&name).join("in"), b"in");
+            eventually("a directory", ttl, || world.read(&format!("/h/{name}/in")).is_ok_and(|b| b == b"in"));
+            std::fs::remove_dir_all(world.host(&name)).unwrap();
+            symlink("/r", world.host(&name)).unwrap();
+            eventually("a link", ttl, || {
+                p.readlink(format!("/h/{name}")).is_ok_and(|target| target == b"/r")
+            });
+            std::fs::remove_file(world.host(&name)).unwrap();
+            eventually("its removal", ttl, || !is_there(&name));
+        }
+    }
+}
+
+#[test]
+fn attributes_change_as_promised() {
+    use std::os::unix::fs::PermissionsExt;
+    for (words, ttl) in promises() {
+        let world = World::new(words);
+        let p = &world.p;
+        write_host(&world.host("f"), b"1");
+        std::fs::hard_link(world.host("f"), world.host("g")).unwrap();
+        for round in 0..20_u16 {
+            let mode = 0o600 | round;
+            p.stat("/h/f").unwrap();
+            // By another name than the one that was asked for.
+            std::fs::set_permissions(world.host("g"), PermissionsExt::from_mode(mode.into())).unwrap();
+            eventually("a mode", ttl, || p.stat("/h/f").unwrap().mode == mode);
+            write_host(&world.host("g"), &vec![b'x'; round.into()]);
+            eventually("a size", ttl, || world.read("/h/f").unwrap().len() == usize::from(round));
+        }
+        std::fs::remove_file(world.host("f")).unwrap();
+        eventually("one name less", ttl, || p.stat("/h/g").unwrap().link_count == 1);
+        let told = std::fs::metadata(world.host("g")).unwrap();
+        let seen = p.stat("/h/g").unwrap();
+        assert_eq!((seen.number.0, seen.uid, seen.blocks_512), (told.ino(), told.uid(), told.blocks()));
+        assert_eq!((seen.modified.secs, i64::from(seen.modified.nanos)), (told.mtime(), told.mtime_nsec()));
+    }
+}
+
+#[test]
+fn who_stands_in_a_directory_that_others_move_goes_on() {
+    for (words, ttl) in promises() {
+        let world = World::new(words);
+        std::fs::create_dir_all(world.host("a/deep/down")).unwrap();
+        std::fs::create_dir(world.host("b")).unwrap();
+        write_host(&world.host("a/deep/down/f"), b"1");
+        let p = &world.p;
+        p.chdir("/h/a/deep/down").unwrap();
+        assert_eq!(world.read("f").unwrap(), b"1");
+        std::fs::rename(world.host("a/deep"), world.host("b/deep")).unwrap();
+        eventually("the old place", ttl, || p.stat("/h/a/deep").is_err());
+        assert_eq!(p.stat("/h/b/deep/down/f").unwrap().size_bytes, 1);
+        assert_eq!(world.read("f").unwrap(), b"1", "{words}");
+        assert_eq!(p.getcwd().unwrap(), b"/h/b/deep/down", "{words}");
+        // And back, with something else where it was.
+        std::fs::create_dir_all(world.host("a/deep/down")).unwrap();
+        std::fs::rename(world.host("b/deep"), world.host("a/other")).unwrap();
+        eventually("another at the old place", ttl, || p.stat("/h/a/deep/down/f").is_err());
+        assert_eq!(p.stat("/h/a/other/down/f").unwrap().size_bytes, 1);
+        assert_eq!(world.read("f").unwrap(), b"1", "{words}");
+        p.chdir("/").unwrap();
+    }
+}
+
+#[test]
+fn what_is_open_stays_readable_when_others_remove_it() {
+    for (words, ttl) in promises() {
+        let world = World::new(words);
+        write_host(&world.host("f"), b"before");
+        let p = &world.p;
+        let fd = p.open("/h/f", OpenFlags::RDWR, 0).unwrap();
+        std::fs::remove_file(world.host("f")).unwrap();
+        eventually("the removal", ttl, || p.stat("/h/f").is_err());
+        assert_eq!(read_all(p, fd).unwrap(), b"before");
+        p.pwrite(fd, b"after!", 0).unwrap();
+        assert_eq!(read_all(p, fd).unwrap(), b"after!");
+        eventually("no name", ttl, || p.fstat(fd).unwrap().link_count == 0);
+        p.close(fd).unwrap();
+    }
+}

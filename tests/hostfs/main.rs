@@ -1,0 +1,142 @@
+//! Host directories: what others change is seen in time, what we change reaches the host, and nothing leads out.
+
+#[path = "../support/mod.rs"]
+#[macro_use]
+mod support;
+
+mod coherence;
+mod escape;
+mod names;
+mod push;
+mod writes;
+
+use folio::syscall::{Credentials, Fd, OpenFlags};
+use folio::vfs::MountOptions;
+use folio::{Errno, Kernel, KernelOptions, Process};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the machine may need besides the time to live: tests run on busy machines.
+const MARGIN: Duration = Duration::from_millis(250);
+
+/// A folder of the host, and a kernel that has it at `/h`.
+struct World {
+    // Dropped in this order.
+    p: Process,
+    kernel: Arc<Kernel>,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new(words: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("share")).unwrap();
+        Self::on(folder, words)
+    }
+
+    /// Mounts `share` in a folder.
+    fn on(folder: tempfile::TempDir, words: &str) -> Self {
+        let kernel = Kernel::new(KernelOptions { cache_bytes: 16 << 20, ..KernelOptions::default() });
+        let p = kernel.process(Credentials::root());
+        p.umask(0);
+        p.mkdir("/h", 0o755).unwrap();
+        p.mkdir("/r", 0o755).unwrap();
+        let options = MountOptions::parse(words).unwrap();
+        kernel.mount_hostfs(folder.path().join("share"), "/h", &options).unwrap();
+        Self { p, kernel, folder }
+    }
+
+    /// A path on the host, in the share.
+    fn host(&self, name: &str) -> PathBuf {
+        self.folder.path().join("share").join(name)
+    }
+
+    /// A path on the host, beside the share.
+    fn outside(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn read(&self, path: &str) -> folio::Result<Vec<u8>> {
+        let fd = self.p.open(path, OpenFlags::empty(), 0)?;
+        let bytes = read_all(&self.p, fd);
+        self.p.close(fd)?;
+        bytes
+    }
+
+    fn write(&self, path: &str, bytes: &[u8]) -> folio::Result<()> {
+        let fd = self.p.open(path, OpenFlags::CREAT | OpenFlags::TRUNC | OpenFlags::WRONLY, 0o644)?;
+        assert_eq!(self.p.pwrite(fd, bytes, 0)?, bytes.len());
+        self.p.close(fd)
+    }
+
+    fn list(&self, path: &str) -> Vec<String> {
+        let fd = self.p.open(path, OpenFlags::DIRECTORY, 0).unwrap();
+        let entries = self.p.getdents(fd, usize::MAX).unwrap();
+        self.p.close(fd).unwrap();
+        let mut names: Vec<_> =
+            entries.into_iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()).collect();
+        names.retain(|name| name != "." && name != "..");
+        names.sort();
+        names
+    }
+}
+
+fn read_all(p: &Process, fd: Fd) -> folio::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut buf = vec![0; 64 << 10];
+    loop {
+        match p.pread(fd, &mut buf, bytes.len() as u64)? {
+            0 => return Ok(bytes),
+            count => bytes.extend_from_slice(&buf[..count]),
+        }
+    }
+}
+
+fn errno<T>(result: folio::Result<T>) -> Option<Errno> {
+    result.err().map(|error| error.errno())
+}
+
+/// Ends the other threads of a test, also if it fails.
+#[derive(Default)]
+struct Over(AtomicBool);
+
+impl Over {
+    fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Whoever has this ends the others when it goes.
+    fn ender(&self) -> Ender<'_> {
+        Ender(self)
+    }
+}
+
+struct Ender<'a>(&'a Over);
+
+impl Drop for Ender<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Waits until `is_seen`, which must come in time.
+#[track_caller]
+fn eventually(what: &str, ttl: Duration, is_seen: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_seen() {
+        assert!(start.elapsed() < ttl + MARGIN, "{what}: not seen {:?} after it was made", start.elapsed());
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// The mounts that every promise is tried on: options, and how old an answer may be.
+fn promises() -> [(&'static str, Duration); 4] {
+    let ms = Duration::from_millis;
+    [("ttl=0,push=off", ms(0)), ("push=off", ms(1)), ("ttl=50ms,push=off", ms(50)), ("push=inotify", ms(5))]
+}
+
+fn write_host(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap();
+}

@@ -1,0 +1,212 @@
+//! What the host tells: at once, to everybody, and what happens when it cannot.
+
+use super::support;
+use super::{World, eventually, write_host};
+use folio::syscall::{Caller, Credentials, OpenFlags};
+use folio::vfs::{Change, ChangeListener, MountOptions};
+use folio::{Kernel, KernelOptions};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Notes what it is told.
+#[derive(Default)]
+struct Notes(Mutex<Vec<String>>);
+
+impl ChangeListener for Notes {
+    fn changed(&self, change: Change<'_>) {
+        let note = match change {
+            Change::Inode(number) => format!("inode {number}"),
+            Change::Name(directory, name) => format!("name {directory} {}", String::from_utf8_lossy(name)),
+            Change::Everything => "everything".to_owned(),
+        };
+        self.0.lock().unwrap().push(note);
+    }
+}
+
+impl Notes {
+    fn has(&self, note: &str) -> bool {
+        self.0.lock().unwrap().iter().any(|noted| noted == note)
+    }
+
+    /// Forgets what was told up to now.
+    fn settle(&self) {
+        std::thread::sleep(Duration::from_millis(100));
+        self.0.lock().unwrap().clear();
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+fn listening(words: &str) -> (World, Arc<Notes>) {
+    let world = World::new(words);
+    let notes = Arc::new(Notes::default());
+    let listener: Arc<dyn ChangeListener> = notes.clone();
+    assert!(world.kernel.listen("/h", Arc::downgrade(&listener)).unwrap());
+    (world, notes)
+}
+
+const SOON: Duration = Duration::from_millis(5);
+
+#[test]
+fn listeners_are_told_of_what_others_change() {
+    let (world, notes) = listening("push=inotify");
+    let p = &world.p;
+    write_host(&world.host("f"), b"1");
+    let root = p.stat("/h").unwrap().number;
+    let file = p.stat("/h/f").unwrap().number;
+    notes.settle();
+    write_host(&world.host("f"), b"22");
+    eventually("a write", SOON, || notes.has(&format!("inode {file}")));
+    assert_eq!(p.stat("/h/f").unwrap().size_bytes, 2);
+    notes.settle();
+    write_host(&world.host("g"), b"");
+    eventually("a new name", SOON, || notes.has(&format!("name {root} g")));
+    std::fs::rename(world.host("f"), world.host("h")).unwrap();
+    eventually("a name that went", SOON, || notes.has(&format!("name {root} f")));
+    eventually("a name that came", SOON, || notes.has(&format!("name {root} h")));
+    assert_eq!(p.stat("/h/h").unwrap().number, file);
+    assert!(p.stat("/h/f").is_err());
+    notes.settle();
+    // Where it is now it is told of, too.
+    File::options().write(true).open(world.host("h")).unwrap().write_all_at(b"3", 0).unwrap();
+    eventually("a write elsewhere", SOON, || notes.has(&format!("inode {file}")));
+    assert_eq!(world.read("/h/h").unwrap(), b"32");
+}
+
+#[test]
+fn nobody_is_told_of_our_own_changes() {
+    let (world, notes) = listening("push=inotify");
+    let p = &world.p;
+    p.stat("/h").unwrap();
+    p.mkdir("/h/d", 0o755).unwrap();
+    let fd = p.open("/h/d/f", OpenFlags::CREAT | OpenFlags::RDWR, 0o644).unwrap();
+    notes.settle();
+    for round in 0..20 {
+        p.pwrite(fd, &[round; 5000], u64::from(round) * 100).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(notes.all(), [""; 0], "writes");
+    p.link("/h/d/f", "/h/d/g").unwrap();
+    p.rename("/h/d/g", "/h/d/i").unwrap();
+    p.unlink("/h/d/i").unwrap();
+    p.symlink("x", "/h/d/l").unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let told: Vec<_> = notes.all().into_iter().filter(|note| note.starts_with("name")).collect();
+    assert_eq!(told, [""; 0], "names");
+    p.close(fd).unwrap();
+}
+
+#[test]
+fn an_unchanged_file_is_not_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    write_host(&folder.path().join("f"), b"1");
+    let kernel = Kernel::new(KernelOptions::default());
+    kernel.mount_hostfs(folder.path(), "/", &MountOptions::parse("push=inotify").unwrap()).unwrap();
+    let who = Credentials::root();
+    let caller = Caller::new(&kernel, &who, 0);
+    let root = caller.root();
+    let file = caller.lookup(&root, b"f").unwrap().unwrap();
+    // The change is young: it is asked for once more.
+    eventually("an end of questions", Duration::from_millis(200), || {
+        file.stat().unwrap();
+        root.stat().unwrap();
+        caller.lookup(&root, b"nothing").unwrap();
+        caller.lookup(&root, b"f").unwrap();
+        let ttls = [file.ttl(), root.ttl(), caller.name_ttl(&root, b"f"), caller.name_ttl(&root, b"nothing")];
+        ttls == [Duration::MAX; 4]
+    });
+    write_host(&folder.path().join("f"), b"22");
+    eventually("a change", SOON, || file.ttl() < Duration::MAX || file.attributes().size_bytes == 2);
+    assert_eq!(file.stat().unwrap().size_bytes, 2);
+}
+
+#[test]
+fn a_file_with_several_names_is_told_of_by_any() {
+    let (world, _notes) = listening("push=inotify");
+    let p = &world.p;
+    std::fs::create_dir(world.host("unseen")).unwrap();
+    write_host(&world.host("f"), b"1");
+    std::fs::hard_link(world.host("f"), world.host("unseen/g")).unwrap();
+    for round in 0..10_u8 {
+        // Until it is believed for ever.
+        for _ in 0..20 {
+            p.stat("/h/f").unwrap();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        write_host(&world.host("unseen/g"), &vec![round; 10 + usize::from(round)]);
+        eventually("a write by another name", SOON, || {
+            p.stat("/h/f").unwrap().size_bytes == 10 + u64::from(round)
+        });
+    }
+}
+
+#[test]
+fn an_overflow_makes_everything_doubtful() {
+    let (world, notes) = listening("push=inotify");
+    let p = &world.p;
+    for number in 0..50 {
+        write_host(&world.host(&format!("f{number}")), b"1");
+        p.stat(format!("/h/f{number}")).unwrap();
+    }
+    let most: usize =
+        std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap().trim().parse().unwrap();
+    if most > 1 << 17 {
+        support::report_skip("the queue of events is too long to fill");
+        return;
+    }
+    // Others are faster than whoever listens: the listener is held up.
+    struct Slow;
+    impl ChangeListener for Slow {
+        fn changed(&self, _: Change<'_>) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    let slow: Arc<dyn ChangeListener> = Arc::new(Slow);
+    assert!(world.kernel.listen("/h", Arc::downgrade(&slow)).unwrap());
+    for round in 0..2 * most {
+        // Two in turn, or they are taken together.
+        let name = if round % 2 == 0 { "f0" } else { "f1" };
+        rustix::fs::utimensat(
+            rustix::fs::CWD,
+            world.host(name),
+            &rustix::fs::Timestamps {
+                last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+                last_modification: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+            },
+            rustix::fs::AtFlags::empty(),
+        )
+        .unwrap();
+    }
+    for number in 0..50 {
+        write_host(&world.host(&format!("f{number}")), b"22");
+    }
+    drop(slow);
+    eventually("everything", Duration::from_secs(20), || notes.has("everything"));
+    for number in 0..50 {
+        assert_eq!(p.stat(format!("/h/f{number}")).unwrap().size_bytes, 2);
+    }
+}
+
+#[test]
+fn what_cannot_be_told_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/proc/self", folder.path().join("share")).unwrap();
+    let world = World::on(folder, "push=auto");
+    let warnings = world.kernel.warnings("/h").unwrap();
+    assert!(warnings.len() == 1 && warnings[0].contains("time to live"), "{warnings:?}");
+    let world = World::new("push=inotify");
+    assert_eq!(world.kernel.warnings("/h").unwrap(), [""; 0]);
+    let world = World::new("push=off");
+    assert_eq!(world.kernel.warnings("/h").unwrap(), [""; 0]);
+    struct Deaf;
+    impl ChangeListener for Deaf {
+        fn changed(&self, _: Change<'_>) {}
+    }
+    let deaf: Arc<dyn ChangeListener> = Arc::new(Deaf);
+    assert!(!world.kernel.listen("/h", Arc::downgrade(&deaf)).unwrap());
+}
