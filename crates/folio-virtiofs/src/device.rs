@@ -4,10 +4,11 @@ use crate::crew::Crew;
 use crate::guest::{GuestReply, Memory, Scratch};
 use folio_fuse::wire::{Server, Wait};
 use parking_lot::{Condvar, Mutex};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost_user_backend::{VhostUserBackend, VringMutex, VringT};
 use virtio_queue::QueueT;
@@ -17,6 +18,10 @@ use vmm_sys_util::event::{EventConsumer, EventFlag, EventNotifier, new_event_con
 
 /// Requests in one queue; what Linux needs to read a mebibyte at once, page by page.
 const QUEUE_LEN_MAX: usize = 1024;
+/// The queue for forgotten nodes.
+const HIGH_PRIORITY: usize = 0;
+/// Requests of one queue that are handled one after the other before the thread looks at another one.
+const TURN: usize = 256;
 /// Threads for requests that wait.
 const WAITERS_MAX: usize = 8;
 /// Bytes of a request that waits on another thread; none that does needs more, and longer ones wait where they are.
@@ -46,6 +51,7 @@ struct Core {
     memory: GuestMemory,
     /// For each queue, the requests that are under way.
     under_way: Vec<UnderWay>,
+    is_closed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -80,7 +86,15 @@ impl Drop for Pass<'_> {
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
+    /// When this thread's queue was last seen to be empty.
+    static EMPTY_SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
+
+/// How long a queue that is empty is looked at before its thread sleeps. Waking a thread takes longer than most requests,
+/// and longer than a guest takes to ask again.
+const LOOKING: Duration = Duration::from_micros(100);
+/// Only a guest that came back so soon last time is waited for in that way.
+const SOON: Duration = Duration::from_micros(250);
 
 impl Device {
     pub(crate) fn new(server: Server, memory: GuestMemory, tag: &str, request_queues: usize) -> Self {
@@ -88,22 +102,55 @@ impl Device {
         config.resize(TAG_LEN, 0);
         config.extend_from_slice(&(request_queues as u32).to_le_bytes());
         let under_way = (0..=request_queues).map(|_| UnderWay::default()).collect();
-        let core = Arc::new(Core { server, memory, under_way });
+        let core = Arc::new(Core { server, memory, under_way, is_closed: AtomicBool::new(false) });
         Self { core, request_queues, config, crew: Crew::new(WAITERS_MAX) }
     }
 
-    /// Handles what is in a queue until it is empty and the guest has been asked to tell of more.
-    fn serve_queue(&self, vring: &Vring, queue: usize) {
+    /// Ends the work on all queues, however much a guest asks for, once its front end is gone.
+    pub(crate) fn close(&self) {
+        self.core.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Handles what is in a queue until it is empty and the guest has been asked to tell of more; in between what is in
+    /// the `other` queue of this thread, lest it wait for ever.
+    fn serve_queue(&self, vring: &Vring, queue: usize, other: Option<&Vring>) {
+        let is_soon = EMPTY_SINCE.take().is_some_and(|since| since.elapsed() < SOON);
         loop {
             // A ring outside of guest memory has nothing to tell.
             if vring.disable_notification().is_err() {
                 return;
             }
-            while self.serve_one(vring, queue) {}
-            if !vring.enable_notification().unwrap_or(false) {
+            if let Some(other) = other {
+                while self.serve_one(other, HIGH_PRIORITY) {}
+            }
+            let count = (0..TURN).take_while(|_| self.serve_one(vring, queue)).count();
+            if count == TURN {
+                continue;
+            }
+            let since = Instant::now();
+            if is_soon && self.look(vring, since) {
+                continue;
+            }
+            EMPTY_SINCE.set(Some(since));
+            // What came meanwhile was not told of; a queue that has stopped may hold requests, too.
+            let has_more = vring.enable_notification().unwrap_or(false);
+            if !has_more || !self.has_more(vring, &self.core.memory.memory()) {
                 return;
             }
         }
+    }
+
+    /// Looks at an empty queue for a while; whether there is something in it.
+    fn look(&self, vring: &Vring, since: Instant) -> bool {
+        let memory = self.core.memory.memory();
+        while since.elapsed() < LOOKING {
+            if self.has_more(vring, &memory) {
+                return true;
+            }
+            // Whoever has something to do may do it here, the guest's monitor first of all.
+            std::thread::yield_now();
+        }
+        false
     }
 
     /// Handles one request; whether there was one.
@@ -112,7 +159,7 @@ impl Device {
         let memory = core.memory.memory();
         let (chain, pass) = {
             let mut state = vring.get_mut();
-            if !state.is_enabled() || !state.get_queue().ready() {
+            if core.is_closed.load(Ordering::Relaxed) || !state.is_enabled() || !state.get_queue().ready() {
                 return false;
             }
             let Some(chain) = state.get_queue_mut().pop_descriptor_chain(&*memory) else { return false };
@@ -127,7 +174,7 @@ impl Device {
             // Data come soon, and a thread that waits for them alone harms nobody; other requests wait elsewhere.
             let moves = match done {
                 Ok(_) => false,
-                Err(Wait::Data) => has_more(vring, &memory),
+                Err(Wait::Data) => self.has_more(vring, &memory),
                 Err(Wait::Long) => true,
             };
             if moves && request.len() <= MOVED_LEN_MAX {
@@ -141,6 +188,14 @@ impl Device {
         });
         drop(pass);
         true
+    }
+
+    /// Whether more requests wait in a queue, and may be handled.
+    fn has_more(&self, vring: &Vring, memory: &Memory) -> bool {
+        let state = vring.get_ref();
+        let queue = state.get_queue();
+        let is_open = state.is_enabled() && queue.ready() && !self.core.is_closed.load(Ordering::Relaxed);
+        is_open && queue.avail_idx(memory, Ordering::Acquire).is_ok_and(|next| next.0 != queue.next_avail())
     }
 
     /// Has another thread handle a request.
@@ -159,13 +214,6 @@ impl Device {
             });
         }));
     }
-}
-
-/// Whether more requests wait in a queue.
-fn has_more(vring: &Vring, memory: &Memory) -> bool {
-    let state = vring.get_ref();
-    let queue = state.get_queue();
-    queue.avail_idx(memory, Ordering::Acquire).is_ok_and(|next| next.0 != queue.next_avail())
 }
 
 /// Gives the buffers of a request back to the guest, with `len` bytes of reply in them.
@@ -244,7 +292,8 @@ impl VhostUserBackend for Device {
     fn handle_event(&self, index: u16, _events: EventSet, vrings: &[Vring], thread: usize) -> io::Result<()> {
         let queue = if thread == 0 { usize::from(index) } else { thread + 1 };
         if let Some(vring) = vrings.get(usize::from(index)) {
-            self.serve_queue(vring, queue);
+            let other = vrings.first().filter(|_| thread == 0 && queue != HIGH_PRIORITY);
+            self.serve_queue(vring, queue, other);
         }
         Ok(())
     }

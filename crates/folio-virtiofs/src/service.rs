@@ -5,6 +5,7 @@ use crate::guest::Memory;
 use folio::{Errno, Error, Result};
 use folio_fuse::wire::Server;
 use parking_lot::Mutex;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -129,10 +130,12 @@ impl Service {
         let place = |text: String| Error::new(Errno::IO, text).at(self.path.display().to_string());
         let socket = self.socket.try_clone().map_err(|error| place(error.to_string()))?;
         let mut listener = Listener::from(socket);
+        raise_descriptor_limit();
         loop {
             let memory = GuestMemoryAtomic::new(Memory::new());
             let device = Device::new(start(), memory.clone(), &self.options.tag, self.options.queues);
-            let daemon = VhostUserDaemon::new("virtiofs".to_owned(), Arc::new(device), memory);
+            let device = Arc::new(device);
+            let daemon = VhostUserDaemon::new("virtiofs".to_owned(), Arc::clone(&device), memory);
             let mut daemon = daemon.map_err(|error| place(error.to_string()))?;
             let accepted = daemon.start(&mut listener);
             if self.state.is_stopped.load(Ordering::SeqCst) {
@@ -146,8 +149,10 @@ impl Service {
             }
             let ended = daemon.wait();
             *self.state.connection.lock() = None;
+            device.close();
             // Ends its threads.
             drop(daemon);
+            drop(device);
             if self.state.is_stopped.load(Ordering::SeqCst) {
                 return Ok(());
             }
@@ -157,6 +162,14 @@ impl Service {
             }
         }
     }
+}
+
+/// Raises the limit of descriptors as far as it may be raised: each connection costs some for good (the exit events of
+/// vhost-user-backend 0.24 are never closed).
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // One that may not be raised is what there is.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// How a connection ended.

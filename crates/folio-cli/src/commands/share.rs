@@ -129,13 +129,8 @@ fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
             continue;
         }
         let is_the_guests = guest.set(word).map_err(refused)?;
-        // Clients that are told of changes believe what the directory does. A guest is not told, and asks when its own
-        // time is over; what the host told may be believed as long as it is true, unless somebody asks each time.
-        let is_for_both = match share.remote.listen {
-            Some(_) => word.starts_with("ttl=") || word.starts_with("cache="),
-            None => matches!(word.as_str(), "ttl=0" | "cache=none"),
-        };
-        let is_for_both = is_directory && is_for_both;
+        // How long the guest believes counts from when the host was asked.
+        let is_for_both = is_directory && (word.starts_with("ttl=") || word.starts_with("cache="));
         if !is_the_guests || is_for_both {
             inside.add(word).map_err(refused)?;
         }

@@ -55,6 +55,14 @@ impl Adapter {
         before == Some(Some(version))
     }
 
+    /// The same, and what was known of it is not believed: whoever opens a file sees what others have written before.
+    pub fn is_unchanged(&self, node: u64) -> bool {
+        if let Ok(handle) = self.handle(node) {
+            handle.doubt();
+        }
+        self.is_as_opened_before(node)
+    }
+
     /// A new descriptor of the file of the host behind an open file, if there is one.
     pub fn host_file(&self, file: u64) -> Option<OwnedFd> {
         self.file(file).ok()?.host_file()?.ok()

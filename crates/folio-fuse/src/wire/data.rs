@@ -33,7 +33,8 @@ impl Server {
         call.needs(size_of::<OpenOut>())?;
         let told: OpenIn = call.body.take()?;
         let file = self.adapter.open(call.client(), call.node(), self.access(told.flags))?;
-        call.send(&self.opened(file))
+        let is_same = !self.options.changed_by_others || self.adapter.is_unchanged(call.node());
+        call.send(&self.opened(file, is_same))
     }
 
     /// `FUSE_CREATE`.
@@ -45,7 +46,7 @@ impl Server {
         let (entry, file) =
             self.adapter.create(call.client(), place, flags, bits(told.mode), bits(told.umask))?;
         self.tell(call, &entry)?;
-        let opened = self.opened(self.hand_out(entry.id, file));
+        let opened = self.opened(self.hand_out(entry.id, file), true);
         call.send(&opened)
     }
 
@@ -62,7 +63,7 @@ impl Server {
             bits(told.umask),
         )?;
         self.tell(call, &entry)?;
-        let opened = self.opened(self.hand_out(entry.id, file));
+        let opened = self.opened(self.hand_out(entry.id, file), true);
         call.send(&opened)
     }
 
@@ -85,10 +86,12 @@ impl Server {
         file
     }
 
-    fn opened(&self, file: u64) -> OpenOut {
+    /// What the kernel is told of an open file. It drops its pages unless they are of the same contents.
+    fn opened(&self, file: u64, is_same: bool) -> OpenOut {
         let open_flags = match self.options.data {
             DataCache::None => open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES,
-            DataCache::Kept => open::KEEP_CACHE,
+            DataCache::Kept if is_same => open::KEEP_CACHE,
+            DataCache::Kept => 0,
         };
         OpenOut { file, open_flags, backing: 0 }
     }

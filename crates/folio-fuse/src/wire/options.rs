@@ -8,8 +8,7 @@ use std::time::Duration;
 pub enum DataCache {
     /// Not at all: every read and write comes here.
     None,
-    /// In its page cache, as long as the file's size and times tell that nobody else has changed it. Files need not
-    /// be opened here, which saves a request for each open(2) and close(2).
+    /// In its page cache, as long as the file's size and times tell that nobody else has changed it.
     Kept,
 }
 
@@ -37,6 +36,9 @@ pub struct Options {
 /// What `ttl=inf` comes to: so long that nobody counts it, and far from what a kernel cannot add to its clock.
 pub const FOREVER: Duration = Duration::from_secs(1 << 30);
 
+/// What is believed for so long is not asked again when it is opened.
+const OPEN_TTL_MAX: Duration = Duration::from_millis(10);
+
 impl Options {
     /// For a file system that nobody else changes: everything is believed for good.
     pub fn alone() -> Self {
@@ -54,6 +56,12 @@ impl Options {
     /// For one that others change too: names and attributes are believed for `ttl_max` at most.
     pub fn shared(ttl_max: Duration) -> Self {
         Self { changed_by_others: true, ttl_max, ..Self::alone() }
+    }
+
+    /// Whether files are opened here. Where that would tell the kernel no more than what it believes it need not ask,
+    /// which saves a request for each open(2) and close(2). Else an open is when it sees what others have written.
+    pub(super) fn asks_at_open(&self) -> bool {
+        self.data == DataCache::None || self.changed_by_others && self.ttl_max > OPEN_TTL_MAX
     }
 
     /// Obeys one word of `-o`; `false` if it is not about the asking kernel. `ttl` and `cache` may be about what is

@@ -70,7 +70,10 @@ fn wanted(options: &Options, judge: Judge) -> u64 {
         wanted |= init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
     }
     if options.data == DataCache::Kept {
-        wanted |= init::NO_OPEN_SUPPORT | init::NO_OPENDIR_SUPPORT | init::CACHE_SYMLINKS;
+        wanted |= init::NO_OPENDIR_SUPPORT | init::CACHE_SYMLINKS;
+        if !options.asks_at_open() {
+            wanted |= init::NO_OPEN_SUPPORT;
+        }
         wanted |= match options.changed_by_others {
             true => init::AUTO_INVAL_DATA,
             // By itself the kernel would take a new time of modification for a change by others, and drop the pages
