@@ -370,7 +370,6 @@ fn a_file_that_is_replaced_is_read_whole() {
 
 /// What is written through the mount stays in the kernel's cache: only others' changes are told of.
 #[test]
-#[ignore = "the host does not tell of changes yet"]
 fn own_writes_do_not_cost_own_pages() {
     requires!(root, fuse, tool("fincore"));
     let shared = Shared::new("rw,push=inotify", Promise::Soon);

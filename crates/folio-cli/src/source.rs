@@ -87,6 +87,15 @@ impl Mounted {
         }
     }
 
+    /// Tells the warnings that there are by now, but for the first `told`; returns how many there are.
+    pub(crate) fn warn(&self, session: &Session, told: usize) -> usize {
+        let warnings = self.kernel().warnings("/").unwrap_or_default();
+        for warning in warnings.iter().skip(told) {
+            session.remark(format_args!("{self}: {warning}"));
+        }
+        warnings.len()
+    }
+
     /// Syncs and unmounts, so that everything is where it belongs.
     pub(crate) fn close(self) -> Outcome {
         match self {

@@ -20,7 +20,7 @@ use super::host::{self, Stamp, Status};
 use super::inode::{HostInode, monotonic_ns};
 use super::options::CacheMode;
 use crate::base::{Result, Timespec};
-use crate::vfs::Question;
+use crate::vfs::{FOREVER_NS, Question};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::Ordering;
 
@@ -203,6 +203,7 @@ impl HostInode {
                 mapping.set_size_bytes(size_bytes.max(unwritten));
             }
         }
+        self.coherence().set_told_of(is_pushed && self.shared.options.pushed_ttl_ns() == FOREVER_NS);
         self.coherence().believe(asked.question, self.believed_ns(is_pushed, recheck_ns, now_ns, age_ns));
     }
 
