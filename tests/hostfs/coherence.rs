@@ -1,6 +1,6 @@
 //! A writer on the host and readers here: whole pages, old or new, and never older than promised.
 
-use super::{MARGIN, Over, World, errno, eventually, promises, read_all, write_host};
+use super::{MARGIN, Over, World, errno, eventually, pause, promises, read_all, write_host};
 use folio::syscall::{Fd, OpenFlags, Whence};
 use folio::{Errno, Process};
 use std::collections::VecDeque;
@@ -88,7 +88,7 @@ fn a_file_that_is_overwritten_is_read_as_promised() {
                     }
                     history.acknowledge(version);
                     // Now and then it rests, so that what was cached wrongly shows.
-                    std::thread::sleep(Duration::from_millis(if version % 16 == 0 { 320 } else { 1 }));
+                    pause(Duration::from_millis(if version % 16 == 0 { 320 } else { 1 }));
                     if is_over.is_over() {
                         break;
                     }
@@ -141,7 +141,7 @@ fn a_file_that_is_replaced_is_read_as_a_whole() {
                     write_host(&world.host("new"), &bytes);
                     std::fs::rename(world.host("new"), world.host("f")).unwrap();
                     history.acknowledge(version);
-                    std::thread::sleep(Duration::from_millis(if version % 16 == 0 { 320 } else { 1 }));
+                    pause(Duration::from_millis(if version % 16 == 0 { 320 } else { 1 }));
                     if is_over.is_over() {
                         break;
                     }
@@ -178,7 +178,7 @@ fn a_file_that_grows_is_seen_to_grow() {
                 for version in 1..=2000_u64 {
                     std::io::Write::write_all(&mut &file, &version.to_le_bytes()).unwrap();
                     history.acknowledge(version);
-                    std::thread::sleep(Duration::from_micros(700));
+                    pause(Duration::from_micros(700));
                 }
             });
             let p = &world.p;
@@ -224,7 +224,7 @@ fn a_file_that_shrinks_shows_no_zeros() {
                     // To nothing: the rest of a folio the host itself shows to readers as zeros for a moment.
                     file.set_len(0).unwrap();
                     file.write_all_at(&[1; 3 * PAGE], 0).unwrap();
-                    std::thread::sleep(Duration::from_micros(300));
+                    pause(Duration::from_micros(300));
                 }
             });
             while !is_over.is_over() {

@@ -1,6 +1,6 @@
 //! Nothing leads out of the share, and nothing but files and directories is opened.
 
-use super::{Over, World, errno, write_host};
+use super::{Over, World, errno, pause, write_host};
 use folio::Errno;
 use folio::syscall::{AT_FDCWD, OpenFlags};
 use folio::vfs::{FileType, XattrFlags};
@@ -103,7 +103,7 @@ fn a_directory_that_others_move_out_is_gone() {
         p.stat("/h/d/e").unwrap();
         std::fs::rename(world.host("d"), world.outside("vault/d")).unwrap();
         // Believed for a second at most, even by who never asks.
-        std::thread::sleep(Duration::from_millis(1200));
+        pause(Duration::from_millis(1200));
         assert!(world.write("new", b"1").is_err(), "{words}");
         assert!(p.mkdir("sub", 0o755).is_err(), "{words}");
         assert!(world.write("/h/d/e/new", b"1").is_err(), "{words}");

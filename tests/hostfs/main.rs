@@ -121,13 +121,19 @@ impl Drop for Ender<'_> {
     }
 }
 
+/// Lets time pass: what is promised here is about time, and others change things meanwhile.
+#[allow(clippy::disallowed_methods)]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
 /// Waits until `is_seen`, which must come in time.
 #[track_caller]
 fn eventually(what: &str, ttl: Duration, is_seen: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_seen() {
         assert!(start.elapsed() < ttl + MARGIN, "{what}: not seen {:?} after it was made", start.elapsed());
-        std::thread::sleep(Duration::from_micros(100));
+        pause(Duration::from_micros(100));
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the host tells: at once, to everybody, and what happens when it cannot.
 
 use super::support;
-use super::{World, eventually, write_host};
+use super::{World, eventually, pause, write_host};
 use folio::syscall::{Caller, Credentials, OpenFlags};
 use folio::vfs::{Change, ChangeListener, MountOptions};
 use folio::{Kernel, KernelOptions};
@@ -32,7 +32,7 @@ impl Notes {
 
     /// Forgets what was told up to now.
     fn settle(&self) {
-        std::thread::sleep(Duration::from_millis(100));
+        pause(Duration::from_millis(100));
         self.0.lock().unwrap().clear();
     }
 
@@ -87,15 +87,15 @@ fn nobody_is_told_of_our_own_changes() {
     notes.settle();
     for round in 0..20 {
         p.pwrite(fd, &[round; 5000], u64::from(round) * 100).unwrap();
-        std::thread::sleep(Duration::from_millis(2));
+        pause(Duration::from_millis(2));
     }
-    std::thread::sleep(Duration::from_millis(50));
+    pause(Duration::from_millis(50));
     assert_eq!(notes.all(), [""; 0], "writes");
     p.link("/h/d/f", "/h/d/g").unwrap();
     p.rename("/h/d/g", "/h/d/i").unwrap();
     p.unlink("/h/d/i").unwrap();
     p.symlink("x", "/h/d/l").unwrap();
-    std::thread::sleep(Duration::from_millis(50));
+    pause(Duration::from_millis(50));
     let told: Vec<_> = notes.all().into_iter().filter(|note| note.starts_with("name")).collect();
     assert_eq!(told, [""; 0], "names");
     p.close(fd).unwrap();
@@ -136,7 +136,7 @@ fn a_file_with_several_names_is_told_of_by_any() {
         // Until it is believed for ever.
         for _ in 0..20 {
             p.stat("/h/f").unwrap();
-            std::thread::sleep(Duration::from_millis(2));
+            pause(Duration::from_millis(2));
         }
         write_host(&world.host("unseen/g"), &vec![round; 10 + usize::from(round)]);
         eventually("a write by another name", SOON, || {
@@ -163,7 +163,7 @@ fn an_overflow_makes_everything_doubtful() {
     struct Slow;
     impl ChangeListener for Slow {
         fn changed(&self, _: Change<'_>) {
-            std::thread::sleep(Duration::from_millis(50));
+            pause(Duration::from_millis(50));
         }
     }
     let slow: Arc<dyn ChangeListener> = Arc::new(Slow);

@@ -3,8 +3,9 @@
 use super::dentry::Dentry;
 use super::dentry_cache::{Cached, DentryCache, Found};
 use super::{
-    AttributeCell, AttributeChange, Attributes, Context, Credentials, FileSystem, FileSystemStatistics,
-    FileTable, FileType, Inode, InodeCommon, Location, MountOptions, NewInode, OpenFlags, Vfs,
+    AttributeCell, AttributeChange, Attributes, Coherence, Context, Credentials, FOREVER_NS, FileSystem,
+    FileSystemStatistics, FileTable, FileType, Inode, InodeCommon, Location, MountOptions, NewInode,
+    OpenFlags, Vfs,
 };
 use crate::base::{Errno, InodeNumber, Result, Timespec, rcu};
 use parking_lot::{Mutex, RwLock};
@@ -96,7 +97,7 @@ impl Inode for Counted {
     }
 }
 
-struct OneDirectory(Arc<Counted>);
+struct OneDirectory(Arc<dyn Inode>);
 
 impl FileSystem for OneDirectory {
     fn kind(&self) -> &'static str {
@@ -348,4 +349,164 @@ fn open_files_live_as_long_as_somebody_looks() {
 
 fn inode_of(file: &super::OpenFile) -> &Counted {
     file.inode().as_any().downcast_ref().unwrap()
+}
+
+/// An inode that others change: names are put in by the test, questions are counted.
+struct Shifting {
+    common: InodeCommon,
+    names: Mutex<HashMap<Vec<u8>, Arc<Shifting>>>,
+    ttl_ns: u64,
+    asked: AtomicUsize,
+    is_lost: AtomicBool,
+}
+
+impl Shifting {
+    fn new(file_type: FileType, ttl_ns: u64) -> Arc<Self> {
+        let Counted { common, .. } = &*Counted::new(&Arc::default(), file_type);
+        let attributes = AttributeCell::new(&common.attributes.load(common.number, file_type));
+        let coherence = Coherence::default();
+        coherence.believe_names_for(ttl_ns);
+        Arc::new(Self {
+            common: InodeCommon {
+                number: common.number,
+                file_type,
+                lock: RwLock::new(()),
+                mapping: None,
+                attributes,
+                coherence: Some(coherence),
+            },
+            names: Mutex::default(),
+            ttl_ns,
+            asked: AtomicUsize::new(0),
+            is_lost: AtomicBool::new(false),
+        })
+    }
+
+    fn coherence(&self) -> &Coherence {
+        self.common.coherence.as_ref().unwrap()
+    }
+
+    /// Others let `name` lead to `inode`, or to nothing.
+    fn put(&self, name: &[u8], inode: Option<&Arc<Self>>) {
+        let mut names = self.names.lock();
+        match inode {
+            Some(inode) => drop(names.insert(name.to_vec(), inode.clone())),
+            None => drop(names.remove(name)),
+        }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+impl Inode for Shifting {
+    fn common(&self) -> &InodeCommon {
+        &self.common
+    }
+
+    fn revalidate(&self) -> Result<()> {
+        let question = self.coherence().ask();
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        if self.is_lost.load(Ordering::Relaxed) {
+            return Err(Errno::STALE.into());
+        }
+        self.coherence().believe(question, self.ttl_ns);
+        Ok(())
+    }
+
+    fn set_attributes(&self, _change: &AttributeChange) -> Result<()> {
+        Err(Errno::PERM.into())
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Ok(self.names.lock().get(name).map(|inode| inode.clone() as Arc<dyn Inode>))
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+/// A tree whose root others change, and what walks in it.
+fn shifting(ttl_ns: u64) -> (Arc<Shifting>, Vfs) {
+    let root = Shifting::new(FileType::Directory, ttl_ns);
+    let vfs = Vfs::new(Arc::new(OneDirectory(root.clone())), MountOptions::default());
+    (root, vfs)
+}
+
+fn walk(vfs: &Vfs, path: &[u8]) -> Result<Location> {
+    let context = Context { vfs, credentials: &Credentials::root(), umask: 0 };
+    context.resolve(&vfs.root(), path, super::LastLink::Follow)
+}
+
+/// Whether a walk finds `inode`.
+fn finds(vfs: &Vfs, path: &[u8], inode: &Arc<Shifting>) -> bool {
+    walk(vfs, path).is_ok_and(|found| std::ptr::addr_eq(Arc::as_ptr(found.inode()), Arc::as_ptr(inode)))
+}
+
+#[test]
+fn names_are_asked_for_again_once_they_are_doubted() {
+    let (root, vfs) = shifting(FOREVER_NS);
+    let (first, second) =
+        (Shifting::new(FileType::Regular, FOREVER_NS), Shifting::new(FileType::Regular, FOREVER_NS));
+    root.put(b"a", Some(&first));
+    assert!(finds(&vfs, b"a", &first) && walk(&vfs, b"b").is_err());
+    let before = root.asked();
+    root.put(b"a", Some(&second));
+    root.put(b"b", Some(&second));
+    assert!(finds(&vfs, b"a", &first) && walk(&vfs, b"b").is_err(), "nobody told");
+    assert_eq!(root.asked(), before);
+    root.coherence().doubt_names();
+    assert!(finds(&vfs, b"a", &second) && finds(&vfs, b"b", &second));
+    root.put(b"a", None);
+    root.coherence().doubt_names();
+    assert!(walk(&vfs, b"a").is_err() && finds(&vfs, b"b", &second));
+    let before = root.asked();
+    assert!(walk(&vfs, b"a").is_err() && finds(&vfs, b"b", &second));
+    assert_eq!(root.asked(), before);
+}
+
+#[test]
+fn names_that_are_never_believed_are_always_asked_for() {
+    let (root, vfs) = shifting(0);
+    let file = Shifting::new(FileType::Regular, 0);
+    assert!(walk(&vfs, b"a").is_err());
+    root.put(b"a", Some(&file));
+    assert!(finds(&vfs, b"a", &file));
+    root.put(b"a", None);
+    assert!(walk(&vfs, b"a").is_err());
+    let before = root.asked();
+    assert!(walk(&vfs, b"a").is_err());
+    assert!(root.asked() > before);
+}
+
+#[test]
+fn a_directory_that_others_move_keeps_its_dentry() {
+    let (root, vfs) = shifting(FOREVER_NS);
+    let new = || Shifting::new(FileType::Directory, FOREVER_NS);
+    let (a, b, moved, file) = (new(), new(), new(), Shifting::new(FileType::Regular, FOREVER_NS));
+    root.put(b"a", Some(&a));
+    root.put(b"b", Some(&b));
+    a.put(b"d", Some(&moved));
+    moved.put(b"f", Some(&file));
+    let stands = walk(&vfs, b"a/d").unwrap();
+    a.put(b"d", None);
+    b.put(b"e", Some(&moved));
+    a.coherence().doubt_names();
+    // It lies at no place that is known, until it is found.
+    moved.is_lost.store(true, Ordering::Relaxed);
+    moved.coherence().doubt();
+    assert!(walk(&vfs, b"a/d").is_err() && stands.dentry.is_deleted());
+    moved.is_lost.store(false, Ordering::Relaxed);
+    let found = walk(&vfs, b"b/e").unwrap();
+    assert!(Arc::ptr_eq(&found.dentry, &stands.dentry) && !stands.dentry.is_deleted());
+    let context = Context { vfs: &vfs, credentials: &Credentials::root(), umask: 0 };
+    assert_eq!(context.path_of(&stands).unwrap(), b"/b/e");
+    assert!(finds(&vfs, b"b/e/f", &file));
+    // Others move it below what was below it: no loop comes of it.
+    moved.put(b"b", Some(&b));
+    assert!(walk(&vfs, b"b/e/b").is_ok());
+    assert!(context.path_of(&walk(&vfs, b"b/e").unwrap()).is_ok());
 }

@@ -8,9 +8,12 @@ use crate::cache::{Source, Store};
 use crate::vfs::{FallocateMode, FileType, SeekKind, WriteAt};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
+use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+/// Most buffers the host takes in one call (limits.h, IOV_MAX).
+const SLICES_MAX: usize = 1024;
 /// To pwritev2(2): the descriptor's own offset, which `RWF_APPEND` then leaves behind what was written.
 const OWN_OFFSET: u64 = u64::MAX;
 
@@ -40,19 +43,23 @@ impl Store for HostInode {
         let mapping = self.mapping()?;
         let fd = self.writable()?.fd;
         let own = self.begin_own()?;
-        let mut at = offset;
-        for buf in bufs {
-            // Page by page where the file ends in one; most runs go in one call.
-            let room = mapping.size_bytes().saturating_sub(at);
-            let mut bytes = &buf[..buf.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
-            while !bytes.is_empty() {
-                let count = retry(|| rustix::io::pwrite(&*fd, bytes, at))?;
-                if count == 0 {
-                    return Err(Errno::IO.into());
-                }
-                at += count as u64;
-                bytes = &bytes[count..];
+        // Nothing past the end of the file.
+        let mut room = usize::try_from(mapping.size_bytes().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let clipped = bufs.iter().map(|buf| {
+            let len = buf.len().min(room);
+            room -= len;
+            IoSlice::new(&buf[..len])
+        });
+        let mut slices: SmallVec<[IoSlice<'_>; 8]> = clipped.filter(|slice| !slice.is_empty()).collect();
+        let (mut rest, mut at) = (&mut slices[..], offset);
+        while !rest.is_empty() {
+            let some = &rest[..rest.len().min(SLICES_MAX)];
+            let count = retry(|| rustix::io::pwritev(&*fd, some, at))?;
+            if count == 0 {
+                return Err(Errno::IO.into());
             }
+            at += count as u64;
+            IoSlice::advance_slices(&mut rest, count);
         }
         own.end()?;
         Ok(())

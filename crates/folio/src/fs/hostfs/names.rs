@@ -3,13 +3,16 @@
 use super::host::{self, Status, check_name, retry};
 use super::inode::{HostInode, monotonic_ns};
 use super::push::NameChange;
-use crate::base::{Errno, Error, Result};
+use crate::base::{Clock, Errno, Error, Result, Timespec};
 use crate::vfs::{FileType, NewInode, RenameFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// How far clocks may differ that say when something was made.
+const MADE_SLACK_SECS: i64 = 2;
 
 impl HostInode {
     fn this(&self) -> Result<Arc<Self>> {
@@ -44,8 +47,10 @@ impl HostInode {
         check_name(name)?;
         let directory = self.reach()?;
         self.expect(name, NameChange::Made);
+        let now = Clock::System.now();
+        let before = Timespec::new(now.secs - MADE_SLACK_SECS, now.nanos);
         let made = make_name(&directory, name, new).and_then(|fd| {
-            let dressed = self.dress(&fd, new).map(|status| (fd, status));
+            let dressed = self.dress(&fd, new, Some(before)).map(|status| (fd, status));
             dressed.inspect_err(|_| {
                 let flags =
                     if new.file_type == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
@@ -74,7 +79,7 @@ impl HostInode {
         let directory = self.reach()?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let fd = retry(|| rustix::fs::openat(&*directory, c".", flags, mode_of(new.mode)))?;
-        let status = self.dress(&fd, new)?;
+        let status = self.dress(&fd, new, None)?;
         let inode = self.shared.inode(&status);
         let again = fd.try_clone().map_err(|error| Error::io("dup", error))?;
         self.shared.newborns.lock().add(&inode, again);
@@ -82,10 +87,13 @@ impl HostInode {
         Ok(inode)
     }
 
-    /// Gives a new inode its owner and mode, whatever the umask made of it.
-    fn dress(&self, fd: &OwnedFd, new: &NewInode<'_>) -> Result<Status> {
+    /// Gives a new inode its owner and mode, whatever the umask made of it. Most are opened by name after they were made;
+    /// what is older than `before`, or has other names, is something that others have put there.
+    fn dress(&self, fd: &OwnedFd, new: &NewInode<'_>, before: Option<Timespec>) -> Result<Status> {
         let status = host::status(fd)?;
-        if status.identity.file_type != new.file_type {
+        let is_old = before.is_some_and(|before| status.identity.born.is_some_and(|born| born < before));
+        let has_other_names = new.file_type != FileType::Directory && status.link_count > 1;
+        if status.identity.file_type != new.file_type || is_old || has_other_names {
             return Err(Error::new(Errno::STALE, "replaced by somebody else"));
         }
         let owners = &self.shared.options.owners;

@@ -366,9 +366,11 @@ impl HostInode {
         self.watch.0.store(0, Ordering::Release);
         self.coherence().believe_names_for(self.shared.options.ttl_ns());
         self.doubt_names();
-        self.doubt();
-        // Files in it are no longer told of.
-        self.children().iter().for_each(|child| child.doubt());
+        // Files in it are no longer told of, either.
+        for inode in self.children().iter().map(|child| &**child).chain([self]) {
+            inode.coherence().set_told_of(false);
+            inode.doubt();
+        }
     }
 }
 
