@@ -439,6 +439,64 @@ fn more_changes_than_fit_into_a_queue_are_seen() {
     shared.bench.finish();
 }
 
+/// Both sides work in the same directories at once: nobody waits for ever, own calls succeed, and in the end both see the
+/// same.
+#[test]
+fn both_sides_work_at_once() {
+    requires!(root, fuse);
+    for words in ["rw,push=inotify", "rw,push=off,ttl=0", "rw,push=off,ttl=20ms"] {
+        let shared = Shared::new(words, Promise::Soon);
+        let (host, mount) = (|name: &str| shared.host(name), |name: &str| shared.mount(name));
+        fs::create_dir(host("d")).unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    // What is listed may be gone by the time it is opened.
+                    for entry in fs::read_dir(mount("d")).unwrap().flatten() {
+                        let _ = (entry.metadata(), fs::read(entry.path()));
+                    }
+                }
+            });
+            let theirs = scope.spawn(|| {
+                for round in 0..400 {
+                    let name = host(&format!("d/theirs {}", round % 8));
+                    fs::write(host("d/new"), vec![7; round * 31]).unwrap();
+                    fs::rename(host("d/new"), &name).unwrap();
+                    fs::create_dir_all(host("e/deep")).unwrap();
+                    fs::rename(host("e"), host("moved")).unwrap();
+                    fs::remove_dir_all(host("moved")).unwrap();
+                }
+            });
+            for round in 0..100_usize {
+                let name = mount(&format!("d/ours {}", round % 8));
+                fs::write(mount("d/own"), vec![8; round * 31]).unwrap();
+                fs::rename(mount("d/own"), &name).unwrap();
+                assert_eq!(fs::metadata(&name).unwrap().len(), round as u64 * 31);
+                fs::create_dir_all(mount("own/deep")).unwrap();
+                fs::remove_dir_all(mount("own")).unwrap();
+            }
+            theirs.join().unwrap();
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let names = |folder: PathBuf| {
+            let mut names: Vec<_> = fs::read_dir(folder)
+                .unwrap()
+                .map(|entry| {
+                    let entry = entry.unwrap();
+                    (entry.file_name(), fs::read(entry.path()).unwrap_or_default())
+                })
+                .collect();
+            names.sort();
+            names
+        };
+        shared.seen("the same on both sides", || names(mount("d")) == names(host("d")));
+        let changed = |folder: PathBuf| fs::metadata(folder).unwrap().modified().unwrap();
+        shared.seen("the same times", || changed(mount("d")) == changed(host("d")));
+        shared.bench.finish();
+    }
+}
+
 /// Events about it look like those about our own write.
 #[test]
 fn a_change_that_follows_an_own_one_is_seen() {
