@@ -32,6 +32,7 @@ pub struct Guest {
     devices: Vec<String>,
     memory_mib: u32,
     processors: u32,
+    reboots: bool,
 }
 
 /// How a run ended.
@@ -65,12 +66,26 @@ impl Guest {
                 }
             }
         }
-        Ok(Self { kernel, archive, modules, devices: Vec::new(), memory_mib: 256, processors: 1 })
+        Ok(Self {
+            kernel,
+            archive,
+            modules,
+            devices: Vec::new(),
+            memory_mib: 256,
+            processors: 1,
+            reboots: false,
+        })
     }
 
     /// Memory in MiB, and processors.
     pub fn size(mut self, memory_mib: u32, processors: u32) -> Self {
         (self.memory_mib, self.processors) = (memory_mib, processors);
+        self
+    }
+
+    /// Lets the script boot the same machine again (`reboot -f`), in which it runs from its beginning.
+    pub fn may_reboot(mut self) -> Self {
+        self.reboots = true;
         self
     }
 
@@ -168,15 +183,10 @@ impl Guest {
     fn command(&self, initramfs: &Path) -> Command {
         let memory = format!("memory-backend-memfd,id=mem,size={}M,share=on", self.memory_mib);
         let mut command = Command::new(find("qemu-system-x86_64").unwrap_or_default());
-        command.args([
-            "-nodefaults",
-            "-no-user-config",
-            "-display",
-            "none",
-            "-serial",
-            "stdio",
-            "-no-reboot",
-        ]);
+        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio"]);
+        if !self.reboots {
+            command.arg("-no-reboot");
+        }
         command.args(["-machine", "q35,accel=tcg", "-cpu", "max"]);
         command.args(["-m", &format!("{}M", self.memory_mib), "-smp", &self.processors.to_string()]);
         command.args(["-object", &memory, "-numa", "node,memdev=mem"]);

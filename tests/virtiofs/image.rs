@@ -167,6 +167,25 @@ fn one_guest_follows_another_and_a_reader_changes_nothing() {
     fsck(&image);
 }
 
+#[test]
+fn a_machine_boots_again_in_the_middle_of_its_work() {
+    requires!(tool("mke2fs"), tool("sha256sum"));
+    let folder = TempDir::new().unwrap();
+    let image = image(&folder);
+    let shared = Shared::new(&image, &[]);
+    // The first time files are open and being written; the second time all that was synced is there.
+    let script = "if [ ! -e second ]; then
+          echo synced > second; exec 4> open; echo open >&4; sync
+          (while :; do cat big > copy; done) & sleep 1; reboot -f; sleep 60
+        fi
+        same synced \"$(cat second)\" synced; same open \"$(cat open)\" open
+        same sum \"$(sha256sum < big)\" \"$(cat big.sum)\"; rm open copy second";
+    if in_guest(&shared.socket, script, Guest::may_reboot).is_some() {
+        shared.stop();
+        fsck(&image);
+    }
+}
+
 fn debugfs(image: &Path, request: &str) -> String {
     text(&succeed(command("debugfs").arg("-R").arg(request).arg(image)))
 }

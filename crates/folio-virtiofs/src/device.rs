@@ -31,6 +31,8 @@ const MOVED_LEN_MAX: usize = 4096;
 const FEATURES: u64 = 1 << 28 | 1 << 29 | 1 << 32 | 1 << 30;
 /// Bytes of a tag in the configuration; shorter ones are padded with zeroes.
 pub(crate) const TAG_LEN: usize = 36;
+/// Most bytes of a configuration in one message of vhost-user.
+const CONFIG_LEN_MAX: u32 = 4096;
 
 type GuestMemory = GuestMemoryAtomic<Memory>;
 type Vring = VringMutex<GuestMemory>;
@@ -39,8 +41,8 @@ type Vring = VringMutex<GuestMemory>;
 pub(crate) struct Device {
     core: Arc<Core>,
     request_queues: usize,
-    /// Tag and number of request queues: `struct virtio_fs_config`.
-    config: Vec<u8>,
+    /// Tag and number of request queues: `struct virtio_fs_config`. `None` if the front end has its own.
+    config: Option<Vec<u8>>,
     /// Last, so that what waits can finish.
     crew: Crew,
 }
@@ -97,10 +99,13 @@ const LOOKING: Duration = Duration::from_micros(100);
 const SOON: Duration = Duration::from_micros(250);
 
 impl Device {
-    pub(crate) fn new(server: Server, memory: GuestMemory, tag: &str, request_queues: usize) -> Self {
-        let mut config = tag.as_bytes().to_vec();
-        config.resize(TAG_LEN, 0);
-        config.extend_from_slice(&(request_queues as u32).to_le_bytes());
+    pub(crate) fn new(server: Server, memory: GuestMemory, tag: Option<&str>, request_queues: usize) -> Self {
+        let config = tag.map(|tag| {
+            let mut config = tag.as_bytes().to_vec();
+            config.resize(TAG_LEN, 0);
+            config.extend_from_slice(&(request_queues as u32).to_le_bytes());
+            config
+        });
         let under_way = (0..=request_queues).map(|_| UnderWay::default()).collect();
         let core = Arc::new(Core { server, memory, under_way, is_closed: AtomicBool::new(false) });
         Self { core, request_queues, config, crew: Crew::new(WAITERS_MAX) }
@@ -244,11 +249,15 @@ impl VhostUserBackend for Device {
     }
 
     fn protocol_features(&self) -> VhostUserProtocolFeatures {
-        VhostUserProtocolFeatures::MQ
-            | VhostUserProtocolFeatures::CONFIG
+        let features = VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
-            | VhostUserProtocolFeatures::RESET_DEVICE
+            | VhostUserProtocolFeatures::RESET_DEVICE;
+        match self.config {
+            // QEMU warns of what it does not ask for.
+            Some(_) => features | VhostUserProtocolFeatures::CONFIG,
+            None => features,
+        }
     }
 
     fn reset_device(&self) {
@@ -263,8 +272,9 @@ impl VhostUserBackend for Device {
     }
 
     fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
-        let asked = (offset as usize..).take(size as usize);
-        asked.map(|at| self.config.get(at).copied().unwrap_or(0)).collect()
+        let asked = (offset as usize..).take(size.min(CONFIG_LEN_MAX) as usize);
+        let config = self.config.as_deref().unwrap_or_default();
+        asked.map(|at| config.get(at).copied().unwrap_or(0)).collect()
     }
 
     fn update_memory(&self, _memory: GuestMemory) -> io::Result<()> {

@@ -24,8 +24,8 @@ const QUEUES_MAX: usize = 32;
 /// How a share appears to a guest.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What the guest mounts it by, where the front end asks the device for it; QEMU has its own `tag=`.
-    pub tag: String,
+    /// What the guest mounts it by, for front ends that ask the device; QEMU and cloud-hypervisor have their own.
+    pub tag: Option<String>,
     /// Queues for requests, each with a thread. Linux before 6.11 uses one.
     pub queues: usize,
     /// Whether to end when the first guest is gone.
@@ -34,7 +34,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { tag: "folio".to_owned(), queues: 1, once: false }
+        Self { tag: None, queues: 1, once: false }
     }
 }
 
@@ -87,8 +87,9 @@ impl Service {
     /// Errors: EADDRINUSE if a server listens there or a file of another kind is there, EINVAL for options that make
     /// no sense, else the host's.
     pub fn new(path: &Path, options: Options) -> Result<Self> {
-        if !(1..=TAG_LEN_MAX).contains(&options.tag.len()) {
-            let text = format!("a tag has 1 to {TAG_LEN_MAX} bytes, not {}", options.tag.len());
+        let tag_len = options.tag.as_ref().map_or(1, String::len);
+        if !(1..=TAG_LEN_MAX).contains(&tag_len) {
+            let text = format!("a tag has 1 to {TAG_LEN_MAX} bytes, not {tag_len}");
             return Err(Error::new(Errno::INVAL, text));
         }
         if !(1..=QUEUES_MAX).contains(&options.queues) {
@@ -133,7 +134,8 @@ impl Service {
         raise_descriptor_limit();
         loop {
             let memory = GuestMemoryAtomic::new(Memory::new());
-            let device = Device::new(start(), memory.clone(), &self.options.tag, self.options.queues);
+            let device =
+                Device::new(start(), memory.clone(), self.options.tag.as_deref(), self.options.queues);
             let device = Arc::new(device);
             let daemon = VhostUserDaemon::new("virtiofs".to_owned(), Arc::clone(&device), memory);
             let mut daemon = daemon.map_err(|error| place(error.to_string()))?;

@@ -62,9 +62,9 @@ pub(crate) struct Share {
     socket: Option<PathBuf>,
     #[command(flatten)]
     remote: remote::ShareArgs,
-    /// The name by which the guest mounts it, for monitors that ask; QEMU has its own tag=
-    #[arg(long, value_name = "TAG", default_value = "folio", conflicts_with = "listen")]
-    tag: String,
+    /// The name by which the guest mounts it, for monitors that ask; QEMU and cloud-hypervisor have their own tag=
+    #[arg(long, value_name = "TAG", conflicts_with = "listen")]
+    tag: Option<String>,
     /// Request queues, each with a thread
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "listen")]
     queues: usize,
