@@ -8,6 +8,7 @@ mod coherence;
 mod escape;
 mod names;
 mod push;
+mod stress;
 mod writes;
 
 use folio::syscall::{Credentials, Fd, OpenFlags};

@@ -1,0 +1,153 @@
+//! Everybody changes everything at once, here and on the host: nobody hangs, and at rest both see the same.
+
+use super::{Over, World, eventually, pause};
+use folio::Process;
+use folio::syscall::{AT_FDCWD, Credentials, OpenFlags};
+use folio::vfs::{FileType, RenameFlags};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+/// What a tree is: names with sizes and contents, or link targets.
+type Tree = BTreeMap<String, Vec<u8>>;
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
+    }
+
+    /// A path of up to three of three names.
+    fn path(&mut self) -> String {
+        let depth = 1 + self.below(3);
+        (0..depth).map(|_| ["a", "b", "c"][self.below(3)]).collect::<Vec<_>>().join("/")
+    }
+}
+
+/// One change on the host. Most fail, as the names are no longer what they were.
+fn change_host(share: &Path, random: &mut Random) {
+    let (one, other) = (share.join(random.path()), share.join(random.path()));
+    let bytes = vec![random.below(256) as u8; random.below(10_000)];
+    let result = match random.below(9) {
+        0 | 1 => std::fs::create_dir(one),
+        2 | 3 => std::fs::write(one, bytes),
+        4 | 5 => std::fs::rename(one, other),
+        6 => std::fs::hard_link(one, other),
+        7 => std::fs::remove_file(one),
+        _ => std::fs::remove_dir(one),
+    };
+    drop(result);
+}
+
+/// One change here.
+fn change_here(p: &Process, random: &mut Random) {
+    let (one, other) = (format!("/h/{}", random.path()), format!("/h/{}", random.path()));
+    let bytes = vec![random.below(256) as u8; random.below(10_000)];
+    let rename = |flags| p.renameat2(AT_FDCWD, &one, AT_FDCWD, &other, flags);
+    let write = |flags| {
+        let fd = p.open(&one, flags, 0o644)?;
+        let written = p.pwrite(fd, &bytes, 0);
+        p.close(fd)?;
+        written.map(drop)
+    };
+    let result = match random.below(12) {
+        0 | 1 => p.mkdir(&one, 0o755),
+        2 | 3 => write(OpenFlags::CREAT | OpenFlags::TRUNC | OpenFlags::WRONLY),
+        4 => rename(RenameFlags::empty()),
+        5 => rename(RenameFlags::EXCHANGE),
+        6 => rename(RenameFlags::NOREPLACE),
+        7 => p.link(&one, &other),
+        8 => p.unlink(&one),
+        9 => p.rmdir(&one),
+        10 => p.truncate(&one, random.below(10_000) as u64),
+        _ => p.chdir(&one),
+    };
+    drop(result);
+}
+
+fn tree_of_host(folder: &Path, prefix: &str, tree: &mut Tree) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let name = format!("{prefix}/{}", entry.file_name().to_str().unwrap());
+        if entry.file_type().unwrap().is_dir() {
+            tree.insert(name.clone(), b"directory".to_vec());
+            tree_of_host(&entry.path(), &name, tree);
+        } else {
+            tree.insert(name, std::fs::read(entry.path()).unwrap());
+        }
+    }
+}
+
+fn tree_here(world: &World, path: &str, prefix: &str, tree: &mut Tree) -> folio::Result<()> {
+    for name in world.list(path) {
+        let (path, name) = (format!("{path}/{name}"), format!("{prefix}/{name}"));
+        if world.p.lstat(&path)?.file_type == FileType::Directory {
+            tree.insert(name.clone(), b"directory".to_vec());
+            tree_here(world, &path, &name, tree)?;
+        } else {
+            tree.insert(name, world.read(&path)?);
+        }
+    }
+    Ok(())
+}
+
+fn stress(words: &str) {
+    let world = World::new(words);
+    let is_over = Over::default();
+    let share = world.host("");
+    std::thread::scope(|scope| {
+        let _ender = is_over.ender();
+        for seed in 1..=2 {
+            let (share, is_over) = (&share, &is_over);
+            scope.spawn(move || {
+                let mut random = Random(seed);
+                while !is_over.is_over() {
+                    change_host(share, &mut random);
+                }
+            });
+        }
+        for seed in 3..=5 {
+            let (kernel, is_over) = (&world.kernel, &is_over);
+            scope.spawn(move || {
+                let p = kernel.process(Credentials::root());
+                let mut random = Random(seed);
+                while !is_over.is_over() {
+                    change_here(&p, &mut random);
+                }
+            });
+        }
+        pause(Duration::from_millis(1500));
+    });
+    let mut expected = Tree::new();
+    tree_of_host(&share, "", &mut expected);
+    eventually(&format!("{words}: the same tree"), Duration::from_millis(100), || {
+        let mut found = Tree::new();
+        tree_here(&world, "/h", "", &mut found).is_ok() && found == expected
+    });
+    world.kernel.unmount("/h").unwrap();
+}
+
+#[test]
+fn by_the_time_to_live() {
+    stress("push=off");
+}
+
+#[test]
+fn always_asked() {
+    stress("ttl=0,push=off");
+}
+
+#[test]
+fn told_by_the_host() {
+    stress("push=inotify");
+}
+
+#[test]
+fn written_back() {
+    stress("cache=writeback,push=off");
+}
