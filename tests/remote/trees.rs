@@ -1,8 +1,8 @@
 //! Whole trees through a remote mount, and two clients of one share.
 
 use crate::mount::RemoteMount;
-use crate::support::requires;
 use crate::support::tools::{fsck, run};
+use crate::support::{report_skip, requires};
 use crate::{Bench, Shared, wait_until};
 use std::fs;
 use std::io::{Read, Seek, Write};
@@ -43,6 +43,29 @@ fn trees_survive_tcp_with_a_key() {
     let bench = Bench::new();
     let key = bench.key("key", "a key of more than sixteen bytes\n");
     a_tree_survives("tcp:0", &bench, &["--key-file", &key]);
+}
+
+#[test]
+fn trees_survive_vsock() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
+    if !std::path::Path::new("/dev/vsock").exists() {
+        return report_skip("needs /dev/vsock");
+    }
+    let bench = Bench::new();
+    let listen = format!("vsock:{}", 50_000 + std::process::id() % 10_000);
+    let shared = Shared::new(&bench.image, &listen, &[]);
+    // This machine as it calls itself (vsock(7), VMADDR_CID_LOCAL).
+    let here = shared.address.replace("vsock:", "vsock:1:");
+    let Some(mount) = RemoteMount::try_new(&here, &[]) else {
+        shared.stop();
+        return report_skip("needs a loopback for vsock (module vsock_loopback)");
+    };
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    run("cp", ["-a", source, mount.at("tree").to_str().unwrap()]);
+    run("diff", ["-r", source, mount.at("tree").to_str().unwrap()]);
+    mount.unmount();
+    shared.stop();
+    fsck(&bench.image);
 }
 
 #[test]

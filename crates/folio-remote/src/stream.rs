@@ -3,12 +3,13 @@
 use crate::address::{Address, HOST_CID};
 use folio::{Errno, Error, Result};
 use nix::sys::socket as vsock;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
 use std::io::{self, IoSlice, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -151,6 +152,8 @@ fn vsock_socket() -> io::Result<OwnedFd> {
 /// A socket that clients connect to. A Unix socket's file goes with it.
 pub struct Listener {
     socket: Socket,
+    /// Closed to end waiting: shutdown(2) of a socket that listens does so for some kinds and not for vsock.
+    wake: (UnixStream, UnixStream),
     /// Guests that may connect; all if there are none.
     allowed_cids: Vec<u32>,
 }
@@ -183,7 +186,10 @@ impl Listener {
                 Socket::Vsock { listener, address: address.clone() }
             }
         };
-        Ok(Self { socket, allowed_cids })
+        let this = Self { socket, wake: UnixStream::pair().map_err(failed)?, allowed_cids };
+        // A client that is there to be accepted may be gone by then.
+        rustix::io::ioctl_fionbio(this.fd(), true).map_err(|errno| failed(errno.into()))?;
+        Ok(this)
     }
 
     /// Where it listens: the port that was free instead of 0, and a path that means the same everywhere.
@@ -202,8 +208,22 @@ impl Listener {
         matches!(&self.socket, Socket::Tcp { address, .. } if !address.ip().is_loopback())
     }
 
-    /// Waits for a client; `None` for one that may not connect.
+    fn fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Socket::Unix { listener, .. } => listener.as_fd(),
+            Socket::Tcp { listener, .. } => listener.as_fd(),
+            Socket::Vsock { listener, .. } => listener.as_fd(),
+        }
+    }
+
+    /// Waits for a client; `None` for one that may not connect, or if the waiting was ended.
     pub(crate) fn accept(&self) -> io::Result<Option<(Stream, Peer)>> {
+        let mut ready =
+            [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN), PollFd::new(&self.wake.0, PollFlags::IN)];
+        rustix::event::poll(&mut ready, None)?;
+        if !ready[1].revents().is_empty() {
+            return Ok(None);
+        }
         let (fd, peer): (OwnedFd, Peer) = match &self.socket {
             Socket::Unix { listener, .. } => {
                 let stream = listener.accept()?.0;
@@ -234,13 +254,8 @@ impl Listener {
 
     /// Ends [`Listener::accept`], now and for ever.
     pub(crate) fn close(&self) {
-        let how = Shutdown::Both;
         // One that is closed already needs no more.
-        let _ = match &self.socket {
-            Socket::Unix { listener, .. } => rustix::net::shutdown(listener, how),
-            Socket::Tcp { listener, .. } => rustix::net::shutdown(listener, how),
-            Socket::Vsock { listener, .. } => rustix::net::shutdown(listener, how),
-        };
+        let _ = self.wake.1.shutdown(std::net::Shutdown::Both);
     }
 }
 

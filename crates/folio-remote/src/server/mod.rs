@@ -398,8 +398,8 @@ impl Drop for Place {
 
 /// The client has gone before it was accepted, or a signal came.
 fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted | ErrorKind::ConnectionReset)
-        || Errno::from_io_error(error) == Some(Errno::NOTCONN)
+    use ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, NotConnected, WouldBlock};
+    matches!(error.kind(), ConnectionAborted | Interrupted | ConnectionReset | NotConnected | WouldBlock)
 }
 
 /// The host is out of descriptors or memory, which passes when others go.
