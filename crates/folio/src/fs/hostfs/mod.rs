@@ -197,8 +197,21 @@ impl FileSystem for Hostfs {
 
     fn sync(&self) -> Result<()> {
         self.shared.writeback.write_back_all()?;
-        let fd = host::open_directory(&*self.shared.root_fd)?;
-        retry(|| rustix::fs::syncfs(&fd))
+        let mut synced = Vec::new();
+        let mut result = Ok(());
+        // Each of the host's file systems that directories in memory lie on; others have nothing of ours.
+        for inode in [self.root.clone()].into_iter().chain(self.shared.inodes()) {
+            if inode.is_directory() && !synced.contains(&inode.identity.device) {
+                synced.push(inode.identity.device);
+                let sync = |directory: &OwnedFd| {
+                    let fd = host::open_directory(directory)?;
+                    retry(|| rustix::fs::syncfs(&fd))
+                };
+                // What is no longer below the root is no longer ours.
+                result = result.and(inode.reach().map_or(Ok(()), |directory| sync(&directory)));
+            }
+        }
+        result
     }
 
     /// Writes back what is dirty. When it reaches the disk is the host's business, as for whoever writes there.
