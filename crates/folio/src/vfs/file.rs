@@ -78,9 +78,9 @@ impl OpenFile {
         self.opened = None;
     }
 
-    /// Whether somebody waits for it to be closed: the name is gone, or the file system keeps something.
+    /// Whether somebody waits for it to be closed: the name is gone, or what lies behind is open for writing.
     pub(super) fn is_urgent(&self) -> bool {
-        self.opened.is_some() || self.location().dentry.is_deleted()
+        (self.opened.is_some() && self.flags.is_writable()) || self.location().dentry.is_deleted()
     }
 
     /// Makes `file` of the memory of one that was cleared.

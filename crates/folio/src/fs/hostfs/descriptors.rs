@@ -8,7 +8,7 @@ use crate::vfs::FileType;
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Files just made, whose descriptors wait for the open that follows.
 const NEWBORNS_MAX: usize = 16;
@@ -20,6 +20,8 @@ pub(super) struct Descriptors {
     write: Option<Writable>,
     readers: usize,
     writers: usize,
+    /// Whether the list of idle files has it.
+    is_listed: bool,
     /// Of what lost its last name by us: no data may go by it.
     nameless: Option<Arc<OwnedFd>>,
 }
@@ -67,6 +69,21 @@ fn address(inode: &HostInode) -> usize {
     std::ptr::from_ref(inode) as usize
 }
 
+/// Files whose descriptors for reading stay open although nobody reads them any more.
+const IDLE_MAX: usize = 64;
+
+/// Files that were closed last: who opens one of them again to read it need not ask the host.
+#[derive(Default)]
+pub(super) struct IdleFiles(VecDeque<Weak<HostInode>>);
+
+impl IdleFiles {
+    /// Adds one; returns the one that has to go.
+    fn add(&mut self, inode: Weak<HostInode>) -> Option<Weak<HostInode>> {
+        self.0.push_back(inode);
+        if self.0.len() > IDLE_MAX { self.0.pop_front() } else { None }
+    }
+}
+
 /// A file that is open; dropped when it is closed.
 struct Open {
     inode: Arc<HostInode>,
@@ -91,15 +108,32 @@ impl Drop for Open {
             }
             false => {
                 descriptors.readers -= 1;
-                if descriptors.readers == 0 { descriptors.read.take() } else { None }
+                None
             }
         };
+        let is_idle = descriptors.readers == 0 && descriptors.read.is_some() && !descriptors.is_listed;
+        descriptors.is_listed |= is_idle;
         drop(descriptors);
         drop(gone);
+        if is_idle {
+            let last = inode.shared.idle_files.lock().add(inode.me.clone());
+            if let Some(last) = last.and_then(|last| last.upgrade()) {
+                last.leave_idle();
+            }
+        }
     }
 }
 
 impl HostInode {
+    /// Closes what nobody reads any more.
+    fn leave_idle(&self) {
+        let mut descriptors = self.descriptors.lock();
+        descriptors.is_listed = false;
+        let gone = if descriptors.readers == 0 { descriptors.read.take() } else { None };
+        drop(descriptors);
+        drop(gone);
+    }
+
     /// Opens the regular file for data. What is returned keeps the host's descriptor.
     pub(super) fn open_data(&self, is_written: bool) -> Result<Box<dyn Send + Sync>> {
         let inode = self.me.upgrade().ok_or(Errno::IO)?;

@@ -54,7 +54,7 @@ mod revalidate;
 mod vfs_glue;
 mod xattr;
 
-use self::descriptors::Newborns;
+use self::descriptors::{IdleFiles, Newborns};
 use self::host::{Identity, retry};
 use self::inode::HostInode;
 use self::numbers::Numbers;
@@ -101,6 +101,7 @@ struct Shared {
     table: Mutex<HashMap<((u32, u32), u64), Weak<HostInode>>>,
     ring: DirectoryRing,
     newborns: Mutex<Newborns>,
+    idle_files: Mutex<IdleFiles>,
     /// Drawn before each question to the host.
     tickets: AtomicU64,
     /// How often anything was doubted.
@@ -150,6 +151,7 @@ impl Hostfs {
             table: Mutex::default(),
             ring: DirectoryRing::new((raise_descriptor_limit() / 2).min(DIRECTORIES_MAX) as usize),
             newborns: Mutex::default(),
+            idle_files: Mutex::default(),
             tickets: AtomicU64::new(0),
             doubts: AtomicU64::new(0),
             push,
