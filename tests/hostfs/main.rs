@@ -73,14 +73,19 @@ impl World {
     }
 
     fn list(&self, path: &str) -> Vec<String> {
-        let fd = self.p.open(path, OpenFlags::DIRECTORY, 0).unwrap();
-        let entries = self.p.getdents(fd, usize::MAX).unwrap();
-        self.p.close(fd).unwrap();
+        self.try_list(path).unwrap()
+    }
+
+    fn try_list(&self, path: &str) -> folio::Result<Vec<String>> {
+        let fd = self.p.open(path, OpenFlags::DIRECTORY, 0)?;
+        let listed = self.p.getdents(fd, usize::MAX);
+        self.p.close(fd)?;
+        let entries = listed?;
         let mut names: Vec<_> =
             entries.into_iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()).collect();
         names.retain(|name| name != "." && name != "..");
         names.sort();
-        names
+        Ok(names)
     }
 }
 

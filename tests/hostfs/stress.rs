@@ -84,7 +84,8 @@ fn tree_of_host(folder: &Path, prefix: &str, tree: &mut Tree) {
 }
 
 fn tree_here(world: &World, path: &str, prefix: &str, tree: &mut Tree) -> folio::Result<()> {
-    for name in world.list(path) {
+    // What was there a moment ago may be gone by the time to live, and is asked for again.
+    for name in world.try_list(path)? {
         let (path, name) = (format!("{path}/{name}"), format!("{prefix}/{name}"));
         if world.p.lstat(&path)?.file_type == FileType::Directory {
             tree.insert(name.clone(), b"directory".to_vec());
