@@ -2,7 +2,7 @@
 
 use crate::bench;
 use crate::contender::find;
-use crate::report::{Machine, middle};
+use crate::report::{Machine, Verdict, middle, told};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -145,13 +145,6 @@ struct Row {
 }
 
 #[derive(Debug, Serialize)]
-struct Verdict {
-    aim: String,
-    is_met: bool,
-    figures: String,
-}
-
-#[derive(Debug, Serialize)]
 struct Report {
     scenario: &'static str,
     machine: Machine,
@@ -172,7 +165,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     let folio = bench::folio(options.folio.as_deref())?;
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&options.dir);
-    let folder = folder.map_err(told(&options.dir))?;
+    let folder = folder.map_err(told(options.dir.display()))?;
     let (raw, qcow2) = images(folder.path(), options.size_mib)?;
     let mut notes = Vec::new();
     let mut contenders = Vec::new();
@@ -212,14 +205,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     report.print(options.json)
 }
 
-fn told<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> String {
-    move |error| format!("{}: {error}", path.display())
-}
-
 /// A raw image full of what is not zero, and the same as qcow2.
 fn images(folder: &Path, size_mib: u64) -> Result<(PathBuf, PathBuf), String> {
     let (raw, qcow2) = (folder.join("disk.raw"), folder.join("disk.qcow2"));
-    let mut file = File::create(&raw).map_err(told(&raw))?;
+    let mut file = File::create(&raw).map_err(told(raw.display()))?;
     let mut word = 0x9e37_79b9_7f4a_7c15u64;
     for _ in 0..size_mib {
         let words = (0..1 << 17).flat_map(|_| {
@@ -229,7 +218,7 @@ fn images(folder: &Path, size_mib: u64) -> Result<(PathBuf, PathBuf), String> {
             word ^= word << 17;
             word.to_ne_bytes()
         });
-        file.write_all(&words.collect::<Vec<u8>>()).map_err(told(&raw))?;
+        file.write_all(&words.collect::<Vec<u8>>()).map_err(told(raw.display()))?;
     }
     let convert = ["convert", "-f", "raw", "-O", "qcow2"].map(OsStr::new);
     let paths = [raw.as_os_str(), qcow2.as_os_str()];
@@ -303,7 +292,7 @@ impl Server {
     /// User and system time of the server so far (proc(5), stat).
     fn cpu_seconds(&self) -> Result<f64, String> {
         let path = PathBuf::from(format!("/proc/{}/stat", self.child.id()));
-        let text = fs::read_to_string(&path).map_err(told(&path))?;
+        let text = fs::read_to_string(&path).map_err(told(path.display()))?;
         // The name before it may hold anything.
         let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
         let ticks: f64 = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
@@ -377,11 +366,7 @@ impl Report {
             }
             println!();
         }
-        println!("\naims:");
-        for verdict in &self.verdicts {
-            let word = if verdict.is_met { "met" } else { "NOT MET" };
-            println!("- {word}: {}: {}", verdict.aim, verdict.figures);
-        }
+        Verdict::print_all(&self.verdicts);
         self.notes.iter().for_each(|note| println!("- {note}"));
         println!("\nwhat the numbers do not mean:");
         self.limits.iter().for_each(|limit| println!("- {limit}"));

@@ -2,6 +2,7 @@
 
 use crate::measure::Cost;
 use serde::Serialize;
+use std::fmt::Display;
 use std::path::Path;
 
 /// The machine that was measured.
@@ -115,6 +116,30 @@ pub(crate) fn middle(mut values: Vec<f64>) -> f64 {
         0 => 0.0,
         len if len % 2 == 1 => values[len / 2],
         len => f64::midpoint(values[len / 2 - 1], values[len / 2]),
+    }
+}
+
+/// An error told with what it was about.
+pub(crate) fn told<E: Display>(what: impl Display) -> impl FnOnce(E) -> String {
+    move |error| format!("{what}: {error}")
+}
+
+/// Whether an aim is met.
+#[derive(Debug, Serialize)]
+pub(crate) struct Verdict {
+    pub(crate) aim: String,
+    pub(crate) is_met: bool,
+    pub(crate) figures: String,
+}
+
+impl Verdict {
+    /// Prints all of them, each on a line.
+    pub(crate) fn print_all(verdicts: &[Self]) {
+        println!("\naims:");
+        for verdict in verdicts {
+            let word = if verdict.is_met { "met" } else { "NOT MET" };
+            println!("- {word}: {}: {}", verdict.aim, verdict.figures);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ mod rounds;
 mod table;
 mod worlds;
 
-use crate::report::Machine;
+use crate::report::{Machine, told};
 use jobs::{JOBS, Job, LARGE_JOB, Work, Worlds};
 use rounds::{Effort, measure};
 use std::path::{Path, PathBuf};
@@ -55,11 +55,6 @@ fn size(text: &str) -> Result<u64, String> {
     let bytes =
         parse_size::Config::new().with_binary().parse_size(text).map_err(|error| error.to_string())?;
     if bytes < 1 << 20 { Err("at least 1M".to_owned()) } else { Ok(bytes) }
-}
-
-/// A failure of `what`, in words.
-fn told<E: std::fmt::Display>(what: impl std::fmt::Display) -> impl FnOnce(E) -> String {
-    move |error| format!("{what}: {error}")
 }
 
 /// Measures and prints.

@@ -13,6 +13,7 @@ mod ops;
 mod rewrite;
 mod stand;
 
+use crate::report::told;
 use std::path::PathBuf;
 
 /// What the scenarios take.
@@ -58,11 +59,6 @@ pub(crate) fn run_rewrite(options: &Options) -> Result<(), String> {
 /// Runs `ext4-ops` and prints its report.
 pub(crate) fn run_ops(options: &Options) -> Result<(), String> {
     ops::report(options)?.print(options.json)
-}
-
-/// A failure of `what`, in words.
-fn told<E: std::fmt::Display>(what: impl std::fmt::Display) -> impl FnOnce(E) -> String {
-    move |error| format!("{what}: {error}")
 }
 
 #[cfg(test)]

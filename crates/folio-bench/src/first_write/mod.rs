@@ -12,7 +12,7 @@ pub(crate) use job::{Arguments as JobArguments, Job, run as run_job};
 
 use crate::contender::find;
 use crate::measure::{Cost, Meter, touch_memory};
-use crate::report::{Machine, Report, Row, Table};
+use crate::report::{Machine, Report, Row, Table, told};
 use folio::block::{self, ImageFormat};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -184,11 +184,11 @@ impl Bench<'_> {
                     if round == 0 {
                         self.check(cell, &image)?;
                     }
-                    fs::remove_file(&image).map_err(told(&image))?;
+                    fs::remove_file(&image).map_err(told(image.display()))?;
                 }
             }
         }
-        fs::remove_file(&written).map_err(told(&written))?;
+        fs::remove_file(&written).map_err(told(written.display()))?;
         if cells.iter().any(|cell| cell.costs[2].is_empty()) {
             notes.push("not measured: the third run needs root, to drop the host's page cache".to_owned());
         }
@@ -202,17 +202,17 @@ impl Bench<'_> {
         let device = block::create(path, kind.format(), bytes).map_err(|error| error.to_string())?;
         device.flush().map_err(|error| error.to_string())?;
         drop(device);
-        let mut file = File::options().write(true).open(path).map_err(told(path))?;
+        let mut file = File::options().write(true).open(path).map_err(told(path.display()))?;
         match kind {
             Kind::Qcow2 | Kind::Sparse => {}
             Kind::Falloc => rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
-                .map_err(told(path))?,
+                .map_err(told(path.display()))?,
             Kind::Written => {
                 let ones = vec![1; 1 << 20];
-                (0..self.size_mib).try_for_each(|_| file.write_all(&ones)).map_err(told(path))?;
+                (0..self.size_mib).try_for_each(|_| file.write_all(&ones)).map_err(told(path.display()))?;
             }
         }
-        file.sync_all().map_err(told(path))
+        file.sync_all().map_err(told(path.display()))
     }
 
     /// One job by one tool in a process of its own.
@@ -266,7 +266,7 @@ impl Bench<'_> {
             None => {
                 let list = self.folder.join("qemu-io.list");
                 if !list.exists() {
-                    fs::write(&list, disk::mkfs_as_qemu_io(size_bytes)?).map_err(told(&list))?;
+                    fs::write(&list, disk::mkfs_as_qemu_io(size_bytes)?).map_err(told(list.display()))?;
                 }
                 let script = r#"exec "$0" -t writeback -f "$1" "$2" <"$3""#;
                 let arguments = [
@@ -310,16 +310,12 @@ impl Bench<'_> {
 
 /// Writes the image out and makes the host forget it; false if that is not allowed here.
 fn drop_caches(image: &Path) -> Result<bool, String> {
-    File::open(image).and_then(|file| file.sync_all()).map_err(told(image))?;
+    File::open(image).and_then(|file| file.sync_all()).map_err(told(image.display()))?;
     Ok(fs::write("/proc/sys/vm/drop_caches", "3").is_ok())
 }
 
 fn program(name: &str) -> Result<PathBuf, String> {
     find(name).ok_or_else(|| format!("{name} is not installed"))
-}
-
-fn told<E: std::fmt::Display>(path: &Path) -> impl FnOnce(E) -> String {
-    move |error| format!("{}: {error}", path.display())
 }
 
 /// A table per run, and how the cells that the aims speak of compare.

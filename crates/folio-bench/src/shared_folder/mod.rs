@@ -17,11 +17,10 @@ mod worlds;
 
 use crate::bench;
 use crate::contender::find;
-use crate::report::{Machine, middle};
+use crate::report::{Machine, Verdict, middle, told};
 use jobs::Job;
 pub(crate) use jobs::run_in_guest;
 use serde::Serialize;
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use worlds::{FolioWorld, HostWorld, How, World};
@@ -90,13 +89,6 @@ struct Row {
 }
 
 #[derive(Debug, Serialize)]
-struct Verdict {
-    aim: String,
-    is_met: bool,
-    figures: String,
-}
-
-#[derive(Debug, Serialize)]
 struct Report {
     scenario: &'static str,
     machine: Machine,
@@ -106,10 +98,6 @@ struct Report {
     verdicts: Vec<Verdict>,
     notes: Vec<String>,
     limits: &'static [&'static str],
-}
-
-fn told<E: Display>(what: impl Display) -> impl FnOnce(E) -> String {
-    move |error| format!("{what}: {error}")
 }
 
 /// Measures and prints.
@@ -280,11 +268,7 @@ impl Report {
             }
             println!();
         }
-        println!("\naims:");
-        for verdict in &self.verdicts {
-            let word = if verdict.is_met { "met" } else { "NOT MET" };
-            println!("- {word}: {}: {}", verdict.aim, verdict.figures);
-        }
+        Verdict::print_all(&self.verdicts);
         self.notes.iter().for_each(|note| println!("- {note}"));
         println!("\nwhat the numbers do not mean:");
         self.limits.iter().for_each(|limit| println!("- {limit}"));
