@@ -8,6 +8,7 @@
 //!        +-- link.rs    numbered frames, each once and in order, whatever happens to streams
 //!            frame.rs   one frame
 //!            handshake.rs, key.rs   who may, and which session goes on
+//!            message.rs what a relay reads of a message
 //!            stream.rs, address.rs  unix:, vsock:, tcp:
 //! ```
 //!
@@ -27,6 +28,7 @@ pub mod fuzzing;
 mod handshake;
 mod key;
 mod link;
+mod message;
 mod server;
 mod stream;
 

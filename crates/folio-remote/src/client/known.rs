@@ -3,6 +3,7 @@
 //! FUSE can invalidate one name or one inode; one message for all of them came with Linux 6.16 only
 //! (`FUSE_NOTIFY_INC_EPOCH`).
 
+use crate::message::{REPLY_HEADER_BYTES, REQUEST_HEADER_BYTES, number32, number64, op};
 use foldhash::fast::RandomState;
 use folio_fuse::adapter::ROOT;
 use std::collections::{HashMap, VecDeque};
@@ -10,29 +11,9 @@ use std::sync::Arc;
 
 /// Names that lead nowhere which are remembered; of more, the oldest are left to their time to live.
 const MISSING_MAX: usize = 64 << 10;
-const REQUEST_HEADER_BYTES: usize = 40;
-const REPLY_HEADER_BYTES: usize = 16;
 /// `struct fuse_entry_out`, `struct fuse_dirent`.
 const ENTRY_BYTES: usize = 128;
 const DIRENT_BYTES: usize = 24;
-
-/// Opcodes that tell names, or take them away (linux/fuse.h).
-mod op {
-    pub(super) const LOOKUP: u32 = 1;
-    pub(super) const FORGET: u32 = 2;
-    pub(super) const SYMLINK: u32 = 6;
-    pub(super) const MKNOD: u32 = 8;
-    pub(super) const MKDIR: u32 = 9;
-    pub(super) const UNLINK: u32 = 10;
-    pub(super) const RMDIR: u32 = 11;
-    pub(super) const RENAME: u32 = 12;
-    pub(super) const LINK: u32 = 13;
-    pub(super) const CREATE: u32 = 35;
-    pub(super) const BATCH_FORGET: u32 = 42;
-    pub(super) const READDIRPLUS: u32 = 44;
-    pub(super) const RENAME2: u32 = 45;
-    pub(super) const TMPFILE: u32 = 51;
-}
 
 /// A name in a directory.
 pub(super) type Name = Arc<(u64, Box<[u8]>)>;
@@ -187,14 +168,6 @@ impl Known {
 fn name_at(body: &[u8], start: usize) -> Option<&[u8]> {
     let rest = body.get(start..)?;
     rest.get(..rest.iter().position(|byte| *byte == 0)?)
-}
-
-pub(super) fn number32(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-pub(super) fn number64(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
 #[cfg(test)]

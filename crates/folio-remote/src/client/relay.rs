@@ -1,10 +1,11 @@
 //! Requests on their way: read from the kernel, kept until they are answered, given to whatever stream there is.
 
-use super::known::{Known, number32, number64};
+use super::known::Known;
 use super::notices::Notices;
 use crate::frame::Frame;
 use crate::handshake::Grant;
 use crate::link::Link;
+use crate::message::{REPLY_HEADER_BYTES, REQUEST_HEADER_BYTES, number32, number64, op};
 use foldhash::fast::RandomState;
 use folio::{Errno, Error, Result};
 use parking_lot::{Condvar, Mutex};
@@ -13,36 +14,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-const REQUEST_HEADER_BYTES: usize = 40;
-const REPLY_HEADER_BYTES: usize = 16;
 /// What a reply without data costs at most.
 const SMALL_REPLY_BYTES: usize = 256;
 /// Bytes that may be under way whatever the server says, so that something always is.
 const UNDER_WAY_BYTES_MIN: usize = 4 << 20;
 /// The kernel reads nothing into less (linux/fuse.h, `FUSE_MIN_READ_BUFFER`).
 const BUFFER_BYTES_MIN: usize = 64 << 10;
-
-/// Opcodes that are more than bytes to a relay (linux/fuse.h).
-mod op {
-    pub(super) const LOOKUP: u32 = 1;
-    pub(super) const FORGET: u32 = 2;
-    pub(super) const GETATTR: u32 = 3;
-    pub(super) const READLINK: u32 = 5;
-    pub(super) const OPEN: u32 = 14;
-    pub(super) const READ: u32 = 15;
-    pub(super) const STATFS: u32 = 17;
-    pub(super) const GETXATTR: u32 = 22;
-    pub(super) const LISTXATTR: u32 = 23;
-    pub(super) const INIT: u32 = 26;
-    pub(super) const OPENDIR: u32 = 27;
-    pub(super) const READDIR: u32 = 28;
-    pub(super) const ACCESS: u32 = 34;
-    pub(super) const INTERRUPT: u32 = 36;
-    pub(super) const BATCH_FORGET: u32 = 42;
-    pub(super) const READDIRPLUS: u32 = 44;
-    pub(super) const LSEEK: u32 = 46;
-    pub(super) const STATX: u32 = 52;
-}
 
 /// The requests of one mount.
 pub(super) struct Relay {

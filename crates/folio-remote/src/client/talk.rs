@@ -1,12 +1,12 @@
 //! The stream to the server: replies and changes come in; when it is lost, another one is looked for.
 
-use super::known::{number32, number64};
 use super::relay::Relay;
 use crate::address::Address;
 use crate::frame::{Frame, Input, Kind};
 use crate::handshake::{self, Answer, Grant, SessionId, Timed, Wish};
 use crate::key::Key;
 use crate::link::Link;
+use crate::message::{number32, number64};
 use crate::stream::Stream;
 use folio::{Errno, Error, Result};
 use std::sync::Arc;

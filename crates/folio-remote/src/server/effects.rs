@@ -1,29 +1,8 @@
 //! What a client's request has changed, for the other clients of the share: a host that watches itself does not tell
 //! what the server did in its name, and an image has nobody to watch it.
 
+use crate::message::{REPLY_HEADER_BYTES, REQUEST_HEADER_BYTES, number32, number64, op};
 use folio_fuse::wire::Notice;
-
-const REQUEST_HEADER_BYTES: usize = 40;
-const REPLY_HEADER_BYTES: usize = 16;
-
-/// Opcodes that change something (linux/fuse.h).
-mod op {
-    pub(super) const SETATTR: u32 = 4;
-    pub(super) const SYMLINK: u32 = 6;
-    pub(super) const MKNOD: u32 = 8;
-    pub(super) const MKDIR: u32 = 9;
-    pub(super) const UNLINK: u32 = 10;
-    pub(super) const RMDIR: u32 = 11;
-    pub(super) const RENAME: u32 = 12;
-    pub(super) const LINK: u32 = 13;
-    pub(super) const WRITE: u32 = 16;
-    pub(super) const SETXATTR: u32 = 21;
-    pub(super) const REMOVEXATTR: u32 = 24;
-    pub(super) const CREATE: u32 = 35;
-    pub(super) const FALLOCATE: u32 = 43;
-    pub(super) const RENAME2: u32 = 45;
-    pub(super) const COPY_FILE_RANGE: u32 = 47;
-}
 
 /// Calls `tell` with what the request has changed, if its reply says that it has.
 pub(super) fn effects(request: &[u8], reply: &[u8], mut tell: impl FnMut(Notice<'_>)) {
@@ -56,14 +35,6 @@ pub(super) fn effects(request: &[u8], reply: &[u8], mut tell: impl FnMut(Notice<
         op::COPY_FILE_RANGE => tell(inode(number64(body, 16).unwrap_or(0))),
         _ => {}
     }
-}
-
-fn number32(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn number64(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
 #[cfg(test)]
