@@ -133,12 +133,16 @@ fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Waits until `is_seen`, which must come in time.
+/// Waits until `is_seen`, which must come in time: who asks later than that sees it.
 #[track_caller]
-fn eventually(what: &str, ttl: Duration, is_seen: impl Fn() -> bool) {
+fn eventually(what: &str, ttl: Duration, mut is_seen: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !is_seen() {
-        assert!(start.elapsed() < ttl + MARGIN, "{what}: not seen {:?} after it was made", start.elapsed());
+    loop {
+        let asked = start.elapsed();
+        if is_seen() {
+            return;
+        }
+        assert!(asked < ttl + MARGIN, "{what}: not seen {asked:?} after it was made");
         pause(Duration::from_micros(100));
     }
 }

@@ -128,7 +128,15 @@ fn stress(words: &str) {
     tree_of_host(&share, "", &mut expected);
     eventually(&format!("{words}: the same tree"), Duration::from_millis(100), || {
         let mut found = Tree::new();
-        tree_here(&world, "/h", "", &mut found).is_ok() && found == expected
+        let told = tree_here(&world, "/h", "", &mut found);
+        if let Err(error) = &told {
+            eprintln!("{words}: {error}");
+        }
+        for name in expected.keys().chain(found.keys()).filter(|name| found.get(*name) != expected.get(*name))
+        {
+            eprintln!("{words}: {name} is not the same");
+        }
+        told.is_ok() && found == expected
     });
     world.kernel.unmount("/h").unwrap();
 }

@@ -1,7 +1,9 @@
 //! Writes: through to the host, or back when the time has come.
 
 use super::{World, eventually, read_all, write_host};
+use folio::base::Timespec;
 use folio::syscall::{Fd, OpenFlags};
+use folio::vfs::SetTime;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -136,4 +138,21 @@ fn a_file_growing_in_the_cache_keeps_its_size() {
     assert_eq!(read_all(p, fd).unwrap(), expected);
     p.close(fd).unwrap();
     assert_eq!(std::fs::read(world.host("f")).unwrap(), expected);
+}
+
+#[test]
+fn a_time_that_was_set_outlives_what_was_written_before() {
+    let world = World::new("cache=writeback,ttl=0,push=off");
+    let p = &world.p;
+    let fd = create(&world, "/h/f");
+    p.pwrite(fd, b"written before", 0).unwrap();
+    let time = Timespec::new(1_221_488_676, 123_456_789);
+    p.futimens(fd, None, Some(SetTime::To(time))).unwrap();
+    assert_eq!(p.fstat(fd).unwrap().modified, time);
+    p.fsync(fd).unwrap();
+    assert_eq!(p.fstat(fd).unwrap().modified, time);
+    p.close(fd).unwrap();
+    let modified = std::fs::metadata(world.host("f")).unwrap().modified().unwrap();
+    let since = modified.duration_since(std::time::UNIX_EPOCH).unwrap();
+    assert_eq!((since.as_secs() as i64, since.subsec_nanos()), (time.secs, time.nanos));
 }

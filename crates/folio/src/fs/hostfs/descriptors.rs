@@ -5,6 +5,7 @@ use super::inode::HostInode;
 use super::options::CacheMode;
 use crate::base::{Errno, Result};
 use crate::vfs::FileType;
+use parking_lot::MutexGuard;
 use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use std::collections::VecDeque;
@@ -93,13 +94,17 @@ struct Open {
 impl Drop for Open {
     fn drop(&mut self) {
         let inode = &self.inode;
-        let is_last_writer = self.is_written && inode.descriptors.lock().writers == 1;
-        if is_last_writer && let Some(mapping) = &inode.common.mapping {
-            // Nobody else may be able to write it later. Who syncs the file is told of an error, which the mapping
-            // remembers.
-            let _: Result<()> = mapping.write_back(0..u64::MAX);
-        }
         let mut descriptors = inode.descriptors.lock();
+        let mut written = Ok(());
+        // Nobody else may be able to write it later. Who syncs the file is told of an error, which the mapping remembers.
+        // Others may open, write and close meanwhile, and leave it to this one.
+        while self.is_written
+            && descriptors.writers == 1
+            && written.is_ok()
+            && let Some(mapping) = inode.common.mapping.as_ref().filter(|mapping| mapping.is_dirty())
+        {
+            written = MutexGuard::unlocked(&mut descriptors, || mapping.write_back(0..u64::MAX));
+        }
         let gone = match self.is_written {
             true => {
                 descriptors.writers -= 1;

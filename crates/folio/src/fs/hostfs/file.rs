@@ -125,6 +125,14 @@ impl HostInode {
         }
     }
 
+    /// Before a time is set: what is written later would set it anew.
+    pub(super) fn settle_writes(&self) -> Result<()> {
+        let Some(mapping) = &self.common.mapping else { return Ok(()) };
+        mapping.write_back(0..u64::MAX)?;
+        self.known.lock().forget_written(mapping);
+        Ok(())
+    }
+
     /// Sets the size on the host, then in memory; times follow.
     pub(super) fn truncate_host(&self, size_bytes: u64) -> Result<()> {
         let mapping = self.mapping()?;

@@ -20,6 +20,7 @@ use super::host::{self, Stamp, Status};
 use super::inode::{HostInode, monotonic_ns};
 use super::options::CacheMode;
 use crate::base::{Result, Timespec};
+use crate::cache::Mapping;
 use crate::vfs::{FOREVER_NS, Question};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::Ordering;
@@ -67,6 +68,14 @@ impl Known {
             has_unwritten: false,
             is_being_written: false,
             written: None,
+        }
+    }
+
+    /// Once the host has all that the cache took, the host's size and times count.
+    pub(super) fn forget_written(&mut self, mapping: &Mapping) {
+        if !self.is_being_written && !mapping.is_dirty() {
+            self.has_unwritten = false;
+            self.written = None;
         }
     }
 }
@@ -212,12 +221,8 @@ impl HostInode {
         let Some(mapping) = self.common.mapping.as_ref().filter(|_| known.has_unwritten) else {
             return size_bytes;
         };
-        if known.is_being_written || mapping.is_dirty() {
-            return size_bytes.max(mapping.size_bytes());
-        }
-        known.has_unwritten = false;
-        known.written = None;
-        size_bytes
+        known.forget_written(mapping);
+        if known.has_unwritten { size_bytes.max(mapping.size_bytes()) } else { size_bytes }
     }
 
     /// A read found the end of the file on the host before the end that is known: it has become shorter.

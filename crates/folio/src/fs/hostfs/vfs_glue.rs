@@ -34,6 +34,9 @@ fn host_time(time: Option<SetTime>) -> rustix::fs::Timespec {
 impl HostInode {
     fn change_attributes(&self, change: &AttributeChange) -> Result<()> {
         let fd = self.descriptor()?;
+        if matches!(change.modified, Some(SetTime::To(_))) {
+            self.settle_writes()?;
+        }
         let own = self.begin_own()?;
         let mut modified = change.modified;
         if let Some(size_bytes) = change.size_bytes {
