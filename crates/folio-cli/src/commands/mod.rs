@@ -18,6 +18,7 @@ mod serve;
 mod share;
 mod stat;
 mod tune;
+mod warm;
 mod write;
 
 use crate::args::Arguments;
@@ -53,6 +54,7 @@ pub(crate) enum Command {
     Image(image::Image),
     Serve(serve::Serve),
     Share(share::Share),
+    Warm(warm::WarmCommand),
 }
 
 /// Runs what the command line asks for and tells how it ended.
@@ -91,6 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
         Command::Share(share) => {
             done(Session::without_signals("share", &arguments.global), &|session| share::run(share, session))
         }
+        Command::Warm(warm) => done(session("warm"), &|session| warm::run(warm, session)),
         Command::Image(image) => done(session(image::name(image)), &|session| image::run(image, session)),
     }
 }

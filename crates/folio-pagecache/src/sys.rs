@@ -1,0 +1,213 @@
+//! The three system calls about cached and allocated pages that no crate wraps: cachestat(2), mincore(2), FIEMAP.
+//!
+//! Everything that needs `unsafe` in this crate is here.
+
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::io;
+use std::ops::Range;
+
+/// cachestat(2) has this number on every architecture (include/uapi/asm-generic/unistd.h).
+const SYS_CACHESTAT: libc::c_long = 451;
+/// `FS_IOC_FIEMAP`: `_IOWR('f', 11, struct fiemap)` (linux/fs.h).
+const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+/// Extents asked for in one call.
+const EXTENTS: usize = 128;
+/// The last extent of the file (`FIEMAP_EXTENT_LAST`).
+const LAST: u32 = 1;
+
+/// Pages of a range of a file, as cachestat(2) counts them (linux/mman.h, `struct cachestat`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CacheStat {
+    /// Cached, also those whose read has only begun.
+    pub(crate) cached: u64,
+    /// Changed and not written.
+    pub(crate) dirty: u64,
+    /// Being written.
+    pub(crate) writeback: u64,
+    /// No longer cached, remembered by the kernel all the same.
+    pub(crate) evicted: u64,
+    /// Of those, the ones that went only just now.
+    pub(crate) recently_evicted: u64,
+}
+
+/// How many pages of `range` (bytes) are cached. ENOSYS before Linux 6.5; EPERM for who may not write the file and does
+/// not own it.
+pub(crate) fn cachestat(file: impl AsFd, range: Range<u64>) -> io::Result<CacheStat> {
+    let asked = [range.start, range.end.saturating_sub(range.start)];
+    let mut found = CacheStat::default();
+    let fd = file.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads two words and writes five, which is what both pointers lead to.
+    let told = unsafe { libc::syscall(SYS_CACHESTAT, fd, asked.as_ptr(), &raw mut found, 0) };
+    if told == 0 { Ok(found) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Calls `each` for the pages of `range` (bytes, from a page's beginning on), in order, with whether they are cached and
+/// complete. The kernel says so of every page to who may not write the file and does not own it.
+pub(crate) fn mincore(file: impl AsFd, range: Range<u64>, mut each: impl FnMut(bool)) -> io::Result<()> {
+    let len = usize::try_from(range.end.saturating_sub(range.start)).map_err(io::Error::other)?;
+    if len == 0 {
+        return Ok(());
+    }
+    let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
+    // SAFETY: a new mapping wherever the kernel likes, which nobody reads.
+    let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, range.start) }?;
+    let mut pages = vec![0_u8; len.div_ceil(rustix::param::page_size())];
+    // SAFETY: the range is the mapping just made, and there is a byte for each of its pages.
+    let told = unsafe { libc::mincore(start, len, pages.as_mut_ptr()) };
+    let told = if told == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    // SAFETY: the mapping is ours and nobody can name it any more.
+    unsafe { rustix::mm::munmap(start, len) }?;
+    told?;
+    pages.iter().for_each(|page| each(page & 1 != 0));
+    Ok(())
+}
+
+/// A file whose pages stay in memory as long as the value lives (mlock(2)), as they are then; what is not in memory is
+/// read.
+#[derive(Debug)]
+pub struct Locked {
+    start: *mut std::ffi::c_void,
+    len: usize,
+}
+
+// SAFETY: it owns its mapping, which nobody reads or writes through it.
+unsafe impl Send for Locked {}
+
+impl Locked {
+    /// Locks the pages that `file` has now. ENOMEM or EPERM beyond `RLIMIT_MEMLOCK`.
+    pub fn new(file: impl AsFd, size_bytes: u64) -> io::Result<Self> {
+        let len = usize::try_from(size_bytes).map_err(io::Error::other)?;
+        if len == 0 {
+            return Ok(Self { start: std::ptr::null_mut(), len });
+        }
+        let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
+        // SAFETY: a new mapping wherever the kernel likes, which nobody reads.
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) }?;
+        let locked = Self { start, len };
+        // SAFETY: the range is the mapping just made.
+        unsafe { rustix::mm::mlock(start, len) }?;
+        Ok(locked)
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: the mapping is ours and nobody can name it any more; its pages are unlocked by that.
+            let _ = unsafe { rustix::mm::munmap(self.start, self.len) };
+        }
+    }
+}
+
+/// A run of a file that lies in one piece (linux/fiemap.h, `struct fiemap_extent`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// First byte in the file.
+    pub(crate) offset: u64,
+    /// First byte on the device.
+    pub(crate) place: u64,
+    /// Length in bytes.
+    pub(crate) len_bytes: u64,
+    reserved: [u64; 2],
+    /// `FIEMAP_EXTENT_*`.
+    pub(crate) flags: u32,
+    reserved_too: [u32; 3],
+}
+
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [Extent; EXTENTS],
+}
+
+/// The runs of a file, in its order; at most `extents_max` of them. EOPNOTSUPP where the file system cannot tell.
+pub(crate) fn fiemap(file: impl AsFd, extents_max: usize) -> io::Result<Vec<Extent>> {
+    let fd = file.as_fd().as_raw_fd();
+    let mut found: Vec<Extent> = Vec::new();
+    let mut start = 0;
+    while found.len() < extents_max {
+        let mut map = Fiemap {
+            start,
+            length: u64::MAX - start,
+            flags: 0,
+            mapped_extents: 0,
+            extent_count: EXTENTS as u32,
+            reserved: 0,
+            extents: [Extent::default(); EXTENTS],
+        };
+        // SAFETY: the kernel reads the head, and writes it and as many extents as `extent_count` says there is room for.
+        if unsafe { libc::ioctl(fd, FS_IOC_FIEMAP as _, &raw mut map) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let count = (map.mapped_extents as usize).min(EXTENTS);
+        found.extend_from_slice(&map.extents[..count]);
+        let Some(last) = map.extents[..count].last() else { break };
+        let end = last.offset.saturating_add(last.len_bytes);
+        if last.flags & LAST != 0 || end <= start {
+            break;
+        }
+        start = end;
+    }
+    found.truncate(extents_max);
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn a_file_just_written_is_cached_by_both_accounts() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 10 * 4096 + 1]).unwrap();
+        match cachestat(&file, 0..u64::MAX) {
+            Ok(found) => assert_eq!(found.cached, 11, "{found:?}"),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOSYS)),
+        }
+        let mut pages = Vec::new();
+        mincore(&file, 0..10 * 4096 + 1, |is_cached| pages.push(is_cached)).unwrap();
+        assert_eq!(pages, [true; 11]);
+    }
+
+    #[test]
+    fn locked_pages_are_counted_by_the_kernel() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 4 * 4096]).unwrap();
+        let locked = || {
+            let text = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = text.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+        };
+        let before = locked();
+        let held = Locked::new(&file, 4 * 4096).unwrap();
+        assert_eq!(locked() - before, 16);
+        drop(held);
+        assert_eq!(locked(), before);
+        drop(Locked::new(&file, 0).unwrap());
+    }
+
+    #[test]
+    fn extents_cover_what_was_written_and_no_hole() {
+        let mut file = tempfile::tempfile_in(".").unwrap();
+        file.write_all(&[7; 1 << 16]).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; 4096], 1 << 20).unwrap();
+        file.sync_all().unwrap();
+        match fiemap(&file, 1000) {
+            Ok(extents) => {
+                let bytes: u64 = extents.iter().map(|extent| extent.len_bytes).sum();
+                assert_eq!(bytes, (1 << 16) + 4096, "{extents:?}");
+                assert!(extents.iter().all(|extent| extent.offset < 1 << 16 || extent.offset == 1 << 20));
+            }
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP), "{error}"),
+        }
+    }
+}
