@@ -4,6 +4,7 @@
 //!   scan       which files, in the order of inode numbers
 //!   residency  how much of each is in memory, as far as it can be known
 //!   warm       the rest brought in, in an order that suits the disk (device.rs)
+//!   hotset     which parts of which files are in memory, kept and brought back
 //!   memory     how much room there is
 //!   sys        cachestat(2), mincore(2), FIEMAP
 //! ```
@@ -13,6 +14,7 @@
 #![deny(unsafe_code)]
 
 mod device;
+mod hotset;
 mod memory;
 mod residency;
 mod scan;
@@ -20,6 +22,7 @@ mod scan;
 mod sys;
 mod warm;
 
+pub use hotset::{Kept, load, save};
 pub use memory::Memory;
 pub use residency::{Known, Residency, residency};
 pub use scan::{Files, Found, Scan};

@@ -5,6 +5,7 @@ use ignore::{WalkBuilder, WalkState};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -31,6 +32,24 @@ pub struct Found {
     pub path: PathBuf,
     /// Inode number, which in many file systems tells roughly where it lies.
     pub inode: u64,
+    /// The parts of it that are meant, in order, in bytes; all of it if there are none.
+    pub ranges: Vec<Range<u64>>,
+}
+
+impl Found {
+    /// All of a file.
+    pub fn whole(path: PathBuf, inode: u64) -> Self {
+        Self { path, inode, ranges: Vec::new() }
+    }
+
+    /// The parts that are meant of a file that has this size now.
+    pub(crate) fn parts(&self, size_bytes: u64) -> Vec<Range<u64>> {
+        if self.ranges.is_empty() {
+            return vec![0..size_bytes];
+        }
+        let cut = |range: &Range<u64>| range.start..range.end.min(size_bytes);
+        self.ranges.iter().map(cut).filter(|range| !range.is_empty()).collect()
+    }
 }
 
 /// What was found, and what could not be looked at.
@@ -54,7 +73,7 @@ impl Scan {
                 Err(error) => lock(&files).failures.push((path.clone(), reason(&error))),
                 Ok(found) if found.is_file() => {
                     let inode = std::os::unix::fs::MetadataExt::ino(&found);
-                    lock(&files).found.push(Found { path: path.clone(), inode });
+                    lock(&files).found.push(Found::whole(path.clone(), inode));
                 }
                 Ok(found) if !found.is_dir() => lock(&files).special += 1,
                 Ok(_) => self.walk(path, &files),
@@ -103,7 +122,7 @@ impl Mine<'_> {
         if kind.is_file() {
             if include.is_none_or(|include| matches(include, entry.path())) {
                 let inode = entry.ino().unwrap_or(0);
-                self.found.found.push(Found { path: entry.into_path(), inode });
+                self.found.found.push(Found::whole(entry.into_path(), inode));
             }
         } else if !kind.is_dir() && !kind.is_symlink() {
             self.found.special += 1;

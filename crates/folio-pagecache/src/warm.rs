@@ -184,11 +184,19 @@ impl Crew<'_> {
     /// Files one after the other, each from its beginning on.
     fn read_files(&self, done: &mut Warmed) {
         while let Some(at) = self.take(self.files.len()) {
-            let path = &self.files[at].path;
-            let read = open(path).and_then(|(file, missing)| {
+            let found = &self.files[at];
+            let path = &found.path;
+            let read = open(found).and_then(|(file, missing)| {
                 done.note(&missing);
                 let disk = self.disk(missing.device);
-                self.bring(&file, 0..missing.size_bytes, missing.bytes, disk, done)
+                match &missing.parts[..] {
+                    _ if missing.bytes == 0 => Ok(()),
+                    [one] => self.bring(&file, one.clone(), missing.bytes, disk, done),
+                    parts => parts.iter().try_for_each(|part| {
+                        let lacks = (part.end - part.start).saturating_sub(cached(&file, part)?);
+                        self.bring(&file, part.clone(), lacks, disk, done)
+                    }),
+                }
             });
             done.end_file(path, read);
             self.progress.files.fetch_add(1, Ordering::Relaxed);
@@ -201,8 +209,9 @@ impl Crew<'_> {
         self.work(|crew, done| {
             let mut runs = Vec::new();
             while let Some(at) = crew.take(crew.files.len()) {
-                let path = &crew.files[at].path;
-                let mapped = open(path).map(|(file, missing)| {
+                let found = &crew.files[at];
+                let path = &found.path;
+                let mapped = open(found).map(|(file, missing)| {
                     done.note(&missing);
                     if missing.bytes > 0 {
                         crew.progress.expected_bytes.fetch_add(missing.bytes, Ordering::Relaxed);
@@ -282,23 +291,36 @@ impl Crew<'_> {
 struct Missing {
     device: u64,
     size_bytes: u64,
+    /// What is meant of it.
+    parts: Vec<Range<u64>>,
+    /// Of that, what is not in memory.
     bytes: u64,
 }
 
 /// Opens a file that is to be read, if it still is a regular one, and tells what of it is not in memory.
-fn open(path: &Path) -> io::Result<(File, Missing)> {
-    let file = reopen(path)?;
+fn open(wanted: &Found) -> io::Result<(File, Missing)> {
+    let file = reopen(&wanted.path)?;
     let found = file.metadata()?;
     if !found.is_file() {
         return Err(io::Error::other("is no regular file any more"));
     }
-    let there = match residency(&file)? {
-        Known::Is(residency) => residency.resident_bytes,
-        // Everything is asked for; the kernel knows what is there.
-        Known::NotTold => 0,
-    };
-    let bytes = found.len().saturating_sub(there);
-    Ok((file, Missing { device: found.dev(), size_bytes: found.len(), bytes }))
+    let parts = wanted.parts(found.len());
+    let is_whole = wanted.ranges.is_empty();
+    let mut missing = Missing { device: found.dev(), size_bytes: 0, parts, bytes: 0 };
+    for part in &missing.parts {
+        let len = part.end - part.start;
+        let there = match is_whole {
+            true => match residency(&file)? {
+                Known::Is(residency) => residency.resident_bytes,
+                // Everything is asked for; the kernel knows what is there.
+                Known::NotTold => 0,
+            },
+            false => cached(&file, part)?,
+        };
+        missing.size_bytes += len;
+        missing.bytes += len.saturating_sub(there);
+    }
+    Ok((file, missing))
 }
 
 fn reopen(path: &Path) -> io::Result<File> {
@@ -317,14 +339,23 @@ fn reopen(path: &Path) -> io::Result<File> {
 /// The runs of a file by their place; all of it in one where that is not known.
 fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
     let run = |place, range| Run { device: missing.device, place, file: at, range };
-    let Ok(extents) = sys::fiemap(file, EXTENTS_MAX) else { return vec![run(0, 0..missing.size_bytes)] };
-    let cut = |start: u64, len: u64| start..start.saturating_add(len).min(missing.size_bytes);
-    let runs = extents.iter().map(|extent| run(extent.place, cut(extent.offset, extent.len_bytes)));
-    let mut runs: Vec<Run> = runs.filter(|run| !run.range.is_empty()).collect();
-    if extents.len() == EXTENTS_MAX
-        && let Some(last) = extents.last()
-    {
-        runs.push(run(last.place, last.offset + last.len_bytes..missing.size_bytes));
+    let whole = || missing.parts.iter().map(|part| run(0, part.clone())).collect();
+    let Ok(extents) = sys::fiemap(file, EXTENTS_MAX) else { return whole() };
+    let mut lie: Vec<(u64, Range<u64>)> = extents
+        .iter()
+        .map(|extent| (extent.place, extent.offset..extent.offset.saturating_add(extent.len_bytes)))
+        .collect();
+    if let Some((place, last)) = lie.last().cloned().filter(|_| lie.len() == EXTENTS_MAX) {
+        lie.push((place + (last.end - last.start), last.end..u64::MAX));
+    }
+    let mut runs = Vec::new();
+    for part in &missing.parts {
+        for (place, lies) in &lie {
+            let range = part.start.max(lies.start)..part.end.min(lies.end);
+            if !range.is_empty() {
+                runs.push(run(place + (range.start - lies.start), range));
+            }
+        }
     }
     runs
 }
