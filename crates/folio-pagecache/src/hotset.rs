@@ -123,7 +123,7 @@ fn look(files: &[Found]) -> (Vec<Line>, Kept) {
         }
     });
     let (mut lines, mut kept) = all.into_inner().unwrap_or_else(PoisonError::into_inner);
-    lines.sort_unstable_by(|a, b| (a.inode, a.size).cmp(&(b.inode, b.size)));
+    lines.sort_unstable_by_key(|line| (line.inode, line.size));
     kept.files = lines.len() as u64;
     let pages: u64 = lines.iter().flat_map(|line| &line.pages).map(|(_, count)| count).sum();
     kept.bytes = pages * page_bytes();
@@ -250,8 +250,12 @@ mod tests {
         std::fs::remove_file(path("three")).unwrap();
         let (files, kept) = load(&set[..]).unwrap();
         assert_eq!((kept.files, kept.changed), (2, 2));
-        assert_eq!(files.iter().find(|file| file.path == odd).unwrap().ranges, [0..5]);
-        assert_eq!(files.iter().find(|file| file.path == path("one")).unwrap().ranges, [0..3 << 20]);
+        assert_eq!(files.iter().find(|file| file.path == odd).unwrap().ranges, one(0..5));
+        assert_eq!(files.iter().find(|file| file.path == path("one")).unwrap().ranges, one(0..3 << 20));
+    }
+
+    fn one(range: Range<u64>) -> Vec<Range<u64>> {
+        std::iter::once(range).collect()
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Found {
     /// The parts that are meant of a file that has this size now.
     pub(crate) fn parts(&self, size_bytes: u64) -> Vec<Range<u64>> {
         if self.ranges.is_empty() {
-            return vec![0..size_bytes];
+            return std::iter::once(0..size_bytes).collect();
         }
         let cut = |range: &Range<u64>| range.start..range.end.min(size_bytes);
         self.ranges.iter().map(cut).filter(|range| !range.is_empty()).collect()

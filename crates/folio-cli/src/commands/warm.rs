@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
@@ -222,14 +223,22 @@ pub(crate) fn run(command: &WarmCommand, session: &Session) -> Outcome {
     Ok(())
 }
 
+/// How often the bar is drawn anew, and Ctrl-C looked for.
+const REDRAW: Duration = Duration::from_millis(50);
+
 /// Reads, with a bar if somebody sees it.
 fn work(warm: &Warm, files: &[folio_pagecache::Found], session: &Session) -> Warmed {
     let progress = Progress::default();
     let bar = Bar::new(session);
+    let (ended, end) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
-        let worker = scope.spawn(|| warm.run(files, &progress));
+        let progress = &progress;
+        let worker = scope.spawn(move || {
+            let _ended = ended;
+            warm.run(files, progress)
+        });
         let mut shown = 0;
-        while !worker.is_finished() {
+        while end.recv_timeout(REDRAW) == Err(RecvTimeoutError::Timeout) {
             if session.is_interrupted() {
                 progress.stop.store(true, Ordering::Relaxed);
             }
@@ -242,7 +251,6 @@ fn work(warm: &Warm, files: &[folio_pagecache::Found], session: &Session) -> War
             }
             bar.add(read - shown);
             shown = read;
-            std::thread::sleep(Duration::from_millis(if bar.is_shown() { 50 } else { 5 }));
         }
         bar.finish();
         worker.join().unwrap_or_default()
