@@ -148,9 +148,15 @@ fn eventually(what: &str, ttl: Duration, mut is_seen: impl FnMut() -> bool) {
 }
 
 /// The mounts that every promise is tried on: options, and how old an answer may be.
-fn promises() -> [(&'static str, Duration); 4] {
+fn promises() -> [(&'static str, Duration); 5] {
     let ms = Duration::from_millis;
-    [("ttl=0,push=off", ms(0)), ("push=off", ms(1)), ("ttl=50ms,push=off", ms(50)), ("push=inotify", ms(5))]
+    [
+        ("ttl=0,push=off", ms(0)),
+        ("push=off", ms(1)),
+        ("ttl=50ms,push=off", ms(50)),
+        ("push=inotify", ms(5)),
+        ("cache=host,push=off", ms(1)),
+    ]
 }
 
 fn write_host(path: &Path, bytes: &[u8]) {

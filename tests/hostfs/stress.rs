@@ -160,3 +160,8 @@ fn told_by_the_host() {
 fn written_back() {
     stress("cache=writeback,push=off");
 }
+
+#[test]
+fn left_to_the_host() {
+    stress("cache=host,push=off");
+}

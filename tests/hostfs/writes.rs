@@ -16,7 +16,7 @@ fn create(world: &World, path: &str) -> Fd {
 
 #[test]
 fn a_write_is_on_the_host_when_it_returns() {
-    for words in ["push=off", "ttl=inf,push=off", "cache=none", "push=inotify"] {
+    for words in ["push=off", "ttl=inf,push=off", "cache=none", "cache=host", "push=inotify"] {
         let world = World::new(words);
         let fd = create(&world, "/h/f");
         let p = &world.p;
@@ -38,7 +38,7 @@ fn a_write_is_on_the_host_when_it_returns() {
 
 #[test]
 fn appends_of_several_go_one_behind_the_other() {
-    for words in ["push=off", "ttl=0", "cache=none"] {
+    for words in ["push=off", "ttl=0", "cache=none", "cache=host"] {
         let world = World::new(words);
         write_host(&world.host("log"), b"");
         std::thread::scope(|scope| {

@@ -166,6 +166,11 @@ fn hostfs_written_back() {
 }
 
 #[test]
+fn hostfs_left_to_the_host() {
+    hosted("cache=host,push=off");
+}
+
+#[test]
 fn hostfs_without_cache() {
     hosted("cache=none,push=off");
 }

@@ -57,7 +57,8 @@ enum Name {
 impl Name {
     fn new(path: &Path) -> Self {
         let bytes = path.as_os_str().as_bytes();
-        std::str::from_utf8(bytes).map_or_else(|_| Self::Bytes(bytes.to_vec()), |text| Self::Text(text.to_owned()))
+        std::str::from_utf8(bytes)
+            .map_or_else(|_| Self::Bytes(bytes.to_vec()), |text| Self::Text(text.to_owned()))
     }
 
     fn path(self) -> PathBuf {
@@ -171,13 +172,17 @@ pub fn load(input: impl Read) -> io::Result<(Vec<Found>, Kept)> {
         return Err(invalid("is no hot set"));
     }
     if head.version != VERSION || !head.page_bytes.is_power_of_two() {
-        return Err(invalid(&format!("is a hot set of version {}; this folio reads {VERSION}", head.version)));
+        return Err(invalid(&format!(
+            "is a hot set of version {}; this folio reads {VERSION}",
+            head.version
+        )));
     }
     let (mut files, mut kept) = (Vec::new(), Kept::default());
     while let Some(line) = next_line(&mut input)? {
         let line: Line = serde_json::from_slice(&line).map_err(|_| invalid("is a damaged hot set"))?;
         let (size, mtime, inode) = (line.size, line.mtime, line.inode);
-        let ranges = ranges(&line.pages, head.page_bytes, size).ok_or_else(|| invalid("is a damaged hot set"))?;
+        let ranges =
+            ranges(&line.pages, head.page_bytes, size).ok_or_else(|| invalid("is a damaged hot set"))?;
         let path = line.path.path();
         match std::fs::metadata(&path) {
             Ok(now) if now.is_file() && now.len() == size && (now.mtime(), now.mtime_nsec()) == mtime => {
@@ -269,7 +274,8 @@ mod tests {
         assert!(refused(&pack("{}\n")).contains("no hot set"));
         assert!(refused(&pack(&head.replace(":1,", ":2,"))).contains("version 2"));
         assert!(refused(&pack(&format!("{head}x\n"))).contains("damaged"));
-        let line = "{\"path\":\"/x\",\"size\":9,\"mtime\":[0,0],\"inode\":1,\"pages\":[[0,18446744073709551615]]}";
+        let line =
+            "{\"path\":\"/x\",\"size\":9,\"mtime\":[0,0],\"inode\":1,\"pages\":[[0,18446744073709551615]]}";
         assert!(refused(&pack(&format!("{head}{line}\n"))).contains("damaged"));
         assert!(refused(&pack(&format!("{head}{line}"))).contains("middle"));
     }

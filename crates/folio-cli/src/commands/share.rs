@@ -123,6 +123,10 @@ fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
     };
     let mut judge = Judge::Kernel;
     let mut inside = MountOptions { clock: clock(), ..MountOptions::default() };
+    if is_directory {
+        // The guest keeps what it reads, and so does the host.
+        inside.add("cache=host").map_err(refused)?;
+    }
     for word in &session.options {
         if word == "fakeroot" {
             judge = Judge::Nobody;

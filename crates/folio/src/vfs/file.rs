@@ -153,21 +153,26 @@ impl OpenFile {
         let Location { mount, dentry } = self.location();
         let inode = &**dentry.inode();
         let mapping = inode.common().mapping.as_ref()?;
-        if !self.flags.is_readable() || buf.len() > TRANSFER_MAX || !is_believed(inode) {
+        if !self.flags.is_readable() || buf.len() > TRANSFER_MAX {
             return None;
         }
         if !self.flags.contains(OpenFlags::NOATIME) && !is_access_noted(mount, inode) {
             return None;
         }
+        let read = |offset, buf: &mut [u8]| match &inode.common().coherence {
+            Some(_) if inode.is_direct() => inode.read_direct(offset, buf, false).ok(),
+            Some(coherence) if !coherence.is_believed() => None,
+            _ => mapping.read_cached(offset, buf),
+        };
         match start {
             Start::Position => {
                 let mut position = self.position.try_lock()?;
-                let count = mapping.read_cached(*position, buf)?;
+                let count = read(*position, buf)?;
                 *position += count as u64;
                 Some(count)
             }
             Start::Offset(offset) if offset > OFFSET_MAX => None,
-            Start::Offset(offset) => mapping.read_cached(offset, buf),
+            Start::Offset(offset) => read(offset, buf),
         }
     }
 
@@ -176,12 +181,12 @@ impl OpenFile {
         self.check_readable()?;
         let mapping = self.mapping()?;
         let len = buf.len().min(TRANSFER_MAX);
-        let read = |offset, buf: &mut [u8]| match self.inode().read_direct(offset, buf) {
-            Some(read) => read,
-            None => {
-                revalidate(&**self.inode())?;
-                mapping.read(offset, buf)
+        let read = |offset, buf: &mut [u8]| {
+            if self.inode().is_direct() {
+                return self.inode().read_direct(offset, buf, true);
             }
+            revalidate(&**self.inode())?;
+            mapping.read(offset, buf)
         };
         let count = match start {
             Start::Position => {
@@ -206,7 +211,14 @@ impl OpenFile {
             return Err(Errno::INVAL.into());
         }
         let mapping = self.mapping()?;
-        revalidate(&**self.inode())?;
+        match self.inode().is_direct() {
+            true => {
+                // Not older than what was read before.
+                self.inode().revalidate()?;
+                mapping.drop_clean();
+            }
+            false => revalidate(&**self.inode())?,
+        }
         let borrowed = mapping.borrow(offset, len_bytes)?;
         self.touch_accessed();
         Ok(borrowed)

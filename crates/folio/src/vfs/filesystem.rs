@@ -407,11 +407,16 @@ pub trait Inode: Send + Sync {
         Err(Errno::INVAL.into())
     }
 
-    /// Reads bytes past the cache, fewer at the end of the file; `None` if they go through it. Called without the inode
-    /// lock.
-    fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
-        let _ = (offset, buf);
-        None
+    /// Whether reads go past the cache, by [`Inode::read_direct`].
+    fn is_direct(&self) -> bool {
+        false
+    }
+
+    /// Reads bytes past the cache, fewer at the end of the file. Unless it `may_wait` for a device, EAGAIN if it would
+    /// have to. Called without the inode lock.
+    fn read_direct(&self, offset: u64, buf: &mut [u8], may_wait: bool) -> Result<usize> {
+        let _ = (offset, buf, may_wait);
+        Err(Errno::INVAL.into())
     }
 
     /// Writes bytes to what lies behind and then to pages in memory, and returns the end of what was written and how

@@ -36,7 +36,7 @@ pub(super) struct Writable {
 }
 
 impl Descriptors {
-    fn readable(&self) -> Option<Arc<OwnedFd>> {
+    pub(super) fn readable(&self) -> Option<Arc<OwnedFd>> {
         let both = self.write.as_ref().filter(|writable| writable.is_readable).map(|both| &both.fd);
         self.read.as_ref().or(both).cloned()
     }

@@ -82,6 +82,21 @@ impl HostInode {
         Ok(done)
     }
 
+    /// The same, but EAGAIN if the host would have to wait for a device. EOPNOTSUPP where the host cannot tell.
+    pub(super) fn read_host_at_once(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let fd = self.descriptors.lock().readable().ok_or(Errno::AGAIN)?;
+        let mut done = 0;
+        while done < buf.len() {
+            let rest = &mut [IoSliceMut::new(&mut buf[done..])];
+            let at = offset + done as u64;
+            match retry(|| rustix::io::preadv2(&*fd, rest, at, ReadWriteFlags::NOWAIT))? {
+                0 => break,
+                count => done += count,
+            }
+        }
+        Ok(done)
+    }
+
     /// Writes to the host, then to pages in memory. Returns where what was written ends, and how much that was.
     pub(super) fn write_host(&self, at: WriteAt, bytes: &Source<'_>) -> Result<(u64, usize)> {
         let mapping = self.mapping()?;

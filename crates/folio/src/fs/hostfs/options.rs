@@ -3,7 +3,7 @@
 //! | option | what it does |
 //! |---|---|
 //! | `ttl=` | how long attributes, names and data are believed: `0`, `inf`, or a number with `us`, `ms` or `s`; 1 ms |
-//! | `cache=` | `writethrough`, `writeback` (the cache is written first) or `none` (data is never kept) |
+//! | `cache=` | `writethrough`, `writeback` (the cache is written first), `host` (data is left to the host's own cache) or `none` |
 //! | `push=` | whether the host tells of changes: `auto`, `inotify` or `off` |
 //! | `squash=UID:GID` | everything belongs to these; who owns it on the host is nobody's business |
 //! | `map=u:INSIDE:OUTSIDE:COUNT` | users (`g:` groups) from INSIDE on are those from OUTSIDE on at the host; may be repeated |
@@ -25,6 +25,8 @@ pub(super) enum CacheMode {
     WriteThrough,
     /// Writes stay in memory until they are written back.
     WriteBack,
+    /// The host's page cache keeps data, Folio keeps the rest: who caches what it reads from here needs no third copy.
+    Host,
     /// Nothing is kept.
     Off,
 }
@@ -70,6 +72,7 @@ impl HostfsOptions {
                 self.cache = match value {
                     "writethrough" => CacheMode::WriteThrough,
                     "writeback" => CacheMode::WriteBack,
+                    "host" => CacheMode::Host,
                     "none" => CacheMode::Off,
                     _ => return None,
                 }
@@ -178,6 +181,7 @@ mod tests {
             assert_eq!((options.ttl_ns(), options.pushed_ttl_ns()), (ttl_ns, ttl_ns), "{text}");
         }
         assert_eq!(parse("cache=writeback").unwrap().cache, CacheMode::WriteBack);
+        assert_eq!(parse("cache=host").unwrap().cache, CacheMode::Host);
         assert_eq!(parse("cache=none").unwrap().cache, CacheMode::Off);
         assert_eq!(parse("push=off").unwrap().push, Push::Off);
         assert!(!parse("xattr=off").unwrap().has_xattrs);

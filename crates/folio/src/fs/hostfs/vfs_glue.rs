@@ -83,7 +83,7 @@ impl Inode for HostInode {
 
     fn host_file(&self) -> Option<Result<OwnedFd>> {
         // Who reads past a cache that is written back would miss what it has not written.
-        let is_allowed = self.shared.options.cache == CacheMode::WriteThrough;
+        let is_allowed = matches!(self.shared.options.cache, CacheMode::WriteThrough | CacheMode::Host);
         is_allowed.then(|| Ok(rustix::io::fcntl_dupfd_cloexec(&*self.readable()?, 0)?))
     }
 
@@ -155,8 +155,12 @@ impl Inode for HostInode {
         Ok(())
     }
 
-    fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
-        (self.shared.options.cache == CacheMode::Off).then(|| self.read_host(offset, buf))
+    fn is_direct(&self) -> bool {
+        matches!(self.shared.options.cache, CacheMode::Host | CacheMode::Off)
+    }
+
+    fn read_direct(&self, offset: u64, buf: &mut [u8], may_wait: bool) -> Result<usize> {
+        if may_wait { self.read_host(offset, buf) } else { self.read_host_at_once(offset, buf) }
     }
 
     fn write_through(&self, at: WriteAt, bytes: &Source<'_>) -> Option<Result<(u64, usize)>> {
