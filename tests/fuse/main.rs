@@ -14,6 +14,8 @@ mod coherence;
 mod manners;
 mod mount;
 mod operations;
+#[path = "../support/probe.rs"]
+mod probe;
 mod programs;
 mod suites;
 #[path = "../support/mod.rs"]

@@ -23,6 +23,10 @@ impl ChangeListener for Notes {
         };
         self.0.lock().unwrap().push(note);
     }
+
+    fn warned(&self) {
+        self.0.lock().unwrap().push("warning".to_owned());
+    }
 }
 
 impl Notes {
@@ -190,6 +194,65 @@ fn an_overflow_makes_everything_doubtful() {
     for number in 0..50 {
         assert_eq!(p.stat(format!("/h/f{number}")).unwrap().size_bytes, 2);
     }
+}
+
+/// Set for the same test in a user namespace that has few watches.
+const FEW: &str = "FOLIO_FEW_WATCHES";
+
+#[test]
+fn where_watches_run_out_the_time_to_live_counts_and_it_is_said() {
+    if std::env::var_os(FEW).is_none() {
+        support::requires!(root, user_namespaces);
+        let own = std::env::current_exe().unwrap();
+        let mut again = support::require::with_watches(3, own.as_os_str());
+        let test = std::thread::current();
+        again.args(["--exact", test.name().unwrap(), "--nocapture"]).env(FEW, "1");
+        support::tools::succeed(&mut again);
+        return;
+    }
+    let (world, notes) = listening("push=inotify");
+    for number in 0..6 {
+        std::fs::create_dir(world.host(&format!("d{number}"))).unwrap();
+        write_host(&world.host(&format!("d{number}/f")), b"1");
+    }
+    let who = Credentials::root();
+    let caller = Caller::new(&world.kernel, &who, 0);
+    let directory = |number: usize| {
+        let share = caller.lookup(&caller.root(), b"h").unwrap().unwrap();
+        caller.lookup(&share, format!("d{number}").as_bytes()).unwrap().unwrap()
+    };
+    let file = |number| caller.lookup(&directory(number), b"f").unwrap().unwrap();
+    // One watch is the root's, two are those of the first directories.
+    let files: Vec<_> = (0..6).map(file).collect();
+    let is_believed_for_ever = |number: usize| {
+        files[number].stat().unwrap();
+        files[number].ttl() == Duration::MAX
+    };
+    for number in [0, 1] {
+        eventually("an end of questions", Duration::from_secs(5), || is_believed_for_ever(number));
+    }
+    for number in 2..6 {
+        files[number].stat().unwrap();
+        assert!(files[number].ttl() <= Duration::from_millis(1), "d{number} has no watch");
+    }
+    let warnings = world.kernel.warnings("/h").unwrap();
+    assert!(warnings.len() == 1 && warnings[0].contains("fs.inotify.max_user_watches"), "{warnings:?}");
+    assert_eq!(notes.all().iter().filter(|note| *note == "warning").count(), 1);
+    for number in 0..6 {
+        write_host(&world.host(&format!("d{number}/f")), b"22");
+        eventually("a change", SOON, || files[number].stat().unwrap().size_bytes == 2);
+        write_host(&world.host(&format!("d{number}/g")), b"");
+        eventually("a name", SOON, || caller.lookup(&directory(number), b"g").unwrap().is_some());
+    }
+    // Once there are more, they are used.
+    std::fs::write(support::require::WATCHES_MAX, "100").unwrap();
+    for number in 2..6 {
+        eventually("an end of questions", Duration::from_secs(5), || {
+            caller.lookup(&directory(number), b"f").unwrap();
+            is_believed_for_ever(number)
+        });
+    }
+    assert_eq!(world.kernel.warnings("/h").unwrap().len(), 1);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use crate::mount::RemoteMount;
 use crate::proxy::Proxy;
 use crate::support::requires;
-use crate::{Shared, wait_until};
+use crate::support::tools::fsck;
+use crate::{Bench, Shared, probe, wait_until};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -168,4 +170,27 @@ fn a_share_that_may_only_be_read_is_not_changed() {
     assert_eq!(text(&host.at("file")), "text");
     mount.unmount();
     host.shared.stop();
+}
+
+/// Locks are a client's kernel's own; files without a name are the server's.
+#[test]
+fn programs_of_a_client_lock_files_and_make_some_without_a_name() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
+    let (host, bench) = (Host::new(&[]), Bench::new());
+    let image = bench.share();
+    for address in [&host.shared.address, &image.address] {
+        let (one, two) = (RemoteMount::new(address, &[]), RemoteMount::new(address, &[]));
+        probe::locks(&one.at("file"));
+        probe::unnamed(one.path());
+        let files = [&one, &two].map(|mount| File::open(mount.at("file")).unwrap());
+        for file in &files {
+            flock(file, FlockOperation::NonBlockingLockExclusive).expect("the other client has its own");
+        }
+        drop(files);
+        one.unmount();
+        two.unmount();
+    }
+    image.stop();
+    host.shared.stop();
+    fsck(&bench.image);
 }

@@ -4,14 +4,17 @@
 //! ```text
 //!   calls of this machine --> kernel --> folio mount unix:...  --[proxy.rs: cuts]-->  folio share --listen --> image
 //!     trees.rs     whole trees, two clients           resume.rs   cut and killed
-//!     host.rs      a directory that the host changes too
+//!     host.rs      a directory that the host changes too      guest.rs    in a guest
 //!     hostile.rs   what no client should send (wire.rs)   keys.rs  who may
 //! ```
 
+mod guest;
 mod host;
 mod hostile;
 mod keys;
 mod mount;
+#[path = "../support/probe.rs"]
+mod probe;
 mod proxy;
 mod resume;
 #[path = "../support/mod.rs"]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Guest::new()  the kernel in /boot, its modules, busybox, QEMU; or what of them is missing
-//!     .share(tag, socket)  .program("setfattr")  .file(...)  .device(...)
+//!     .share(tag, socket)  .network()  .program("setfattr")  .file(...)  .device(...)
 //!     .run(script, told)   initramfs -> QEMU -> serial line: `told` hears each line, the script's exit status ends it
 //! ```
 //!
@@ -18,6 +18,11 @@ use std::time::Duration;
 
 /// Modules of the guest's kernel, loaded with what they need.
 const MODULES: [&str; 2] = ["virtio_pci", "virtiofs"];
+/// This machine, as a guest's network has it.
+pub const HOST_ADDRESS: &str = "10.0.2.2";
+/// What the guest calls to use its network.
+pub const START_NETWORK: &str =
+    "ip link set lo up; ip addr add 10.0.2.15/24 dev eth0; ip link set eth0 up\n";
 /// Before the exit status of the script, on a line of its own.
 const ENDED: &str = "@@ended ";
 
@@ -28,6 +33,9 @@ const FOLDERS: [&str; 6] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sb
 pub struct Guest {
     kernel: PathBuf,
     archive: Archive,
+    /// Where the kernel's modules are, and what `modules.dep` says.
+    folder: PathBuf,
+    table: String,
     modules: Vec<String>,
     devices: Vec<String>,
     memory_mib: u32,
@@ -56,25 +64,36 @@ impl Guest {
         archive.add("/bin/busybox", 0o755, &read(&busybox)?);
         let folder = Path::new("/lib/modules").join(release);
         let table = String::from_utf8_lossy(&read(&folder.join("modules.dep"))?).into_owned();
-        let mut modules = Vec::new();
-        for module in MODULES {
-            for path in with_dependencies(&table, module).ok_or(format!("needs the module {module}"))? {
-                let name = format!("/modules/{}", path.rsplit('/').next().unwrap_or_default());
-                if !modules.contains(&name) {
-                    archive.add(&name, 0o644, &read(&folder.join(&path))?);
-                    modules.push(name);
-                }
-            }
-        }
-        Ok(Self {
+        let bare = Self {
             kernel,
             archive,
-            modules,
+            folder,
+            table,
+            modules: Vec::new(),
             devices: Vec::new(),
             memory_mib: 256,
             processors: 1,
             reboots: false,
-        })
+        };
+        MODULES.iter().try_fold(bare, |guest, module| guest.module(module))
+    }
+
+    /// One more module of its kernel, with what that needs.
+    pub fn module(mut self, module: &str) -> Result<Self, String> {
+        for path in with_dependencies(&self.table, module).ok_or(format!("needs the module {module}"))? {
+            let name = format!("/modules/{}", path.rsplit('/').next().unwrap_or_default());
+            if !self.modules.contains(&name) {
+                self.archive.add(&name, 0o644, &read(&self.folder.join(&path))?);
+                self.modules.push(name);
+            }
+        }
+        Ok(self)
+    }
+
+    /// A network card, eth0, behind which [`HOST_ADDRESS`] is the loopback of this machine: QEMU's user networking.
+    pub fn network(self) -> Result<Self, String> {
+        let guest = self.module("virtio_net")?.device("-netdev", "user,id=net");
+        Ok(guest.device("-device", "virtio-net-pci,netdev=net,romfile="))
     }
 
     /// Memory in MiB, and processors.

@@ -7,6 +7,7 @@
 //!        fsck, qemu_check   the judges                            tools.rs
 //!        real_tree          a large tree of the machine's own files    real_tree.rs
 //!        Guest              a Linux guest in QEMU                guest.rs
+//!        two_sides          what a guest and its host do to one directory
 //!        Manifest           all that a tree is, to be compared    manifest.rs
 //! ```
 #![allow(dead_code, unused_imports, unused_macros, unreachable_pub)]
@@ -18,6 +19,7 @@ pub mod real_tree;
 #[macro_use]
 pub mod require;
 pub mod tools;
+pub mod two_sides;
 
 pub use manifest::{Manifest, Scope};
 pub use mounted::Mounted;

@@ -1,9 +1,10 @@
 //! What a test needs from the machine; a test that cannot have it reports itself as skipped.
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Something a machine may lack.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +19,8 @@ pub enum Need {
     Tool(&'static str),
     /// A Linux kernel of at least this version.
     Linux(u32, u32),
+    /// User namespaces that may be made, and /proc/sys to write in them.
+    UserNamespaces,
 }
 
 /// Returns from the calling test, reporting a skip, unless all needs are met:
@@ -57,6 +60,11 @@ pub fn linux(major: u32, minor: u32) -> Need {
     Need::Linux(major, minor)
 }
 
+/// See [`Need::UserNamespaces`].
+pub fn user_namespaces() -> Need {
+    Need::UserNamespaces
+}
+
 impl Need {
     /// Whether the machine has it; if not, what is missing.
     pub fn met(self) -> Result<(), String> {
@@ -78,6 +86,11 @@ impl Need {
                 let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
                 if found >= (major, minor) { Ok(()) } else { Err(format!("needs Linux {major}.{minor}")) }
             }
+            Self::UserNamespaces => {
+                let tried = with_watches(1, OsStr::new("true")).output();
+                let works = tried.is_ok_and(|output| output.status.success());
+                if works { Ok(()) } else { Err("needs user namespaces and a /proc/sys to write".to_owned()) }
+            }
         }
     }
 }
@@ -88,6 +101,18 @@ pub fn find(name: &str) -> Option<PathBuf> {
     let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
+
+/// A program in a user namespace of its own, where it is root and has no more than `count` inotify watches.
+pub fn with_watches(count: u32, program: &OsStr) -> Command {
+    let mut command = Command::new(find("unshare").unwrap_or_else(|| "unshare".into()));
+    let script = format!("echo {count} > {WATCHES_MAX} && exec \"$0\" \"$@\"");
+    command.args(["--user", "--map-root-user", "sh", "-c", &script]).arg(program);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// How many inotify watches a user may have in this namespace.
+pub const WATCHES_MAX: &str = "/proc/sys/user/max_inotify_watches";
 
 fn loop_device_works() -> Result<(), String> {
     Need::Root.met()?;

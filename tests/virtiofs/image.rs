@@ -1,29 +1,19 @@
 //! An ext4 image in a guest.
 
-use crate::Shared;
+use crate::{Shared, probe};
 use crate::support::guest::{Guest, Run};
-use crate::support::require::find;
 use crate::support::tools::{command, fsck, mke2fs, succeed, text};
+use crate::support::two_sides::{self, HEAD, LIMIT, with_attributes};
 use crate::support::{report_skip, requires};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use tempfile::TempDir;
-
-/// A guest boots in about ten seconds where QEMU translates its instructions; this is for a machine that has others
-/// to serve.
-pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 
 /// Bytes of the large file.
 const BIG_LEN: usize = 24_000_000;
 
-/// What every script begins with: whoever is wrong says so and ends.
-pub(crate) const HEAD: &str = "\
-fail() { echo \"wrong: $*\"; exit 1; }
-same() { [ \"$2\" = \"$3\" ] || fail \"$1: $2, not $3\"; }
-mount -t virtiofs share /mnt || fail mount
-cd /mnt
-";
+/// Mounts the share that a guest has.
+pub(crate) const MOUNT: &str = "mount -t virtiofs share /mnt || fail mount\ncd /mnt\n";
 
 /// Runs a script in a guest that has a share, and sees that it ends well; `None` where there can be no guest.
 #[track_caller]
@@ -35,10 +25,7 @@ fn in_guest(socket: &Path, script: &str, extend: impl FnOnce(Guest) -> Guest) ->
             return None;
         }
     };
-    let run = guest.run(&format!("{HEAD}{script}"), LIMIT, |_| {}).expect("the guest starts");
-    let said = run.lines.join("\n");
-    assert_eq!(run.status, Some(0), "the guest said:\n{said}\nQEMU said:\n{}", run.errors);
-    Some(run)
+    Some(two_sides::run(guest, &format!("{MOUNT}{script}"), Path::new("")))
 }
 
 /// Every kind of operation once, each result told to the kernel and asked again after it has forgotten.
@@ -115,13 +102,6 @@ fn image(folder: &TempDir) -> PathBuf {
     image
 }
 
-/// The tools that look at attributes; busybox has none.
-pub(crate) fn with_attributes(guest: Guest) -> Guest {
-    ["setfattr", "getfattr"].iter().fold(guest, |guest, name| {
-        guest.program(&find(name).unwrap()).expect("the program and its libraries")
-    })
-}
-
 #[test]
 fn a_guest_reads_and_writes_an_image() {
     requires!(tool("mke2fs"), tool("debugfs"), tool("setfattr"), tool("getfattr"), tool("sha256sum"));
@@ -139,6 +119,40 @@ fn a_guest_reads_and_writes_an_image() {
     assert!(debugfs(&image, "ea_get dir user.kept").contains("yes"));
 }
 
+/// The guest's kernel keeps locks, and asks for files without a name.
+#[test]
+fn programs_of_a_guest_lock_files_and_make_some_without_a_name() {
+    requires!(root, tool("mke2fs"));
+    let folder = TempDir::new().unwrap();
+    let program = std::env::current_exe().unwrap();
+    let name = program.file_name().unwrap().to_str().unwrap();
+    let (asked, words) = (probe::ASKED, probe::WORDS);
+    let script = format!(
+        "{asked}='locks /mnt/file' {name} {words} || fail locks
+        {asked}='unnamed /mnt' {name} {words} || fail 'a file without a name'
+        flock file sh -c 'flock -n file true' && fail 'two have the lock'
+        flock file -c 'echo locked > told' || fail flock; same told \"$(cat told)\" locked"
+    );
+    let directory = folder.path().join("directory");
+    std::fs::create_dir(&directory).unwrap();
+    let image = folder.path().join("disk.img");
+    mke2fs(&image, "64M", &[]);
+    // Files that are opened, and files that are not.
+    for (source, words) in [(&image, "rw"), (&directory, "rw"), (&directory, "ttl=1s")] {
+        let shared = Shared::new(source, &["-o", words]);
+        let probing =
+            |guest: Guest| guest.size(512, 1).program(&program).expect("the program and its libraries");
+        if in_guest(&shared.socket, &script, probing).is_none() {
+            return;
+        }
+        shared.stop();
+        if source == &directory {
+            assert_eq!(std::fs::read_to_string(directory.join("told")).unwrap(), "locked\n");
+        }
+    }
+    fsck(&image);
+}
+
 #[test]
 fn one_guest_follows_another_and_a_reader_changes_nothing() {
     requires!(tool("mke2fs"), tool("sha256sum"));
@@ -151,7 +165,7 @@ fn one_guest_follows_another_and_a_reader_changes_nothing() {
         Ok(guest) => guest.share("share", &shared.socket),
         Err(reason) => return report_skip(&reason),
     };
-    let run = guest.run(&format!("{HEAD}{first}"), LIMIT, |_| {}).expect("the guest starts");
+    let run = guest.run(&format!("{HEAD}{MOUNT}{first}"), LIMIT, |_| {}).expect("the guest starts");
     assert_eq!(run.status, None, "{}", run.lines.join("\n"));
     let second = "same left \"$(cat left)\" first; same open \"$(cat open)\" open
         same sum \"$(sha256sum < big)\" \"$(cat big.sum)\"; rm open";

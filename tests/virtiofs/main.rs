@@ -9,6 +9,8 @@
 
 mod directory;
 mod image;
+#[path = "../support/probe.rs"]
+mod probe;
 mod socket;
 #[path = "../support/mod.rs"]
 mod support;

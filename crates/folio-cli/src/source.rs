@@ -5,12 +5,12 @@ use crate::image::{Access, Image, open_device};
 use crate::place::ImagePath;
 use crate::session::{Session, clock};
 use folio::cache::Counters;
-use folio::vfs::MountOptions;
+use folio::vfs::{Change, ChangeListener, MountOptions};
 use folio::{Kernel, KernelOptions};
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 /// What a word of the command line names.
 pub(crate) enum Source {
@@ -87,8 +87,27 @@ impl Mounted {
         }
     }
 
+    /// Tells the warnings that there are, and those that come while `work` goes on.
+    pub(crate) fn warning<T>(&self, session: &Session, work: impl FnOnce() -> T) -> T {
+        let (sender, receiver) = mpsc::channel();
+        let listener: Arc<dyn ChangeListener> = Arc::new(Warned(sender));
+        // Where nobody tells of changes, there are no more warnings either.
+        let _ = self.kernel().listen("/", Arc::downgrade(&listener));
+        let mut told = self.warn(session, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while receiver.recv().is_ok() {
+                    told = self.warn(session, told);
+                }
+            });
+            let done = work();
+            drop(listener);
+            done
+        })
+    }
+
     /// Tells the warnings that there are by now, but for the first `told`; returns how many there are.
-    pub(crate) fn warn(&self, session: &Session, told: usize) -> usize {
+    fn warn(&self, session: &Session, told: usize) -> usize {
         let warnings = self.kernel().warnings("/").unwrap_or_default();
         for warning in warnings.iter().skip(told) {
             session.remark(format_args!("{self}: {warning}"));
@@ -115,5 +134,17 @@ impl fmt::Display for Mounted {
             Self::Image(image) => &image.name,
             Self::Directory { name, .. } => name,
         })
+    }
+}
+
+/// Wakes who tells warnings.
+struct Warned(mpsc::Sender<()>);
+
+impl ChangeListener for Warned {
+    fn changed(&self, _: Change<'_>) {}
+
+    fn warned(&self) {
+        // Nobody is there to tell them at the very end.
+        let _ = self.0.send(());
     }
 }

@@ -138,10 +138,10 @@ fn serve(
     std::thread::scope(|scope| {
         scope.spawn(|| unmount_on_signal(&mut signals, &unmounter, session, || {}));
         let place = format!("{source} is on {}", mount.target.display());
-        let told = source.warn(session, 0);
-        let served = ready(mount, session, &place, tells_ready).and_then(|()| Ok(mounted.serve()?));
+        let served = source.warning(session, || {
+            ready(mount, session, &place, tells_ready).and_then(|()| Ok(mounted.serve()?))
+        });
         ready::tell_stopping();
-        source.warn(session, told);
         handle.close();
         served
     })

@@ -93,7 +93,7 @@ pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
     let source = Source::parse(&share.source)?;
     let words = words(share, session, &source)?;
     let mounted = source.mount(session, &words.inside)?;
-    let served = match (&share.remote.listen, &share.socket) {
+    let served = mounted.warning(session, || match (&share.remote.listen, &share.socket) {
         (Some(address), _) => {
             let name = mounted.to_string();
             let what = folio_remote::Share {
@@ -107,7 +107,7 @@ pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
         (None, Some(socket)) => serve(share, session, socket, &mounted, &words),
         // One of them is required.
         (None, None) => Ok(()),
-    };
+    });
     let closed = mounted.close();
     served.and(closed)
 }

@@ -223,11 +223,14 @@ pub enum Change<'a> {
     Everything,
 }
 
-/// Is told what others have changed, by a thread of the file system's own that holds no lock; what is asked from
-/// then on is answered as it is now.
+/// Is told what others have changed; what is asked from then on is answered as it is now.
 pub trait ChangeListener: Send + Sync {
-    /// Something has changed.
+    /// Something has changed. Called by a thread of the file system's own that holds no lock.
     fn changed(&self, change: Change<'_>);
+
+    /// There is one more warning ([`FileSystem::warnings`](super::FileSystem::warnings)). Called by whoever met the
+    /// reason, with locks held: it must not wait.
+    fn warned(&self) {}
 }
 
 #[cfg(test)]

@@ -58,6 +58,11 @@ const TOLD: [FsWord; 15] = [
 const EVENTS_BYTES: usize = 64 << 10;
 /// After a watch was refused for want of room, none is asked for so long.
 const FULL_NS: u64 = 1_000_000_000;
+/// What is said then, once.
+const LIMIT: &str = "no more inotify watches (fs.inotify.max_user_watches): in some directories, changes by others are \
+                     seen by the time to live alone";
+/// What is said when nothing can be heard any more.
+const DEAF: &str = "changes by others are seen by the time to live alone: inotify fails";
 /// An event about a change of our own comes within this time.
 const EXPECTED_NS: u64 = 1_000_000_000;
 /// Expected events at most; forgotten ones are taken as somebody else's.
@@ -102,7 +107,7 @@ pub(super) struct Push {
     full_until_ns: AtomicU64,
     /// What was found about devices: whether they tell.
     devices: Mutex<HashMap<(u32, u32), bool>>,
-    warnings: Mutex<Vec<String>>,
+    warnings: Mutex<Vec<&'static str>>,
 }
 
 fn address(inode: &HostInode) -> usize {
@@ -158,7 +163,7 @@ impl Push {
     }
 
     pub(super) fn warnings(&self) -> Vec<String> {
-        self.warnings.lock().clone()
+        self.warnings.lock().iter().map(|warning| (*warning).to_owned()).collect()
     }
 
     /// Whether the file system that a directory lies on tells of its changes.
@@ -192,20 +197,9 @@ impl Push {
                 drop(watched);
                 if errno == Errno::NOSPC {
                     self.full_until_ns.store(monotonic_ns() + FULL_NS, Ordering::Relaxed);
-                    self.warn_of_limit();
+                    inode.shared.warn(LIMIT);
                 }
             }
-        }
-    }
-
-    fn warn_of_limit(&self) {
-        let mut warnings = self.warnings.lock();
-        if warnings.is_empty() {
-            warnings.push(
-                "no more inotify watches (fs.inotify.max_user_watches): in some directories, changes by others \
-                 are seen by the time to live alone"
-                    .to_owned(),
-            );
         }
     }
 
@@ -385,11 +379,25 @@ impl Shared {
     }
 
     fn tell(&self, change: Change<'_>) {
+        self.listening().iter().for_each(|listener| listener.changed(change));
+    }
+
+    fn listening(&self) -> Vec<Arc<dyn ChangeListener>> {
         let mut listeners = self.listeners.lock();
         listeners.retain(|listener| listener.strong_count() > 0);
-        let told: Vec<_> = listeners.iter().filter_map(Weak::upgrade).collect();
-        drop(listeners);
-        told.iter().for_each(|listener| listener.changed(change));
+        listeners.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Says something once.
+    fn warn(&self, warning: &'static str) {
+        let Some(push) = &self.push else { return };
+        let mut warnings = push.warnings.lock();
+        if warnings.contains(&warning) {
+            return;
+        }
+        warnings.push(warning);
+        drop(warnings);
+        self.listening().iter().for_each(|listener| listener.warned());
     }
 
     /// Events were lost: anything may have changed.
@@ -408,10 +416,8 @@ impl Shared {
     fn hear_no_more(&self) {
         if let Some(push) = &self.push {
             push.full_until_ns.store(u64::MAX, Ordering::Relaxed);
-            push.warnings
-                .lock()
-                .push("changes by others are seen by the time to live alone: inotify fails".to_owned());
         }
+        self.warn(DEAF);
         self.inodes().iter().for_each(|inode| inode.lose_watch());
         self.doubt_everything();
     }

@@ -1,0 +1,75 @@
+//! Remote shares in a real guest: over its network from the host, and over vsock.
+//!
+//! Nothing here has /dev/vhost-vsock, so the guest's vsock leads back to itself (`vsock_loopback`): the same sockets,
+//! another carrier below them.
+
+use crate::support::guest::{Guest, HOST_ADDRESS, START_NETWORK};
+use crate::support::{report_skip, requires, two_sides};
+use crate::{Bench, Shared};
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A guest that has the command, or why there is none.
+fn with_folio(extend: impl FnOnce(Guest) -> Result<Guest, String>) -> Result<Guest, String> {
+    let folio = Path::new(env!("CARGO_BIN_EXE_folio"));
+    extend(Guest::new()?.size(768, 1).program(folio)?)
+}
+
+/// Ends a mount as its owner does, and sees that the command ends, too.
+const UNMOUNT: &str = r#"
+cd /; exec 3<&-; umount /mnt || fail umount
+for try in $(seq 2000); do pidof folio > /dev/null || break; done
+pidof folio > /dev/null && fail 'folio mount goes on'
+"#;
+
+#[test]
+fn a_guest_mounts_what_its_host_shares() {
+    requires!(tool("setfattr"), tool("getfattr"), tool("mke2fs"), root);
+    let (parent, bench) = (TempDir::new().unwrap(), Bench::new());
+    let folder = two_sides::directory(&parent);
+    let key = bench.key("key", "a key of more than sixteen bytes");
+    // What is pushed is seen although everything is believed.
+    let shared = Shared::new(&folder, "tcp:0", &["--key-file", &key, "-o", "ttl=inf"]);
+    let guest = match with_folio(Guest::network) {
+        Ok(guest) => two_sides::with_attributes(guest).file("/key", 0o600, &std::fs::read(key).unwrap()),
+        Err(reason) => return report_skip(&reason),
+    };
+    let port = shared.address.rsplit(':').next().unwrap();
+    let script = format!(
+        "{START_NETWORK}
+        folio mount tcp:{HOST_ADDRESS}:{port} /mnt 2> /dev/null && fail 'a mount without the key'
+        folio mount --background --key-file /key tcp:{HOST_ADDRESS}:{port} /mnt || fail mount
+        cd /mnt
+        {}{UNMOUNT}",
+        two_sides::SCRIPT
+    );
+    two_sides::run(guest, &script, &folder);
+    shared.stop();
+}
+
+/// Both ends in one guest, where the server's host is the guest itself.
+const VSOCK: &str = r#"
+mkdir /tmp/shared; echo one > /tmp/shared/file
+folio share /tmp/shared --listen vsock:5000 --allow-cid 7 2> /dev/null & refusing=$!
+folio share /tmp/shared --listen vsock:5001 --allow-cid 1 2> /tmp/said & serving=$!
+for try in $(seq 2000); do grep -q 'until Ctrl-C' /tmp/said && break; done
+folio mount --background vsock:1:5001 /mnt || fail mount
+same 'contents' "$(cat /mnt/file)" one
+echo two > /tmp/shared/file
+for try in $(seq 2000); do [ "$(cat /mnt/file)" = two ] && break; done
+same 'what the host has changed' "$(cat /mnt/file)" two
+dd if=/dev/urandom of=/mnt/bytes bs=65536 count=32 2> /dev/null; mkdir /mnt/dir; mv /mnt/bytes /mnt/dir/bytes
+same 'what was written' "$(sha256sum < /mnt/dir/bytes)" "$(sha256sum < /tmp/shared/dir/bytes)"
+umount /mnt || fail umount
+folio mount vsock:1:5000 /mnt 2> /dev/null && fail 'a guest that may not connect'
+kill $refusing $serving; wait $serving || fail "folio share: $?"
+"#;
+
+#[test]
+fn streams_go_through_vsock() {
+    let guest = with_folio(|guest| guest.module("vsock_loopback"));
+    match guest {
+        Ok(guest) => drop(two_sides::run(guest, VSOCK, Path::new(""))),
+        Err(reason) => report_skip(&reason),
+    }
+}
