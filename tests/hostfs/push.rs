@@ -210,18 +210,21 @@ fn where_watches_run_out_the_time_to_live_counts_and_it_is_said() {
         support::tools::succeed(&mut again);
         return;
     }
-    let (world, notes) = listening("push=inotify");
+    let folder = tempfile::tempdir().unwrap();
+    let host = |name: String| folder.path().join(name);
     for number in 0..6 {
-        std::fs::create_dir(world.host(&format!("d{number}"))).unwrap();
-        write_host(&world.host(&format!("d{number}/f")), b"1");
+        std::fs::create_dir(host(format!("d{number}"))).unwrap();
+        write_host(&host(format!("d{number}/f")), b"1");
     }
+    let kernel = Kernel::new(KernelOptions::default());
+    kernel.mount_hostfs(folder.path(), "/", &MountOptions::parse("push=inotify").unwrap()).unwrap();
+    let notes = Arc::new(Notes::default());
+    let listener: Arc<dyn ChangeListener> = notes.clone();
+    assert!(kernel.listen("/", Arc::downgrade(&listener)).unwrap());
     let who = Credentials::root();
-    let caller = Caller::new(&world.kernel, &who, 0);
-    let directory = |number: usize| {
-        let share = caller.lookup(&caller.root(), b"h").unwrap().unwrap();
-        caller.lookup(&share, format!("d{number}").as_bytes()).unwrap().unwrap()
-    };
-    let file = |number| caller.lookup(&directory(number), b"f").unwrap().unwrap();
+    let caller = Caller::new(&kernel, &who, 0);
+    let directory = |number| caller.lookup(&caller.root(), format!("d{number}").as_bytes()).unwrap().unwrap();
+    let file = |number: usize| caller.lookup(&directory(number), b"f").unwrap().unwrap();
     // One watch is the root's, two are those of the first directories.
     let files: Vec<_> = (0..6).map(file).collect();
     let is_believed_for_ever = |number: usize| {
@@ -235,13 +238,13 @@ fn where_watches_run_out_the_time_to_live_counts_and_it_is_said() {
         files[number].stat().unwrap();
         assert!(files[number].ttl() <= Duration::from_millis(1), "d{number} has no watch");
     }
-    let warnings = world.kernel.warnings("/h").unwrap();
+    let warnings = kernel.warnings("/").unwrap();
     assert!(warnings.len() == 1 && warnings[0].contains("fs.inotify.max_user_watches"), "{warnings:?}");
     assert_eq!(notes.all().iter().filter(|note| *note == "warning").count(), 1);
     for number in 0..6 {
-        write_host(&world.host(&format!("d{number}/f")), b"22");
+        write_host(&host(format!("d{number}/f")), b"22");
         eventually("a change", SOON, || files[number].stat().unwrap().size_bytes == 2);
-        write_host(&world.host(&format!("d{number}/g")), b"");
+        write_host(&host(format!("d{number}/g")), b"");
         eventually("a name", SOON, || caller.lookup(&directory(number), b"g").unwrap().is_some());
     }
     // Once there are more, they are used.
@@ -252,7 +255,7 @@ fn where_watches_run_out_the_time_to_live_counts_and_it_is_said() {
             is_believed_for_ever(number)
         });
     }
-    assert_eq!(world.kernel.warnings("/h").unwrap().len(), 1);
+    assert_eq!(kernel.warnings("/").unwrap().len(), 1);
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn with_folio(extend: impl FnOnce(Guest) -> Result<Guest, String>) -> Result<Gue
 const UNMOUNT: &str = r#"
 cd /; exec 3<&-; umount /mnt || fail umount
 for try in $(seq 2000); do pidof folio > /dev/null || break; done
-pidof folio > /dev/null && fail 'folio mount goes on'
+if pidof folio > /dev/null; then fail 'folio mount goes on'; fi
 "#;
 
 #[test]

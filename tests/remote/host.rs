@@ -2,9 +2,10 @@
 
 use crate::mount::RemoteMount;
 use crate::proxy::Proxy;
+use crate::support::require::with_watches;
 use crate::support::requires;
 use crate::support::tools::fsck;
-use crate::{Bench, Shared, probe, wait_until};
+use crate::{Bench, Running, Shared, probe, wait_until};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use std::fs::{self, File};
@@ -136,6 +137,31 @@ fn what_the_host_changes_without_a_connection_is_told_later() {
     wait_until("a name that was not there is", || mount.at("new").exists());
     mount.unmount();
     host.shared.stop();
+}
+
+#[test]
+fn who_shares_is_told_when_watches_run_out() {
+    requires!(root, fuse, user_namespaces);
+    let folder = TempDir::with_prefix("folio-remote-").unwrap();
+    let host = |name: String| folder.path().join("host").join(name);
+    for number in 0..6 {
+        fs::create_dir_all(host(format!("folder{number}"))).unwrap();
+        fs::write(host(format!("folder{number}/file")), "old").unwrap();
+    }
+    let mut command = with_watches(3, env!("CARGO_BIN_EXE_folio").as_ref());
+    let listen = format!("unix:{}", folder.path().join("socket").display());
+    command.arg("share").arg(folder.path().join("host")).args(["--listen", &listen]);
+    let shared = Shared::told(Running::spawn(&mut command));
+    let mount = RemoteMount::new(&shared.address, &[]);
+    let all = |new: &str| (0..6).all(|number| text(&mount.at(format!("folder{number}/file"))) == new);
+    assert!(all("old"));
+    shared.running.told.line("fs.inotify.max_user_watches");
+    for number in 0..6 {
+        fs::write(host(format!("folder{number}/file")), "new").unwrap();
+    }
+    wait_until("all is new", || all("new"));
+    mount.unmount();
+    shared.stop();
 }
 
 #[test]

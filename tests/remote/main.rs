@@ -100,9 +100,11 @@ struct Running {
 
 impl Running {
     fn start(words: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
-        let mut child =
-            command.args(words).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("folio starts");
+        Self::spawn(Command::new(env!("CARGO_BIN_EXE_folio")).args(words))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("folio starts");
         let told = Told::of(child.stderr.take().expect("standard error is a pipe"));
         Self { child, told }
     }
@@ -138,7 +140,12 @@ impl Shared {
     #[track_caller]
     fn new(source: &Path, listen: &str, words: &[&str]) -> Self {
         let source = source.to_str().unwrap();
-        let running = Running::start(&[&["share", source, "--listen", listen], words].concat());
+        Self::told(Running::start(&[&["share", source, "--listen", listen], words].concat()))
+    }
+
+    /// One that is started somehow.
+    #[track_caller]
+    fn told(running: Running) -> Self {
         let line = running.told.line("until Ctrl-C");
         let address = line.split(" is shared at ").nth(1).and_then(|rest| rest.split(' ').next());
         let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();

@@ -21,8 +21,7 @@ const MODULES: [&str; 2] = ["virtio_pci", "virtiofs"];
 /// This machine, as a guest's network has it.
 pub const HOST_ADDRESS: &str = "10.0.2.2";
 /// What the guest calls to use its network.
-pub const START_NETWORK: &str =
-    "ip link set lo up; ip addr add 10.0.2.15/24 dev eth0; ip link set eth0 up\n";
+pub const START_NETWORK: &str = "ip link set lo up; ip addr add 10.0.2.15/24 dev eth0; ip link set eth0 up\n";
 /// Before the exit status of the script, on a line of its own.
 const ENDED: &str = "@@ended ";
 
@@ -195,7 +194,7 @@ impl Guest {
         for module in &self.modules {
             text.push_str(&format!("insmod {module}\n"));
         }
-        text.push_str(&format!("sh /script 2>&1\necho; echo {ENDED}$?\nsync\npoweroff -f\n"));
+        text.push_str(&format!("sh /script 2>&1\nstatus=$?; echo; echo {ENDED}$status\nsync\npoweroff -f\n"));
         text
     }
 

@@ -52,12 +52,15 @@ const BESIDE: (i64, i64) = (10, 10);
 impl Kind {
     fn lock(self, file: &File, step: Step, (start, len): (i64, i64)) -> Result<(), Errno> {
         if self == Self::Flock {
-            return rustix::fs::flock(file, match step {
-                Step::Take => FlockOperation::NonBlockingLockExclusive,
-                Step::Share => FlockOperation::NonBlockingLockShared,
-                Step::Wait => FlockOperation::LockExclusive,
-                Step::Free => FlockOperation::Unlock,
-            });
+            return rustix::fs::flock(
+                file,
+                match step {
+                    Step::Take => FlockOperation::NonBlockingLockExclusive,
+                    Step::Share => FlockOperation::NonBlockingLockShared,
+                    Step::Wait => FlockOperation::LockExclusive,
+                    Step::Free => FlockOperation::Unlock,
+                },
+            );
         }
         let l_type = match step {
             Step::Take | Step::Wait => libc::F_WRLCK,
