@@ -3,6 +3,7 @@
 mod check;
 mod image;
 mod image_life;
+mod manners;
 #[path = "../support/mod.rs"]
 mod support;
 

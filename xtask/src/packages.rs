@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 20] = [
+const PROGRAMS: [(&str, &str); 24] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
@@ -26,6 +26,10 @@ const PROGRAMS: [(&str, &str); 20] = [
     ("mount", "mount"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
+    ("groff", "groff"),
+    ("mandoc", "mandoc"),
+    ("zsh", "zsh"),
+    ("fish", "fish"),
 ];
 
 /// A kernel for guests: where it has its modules, and the package.

@@ -2,8 +2,14 @@
 
 use crate::commands::Command;
 use crate::exit;
-use clap::{Args, Parser};
+use crate::manual::notes;
+use crate::output::colour::{self, When};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser};
+use folio::block::ImageFormat;
 use parse_size::Config;
+use std::ffi::OsString;
 
 /// Put directory trees into disk images, look inside, change them, take them out.
 ///
@@ -19,10 +25,18 @@ pub(crate) struct Arguments {
 
 /// Options of all commands.
 #[derive(Args)]
+#[command(next_help_heading = "Options of all commands")]
 pub(crate) struct Global {
     /// No progress bar and no remarks; failures are still told
     #[arg(long, global = true)]
     pub(crate) quiet: bool,
+    /// Tell what is opened, mounted, recovered and closed; -vv: and each step, and what the host was asked for
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// When to use colours; auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
+    #[arg(hide_possible_values = true, value_enum)]
+    pub(crate) color: When,
     /// Mount options, as in mount(8), for the image that is opened; see folio help tune for what tune makes of them
     #[arg(short = 'o', long = "options", global = true, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
@@ -32,6 +46,44 @@ pub(crate) struct Global {
     /// Print at the end what the page cache did, in the words of /proc/vmstat
     #[arg(long, global = true)]
     pub(crate) stats: bool,
+}
+
+/// The tree of all commands, as clap has it.
+pub(crate) fn tree() -> clap::Command {
+    Arguments::command()
+}
+
+/// Reads the command line, the program's name first. A request for help is an error, as clap has it.
+pub(crate) fn read(words: &[OsString]) -> Result<Arguments, clap::Error> {
+    let colours = colour::choose(words);
+    let read = |mut tree: clap::Command| {
+        let matches = tree.try_get_matches_from_mut(words)?;
+        Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut tree))
+    };
+    match read(tree().color(colours)) {
+        Err(error) if is_help(&error) => {
+            let width = width();
+            read(notes::shape(tree(), width).color(colours).term_width(width))
+        }
+        other => other,
+    }
+}
+
+fn is_help(error: &clap::Error) -> bool {
+    matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand)
+}
+
+/// Columns for help texts: those of the terminal, or what COLUMNS says, as far as people like to read.
+fn width() -> usize {
+    let terminal = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+    let asked = || std::env::var("COLUMNS").ok()?.parse().ok();
+    terminal.or_else(asked).unwrap_or(notes::WIDTH_MAX).clamp(40, notes::WIDTH_MAX)
+}
+
+/// Reads the name of an image format.
+pub(crate) fn format() -> impl TypedValueParser<Value = ImageFormat> {
+    PossibleValuesParser::new(ImageFormat::ALL.map(ImageFormat::name))
+        .try_map(|name| name.parse::<ImageFormat>())
 }
 
 /// Reads a size: a number with K, M, G, T, P, which count in 1024, as mke2fs and qemu-img do.

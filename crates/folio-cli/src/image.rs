@@ -1,9 +1,10 @@
 //! An opened image: the device, and a kernel of its own in which its file system is `/`.
 
 use crate::exit::{Failure, Outcome};
+use crate::nearest::{nearest_file, nearest_path};
 use crate::place::ImagePath;
 use crate::session::{Session, clock, fixed_time};
-use folio::base::Error;
+use folio::base::{Errno, Error};
 use folio::block::{self, Device, ImageFormat, OpenOptions};
 use folio::cache::Counters;
 use folio::kernel::{FormatOptions, format_ext4};
@@ -37,7 +38,17 @@ pub(crate) struct Image {
 /// Opens the device of an image.
 pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device>> {
     let options = OpenOptions { read_only: access == Access::Read, ..OpenOptions::default() };
-    block::open(path, &options).map_err(|error| Failure::image(&name_once(error, path)))
+    block::open(path, &options).map_err(|error| image_failure(error, path))
+}
+
+/// The failure of an image that cannot be opened, with the nearest file that is there if it is not.
+fn image_failure(error: Error, path: &Path) -> Failure {
+    let hint = if error.errno() == Errno::NOENT { nearest_file(path) } else { None };
+    let mut failure = Failure::image(&name_once(error, path));
+    if let Some(hint) = hint {
+        failure.message.push_str(&format!("; did you mean {hint}?"));
+    }
+    failure
 }
 
 /// Makes an image of a new ext4; the file must not exist.
@@ -149,9 +160,21 @@ impl Image {
         format!("{}:{}", self.name, path.display())
     }
 
-    /// Puts the image's name before a failure that already has the path.
+    /// Puts the image's name before a failure that already has the path, and behind it the nearest path that there is.
     pub(crate) fn name(&self, error: Error) -> Failure {
-        Failure::new(format!("{}:{}", self.name, crate::exit::explain(&error)))
+        let mut text = format!("{}:{}", self.name, crate::exit::explain(&error));
+        if let (Errno::NOENT, Some(path)) = (error.errno(), error.place())
+            && let Some(meant) = self.meant(Path::new(path))
+        {
+            text.push_str(&format!("; did you mean {meant}?"));
+        }
+        Failure::new(text)
+    }
+
+    /// For a path that is not there: the one that was perhaps meant.
+    pub(crate) fn meant(&self, path: &Path) -> Option<String> {
+        let meant = nearest_path(path, |above| crate::walk::names(self, above).ok())?;
+        Some(self.at(Path::new(&meant)))
     }
 
     /// lstat(2), or stat(2) with `follow`.

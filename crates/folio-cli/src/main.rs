@@ -6,12 +6,15 @@
 //!   commands/ one file per command     walk      all below a path in an image
 //!     v                                session   failures told once, Ctrl-C, global options
 //!   output/   tables, JSON, words      exit      exit codes
+//!   manual/   help and manual pages    nearest   did you mean?
 //! ```
 
 mod args;
 mod commands;
 mod exit;
 mod image;
+mod manual;
+mod nearest;
 mod output;
 mod place;
 mod progress;
@@ -20,16 +23,15 @@ mod session;
 mod source;
 mod walk;
 
-use clap::Parser;
-
 fn main() -> std::process::ExitCode {
-    match args::Arguments::try_parse() {
+    let words: Vec<_> = std::env::args_os().collect();
+    match args::read(&words) {
         Ok(arguments) => commands::run(&arguments).into(),
         Err(error) => {
             // Words for a terminal that is gone have nobody to miss them.
             let _ = error.print();
             if error.use_stderr() {
-                exit::usage_of(std::env::args_os().skip(1)).into()
+                exit::usage_of(words.into_iter().skip(1)).into()
             } else {
                 exit::Exit::Done.into()
             }

@@ -2,7 +2,6 @@
 
 use crate::session::Session;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::IsTerminal;
 use std::time::Duration;
 
 const UNKNOWN: &str = "{spinner} {bytes} copied, {bytes_per_sec}, {elapsed}";
@@ -16,7 +15,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// A bar if there is a terminal to draw it on and it is wanted.
     pub(crate) fn new(session: &Session) -> Self {
-        if session.quiet || !std::io::stderr().is_terminal() {
+        if !session.shows_progress() {
             return Self { bar: None };
         }
         let bar = session.screen.add(ProgressBar::no_length());

@@ -2,7 +2,10 @@
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure, Outcome, explain};
-use crate::output::{counters_json, print_json};
+use crate::nearest::nearest;
+use crate::output::colour::{self, FAILURE, paint};
+use crate::output::{counters_json, print_json, printable};
+use anstyle::Style;
 use folio::base::Clock;
 use folio::cache::Counters;
 use folio::{Error, Timespec};
@@ -11,6 +14,7 @@ use serde::Serialize;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fmt::Display;
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -76,7 +80,7 @@ impl Session {
     /// Tells a failure after which the command goes on.
     pub(crate) fn fail(&self, message: impl Display) {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        self.remark(message);
+        self.say(FAILURE, &message.to_string());
     }
 
     /// Counts things that a copy made.
@@ -96,8 +100,34 @@ impl Session {
 
     /// Tells something that is no failure.
     pub(crate) fn remark(&self, message: impl Display) {
-        let text = format!("folio: {}: {message}", self.command);
-        self.screen.suspend(|| eprintln!("{text}"));
+        self.say(Style::new(), &message.to_string());
+    }
+
+    /// Names may come from an image, so what a terminal would take for a command is told as what it is.
+    fn say(&self, style: Style, message: &str) {
+        let lead = paint(colour::on_stderr(), style, format_args!("folio: {}:", self.command));
+        self.screen.suspend(|| eprintln!("{lead} {}", printable(message)));
+    }
+
+    /// Whether a bar that moves is wanted, and can be drawn.
+    pub(crate) fn shows_progress(&self) -> bool {
+        let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
+        !self.quiet && !is_dumb && std::io::stderr().is_terminal()
+    }
+
+    /// For a failure about a mount option: the word that was perhaps meant.
+    fn option_hint(&self, message: &str) -> String {
+        if !message.contains("unknown mount option") {
+            return String::new();
+        }
+        let known = || {
+            let of_mounts = folio_fuse::Options::WORDS.into_iter().chain(folio_fuse::wire::Options::WORDS);
+            folio::kernel::mount_words().chain(of_mounts)
+        };
+        let names = self.options.iter().map(|word| word.split('=').next().unwrap_or(word));
+        let wrong = names.filter(|name| known().all(|word| word != *name));
+        let meant: Vec<_> = wrong.filter_map(|name| nearest(name, known())).collect();
+        if meant.is_empty() { String::new() } else { format!("; did you mean {}?", meant.join(" and ")) }
     }
 
     /// Whether Ctrl-C was pressed.
@@ -138,7 +168,8 @@ impl Session {
         match outcome.and(told) {
             Err(failure) => {
                 if !failure.message.is_empty() {
-                    self.remark(&failure.message);
+                    let hint = self.option_hint(&failure.message);
+                    self.say(FAILURE, &format!("{}{hint}", failure.message));
                 }
                 failure.exit
             }

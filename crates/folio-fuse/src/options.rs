@@ -65,6 +65,19 @@ impl Options {
         }
     }
 
+    /// The words that are about the mount, those with a value without it.
+    pub const WORDS: [&str; 9] = [
+        "allow_other",
+        "allow_root",
+        "fakeroot",
+        "writeback",
+        "default_permissions",
+        "fsname",
+        "threads",
+        "passthrough",
+        "cache",
+    ];
+
     /// Obeys one word of `-o`; `false` if it is not about the mount, but perhaps about what is mounted.
     pub fn set(&mut self, word: &str) -> Result<bool> {
         match word.split_once('=') {

@@ -3,8 +3,8 @@
 use crate::base::{Clock, Error, Result, Timespec};
 use crate::block::Device;
 use crate::cache::{CacheOptions, Counters, PageCache};
-use crate::fs::ext4::Ext4;
-use crate::fs::hostfs::Hostfs;
+use crate::fs::ext4::{self, Ext4};
+use crate::fs::hostfs::{self, Hostfs};
 use crate::fs::ramfs::{self, Ramfs};
 use crate::syscall::{Credentials, Process};
 use crate::vfs::{AccessTime, ChangeListener, Context, FileSystem, LastLink, Location, MountOptions, Vfs};
@@ -182,6 +182,12 @@ impl Drop for Kernel {
         // No process is left, so nothing is in use and nobody to tell an error to.
         let _: Result<()> = self.vfs.unmount_all();
     }
+}
+
+/// The words that `-o` may have for an image or a directory of the host, those with a value without it: for lists, and
+/// for who looks for the nearest one.
+pub fn mount_words() -> impl Iterator<Item = &'static str> {
+    MountOptions::WORDS.into_iter().chain(ext4::words_known()).chain(hostfs::HOSTFS_WORDS)
 }
 
 fn place(error: Error, path: &Path) -> Error {

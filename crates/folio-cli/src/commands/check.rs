@@ -3,6 +3,7 @@
 use crate::args::size;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::{Access, open_device};
+use crate::output::colour::{self, FAILURE, WARNING, paint};
 use crate::output::{human, print_json};
 use crate::place::ImagePath;
 use crate::session::{Session, clock};
@@ -13,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -89,7 +90,9 @@ impl Listener for Told<'_> {
         if self.session.quiet && finding.severity == Severity::Warning {
             return;
         }
-        let text = format!("{}: {finding}", finding.severity.name());
+        let style = if finding.severity == Severity::Warning { WARNING } else { FAILURE };
+        let severity = paint(colour::on_stdout(), style, finding.severity.name());
+        let text = format!("{severity}: {finding}");
         let written = self.session.screen.suspend(|| writeln!(std::io::stdout(), "{text}"));
         if let Err(error) = written {
             self.failed.get_or_insert(error);
@@ -152,7 +155,7 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
 }
 
 fn bar(session: &Session) -> Option<ProgressBar> {
-    if session.quiet || !std::io::stderr().is_terminal() {
+    if !session.shows_progress() {
         return None;
     }
     let bar = session.screen.add(ProgressBar::no_length());

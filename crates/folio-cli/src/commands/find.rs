@@ -3,7 +3,7 @@
 use super::stat::link_target;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, with_image};
-use crate::output::{FileRecord, type_letter};
+use crate::output::{FileRecord, Names, type_letter};
 use crate::place::ImagePath;
 use crate::session::Session;
 use crate::walk::{Met, Next, Visitor, walk};
@@ -67,7 +67,8 @@ pub(crate) fn run(find: &Find, session: &Session) -> Outcome {
     with_image(session, &place, Access::Read, |image| {
         let top = image.stat(&place.path, false).map_err(|error| image.name(error))?;
         let out = std::io::BufWriter::new(std::io::stdout().lock());
-        let mut finder = Finder { find, image, names, path, records: Vec::new(), out };
+        let shown = Names::on_stdout();
+        let mut finder = Finder { find, image, names, path, shown, records: Vec::new(), out };
         walk(session, image, (&place.path, top), &mut finder)?;
         finder.out.flush()?;
         let Finder { records, out, .. } = finder;
@@ -81,6 +82,7 @@ struct Finder<'a, W: Write> {
     image: &'a Image,
     names: [Option<GlobMatcher>; 2],
     path: Option<GlobMatcher>,
+    shown: Names,
     records: Vec<FileRecord>,
     out: W,
 }
@@ -109,7 +111,7 @@ impl<W: Write> Visitor for Finder<'_, W> {
                 let target = link_target(self.image, met.path, met.attributes);
                 self.records.push(FileRecord::new(met.path, met.attributes, target.as_deref()));
             } else {
-                self.out.write_all(met.path.as_os_str().as_bytes())?;
+                self.out.write_all(&self.shown.plain(met.path.as_os_str().as_bytes()))?;
                 self.out.write_all(if self.find.print0 { b"\0" } else { b"\n" })?;
             }
         }

@@ -3,7 +3,7 @@
 use super::stat::link_target;
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
-use crate::output::{FileRecord, Owners, human, mode_text, time_text};
+use crate::output::{FileRecord, Names, Owners, human, mode_text, time_text};
 use crate::place::ImagePath;
 use crate::session::Session;
 use crate::walk::{join, names};
@@ -142,6 +142,7 @@ fn show(ls: &Ls, owners: Option<&Owners>, entries: Vec<Entry>, records: &mut Vec
         records.extend(entries.iter().map(record));
         return Ok(());
     }
+    let shown = Names::on_stdout();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let rows: Vec<_> =
         entries.iter().map(|e| owners.map_or_else(Vec::new, |owners| columns(ls, owners, e))).collect();
@@ -156,10 +157,10 @@ fn show(ls: &Ls, owners: Option<&Owners>, entries: Vec<Entry>, records: &mut Vec
             write!(out, "{mode} {links:>0$} {user:<1$} {group:<2$} ", widths[1], widths[2], widths[3])?;
             write!(out, "{size:>0$} {time} ", widths[4])?;
         }
-        out.write_all(&entry.name)?;
+        out.write_all(&shown.of(&entry.name, entry.attributes.file_type))?;
         if let Some(target) = entry.target.as_ref().filter(|_| ls.long) {
             out.write_all(b" -> ")?;
-            out.write_all(target)?;
+            out.write_all(&shown.plain(target))?;
         }
         out.write_all(b"\n")?;
     }
@@ -211,6 +212,7 @@ pub(crate) fn tree(tree: &Tree, session: &Session) -> Outcome {
 fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Outcome {
     let top = image.stat(&place.path, true).map_err(|error| image.name(error))?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let shown = Names::on_stdout();
     let mut records = Vec::new();
     let (mut directories, mut files) = (0_u64, 0_u64);
     if !tree.json {
@@ -253,10 +255,10 @@ fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Out
             records.push(FileRecord::new(&path, &found, target.as_deref()));
         } else {
             out.write_all(line.as_bytes())?;
-            out.write_all(&name)?;
+            out.write_all(&shown.of(&name, found.file_type))?;
             if let Some(target) = target {
                 out.write_all(b" -> ")?;
-                out.write_all(&target)?;
+                out.write_all(&shown.plain(&target))?;
             }
             out.write_all(b"\n")?;
         }

@@ -25,7 +25,7 @@ pub(crate) struct Mkfs {
     #[arg(long, value_parser = disk_size, required_unless_present = "force")]
     size: Option<u64>,
     /// Format; else by the name: qcow2 for .qcow2, raw for others
-    #[arg(long, value_name = "raw|qcow2")]
+    #[arg(long, value_name = "FORMAT", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     /// Label, at most 16 bytes
     #[arg(short = 'L', long)]

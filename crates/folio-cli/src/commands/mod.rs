@@ -3,12 +3,14 @@
 mod cat;
 mod change;
 mod check;
+mod completions;
 mod cp;
 mod df;
 mod du;
 mod find;
 mod image;
 mod ls;
+mod man;
 mod mkfs;
 mod mount;
 mod names;
@@ -55,6 +57,8 @@ pub(crate) enum Command {
     Serve(serve::Serve),
     Share(share::Share),
     Warm(warm::WarmCommand),
+    Completions(completions::Completions),
+    Man(man::Man),
 }
 
 /// Runs what the command line asks for and tells how it ended.
@@ -94,6 +98,10 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
             done(Session::without_signals("share", &arguments.global), &|session| share::run(share, session))
         }
         Command::Warm(warm) => done(session("warm"), &|session| warm::run(warm, session)),
+        Command::Completions(shell) => {
+            done(session("completions"), &|session| completions::run(shell, session))
+        }
+        Command::Man(man) => done(session("man"), &|session| man::run(man, session)),
         Command::Image(image) => done(session(image::name(image)), &|session| image::run(image, session)),
     }
 }

@@ -23,7 +23,7 @@ Examples:
   folio mount disk.qcow2 /mnt                      until Ctrl-C, or umount /mnt
   folio mount --background disk.img@2 ./root       the second partition; fusermount3 -u ./root ends it
   folio mount --ro disk.img /mnt                   nothing is written, not even a journal
-  folio mount -o allow_other,noatime disk.img /mnt other users too, as far as modes and ACLs allow
+  folio mount -o allow_other,noatime d.img /mnt    other users too, as far as modes and ACLs allow
   folio mount -o fakeroot disk.img ./root          everybody is root inside: edit any file without root
   folio mount -o ro /srv/data /mnt                 a directory, read only, cached, and never stale
   folio mount vsock:2:5000 /mnt                    what the host of this guest shares; see folio share --listen

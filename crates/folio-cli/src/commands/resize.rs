@@ -13,7 +13,7 @@ use folio::kernel::{ResizeOptions, ResizeReport, plan_resize_ext4, resize_ext4};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ fn open(place: &ImagePath) -> Outcome<Opened> {
 }
 
 fn bar(session: &Session) -> Option<ProgressBar> {
-    if session.quiet || !std::io::stderr().is_terminal() {
+    if !session.shows_progress() {
         return None;
     }
     let bar = session.screen.add(ProgressBar::no_length());

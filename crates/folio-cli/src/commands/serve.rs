@@ -71,7 +71,7 @@ struct Nbd {
     #[command(flatten)]
     backing: Backing,
     /// Format of the image, if it shall not be told by its first bytes
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     /// When clients can connect, print a line of JSON with the URI
     #[arg(long)]

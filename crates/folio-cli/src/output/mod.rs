@@ -1,7 +1,10 @@
 //! How things are shown: modes, sizes, times, owners as text; the same facts as JSON.
 
+pub(crate) mod colour;
+mod names;
 mod owners;
 
+pub(crate) use names::Names;
 pub(crate) use owners::Owners;
 
 use folio::Timespec;
@@ -150,6 +153,12 @@ pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
     stats.into()
 }
 
+/// Text from an image for a terminal: control characters, which could change what it shows, as escapes.
+pub(crate) fn printable(text: &str) -> String {
+    let is_kept = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    text.chars().flat_map(|c| if is_kept(c) { vec![c] } else { c.escape_default().collect() }).collect()
+}
+
 /// Prints a value as JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
@@ -161,6 +170,11 @@ pub(crate) fn print_json(value: &impl Serialize) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_no_command_to_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\r\tc\u{e9}"), "a\\u{1b}[2Jb\\r\tc\u{e9}");
+    }
 
     #[test]
     fn modes_and_sizes_read_as_in_ls() {

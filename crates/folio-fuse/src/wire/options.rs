@@ -64,6 +64,9 @@ impl Options {
         self.data == DataCache::None || self.changed_by_others && self.ttl_max > OPEN_TTL_MAX
     }
 
+    /// The words that are about the asking kernel, those with a value without it.
+    pub const WORDS: [&str; 6] = ["writeback", "nowriteback", "readdirplus", "noreaddirplus", "ttl", "cache"];
+
     /// Obeys one word of `-o`; `false` if it is not about the asking kernel. `ttl` and `cache` may be about what is
     /// shared as well.
     pub fn set(&mut self, word: &str) -> Result<bool> {

@@ -109,6 +109,14 @@ impl Error {
         }
     }
 
+    /// The outermost place, if there is one.
+    pub fn place(&self) -> Option<&str> {
+        match &self.0 {
+            Repr::Plain(_) => None,
+            Repr::Full(full) => full.places.first().map(Cow::as_ref),
+        }
+    }
+
     fn full(
         kind: ErrorKind,
         errno: Errno,
@@ -177,6 +185,7 @@ mod tests {
         let error = Error::corrupt("bad checksum").at("extent block 8193").at("inode 12").at("ext4");
         assert_eq!(error.to_string(), "ext4: inode 12: extent block 8193: bad checksum");
         assert_eq!((error.kind(), error.errno()), (ErrorKind::Corrupt, Errno::UCLEAN));
+        assert_eq!((error.place(), Error::from(Errno::NOENT).place()), (Some("ext4"), None));
     }
 
     #[test]

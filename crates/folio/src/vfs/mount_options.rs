@@ -59,6 +59,36 @@ pub struct MountOptions {
 }
 
 impl MountOptions {
+    /// The words that mean the same on every file system, for lists and for who looks for the nearest one.
+    pub const WORDS: [&str; 26] = [
+        "ro",
+        "rw",
+        "sync",
+        "async",
+        "dirsync",
+        "lazytime",
+        "nolazytime",
+        "noatime",
+        "strictatime",
+        "atime",
+        "relatime",
+        "norelatime",
+        "nostrictatime",
+        "nodiratime",
+        "diratime",
+        "nosuid",
+        "suid",
+        "nodev",
+        "dev",
+        "noexec",
+        "exec",
+        "defaults",
+        "auto",
+        "noauto",
+        "nofail",
+        "_netdev",
+    ];
+
     /// Reads the text of `mount -o`: words separated by commas. What is not for every file system is kept for the one
     /// that is mounted, which may still refuse it.
     pub fn parse(text: &str) -> Result<Self> {
@@ -157,6 +187,13 @@ mod tests {
         check("lazytime,dirsync,sync", "rw,sync,dirsync,lazytime,relatime");
         check("noexec,nosuid,nodev", "rw,nosuid,nodev,noexec,relatime");
         check("nofail,x-systemd.automount,comment=no,,_netdev,silent", "rw,relatime");
+    }
+
+    #[test]
+    fn the_listed_words_are_known() {
+        for word in MountOptions::WORDS {
+            assert!(MountOptions::default().set(word), "{word}");
+        }
     }
 
     #[test]

@@ -2,14 +2,17 @@
 
 use super::item::Xattrs;
 use super::source::{Found, Names, Source};
+use crate::nearest::nearest_file;
 use folio::base::InodeNumber;
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error, Timespec};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Mutex;
 
 /// The host's files.
@@ -229,5 +232,9 @@ impl Source for HostSource {
 
     fn describe(&self, path: &[u8]) -> String {
         String::from_utf8_lossy(path).into_owned()
+    }
+
+    fn meant(&self, path: &[u8]) -> Option<String> {
+        nearest_file(Path::new(OsStr::from_bytes(path)))
     }
 }

@@ -127,4 +127,8 @@ impl<'a> Source for ImageSource<'a> {
     fn describe(&self, path: &[u8]) -> String {
         self.image.at(Path::new(OsStr::from_bytes(path)))
     }
+
+    fn meant(&self, path: &[u8]) -> Option<String> {
+        self.image.meant(Path::new(OsStr::from_bytes(path)))
+    }
 }

@@ -73,7 +73,7 @@ pub(crate) struct Cp {
     #[arg(long, value_name = "SIZE", value_parser = disk_size)]
     create: Option<u64>,
     /// Format of the new image; else by its name: qcow2 for .qcow2, raw for others
-    #[arg(long, value_name = "raw|qcow2", requires = "create")]
+    #[arg(long, value_name = "FORMAT", requires = "create", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     /// Identity of the new file system
     #[arg(long, value_name = "UUID", requires = "create", value_parser = super::mkfs::uuid)]

@@ -5,6 +5,7 @@ use super::source::Job;
 use super::target::join;
 use crate::exit::{Failure, Outcome};
 use crate::image::Image;
+use crate::nearest::nearest_file;
 use crate::place::{ImagePath, Place};
 use folio::Errno;
 use folio::vfs::{Attributes, FileType};
@@ -95,7 +96,9 @@ pub(crate) fn check_host(source: &Place, options: &Options) -> Outcome {
         Ok(_) => Ok(()),
         Err(error) => {
             let error = folio::Error::from(Errno::from_io_error(&error).unwrap_or(Errno::IO));
-            Err(Failure::new(format!("{}: {error}", path.display())))
+            let meant = if error.errno() == Errno::NOENT { nearest_file(path) } else { None };
+            let hint = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+            Err(Failure::new(format!("{}: {error}{hint}", path.display())))
         }
     }
 }

@@ -4,8 +4,8 @@ use super::Options;
 use super::item::{Item, LinkId, Meta, Outbox, Stopped, Xattrs};
 use crate::exit::explain;
 use crate::session::Session;
-use folio::Error;
 use folio::vfs::{Attributes, FileType};
+use folio::{Errno, Error};
 use std::collections::HashMap;
 
 /// What a directory holds: names, with types where it records them.
@@ -52,6 +52,8 @@ pub(crate) trait Source: Sync {
     fn is_own_image(&self, found: &Found) -> bool;
     /// A path as messages name it.
     fn describe(&self, path: &[u8]) -> String;
+    /// For a path that is not there: the one that was perhaps meant, as messages name it.
+    fn meant(&self, path: &[u8]) -> Option<String>;
 }
 
 /// What one word of the command line asks for.
@@ -341,7 +343,13 @@ impl<'a, S: Source> Reader<'a, S> {
         // Where the path was the call's own argument the error names it; here it is told whole.
         let plain = Error::from(error.errno());
         let is_plain = error.kind() == folio::ErrorKind::Errno;
-        self.fail(&explain(if is_plain { &plain } else { error }));
+        let mut what = explain(if is_plain { &plain } else { error });
+        if error.errno() == Errno::NOENT
+            && let Some(meant) = self.source.meant(&self.path)
+        {
+            what.push_str(&format!("; did you mean {meant}?"));
+        }
+        self.fail(&what);
         None
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Check {
     /// The image
     file: PathBuf,
     /// Format; found by the first bytes if not given
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     /// What to mend
     #[arg(short, long, value_enum)]

@@ -30,10 +30,10 @@ pub(crate) struct Compare {
     /// Another
     second: PathBuf,
     /// Format of the first; found by its first bytes if not given
-    #[arg(short, long, value_name = "raw|qcow2")]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     /// Format of the second
-    #[arg(short = 'F', long, value_name = "raw|qcow2")]
+    #[arg(short = 'F', long, value_name = "FORMAT", value_parser = crate::args::format())]
     second_format: Option<ImageFormat>,
     /// Size and allocation have to be the same, too
     #[arg(short, long)]

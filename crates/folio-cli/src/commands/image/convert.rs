@@ -33,10 +33,10 @@ pub(crate) struct Convert {
     /// The image to make, or a block device
     target: PathBuf,
     /// Format of the source; found by its first bytes if not given
-    #[arg(short, long, value_name = "raw|qcow2")]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     /// Format of the target; by its name if not given: qcow2 for .qcow2, else raw
-    #[arg(short = 'O', long, value_name = "raw|qcow2")]
+    #[arg(short = 'O', long, value_name = "FORMAT", value_parser = crate::args::format())]
     output_format: Option<ImageFormat>,
     /// Compress; the target is qcow2
     #[arg(short, long)]

@@ -27,7 +27,7 @@ pub(crate) struct Create {
     #[arg(value_parser = size)]
     size: Option<u64>,
     /// Format; by the name if not given: qcow2 for .qcow2, else raw
-    #[arg(short, long, value_name = "raw|qcow2")]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     #[command(flatten)]
     new_image: NewImage,

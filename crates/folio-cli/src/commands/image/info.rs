@@ -26,7 +26,7 @@ pub(crate) struct Info {
     /// The image
     file: PathBuf,
     /// Its format; found by its first bytes if not given
-    #[arg(short, long, value_name = "raw|qcow2")]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     /// Tell of its backing files, too
     #[arg(long)]

@@ -22,7 +22,7 @@ pub(crate) struct Map {
     /// The image
     file: PathBuf,
     /// Its format; found by its first bytes if not given
-    #[arg(short, long, value_name = "raw|qcow2")]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     /// Where to start
     #[arg(short, long, value_name = "OFFSET", value_parser = size, default_value = "0", hide_default_value = true)]

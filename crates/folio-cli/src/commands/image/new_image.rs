@@ -2,6 +2,7 @@
 
 use crate::args::size;
 use crate::exit::{Failure, Outcome};
+use crate::nearest::nearest;
 use clap::{Args, ValueEnum};
 use folio::block::{
     BackingName, Compat, Compression, CreateOptions, DataFileName, ImageFormat, Preallocation,
@@ -26,7 +27,7 @@ pub(crate) struct NewImage {
     #[arg(short = 'b', long, value_name = "FILE")]
     backing_file: Option<String>,
     /// Format of the backing file
-    #[arg(short = 'F', long, value_name = "raw|qcow2")]
+    #[arg(short = 'F', long, value_name = "FORMAT", value_parser = crate::args::format())]
     backing_format: Option<ImageFormat>,
     /// Make the image anew if there is one
     #[arg(long)]
@@ -131,7 +132,10 @@ impl Words {
                 }
             }
             "size" => self.size = Some(size(value)?),
-            _ => return Err(format!("not among {WORDS}")),
+            _ => {
+                let hint = nearest(key, WORDS.split(", ")).map(|word| format!("; did you mean {word}?"));
+                return Err(format!("not among {WORDS}{}", hint.unwrap_or_default()));
+            }
         }
         Ok(())
     }

@@ -37,13 +37,13 @@ pub(crate) struct Rebase {
     #[arg(short = 'b', value_name = "NAME")]
     name: String,
     /// Format of the new backing file
-    #[arg(short = 'F', value_name = "raw|qcow2")]
+    #[arg(short = 'F', value_name = "FORMAT", value_parser = crate::args::format())]
     backing_format: Option<ImageFormat>,
     /// Change the name only
     #[arg(short = 'u')]
     rename_only: bool,
     /// Format of the image; found by its first bytes if not given
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     /// Show progress; on a terminal it is shown anyway
     #[arg(short = 'p')]
@@ -62,7 +62,7 @@ pub(crate) struct Commit {
     #[arg(short = 'd')]
     keep: bool,
     /// Format of the image; found by its first bytes if not given
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     /// Show progress; on a terminal it is shown anyway
     #[arg(short = 'p')]

@@ -29,7 +29,7 @@ pub(crate) struct Resize {
     #[arg(allow_hyphen_values = true, value_parser = new_size, value_name = "[+|-]SIZE")]
     size: NewSize,
     /// Format; found by the first bytes if not given
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     /// Allow a smaller size: what lies behind it is lost
     #[arg(long)]

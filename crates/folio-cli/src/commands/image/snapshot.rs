@@ -2,7 +2,8 @@
 
 use super::words::{Output, failed};
 use crate::exit::Outcome;
-use crate::output::human;
+use crate::output::colour::{self, HEADING, paint};
+use crate::output::{human, printable};
 use crate::session::{Session, clock};
 use clap::Args;
 use folio::block::{self, ImageFormat, Snapshot as Found};
@@ -28,7 +29,7 @@ pub(crate) struct Snapshot {
     /// The image
     file: PathBuf,
     /// Format; found by the first bytes if not given
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
     format: Option<ImageFormat>,
     #[command(flatten)]
     action: Action,
@@ -77,7 +78,8 @@ fn list(snapshot: &Snapshot, session: &Session) -> Outcome {
     }
     let mut out = std::io::stdout();
     writeln!(out, "Snapshot list:")?;
-    writeln!(out, "{:<9} {:<16} {:>8} {:>19} {:>13}", "ID", "TAG", "VM SIZE", "DATE", "VM CLOCK")?;
+    let titles = format!("{:<9} {:<16} {:>8} {:>19} {:>13}", "ID", "TAG", "VM SIZE", "DATE", "VM CLOCK");
+    writeln!(out, "{}", paint(colour::on_stdout(), HEADING, titles))?;
     for found in &found {
         let (id, tag) = (printable(&found.id), printable(&found.name));
         let (size, date, clock) = (human(found.vm_state_bytes), date(found), vm_clock(found));
@@ -98,11 +100,6 @@ fn to_json(found: &Found) -> Value {
         "disk-size": found.disk_bytes,
         "icount": found.instructions,
     })
-}
-
-/// Names come from the image: what a terminal would take for a command is told as what it is.
-fn printable(name: &str) -> String {
-    name.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
 fn date(found: &Found) -> String {

@@ -92,6 +92,7 @@ use journal::{Journal, JournalBlocks};
 use lazy_time::LazyTimes;
 use metadata::Metadata;
 use options::Ext4Options;
+pub(crate) use options::words_known;
 use orphan::{OrphanFile, Orphans};
 use parking_lot::Mutex;
 use space::Space;

@@ -113,6 +113,36 @@ pub(super) mod error_policies {
     pub(in super::super) const PANIC: u16 = 3;
 }
 
+/// The words of [`Ext4Options`] that do something; those with a value without it.
+const WORDS: [&str; 21] = [
+    "delalloc",
+    "nodelalloc",
+    "auto_da_alloc",
+    "noauto_da_alloc",
+    "barrier",
+    "nobarrier",
+    "discard",
+    "nodiscard",
+    "noload",
+    "norecovery",
+    "user_xattr",
+    "nouser_xattr",
+    "acl",
+    "noacl",
+    "i_version",
+    "data",
+    "errors",
+    "commit",
+    "resuid",
+    "resgid",
+    "data_err",
+];
+
+/// All words that an ext4 understands, those with a value without it.
+pub(crate) fn words_known() -> impl Iterator<Item = &'static str> {
+    WORDS.into_iter().chain(WITHOUT_EFFECT).chain(NUMBERS_WITHOUT_EFFECT)
+}
+
 /// Words that are accepted and do nothing; a table above says why.
 const WITHOUT_EFFECT: [&str; 14] = [
     "init_itable",
@@ -386,6 +416,17 @@ mod tests {
             assert_eq!(parse(word).auto_da_alloc, expected, "{word}");
         }
         assert_eq!(parse("init_itable=10,noinit_itable,stripe=4,i_version,dioread_nolock,bsddf"), parse(""));
+    }
+
+    #[test]
+    fn the_listed_words_are_known() {
+        let superblock = superblock();
+        for word in words_known() {
+            let with_value = Ext4Options::parse(&format!("{word}=1"), &superblock);
+            let is_known = Ext4Options::parse(word, &superblock).is_ok()
+                || with_value.map_or_else(|error| error.to_string().starts_with("bad value"), |_| true);
+            assert!(is_known, "{word}");
+        }
     }
 
     #[test]

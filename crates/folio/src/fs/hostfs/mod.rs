@@ -54,6 +54,8 @@ mod revalidate;
 mod vfs_glue;
 mod xattr;
 
+pub(crate) use options::HOSTFS_WORDS;
+
 use self::descriptors::{IdleFiles, Newborns};
 use self::host::{Identity, retry};
 use self::inode::HostInode;

@@ -119,16 +119,18 @@ impl Default for HostfsOptions {
     }
 }
 
+/// The options that there are, without their values.
+pub(crate) const HOSTFS_WORDS: [&str; 6] = ["ttl", "cache", "push", "squash", "map", "xattr"];
+
 impl FromStr for HostfsOptions {
     type Err = Error;
 
     /// EINVAL for an option or value that there is not.
     fn from_str(text: &str) -> Result<Self> {
-        const NAMES: [&str; 6] = ["ttl", "cache", "push", "squash", "map", "xattr"];
         let mut options = Self::default();
         for option in text.split(',').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            if !NAMES.contains(&name) {
+            if !HOSTFS_WORDS.contains(&name) {
                 return Err(MountOptions::unknown(option));
             }
             let bad = || Error::new(Errno::INVAL, format!("bad value in mount option {option:?}"));

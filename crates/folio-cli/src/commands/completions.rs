@@ -1,0 +1,32 @@
+//! `folio completions`: what makes a shell complete the command's words.
+
+use crate::exit::Outcome;
+use crate::session::Session;
+use clap::Args;
+use clap_complete::Shell;
+use std::io::Write;
+
+const EXAMPLES: &str = "\
+Examples:
+  source <(folio completions bash)                 for this shell
+  folio completions bash > /usr/share/bash-completion/completions/folio
+  folio completions zsh > /usr/share/zsh/site-functions/_folio
+  folio completions fish > /usr/share/fish/vendor_completions.d/folio.fish";
+
+/// Print a shell's completion script
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Completions {
+    /// The shell
+    shell: Shell,
+}
+
+/// Runs the command.
+pub(crate) fn run(completions: &Completions, session: &Session) -> Outcome {
+    session.refuse_options()?;
+    let mut script = Vec::new();
+    clap_complete::generate(completions.shell, &mut crate::args::tree(), "folio", &mut script);
+    let mut out = std::io::stdout().lock();
+    out.write_all(&script)?;
+    Ok(out.flush()?)
+}

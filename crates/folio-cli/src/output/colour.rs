@@ -1,0 +1,86 @@
+//! Colours: whether they are wanted, and what for.
+//!
+//! `--color` decides. Without it NO_COLOR and `CLICOLOR_FORCE=1` do, and else there are colours on a terminal whose
+//! TERM is not `dumb`. Data that passes through (`folio cat`) never has any.
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use clap::ValueEnum;
+use std::ffi::OsString;
+use std::fmt::Display;
+
+/// When there are colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    /// On a terminal
+    Auto,
+    Always,
+    Never,
+}
+
+/// Titles of help texts and tables.
+pub(crate) const HEADING: Style = Style::new().bold();
+/// What went wrong.
+pub(crate) const FAILURE: Style = AnsiColor::Red.on_default().bold();
+/// What is worth knowing.
+pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default();
+/// Names of directories.
+pub(crate) const DIRECTORY: Style = AnsiColor::Blue.on_default().bold();
+/// Names of symbolic links.
+pub(crate) const LINK: Style = AnsiColor::Cyan.on_default();
+
+/// Obeys `--color` before the command line is read, so that what is wrong with it is told in the right colours.
+pub(crate) fn choose(words: &[OsString]) -> clap::ColorChoice {
+    let when = asked(words).unwrap_or(When::Auto);
+    let (ours, claps) = match when {
+        When::Auto => (ColorChoice::Auto, clap::ColorChoice::Auto),
+        When::Always => (ColorChoice::Always, clap::ColorChoice::Always),
+        When::Never => (ColorChoice::Never, clap::ColorChoice::Never),
+    };
+    ours.write_global();
+    claps
+}
+
+/// The last `--color` among the words.
+fn asked(words: &[OsString]) -> Option<When> {
+    let words = words.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str());
+    let (mut asked, mut is_next) = (None, false);
+    for word in words {
+        if is_next || word.starts_with("--color=") {
+            let word = word.strip_prefix("--color=").unwrap_or(word);
+            asked = When::from_str(word, false).ok().or(asked);
+        }
+        is_next = word == "--color";
+    }
+    asked
+}
+
+/// Whether the standard output shows colours.
+pub(crate) fn on_stdout() -> bool {
+    AutoStream::choice(&std::io::stdout()) != ColorChoice::Never
+}
+
+/// Whether the standard error does.
+pub(crate) fn on_stderr() -> bool {
+    AutoStream::choice(&std::io::stderr()) != ColorChoice::Never
+}
+
+/// The text in a style, if colours are shown.
+pub(crate) fn paint(is_shown: bool, style: Style, text: impl Display) -> String {
+    if is_shown { format!("{style}{text}{style:#}") } else { text.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_about_colours_counts() {
+        let asked = |text: &str| asked(&text.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(asked("ls disk.img"), None);
+        assert_eq!(asked("--color always ls --color=never"), Some(When::Never));
+        assert_eq!(asked("--color=never --color always"), Some(When::Always));
+        assert_eq!(asked("ls -- --color=never"), None);
+        assert_eq!(asked("--color purple"), None);
+    }
+}

@@ -1,0 +1,61 @@
+//! Names from an image as the standard output shall show them.
+
+use super::colour::{self, DIRECTORY, LINK};
+use folio::vfs::FileType;
+use std::borrow::Cow;
+use std::io::IsTerminal;
+
+/// On a terminal a name must not be a command to it, and may have a colour; elsewhere it is its bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Names {
+    is_terminal: bool,
+    has_colours: bool,
+}
+
+impl Names {
+    /// As the standard output wants them.
+    pub(crate) fn on_stdout() -> Self {
+        Self { is_terminal: std::io::stdout().is_terminal(), has_colours: colour::on_stdout() }
+    }
+
+    /// The name without a colour.
+    pub(crate) fn plain(self, name: &[u8]) -> Cow<'_, [u8]> {
+        if !self.is_terminal {
+            return Cow::Borrowed(name);
+        }
+        // As ls(1) and find(1) do.
+        let text = String::from_utf8_lossy(name).replace(char::is_control, "?");
+        Cow::Owned(text.into_bytes())
+    }
+
+    /// The name of a file of this type.
+    pub(crate) fn of(self, name: &[u8], file_type: FileType) -> Cow<'_, [u8]> {
+        let style = match file_type {
+            FileType::Directory => DIRECTORY,
+            FileType::Symlink => LINK,
+            _ => return self.plain(name),
+        };
+        if !self.has_colours {
+            return self.plain(name);
+        }
+        let mut shown = style.render().to_string().into_bytes();
+        shown.extend_from_slice(&self.plain(name));
+        shown.extend_from_slice(style.render_reset().to_string().as_bytes());
+        Cow::Owned(shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_terminal_is_spared() {
+        let name = b"a\x1b[2J\xff";
+        let names = |is_terminal, has_colours| Names { is_terminal, has_colours };
+        assert_eq!(*names(false, false).of(name, FileType::Directory), *name);
+        assert_eq!(*names(true, false).plain(name), *"a?[2J\u{fffd}".as_bytes());
+        assert_eq!(*names(false, true).of(b"d", FileType::Directory), *b"\x1b[1m\x1b[34md\x1b[0m");
+        assert_eq!(*names(true, true).of(b"f\n", FileType::Regular), *b"f?");
+    }
+}

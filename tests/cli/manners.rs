@@ -1,0 +1,244 @@
+//! What a person at a terminal meets: help, manual pages, completions, colours, and hints after a slip of the pen.
+
+use crate::Bench;
+use crate::support::tools::{command, succeed, text};
+use crate::support::{Need, report_skip, requires};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The program, with nothing in its environment that says how to look.
+fn folio(words: &[&str]) -> Command {
+    let mut folio = Command::new(env!("CARGO_BIN_EXE_folio"));
+    folio.args(words).stdin(Stdio::null()).env("TZ", "UTC").env("TERM", "xterm");
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "FOLIO_LOG"] {
+        folio.env_remove(name);
+    }
+    folio
+}
+
+fn help(words: &[String], columns: usize) -> String {
+    let words: Vec<_> = words.iter().map(String::as_str).chain(["--help"]).collect();
+    text(&succeed(folio(&words).env("COLUMNS", columns.to_string())))
+}
+
+/// The words of all commands that there are, as the help texts list them.
+pub(crate) fn commands() -> Vec<Vec<String>> {
+    let (mut open, mut all) = (vec![Vec::new()], Vec::new());
+    while let Some(words) = open.pop() {
+        let help = help(&words, 100);
+        let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+        for line in listed.take_while(|line| !line.is_empty()) {
+            let name = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')).unwrap_or_default();
+            if let Some(name) = name.split(' ').next().filter(|name| !name.is_empty() && *name != "help") {
+                open.push(words.iter().cloned().chain([name.to_owned()]).collect());
+            }
+        }
+        all.push(words);
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn help_fits_the_terminal_and_ends_in_examples() {
+    let commands = commands();
+    for words in ["cp", "image create", "serve nbd", "mount", "man"] {
+        assert!(commands.iter().any(|found| found.join(" ") == words), "{words}: {commands:?}");
+    }
+    for words in &commands {
+        for columns in [80, 100] {
+            let help = help(words, columns);
+            for line in help.lines() {
+                assert!(line.chars().count() <= columns, "folio {words:?} --help, {columns} columns: {line}");
+            }
+        }
+        let help = help(words, 100);
+        let has_subcommands = help.contains("\nCommands:");
+        assert!(has_subcommands || help.contains("\nExample"), "folio {words:?} --help shows no example");
+    }
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_command() {
+    requires!(tool("groff"));
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("man1");
+    let output = succeed(folio(&["man", "--dir"]).arg(&dir));
+    assert_eq!(text(&output), "");
+    for words in commands() {
+        let name = ["folio".to_owned()].into_iter().chain(words.clone()).collect::<Vec<_>>().join("-");
+        let page = dir.join(format!("{name}.1"));
+        let words: Vec<_> = ["man"].into_iter().chain(words.iter().map(String::as_str)).collect();
+        assert_eq!(text(&succeed(&mut folio(&words))), std::fs::read_to_string(&page).unwrap(), "{name}");
+        nobody_complains(&page);
+        let shown = succeed(command("groff").args(["-man", "-Tascii", "-P-cbou"]).arg(&page));
+        let shown = text(&shown);
+        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "SEE ALSO"] {
+            assert!(shown.lines().any(|line| line == section), "{name} lacks {section}:\n{shown}");
+        }
+    }
+    let whole = std::fs::read_to_string(dir.join("folio.1")).unwrap();
+    assert!(whole.contains("SOURCE_DATE_EPOCH") && whole.contains("141"), "{whole}");
+    let cp = std::fs::read_to_string(dir.join("folio-cp.1")).unwrap();
+    assert!(cp.contains(".SH \"EXAMPLES\"") && cp.contains(".SH NOTES"), "{cp}");
+}
+
+/// Neither groff nor, where it is installed, mandoc has anything to say about the page.
+fn nobody_complains(page: &Path) {
+    let output = succeed(command("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(page));
+    assert_eq!(text(&output), "", "{}", page.display());
+    if Need::Tool("mandoc").met().is_ok() {
+        // Without a date a page is the same whenever it is made.
+        let output = command("mandoc").args(["-Tlint", "-Wwarning"]).arg(page).output().unwrap();
+        let told: Vec<_> =
+            text(&output).lines().filter(|line| !line.contains("missing date")).map(str::to_owned).collect();
+        assert!(told.is_empty(), "{told:?}");
+    }
+}
+
+#[test]
+fn a_page_of_no_command_is_refused() {
+    let bench = Bench::new();
+    bench.fails(&["man", "imge"], 2, "no command \"imge\"; did you mean image?");
+    bench.fails(&["man", "image", "convrt"], 2, "did you mean convert?");
+    bench.fails(&["man", "--dir", "disk.img"], 1, "disk.img: ");
+}
+
+#[test]
+fn shells_accept_the_completions() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = folder.path().join(shell);
+        std::fs::write(&script, text(&succeed(&mut folio(&["completions", shell])))).unwrap();
+        match Need::Tool(shell).met() {
+            Ok(()) => assert_eq!(text(&succeed(command(shell).arg("-n").arg(&script))), "", "{shell}"),
+            Err(reason) => report_skip(&reason),
+        }
+    }
+}
+
+#[test]
+fn bash_completes_words() {
+    requires!(tool("bash"));
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("folio.bash");
+    std::fs::write(&script, text(&succeed(&mut folio(&["completions", "bash"])))).unwrap();
+    let complete = |line: &str| {
+        let program = format!(
+            "source '{}'; COMP_WORDS=({line}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 )); \
+             cur=${{COMP_WORDS[-1]}}; prev=${{COMP_WORDS[-2]}}; _folio folio \"$cur\" \"$prev\"; echo \"${{COMPREPLY[*]}}\"",
+            script.display()
+        );
+        text(&succeed(command("bash").args(["-c", &program]))).trim().to_owned()
+    };
+    assert_eq!(complete("folio imag"), "image");
+    assert_eq!(complete("folio image conv"), "convert");
+    assert_eq!(complete("folio image convert --output-f"), "--output-format");
+    assert_eq!(complete("folio image create --format qc"), "qcow2");
+    assert_eq!(complete("folio --color al"), "always");
+    // What is no word of the command is left to bash, which knows the files.
+    assert_eq!(complete("folio mount di"), "");
+    let program = format!("source '{}'; complete -p folio", script.display());
+    assert!(text(&succeed(command("bash").args(["-c", &program]))).contains("-o default"));
+}
+
+const BOLD: &str = "\u{1b}[1m";
+
+#[test]
+fn colours_are_shown_where_they_are_wanted() {
+    let bench = Bench::new();
+    let run = |words: &[&str], variables: &[(&str, &str)]| {
+        let output = folio(words).current_dir(bench.folder.path()).envs(variables.iter().copied()).output();
+        text(&output.unwrap())
+    };
+    let is_plain = |text: &str| !text.contains('\u{1b}') && !text.is_empty();
+    for words in [&["df", "disk.img"][..], &["ls", "none.img"], &["cp", "--help"], &["nonsense"], &["--help"]]
+    {
+        let with = |word| words.iter().copied().chain(["--color", word]).collect::<Vec<_>>();
+        assert!(is_plain(&run(words, &[])), "not on a pipe: {words:?}");
+        assert!(is_plain(&run(&with("never"), &[("CLICOLOR_FORCE", "1")])), "{words:?}");
+        assert!(run(&with("always"), &[("NO_COLOR", "1")]).contains(BOLD), "{words:?}");
+        assert!(run(words, &[("CLICOLOR_FORCE", "1")]).contains(BOLD), "{words:?}");
+    }
+    bench.ok(&["mkdir", "disk.img:/d"]);
+    let listed = run(&["ls", "--color=always", "disk.img"], &[]);
+    assert!(listed.contains("\u{1b}[34md\u{1b}[0m"), "{listed:?}");
+    bench.fails(&["ls", "--color=purple", "disk.img"], 2, "possible values: auto, always, never");
+    // What passes through is never touched.
+    let data = "\u{1b}[31mred\u{1b}[0m";
+    bench.write("disk.img:/red", data);
+    assert_eq!(bench.ok(&["cat", "--color=never", "disk.img:/red"]), data);
+}
+
+/// What the program says to a terminal of 90 columns.
+fn on_a_terminal(bench: &Bench, words: &str, variables: &[(&str, &str)]) -> String {
+    let line = format!("stty cols 90 rows 30; {} {words}", env!("CARGO_BIN_EXE_folio"));
+    let mut script = command("script");
+    script.args(["-qec", &line, "/dev/null"]).current_dir(bench.folder.path()).env("TERM", "xterm");
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+        script.env_remove(name);
+    }
+    text(&script.envs(variables.iter().copied()).output().unwrap())
+}
+
+#[test]
+fn a_terminal_gets_colours_unless_it_says_no() {
+    requires!(tool("script"), tool("stty"));
+    let bench = Bench::new();
+    assert!(on_a_terminal(&bench, "df disk.img", &[]).contains(BOLD));
+    assert!(on_a_terminal(&bench, "ls none.img", &[]).contains("\u{1b}[31m"));
+    assert!(on_a_terminal(&bench, "df --help", &[]).contains(BOLD));
+    for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        for words in ["df disk.img", "ls none.img", "df --help", "nonsense"] {
+            let told = on_a_terminal(&bench, words, &[variable]);
+            assert!(!told.contains('\u{1b}') && !told.is_empty(), "{words} with {variable:?}: {told:?}");
+        }
+    }
+    assert!(!on_a_terminal(&bench, "df --color=never disk.img", &[]).contains('\u{1b}'));
+    let help = on_a_terminal(&bench, "mount --help --color=never", &[]);
+    let longest = help.lines().map(|line| line.trim_end().chars().count()).max();
+    assert!(longest.is_some_and(|len| len <= 90 && len > 80), "{longest:?}");
+}
+
+#[test]
+fn names_are_no_commands_to_a_terminal() {
+    requires!(tool("script"), tool("stty"));
+    let bench = Bench::new();
+    let name = "a\u{1b}[2Jb";
+    bench.ok(&["mkdir", &format!("disk.img:/{name}")]);
+    assert_eq!(bench.ok(&["ls", "disk.img"]), format!("{name}\nlost+found\n"), "bytes in a pipe");
+    let told = on_a_terminal(&bench, "ls --color=never disk.img", &[]);
+    assert!(told.contains("a?[2Jb") && !told.contains('\u{1b}'), "{told:?}");
+    let told = on_a_terminal(&bench, "tree --color=never disk.img", &[]);
+    assert!(told.contains("a?[2Jb") && !told.contains('\u{1b}'), "{told:?}");
+    bench.fails(&["cat", &format!("disk.img:/{name}")], 1, "a\\u{1b}[2Jb: Is a directory");
+}
+
+#[test]
+fn the_nearest_word_is_offered() {
+    let bench = Bench::new();
+    bench.ok(&["mkdir", "disk.img:/etc"]);
+    bench.write("disk.img:/etc/passwd", "root:x:0:0:\n");
+    let meant = "did you mean disk.img:/etc";
+    bench.fails(&["cat", "disk.img:/ect/passwd"], 1, "disk.img:/ect/passwd: No such file or directory; ");
+    bench.fails(&["cat", "disk.img:/ect/passwd"], 1, &format!("{meant}?"));
+    bench.fails(&["stat", "disk.img:/etc/passwrd"], 1, &format!("{meant}/passwd?"));
+    bench.fails(&["ls", "disk.img:/etcc"], 1, &format!("{meant}?"));
+    bench.fails(&["cp", "disk.img:/etc/paswd", "out"], 1, &format!("{meant}/passwd?"));
+    bench.fails(&["write", "disk.img:/ect/new"], 1, &format!("{meant}?"));
+    bench.fails(&["ls", "disk.ing"], 3, "did you mean disk.img?");
+    bench.fails(&["cp", "disk.igm", "disk.img:/"], 1, "did you mean disk.img?");
+    bench.fails(&["lss"], 2, "a similar subcommand exists: 'ls'");
+    bench.fails(&["image", "info", "--format", "qcow", "disk.img"], 2, "a similar value exists: 'qcow2'");
+    bench.fails(
+        &["image", "create", "-o", "cluster_sise=4k", "x.qcow2", "1M"],
+        2,
+        "did you mean cluster_size?",
+    );
+    bench.fails(&["ls", "-o", "noatmie", "disk.img"], 3, "did you mean noatime?");
+    bench.fails(&["mount", "-o", "chache=none", "disk.img", "."], 3, "did you mean cache?");
+    bench.fails(&["share", "-o", "writebak", "disk.img", "--socket", "s"], 3, "did you mean writeback?");
+    // What resembles nothing gets no hint.
+    let output = bench.command(&["cat", "disk.img:/something"]).output().unwrap();
+    assert_eq!(text(&output), "folio: cat: disk.img:/something: No such file or directory\n");
+}
