@@ -12,7 +12,8 @@ Exit codes:
   3    an image cannot be used: not there, in use, damaged, or of an unknown kind
   130  stopped by Ctrl-C; the image is consistent
   141  nobody reads the output any more
-Those of folio check are e2fsck's, those of folio image compare and check qemu-img's: see their help.
+Those of folio check are e2fsck's, those of folio image compare and check qemu-img's, and folio doctor
+ends with 1 if it found a fault and with 3 if it could not look: see their help.
 
 An image and a path inside it are written IMAGE:/path; IMAGE alone means IMAGE:/. IMAGE@2:/path names the
 second partition. Sizes are numbers with K, M, G or T, which count in 1024.";
@@ -34,6 +35,10 @@ pub(crate) enum Exit {
     NotChecked,
     /// The command line of a check makes no sense.
     CheckUsage,
+    /// A fault was found.
+    FaultFound,
+    /// Something could not be looked at.
+    NotProbed,
     /// A code that qemu-img's command of the same name has.
     QemuImg(u8),
     /// Ctrl-C.
@@ -52,6 +57,8 @@ impl From<Exit> for std::process::ExitCode {
             Exit::ErrorsLeft => 4,
             Exit::NotChecked => 8,
             Exit::CheckUsage => 16,
+            Exit::FaultFound => 1,
+            Exit::NotProbed => 3,
             Exit::QemuImg(code) => code,
             Exit::Interrupted => 130,
             Exit::BrokenPipe => 141,

@@ -24,7 +24,7 @@ mod warm;
 
 pub use hotset::{Kept, load, save};
 pub use memory::Memory;
-pub use residency::{Known, Residency, residency};
+pub use residency::{Known, Residency, cached_ranges, residency, residency_of};
 pub use scan::{Files, Found, Scan};
-pub use sys::Locked;
+pub use sys::{Extent, Locked, fiemap as extents};
 pub use warm::{Order, Progress, Warm, Warmed};

@@ -44,10 +44,16 @@ pub enum Known {
 /// cachestat(2) where there is one, mincore(2) else and on overlayfs, which the other is blind to. Neither tells who may
 /// not write a file and does not own it: one refuses, the other says that everything is there.
 pub fn residency(file: &File) -> io::Result<Known> {
-    let size_bytes = file.metadata()?.len();
+    residency_of(file, 0..file.metadata()?.len())
+}
+
+/// How much of a part of `file` (bytes, from a page's beginning on) is in memory, told as [`residency`] tells of a whole
+/// file; the size is the part's.
+pub fn residency_of(file: &File, range: Range<u64>) -> io::Result<Known> {
+    let size_bytes = range.end.saturating_sub(range.start);
     let is_overlay = rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == OVERLAYFS_MAGIC);
     if !is_overlay {
-        match sys::cachestat(file, 0..size_bytes) {
+        match sys::cachestat(file, range.clone()) {
             Ok(found) => return Ok(Known::Is(counted(size_bytes, &found))),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EPERM) => return Ok(Known::NotTold),
@@ -60,7 +66,7 @@ pub fn residency(file: &File) -> io::Result<Known> {
         return Ok(Known::NotTold);
     }
     let mut resident_bytes = 0;
-    cached_ranges(file, 0..size_bytes, |range| resident_bytes += range.end - range.start)?;
+    cached_ranges(file, range, |range| resident_bytes += range.end - range.start)?;
     Ok(Known::Is(Residency { size_bytes, resident_bytes, ..Residency::default() }))
 }
 
@@ -90,11 +96,7 @@ fn is_told(file: &File) -> io::Result<bool> {
 
 /// Calls `each` for the runs of bytes in `range` that are in memory and complete, in order; the first and the last page
 /// are cut to the range. By mincore(2).
-pub(crate) fn cached_ranges(
-    file: &File,
-    range: Range<u64>,
-    mut each: impl FnMut(Range<u64>),
-) -> io::Result<()> {
+pub fn cached_ranges(file: &File, range: Range<u64>, mut each: impl FnMut(Range<u64>)) -> io::Result<()> {
     let page = page_bytes();
     let mut open: Option<Range<u64>> = None;
     let mut window = range.start / page * page;

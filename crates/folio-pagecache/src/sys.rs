@@ -104,16 +104,16 @@ impl Drop for Locked {
 /// A run of a file that lies in one piece (linux/fiemap.h, `struct fiemap_extent`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub struct Extent {
     /// First byte in the file.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// First byte on the device.
-    pub(crate) place: u64,
+    pub place: u64,
     /// Length in bytes.
-    pub(crate) len_bytes: u64,
+    pub len_bytes: u64,
     reserved: [u64; 2],
     /// `FIEMAP_EXTENT_*`.
-    pub(crate) flags: u32,
+    pub flags: u32,
     reserved_too: [u32; 3],
 }
 
@@ -129,7 +129,7 @@ struct Fiemap {
 }
 
 /// The runs of a file, in its order; at most `extents_max` of them. EOPNOTSUPP where the file system cannot tell.
-pub(crate) fn fiemap(file: impl AsFd, extents_max: usize) -> io::Result<Vec<Extent>> {
+pub fn fiemap(file: impl AsFd, extents_max: usize) -> io::Result<Vec<Extent>> {
     let fd = file.as_fd().as_raw_fd();
     let mut found: Vec<Extent> = Vec::new();
     let mut start = 0;

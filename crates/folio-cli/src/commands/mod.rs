@@ -6,6 +6,7 @@ mod check;
 mod completions;
 mod cp;
 mod df;
+mod doctor;
 mod du;
 mod find;
 mod image;
@@ -59,6 +60,7 @@ pub(crate) enum Command {
     Warm(warm::WarmCommand),
     Completions(completions::Completions),
     Man(man::Man),
+    Doctor(doctor::Doctor),
 }
 
 /// Runs what the command line asks for and tells how it ended.
@@ -97,6 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
         Command::Share(share) => {
             done(Session::without_signals("share", &arguments.global), &|session| share::run(share, session))
         }
+        Command::Doctor(doctor) => done(session("doctor"), &|session| doctor::run(doctor, session)),
         Command::Warm(warm) => done(session("warm"), &|session| warm::run(warm, session)),
         Command::Completions(shell) => {
             done(session("completions"), &|session| completions::run(shell, session))

@@ -1,0 +1,272 @@
+//! `folio doctor`: which layer makes a file slow, and what mends it.
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::session::Session;
+use clap::Args;
+use folio_doctor::{Certainty, Check, Facts, Kind, Layer, Limits, Step, Verdict, judge, probe, sample};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  folio doctor /srv/www/app.js           which layer makes it slow
+  folio doctor --write-probe /srv/www    also what closing a rewritten file costs there
+  folio doctor /var/lib/vm/disk.qcow2    what first writes into an image cost
+  folio doctor --json /mnt/share         for programs; docs/json.md tells the keys
+
+Nothing is changed: files are read, a part of them twice, so that this part is in memory afterwards. With --write-probe a
+temporary file without a name is written beside each path; it is gone when the command ends, however that happens.
+
+Each fault comes with its evidence, how sure it is (certain: counted; likely: one step inferred; hint: others are possible),
+and a command that mends it. What could not be found out is marked with ? and the reason.
+
+Exit codes: 0 no fault, 1 faults, 2 the command line makes no sense, 3 a path could not be looked at.";
+
+/// Tell which layer makes a file slow, and what to do
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Doctor {
+    /// Files, directories, mounts, disk images; of a directory, a few files stand for all
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// Also write a temporary file beside each path
+    #[arg(long)]
+    write_probe: bool,
+    /// Read so much at most, all paths together
+    #[arg(long, value_name = "SIZE", value_parser = crate::args::size, default_value = "256M")]
+    read_limit: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found of one path.
+#[derive(Serialize)]
+struct Told {
+    path: String,
+    kind: Kind,
+    size_bytes: u64,
+    /// The directory that it stands for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stands_for: Option<String>,
+    chain: Vec<Step>,
+    checks: Vec<Check>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    faults: usize,
+    write_probe: bool,
+    read_limit_bytes: u64,
+    paths: Vec<Told>,
+    not_probed: Vec<NotProbed>,
+}
+
+#[derive(Serialize)]
+struct NotProbed {
+    path: String,
+    reason: String,
+}
+
+/// A path to be looked at, and the directory it stands for.
+struct Patient {
+    path: PathBuf,
+    stands_for: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
+    session.refuse_options()?;
+    let patients = patients(doctor, session)?;
+    let mut report = Report {
+        faults: 0,
+        write_probe: doctor.write_probe,
+        read_limit_bytes: doctor.read_limit,
+        paths: Vec::new(),
+        not_probed: Vec::new(),
+    };
+    let share = doctor.read_limit / patients.len().max(1) as u64;
+    for patient in &patients {
+        session.check_interrupt()?;
+        // What a directory's file system does at close it does for each of its files.
+        let may_write = doctor.write_probe && patient.stands_for.is_none();
+        match probe(&patient.path, Limits { read_bytes: share, may_write }) {
+            Ok(facts) => report.paths.push(told(patient, facts)),
+            Err(error) => report
+                .not_probed
+                .push(NotProbed { path: patient.path.display().to_string(), reason: error.to_string() }),
+        }
+    }
+    let checks = report.paths.iter().flat_map(|told| &told.checks);
+    report.faults = checks.filter(|check| check.verdict == Verdict::Fault).count();
+    match doctor.json {
+        true => session.print_json(&report)?,
+        false => print(&report)?,
+    }
+    for NotProbed { path, reason } in &report.not_probed {
+        session.remark(format_args!("{path}: {reason}"));
+    }
+    let ends = |exit| Err(Failure { exit, message: String::new() });
+    match (report.not_probed.is_empty(), report.faults) {
+        (false, _) => ends(Exit::NotProbed),
+        (true, 0) => Ok(()),
+        (true, _) => ends(Exit::FaultFound),
+    }
+}
+
+/// The paths, and after each directory the files that stand for it.
+fn patients(doctor: &Doctor, session: &Session) -> Outcome<Vec<Patient>> {
+    let mut patients = Vec::new();
+    for path in &doctor.paths {
+        session.check_interrupt()?;
+        patients.push(Patient { path: path.clone(), stands_for: None });
+        if !path.is_dir() {
+            continue;
+        }
+        let found = sample(path);
+        if !session.quiet {
+            let names: Vec<_> = found.files.iter().map(|file| file.display().to_string()).collect();
+            let met =
+                if found.is_complete { found.met.to_string() } else { format!("the first {}", found.met) };
+            match names.is_empty() {
+                true => session.remark(format_args!("{}: no file in it to look at", path.display())),
+                false => session.remark(format_args!(
+                    "{}: of {met} files, {} stand for all",
+                    path.display(),
+                    names.join(", ")
+                )),
+            }
+        }
+        let stand = |file| Patient { path: file, stands_for: Some(path.clone()) };
+        patients.extend(found.files.into_iter().map(stand));
+    }
+    Ok(patients)
+}
+
+fn told(patient: &Patient, facts: Facts) -> Told {
+    let mut checks = judge(&facts);
+    if patient.stands_for.is_some() {
+        // Told of the directory already.
+        checks.retain(|check| check.layer != "file-system");
+    }
+    Told {
+        path: patient.path.display().to_string(),
+        kind: facts.kind,
+        size_bytes: facts.size_bytes,
+        stands_for: patient.stands_for.as_deref().map(|path| path.display().to_string()),
+        chain: facts.chain,
+        checks,
+    }
+}
+
+fn print(report: &Report) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    for told in &report.paths {
+        out.write_all(text(told).as_bytes())?;
+    }
+    let count = report.faults;
+    writeln!(out, "{count} {}", if count == 1 { "fault" } else { "faults" })?;
+    Ok(out.flush()?)
+}
+
+fn text(told: &Told) -> String {
+    let mut text = told.path.clone();
+    if told.kind == Kind::File {
+        let _ = write!(text, "  {}", crate::output::human(told.size_bytes));
+    }
+    text.push('\n');
+    for step in &told.chain {
+        let _ = writeln!(text, "  {:indent$}{}", "", layer(&step.layer), indent = 2 * step.depth);
+    }
+    for check in &told.checks {
+        add(&mut text, check);
+    }
+    text.push('\n');
+    text
+}
+
+/// A layer in a line.
+fn layer(layer: &Layer) -> String {
+    match layer {
+        Layer::FileSystem(found) => {
+            let bind = match found.root == Path::new("/") {
+                true => String::new(),
+                false => format!(", {} of it", found.root.display()),
+            };
+            format!("{} {} on {}{bind}", found.fs_type, found.source, found.mount_point.display())
+        }
+        Layer::Disk(disk) => {
+            let mut text = format!("{} {}", disk.device_type, disk.name);
+            for word in [&disk.mapped_name, &disk.model].into_iter().flatten() {
+                let _ = write!(text, " ({word})");
+            }
+            if let Some(size) = disk.size_bytes {
+                let _ = write!(text, ", {}", crate::output::human(size));
+            }
+            match disk.rotational {
+                Some(true) => text.push_str(", seeks"),
+                Some(false) => text.push_str(", does not seek"),
+                None => text.push_str(", ? whether it seeks"),
+            }
+            text
+        }
+        Layer::Path { path, by_name: false } => path.display().to_string(),
+        Layer::Path { path, by_name: true } => format!("{} (by the name of its source)", path.display()),
+        Layer::Memory => "memory".to_owned(),
+        Layer::Unseen { why } => format!("? {why}"),
+    }
+}
+
+fn add(text: &mut String, check: &Check) {
+    let mark = match check.verdict {
+        Verdict::Fault => '\u{2717}',
+        Verdict::Fine => '\u{2713}',
+        Verdict::Note => '\u{00b7}',
+        Verdict::Unknown => '?',
+    };
+    let _ = write!(text, "  {mark} {:<12} {}", check.layer, check.says);
+    let sure = match check.certainty {
+        Some(Certainty::Certain) => " [certain]",
+        Some(Certainty::Likely) => " [likely]",
+        Some(Certainty::Hint) => " [hint]",
+        None => "",
+    };
+    match (check.evidence.is_empty(), check.verdict) {
+        (true, _) => {
+            let _ = writeln!(text, "{sure}");
+        }
+        (false, Verdict::Fault) => {
+            let _ = writeln!(text, "{sure}\n      {}", check.evidence);
+        }
+        (false, _) => {
+            let _ = writeln!(text, "  ({})", check.evidence);
+        }
+    }
+    if check.verdict == Verdict::Fault {
+        for remedy in &check.remedies {
+            let _ = writeln!(text, "      fix: {remedy}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_read_well() {
+        let disk = folio_doctor::Disk {
+            name: "sda".into(),
+            device_type: "disk",
+            model: Some("ST4000".into()),
+            rotational: Some(true),
+            size_bytes: Some(4 << 40),
+            ..Default::default()
+        };
+        assert_eq!(layer(&Layer::Disk(disk)), "disk sda (ST4000), 4.0T, seeks");
+        let why = Layer::Unseen { why: "a server".into() };
+        assert_eq!(layer(&why), "? a server");
+    }
+}

@@ -1,0 +1,110 @@
+//! What is told of a layer: fault, fine, note or unknown.
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// How sure a fault is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Certainty {
+    /// Something points to it; other causes would look the same.
+    Hint,
+    /// Counted, but one step was inferred.
+    Likely,
+    /// Counted.
+    Certain,
+}
+
+/// What is known of one thing that was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It makes the file slow.
+    Fault,
+    /// It does not.
+    Fine,
+    /// Worth knowing, no fault.
+    Note,
+    /// It could not be found out.
+    Unknown,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Check {
+    /// The layer: `attributes`, `page-cache`, `memory`, `copy`, `file-system`, `blocks`, `image` or `device`.
+    pub layer: &'static str,
+    /// What was looked for, a word that stays: `page-cache-bypassed`.
+    pub cause: &'static str,
+    /// What was found.
+    pub verdict: Verdict,
+    /// How sure a fault is; none for anything else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certainty: Option<Certainty>,
+    /// One sentence: the cause, what is well, or why it is unknown.
+    pub says: String,
+    /// What it rests on, with numbers; empty where nothing could be counted.
+    pub evidence: String,
+    /// The numbers of the evidence; only those that are known.
+    pub numbers: serde_json::Map<String, Value>,
+    /// Commands that mend it.
+    pub remedies: Vec<String>,
+}
+
+impl Check {
+    fn new(layer: &'static str, cause: &'static str, verdict: Verdict, says: impl Into<String>) -> Self {
+        Self {
+            layer,
+            cause,
+            verdict,
+            certainty: None,
+            says: says.into(),
+            evidence: String::new(),
+            numbers: serde_json::Map::new(),
+            remedies: Vec::new(),
+        }
+    }
+
+    /// It makes the file slow.
+    pub(crate) fn fault(
+        layer: &'static str,
+        cause: &'static str,
+        certainty: Certainty,
+        says: impl Into<String>,
+    ) -> Self {
+        Self { certainty: Some(certainty), ..Self::new(layer, cause, Verdict::Fault, says) }
+    }
+
+    /// It does not make the file slow.
+    pub(crate) fn fine(layer: &'static str, cause: &'static str, says: impl Into<String>) -> Self {
+        Self::new(layer, cause, Verdict::Fine, says)
+    }
+
+    /// Worth knowing.
+    pub(crate) fn note(layer: &'static str, cause: &'static str, says: impl Into<String>) -> Self {
+        Self::new(layer, cause, Verdict::Note, says)
+    }
+
+    /// It could not be found out, for this reason.
+    pub(crate) fn unknown(layer: &'static str, cause: &'static str, why: impl Into<String>) -> Self {
+        Self::new(layer, cause, Verdict::Unknown, why)
+    }
+
+    /// With what it rests on.
+    pub(crate) fn with_evidence(mut self, text: impl Into<String>) -> Self {
+        self.evidence = text.into();
+        self
+    }
+
+    /// With a number of the evidence.
+    pub(crate) fn with(mut self, name: &str, number: impl Into<Value>) -> Self {
+        self.numbers.insert(name.to_owned(), number.into());
+        self
+    }
+
+    /// With a command that mends it.
+    pub(crate) fn with_remedy(mut self, command: impl Into<String>) -> Self {
+        self.remedies.push(command.into());
+        self
+    }
+}

@@ -1,0 +1,281 @@
+//! Where the file lies: holes, unwritten places, fragments, compressed and shared parts; clusters of images.
+
+use super::file_system::first_write;
+use crate::finding::{Certainty, Check};
+use crate::probe::Facts;
+use crate::probe::blocks::Blocks;
+use crate::probe::image::ImageFacts;
+use crate::probe::layers::Layer;
+use crate::text::{bytes, percent, quote};
+use std::path::Path;
+
+const LAYER: &str = "blocks";
+const IMAGE: &str = "image";
+/// Less is not worth a word.
+const PART_MIN: u64 = 1 << 20;
+/// Fragments shorter than this cost a disk with heads more than half its speed.
+const FRAGMENT_MIN: u64 = 512 << 10;
+/// Fewer fragments do no harm.
+const FRAGMENTS_MIN: u64 = 16;
+
+pub(super) fn judge(facts: &Facts) -> Vec<Check> {
+    let mut checks = Vec::new();
+    match &facts.blocks {
+        Ok(blocks) => {
+            checks.extend(first_writes(facts, blocks));
+            checks.push(fragments(facts, blocks));
+            checks.extend(stored_otherwise(facts, blocks));
+        }
+        Err(why) => checks.push(Check::unknown(LAYER, "sparse", why.clone())),
+    }
+    match &facts.image {
+        Some(Ok(image)) => checks.extend(clusters(facts, image)),
+        Some(Err(why)) => checks.push(Check::unknown(IMAGE, "clusters-not-allocated", why.clone())),
+        None => {}
+    }
+    checks
+}
+
+fn is_large(part: u64, whole: u64) -> bool {
+    part >= PART_MIN && part >= whole / 10
+}
+
+/// Holes and places that nothing was written to: a fault of disk images, whose guests write anywhere.
+fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
+    let parts = [
+        (
+            "sparse",
+            blocks.hole_bytes,
+            "a hole",
+            "sparse: the first write to each part has to find a place for it",
+        ),
+        (
+            "unwritten",
+            blocks.unwritten_bytes,
+            "reserved and never written",
+            "preallocated, not written: the first write to each part has to be noted in the extent tree",
+        ),
+    ];
+    let mut checks = Vec::new();
+    for (cause, part, what, says) in parts {
+        let share = percent(part, blocks.size_bytes);
+        let mut evidence = format!("{} of {} is {what} ({share}%)", bytes(part), bytes(blocks.size_bytes));
+        if !is_large(part, blocks.size_bytes) {
+            continue;
+        }
+        let is_image = matches!(&facts.image, Some(Ok(_)));
+        let check = match is_image {
+            true => Check::fault(LAYER, cause, Certainty::Certain, says),
+            false => Check::note(LAYER, cause, says),
+        };
+        let mut check = check.with("bytes", part).with("percent", share);
+        if let Some((hole, written)) = facts.rewrite.as_ref().and_then(first_write) {
+            evidence.push_str(&format!(
+                "; beside it 4 KiB with fdatasync took {hole} us into a hole, {written} us again"
+            ));
+            check = check.with("first_write_us", hole).with("rewrite_us", written);
+        }
+        checks.push(check.with_evidence(evidence).with_remedy(filled(&facts.path, format_of(facts))));
+    }
+    if checks.is_empty() {
+        let says = match blocks.is_complete {
+            true => "written throughout, but for small parts",
+            false => "written throughout, as far as it was looked at",
+        };
+        checks.push(Check::fine(LAYER, "sparse", says));
+    }
+    checks
+}
+
+fn format_of(facts: &Facts) -> &'static str {
+    facts.image.as_ref().and_then(|image| image.as_ref().ok()).map_or("raw", |image| image.format)
+}
+
+/// A copy of which every byte is written.
+fn filled(path: &Path, format: &str) -> String {
+    let mut name = path.file_stem().unwrap_or_default().to_os_string();
+    name.push("-full.");
+    name.push(path.extension().unwrap_or(format.as_ref()));
+    let target = quote(&path.with_file_name(name));
+    match format {
+        "qcow2" => format!("folio image convert -O qcow2 -o preallocation=full {} {target}", quote(path)),
+        _ => format!("cp --sparse=never --reflink=never {} {target}", quote(path)),
+    }
+}
+
+fn fragments(facts: &Facts, blocks: &Blocks) -> Check {
+    const CAUSE: &str = "fragmented";
+    let mean = blocks.placed_bytes / blocks.fragments.max(1);
+    let evidence = match blocks.fragments {
+        0 => "no part has a place on a device".to_owned(),
+        1 => format!("{} in one piece", bytes(blocks.placed_bytes)),
+        many => format!("{many} pieces of {} in the mean", bytes(mean)),
+    };
+    if blocks.fragments < FRAGMENTS_MIN || mean >= FRAGMENT_MIN {
+        return Check::fine(LAYER, CAUSE, "not fragmented")
+            .with_evidence(evidence)
+            .with("fragments", blocks.fragments);
+    }
+    let seeks = rotational(facts);
+    let (certainty, says) = match seeks {
+        Some(true) => (Certainty::Likely, "fragmented, on a disk that seeks between the pieces"),
+        Some(false) => {
+            (Certainty::Hint, "fragmented: more requests, and smaller ones, though the disk does not seek")
+        }
+        None => (Certainty::Hint, "fragmented; whether the disk seeks is unknown"),
+    };
+    let is_ext4 = facts.file_system().is_some_and(|found| found.fs_type == "ext4");
+    let path = quote(&facts.path);
+    let command = if is_ext4 {
+        format!("e4defrag {path}")
+    } else {
+        format!("cp --reflink=never {path} {path}.new && mv {path}.new {path}")
+    };
+    Check::fault(LAYER, CAUSE, certainty, says)
+        .with_evidence(evidence)
+        .with("fragments", blocks.fragments)
+        .with("mean_bytes", mean)
+        .with_remedy(command)
+}
+
+/// Whether heads move on any disk below; none where no disk tells.
+pub(super) fn rotational(facts: &Facts) -> Option<bool> {
+    let disks = facts.chain.iter().filter_map(|step| match &step.layer {
+        Layer::Disk(disk) => disk.rotational,
+        _ => None,
+    });
+    disks.reduce(|one, other| one || other)
+}
+
+/// Compressed and shared parts: told, not blamed, since somebody asked for them.
+fn stored_otherwise(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
+    let parts = [
+        ("compressed", blocks.compressed_bytes, "stored compressed: each read unpacks, each write packs"),
+        ("shared", blocks.shared_bytes, "shared with other files: the first write to each part copies it"),
+    ];
+    let large = parts.into_iter().filter(|(_, part, _)| is_large(*part, blocks.size_bytes));
+    large
+        .map(|(cause, part, says)| {
+            let share = percent(part, blocks.size_bytes);
+            let check = match facts.image {
+                Some(Ok(_)) => Check::fault(LAYER, cause, Certainty::Hint, says)
+                    .with_remedy(filled(&facts.path, format_of(facts))),
+                _ => Check::note(LAYER, cause, says),
+            };
+            let evidence = format!("{} of {} ({share}%)", bytes(part), bytes(blocks.size_bytes));
+            check.with_evidence(evidence).with("bytes", part).with("percent", share)
+        })
+        .collect()
+}
+
+/// Clusters of qcow2 that are not allocated.
+fn clusters(facts: &Facts, image: &ImageFacts) -> Option<Check> {
+    const CAUSE: &str = "clusters-not-allocated";
+    let stored = image.stored_bytes?;
+    let missing = image.disk_bytes.saturating_sub(stored);
+    let share = percent(missing, image.disk_bytes);
+    let cluster = image.cluster_bytes.map(|len| format!(", clusters of {}", bytes(len))).unwrap_or_default();
+    let so_far = if image.is_complete { "" } else { " so far as it was looked at" };
+    let evidence = format!(
+        "{} of {} have no cluster ({share}%){cluster}{so_far}",
+        bytes(missing),
+        bytes(image.disk_bytes)
+    );
+    if !is_large(missing, image.disk_bytes) {
+        let fine = Check::fine(IMAGE, CAUSE, "nearly all clusters are allocated");
+        return Some(
+            fine.with_evidence(evidence).with("missing_bytes", missing).with("missing_percent", share),
+        );
+    }
+    let says = match image.backing_bytes {
+        Some(backing) if backing > 0 => {
+            "an overlay: the first write to each cluster copies it from the backing file"
+        }
+        _ => "grows as it is written: the first write to each cluster allocates it",
+    };
+    let check = Check::fault(IMAGE, CAUSE, Certainty::Certain, says)
+        .with_evidence(evidence)
+        .with("missing_bytes", missing)
+        .with("missing_percent", share);
+    let check = match image.backing_bytes {
+        Some(backing) if backing > 0 => check.with("backing_bytes", backing),
+        _ => check,
+    };
+    Some(check.with_remedy(filled(&facts.path, "qcow2")))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::judge::scene::{SIZE, faults, healthy};
+    use crate::probe::layers::{Disk, Layer, Step};
+    use crate::{Certainty, Facts, ImageFacts, Verdict};
+
+    fn image(format: &'static str, stored: Option<u64>) -> Facts {
+        let mut facts = healthy("ext4");
+        facts.path = "/mnt/disk.img".into();
+        facts.image = Some(Ok(ImageFacts {
+            format,
+            disk_bytes: SIZE,
+            stored_bytes: stored,
+            backing_bytes: stored.map(|_| 0),
+            cluster_bytes: stored.map(|_| 65536),
+            is_complete: true,
+        }));
+        facts
+    }
+
+    #[test]
+    fn images_with_holes_or_unwritten_places_are_faults_and_other_files_are_not() {
+        let mut facts = image("raw", None);
+        assert_eq!(faults(&facts), [""; 0]);
+        facts.blocks.as_mut().unwrap().hole_bytes = SIZE / 2;
+        assert_eq!(faults(&facts), ["sparse"]);
+        facts.blocks.as_mut().unwrap().hole_bytes = 0;
+        facts.blocks.as_mut().unwrap().unwritten_bytes = SIZE;
+        assert_eq!(faults(&facts), ["unwritten"]);
+        let check = &super::judge(&facts)[0];
+        assert_eq!(check.remedies, ["cp --sparse=never --reflink=never /mnt/disk.img /mnt/disk-full.img"]);
+        facts.image = None;
+        assert_eq!(faults(&facts), [""; 0]);
+        assert_eq!(super::judge(&facts)[0].verdict, Verdict::Note);
+    }
+
+    #[test]
+    fn clusters_that_are_missing_are_told() {
+        let facts = image("qcow2", Some(SIZE));
+        assert_eq!(faults(&facts), [""; 0]);
+        let mut facts = image("qcow2", Some(0));
+        assert_eq!(faults(&facts), ["clusters-not-allocated"]);
+        if let Some(Ok(image)) = &mut facts.image {
+            image.backing_bytes = Some(SIZE);
+        }
+        let told = super::judge(&facts);
+        assert!(told.iter().any(|check| check.says.contains("overlay")), "{told:?}");
+        facts.image = Some(Err("damaged".into()));
+        assert_eq!(faults(&facts), [""; 0]);
+    }
+
+    #[test]
+    fn small_pieces_are_fragments_and_heads_make_them_likely() {
+        let mut facts = healthy("ext4");
+        facts.blocks.as_mut().unwrap().fragments = 1000;
+        assert_eq!(faults(&facts), ["fragmented"]);
+        let certainty = |facts: &Facts| super::fragments(facts, facts.blocks.as_ref().unwrap()).certainty;
+        assert_eq!(certainty(&facts), Some(Certainty::Hint));
+        let disk = Disk { rotational: Some(true), ..Disk::default() };
+        facts.chain.push(Step { depth: 1, layer: Layer::Disk(disk) });
+        assert_eq!(certainty(&facts), Some(Certainty::Likely));
+        facts.blocks.as_mut().unwrap().fragments = 64;
+        assert_eq!(faults(&facts), [""; 0], "pieces of 1 MiB");
+    }
+
+    #[test]
+    fn compressed_and_shared_parts_are_noted() {
+        let mut facts = healthy("btrfs");
+        facts.blocks.as_mut().unwrap().compressed_bytes = SIZE;
+        facts.blocks.as_mut().unwrap().shared_bytes = SIZE;
+        assert_eq!(faults(&facts), [""; 0]);
+        let notes = super::judge(&facts).into_iter().filter(|check| check.verdict == Verdict::Note).count();
+        assert_eq!(notes, 2);
+    }
+}

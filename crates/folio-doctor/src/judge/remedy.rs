@@ -1,0 +1,105 @@
+//! Commands that mend what a mount does, by the kind of file system.
+
+use crate::probe::Facts;
+use crate::probe::layers::FileSystem;
+use crate::text::quote;
+use std::path::Path;
+
+/// How to have attributes trusted.
+pub(super) fn attributes(facts: &Facts) -> Vec<String> {
+    served(
+        facts,
+        &Words {
+            folio: "ttl=1s",
+            fuse: "attr_timeout=1,entry_timeout=1",
+            virtiofs: "--cache auto",
+            nine_p: "cache=loose",
+            nfs: "actimeo=3",
+            cifs: "actimeo=1",
+            vboxsf: "ttl=1000",
+        },
+    )
+}
+
+/// How to have pages kept.
+pub(super) fn page_cache(facts: &Facts) -> Vec<String> {
+    served(
+        facts,
+        &Words {
+            folio: "cache=writethrough",
+            fuse: "kernel_cache",
+            virtiofs: "--cache auto",
+            nine_p: "cache=loose",
+            nfs: "fsc",
+            cifs: "cache=strict",
+            vboxsf: "cache=strict",
+        },
+    )
+}
+
+/// Words of `-o` (for virtiofs: of its daemon) that mend one thing.
+struct Words {
+    folio: &'static str,
+    fuse: &'static str,
+    virtiofs: &'static str,
+    nine_p: &'static str,
+    nfs: &'static str,
+    cifs: &'static str,
+    vboxsf: &'static str,
+}
+
+fn served(facts: &Facts, words: &Words) -> Vec<String> {
+    let Some(found) = facts.file_system() else {
+        return vec![format!("findmnt --target {}", quote(&facts.path))];
+    };
+    let (source, target) = (quote(Path::new(&found.source)), quote(&found.mount_point));
+    let (fs_type, subtype) = found.fs_type.split_once('.').unwrap_or((&found.fs_type, ""));
+    let again =
+        |options: &str| vec![format!("umount {target} && mount -t {fs_type} -o {options} {source} {target}")];
+    match fs_type {
+        "fuse" if subtype == "folio" => {
+            vec![format!("umount {target} && folio mount --background -o {} {source} {target}", words.folio)]
+        }
+        "fuse" | "fuseblk" => fuse(found, subtype, (&source, &target), words),
+        "virtiofs" => vec![format!("on the host: virtiofsd {} (instead of --cache never)", words.virtiofs)],
+        "9p" => again(&format!("trans=virtio,{}", words.nine_p)),
+        "nfs" | "nfs4" => again(words.nfs),
+        "cifs" | "smb3" => again(words.cifs),
+        "vboxsf" => again(words.vboxsf),
+        _ => vec![format!("findmnt --target {target}")],
+    }
+}
+
+/// Servers made with libfuse take its words; others have their own, or none.
+fn fuse(found: &FileSystem, subtype: &str, (source, target): (&str, &str), words: &Words) -> Vec<String> {
+    let server = if subtype.is_empty() { "SERVER" } else { subtype };
+    let mut all = vec![format!("umount {target} && {server} -o {} {source} {target}", words.fuse)];
+    if Path::new(&found.source).is_dir() {
+        all.push(format!("umount {target} && folio mount --background -o {} {source} {target}", words.folio));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::scene::healthy;
+
+    #[test]
+    fn each_kind_of_share_has_its_own_words() {
+        for (fs_type, word) in [
+            ("fuse.folio", "folio mount --background -o ttl=1s /srv/source /mnt"),
+            ("fuse.bindfs", "bindfs -o attr_timeout=1,entry_timeout=1 /srv/source /mnt"),
+            ("virtiofs", "--cache auto"),
+            ("9p", "cache=loose"),
+            ("nfs4", "mount -t nfs4 -o actimeo=3 /srv/source /mnt"),
+            ("cifs", "actimeo=1"),
+            ("vboxsf", "ttl=1000"),
+            ("ext4", "findmnt"),
+        ] {
+            let told = attributes(&healthy(fs_type));
+            assert!(told[0].contains(word), "{fs_type}: {told:?}");
+        }
+        assert!(page_cache(&healthy("fuse.folio"))[0].contains("cache=writethrough"));
+    }
+}

@@ -1,0 +1,42 @@
+//! Which layer makes a file slow: what can be found out about a file of the host, and what it means.
+//!
+//! ```text
+//!   probe/    facts, counted wherever they can be       judge/    verdicts over facts alone
+//!     layers      file system, devices, what is below     page_cache   bypassed, cold, evicted, copied slowly
+//!     blocks      where the file lies (FIEMAP)            attributes   who is asked at each stat
+//!     attributes  context switches of each statx(2)       blocks       holes, unwritten, fragments
+//!     reads       the same part read twice                image        what first writes into an image cost
+//!     rewrite     a temporary file, only if asked         file_system  delayed allocation, flush at close
+//!     memory      limits, pressure                        device       the disk is the limit
+//!     image       clusters of an image
+//!         |                                                    ^
+//!         v                                                    |
+//!       [`Facts`]  -------------- judge -------------->  [`Check`]: fault, fine, note or unknown
+//! ```
+//!
+//! Neighbours: `folio-cli` above; below, `folio-pagecache` for the kernel's page cache and `folio` for images.
+//!
+//! Invariants:
+//! 1. What a probe could not find out is a reason in words, never a number.
+//! 2. Nothing is written unless asked for, and then only into a file without a name, which goes when we do.
+//! 3. Verdicts rest on counts; times are evidence, and lead to hints at most.
+
+#![deny(unsafe_code)]
+
+mod finding;
+mod judge;
+mod probe;
+mod sample;
+mod text;
+
+pub use finding::{Certainty, Check, Verdict};
+pub use judge::judge;
+pub use probe::attributes::Attributes;
+pub use probe::blocks::Blocks;
+pub use probe::image::ImageFacts;
+pub use probe::layers::{Disk, FileSystem, Layer, Step, chain};
+pub use probe::memory::Pressure;
+pub use probe::reads::{Pass, Reads};
+pub use probe::rewrite::Rewrite;
+pub use probe::{Fact, Facts, Kind, Limits, probe};
+pub use sample::{Sample, sample};

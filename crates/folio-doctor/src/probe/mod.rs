@@ -1,0 +1,199 @@
+//! Facts about a path, each found out or with the reason why not.
+
+pub(crate) mod attributes;
+pub(crate) mod blocks;
+pub(crate) mod image;
+pub(crate) mod layers;
+pub(crate) mod memory;
+pub(crate) mod mounts;
+pub(crate) mod reads;
+pub(crate) mod rewrite;
+
+use self::attributes::Attributes;
+use self::blocks::Blocks;
+use self::image::ImageFacts;
+use self::layers::Step;
+use self::memory::Pressure;
+use self::reads::Reads;
+use self::rewrite::Rewrite;
+use folio_pagecache::{Known, Residency};
+use rustix::fs::{Mode, OFlags};
+use serde::Serialize;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// Something that was found out, or why it was not.
+pub type Fact<T> = Result<T, String>;
+
+/// What a path leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A disk or a partition.
+    BlockDevice,
+    /// A FIFO, a socket or a character device: opening one may wait for ever, or do something.
+    Special,
+}
+
+/// What may be done to find out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes read from the file at most, all passes together.
+    pub read_bytes: u64,
+    /// Whether a temporary file may be written beside the path.
+    pub may_write: bool,
+}
+
+/// All that was found out about a path.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// The path, as it was given.
+    pub path: PathBuf,
+    /// What it leads to.
+    pub kind: Kind,
+    /// Size of a regular file in bytes.
+    pub size_bytes: u64,
+    /// The file system, and what is below it.
+    pub chain: Vec<Step>,
+    /// What the file system was asked for about attributes.
+    pub attributes: Fact<Attributes>,
+    /// Where the file lies.
+    pub blocks: Fact<Blocks>,
+    /// If it is a disk image: what is allocated in it.
+    pub image: Option<Fact<ImageFacts>>,
+    /// How much of the file was in memory before anything was read.
+    pub residency: Fact<Residency>,
+    /// What reading a part twice did.
+    pub reads: Fact<Reads>,
+    /// Limits and pressure of memory.
+    pub pressure: Pressure,
+    /// What writing a temporary file did; `None` if that was not asked for.
+    pub rewrite: Option<Fact<Rewrite>>,
+}
+
+/// Finds out about `path`, following a symbolic link.
+///
+/// Errors: only where nothing at all can be found out, because the path leads nowhere or may not be looked at.
+pub fn probe(path: &Path, limits: Limits) -> io::Result<Facts> {
+    let metadata = std::fs::metadata(path)?;
+    let path = path.to_path_buf();
+    let kind = kind(&metadata);
+    let chain = layers::chain(&path);
+    let mut facts = Facts {
+        path,
+        kind,
+        size_bytes: if kind == Kind::File { metadata.len() } else { 0 },
+        chain,
+        attributes: Err(String::new()),
+        blocks: Err(no_file(kind)),
+        image: None,
+        residency: Err(no_file(kind)),
+        reads: Err(no_file(kind)),
+        pressure: Pressure::here(),
+        rewrite: None,
+    };
+    facts.attributes = attributes::probe(&facts.path);
+    if kind == Kind::File {
+        match open(&facts.path) {
+            Ok(file) => facts.look_inside(&file, limits),
+            Err(error) => {
+                let why = format!("the file cannot be read: {error}");
+                facts.blocks = Err(why.clone());
+                facts.residency = Err(why.clone());
+                facts.reads = Err(why);
+            }
+        }
+    }
+    if limits.may_write {
+        let folder = match kind {
+            Kind::Directory => Some(facts.path.as_path()),
+            _ => facts.path.parent(),
+        };
+        let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        facts.rewrite = Some(rewrite::probe(folder));
+    }
+    Ok(facts)
+}
+
+impl Facts {
+    /// In this order: what is in memory is looked at before anything is read.
+    fn look_inside(&mut self, file: &File, limits: Limits) {
+        self.residency = match folio_pagecache::residency(file) {
+            Ok(Known::Is(found)) => Ok(found),
+            Ok(Known::NotTold) => Err(NOT_TOLD.to_owned()),
+            Err(error) => Err(unmapped(&error)),
+        };
+        self.blocks = blocks::probe(file, self.size_bytes);
+        self.reads = reads::probe(&self.path, file, self.size_bytes, limits.read_bytes);
+        self.image = image::probe(&self.path, file, self.size_bytes);
+    }
+
+    /// The file system that the path is on, if it is known.
+    pub(crate) fn file_system(&self) -> Option<&layers::FileSystem> {
+        self.chain.iter().find_map(|step| match &step.layer {
+            layers::Layer::FileSystem(found) => Some(found),
+            _ => None,
+        })
+    }
+}
+
+/// Why residency is unknown to who may not know it.
+pub(crate) const NOT_TOLD: &str =
+    "the kernel tells what is in memory only to who may write the file or owns it";
+
+fn unmapped(error: &io::Error) -> String {
+    match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::NODEV) => "the file cannot be mapped into memory".to_owned(),
+        _ => format!("the kernel does not tell: {error}"),
+    }
+}
+
+fn kind(metadata: &Metadata) -> Kind {
+    let file_type = metadata.file_type();
+    if file_type.is_file() {
+        Kind::File
+    } else if file_type.is_dir() {
+        Kind::Directory
+    } else if file_type.is_block_device() {
+        Kind::BlockDevice
+    } else {
+        Kind::Special
+    }
+}
+
+fn no_file(kind: Kind) -> String {
+    match kind {
+        Kind::File => "not looked at",
+        Kind::Directory => "a directory has no contents of that kind",
+        Kind::BlockDevice => "a device is looked at through the files on it",
+        Kind::Special => "opening a special file may wait for ever",
+    }
+    .to_owned()
+}
+
+/// Opens a file for reading, leaving its time of access alone where that is allowed.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let opened = rustix::fs::open(path, flags | OFlags::NOATIME, Mode::empty());
+    let opened = opened.or_else(|_| rustix::fs::open(path, flags, Mode::empty()));
+    Ok(File::from(opened?))
+}
+
+/// Voluntary context switches of this thread so far: each is a wait for somebody.
+pub(crate) fn switches() -> Fact<u64> {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).map_err(|error| format!("getrusage: {error}"))?;
+    u64::try_from(usage.voluntary_context_switches()).map_err(|_| "getrusage: a negative count".to_owned())
+}
+
+/// Nanoseconds that this thread has been on a processor.
+pub(crate) fn cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+}

@@ -1,0 +1,213 @@
+//! What a file system does when a file is truncated, written again and closed; tried on a file without a name.
+
+use super::Fact;
+use super::blocks::{self, Blocks};
+use folio_pagecache::{Known, residency};
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+
+/// Written each time.
+const LEN: usize = 1 << 20;
+/// Writeback of the kernel's own may come in between; most of the tries decide.
+const TRIES: usize = 5;
+/// Small writes that are timed.
+const WRITES: u64 = 8;
+/// Bytes of such a write.
+const SMALL: usize = 4096;
+
+/// What writing did, as the file system and the page cache told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Each try.
+    pub tries: Vec<Try>,
+    /// Median time of a write of 4 KiB with fdatasync(2) into a hole, and over written blocks.
+    pub first_write_ns: Fact<(u64, u64)>,
+}
+
+/// One try.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Try {
+    /// A new file, written and still open.
+    pub fresh: State,
+    /// The same, closed.
+    pub fresh_closed: State,
+    /// Truncated, written again and closed.
+    pub rewritten_closed: State,
+}
+
+/// Where what was written is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// By FIEMAP.
+    pub blocks: Fact<Blocks>,
+    /// Changed and not being written, by cachestat(2).
+    pub dirty_bytes: Option<u64>,
+}
+
+/// Writes into an unnamed file in `folder`, which is gone with the last descriptor, however the process ends.
+pub(super) fn probe(folder: &Path) -> Fact<Rewrite> {
+    let tell =
+        |error: io::Error| format!("no temporary file can be written in {}: {error}", folder.display());
+    let tries = (0..TRIES).map(|_| once(folder)).collect::<io::Result<Vec<_>>>().map_err(tell)?;
+    let first_write_ns = first_writes(folder).map_err(|error| error.to_string());
+    Ok(Rewrite { tries, first_write_ns })
+}
+
+fn once(folder: &Path) -> io::Result<Try> {
+    let data = vec![0x5a; LEN];
+    // O_TMPFILE, or a name that is removed at once.
+    let held = tempfile::tempfile_in(folder)?;
+    let writer = reopen(&held, OFlags::empty())?;
+    writer.write_all_at(&data, 0)?;
+    let fresh = State::of(&held);
+    drop(writer);
+    let fresh_closed = State::of(&held);
+    let writer = reopen(&held, OFlags::TRUNC)?;
+    writer.write_all_at(&data, 0)?;
+    drop(writer);
+    Ok(Try { fresh, fresh_closed, rewritten_closed: State::of(&held) })
+}
+
+/// Another open file of the same inode: what happens at close(2) happens at each one's.
+fn reopen(file: &File, flags: OFlags) -> io::Result<File> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(File::from(rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC | flags, Mode::empty())?))
+}
+
+impl State {
+    fn of(file: &File) -> Self {
+        let dirty_bytes = match residency(file) {
+            Ok(Known::Is(found)) => found.dirty_bytes,
+            _ => None,
+        };
+        Self { blocks: blocks::probe(file, LEN as u64), dirty_bytes }
+    }
+}
+
+/// Writes of 4 KiB, each synced: into holes, then over the same.
+fn first_writes(folder: &Path) -> io::Result<(u64, u64)> {
+    let file = tempfile::tempfile_in(folder)?;
+    let data = [0x5a; SMALL];
+    // Far apart, so that each needs a place of its own.
+    const STRIDE: u64 = 256 << 10;
+    file.set_len(WRITES * STRIDE)?;
+    file.sync_all()?;
+    let round = || -> io::Result<u64> {
+        let mut times = Vec::new();
+        for number in 0..WRITES {
+            let start = Instant::now();
+            file.write_all_at(&data, number * STRIDE)?;
+            file.sync_data()?;
+            times.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        }
+        times.sort_unstable();
+        Ok(times[times.len() / 2])
+    };
+    Ok((round()?, round()?))
+}
+
+impl Rewrite {
+    /// In most of the tries.
+    fn mostly(&self, is: impl Fn(&Try) -> bool) -> bool {
+        self.tries.iter().filter(|one| is(one)).count() * 2 > self.tries.len()
+    }
+
+    /// Whether a place on the device is looked for only later; none where that cannot be seen.
+    pub(crate) fn delays_allocation(&self) -> Option<bool> {
+        self.tries.iter().find(|one| one.fresh.blocks.is_ok())?;
+        Some(!self.mostly(|one| one.fresh.blocks.as_ref().is_ok_and(|found| found.mapped_bytes() > 0)))
+    }
+
+    /// Whether closing a file that was truncated and written again starts writing it, and closing a new one does not;
+    /// none where that cannot be seen.
+    pub(crate) fn flushes_at_close(&self) -> Option<bool> {
+        let by_blocks = self.delays_allocation().map(|delays| {
+            delays
+                && self.mostly(|one| {
+                    let placed =
+                        |state: &State| state.blocks.as_ref().is_ok_and(|found| found.mapped_bytes() > 0);
+                    placed(&one.rewritten_closed) && !placed(&one.fresh_closed)
+                })
+        });
+        let has_dirty = self.tries.iter().all(|one| one.fresh.dirty_bytes.is_some_and(|bytes| bytes > 0));
+        let by_pages = has_dirty.then(|| {
+            self.mostly(|one| {
+                let (Some(fresh), Some(again)) =
+                    (one.fresh_closed.dirty_bytes, one.rewritten_closed.dirty_bytes)
+                else {
+                    return false;
+                };
+                fresh >= LEN as u64 / 2 && again < LEN as u64 / 2
+            })
+        });
+        match (by_blocks, by_pages) {
+            (None, None) => None,
+            (blocks, pages) => Some(blocks == Some(true) || pages == Some(true)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(delayed: u64, dirty_bytes: Option<u64>) -> State {
+        let size_bytes = LEN as u64;
+        let blocks = Blocks { size_bytes, delayed_bytes: delayed, is_complete: true, ..Blocks::default() };
+        State { blocks: Ok(blocks), dirty_bytes }
+    }
+
+    fn all(one: &Try) -> Rewrite {
+        Rewrite { tries: vec![one.clone(); 3], first_write_ns: Err(String::new()) }
+    }
+
+    const ALL: u64 = LEN as u64;
+
+    #[test]
+    fn a_place_found_at_close_is_a_flush() {
+        let mut one =
+            Try { fresh: state(ALL, None), fresh_closed: state(ALL, None), rewritten_closed: state(0, None) };
+        let found = all(&one);
+        assert_eq!((found.delays_allocation(), found.flushes_at_close()), (Some(true), Some(true)));
+        one.rewritten_closed = state(ALL, None);
+        assert_eq!(all(&one).flushes_at_close(), Some(false));
+        let mut some = all(&one);
+        some.tries[0].rewritten_closed = state(0, None);
+        assert_eq!(some.flushes_at_close(), Some(false), "writeback by chance in one of three");
+    }
+
+    #[test]
+    fn a_place_found_at_write_is_no_delayed_allocation_and_no_flush() {
+        let one =
+            Try { fresh: state(0, None), fresh_closed: state(0, None), rewritten_closed: state(0, None) };
+        let found = all(&one);
+        assert_eq!((found.delays_allocation(), found.flushes_at_close()), (Some(false), Some(false)));
+    }
+
+    #[test]
+    fn where_places_are_not_told_dirty_pages_tell() {
+        let blind = |dirty| State { blocks: Err("no FIEMAP".into()), dirty_bytes: dirty };
+        let one =
+            Try { fresh: blind(Some(ALL)), fresh_closed: blind(Some(ALL)), rewritten_closed: blind(Some(0)) };
+        assert_eq!((all(&one).delays_allocation(), all(&one).flushes_at_close()), (None, Some(true)));
+        let none = Try { fresh: blind(None), fresh_closed: blind(None), rewritten_closed: blind(None) };
+        assert_eq!(all(&none).flushes_at_close(), None);
+        // Written through: a new file is not dirty either.
+        let through = Try { fresh: blind(Some(0)), ..one };
+        assert_eq!(all(&through).flushes_at_close(), None);
+    }
+
+    #[test]
+    fn nothing_is_left_behind() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let found = probe(folder.path()).unwrap();
+        assert_eq!(found.tries.len(), TRIES);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert!(probe(&folder.path().join("missing")).is_err());
+    }
+}
