@@ -2,10 +2,14 @@
 
 use crate::session::Session;
 use indicatif::{ProgressBar, ProgressStyle};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 const UNKNOWN: &str = "{spinner} {bytes} copied, {bytes_per_sec}, {elapsed}";
 const KNOWN: &str = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+const FILES: &str = "{spinner} {pos} files, {per_sec}, {elapsed}";
+const REDRAW: Duration = Duration::from_millis(50);
 
 /// The progress of one command.
 pub(crate) struct Progress {
@@ -22,6 +26,30 @@ impl Progress {
         bar.set_style(style(UNKNOWN));
         bar.enable_steady_tick(Duration::from_millis(100));
         Self { bar: Some(bar) }
+    }
+
+    /// The same for things that are counted, not bytes.
+    pub(crate) fn counting(session: &Session) -> Self {
+        let this = Self::new(session);
+        this.bar.iter().for_each(|bar| bar.set_style(style(FILES)));
+        this
+    }
+
+    /// Shows a counter while `work` is done, and takes the bar away.
+    pub(crate) fn follow<T>(&self, counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
+        let Some(bar) = &self.bar else { return work() };
+        let (ended, end) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while end.recv_timeout(REDRAW) == Err(RecvTimeoutError::Timeout) {
+                    bar.set_position(counter.load(Ordering::Relaxed));
+                }
+                bar.finish_and_clear();
+            });
+            let done = work();
+            drop(ended);
+            done
+        })
     }
 
     /// Whether anybody sees it.

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fmt::Display;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -98,6 +98,11 @@ impl Session {
         self.fail(format_args!("{place}: {}", explain(error)));
     }
 
+    /// Tells what could not be done with a path of the host.
+    pub(crate) fn fail_on(&self, path: &std::path::Path, reason: &str) {
+        self.fail(format_args!("{}: {reason}", path.display()));
+    }
+
     /// Tells something that is no failure.
     pub(crate) fn remark(&self, message: impl Display) {
         self.say(Style::new(), &message.to_string());
@@ -135,6 +140,11 @@ impl Session {
         self.interrupted.load(Ordering::Relaxed)
     }
 
+    /// Set when Ctrl-C is pressed, for work that looks for it itself.
+    pub(crate) fn stop_flag(&self) -> Arc<AtomicBool> {
+        self.interrupted.clone()
+    }
+
     /// Ends the command here if Ctrl-C was pressed.
     pub(crate) fn check_interrupt(&self) -> Outcome {
         if self.is_interrupted() { Err(Failure::interrupted()) } else { Ok(()) }
@@ -148,6 +158,14 @@ impl Session {
         let list = serde_json::to_value(list).map_err(std::io::Error::from)?;
         *self.list.lock().unwrap_or_else(PoisonError::into_inner) = Some(list);
         Ok(())
+    }
+
+    /// Prints one of many values as JSON, in a line.
+    pub(crate) fn print_json_line(&self, value: &impl Serialize) -> Outcome {
+        let mut out = std::io::stdout().lock();
+        serde_json::to_writer(&mut out, value).map_err(std::io::Error::from)?;
+        out.write_all(b"\n")?;
+        Ok(out.flush()?)
     }
 
     fn tell_stats(&self) -> Outcome {

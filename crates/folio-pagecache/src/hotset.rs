@@ -4,7 +4,9 @@
 //! of change and the runs of pages that were in memory: `zstd -dc` shows it. Files that changed since are left out:
 //! what was hot in them says nothing any more.
 
-use crate::residency::{Known, cached_ranges, page_bytes, residency};
+use crate::open::open_regular;
+use crate::parallel;
+use crate::residency::{Known, cached_ranges, look, page_bytes};
 use crate::scan::{Found, reason};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -12,10 +14,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// What this library writes and reads.
 const VERSION: u32 = 1;
@@ -24,8 +24,8 @@ const FORMAT: &str = "folio hot set";
 const LEVEL: i32 = 3;
 /// A line of a hostile file is no reason to use all memory: a path, and runs of a file of some terabytes.
 const LINE_BYTES_MAX: u64 = 64 << 20;
-/// Gaps that cost less to read than to leave out.
-const GAP_BYTES: u64 = 64 << 10;
+/// What a set is called until it is complete.
+const UNFINISHED: &str = ".unfinished";
 
 #[derive(Serialize, Deserialize)]
 struct Head {
@@ -84,9 +84,31 @@ pub struct Kept {
     pub failures: Vec<(PathBuf, String)>,
 }
 
+/// Writes what of `files` is in memory to a new file that takes the place of `path` once it is complete and on the
+/// disk. Only the owner may read it: it names files of all others.
+pub fn save_at(files: &[Found], path: &Path) -> io::Result<Kept> {
+    let mut name = path.file_name().ok_or_else(|| invalid("is no name of a file"))?.to_owned();
+    name.push(UNFINISHED);
+    let unfinished = path.with_file_name(name);
+    // Whoever left it there is gone, or about to replace what we write: the last one to finish wins.
+    let _ = std::fs::remove_file(&unfinished);
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+    let saved = save(files, &file).and_then(|kept| {
+        file.sync_all()?;
+        std::fs::rename(&unfinished, path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok(kept)
+    });
+    if saved.is_err() {
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    saved
+}
+
 /// Writes what of `files` is in memory to `out`.
 pub fn save(files: &[Found], out: impl Write) -> io::Result<Kept> {
-    let (lines, kept) = look(files);
+    let (lines, kept) = survey(files);
     let mut out = zstd::Encoder::new(BufWriter::new(out), LEVEL)?;
     let head = Head { format: FORMAT.to_owned(), version: VERSION, page_bytes: page_bytes() };
     serde_json::to_writer(&mut out, &head)?;
@@ -99,35 +121,21 @@ pub fn save(files: &[Found], out: impl Write) -> io::Result<Kept> {
     Ok(kept)
 }
 
-/// Looks at all files, with a thread for each processor.
-fn look(files: &[Found]) -> (Vec<Line>, Kept) {
-    let next = AtomicUsize::new(0);
-    let all = Mutex::new((Vec::new(), Kept::default()));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from) * 2;
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                let (mut lines, mut kept) = (Vec::new(), Kept::default());
-                while let Some(found) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    match hot(&found.path) {
-                        Ok(Some(line)) => lines.push(line),
-                        Ok(None) => {}
-                        Err(Failure::NotTold) => kept.not_told += 1,
-                        Err(Failure::Io(error)) => kept.failures.push((found.path.clone(), reason(&error))),
-                    }
-                }
-                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-                all.0.append(&mut lines);
-                all.1.not_told += kept.not_told;
-                all.1.failures.append(&mut kept.failures);
-            });
+/// Looks at all files.
+fn survey(files: &[Found]) -> (Vec<Line>, Kept) {
+    let (mut lines, mut kept) = (Vec::new(), Kept::default());
+    for (found, looked) in files.iter().zip(parallel::map(files, |found| hot(&found.path))) {
+        match looked {
+            Ok(Some(line)) => lines.push(line),
+            Ok(None) => {}
+            Err(Failure::NotTold) => kept.not_told += 1,
+            Err(Failure::Io(error)) => kept.failures.push((found.path.clone(), reason(&error))),
         }
-    });
-    let (mut lines, mut kept) = all.into_inner().unwrap_or_else(PoisonError::into_inner);
+    }
     lines.sort_unstable_by_key(|line| (line.inode, line.size));
     kept.files = lines.len() as u64;
-    let pages: u64 = lines.iter().flat_map(|line| &line.pages).map(|(_, count)| count).sum();
-    kept.bytes = pages * page_bytes();
+    let hot = lines.iter().flat_map(|line| ranges(&line.pages, page_bytes(), line.size).unwrap_or_default());
+    kept.bytes = hot.map(|range| range.end - range.start).sum();
     (lines, kept)
 }
 
@@ -144,10 +152,9 @@ impl From<io::Error> for Failure {
 
 /// What of a file is in memory; `None` if nothing is.
 fn hot(path: &Path) -> Result<Option<Line>, Failure> {
-    let file = File::open(path)?;
-    let found = file.metadata()?;
-    let Known::Is(state) = residency(&file)? else { return Err(Failure::NotTold) };
-    if state.resident_bytes == 0 || !found.is_file() {
+    let (file, found) = open_regular(path)?;
+    let Known::Is(state) = look(&file, &found, 0..found.len())? else { return Err(Failure::NotTold) };
+    if state.resident_bytes == 0 {
         return Ok(None);
     }
     let mut pages = Vec::new();
@@ -166,7 +173,9 @@ fn hot(path: &Path) -> Result<Option<Line>, Failure> {
 /// Reads a hot set: the parts of the files that are as they were, to be warmed.
 pub fn load(input: impl Read) -> io::Result<(Vec<Found>, Kept)> {
     let mut input = BufReader::new(zstd::Decoder::new(input)?);
-    let Some(line) = next_line(&mut input)? else { return Err(invalid("is no hot set: it is empty")) };
+    // What is no zstd frame fails here.
+    let first = next_line(&mut input).map_err(|_| invalid("is no hot set"))?;
+    let Some(line) = first else { return Err(invalid("is no hot set: it is empty")) };
     let head: Head = serde_json::from_slice(&line).map_err(|_| invalid("is no hot set"))?;
     if head.format != FORMAT {
         return Err(invalid("is no hot set"));
@@ -177,23 +186,42 @@ pub fn load(input: impl Read) -> io::Result<(Vec<Found>, Kept)> {
             head.version
         )));
     }
-    let (mut files, mut kept) = (Vec::new(), Kept::default());
+    let mut parts = Vec::new();
     while let Some(line) = next_line(&mut input)? {
         let line: Line = serde_json::from_slice(&line).map_err(|_| invalid("is a damaged hot set"))?;
-        let (size, mtime, inode) = (line.size, line.mtime, line.inode);
-        let ranges =
-            ranges(&line.pages, head.page_bytes, size).ok_or_else(|| invalid("is a damaged hot set"))?;
-        let path = line.path.path();
-        match std::fs::metadata(&path) {
-            Ok(now) if now.is_file() && now.len() == size && (now.mtime(), now.mtime_nsec()) == mtime => {
-                kept.files += 1;
-                kept.bytes += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
-                files.push(Found { path, inode, ranges });
-            }
-            _ => kept.changed += 1,
+        let (size_bytes, mtime, inode) = (line.size, line.mtime, line.inode);
+        let ranges = ranges(&line.pages, head.page_bytes, size_bytes);
+        let ranges = ranges.ok_or_else(|| invalid("is a damaged hot set"))?;
+        parts.push(Part { found: Found { path: line.path.path(), inode, ranges }, size_bytes, mtime });
+    }
+    let are_same = parallel::map(&parts, Part::is_same);
+    let (mut files, mut kept) = (Vec::new(), Kept::default());
+    for (part, is_same) in parts.into_iter().zip(are_same) {
+        if !is_same {
+            kept.changed += 1;
+        } else if !part.found.ranges.is_empty() {
+            kept.files += 1;
+            kept.bytes += part.found.ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+            files.push(part.found);
         }
     }
     Ok((files, kept))
+}
+
+/// A file of a set, and how it was.
+struct Part {
+    found: Found,
+    size_bytes: u64,
+    mtime: (i64, i64),
+}
+
+impl Part {
+    fn is_same(&self) -> bool {
+        let now = std::fs::metadata(&self.found.path);
+        now.is_ok_and(|now| {
+            now.is_file() && now.len() == self.size_bytes && (now.mtime(), now.mtime_nsec()) == self.mtime
+        })
+    }
 }
 
 /// The next line, without its end.
@@ -207,7 +235,7 @@ fn next_line(input: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The bytes of runs of pages, neighbours and near ones joined; `None` if they make no sense.
+/// The bytes of runs of pages, neighbours joined; `None` if they make no sense.
 fn ranges(pages: &[(u64, u64)], page_bytes: u64, size_bytes: u64) -> Option<Vec<Range<u64>>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let mut at = 0_u64;
@@ -218,7 +246,7 @@ fn ranges(pages: &[(u64, u64)], page_bytes: u64, size_bytes: u64) -> Option<Vec<
         let range = start..end.min(size_bytes);
         match ranges.last_mut() {
             _ if range.is_empty() => {}
-            Some(last) if range.start - last.end <= GAP_BYTES => last.end = range.end,
+            Some(last) if range.start == last.end => last.end = range.end,
             _ => ranges.push(range),
         }
     }
@@ -269,7 +297,7 @@ mod tests {
         let head = format!("{{\"format\":\"{FORMAT}\",\"version\":1,\"page_bytes\":4096}}\n");
         let refused = |bytes: &[u8]| load(bytes).unwrap_err().to_string();
         assert!(load(&pack(&head)[..]).unwrap().0.is_empty());
-        assert!(refused(b"no zstd at all").len() > 3);
+        assert!(refused(b"no zstd at all").contains("no hot set"));
         assert!(refused(&pack("")).contains("empty"));
         assert!(refused(&pack("{}\n")).contains("no hot set"));
         assert!(refused(&pack(&head.replace(":1,", ":2,"))).contains("version 2"));
@@ -281,9 +309,27 @@ mod tests {
     }
 
     #[test]
-    fn near_runs_are_joined_and_far_ones_are_not() {
-        let pages = [(1, 1), (2, 1), (100, 5)];
-        let found = ranges(&pages, 4096, 106 * 4096).unwrap();
-        assert_eq!(found, [4096..5 * 4096, 105 * 4096..106 * 4096]);
+    fn neighbours_are_joined_and_what_is_beyond_the_end_is_left_out() {
+        let pages = [(1, 1), (0, 1), (2, 1), (100, 5)];
+        let found = ranges(&pages, 4096, 20 * 4096).unwrap();
+        assert_eq!(found, [4096..3 * 4096, 5 * 4096..6 * 4096]);
+    }
+
+    #[test]
+    fn a_set_takes_its_place_only_when_it_is_complete() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("set");
+        std::fs::write(folder.path().join("hot"), "hot").unwrap();
+        let found = [Found::whole(folder.path().join("hot"), 1)];
+        std::fs::write(folder.path().join("set.unfinished"), "left by a power cut").unwrap();
+        assert_eq!(save_at(&found, &path).unwrap().files, 1);
+        let (files, _) = load(File::open(&path).unwrap()).unwrap();
+        assert_eq!(files.len(), 1);
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(save_at(&found, &path).is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing unfinished stays");
+        assert!(save_at(&found, Path::new("/")).is_err());
     }
 }

@@ -1,10 +1,11 @@
 //! How much memory there is for the page cache: the machine's, and what the control group leaves of it.
 
+use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Memory in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// All there is: the machine's, or the control group's limit if that is less.
     pub total_bytes: u64,
@@ -18,24 +19,31 @@ impl Memory {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let of = |name| meminfo(&text, name).unwrap_or(0);
         let machine = Self { total_bytes: of("MemTotal"), available_bytes: of("MemAvailable") };
-        let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        groups(&group).iter().fold(machine, |memory, folder| memory.within(folder))
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let old = folders(&groups, Path::new("/sys/fs/cgroup/memory"), |line| {
+            let mut parts = line.splitn(3, ':');
+            let controllers = parts.nth(1)?;
+            parts.next().filter(|_| controllers.split(',').any(|name| name == "memory"))
+        });
+        let new = folders(&groups, Path::new("/sys/fs/cgroup"), |line| line.strip_prefix("0::"));
+        let memory = old.iter().fold(machine, |memory, folder| memory.within(folder, &OLD));
+        new.iter().fold(memory, |memory, folder| memory.within(folder, &NEW))
     }
 
     /// The same within the limit of a control group, if it has one.
-    fn within(self, folder: &Path) -> Self {
+    fn within(self, folder: &Path, names: &Names) -> Self {
         let number = |name: &str| {
             let text = fs::read_to_string(folder.join(name)).ok()?;
             text.trim().parse::<u64>().ok()
         };
-        let (Some(limit), Some(used)) = (number("memory.max"), number("memory.current")) else { return self };
+        let (Some(limit), Some(used)) = (number(names.limit), number(names.used)) else { return self };
         // Cached files that nobody writes make room at once.
         let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
         let of = |name: &str| {
             let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             line.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0)
         };
-        let cached = (of("active_file") + of("inactive_file")).saturating_sub(of("file_dirty"));
+        let cached = (of(names.active) + of(names.inactive)).saturating_sub(of(names.dirty));
         let available = limit.saturating_sub(used.saturating_sub(cached));
         Self {
             total_bytes: self.total_bytes.min(limit),
@@ -43,6 +51,32 @@ impl Memory {
         }
     }
 }
+
+/// What the files of a control group, and the words in its `memory.stat`, are called.
+struct Names {
+    limit: &'static str,
+    used: &'static str,
+    active: &'static str,
+    inactive: &'static str,
+    dirty: &'static str,
+}
+
+/// Version 2 (Documentation/admin-guide/cgroup-v2.rst).
+const NEW: Names = Names {
+    limit: "memory.max",
+    used: "memory.current",
+    active: "active_file",
+    inactive: "inactive_file",
+    dirty: "file_dirty",
+};
+/// Version 1 (Documentation/admin-guide/cgroup-v1/memory.rst), those below included.
+const OLD: Names = Names {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    active: "total_active_file",
+    inactive: "total_inactive_file",
+    dirty: "total_dirty",
+};
 
 /// A line of /proc/meminfo, in bytes.
 pub(crate) fn meminfo(text: &str, name: &str) -> Option<u64> {
@@ -52,12 +86,11 @@ pub(crate) fn meminfo(text: &str, name: &str) -> Option<u64> {
     Some(if words.next() == Some("kB") { number << 10 } else { number })
 }
 
-/// The folder of a control group of version 2, and those above it: each may have a limit.
-fn groups(text: &str) -> Vec<PathBuf> {
-    let Some(path) = text.lines().find_map(|line| line.strip_prefix("0::")) else { return Vec::new() };
-    let below = path.trim_start_matches('/');
-    let all = Path::new(below).ancestors().filter(|group| !group.as_os_str().is_empty());
-    all.map(|group| Path::new("/sys/fs/cgroup").join(group)).collect()
+/// The folder of this control group below `root`, and those above it: each may have a limit. In a container, whose
+/// group is the root that it sees, that is all there is.
+fn folders<'a>(text: &'a str, root: &Path, path: impl Fn(&'a str) -> Option<&'a str>) -> Vec<PathBuf> {
+    let Some(path) = text.lines().find_map(path) else { return Vec::new() };
+    Path::new(path.trim_start_matches('/')).ancestors().map(|group| root.join(group)).collect()
 }
 
 #[cfg(test)]
@@ -74,13 +107,13 @@ mod tests {
 
     #[test]
     fn a_group_and_those_above_it_limit() {
-        let found = groups("1:cpu:/x\n0::/system.slice/db.service\n");
-        let wanted = ["/sys/fs/cgroup/system.slice/db.service", "/sys/fs/cgroup/system.slice"];
-        assert_eq!(found, wanted.map(PathBuf::from));
-        assert!(groups("0::/\n").is_empty());
+        let text = "1:cpu:/x\n4:memory:/a\n0::/system.slice/db.service\n";
+        let found = folders(text, Path::new("/g"), |line| line.strip_prefix("0::"));
+        assert_eq!(found, ["/g/system.slice/db.service", "/g/system.slice", "/g/"].map(PathBuf::from));
+        assert!(folders("", Path::new("/g"), |line| line.strip_prefix("0::")).is_empty());
         let folder = tempfile::TempDir::new().unwrap();
         let memory = Memory { total_bytes: 1000, available_bytes: 900 };
-        assert_eq!(memory.within(folder.path()), memory);
+        assert_eq!(memory.within(folder.path(), &NEW), memory);
         for (name, value) in [
             ("memory.max", "500\n"),
             ("memory.current", "400\n"),
@@ -88,9 +121,9 @@ mod tests {
         ] {
             fs::write(folder.path().join(name), value).unwrap();
         }
-        assert_eq!(memory.within(folder.path()), Memory { total_bytes: 500, available_bytes: 400 });
+        assert_eq!(memory.within(folder.path(), &NEW), Memory { total_bytes: 500, available_bytes: 400 });
         fs::write(folder.path().join("memory.max"), "max\n").unwrap();
-        assert_eq!(memory.within(folder.path()), memory);
+        assert_eq!(memory.within(folder.path(), &NEW), memory);
     }
 
     #[test]

@@ -1,15 +1,21 @@
 //! How much of a file is in the kernel's page cache, as far as that can be known.
 
-use crate::sys;
-use rustix::fs::FsWord;
+use crate::open::open_regular;
+use crate::sys::{self, Locked};
+use rustix::fs::{FsWord, MemfdFlags};
 use serde::Serialize;
-use std::fs::File;
+use std::fmt;
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::OnceLock;
 
 /// overlayfs (linux/magic.h): its files have no pages of their own, so cachestat(2) counts none.
 const OVERLAYFS_MAGIC: FsWord = 0x794c_7630;
+/// OpenZFS: what was read is in its own cache (ARC), which the kernel counts nowhere.
+const ZFS_MAGIC: FsWord = 0x2fc1_2fc1;
 /// Bytes that are mapped at a time to be looked at.
 const WINDOW: u64 = 1 << 30;
 
@@ -35,8 +41,30 @@ pub struct Residency {
 pub enum Known {
     /// This is how it is.
     Is(Residency),
+    /// Nobody tells.
+    NotTold(Unknown),
+}
+
+/// Why it cannot be known how much of a file is in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unknown {
     /// The kernel does not tell this user: the file is somebody else's and may not be written.
-    NotTold,
+    Rights,
+    /// The file system keeps its data in a cache of its own.
+    OwnCache,
+    /// The kernel has no cachestat(2), and its mincore(2) says of everything that it is in memory.
+    Kernel,
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rights => "the kernel tells only the owner, who may write the file, and root",
+            Self::OwnCache => "the file system has a cache of its own",
+            Self::Kernel => "this kernel does not tell",
+        })
+    }
 }
 
 /// How much of `file` is in memory.
@@ -44,26 +72,38 @@ pub enum Known {
 /// cachestat(2) where there is one, mincore(2) else and on overlayfs, which the other is blind to. Neither tells who may
 /// not write a file and does not own it: one refuses, the other says that everything is there.
 pub fn residency(file: &File) -> io::Result<Known> {
-    residency_of(file, 0..file.metadata()?.len())
+    let found = file.metadata()?;
+    look(file, &found, 0..found.len())
 }
 
 /// How much of a part of `file` (bytes, from a page's beginning on) is in memory, told as [`residency`] tells of a whole
 /// file; the size is the part's.
 pub fn residency_of(file: &File, range: Range<u64>) -> io::Result<Known> {
+    look(file, &file.metadata()?, range)
+}
+
+/// The same where the file's attributes are known.
+pub(crate) fn look(file: &File, found: &Metadata, range: Range<u64>) -> io::Result<Known> {
     let size_bytes = range.end.saturating_sub(range.start);
-    let is_overlay = rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == OVERLAYFS_MAGIC);
-    if !is_overlay {
+    let magic = rustix::fs::fstatfs(file).map_or(0, |found| found.f_type);
+    if magic == ZFS_MAGIC {
+        return Ok(Known::NotTold(Unknown::OwnCache));
+    }
+    if magic != OVERLAYFS_MAGIC {
         match sys::cachestat(file, range.clone()) {
             Ok(found) => return Ok(Known::Is(counted(size_bytes, &found))),
             Err(error) => match error.raw_os_error() {
-                Some(libc::EPERM) => return Ok(Known::NotTold),
+                Some(libc::EPERM) => return Ok(Known::NotTold(Unknown::Rights)),
                 Some(libc::ENOSYS | libc::EOPNOTSUPP) => {}
                 _ => return Err(error),
             },
         }
     }
-    if !is_told(file)? {
-        return Ok(Known::NotTold);
+    if size_bytes > 0 && !mincore_tells() {
+        return Ok(Known::NotTold(Unknown::Kernel));
+    }
+    if !is_told(file, found)? {
+        return Ok(Known::NotTold(Unknown::Rights));
     }
     let mut resident_bytes = 0;
     cached_ranges(file, range, |range| resident_bytes += range.end - range.start)?;
@@ -85,13 +125,27 @@ fn counted(size_bytes: u64, found: &sys::CacheStat) -> Residency {
 }
 
 /// Whether mincore(2) tells this user the truth about a file. Linux: mm/mincore.c, `can_do_mincore`.
-fn is_told(file: &File) -> io::Result<bool> {
+fn is_told(file: &File, found: &Metadata) -> io::Result<bool> {
     let euid = rustix::process::geteuid();
-    if euid.is_root() || file.metadata()?.uid() == euid.as_raw() {
+    if euid.is_root() || found.uid() == euid.as_raw() {
         return Ok(true);
     }
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
     Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok())
+}
+
+/// Whether mincore(2) says of a page that nobody ever touched that it is not in memory. Where the kernel is a program,
+/// as in gVisor, it says so of none.
+fn mincore_tells() -> bool {
+    static TELLS: OnceLock<bool> = OnceLock::new();
+    *TELLS.get_or_init(|| {
+        let Ok(file) = rustix::fs::memfd_create("folio", MemfdFlags::CLOEXEC) else { return false };
+        let mut is_empty = false;
+        let looked = rustix::fs::ftruncate(&file, page_bytes())
+            .map_err(io::Error::from)
+            .and_then(|()| sys::mincore(&file, 0..page_bytes(), |is_cached| is_empty = !is_cached));
+        looked.is_ok() && is_empty
+    })
 }
 
 /// Calls `each` for the runs of bytes in `range` that are in memory and complete, in order; the first and the last page
@@ -118,6 +172,21 @@ pub fn cached_ranges(file: &File, range: Range<u64>, mut each: impl FnMut(Range<
     Ok(())
 }
 
+/// Has what is in memory of the file at `path` stay there, and tells how many bytes that is. What is not in memory is not
+/// read. EAGAIN, ENOMEM or EPERM beyond `RLIMIT_MEMLOCK`.
+pub fn lock(path: &Path) -> io::Result<(Locked, u64)> {
+    let (file, found) = open_regular(path)?;
+    if let Known::NotTold(unknown) = look(&file, &found, 0..found.len())? {
+        return Err(io::Error::other(unknown.to_string()));
+    }
+    let (mut ranges, mut bytes) = (Vec::new(), 0);
+    cached_ranges(&file, 0..found.len(), |range| {
+        bytes += range.end - range.start;
+        ranges.push(range);
+    })?;
+    Ok((Locked::new(&file, found.len(), &ranges)?, bytes))
+}
+
 /// Bytes of a page.
 pub(crate) fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
@@ -127,6 +196,11 @@ pub(crate) fn page_bytes() -> u64 {
 mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn mincore_of_linux_can_be_trusted() {
+        assert!(mincore_tells());
+    }
 
     #[test]
     fn what_is_written_is_resident_up_to_the_size() {

@@ -1,5 +1,6 @@
 //! Which files: trees walked by several threads, each file once, in the order of inode numbers.
 
+use crate::parallel::THREADS;
 use globset::GlobSet;
 use ignore::{WalkBuilder, WalkState};
 use std::collections::HashSet;
@@ -8,7 +9,8 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// What is looked for.
 #[derive(Debug, Clone, Default)]
@@ -21,8 +23,8 @@ pub struct Scan {
     pub follows_links: bool,
     /// Whether other file systems mounted below the paths are left alone.
     pub stays_on_file_system: bool,
-    /// Threads; 0 lets the library choose.
-    pub threads: usize,
+    /// Set to end the walk soon.
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 /// A regular file that was found.
@@ -53,33 +55,47 @@ impl Found {
 }
 
 /// What was found, and what could not be looked at.
-#[derive(Debug, Default)]
-pub struct Files {
-    /// Regular files by inode number.
-    pub found: Vec<Found>,
+#[derive(Debug)]
+pub struct Walked<T> {
+    /// What was made of the regular files.
+    pub found: Vec<T>,
     /// Paths, and why not.
     pub failures: Vec<(PathBuf, String)>,
     /// Things that are neither file, directory nor link: they are not opened.
     pub special: u64,
 }
 
+/// Regular files by inode number.
+pub type Files = Walked<Found>;
+
+impl<T> Default for Walked<T> {
+    fn default() -> Self {
+        Self { found: Vec::new(), failures: Vec::new(), special: 0 }
+    }
+}
+
+impl<T> Walked<T> {
+    /// Takes in what was made of one file.
+    fn take(&mut self, path: &Path, made: io::Result<Option<T>>) {
+        match made {
+            Ok(made) => self.found.extend(made),
+            Err(error) => self.failures.push((path.to_owned(), reason(&error))),
+        }
+    }
+
+    fn append(&mut self, other: &mut Self) {
+        self.found.append(&mut other.found);
+        self.failures.append(&mut other.failures);
+        self.special += other.special;
+    }
+}
+
 impl Scan {
     /// Finds all regular files at and below `paths`. Paths themselves may be links; what lies below them is followed
     /// only if asked.
     pub fn files(&self, paths: &[PathBuf]) -> Files {
-        let files = Mutex::new(Files::default());
-        for path in paths {
-            match std::fs::metadata(path) {
-                Err(error) => lock(&files).failures.push((path.clone(), reason(&error))),
-                Ok(found) if found.is_file() => {
-                    let inode = std::os::unix::fs::MetadataExt::ino(&found);
-                    lock(&files).found.push(Found::whole(path.clone(), inode));
-                }
-                Ok(found) if !found.is_dir() => lock(&files).special += 1,
-                Ok(_) => self.walk(path, &files),
-            }
-        }
-        let mut files = files.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut files =
+            self.each(paths, |path, inode| Ok(Some(Found::whole(path.to_owned(), inode.unwrap_or(0)))));
         files.found.sort_unstable_by(|a, b| (a.inode, &a.path).cmp(&(b.inode, &b.path)));
         let mut paths = HashSet::new();
         // The same folder may have been named twice.
@@ -87,18 +103,48 @@ impl Scan {
         files
     }
 
-    fn walk(&self, path: &Path, files: &Mutex<Files>) {
+    /// Calls `look` for all regular files at and below `paths`, from several threads, with their path and inode number;
+    /// in no order, and twice for what lies below two of them.
+    pub(crate) fn each<T: Send>(
+        &self,
+        paths: &[PathBuf],
+        look: impl Fn(&Path, Option<u64>) -> io::Result<Option<T>> + Sync,
+    ) -> Walked<T> {
+        let all = Mutex::new(Walked::default());
+        for path in paths {
+            match std::fs::metadata(path) {
+                Err(error) => lock(&all).failures.push((path.clone(), reason(&error))),
+                Ok(found) if found.is_file() => {
+                    let made = look(path, Some(std::os::unix::fs::MetadataExt::ino(&found)));
+                    lock(&all).take(path, made);
+                }
+                Ok(found) if !found.is_dir() => lock(&all).special += 1,
+                Ok(_) => self.walk(path, &all, &look),
+            }
+        }
+        all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn walk<T: Send>(
+        &self,
+        path: &Path,
+        all: &Mutex<Walked<T>>,
+        look: &(impl Fn(&Path, Option<u64>) -> io::Result<Option<T>> + Sync),
+    ) {
         let mut walk = WalkBuilder::new(path);
-        walk.standard_filters(false).follow_links(self.follows_links).threads(self.threads);
+        walk.standard_filters(false).follow_links(self.follows_links).threads(THREADS);
         walk.same_file_system(self.stays_on_file_system);
         if let Some(exclude) = self.exclude.clone() {
             walk.filter_entry(move |entry| entry.depth() == 0 || !matches(&exclude, entry.path()));
         }
         walk.build_parallel().run(|| {
             // Each thread hands over what it has when it ends.
-            let mut mine = Mine { files, found: Files::default() };
+            let mut mine = Mine { all, found: Walked::default() };
             Box::new(move |entry| {
-                mine.meet(entry, self.include.as_ref());
+                if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                    return WalkState::Quit;
+                }
+                mine.meet(entry, self.include.as_ref(), look);
                 WalkState::Continue
             })
         });
@@ -106,41 +152,38 @@ impl Scan {
 }
 
 /// What one thread has found.
-struct Mine<'a> {
-    files: &'a Mutex<Files>,
-    found: Files,
+struct Mine<'a, T> {
+    all: &'a Mutex<Walked<T>>,
+    found: Walked<T>,
 }
 
-impl Mine<'_> {
-    fn meet(&mut self, entry: Result<ignore::DirEntry, ignore::Error>, include: Option<&GlobSet>) {
+impl<T> Mine<'_, T> {
+    fn meet(
+        &mut self,
+        entry: Result<ignore::DirEntry, ignore::Error>,
+        include: Option<&GlobSet>,
+        look: &impl Fn(&Path, Option<u64>) -> io::Result<Option<T>>,
+    ) {
         let entry = match entry {
             Ok(entry) => entry,
-            Err(error) => return self.fail(&error),
+            Err(error) => return self.found.failures.push(describe(&error)),
         };
         // A link that is not followed has the type of a link.
         let Some(kind) = entry.file_type() else { return };
+        let path = entry.path();
         if kind.is_file() {
-            if include.is_none_or(|include| matches(include, entry.path())) {
-                let inode = entry.ino().unwrap_or(0);
-                self.found.found.push(Found::whole(entry.into_path(), inode));
+            if include.is_none_or(|include| matches(include, path)) {
+                self.found.take(path, look(path, entry.ino()));
             }
         } else if !kind.is_dir() && !kind.is_symlink() {
             self.found.special += 1;
         }
     }
-
-    fn fail(&mut self, error: &ignore::Error) {
-        let (path, text) = describe(error);
-        self.found.failures.push((path, text));
-    }
 }
 
-impl Drop for Mine<'_> {
+impl<T> Drop for Mine<'_, T> {
     fn drop(&mut self) {
-        let mut all = lock(self.files);
-        all.found.append(&mut self.found.found);
-        all.failures.append(&mut self.found.failures);
-        all.special += self.found.special;
+        lock(self.all).append(&mut self.found);
     }
 }
 

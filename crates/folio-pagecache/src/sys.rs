@@ -64,8 +64,7 @@ pub(crate) fn mincore(file: impl AsFd, range: Range<u64>, mut each: impl FnMut(b
     Ok(())
 }
 
-/// A file whose pages stay in memory as long as the value lives (mlock(2)), as they are then; what is not in memory is
-/// read.
+/// A file of which parts stay in memory as long as the value lives (mlock(2)).
 #[derive(Debug)]
 pub struct Locked {
     start: *mut std::ffi::c_void,
@@ -76,8 +75,9 @@ pub struct Locked {
 unsafe impl Send for Locked {}
 
 impl Locked {
-    /// Locks the pages that `file` has now. ENOMEM or EPERM beyond `RLIMIT_MEMLOCK`.
-    pub fn new(file: impl AsFd, size_bytes: u64) -> io::Result<Self> {
+    /// Locks `ranges` (bytes below `size_bytes`, in whole pages) of `file`. EAGAIN, ENOMEM or EPERM beyond
+    /// `RLIMIT_MEMLOCK`.
+    pub(crate) fn new(file: impl AsFd, size_bytes: u64, ranges: &[Range<u64>]) -> io::Result<Self> {
         let len = usize::try_from(size_bytes).map_err(io::Error::other)?;
         if len == 0 {
             return Ok(Self { start: std::ptr::null_mut(), len });
@@ -86,8 +86,12 @@ impl Locked {
         // SAFETY: a new mapping wherever the kernel likes, which nobody reads.
         let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) }?;
         let locked = Self { start, len };
-        // SAFETY: the range is the mapping just made.
-        unsafe { rustix::mm::mlock(start, len) }?;
+        for range in ranges {
+            // Both fit because they lie below the length.
+            let (at, end) = (range.start.min(size_bytes) as usize, range.end.min(size_bytes) as usize);
+            // SAFETY: the range is within the mapping just made.
+            unsafe { rustix::mm::mlock(start.byte_add(at), end.saturating_sub(at)) }?;
+        }
         Ok(locked)
     }
 }
@@ -188,11 +192,11 @@ mod tests {
             line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
         };
         let before = locked();
-        let held = Locked::new(&file, 4 * 4096).unwrap();
-        assert_eq!(locked() - before, 16);
+        let held = Locked::new(&file, 4 * 4096, &[0..4096, 2 * 4096..4 * 4096]).unwrap();
+        assert_eq!(locked() - before, 12);
         drop(held);
         assert_eq!(locked(), before);
-        drop(Locked::new(&file, 0).unwrap());
+        drop(Locked::new(&file, 0, &[]).unwrap());
     }
 
     #[test]

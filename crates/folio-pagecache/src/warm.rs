@@ -11,25 +11,25 @@
 //! is read to wait for it, and what is missing in the end is read plainly.
 
 use crate::device::{Disk, Disks};
-use crate::residency::{Known, page_bytes, residency};
+use crate::open::open_regular;
+use crate::parallel::THREADS;
+use crate::residency::{Known, page_bytes, residency_of};
 use crate::scan::{Found, reason};
 use crate::sys;
-use rustix::fs::{Advice, OFlags};
+use rustix::fs::Advice;
 use serde::Serialize;
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Pieces that one thread has under way.
 const PIECES: usize = 4;
-/// Threads unless told otherwise: enough to keep a fast disk busy while each waits to open the next small file.
-const THREADS: usize = 16;
 /// Extents of one file that are sorted; the rest follows in the file's order.
 const EXTENTS_MAX: usize = 4096;
 /// Bytes that one plain read asks for.
@@ -232,8 +232,8 @@ impl Crew<'_> {
         while let Some(at) = self.take(runs.len()) {
             let run = &runs[at];
             let path = &self.files[run.file].path;
-            let read = reopen(path).and_then(|file| {
-                let range = run.range.start..run.range.end.min(file.metadata()?.len());
+            let read = reopen(path).and_then(|(file, now)| {
+                let range = run.range.start..run.range.end.min(now.len());
                 let found = cached(&file, &range)?;
                 let missing = (range.end.saturating_sub(range.start)).saturating_sub(found);
                 self.bring(&file, range, missing, self.disk(run.device), done)
@@ -299,21 +299,17 @@ struct Missing {
 
 /// Opens a file that is to be read, if it still is a regular one, and tells what of it is not in memory.
 fn open(wanted: &Found) -> io::Result<(File, Missing)> {
-    let file = reopen(&wanted.path)?;
-    let found = file.metadata()?;
-    if !found.is_file() {
-        return Err(io::Error::other("is no regular file any more"));
-    }
+    let (file, found) = reopen(&wanted.path)?;
     let parts = wanted.parts(found.len());
     let is_whole = wanted.ranges.is_empty();
     let mut missing = Missing { device: found.dev(), size_bytes: 0, parts, bytes: 0 };
     for part in &missing.parts {
         let len = part.end - part.start;
         let there = match is_whole {
-            true => match residency(&file)? {
+            true => match residency_of(&file, 0..found.len())? {
                 Known::Is(residency) => residency.resident_bytes,
                 // Everything is asked for; the kernel knows what is there.
-                Known::NotTold => 0,
+                Known::NotTold(_) => 0,
             },
             false => cached(&file, part)?,
         };
@@ -323,17 +319,11 @@ fn open(wanted: &Found) -> io::Result<(File, Missing)> {
     Ok((file, missing))
 }
 
-fn reopen(path: &Path) -> io::Result<File> {
-    // Never waits for the other end of a FIFO that has taken the file's place; never counts as an access.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let open = |flags: OFlags| File::options().read(true).custom_flags(flags.bits() as i32).open(path);
-    let file = open(flags | OFlags::NOATIME).or_else(|error| match error.raw_os_error() {
-        Some(libc::EPERM) => open(flags),
-        _ => Err(error),
-    })?;
-    // Only what is asked for comes in: the kernel's own readahead would go beyond the budget.
+/// Opens a file so that only what is asked for comes in: the kernel's own readahead would go beyond the budget.
+fn reopen(path: &Path) -> io::Result<(File, Metadata)> {
+    let (file, found) = open_regular(path)?;
     let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-    Ok(file)
+    Ok((file, found))
 }
 
 /// The runs of a file by their place; all of it in one where that is not known.

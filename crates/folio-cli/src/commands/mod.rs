@@ -1,5 +1,6 @@
 //! The commands, one file each, and the list of them.
 
+mod cache;
 mod cat;
 mod change;
 mod check;
@@ -17,6 +18,7 @@ mod mount;
 mod names;
 mod remote;
 mod resize;
+mod select;
 mod serve;
 mod share;
 mod stat;
@@ -58,6 +60,7 @@ pub(crate) enum Command {
     Serve(serve::Serve),
     Share(share::Share),
     Warm(warm::WarmCommand),
+    Cache(cache::Cache),
     Completions(completions::Completions),
     Man(man::Man),
     Doctor(doctor::Doctor),
@@ -101,6 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
         }
         Command::Doctor(doctor) => done(session("doctor"), &|session| doctor::run(doctor, session)),
         Command::Warm(warm) => done(session("warm"), &|session| warm::run(warm, session)),
+        Command::Cache(cache) => done(session(cache::name(cache)), &|session| cache::run(cache, session)),
         Command::Completions(shell) => {
             done(session("completions"), &|session| completions::run(shell, session))
         }

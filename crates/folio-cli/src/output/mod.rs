@@ -13,7 +13,7 @@ use folio::vfs::{Attributes, FileType};
 use serde::Serialize;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The word for a file type, as JSON has it.
 pub(crate) fn type_name(file_type: FileType) -> &'static str {
@@ -75,6 +75,11 @@ pub(crate) fn human(bytes: u64) -> String {
     }
 }
 
+/// `1 file`, `2 files`.
+pub(crate) fn files(count: u64) -> String {
+    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
+}
+
 /// `2026-01-31 12:00` in the local time zone, with nanoseconds and zone if it is to be `long`.
 pub(crate) fn time_text(time: Timespec, long: bool) -> String {
     let nanos = i32::try_from(time.nanos).unwrap_or(0);
@@ -132,6 +137,45 @@ impl FileRecord {
             created: found.created.map(stamp),
             target: target.map(|target| String::from_utf8_lossy(target).into_owned()),
         }
+    }
+}
+
+/// A path of the host, as JSON has it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct PathRecord {
+    path: String,
+    /// Its bytes in base 16, where they are no UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
+}
+
+impl PathRecord {
+    /// The record of `path`.
+    pub(crate) fn new(path: &Path) -> Self {
+        let path_bytes = hex_unless_utf8(path.as_os_str().as_bytes());
+        Self { path: path.to_string_lossy().into_owned(), path_bytes }
+    }
+
+    /// The path as text.
+    pub(crate) fn text(&self) -> &str {
+        &self.path
+    }
+}
+
+/// A path that something could not be done with, and why.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct FailureRecord {
+    #[serde(flatten)]
+    path: PathRecord,
+    reason: String,
+}
+
+impl FailureRecord {
+    /// The records of all.
+    pub(crate) fn list(failures: &[(PathBuf, String)]) -> Vec<Self> {
+        let record =
+            |(path, reason): &(PathBuf, String)| Self { path: PathRecord::new(path), reason: reason.clone() };
+        failures.iter().map(record).collect()
     }
 }
 

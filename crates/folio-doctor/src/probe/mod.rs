@@ -126,7 +126,7 @@ impl Facts {
     fn look_inside(&mut self, file: &File, limits: Limits) {
         self.residency = match folio_pagecache::residency(file) {
             Ok(Known::Is(found)) => Ok(found),
-            Ok(Known::NotTold) => Err(NOT_TOLD.to_owned()),
+            Ok(Known::NotTold(_)) => Err(NOT_TOLD.to_owned()),
             Err(error) => Err(unmapped(&error)),
         };
         self.blocks = blocks::probe(file, self.size_bytes);

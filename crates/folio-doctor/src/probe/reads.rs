@@ -121,7 +121,7 @@ pub(super) fn probe(path: &Path, file: &File, size_bytes: u64, limit_bytes: u64)
 fn resident(file: &File, range: Range<u64>) -> Fact<u64> {
     match residency_of(file, range) {
         Ok(Known::Is(found)) => Ok(found.resident_bytes),
-        Ok(Known::NotTold) => Err(NOT_TOLD.to_owned()),
+        Ok(Known::NotTold(_)) => Err(NOT_TOLD.to_owned()),
         Err(error) => Err(unmapped(&error)),
     }
 }

@@ -1,0 +1,129 @@
+//! `folio cache drop`: files that the kernel shall forget.
+
+use crate::commands::select::Select;
+use crate::exit::Outcome;
+use crate::output::{FailureRecord, PathRecord, files, human};
+use crate::progress::Progress;
+use crate::session::Session;
+use clap::Args;
+use folio_pagecache::{Dropped, Known, Unknown, drop_files};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+
+const EXAMPLES: &str = "\
+Examples:
+  folio cache drop /var/backups                    what a backup left in memory
+  folio cache drop --sync /srv/index               what was changed is written first
+  folio cache drop --include '*.log' /var/log
+
+Nothing is lost: what was not written stays in memory, as does what a program has mapped, locked or in use.";
+/// Files that are named when something of them stayed.
+const NAMED: usize = 20;
+
+/// Have the kernel forget files
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Drop {
+    /// Files and folders
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// Write what was changed first (fdatasync), so that it can be dropped too
+    #[arg(long)]
+    sync: bool,
+    #[command(flatten)]
+    select: Select,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Default, Serialize)]
+struct Told {
+    files: u64,
+    unknown_files: u64,
+    size_bytes: u64,
+    resident_before_bytes: u64,
+    dropped_bytes: u64,
+    stayed_bytes: u64,
+    not_regular: u64,
+    stayed: Vec<Stayed>,
+    failures: Vec<FailureRecord>,
+}
+
+/// A file of which something is still in memory.
+#[derive(Serialize)]
+struct Stayed {
+    #[serde(flatten)]
+    path: PathRecord,
+    resident_bytes: u64,
+    reason: &'static str,
+}
+
+/// Runs the command.
+pub(super) fn run(drop: &Drop, session: &Session) -> Outcome {
+    let scan = drop.select.scan(session)?;
+    let bar = Progress::counting(session);
+    let seen = AtomicU64::new(0);
+    let all = bar.follow(&seen, || drop_files(&scan, &drop.paths, drop.sync, &seen));
+    session.check_interrupt()?;
+    all.failures.iter().for_each(|(path, reason)| session.fail_on(path, reason));
+    let mut told =
+        Told { not_regular: all.special, failures: FailureRecord::list(&all.failures), ..Told::default() };
+    let mut ids = HashSet::new();
+    for file in all.found.iter().filter(|file| ids.insert(file.after.id)) {
+        told.add(file);
+    }
+    told.stayed.sort_by_key(|stayed| std::cmp::Reverse(stayed.resident_bytes));
+    match drop.json {
+        true => session.print_json(&told),
+        false => told.print(drop.sync),
+    }
+}
+
+impl Told {
+    fn add(&mut self, file: &Dropped) {
+        self.files += 1;
+        self.size_bytes += file.after.size_bytes;
+        let (Known::Is(before), Some(after)) = (file.before, file.after.residency()) else {
+            self.unknown_files += 1;
+            return;
+        };
+        self.resident_before_bytes += before.resident_bytes;
+        self.dropped_bytes += before.resident_bytes.saturating_sub(after.resident_bytes);
+        self.stayed_bytes += after.resident_bytes;
+        if after.resident_bytes > 0 {
+            let unwritten = after.dirty_bytes.unwrap_or(0) + after.writeback_bytes.unwrap_or(0);
+            let reason = if unwritten > 0 { "not-written" } else { "in-use" };
+            let path = PathRecord::new(&file.after.path);
+            self.stayed.push(Stayed { path, resident_bytes: after.resident_bytes, reason });
+        }
+    }
+
+    fn print(&self, is_synced: bool) -> Outcome {
+        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        let (before, dropped) = (human(self.resident_before_bytes), human(self.dropped_bytes));
+        write!(out, "{}, {before} in memory: {dropped} dropped", files(self.files))?;
+        match self.stayed_bytes {
+            0 => writeln!(out)?,
+            bytes => writeln!(out, ", {} stayed", human(bytes))?,
+        }
+        for stayed in self.stayed.iter().take(NAMED) {
+            let reason = match stayed.reason {
+                "not-written" if is_synced => "changed again meanwhile",
+                "not-written" => "not written yet: --sync",
+                _ => "mapped, locked or in use by a program",
+            };
+            writeln!(out, "{:>7}  {} ({reason})", human(stayed.resident_bytes), stayed.path.text())?;
+        }
+        if self.stayed.len() > NAMED {
+            writeln!(out, "         and {} more", files((self.stayed.len() - NAMED) as u64))?;
+        }
+        if self.unknown_files > 0 {
+            writeln!(out, "{} dropped unseen: {}", files(self.unknown_files), Unknown::Rights)?;
+        }
+        Ok(out.flush()?)
+    }
+}

@@ -1,0 +1,143 @@
+//! `folio cache meminfo`: the whole machine's memory, as `sar -r` shows it.
+
+use super::watch::Watch;
+use crate::exit::Outcome;
+use crate::output::human;
+use crate::session::Session;
+use clap::Args;
+use folio_pagecache::{MemInfo, Pressure, Rates};
+use serde::Serialize;
+use std::io::Write;
+
+const EXAMPLES: &str = "\
+Examples:
+  folio cache meminfo
+  folio cache meminfo --watch 1                    a line every second, while something runs
+  folio cache meminfo --json | jq .cached_bytes
+
+REFAULT counts pages that were read again soon after they had to go: much of it means that the cache is too small.
+MEM% and IO% are the share of time in which some task waited for memory, or for a disk.";
+/// Lines below one head.
+const HEAD_EVERY: u64 = 20;
+
+/// Show what memory is used for
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Meminfo {
+    #[command(flatten)]
+    watch: Watch,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    now: &'a MemInfo,
+    /// None the first time.
+    per_second: Option<Rates>,
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Meminfo, session: &Session) -> Outcome {
+    let mut before: Option<MemInfo> = None;
+    command.watch.repeat(session, |round| {
+        let now = MemInfo::now();
+        let rates = before.as_ref().map(|before| now.since(before));
+        match (command.json, command.watch.is_on()) {
+            (true, true) => session.print_json_line(&Told { now: &now, per_second: rates })?,
+            (true, false) => session.print_json(&Told { now: &now, per_second: rates })?,
+            (false, true) => line(round, &now, rates.as_ref())?,
+            (false, false) => list(&now)?,
+        }
+        before = Some(now);
+        Ok(())
+    })
+}
+
+fn line(round: u64, now: &MemInfo, rates: Option<&Rates>) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    let row = |cells: [&str; 13]| {
+        let [time, cells @ ..] = cells;
+        cells.iter().fold(time.to_owned(), |row, cell| format!("{row} {cell:>7}"))
+    };
+    if round.is_multiple_of(HEAD_EVERY) {
+        let names = [
+            "TIME    ", "FREE", "AVAIL", "BUFFERS", "CACHED", "DIRTY", "WRITING", "ACTIVE", "INACT", "IN/s",
+            "OUT/s", "REFAULT", "MEM%/IO%",
+        ];
+        writeln!(out, "{}", row(names))?;
+    }
+    let time = jiff::Zoned::now().strftime("%H:%M:%S").to_string();
+    let rate = |of: fn(&Rates) -> f64| rates.map_or_else(|| "-".to_owned(), |rates| human(of(rates) as u64));
+    let sizes = [
+        now.free_bytes,
+        now.available_bytes,
+        now.buffers_bytes,
+        now.cached_bytes,
+        now.dirty_bytes,
+        now.writeback_bytes,
+        now.active_file_bytes,
+        now.inactive_file_bytes,
+    ]
+    .map(human);
+    let read = rate(|rates| rates.disk_read_bytes);
+    let written = rate(|rates| rates.disk_written_bytes);
+    let refaults = rates.map_or_else(|| "-".to_owned(), |rates| format!("{:.0}", rates.refaulted_pages));
+    let some = |pressure: Option<Pressure>| {
+        pressure.map_or_else(|| "?".to_owned(), |pressure| format!("{:.0}", pressure.some_percent))
+    };
+    let waits = format!("{}/{}", some(now.memory_pressure), some(now.io_pressure));
+    let [free, available, buffers, cached, dirty, writing, active, inactive] = &sizes;
+    let cells = [
+        &time, free, available, buffers, cached, dirty, writing, active, inactive, &read, &written,
+        &refaults, &waits,
+    ];
+    writeln!(out, "{}", row(cells.map(String::as_str)))?;
+    Ok(out.flush()?)
+}
+
+fn list(now: &MemInfo) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    let percent = |bytes: u64| bytes as f64 * 100.0 / now.total_bytes.max(1) as f64;
+    let lines = [
+        ("total", now.total_bytes, ""),
+        ("free", now.free_bytes, "used for nothing"),
+        ("available", now.available_bytes, "to be had without swapping"),
+        ("buffers", now.buffers_bytes, "pages of block devices, much of it metadata"),
+        ("cached", now.cached_bytes, "pages of files"),
+        ("shared", now.shared_bytes, "of those, tmpfs and shared memory"),
+        ("active", now.active_file_bytes, "of those, used more than once"),
+        ("inactive", now.inactive_file_bytes, "the first to go"),
+        ("dirty", now.dirty_bytes, "changed and not written"),
+        ("writing", now.writeback_bytes, "being written"),
+        ("names", now.reclaimable_slab_bytes, "names and inodes that are remembered"),
+    ];
+    for (name, bytes, words) in lines {
+        writeln!(out, "{name:<10} {:>7} {:>5.1}%  {words}", human(bytes), percent(bytes))?;
+    }
+    if now.group.total_bytes < now.total_bytes {
+        let (total, available) = (human(now.group.total_bytes), human(now.group.available_bytes));
+        writeln!(
+            out,
+            "{:<10} {total:>7}         this control group may use; {available} are available",
+            "group"
+        )?;
+    }
+    writeln!(
+        out,
+        "{:<10} {:>7}         pages read again soon after they had to go",
+        "refaults", now.refaulted_pages
+    )?;
+    for (name, pressure) in [("memory", now.memory_pressure), ("disks", now.io_pressure)] {
+        if let Some(pressure) = pressure {
+            let (some, full) = (pressure.some_percent, pressure.full_percent);
+            writeln!(
+                out,
+                "{name:<10} {some:>6.1}%         of time some task waited for it, {full:.1}% all did"
+            )?;
+        }
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,236 @@
+//! `folio cache top`: what fills the page cache.
+
+use crate::exit::Outcome;
+use crate::output::{FailureRecord, PathRecord, files, human};
+use crate::progress::Progress;
+use crate::session::Session;
+use clap::{Args, ValueEnum};
+use folio_pagecache::{Held, MemInfo, Mounts, Scan, Top as Found, top};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+const EXAMPLES: &str = "\
+Examples:
+  folio cache top                                  files of all mounts, and what programs still hold
+  folio cache top --by folder --depth 3            which folders
+  folio cache top /var/lib -n 5 --json
+
+Without paths, all file systems of this machine are walked, and the files that programs have open or mapped without a
+name. Run it as root: others are not told of files that they may not write, nor of other users' programs. File systems
+of the network and FUSE are left out unless they are named. Overlays are walked only where they are the root.";
+
+/// Show which files fill the page cache
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Top {
+    /// Only what lies below these
+    paths: Vec<PathBuf>,
+    /// So many lines
+    #[arg(short = 'n', long, value_name = "LINES", default_value_t = 20)]
+    limit: usize,
+    /// Files, or folders with all below them
+    #[arg(long, value_enum, default_value_t = By::File)]
+    by: By,
+    /// With --by folder, folders so many levels below the root
+    #[arg(long, value_name = "LEVELS", default_value_t = 2)]
+    depth: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum By {
+    File,
+    Folder,
+}
+
+#[derive(Serialize)]
+struct Told {
+    files_seen: u64,
+    files: u64,
+    resident_bytes: u64,
+    dirty_bytes: u64,
+    unknown_files: u64,
+    /// None if only some paths were looked at.
+    cached_bytes: Option<u64>,
+    buffers_bytes: Option<u64>,
+    untold_bytes: Option<u64>,
+    seconds: f64,
+    left_out: Vec<LeftOut>,
+    entries: Vec<Line>,
+    failures: Vec<FailureRecord>,
+}
+
+/// A mount that was not walked.
+#[derive(Serialize)]
+struct LeftOut {
+    #[serde(flatten)]
+    path: PathRecord,
+    kind: String,
+}
+
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    path: PathRecord,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    files: u64,
+    size_bytes: u64,
+    resident_bytes: u64,
+    dirty_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<String>,
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Top, session: &Session) -> Outcome {
+    let start = Instant::now();
+    let is_whole = command.paths.is_empty();
+    let mounts = if is_whole { Mounts::here() } else { Mounts::default() };
+    let mut paths = command.paths.clone();
+    paths.extend(mounts.near.iter().map(|mount| mount.path.clone()));
+    let scan = Scan { stays_on_file_system: is_whole, stop: Some(session.stop_flag()), ..Scan::default() };
+    let bar = Progress::counting(session);
+    let seen = AtomicU64::new(0);
+    let found = bar.follow(&seen, || top(&scan, &paths, is_whole, &seen));
+    session.check_interrupt()?;
+    // Files come and go while a whole machine is walked; who names a path wants to know.
+    if !is_whole {
+        found.failures.iter().for_each(|(path, reason)| session.fail_on(path, reason));
+    }
+    let resident_bytes = found.held.iter().map(resident).sum();
+    let memory = is_whole.then(MemInfo::now);
+    let told = Told {
+        files_seen: seen.into_inner(),
+        files: found.held.len() as u64,
+        resident_bytes,
+        dirty_bytes: found.held.iter().map(dirty).sum(),
+        unknown_files: found.unknown_files,
+        cached_bytes: memory.as_ref().map(|memory| memory.cached_bytes),
+        buffers_bytes: memory.as_ref().map(|memory| memory.buffers_bytes),
+        untold_bytes: memory.as_ref().map(|memory| memory.cached_bytes.saturating_sub(resident_bytes)),
+        seconds: start.elapsed().as_secs_f64(),
+        left_out: mounts
+            .far
+            .iter()
+            .map(|mount| LeftOut { path: PathRecord::new(&mount.path), kind: mount.kind.clone() })
+            .collect(),
+        entries: command.lines(&found),
+        failures: FailureRecord::list(&found.failures),
+    };
+    match command.json {
+        true => session.print_json(&told),
+        false => told.print(session),
+    }
+}
+
+fn resident(held: &Held) -> u64 {
+    held.state.residency().map_or(0, |told| told.resident_bytes)
+}
+
+fn dirty(held: &Held) -> u64 {
+    held.state.residency().and_then(|told| told.dirty_bytes).unwrap_or(0)
+}
+
+impl Top {
+    fn lines(&self, found: &Found) -> Vec<Line> {
+        let mut lines: Vec<Line> = match self.by {
+            By::File => found.held.iter().take(self.limit).map(Line::of).collect(),
+            By::Folder => self.folders(found),
+        };
+        lines.sort_by(|a, b| {
+            b.resident_bytes.cmp(&a.resident_bytes).then_with(|| a.path.text().cmp(b.path.text()))
+        });
+        lines.truncate(self.limit);
+        lines
+    }
+
+    /// Files added up by the folder that is `depth` levels below the root, or their own if that is nearer.
+    fn folders(&self, found: &Found) -> Vec<Line> {
+        let mut folders: HashMap<PathBuf, Line> = HashMap::new();
+        for held in &found.held {
+            let path = std::path::absolute(&held.state.path).unwrap_or_else(|_| held.state.path.clone());
+            let folder = path.parent().map_or(&*path, |parent| parent);
+            let folder: PathBuf = folder.components().take(self.depth + 1).collect();
+            let line = Line { files: 0, size_bytes: 0, resident_bytes: 0, dirty_bytes: 0, ..Line::of(held) };
+            let line = folders.entry(folder.clone()).or_insert_with(|| Line {
+                path: PathRecord::new(&folder),
+                kind: "directory",
+                pid: None,
+                program: None,
+                ..line
+            });
+            line.files += 1;
+            line.size_bytes += held.state.size_bytes;
+            line.resident_bytes += resident(held);
+            line.dirty_bytes += dirty(held);
+        }
+        folders.into_values().collect()
+    }
+}
+
+impl Line {
+    fn of(held: &Held) -> Self {
+        Self {
+            path: PathRecord::new(&held.state.path),
+            kind: "file",
+            files: 1,
+            size_bytes: held.state.size_bytes,
+            resident_bytes: resident(held),
+            dirty_bytes: dirty(held),
+            pid: held.holder.as_ref().map(|(pid, _)| *pid),
+            program: held.holder.as_ref().map(|(_, name)| name.clone()),
+        }
+    }
+}
+
+impl Told {
+    fn print(&self, session: &Session) -> Outcome {
+        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        writeln!(out, "{:>7} {:>7} {:>7}  PATH", "CACHED", "SIZE", "DIRTY")?;
+        for line in &self.entries {
+            let (resident, size, dirty) =
+                (human(line.resident_bytes), human(line.size_bytes), human(line.dirty_bytes));
+            write!(out, "{resident:>7} {size:>7} {dirty:>7}  {}", line.path.text())?;
+            match (&line.program, line.pid, line.kind) {
+                (Some(program), Some(pid), _) => writeln!(out, " ({program}, {pid})")?,
+                (_, _, "directory") => writeln!(out, " ({})", files(line.files))?,
+                _ => writeln!(out)?,
+            }
+        }
+        let resident = human(self.resident_bytes);
+        write!(out, "{resident:>7} of {}, {} looked at", files(self.files), self.files_seen)?;
+        writeln!(out, " in {:.1} s", self.seconds)?;
+        if let (Some(cached), Some(buffers)) = (self.cached_bytes, self.buffers_bytes) {
+            let untold = human(self.untold_bytes.unwrap_or(0));
+            writeln!(
+                out,
+                "{:>7} are cached by the kernel's own account; {untold} of it is in no file that was found",
+                human(cached)
+            )?;
+            writeln!(out, "{:>7} more are pages of block devices", human(buffers))?;
+        }
+        out.flush()?;
+        drop(out);
+        if session.quiet {
+            return Ok(());
+        }
+        if self.unknown_files > 0 {
+            session
+                .remark(format_args!("of {} the kernel does not tell: be root", files(self.unknown_files)));
+        }
+        for mount in &self.left_out {
+            let (path, kind) = (mount.path.text(), &mount.kind);
+            session.remark(format_args!("{path} ({kind}) was left out: name it to have it walked"));
+        }
+        Ok(())
+    }
+}

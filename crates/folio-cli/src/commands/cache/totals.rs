@@ -1,0 +1,160 @@
+//! Files added up, and how a file or a sum is shown.
+
+use crate::output::{PathRecord, human};
+use folio_pagecache::{Known, State, Unknown};
+use serde::Serialize;
+use std::collections::HashSet;
+
+/// What of some files is in memory, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Totals {
+    /// Files.
+    pub(super) files: u64,
+    /// Files of which nothing is known; their size is in no other number.
+    pub(super) unknown_files: u64,
+    pub(super) size_bytes: u64,
+    pub(super) resident_bytes: u64,
+    /// None where it is not known of all.
+    pub(super) dirty_bytes: Option<u64>,
+    pub(super) writeback_bytes: Option<u64>,
+    pub(super) evicted_bytes: Option<u64>,
+    pub(super) recently_evicted_bytes: Option<u64>,
+}
+
+impl Totals {
+    /// Of nothing.
+    pub(super) fn none() -> Self {
+        let zero = Some(0);
+        Self {
+            dirty_bytes: zero,
+            writeback_bytes: zero,
+            evicted_bytes: zero,
+            recently_evicted_bytes: zero,
+            ..Self::default()
+        }
+    }
+
+    /// Of one file.
+    pub(super) fn of(state: &State) -> Self {
+        let mut totals = Self { files: 1, ..Self::none() };
+        let Some(told) = state.residency() else { return Self { unknown_files: 1, ..totals } };
+        totals.size_bytes = told.size_bytes;
+        totals.resident_bytes = told.resident_bytes;
+        totals.dirty_bytes = told.dirty_bytes;
+        totals.writeback_bytes = told.writeback_bytes;
+        totals.evicted_bytes = told.evicted_bytes;
+        totals.recently_evicted_bytes = told.recently_evicted_bytes;
+        totals
+    }
+
+    /// Adds others.
+    pub(super) fn add(&mut self, other: &Self) {
+        let both = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
+        self.files += other.files;
+        self.unknown_files += other.unknown_files;
+        self.size_bytes += other.size_bytes;
+        self.resident_bytes += other.resident_bytes;
+        self.dirty_bytes = both(self.dirty_bytes, other.dirty_bytes);
+        self.writeback_bytes = both(self.writeback_bytes, other.writeback_bytes);
+        self.evicted_bytes = both(self.evicted_bytes, other.evicted_bytes);
+        self.recently_evicted_bytes = both(self.recently_evicted_bytes, other.recently_evicted_bytes);
+    }
+
+    /// All files, each once however many names it has.
+    pub(super) fn sum<'a>(states: impl IntoIterator<Item = &'a State>) -> Self {
+        let mut seen = HashSet::new();
+        let mut totals = Self::none();
+        for state in states {
+            if seen.insert(state.id) {
+                totals.add(&Self::of(state));
+            }
+        }
+        totals
+    }
+
+    /// Whether nothing is known of any of them.
+    fn is_unknown(&self) -> bool {
+        self.files > 0 && self.unknown_files == self.files
+    }
+
+    /// What is in memory, of a hundred.
+    pub(super) fn percent(&self) -> f64 {
+        if self.size_bytes == 0 { 100.0 } else { self.resident_bytes as f64 * 100.0 / self.size_bytes as f64 }
+    }
+
+    /// The columns of a table; what is not known is a question mark.
+    pub(super) fn line(&self, name: &str) -> String {
+        if self.is_unknown() {
+            return columns(["?"; 7].map(str::to_owned), name);
+        }
+        let part = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), human);
+        let percent = format!("{:.0}%", self.percent().floor());
+        let cells = [
+            human(self.size_bytes),
+            human(self.resident_bytes),
+            percent,
+            part(self.dirty_bytes),
+            part(self.writeback_bytes),
+            part(self.evicted_bytes),
+            part(self.recently_evicted_bytes),
+        ];
+        columns(cells, name)
+    }
+}
+
+/// The head of the table.
+pub(super) fn head() -> String {
+    columns(["SIZE", "CACHED", "%", "DIRTY", "WRITING", "EVICTED", "RECENTLY"].map(str::to_owned), "PATH")
+}
+
+fn columns(cells: [String; 7], name: &str) -> String {
+    let [size, resident, percent, dirty, writeback, evicted, recently] = cells;
+    format!(
+        "{size:>7} {resident:>7} {percent:>5} {dirty:>7} {writeback:>7} {evicted:>7} {recently:>8}  {name}"
+    )
+}
+
+/// A file or a directory, as JSON tells of it.
+#[derive(Serialize)]
+pub(super) struct Entry {
+    #[serde(flatten)]
+    pub(super) path: PathRecord,
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
+    #[serde(flatten)]
+    pub(super) totals: Totals,
+    /// Why nothing is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unknown: Option<Unknown>,
+}
+
+/// Why nothing is known of a file.
+pub(super) fn unknown(state: &State) -> Option<Unknown> {
+    match state.known {
+        Known::Is(_) => None,
+        Known::NotTold(unknown) => Some(unknown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use folio_pagecache::Residency;
+
+    #[test]
+    fn sums_count_a_file_once_and_keep_what_is_not_known_apart() {
+        let known = |resident_bytes, dirty_bytes| {
+            Known::Is(Residency { size_bytes: 8192, resident_bytes, dirty_bytes, ..Residency::default() })
+        };
+        let state = |inode, known| State { path: "x".into(), id: (1, inode), size_bytes: 8192, known };
+        let one = state(1, known(4096, Some(10)));
+        let mut totals = Totals::sum([&one, &one, &state(2, Known::NotTold(Unknown::Rights))]);
+        assert_eq!((totals.files, totals.unknown_files), (2, 1));
+        assert_eq!((totals.size_bytes, totals.resident_bytes, totals.dirty_bytes), (8192, 4096, Some(10)));
+        assert!(totals.line("x").contains(" 50% "), "{}", totals.line("x"));
+        totals.add(&Totals::of(&state(3, known(0, None))));
+        assert_eq!((totals.dirty_bytes, totals.size_bytes), (None, 16384));
+        assert!(Totals::of(&state(2, Known::NotTold(Unknown::Kernel))).line("x").contains("? "));
+        assert_eq!(Totals::none().percent(), 100.0);
+    }
+}

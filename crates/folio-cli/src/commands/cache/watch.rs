@@ -1,0 +1,68 @@
+//! The same again every so many seconds, until Ctrl-C or a number of times.
+
+use crate::exit::Outcome;
+use crate::session::Session;
+use clap::Args;
+use std::io::{IsTerminal, Write};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How often Ctrl-C is looked for.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Options of commands that can look again.
+#[derive(Args)]
+pub(super) struct Watch {
+    /// Look again every so many seconds, until Ctrl-C; with --json, each time is a line
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    watch: Option<Duration>,
+    /// Look so many times at most
+    #[arg(long, value_name = "TIMES", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("{text:?} is no time to wait; write 1 or 0.5")),
+    }
+}
+
+impl Watch {
+    /// Whether it is done more than once.
+    pub(super) fn is_on(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    /// Does `once` as often as asked, with how often it was done before.
+    pub(super) fn repeat(&self, session: &Session, mut once: impl FnMut(u64) -> Outcome) -> Outcome {
+        let mut done = 0;
+        loop {
+            let start = Instant::now();
+            once(done)?;
+            done += 1;
+            let Some(every) = self.watch else { return session.check_interrupt() };
+            if self.count == Some(done) || !wait(start + every, session) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Waits until `then`; false if Ctrl-C was pressed, which is how a watch ends.
+fn wait(then: Instant, session: &Session) -> bool {
+    let (_sender, never) = mpsc::channel::<()>();
+    while !session.is_interrupted() {
+        let left = then.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        let _ = never.recv_timeout(left.min(TICK));
+    }
+    false
+}
+
+/// Clears the terminal, if it is one, for a table that takes the place of the one before.
+pub(super) fn clear(out: &mut impl Write) -> std::io::Result<()> {
+    if std::io::stdout().is_terminal() { write!(out, "\x1b[H\x1b[2J\x1b[3J") } else { Ok(()) }
+}

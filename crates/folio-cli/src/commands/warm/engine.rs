@@ -1,0 +1,197 @@
+//! What `folio warm` and `folio cache restore` share: the budget, the order, the bar, what is told in the end.
+
+use crate::exit::Outcome;
+use crate::output::{FailureRecord, files, human};
+use crate::progress::Progress as Bar;
+use crate::session::Session;
+use clap::{Args, ValueEnum};
+use folio_pagecache::{Found, Memory, Order, Progress, Warm, Warmed};
+use serde::Serialize;
+use std::io::Write;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// How often the bar is drawn anew, and Ctrl-C looked for.
+const REDRAW: Duration = Duration::from_millis(50);
+
+/// Options of commands that bring files in.
+#[derive(Args)]
+pub(crate) struct Engine {
+    /// Bring in so much at most: a size, or a share of memory as 50%; never more than 90% of what is available
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = budget)]
+    budget: Option<Budget>,
+    /// The order of reads
+    #[arg(long, value_enum, default_value_t = OrderWord::Auto)]
+    order: OrderWord,
+    /// Threads that read
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+    /// Read nothing, tell what would be read
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OrderWord {
+    /// By place where the disk seeks, else by inode
+    Auto,
+    /// By inode number
+    Inode,
+    /// By place on the disk
+    Physical,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Budget {
+    Bytes(u64),
+    Share(f64),
+}
+
+fn budget(text: &str) -> Result<Budget, String> {
+    let Some(number) = text.strip_suffix('%') else { return crate::args::size(text).map(Budget::Bytes) };
+    match number.trim().parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(Budget::Share(percent / 100.0)),
+        _ => Err(format!("{text:?} is no share of memory; write 50%")),
+    }
+}
+
+/// What came of it.
+#[derive(Serialize)]
+pub(crate) struct Told {
+    files: u64,
+    size_bytes: u64,
+    resident_before_bytes: u64,
+    read_bytes: u64,
+    over_budget_bytes: u64,
+    budget_bytes: u64,
+    pub(super) locked_bytes: u64,
+    pub(super) not_regular: u64,
+    /// Files of a saved set that are gone or were changed.
+    pub(crate) changed_files: u64,
+    order: Order,
+    seconds: f64,
+    dry_run: bool,
+    pub(crate) failures: Vec<FailureRecord>,
+}
+
+impl Engine {
+    /// What may be brought in: as asked, as long as memory for it is there.
+    fn budget_bytes(&self, session: &Session) -> u64 {
+        if self.dry_run {
+            return 0;
+        }
+        let memory = Memory::here();
+        // More would push out what it just brought in.
+        let room = memory.available_bytes / 10 * 9;
+        let asked = match self.budget {
+            None => return room,
+            Some(Budget::Bytes(bytes)) => bytes,
+            Some(Budget::Share(share)) => (memory.total_bytes as f64 * share) as u64,
+        };
+        if asked > room && !session.quiet {
+            let (asked, room) = (human(asked), human(room));
+            session
+                .remark(format_args!("the budget of {asked} is cut to {room}: more memory is not available"));
+        }
+        asked.min(room)
+    }
+
+    /// Brings `files` in, with a bar if somebody sees it, and tells of every failure.
+    pub(crate) fn run(&self, files: &[Found], session: &Session) -> Outcome<(Warmed, Told)> {
+        let order = match self.order {
+            OrderWord::Auto => Order::Auto,
+            OrderWord::Inode => Order::Inode,
+            OrderWord::Physical => Order::Physical,
+        };
+        let start = Instant::now();
+        let warm = Warm { order, threads: self.threads.into(), budget_bytes: self.budget_bytes(session) };
+        let warmed = work(&warm, files, session);
+        session.check_interrupt()?;
+        let told = Told {
+            files: warmed.files,
+            size_bytes: warmed.size_bytes,
+            resident_before_bytes: warmed.resident_before_bytes,
+            read_bytes: warmed.read_bytes,
+            over_budget_bytes: warmed.over_budget_bytes,
+            budget_bytes: warm.budget_bytes,
+            locked_bytes: 0,
+            not_regular: 0,
+            changed_files: 0,
+            order: warmed.order,
+            seconds: start.elapsed().as_secs_f64(),
+            dry_run: self.dry_run,
+            failures: Vec::new(),
+        };
+        Ok((warmed, told))
+    }
+}
+
+fn work(warm: &Warm, files: &[Found], session: &Session) -> Warmed {
+    let progress = Progress::default();
+    let bar = Bar::new(session);
+    let (ended, end) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let progress = &progress;
+        let worker = scope.spawn(move || {
+            let _ended = ended;
+            warm.run(files, progress)
+        });
+        let mut shown = 0;
+        while end.recv_timeout(REDRAW) == Err(RecvTimeoutError::Timeout) {
+            if session.is_interrupted() {
+                progress.stop.store(true, Ordering::Relaxed);
+            }
+            let of = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::Relaxed);
+            let (read, expected) = (of(&progress.read_bytes), of(&progress.expected_bytes));
+            if expected > 0 {
+                bar.expect(expected.min(warm.budget_bytes).max(read));
+            }
+            bar.add(read - shown);
+            shown = read;
+        }
+        bar.finish();
+        worker.join().unwrap_or_default()
+    })
+}
+
+impl Told {
+    /// Tells what came of it, as JSON or in a line.
+    pub(crate) fn tell(&self, is_json: bool, session: &Session) -> Outcome {
+        if is_json {
+            return session.print_json(self);
+        }
+        let mut out = std::io::stdout().lock();
+        let (files, size) = (files(self.files), human(self.size_bytes));
+        let there = human(self.resident_before_bytes);
+        if self.dry_run {
+            let missing = human(self.size_bytes - self.resident_before_bytes);
+            writeln!(out, "{files}, {size}: {there} in memory, {missing} to be read")?;
+            return Ok(out.flush()?);
+        }
+        let rate = human((self.read_bytes as f64 / self.seconds.max(1e-9)) as u64);
+        write!(out, "{files}, {size}: {there} were in memory, {} read", human(self.read_bytes))?;
+        write!(out, " in {:.2} s ({rate}/s)", self.seconds)?;
+        if self.over_budget_bytes > 0 {
+            let over = human(self.over_budget_bytes);
+            write!(out, "; {over} left out: more than the budget of {}", human(self.budget_bytes))?;
+        }
+        if self.changed_files > 0 {
+            write!(out, "; {} left out: gone or changed since", crate::output::files(self.changed_files))?;
+        }
+        writeln!(out)?;
+        Ok(out.flush()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_sizes_or_shares() {
+        assert_eq!(budget("2G"), Ok(Budget::Bytes(2 << 30)));
+        assert_eq!(budget("50%"), Ok(Budget::Share(0.5)));
+        assert!(budget("150%").is_err() && budget("-1%").is_err() && budget("much").is_err());
+    }
+}
