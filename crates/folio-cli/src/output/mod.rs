@@ -156,9 +156,9 @@ impl PathRecord {
         Self { path: path.to_string_lossy().into_owned(), path_bytes }
     }
 
-    /// The path as text.
-    pub(crate) fn text(&self) -> &str {
-        &self.path
+    /// The path as text for a terminal.
+    pub(crate) fn text(&self) -> String {
+        printable(&self.path)
     }
 }
 

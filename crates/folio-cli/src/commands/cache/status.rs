@@ -4,7 +4,7 @@ use super::totals::{Entry, Totals, head, unknown};
 use super::watch::{Watch, clear};
 use crate::commands::select::Select;
 use crate::exit::Outcome;
-use crate::output::{FailureRecord, PathRecord};
+use crate::output::{FailureRecord, PathRecord, printable};
 use crate::progress::Progress;
 use crate::session::Session;
 use clap::{Args, ValueEnum};
@@ -168,7 +168,7 @@ impl Status {
         }
         writeln!(out, "{}", head())?;
         for line in lines {
-            writeln!(out, "{}", line.totals.line(&line.path.display().to_string()))?;
+            writeln!(out, "{}", line.totals.line(&printable(&line.path.display().to_string())))?;
         }
         let unknown = match totals.unknown_files {
             0 => String::new(),

@@ -147,7 +147,7 @@ impl Top {
             By::Folder => self.folders(found),
         };
         lines.sort_by(|a, b| {
-            b.resident_bytes.cmp(&a.resident_bytes).then_with(|| a.path.text().cmp(b.path.text()))
+            b.resident_bytes.cmp(&a.resident_bytes).then_with(|| a.path.text().cmp(&b.path.text()))
         });
         lines.truncate(self.limit);
         lines
