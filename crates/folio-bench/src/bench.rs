@@ -3,81 +3,73 @@
 use crate::Common;
 use crate::contender::{Contender, Job, Programs, find};
 use crate::measure::{Cost, Meter};
-use crate::report::{Machine, Report, Row, TREE_LIMITS, Table};
+use crate::report::{Place, Report, Row, Table, Unit, owned};
+use crate::run::Run;
 use crate::tree::{self, Source, Tree};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Where a contender's build places the tree, and where mke2fs -d does.
 const PLACE: &str = "/tree";
 const ROOT: &str = "/";
 
+/// What the numbers of trees in images do not mean.
+const LIMITS: [&str; 6] = [
+    "images and trees lie in the folder named above; on a disk, the disk decides more, and nothing here calls fsync",
+    "the source is in the host's memory before the first round; a cold one costs everybody the same reading",
+    "folio's and the kernel's times include making the file system, as mke2fs -d's does",
+    "mke2fs -d drops sub-second times; debugfs rdump drops those, xattrs, hard links, holes and special files; neither \
+     pays for what it drops",
+    "resident memory is that of the largest process: folio's holds its page cache, the kernel's page cache is in no figure",
+    "one machine, one tree: compare ratios, and run it on yours",
+];
+const ROUNDS: u32 = 5;
+
 /// What a whole run works on.
 struct Bench<'a> {
-    common: &'a Common,
+    scenario: &'a str,
+    run: &'a Run<'a>,
     programs: Programs,
     folder: &'a Path,
     tree: Tree,
     size_mib: u64,
 }
 
-/// Runs a scenario and prints its report.
-pub(crate) fn run(scenario: &str, source: &Source, common: &Common) -> Result<(), String> {
-    let programs = Programs { folio: folio(common.folio.as_deref())? };
+/// Measures a scenario.
+pub(crate) fn measure(
+    scenario: &str,
+    source: &Source,
+    common: &Common,
+    run: &Run<'_>,
+) -> Result<Report, String> {
+    let programs = Programs { folio: run.folio.clone() };
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&common.dir);
     let folder = folder.map_err(|error| format!("{}: {error}", common.dir.display()))?;
-    let tree = tree::prepare(source, folder.path())?;
-    let size_mib = common.size_mib.unwrap_or_else(|| (tree.bytes >> 19).max(2048));
-    let machine = Machine::here(&common.dir);
-    room(&machine, &tree, common)?;
-    let bench = Bench { common, programs, folder: folder.path(), tree, size_mib };
-    let mut notes = Vec::new();
-    let build = bench.build(&mut notes)?;
-    let extract = bench.extract(&mut notes)?;
-    let report = Report {
-        scenario: scenario.to_owned(),
-        tree: format!(
-            "{}: {} files, {} folders, {} MB",
-            bench.tree.what,
-            bench.tree.files,
-            bench.tree.folders,
-            bench.tree.bytes / 1_000_000
-        ),
-        image_mib: size_mib,
-        repeats: common.repeats,
-        machine,
-        tables: vec![build, extract],
-        notes,
-        limits: &TREE_LIMITS,
-    };
-    report.print(common.json)
-}
-
-/// The command to measure: the one named, or this workspace's, built now.
-pub(crate) fn folio(named: Option<&Path>) -> Result<PathBuf, String> {
-    if let Some(path) = named {
-        return path.canonicalize().map_err(|error| format!("{}: {error}", path.display()));
-    }
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
-    let arguments = ["build", "--quiet", "--release", "--package", "folio-cli", "--manifest-path", manifest];
-    let status = Command::new(cargo).args(arguments).status().map_err(|error| format!("cargo: {error}"))?;
-    if !status.success() {
-        return Err("folio did not build".to_owned());
-    }
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let path = own.parent().and_then(Path::parent).map(|target| target.join("release/folio"));
-    path.filter(|path| path.is_file())
-        .ok_or_else(|| "the folio command is not beside this one: name it with --folio".into())
+    let tree = tree::prepare(source, folder.path(), run.is_quick)?;
+    let size_mib = common.size_mib.unwrap_or_else(|| (tree.bytes >> 19).max(run.sized(2048, 256)));
+    room(&Place::of(&common.dir), &tree, common)?;
+    let bench = Bench { scenario, run, programs, folder: folder.path(), tree, size_mib };
+    let what = format!(
+        "{}: {} files, {} folders, {} MB into an image of {size_mib} MiB and out again",
+        bench.tree.what,
+        bench.tree.files,
+        bench.tree.folders,
+        bench.tree.bytes / 1_000_000
+    );
+    let mut report = Report::new(scenario, what, &common.dir);
+    let build = bench.build(&mut report)?;
+    let extract = bench.extract(&mut report)?;
+    report.tables = vec![build, extract];
+    report.limits = owned(&LIMITS);
+    Ok(report)
 }
 
 /// Refuses a folder that is too small: two trees, and an image per contender that is kept.
-fn room(machine: &Machine, tree: &Tree, common: &Common) -> Result<(), String> {
+fn room(place: &Place, tree: &Tree, common: &Common) -> Result<(), String> {
     let need_mib = (tree.bytes >> 20) * 5 + 512;
-    if machine.dir_free_mib < need_mib {
-        let free = machine.dir_free_mib;
+    if place.free_mib < need_mib {
+        let free = place.free_mib;
         return Err(format!(
             "{} has {free} MiB free, {need_mib} are needed: see --dir",
             common.dir.display()
@@ -108,10 +100,11 @@ impl Bench<'_> {
     }
 
     /// Builds in rounds; the images of the last round stay.
-    fn build(&self, notes: &mut Vec<String>) -> Result<Table, String> {
-        let mut rows = present("build", &Contender::BUILDERS, notes);
+    fn build(&self, report: &mut Report) -> Result<Table, String> {
+        let mut rows = present("build", &Contender::BUILDERS, report);
         let mount_point = self.mount_point()?;
-        for round in 0..self.common.repeats {
+        let mut round = 0;
+        while self.run.goes_on(self.scenario, round, ROUNDS)? {
             for index in turn(rows.len(), round) {
                 let (contender, costs) = &mut rows[index];
                 let image = self.image(*contender);
@@ -121,21 +114,24 @@ impl Bench<'_> {
                 contender.build(&job, &mut meter)?;
                 costs.push(meter.cost);
                 if round == 0 {
-                    notes.extend(self.check(*contender, &image)?);
+                    report.notes.extend(self.check(*contender, &image)?);
                 }
             }
+            round += 1;
         }
-        Ok(table("tree into a new image", Contender::Mke2fs, rows))
+        report.repeats = round;
+        Ok(table("tree into a new image", Contender::Mke2fs, &rows))
     }
 
     /// Extracts in rounds. Raw: from the image of mke2fs -d if there is one, the same for all.
-    fn extract(&self, notes: &mut Vec<String>) -> Result<Table, String> {
-        let mut rows = present("extract", &Contender::EXTRACTORS, notes);
+    fn extract(&self, report: &mut Report) -> Result<Table, String> {
+        let mut rows = present("extract", &Contender::EXTRACTORS, report);
         let mount_point = self.mount_point()?;
         let theirs = self.image(Contender::Mke2fs);
         let raw = if theirs.is_file() { Contender::Mke2fs } else { Contender::FolioRaw };
-        notes.push(format!("raw images are extracted from the image of {}", raw.name()));
-        for round in 0..self.common.repeats {
+        report.notes.push(format!("raw images are extracted from the image of {}", raw.name()));
+        let mut round = 0;
+        while self.run.goes_on(self.scenario, round, ROUNDS)? {
             for index in turn(rows.len(), round) {
                 let (contender, costs) = &mut rows[index];
                 let builder = if contender.is_qcow2() { Contender::FolioQcow2 } else { raw };
@@ -146,12 +142,13 @@ impl Bench<'_> {
                 contender.extract(&job, &mut meter)?;
                 costs.push(meter.cost);
                 if round == 0 {
-                    notes.extend(self.count(*contender, &out)?);
+                    report.notes.extend(self.count(*contender, &out)?);
                 }
                 fs::remove_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
             }
+            round += 1;
         }
-        Ok(table("tree out of an image", Contender::Debugfs, rows))
+        Ok(table("tree out of an image", Contender::Debugfs, &rows))
     }
 
     /// e2fsck of an image, and how many extents the one large file has.
@@ -211,13 +208,13 @@ impl Bench<'_> {
     }
 }
 
-/// The contenders that can run here; why the others cannot goes to the notes.
-fn present(job: &str, all: &[Contender], notes: &mut Vec<String>) -> Vec<(Contender, Vec<Cost>)> {
+/// The contenders that can run here; the report is told why the others cannot.
+fn present(job: &str, all: &[Contender], report: &mut Report) -> Vec<(Contender, Vec<Cost>)> {
     let mut rows = Vec::new();
     for &contender in all {
         match contender.missing() {
             None => rows.push((contender, Vec::new())),
-            Some(reason) => notes.push(format!("not measured: {job} with {}: {reason}", contender.name())),
+            Some(reason) => report.skip(format!("{job} with {}", contender.name()), reason),
         }
     }
     rows
@@ -228,8 +225,7 @@ fn turn(count: usize, round: u32) -> impl Iterator<Item = usize> {
     (0..count).map(move |index| (index + round as usize) % count.max(1))
 }
 
-fn table(title: &str, rival: Contender, rows: Vec<(Contender, Vec<Cost>)>) -> Table {
-    let base = rows.iter().find(|(contender, _)| *contender == rival).map(|(_, costs)| Row::median(costs));
-    let rows = rows.iter().map(|(contender, costs)| Row::new(contender.name(), costs, base)).collect();
-    Table { title: title.to_owned(), rival: rival.name().to_owned(), rows }
+fn table(title: &str, base: Contender, rows: &[(Contender, Vec<Cost>)]) -> Table {
+    let rows = rows.iter().map(|(contender, costs)| Row::of_costs(title, contender.name(), costs)).collect();
+    Table::new(title, Unit::Seconds, Some(base.name()), rows)
 }

@@ -1,11 +1,11 @@
 //! The scenario `convert`: an image with a tree and random data into other formats and back, beside qemu-img.
 
 use crate::Common;
-use crate::bench::folio;
 use crate::contender::find;
 use crate::measure::{Cost, Meter, touch_memory};
 use crate::real_tree::{self, Limits};
-use crate::report::{Machine, Report, Row, Table};
+use crate::report::{Place, Report, Row, Table, Unit, owned};
+use crate::run::Run;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -57,47 +57,44 @@ const JOBS: [Job; 7] = [
 
 /// What a whole run works on.
 struct Bench<'a> {
-    common: &'a Common,
+    run: &'a Run<'a>,
     folder: &'a Path,
     /// Name, program, and what comes before the words of `convert`.
     programs: Vec<(&'static str, PathBuf, &'static [&'static str])>,
 }
 
-/// Measures and prints.
-pub(crate) fn run(common: &Common) -> Result<(), String> {
-    let size_mib = common.size_mib.unwrap_or(4096);
-    let machine = Machine::here(&common.dir);
-    if machine.dir_free_mib < size_mib * 3 {
-        let (dir, free) = (common.dir.display(), machine.dir_free_mib);
-        return Err(format!(
-            "{dir} has {free} MiB free, {} are needed: see --dir and --size-mib",
-            size_mib * 3
-        ));
+const ROUNDS: u32 = 5;
+const RIVAL: &str = "qemu-img";
+
+/// Measures.
+pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Result<Report, String> {
+    let size_mib = common.size_mib.unwrap_or_else(|| run.sized(4096, 64));
+    let free = Place::of(&common.dir).free_mib;
+    if free < size_mib * 3 {
+        let (dir, need) = (common.dir.display(), size_mib * 3);
+        return Err(format!("{dir} has {free} MiB free, {need} are needed: see --dir and --size-mib"));
     }
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&common.dir);
     let folder = folder.map_err(|error| format!("{}: {error}", common.dir.display()))?;
     let mut programs: Vec<(_, _, &'static [&'static str])> =
-        vec![("folio", folio(common.folio.as_deref())?, &["image", "convert"])];
-    let mut notes = Vec::new();
-    match find("qemu-img") {
-        Some(path) => programs.push(("qemu-img", path, &["convert"])),
-        None => notes.push("not measured: qemu-img is not installed".to_owned()),
+        vec![("folio", run.folio.clone(), &["image", "convert"])];
+    let mut report = Report::new("convert", "", &common.dir);
+    match find(RIVAL) {
+        Some(path) => programs.push((RIVAL, path, &["convert"])),
+        None => report.skip(RIVAL, "qemu-img is not installed"),
     }
-    let bench = Bench { common, folder: folder.path(), programs };
+    let bench = Bench { run, folder: folder.path(), programs };
     bench.make_sources(size_mib)?;
-    let tables = JOBS.iter().map(|job| bench.measure(job, size_mib, &mut notes)).collect::<Result<_, _>>()?;
     let allocated = fs::metadata(bench.path(Source::Raw)).map_err(|error| error.to_string())?.blocks() >> 11;
-    Report {
-        scenario: "convert".to_owned(),
-        tree: format!("ext4 of the machine's own files and random data, {allocated} MiB allocated"),
-        image_mib: size_mib,
-        repeats: common.repeats,
-        machine,
-        tables,
-        notes,
-        limits: &LIMITS,
+    report.what = format!(
+        "ext4 of the machine's own files and random data in {size_mib} MiB, {allocated} MiB allocated, into other formats"
+    );
+    for job in &JOBS {
+        let table = bench.measure(job, size_mib, &mut report)?;
+        report.tables.push(table);
     }
-    .print(common.json)
+    report.limits = owned(&LIMITS);
+    Ok(report)
 }
 
 impl Bench<'_> {
@@ -114,7 +111,7 @@ impl Bench<'_> {
     fn make_sources(&self, size_mib: u64) -> Result<(), String> {
         let tree = self.folder.join("tree");
         fs::create_dir(&tree).map_err(|error| error.to_string())?;
-        let limits = Limits { files_min: 1000, files_max: 200_000, bytes_max: (size_mib << 20) / TREE_PART };
+        let limits = Limits { files_min: 10, files_max: 200_000, bytes_max: (size_mib << 20) / TREE_PART };
         real_tree::copy_to(&tree, limits)?;
         let random = || -> io::Result<()> {
             let mut from = File::open("/dev/urandom")?.take((size_mib << 20) / RANDOM_PART);
@@ -138,29 +135,31 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn measure(&self, job: &Job, size_mib: u64, notes: &mut Vec<String>) -> Result<Table, String> {
+    fn measure(&self, job: &Job, size_mib: u64, report: &mut Report) -> Result<Table, String> {
         let (source, target) = (self.path(job.source), self.folder.join(job.target));
         warm(&source).map_err(|error| format!("{}: {error}", source.display()))?;
         let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); self.programs.len()];
-        for round in 0..self.common.repeats as usize {
+        let mut round = 0;
+        while self.run.goes_on(job.title, round, ROUNDS)? {
             for turn in 0..self.programs.len() {
-                let at = (round + turn) % self.programs.len();
+                let at = (round as usize + turn) % self.programs.len();
                 let (name, program, before) = &self.programs[at];
                 // The target, a source that is compressed, and what else the host has to find pages for.
-                touch_memory(size_mib * 7 / 4)?;
+                touch_memory(&self.run.folio, size_mib * 7 / 4)?;
                 let mut meter = Meter::default();
                 meter.run(program.as_os_str(), words(before, job.options, &source, &target))?;
                 costs[at].push(meter.cost);
                 if round == 0 {
-                    notes.push(format!("{}, {name}: {}", job.title, self.judge(&target)?));
+                    report.notes.push(format!("{}, {name}: {}", job.title, self.judge(&target)?));
                 }
                 fs::remove_file(&target).map_err(|error| format!("{}: {error}", target.display()))?;
             }
+            round += 1;
         }
-        let base = costs.get(1).map(|costs| Row::median(costs));
+        report.repeats = round;
         let rows = self.programs.iter().zip(&costs);
-        let rows = rows.map(|((name, ..), costs)| Row::new(name, costs, base)).collect();
-        Ok(Table { title: job.title.to_owned(), rival: "qemu-img".to_owned(), rows })
+        let rows = rows.map(|((name, ..), costs)| Row::of_costs(job.title, name, costs)).collect();
+        Ok(Table::new(job.title, Unit::Seconds, Some(RIVAL), rows))
     }
 
     /// What came out, and whether it is what went in.

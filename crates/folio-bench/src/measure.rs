@@ -1,9 +1,10 @@
-//! One command: how long it took, how much processor time and how much memory.
+//! One command: how long it took, how much processor time and how much memory; and this process itself.
 
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -70,9 +71,8 @@ fn text(file: &mut File) -> std::io::Result<String> {
 ///
 /// In a virtual machine a page that nobody used for a while may have gone back to the machine's host; whoever is first
 /// to use it again pays for that, several times the price of a copy. Contenders shall find the same pages.
-pub(crate) fn touch_memory(mib: u64) -> Result<(), String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    Meter::default().run(own.as_os_str(), ["touch-memory", &mib.to_string()]).map(drop)
+pub(crate) fn touch_memory(folio: &Path, mib: u64) -> Result<(), String> {
+    Meter::default().run(folio.as_os_str(), ["bench", "touch-memory", &mib.to_string()]).map(drop)
 }
 
 /// What that process does.
@@ -102,13 +102,38 @@ fn wait(pid: u32) -> std::io::Result<(i32, Cost)> {
     }
     // SAFETY: all of rusage is integers, zeroed before the call.
     let usage = unsafe { usage.assume_init() };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     let cost = Cost {
         seconds: 0.0,
-        cpu_seconds: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+        cpu_seconds: cpu_seconds(&usage),
         resident_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0),
     };
     Ok((status, cost))
+}
+
+fn cpu_seconds(usage: &libc::rusage) -> f64 {
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+/// What this process has used so far, its own threads included (getrusage(2)).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Used {
+    /// User and system.
+    pub(crate) cpu_seconds: f64,
+    /// Voluntary context switches.
+    pub(crate) switches: f64,
+}
+
+impl Used {
+    /// Up to now.
+    pub(crate) fn now() -> Self {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the pointer is to a live value of the type that getrusage writes; it fails for no other reason.
+        let _ = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+        // SAFETY: all of rusage is integers, zeroed before the call.
+        let usage = unsafe { usage.assume_init() };
+        Self { cpu_seconds: cpu_seconds(&usage), switches: usage.ru_nvcsw as f64 }
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! The scenario `nbd`: requests a second through a Unix socket, beside nbdkit and qemu-nbd, with fio as the client.
 
-use crate::bench;
 use crate::contender::find;
-use crate::report::{Machine, Verdict, middle, told};
-use serde::Serialize;
+use crate::report::{Report, Row, Table, Unit, Verdict, owned, told};
+use crate::run::Run;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,25 +13,25 @@ use std::time::{Duration, Instant};
 
 /// What the scenario takes.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Options {
-    /// Rounds; each runs every contender once.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..1000))]
-    repeats: u32,
-    /// Print JSON instead of tables.
-    #[arg(long)]
-    json: bool,
-    /// Where the images lie; should be in memory.
+pub struct Options {
+    /// Where the images lie; should be in memory
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
-    /// Size of the disks in MiB; needs twice that.
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(16..1 << 16))]
-    size_mib: u64,
-    /// Seconds of each measurement.
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
-    /// The folio command to measure; without it, this workspace's is built.
+    /// Size of the disks in MiB; needs twice that [default: 256]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(16..1 << 16))]
+    size_mib: Option<u64>,
+    /// Seconds of each measurement [default: 2]
     #[arg(long)]
-    folio: Option<PathBuf>,
+    seconds: Option<f64>,
+}
+
+const ROUNDS: u32 = 5;
+
+/// What each measurement is: size of the disk, and how long.
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    size_mib: u64,
+    seconds: f64,
 }
 
 /// How long a server may take until it listens.
@@ -103,7 +102,7 @@ impl Contender {
 }
 
 /// What fio does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Job {
     name: &'static str,
     pattern: &'static str,
@@ -124,85 +123,73 @@ const JOBS: [Job; 6] = [
 ];
 
 /// One measurement.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy)]
 struct Sample {
     per_second: f64,
     /// Processor time of the server for each request.
     server_us: f64,
 }
 
-#[derive(Debug, Serialize)]
-struct Cell {
-    median_per_second: f64,
-    median_server_us: f64,
-    rounds: Vec<Sample>,
-}
-
-#[derive(Debug, Serialize)]
-struct Row {
-    name: &'static str,
-    cells: Vec<Cell>,
-}
-
-#[derive(Debug, Serialize)]
-struct Report {
-    scenario: &'static str,
-    machine: Machine,
-    size_mib: u64,
-    repeats: u32,
-    seconds: f64,
-    jobs: [Job; 6],
-    rows: Vec<Row>,
-    verdicts: Vec<Verdict>,
-    notes: Vec<String>,
-    limits: [&'static str; 4],
-}
-
-/// Measures and prints.
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+/// Measures.
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     if let Some(name) = ["fio", "qemu-img"].iter().find(|name| find(name).is_none()) {
         return Err(format!("{name} is not installed"));
     }
-    let folio = bench::folio(options.folio.as_deref())?;
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&options.dir);
     let folder = folder.map_err(told(options.dir.display()))?;
-    let (raw, qcow2) = images(folder.path(), options.size_mib)?;
-    let mut notes = Vec::new();
+    let extent = Extent {
+        size_mib: options.size_mib.unwrap_or_else(|| run.sized(256, 16)),
+        seconds: options.seconds.unwrap_or_else(|| run.sized(2.0, 0.1)),
+    };
+    let (raw, qcow2) = images(folder.path(), extent.size_mib)?;
+    let what = format!(
+        "requests to disks of {} MiB, fully written, over a Unix socket, {} s each",
+        extent.size_mib, extent.seconds
+    );
+    let mut report = Report::new("nbd", what, &options.dir);
     let mut contenders = Vec::new();
     for contender in Contender::ALL {
         match contender.program().filter(|name| find(name).is_none()) {
             None => contenders.push((contender, vec![Vec::new(); JOBS.len()])),
-            Some(name) => {
-                notes.push(format!("not measured: {}: {name} is not installed", contender.name()));
-            }
+            Some(name) => report.skip(contender.name(), format!("{name} is not installed")),
         }
     }
-    for round in 0..options.repeats as usize {
+    while run.goes_on("nbd", report.repeats, ROUNDS)? {
         for turn in 0..contenders.len() {
-            let at = (turn + round) % contenders.len();
+            let at = (turn + report.repeats as usize) % contenders.len();
             let (contender, samples) = &mut contenders[at];
             let image = if contender.is_qcow2() { &qcow2 } else { &raw };
-            let server = Server::start(*contender, &folio, image, &folder.path().join("socket"))?;
+            let server = Server::start(*contender, &run.folio, image, &folder.path().join("socket"))?;
             for (job, samples) in JOBS.iter().zip(samples) {
-                samples.push(server.measure(job, options)?);
+                samples.push(server.measure(job, extent)?);
             }
             server.stop()?;
         }
+        report.repeats += 1;
     }
-    let rows: Vec<Row> = contenders.into_iter().map(|(contender, samples)| row(contender, samples)).collect();
-    let report = Report {
-        scenario: "nbd",
-        machine: Machine::here(&options.dir),
-        size_mib: options.size_mib,
-        repeats: options.repeats,
-        seconds: options.seconds,
-        jobs: JOBS,
-        verdicts: [RANDOM_1, RANDOM_32].iter().filter_map(|job| verdict(&rows, job)).collect(),
-        rows,
-        notes,
-        limits: LIMITS,
-    };
-    report.print(options.json)
+    report.tables = vec![
+        table("requests", Unit::PerSecond, &contenders, |sample| sample.per_second),
+        table("the server's time for each", Unit::Seconds, &contenders, |sample| sample.server_us / 1e6),
+    ];
+    report.verdicts =
+        [RANDOM_1, RANDOM_32].iter().filter_map(|job| verdict(&report.tables[0], job)).collect();
+    report.limits = owned(&LIMITS);
+    Ok(report)
+}
+
+fn table(
+    title: &str,
+    unit: Unit,
+    contenders: &[(Contender, Vec<Vec<Sample>>)],
+    of: fn(&Sample) -> f64,
+) -> Table {
+    let mut rows = Vec::new();
+    for (at, job) in JOBS.iter().enumerate() {
+        for (contender, samples) in contenders {
+            rows.push(Row::new(job.name, contender.name(), samples[at].iter().map(of).collect()));
+        }
+    }
+    Table::new(title, unit, Some(Contender::NbdkitRaw.name()), rows)
 }
 
 /// A raw image full of what is not zero, and the same as qcow2.
@@ -260,7 +247,7 @@ impl Server {
         Ok(server)
     }
 
-    fn measure(&self, job: &Job, options: &Options) -> Result<Sample, String> {
+    fn measure(&self, job: &Job, extent: Extent) -> Result<Sample, String> {
         let before = self.cpu_seconds()?;
         let mut fio = Command::new("fio");
         fio.args([
@@ -273,7 +260,8 @@ impl Server {
         fio.arg(format!("--uri=nbd+unix:///?socket={}", self.socket.display()));
         fio.arg(format!("--rw={}", job.pattern)).arg(format!("--bs={}", job.block));
         fio.arg(format!("--iodepth={}", job.depth)).arg(format!("--numjobs={}", job.connections));
-        fio.arg(format!("--size={}M", options.size_mib)).arg(format!("--runtime={}", options.seconds));
+        fio.arg(format!("--size={}M", extent.size_mib))
+            .arg(format!("--runtime={:.0}ms", extent.seconds * 1e3));
         let said = output(&mut fio)?;
         let used = self.cpu_seconds()? - before;
         // Remarks may stand before the JSON.
@@ -317,59 +305,13 @@ impl Drop for Server {
     }
 }
 
-fn row(contender: Contender, samples: Vec<Vec<Sample>>) -> Row {
-    let cells = samples.into_iter().map(|rounds| Cell {
-        median_per_second: middle(rounds.iter().map(|sample| sample.per_second).collect()),
-        median_server_us: middle(rounds.iter().map(|sample| sample.server_us).collect()),
-        rounds,
-    });
-    Row { name: contender.name(), cells: cells.collect() }
-}
-
 /// Folio's qcow2 beside nbdkit's raw file.
-fn verdict(rows: &[Row], job: &Job) -> Option<Verdict> {
-    let at = JOBS.iter().position(|other| other == job)?;
-    let of = |contender: Contender| {
-        rows.iter().find(|row| row.name == contender.name()).map(|row| row.cells[at].median_per_second)
-    };
+fn verdict(table: &Table, job: &Job) -> Option<Verdict> {
+    let of = |contender: Contender| table.row(job.name, contender.name()).map(|row| row.median);
     let (ours, theirs) = (of(Contender::FolioQcow2)?, of(Contender::NbdkitRaw)?);
     Some(Verdict {
         aim: format!("{}: folio's qcow2 at the rate of nbdkit's raw file", job.name),
         is_met: ours >= theirs,
         figures: format!("{ours:.0}/s against {theirs:.0}/s, {:.2} times", ours / theirs),
     })
-}
-
-impl Report {
-    fn print(&self, json: bool) -> Result<(), String> {
-        if json {
-            println!("{}", serde_json::to_string_pretty(self).map_err(|error| error.to_string())?);
-            return Ok(());
-        }
-        println!(
-            "{}: disks of {} MiB, fully written, over a Unix socket; {}; {} rounds of {} s, interleaved",
-            self.scenario,
-            self.size_mib,
-            self.machine.words(),
-            self.repeats,
-            self.seconds
-        );
-        println!("\nrequests a second, and microseconds of the server for each");
-        print!("{:<18}", "");
-        self.jobs.iter().for_each(|job| print!("  {:>16}", job.name));
-        println!();
-        for row in &self.rows {
-            print!("{:<18}", row.name);
-            for cell in &row.cells {
-                let text = format!("{:.0} {:>7.1}", cell.median_per_second, cell.median_server_us);
-                print!("  {text:>16}");
-            }
-            println!();
-        }
-        Verdict::print_all(&self.verdicts);
-        self.notes.iter().for_each(|note| println!("- {note}"));
-        println!("\nwhat the numbers do not mean:");
-        self.limits.iter().for_each(|limit| println!("- {limit}"));
-        Ok(())
-    }
 }

@@ -1,10 +1,10 @@
 //! The scenario `reclaim`: hit ratios of the real page cache and of simulated policies, on the same traces.
 
 use crate::policies::{ALL, OPT};
-use crate::report::Machine;
+use crate::report::{Report, Row, Table, Unit};
+use crate::run::Run;
 use crate::traces::{self, Extent, Trace};
 use folio::cache::{CacheOptions, Mapping, PageCache, ReadPattern, Store};
-use serde::Serialize;
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,16 +13,13 @@ use std::time::Instant;
 
 /// What the scenario takes.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Options {
-    /// Accesses per trace.
-    #[arg(long, default_value_t = 2_000_000)]
-    pub(crate) accesses: usize,
-    /// Pages of cache.
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..1 << 20))]
-    pub(crate) cache_pages: u32,
-    /// Print JSON instead of tables.
+pub struct Options {
+    /// Accesses per trace [default: 2000000]
     #[arg(long)]
-    pub(crate) json: bool,
+    pub(crate) accesses: Option<usize>,
+    /// Pages of cache [default: 4096]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(64..1 << 20))]
+    pub(crate) cache_pages: Option<u32>,
 }
 
 const FOLIO: &str = "folio";
@@ -30,79 +27,51 @@ const PAGE: u64 = 4096;
 /// Distance of two pages of a trace in the file, in pages: neighbours in a trace are no sequential reading.
 const STRIDE: u64 = 2;
 
-/// One policy's share of hits on each trace.
-#[derive(Debug, Serialize)]
-struct Row {
-    policy: &'static str,
-    hit_ratios: Vec<f64>,
-    /// Mean distance to the best policy that does not know the future.
-    mean_gap: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct TraceFacts {
-    name: &'static str,
-    what: &'static str,
-    accesses: usize,
-    pages: usize,
-}
-
-#[derive(Debug, Serialize)]
-struct Report {
-    scenario: &'static str,
-    machine: Machine,
-    cache_pages: u32,
-    traces: Vec<TraceFacts>,
-    rows: Vec<Row>,
-    notes: Vec<String>,
-}
-
-/// Compares and prints.
-pub(crate) fn run(options: &Options) -> Result<(), String> {
-    report(options)?.print(options.json)
-}
-
-fn report(options: &Options) -> Result<Report, String> {
-    let cache_pages = options.cache_pages as usize;
-    let traces = traces::all(Extent { access_count: options.accesses.max(1), cache_pages });
-    let mut notes = vec![
+/// Compares. Hit ratios are the same in every round, so there is one.
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
+    let cache_pages = options.cache_pages.unwrap_or_else(|| run.sized(4096, 64)) as usize;
+    let accesses = options.accesses.unwrap_or_else(|| run.sized(2_000_000, 4000)).max(1);
+    let traces = traces::all(Extent { access_count: accesses, cache_pages });
+    let what = format!("accesses of traces that are answered from memory, with {cache_pages} pages of cache");
+    let mut report = Report::new("reclaim", what, Path::new("/"));
+    report.repeats = 1;
+    report.notes = vec![
         "folio is the real cache: one read of one byte per access; all others are simulated".to_owned(),
         "what a store was asked for counts as a miss; the cold start counts, too".to_owned(),
+        format!("{OPT} knows the future; gaps are to the best policy of each trace that does not"),
     ];
-    let folio = traces.iter().map(|trace| by_folio(trace, cache_pages, &mut notes));
-    let folio = folio.collect::<Result<Vec<_>, _>>()?;
-    let mut rows = vec![Row { policy: FOLIO, hit_ratios: folio, mean_gap: 0.0 }];
-    for (policy, make) in ALL {
-        let hit_ratios = traces.iter().map(|trace| {
+    let mut rows = Vec::new();
+    for trace in &traces {
+        (run.step)(&format!("reclaim: {}", trace.name))?;
+        let (accesses, pages) = (trace.accesses.len(), trace.page_count);
+        report.notes.push(format!("{}: {}; {accesses} accesses, {pages} pages", trace.name, trace.what));
+        rows.push(Row::new(trace.name, FOLIO, vec![by_folio(trace, cache_pages, &mut report.notes)?]));
+        for (policy, make) in ALL {
             let mut simulated = make(cache_pages, trace.page_count, &trace.accesses);
             let hits = trace.accesses.iter().filter(|page| simulated.access(**page)).count();
-            hits as f64 / trace.accesses.len() as f64
+            rows.push(Row::new(trace.name, policy, vec![hits as f64 / accesses as f64]));
+        }
+    }
+    report.notes.extend(gaps(&rows, &traces));
+    report.tables.push(Table::new("hits", Unit::Share, Some(OPT), rows));
+    Ok(report)
+}
+
+/// Each policy's mean distance to the best of each trace.
+fn gaps(rows: &[Row], traces: &[Trace]) -> Vec<String> {
+    let gap = |policy: &str| {
+        let distances = traces.iter().map(|trace| {
+            let of_trace = || rows.iter().filter(|row| row.job == trace.name);
+            let best =
+                of_trace().filter(|row| row.contender != OPT).map(|row| row.median).fold(0.0, f64::max);
+            let own = of_trace().find(|row| row.contender == policy).map_or(0.0, |row| row.median);
+            best - own
         });
-        rows.push(Row { policy, hit_ratios: hit_ratios.collect(), mean_gap: 0.0 });
-    }
-    let best: Vec<f64> = (0..traces.len())
-        .map(|at| {
-            rows.iter().filter(|row| row.policy != OPT).map(|row| row.hit_ratios[at]).fold(0.0, f64::max)
-        })
-        .collect();
-    for row in &mut rows {
-        let gaps = best.iter().zip(&row.hit_ratios).map(|(best, ratio)| best - ratio);
-        row.mean_gap = gaps.sum::<f64>() / best.len() as f64;
-    }
-    let facts = |trace: Trace| TraceFacts {
-        name: trace.name,
-        what: trace.what,
-        accesses: trace.accesses.len(),
-        pages: trace.page_count,
+        distances.sum::<f64>() / traces.len().max(1) as f64
     };
-    Ok(Report {
-        scenario: "reclaim",
-        machine: Machine::here(Path::new("/")),
-        cache_pages: options.cache_pages,
-        traces: traces.into_iter().map(facts).collect(),
-        rows,
-        notes,
-    })
+    let policies = std::iter::once(FOLIO).chain(ALL.iter().map(|(policy, _)| *policy));
+    let policies = policies.filter(|policy| *policy != OPT);
+    policies.map(|policy| format!("mean gap of {policy}: {:.3}", gap(policy))).collect()
 }
 
 /// A store of zeros that counts what it is asked for.
@@ -168,52 +137,20 @@ fn by_folio(trace: &Trace, cache_pages: usize, notes: &mut Vec<String>) -> Resul
     Ok(1.0 - misses as f64 / trace.accesses.len() as f64)
 }
 
-impl Report {
-    fn print(&self, json: bool) -> Result<(), String> {
-        if json {
-            println!("{}", serde_json::to_string_pretty(self).map_err(|error| error.to_string())?);
-            return Ok(());
-        }
-        println!("reclaim: share of accesses answered from memory; {} pages of cache", self.cache_pages);
-        println!("{}", self.machine.words());
-        println!();
-        print!("{:<10}", "");
-        self.traces.iter().for_each(|trace| print!(" {:>10}", trace.name));
-        println!(" {:>10}", "mean gap");
-        for row in &self.rows {
-            print!("{:<10}", row.policy);
-            row.hit_ratios.iter().for_each(|ratio| print!(" {ratio:>10.3}"));
-            println!(
-                " {:>10}",
-                if row.policy == OPT { "-".to_owned() } else { format!("{:.3}", row.mean_gap) }
-            );
-        }
-        println!("\ntraces:");
-        for trace in &self.traces {
-            println!("- {}: {}; {} accesses, {} pages", trace.name, trace.what, trace.accesses, trace.pages);
-        }
-        println!("\nnotes:");
-        self.notes.iter().for_each(|note| println!("- {note}"));
-        println!("\nmean gap: to the best policy of each trace that does not know the future, as {OPT} does");
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     #[test]
     fn all_policies_are_compared_on_short_traces() {
-        let report = report(&Options { accesses: 4000, cache_pages: 64, json: false }).expect("a report");
-        assert_eq!(report.rows.len(), ALL.len() + 1);
-        for row in &report.rows {
-            assert_eq!(row.hit_ratios.len(), 6);
-            assert!(row.hit_ratios.iter().all(|ratio| (0.0..1.0).contains(ratio)), "{row:?}");
-        }
+        let quiet = |_: &str| Ok(());
+        let run = Run { is_quick: true, ..Run::new(PathBuf::new(), &quiet) };
+        let report = measure(&Options { accesses: None, cache_pages: None }, &run).expect("a report");
+        let rows = &report.tables[0].rows;
+        assert_eq!(rows.len(), (ALL.len() + 1) * 6);
+        assert!(rows.iter().all(|row| (0.0..1.0).contains(&row.median)), "{rows:?}");
         // Whatever a cache does, half of the accesses of this trace are new pages.
-        assert!(report.rows.iter().all(|row| row.hit_ratios[1] <= 0.5));
-        report.print(true).expect("JSON");
-        report.print(false).expect("text");
+        assert!(rows.iter().filter(|row| row.job == "zipf+scan").all(|row| row.median <= 0.5));
     }
 }

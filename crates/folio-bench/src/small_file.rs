@@ -1,10 +1,10 @@
 //! The scenario `small-file`: one small file read out of the ext4 in an image, by a whole process.
 
 use crate::Common;
-use crate::bench::folio;
 use crate::contender::find;
 use crate::measure::{Cost, Meter};
-use crate::report::{Machine, Report, Row, Table};
+use crate::report::{Report, Row, Table, Unit, owned};
+use crate::run::Run;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -16,9 +16,12 @@ const FILES: usize = 1000;
 /// Runs of one round: a process this short is mostly chance.
 const RUNS: usize = 20;
 
-/// Measures and prints.
-pub(crate) fn run(common: &Common) -> Result<(), String> {
-    let program = folio(common.folio.as_deref())?;
+const ROUNDS: u32 = 5;
+const RIVAL: &str = "debugfs cat, raw";
+
+/// Measures.
+pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Result<Report, String> {
+    let program = &run.folio;
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&common.dir);
     let folder = folder.map_err(|error| format!("{}: {error}", common.dir.display()))?;
     let tree = folder.path().join("tree");
@@ -27,7 +30,7 @@ pub(crate) fn run(common: &Common) -> Result<(), String> {
         std::fs::write(tree.join(format!("file-{number}")), format!("{number}\n"))
             .map_err(|error| error.to_string())?;
     }
-    let size_mib = common.size_mib.unwrap_or(8192);
+    let size_mib = common.size_mib.unwrap_or_else(|| run.sized(8192, 64));
     let images = [folder.path().join("image.qcow2"), folder.path().join("image.raw")];
     for image in &images {
         let mut place = image.clone().into_os_string();
@@ -38,39 +41,36 @@ pub(crate) fn run(common: &Common) -> Result<(), String> {
     }
     let [qcow2, raw] = images;
     let mut contenders = vec![("folio cat, qcow2", true, qcow2), ("folio cat, raw", true, raw.clone())];
-    let mut notes = Vec::new();
+    let runs = run.sized(RUNS, 2);
+    let what = format!(
+        "one of {FILES} files of a few bytes out of an image of {size_mib} MiB; mean of {runs} processes a round"
+    );
+    let mut report = Report::new("small-file", what, &common.dir);
     match find("debugfs") {
-        Some(_) => contenders.push(("debugfs cat, raw", false, raw)),
-        None => notes.push("not measured: debugfs is not installed".to_owned()),
+        Some(_) => contenders.push((RIVAL, false, raw)),
+        None => report.skip(RIVAL, "debugfs is not installed"),
     }
     let mut costs = vec![Vec::new(); contenders.len()];
-    for round in 0..common.repeats as usize {
+    while run.goes_on("small-file", report.repeats, ROUNDS)? {
         for turn in 0..contenders.len() {
-            let at = (turn + round) % contenders.len();
+            let at = (turn + report.repeats as usize) % contenders.len();
             let (_, is_folio, image) = &contenders[at];
-            costs[at].push(once(&program, *is_folio, image)?);
+            costs[at].push(once(program, *is_folio, image, runs)?);
         }
+        report.repeats += 1;
     }
-    let base = costs.get(2).map(|costs: &Vec<Cost>| Row::median(costs));
-    let rows = contenders.iter().zip(&costs).map(|((name, ..), costs)| Row::new(name, costs, base)).collect();
-    Report {
-        scenario: "small-file".to_owned(),
-        tree: format!("one of {FILES} files of a few bytes, mean of {RUNS} processes a round"),
-        image_mib: size_mib,
-        repeats: common.repeats,
-        machine: Machine::here(&common.dir),
-        tables: vec![Table { title: "read it".to_owned(), rival: "debugfs cat, raw".to_owned(), rows }],
-        notes,
-        limits: &LIMITS,
-    }
-    .print(common.json)
+    let rows = contenders.iter().zip(&costs);
+    let rows = rows.map(|((name, ..), costs)| Row::of_costs("read it", name, costs)).collect();
+    report.tables.push(Table::new("read it", Unit::Seconds, Some(RIVAL), rows));
+    report.limits = owned(&LIMITS);
+    Ok(report)
 }
 
 /// The mean of several processes.
-fn once(folio: &Path, is_folio: bool, image: &Path) -> Result<Cost, String> {
+fn once(folio: &Path, is_folio: bool, image: &Path, runs: usize) -> Result<Cost, String> {
     let mut meter = Meter::default();
     let name = format!("/tree/file-{}", FILES / 2);
-    for _ in 0..RUNS {
+    for _ in 0..runs {
         let said = if is_folio {
             let place = PathBuf::from(format!("{}:{name}", image.display()));
             meter.run(folio.as_os_str(), [OsStr::new("cat"), place.as_os_str()])?
@@ -85,6 +85,6 @@ fn once(folio: &Path, is_folio: bool, image: &Path) -> Result<Cost, String> {
         }
     }
     let cost = meter.cost;
-    let runs = RUNS as f64;
+    let runs = runs as f64;
     Ok(Cost { seconds: cost.seconds / runs, cpu_seconds: cost.cpu_seconds / runs, ..cost })
 }

@@ -3,6 +3,7 @@
 use super::rounds::{Body, Contender, Effort, measure};
 use super::table::{Figure, Row, Table};
 use super::{Options, told, worlds};
+use crate::report::Report;
 use folio::block::MemoryDevice;
 use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
 use folio::syscall::{Credentials, OpenFlags};
@@ -14,18 +15,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-const READ: &str = "article-read";
-const WRITE: &str = "article-write";
+/// Opens the file, reads it, closes it; empties it, writes a piece, closes it.
+pub(crate) const READ: &str = "article-read";
+pub(crate) const WRITE: &str = "article-write";
+pub(crate) const TITLE: &str = "article: 1.5 MB read in 8 KiB; 8 KiB written over an emptied file";
 /// 1.5 MB in reads of 8 KiB.
 const READS: usize = 192;
 const PIECE: usize = 8 << 10;
 /// Of the ext4 in memory.
 const DEVICE_BYTES: u64 = 256 << 20;
 
-const RAMFS: &str = "folio ramfs";
+pub(crate) const RAMFS: &str = "folio ramfs";
 const EXT4: &str = "folio ext4 in memory";
-const TMPFS: &str = "kernel tmpfs";
-const DISK: &str = "kernel, disk";
+pub(crate) const TMPFS: &str = "kernel tmpfs";
+pub(crate) const DISK: &str = "kernel, disk";
 
 /// Both benchmarks, one thread.
 pub(crate) fn table(
@@ -33,7 +36,7 @@ pub(crate) fn table(
     effort: Effort,
     tmpfs: &Path,
     disk: &Path,
-    notes: &mut Vec<String>,
+    report: &mut Report,
 ) -> Result<Option<Table>, String> {
     let wanted: Vec<_> = [READ, WRITE].into_iter().filter(|job| options.wants(job)).collect();
     if wanted.is_empty() {
@@ -47,10 +50,7 @@ pub(crate) fn table(
     let (tmpfs_folder, disk_folder) = (folder(tmpfs)?, folder(disk)?);
     let mut kernels = vec![(TMPFS, tmpfs_folder.path())];
     if worlds::is_tmpfs(disk) {
-        notes.push(format!(
-            "not measured: article-read, article-write on a disk: {} is a tmpfs",
-            disk.display()
-        ));
+        report.skip("article-read, article-write on a disk", format!("{} is a tmpfs", disk.display()));
     } else {
         kernels.push((DISK, disk_folder.path()));
     }
@@ -71,17 +71,14 @@ pub(crate) fn table(
         let rounds = measure(&contenders, 1, effort).map_err(told(job))?;
         let names = contenders.iter().map(|contender| contender.name);
         let figures = names.zip(rounds).map(|(name, rounds)| Figure::new(name, rounds)).collect();
-        let mut row = Row::new(job, 1, (READS * PIECE) as u64, figures);
+        let mut row = Row::new(job, 1, figures);
         row.times_kernel = row.ratio(TMPFS, RAMFS);
         if let (Some(ext4), Some(disk)) = (row.ratio(TMPFS, EXT4), row.ratio(DISK, EXT4)) {
-            notes.push(format!("{job}: Folio's ext4 in memory has {ext4:.2} times the rate of the kernel's tmpfs, {disk:.2} of its disk's"));
+            report.notes.push(format!("{job}: Folio's ext4 in memory has {ext4:.2} times the rate of the kernel's tmpfs, {disk:.2} of its disk's"));
         }
         rows.push(row);
     }
-    let title =
-        "article: 1.5 MB read in 8 KiB; 8 KiB written over an emptied file; x kernel is ramfs to tmpfs"
-            .to_owned();
-    Ok(Some(Table { title, contenders: vec![RAMFS, EXT4, TMPFS, DISK], rows }))
+    Ok(Some(Table { title: TITLE.to_owned(), base: TMPFS, rows }))
 }
 
 /// A ramfs as `/`, and an ext4 in memory as `/disk`.

@@ -4,7 +4,8 @@
 //! the ranges that Folio reads, in the same order.
 
 use super::table::{Figure, Row, Table};
-use super::{Options, told};
+use super::{Extent, Options, told};
+use crate::report::Report;
 use folio::Kernel;
 use folio::block::{self, ImageFormat};
 use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
@@ -33,20 +34,19 @@ type Run = (u64, u64);
 /// Rounds of cold reads.
 pub(crate) fn table(
     options: &Options,
+    extent: Extent,
     disk: &Path,
-    notes: &mut Vec<String>,
+    repeats: u32,
+    report: &mut Report,
 ) -> Result<Option<Table>, String> {
     if !options.wants(JOB) {
         return Ok(None);
     }
-    let bytes = options.cold_bytes / PIECE as u64 * PIECE as u64;
+    let bytes = extent.cold_bytes / PIECE as u64 * PIECE as u64;
     let free = rustix::fs::statvfs(disk).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
     if super::worlds::is_tmpfs(disk) || free < bytes * 2 {
-        notes.push(format!(
-            "not measured: {JOB}: {} is a tmpfs, or has less than {} MiB free",
-            disk.display(),
-            bytes >> 19
-        ));
+        let (dir, mib) = (disk.display(), bytes >> 19);
+        report.skip(JOB, format!("{dir} is a tmpfs, or has less than {mib} MiB free"));
         return Ok(None);
     }
     let folder =
@@ -55,12 +55,12 @@ pub(crate) fn table(
     make(&image, bytes).map_err(told("making the image"))?;
     let file = File::open(&image).map_err(told(image.display()))?;
     let runs = runs(&file, bytes)?;
-    notes.push(format!("{JOB}: the file lies in {} runs of the image", runs.len()));
+    report.notes.push(format!("{JOB}: the file lies in {} runs of the image", runs.len()));
     let (mut folio, mut host) = (Vec::new(), Vec::new());
-    for round in 0..options.repeats {
+    for round in 0..repeats {
         let is_slow = folio.iter().chain(&host).any(|ns| *ns > SLOW_NS);
         if is_slow && round >= SLOW_REPEATS {
-            notes.push(format!("{JOB}: only {SLOW_REPEATS} rounds, because the disk is slow"));
+            report.notes.push(format!("{JOB}: only {SLOW_REPEATS} rounds, because the disk is slow"));
             break;
         }
         // In turn, as everywhere.
@@ -73,14 +73,14 @@ pub(crate) fn table(
         }
     }
     if std::fs::OpenOptions::new().write(true).open(DROP_CACHES).is_err() {
-        notes.push(format!("{JOB}: not root: the host forgot the image by POSIX_FADV_DONTNEED alone"));
+        report.notes.push(format!("{JOB}: not root: the host forgot the image by POSIX_FADV_DONTNEED alone"));
     }
-    let row = Row::new(JOB, 1, bytes, vec![Figure::new(FOLIO, folio), Figure::new(HOST, host)]);
+    let row = Row::new(JOB, 1, vec![Figure::new(FOLIO, folio), Figure::new(HOST, host)]);
     if let Some(ratio) = row.ratio(FOLIO, HOST) {
-        notes.push(format!("{JOB}: Folio takes {ratio:.3} of the host's time; below the disk may lie a cache that nobody here can empty"));
+        report.notes.push(format!("{JOB}: Folio takes {ratio:.3} of the host's time; below the disk may lie a cache that nobody here can empty"));
     }
     let title = format!("cold, a file of {} MiB in reads of 1 MiB", bytes >> 20);
-    Ok(Some(Table { title, contenders: vec![FOLIO, HOST], rows: vec![row] }))
+    Ok(Some(Table { title, base: HOST, rows: vec![row] }))
 }
 
 /// Makes the image, with the file in it.

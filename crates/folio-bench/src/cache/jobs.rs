@@ -74,6 +74,12 @@ pub(crate) const LARGE_JOB: Job = read("pread-4k-random-large", 4 * KIB, true);
 pub(crate) const WARM_JOB: Job = read("warm", MIB, false);
 /// The job that has the byte-wise copy beside it.
 const BYTE_WISE: &str = "pread-200k-seq";
+/// What the scenario memcpy reads.
+pub(crate) const COPY_JOBS: [Job; 3] = [
+    read("pread-4k-seq", 4 * KIB, false),
+    read(BYTE_WISE, 200 * KIB, false),
+    read("pread-1m-seq", MIB, false),
+];
 
 /// Where the next operation begins.
 struct Offsets {
@@ -138,9 +144,49 @@ impl Worlds {
             all.push(contender(MEMCPY, Self::memcpy));
         }
         if job.name == BYTE_WISE {
-            all.push(contender("byte-wise copy", Self::byte_wise));
+            all.push(contender(BYTES, Self::byte_wise));
         }
         all
+    }
+
+    /// Those who read 200 KB as the library-OS article did: with a copy loop of single bytes, and with others.
+    pub(crate) fn copiers(&self, job: Job) -> Vec<Contender<'_>> {
+        let contender = |name, body: fn(&Self, Work, u64, u64) -> Result<Body<'_>, String>| {
+            Contender::new(name, move |index, threads| body(self, job.work, index, threads))
+        };
+        vec![
+            contender(RAMFS_BYTES, Self::folio_byte_wise),
+            contender(FOLIO, Self::folio),
+            contender(KERNEL, Self::kernel),
+            contender(BYTES, Self::byte_wise),
+            contender(MEMCPY, Self::memcpy),
+        ]
+    }
+
+    /// Folio's ramfs, with the one copy loop exchanged: the pages are borrowed, and copied byte by byte.
+    fn folio_byte_wise(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
+        let FolioWorld { process, file, .. } = &self.folio;
+        let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
+        Ok(body(move || {
+            let bytes = buffer.as_mut_slice();
+            let offset = offsets.draw();
+            let mut done = 0;
+            while done < bytes.len() {
+                let rest = bytes.len() - done;
+                let borrowed =
+                    process.read_borrowed(*file, offset + done as u64, rest).map_err(told("read"))?;
+                let before = done;
+                for slice in borrowed.read().slices() {
+                    let (to, _) = bytes[done..].split_at_mut(slice.len());
+                    to.iter_mut().zip(slice).for_each(|(to, from)| *to = black_box(*from));
+                    done += slice.len();
+                }
+                if done == before {
+                    return whole(done, bytes.len());
+                }
+            }
+            Ok(())
+        }))
     }
 
     /// Reads the whole file once in every world.
@@ -279,6 +325,8 @@ impl Worlds {
 pub(crate) const FOLIO: &str = "folio";
 pub(crate) const KERNEL: &str = "kernel tmpfs";
 pub(crate) const MEMCPY: &str = "memcpy";
+pub(crate) const BYTES: &str = "byte-wise copy";
+pub(crate) const RAMFS_BYTES: &str = "folio, copied byte by byte";
 
 fn body<'a>(mut one: impl FnMut() -> Result<(), String> + Send + 'a) -> Body<'a> {
     Box::new(move |count| (0..count).try_for_each(|_| one()))

@@ -1,10 +1,10 @@
 //! The scenario `ext4-ops`: files made and removed, bytes in order and at random, beside the kernel and fuse2fs.
 
-use super::figures::{Report, Table};
-use super::rewrite::unoptimised;
+use super::figures::{Table, compare};
 use super::stand::{Contender, Stand, Truncates};
-use super::{Options, hosted, told};
-use crate::report::Machine;
+use super::{Options, hosted, scaled, told};
+use crate::report::Report;
+use crate::run::Run;
 use std::time::Instant;
 
 const IMAGE_MIB: u64 = 4096;
@@ -24,62 +24,77 @@ const JOBS: [&str; 7] = [
     "read 1 GiB",
 ];
 
+const ROUNDS: u32 = 3;
+
 /// Measures.
-pub(crate) fn report(options: &Options) -> Result<Report, String> {
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(options.disk_dir());
     let folder = folder.map_err(told(options.disk_dir().display()))?;
-    let machine = Machine::here(folder.path());
-    let (files, large_bytes) = (options.scaled(FILES), options.scaled(LARGE_BYTES));
-    let mut notes = vec![
+    let extent = Extent {
+        files: scaled(run, FILES),
+        large_bytes: scaled(run, LARGE_BYTES),
+        overwrites: scaled(run, OVERWRITES),
+    };
+    let what = "files made and removed, bytes in order and at random, on an image on the disk";
+    let mut report = Report::new("ext4-ops", what, &options.disk_dir());
+    report.notes = vec![
         format!(
-            "{files} files in one folder, by open, write and close; with the sync after them in the time"
+            "{} files in one folder, by open, write and close; with the sync after them in the time",
+            extent.files
         ),
-        format!("write: {} MiB in parts of 1 MiB, with the fsync after them", large_bytes >> 20),
+        format!("write: {} MiB in parts of 1 MiB, with the fsync after them", extent.large_bytes >> 20),
         format!(
             "overwrite: {} times 4 KiB at random places of that file, fsync after each {OVERWRITES_PER_FSYNC}",
-            options.scaled(OVERWRITES)
+            extent.overwrites
         ),
         "read: in order, after a new mount, the image not in the host's memory".to_owned(),
-        format!("images in {} ({})", options.disk_dir().display(), machine.dir_file_system()),
         "fuse2fs tells no bytes written, and has no journal for its fsync to rely on".to_owned(),
     ];
-    notes.extend(unoptimised());
     let mut contenders = vec![Contender::FolioReal("")];
     for (rival, missing) in
         [(Contender::Kernel(""), hosted::kernel_missing()), (Contender::Fuse2fs, hosted::fuse2fs_missing())]
     {
         match missing {
             None => contenders.push(rival),
-            Some(reason) => notes.push(format!("not measured: {}: {reason}", rival.name())),
+            Some(reason) => report.skip(rival.name(), reason),
         }
     }
     contenders.retain(|contender| options.wants(&contender.name()));
-    let names: Vec<_> = contenders.iter().map(Contender::name).collect();
-    let mut table = Table::new("ext4".to_owned(), &JOBS, &names);
-    for round in 0..options.repeats as usize {
+    let mut table = Table::new("ext4", &JOBS, contenders.iter().map(Contender::name).collect());
+    while run.goes_on("ext4-ops", report.repeats, ROUNDS)? {
         for turn in 0..contenders.len() {
-            let at = (turn + round) % contenders.len();
+            let at = (turn + report.repeats as usize) % contenders.len();
             let mut stand = contenders[at].stand(folder.path(), IMAGE_MIB)?;
             for job in 0..JOBS.len() {
                 let before = stand.written_bytes();
-                let seconds = measure(&mut stand, job, options)?;
+                let seconds = once(&mut stand, job, extent)?;
                 let written = stand.written_bytes().saturating_sub(before);
-                table.rows[at].cells[job].add(seconds, written);
+                table.add(at, job, seconds, written);
             }
             stand.end()?;
         }
+        report.repeats += 1;
     }
-    let mut verdicts: Vec<_> =
-        JOBS.iter().filter_map(|job| table.compare(job, "folio", "kernel", 1.0)).collect();
-    verdicts.extend(JOBS[..4].iter().filter_map(|job| table.compare(job, "folio", "fuse2fs", 5.0)));
-    let tables = vec![table];
-    Ok(Report { scenario: "ext4-ops", repeats: options.repeats, machine, tables, verdicts, notes })
+    let table = table.told("kernel");
+    report.verdicts = JOBS.iter().filter_map(|job| compare(&table, job, "folio", "kernel", 1.0)).collect();
+    let against_fuse = JOBS[..4].iter().filter_map(|job| compare(&table, job, "folio", "fuse2fs", 5.0));
+    report.verdicts.extend(against_fuse);
+    report.tables.push(table);
+    Ok(report)
+}
+
+/// How much is done.
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    files: usize,
+    large_bytes: usize,
+    overwrites: usize,
 }
 
 /// Seconds of one job; jobs come in their order, on the same file system.
-fn measure(stand: &mut Stand, job: usize, options: &Options) -> Result<f64, String> {
-    let large_bytes = options.scaled(LARGE_BYTES);
-    let names = || (0..options.scaled(FILES)).map(|n| format!("f{n}"));
+fn once(stand: &mut Stand, job: usize, extent: Extent) -> Result<f64, String> {
+    let large_bytes = extent.large_bytes;
+    let names = || (0..extent.files).map(|n| format!("f{n}"));
     match job {
         0 | 2 => {
             let bytes = vec![0x5a; if job == 0 { 0 } else { SMALL_BYTES }];
@@ -93,7 +108,7 @@ fn measure(stand: &mut Stand, job: usize, options: &Options) -> Result<f64, Stri
             stand.sync()
         }),
         4 => timed(|| write_in_order(stand, large_bytes)),
-        5 => timed(|| overwrite(stand, large_bytes, options.scaled(OVERWRITES))),
+        5 => timed(|| overwrite(stand, large_bytes, extent.overwrites)),
         _ => {
             stand.forget()?;
             timed(|| read_in_order(stand, large_bytes))

@@ -1,9 +1,11 @@
 //! The scenario `auto-da-alloc`: files written over and over, and what each mode of delayed allocation makes of it.
 
-use super::figures::{Report, Table};
+use super::figures::{Table, compare};
 use super::stand::{Contender, Stand};
-use super::{Options, hosted, told};
-use crate::report::Machine;
+use super::{Options, hosted, scaled, told};
+use crate::report::{self, Report, Unit};
+use crate::run::Run;
+use crate::stories::{Story, Today};
 use std::time::Instant;
 
 const FILES: usize = 1024;
@@ -18,63 +20,107 @@ const OFF: &str = "noauto_da_alloc";
 const NODELALLOC: &str = "nodelalloc";
 const KERNEL: &str = "auto_da_alloc";
 
+const SATA: &str = "SATA disk";
+const LIMITED: &str = "128 MiB/s";
+const REAL: &str = "real disk";
+const ROUNDS: u32 = 3;
+
 /// Measures.
-pub(crate) fn report(options: &Options) -> Result<Report, String> {
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(options.disk_dir());
     let folder = folder.map_err(told(options.disk_dir().display()))?;
-    let machine = Machine::here(folder.path());
-    let files = options.scaled(FILES);
-    let mut notes = vec![
-        format!("{files} files of {} KiB, written {TIMES} times over by open, write and close", FILE_BYTES >> 10),
+    let files = scaled(run, FILES);
+    let what = format!(
+        "{files} files of {} KiB, written {TIMES} times over by open, write and close",
+        FILE_BYTES >> 10
+    );
+    let mut report = Report::new("auto-da-alloc", what, &options.disk_dir());
+    report.notes = notes(options);
+    let mut jobs = Vec::new();
+    for (title, mut contenders) in contenders(&mut report) {
+        contenders.retain(|contender| options.wants(&contender.name()));
+        let names = contenders.iter().map(Contender::name).collect();
+        jobs.push((contenders, Table::new(title, &JOBS, names)));
+    }
+    while run.goes_on("auto-da-alloc", report.repeats, ROUNDS)? {
+        for (contenders, table) in &mut jobs {
+            for turn in 0..contenders.len() {
+                let at = (turn + report.repeats as usize) % contenders.len();
+                for job in 0..JOBS.len() {
+                    let (seconds, bytes) = rewritten(&contenders[at], job, files, folder.path())?;
+                    table.add(at, job, seconds, bytes);
+                }
+            }
+        }
+        report.repeats += 1;
+    }
+    let base = format!("folio, {CLOSE}");
+    report.tables = jobs.iter().map(|(_, table)| table.told(&base)).collect();
+    report.verdicts = verdicts(&report.tables);
+    report.story = Some(story(&report));
+    Ok(report)
+}
+
+fn notes(options: &Options) -> Vec<String> {
+    vec![
         "in the kernel's ext4 auto_da_alloc is what Folio calls auto_da_alloc=close".to_owned(),
         "after a sync of the first versions the clock runs until the last call returns; nothing is synced, so what \
          is not written by then may be lost with the power, files damaged by it are counted by the crash tests"
             .to_owned(),
         "SATA disk: a model of one, with seeks of 8 ms on average, 128 MiB/s and 32 MiB of write cache".to_owned(),
         "128 MiB/s: Folio on the model without seeks, the kernel on a loop device limited to that rate".to_owned(),
-        format!("real disk: images in {} ({})", options.disk_dir().display(), machine.dir_file_system()),
-    ];
-    notes.extend(unoptimised());
+        format!("real disk: images in {}", options.disk_dir().display()),
+    ]
+}
+
+/// Who works on which disk; the kernel's ext4 needs root.
+fn contenders(report: &mut Report) -> [(&'static str, Vec<Contender>); 3] {
     let slow = [COMMIT, CLOSE, OFF, NODELALLOC].map(Contender::FolioSlow).to_vec();
     let mut limited = [COMMIT, CLOSE, OFF, NODELALLOC].map(Contender::FolioLimited).to_vec();
     let mut real = [COMMIT, CLOSE, OFF, NODELALLOC].map(Contender::FolioReal).to_vec();
     match hosted::kernel_missing() {
-        Some(reason) => notes.push(format!("not measured: the kernel's ext4: {reason}")),
+        Some(reason) => report.skip("the kernel's ext4", reason),
         None => {
             real.extend([KERNEL, OFF, NODELALLOC].map(Contender::Kernel));
             match hosted::throttle_missing() {
-                Some(reason) => notes.push(format!("not measured: the kernel's ext4 at 128 MiB/s: {reason}")),
+                Some(reason) => report.skip("the kernel's ext4 at 128 MiB/s", reason),
                 None => limited.extend([KERNEL, OFF, NODELALLOC].map(Contender::KernelLimited)),
             }
         }
     }
-    let mut tables = Vec::new();
-    for (title, mut contenders) in [("SATA disk", slow), ("128 MiB/s", limited), ("real disk", real)] {
-        contenders.retain(|contender| options.wants(&contender.name()));
-        let names: Vec<_> = contenders.iter().map(Contender::name).collect();
-        let mut table = Table::new(title.to_owned(), &JOBS, &names);
-        for round in 0..options.repeats as usize {
-            for turn in 0..contenders.len() {
-                let at = (turn + round) % contenders.len();
-                for job in 0..JOBS.len() {
-                    let (seconds, bytes) = measure(&contenders[at], job, files, folder.path())?;
-                    table.rows[at].cells[job].add(seconds, bytes);
-                }
-            }
-        }
-        tables.push(table);
-    }
-    let verdicts = verdicts(&tables);
-    Ok(Report { scenario: "auto-da-alloc", repeats: options.repeats, machine, tables, verdicts, notes })
+    [(SATA, slow), (LIMITED, limited), (REAL, real)]
 }
 
-/// The word for a build whose figures mean little.
-pub(super) fn unoptimised() -> Option<String> {
-    cfg!(debug_assertions).then(|| "NOT AN OPTIMISED BUILD: run it with cargo run --release".to_owned())
+fn story(report: &Report) -> Story {
+    let of = |disk: &str, job: &str, contender: &str| {
+        Today::of(&format!("{contender}; {disk}"), report.row(disk, job, contender))
+    };
+    let folio = |mode: &str| format!("folio, {mode}");
+    let kernel = |mode: &str| format!("kernel, {mode}");
+    let today = |job: &str, ours: [&str; 2], theirs: &str| {
+        let [first, second] = ours.map(folio);
+        let theirs = kernel(theirs);
+        [of(LIMITED, job, &theirs), of(REAL, job, &theirs), of(SATA, job, &first), of(SATA, job, &second)]
+    };
+    let [truncation, removal, _] = JOBS;
+    Story::new("files written over by truncation took seventeen times as long as with noauto_da_alloc")
+        .with(
+            "64 KiB x 1024 ten times over, by truncation, auto_da_alloc",
+            Unit::Seconds,
+            6.0,
+            today(truncation, [CLOSE, COMMIT], KERNEL),
+        )
+        .with("the same with noauto_da_alloc", Unit::Seconds, 0.35, today(truncation, [OFF, NODELALLOC], OFF))
+        .with(
+            "the same with each file removed before",
+            Unit::Seconds,
+            0.35,
+            today(removal, [CLOSE, COMMIT], KERNEL),
+        )
 }
 
 /// Seconds of one job on a fresh file system, and bytes written meanwhile.
-fn measure(
+fn rewritten(
     contender: &Contender,
     job: usize,
     files: usize,
@@ -114,21 +160,21 @@ fn rewrite(stand: &Stand, job: usize, name: &str, bytes: &[u8]) -> Result<(), St
     }
 }
 
-fn verdicts(tables: &[Table]) -> Vec<super::figures::Verdict> {
+fn verdicts(tables: &[report::Table]) -> Vec<report::Verdict> {
     let folio = |mode: &str| format!("folio, {mode}");
     let kernel = |mode: &str| format!("kernel, {mode}");
     let mut all = Vec::new();
     for (table, factor) in tables.iter().zip([10.0, 10.0, 1.0]) {
         for job in [JOBS[0], JOBS[2]] {
-            all.extend(table.compare(job, &folio(COMMIT), &folio(CLOSE), factor));
-            all.extend(table.compare(job, &folio(OFF), &folio(CLOSE), factor));
+            all.extend(compare(table, job, &folio(COMMIT), &folio(CLOSE), factor));
+            all.extend(compare(table, job, &folio(OFF), &folio(CLOSE), factor));
         }
         for job in JOBS {
             let pairs = [(COMMIT, KERNEL), (CLOSE, KERNEL), (OFF, OFF), (NODELALLOC, NODELALLOC)];
             all.extend(
                 pairs
                     .iter()
-                    .filter_map(|(ours, theirs)| table.compare(job, &folio(ours), &kernel(theirs), 1.0)),
+                    .filter_map(|(ours, theirs)| compare(table, job, &folio(ours), &kernel(theirs), 1.0)),
             );
         }
     }

@@ -2,7 +2,7 @@
 
 use super::job::Job;
 use crate::measure::Cost;
-use crate::report::{Row, Table};
+use crate::report::{Row, Table, Unit};
 use folio::block::{Allocation, CreateOptions, Device, DiskModel, MemoryDevice, Qcow2Device, SlowDevice};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,14 +36,12 @@ pub(super) fn table(job: Job, size_mib: u64, tiny: bool) -> Result<Table, String
     drop(image);
     let qcow2_cost = cost(&qcow2_disk, before_ns);
 
-    Ok(Table {
-        title: format!("{}: first write, modelled SATA disk (seconds of the model)", job.words()),
-        rival: "raw, folio".to_owned(),
-        rows: vec![
-            Row::new("fresh qcow2, folio", &[qcow2_cost], Some(raw_cost.seconds)),
-            Row::new("raw, folio", &[raw_cost], Some(raw_cost.seconds)),
-        ],
-    })
+    let title = format!("{}: first write, modelled SATA disk (seconds of the model)", job.words());
+    let rows = vec![
+        Row::of_costs(&title, "fresh qcow2, folio", &[qcow2_cost]),
+        Row::of_costs(&title, "raw, folio", &[raw_cost]),
+    ];
+    Ok(Table::new(title, Unit::Seconds, Some("raw, folio"), rows))
 }
 
 /// What Folio's mkfs writes, as commands of qemu-io.

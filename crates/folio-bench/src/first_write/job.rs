@@ -19,7 +19,7 @@ pub(crate) enum Job {
 
 /// What the process of one job is told.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     pub(crate) job: Job,
     pub(crate) format: ImageFormat,
     pub(crate) image: PathBuf,

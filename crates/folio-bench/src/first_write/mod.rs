@@ -12,12 +12,15 @@ pub(crate) use job::{Arguments as JobArguments, Job, run as run_job};
 
 use crate::contender::find;
 use crate::measure::{Cost, Meter, touch_memory};
-use crate::report::{Machine, Report, Row, Table, told};
+use crate::report::{Place, Report, Row, Table, Unit, owned, told};
+use crate::run::Run;
+use crate::stories::{Story, Today};
 use folio::block::{self, ImageFormat};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 const LIMITS: [&str; 6] = [
     "before each run another process uses 2 GiB of memory and gives it back: in a virtual machine pages that nobody \
@@ -31,26 +34,17 @@ const LIMITS: [&str; 6] = [
 ];
 
 /// What the scenario takes.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Options {
-    /// Rounds; each runs every contender once.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..1000))]
-    repeats: u32,
-    /// Print JSON instead of tables.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Options {
+    /// A folder on a real disk, where images lie; without it, the system's folder for temporary files
     #[arg(long)]
-    json: bool,
-    /// A folder on a real disk, where images lie; without it, the system's folder for temporary files.
-    #[arg(long)]
-    disk_dir: Option<PathBuf>,
-    /// Size of the disks in MiB; needs twice that on the real disk.
-    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u64).range(64..1 << 20))]
-    size_mib: u64,
-    /// Only this job.
+    pub(crate) disk_dir: Option<PathBuf>,
+    /// Size of the disks in MiB; needs twice that on the real disk [default: 8192]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(64..1 << 20))]
+    pub(crate) size_mib: Option<u64>,
+    /// Only this job
     #[arg(long)]
     only: Option<Job>,
-    /// A hundredth of the bytes, to see whether it runs.
-    #[arg(long)]
-    tiny: bool,
 }
 
 /// What the image was before the first write.
@@ -103,60 +97,88 @@ struct Cell {
 
 const RUNS: [&str; 3] = ["first write", "second write", "third, host's cache dropped"];
 
-/// Measures and prints.
-pub(crate) fn run(options: &Options) -> Result<(), String> {
+const ROUNDS: u32 = 5;
+/// Whose time is 1.
+const BASE: &str = "written raw, folio";
+
+/// Measures. As a part of `all` it leaves out the third run, and uses smaller disks.
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let dir = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&dir);
     let folder = folder.map_err(|error| format!("{}: {error}", dir.display()))?;
-    let machine = Machine::here(&dir);
-    let size_mib = if options.tiny { 64.max(options.size_mib / 100) } else { options.size_mib };
-    if machine.dir_free_mib < size_mib * 2 + 1024 {
-        return Err(format!("{} has {} MiB free: see --size-mib", dir.display(), machine.dir_free_mib));
+    let usual = if run.is_part { 2048 } else { 8192 };
+    let size_mib = options.size_mib.unwrap_or_else(|| run.sized(usual, 64));
+    let free = Place::of(&dir).free_mib;
+    if free < size_mib * 2 + run.sized(1024, 64) {
+        return Err(format!("{} has {free} MiB free: see --size-mib", dir.display()));
     }
-    let mut notes = Vec::from([
-        "the story: formatting a fresh disk of 100 GB in a KVM guest took 39 minutes on qcow2, 20 on a sparse raw file, \
-         2 on a raw file allocated before"
-            .to_owned(),
-    ]);
-    notes.extend(cfg!(debug_assertions).then(|| "NOT AN OPTIMISED BUILD: run it with --release".to_owned()));
+    let what = format!("mkfs and writes into fresh and preallocated images of {size_mib} MiB");
+    let mut report = Report::new("first-write", what, &dir);
     let mut tools = vec![Tool::Folio];
     match ["qemu-img", "qemu-io"].iter().find(|name| find(name).is_none()) {
         None => tools.push(Tool::Qemu),
-        Some(name) => notes.push(format!("not measured: QEMU: {name} is not installed")),
+        Some(name) => report.skip("QEMU", format!("{name} is not installed")),
     }
-    let bench = Bench { options, folder: folder.path(), size_mib, tools };
-    let mut tables = Vec::new();
+    let runs = if run.is_part { 2 } else { RUNS.len() };
+    let bench = Bench { run, folder: folder.path(), size_mib, tools, runs };
     let jobs = Job::ALL.into_iter().filter(|job| options.only.is_none_or(|only| only == *job));
-    for job in jobs.clone() {
-        tables.extend(bench.measure(job, &mut notes)?);
+    let end = run.until;
+    let count = jobs.clone().count() as u32;
+    for (at, job) in jobs.clone().enumerate() {
+        // Each job has its share of what time is left.
+        let now = Instant::now();
+        let until = end.map(|end| now + end.saturating_duration_since(now) / (count - at as u32));
+        let tables = bench.measure(job, until, &mut report)?;
+        report.tables.extend(tables);
     }
     // Last, for their memory would count as that of the processes above.
     for job in jobs {
-        tables.push(disk::table(job, size_mib, options.tiny)?);
+        report.tables.push(disk::table(job, size_mib, run.is_quick)?);
     }
-    let report = Report {
-        scenario: "first-write".to_owned(),
-        tree: "mkfs (all inode tables written), 1 GiB in pieces of 512 KiB, 50,000 x 4 KiB".to_owned(),
-        image_mib: size_mib,
-        repeats: options.repeats,
-        machine,
-        tables,
-        notes,
-        limits: &LIMITS,
+    report.story = Some(story(&report));
+    report.limits = owned(&LIMITS);
+    Ok(report)
+}
+
+fn story(report: &Report) -> Story {
+    let title = format!("{}: {}", Job::Mkfs.words(), RUNS[0]);
+    let of = |kind: Kind, tool: Tool| report.row(&title, &title, &cell_name(kind, tool));
+    let today = |kind: Kind| {
+        let times = |tool: Tool| {
+            Today::times(&format!("{}: {}", tool.name(), kind.name()), of(kind, tool), of(Kind::Falloc, tool))
+        };
+        [times(Tool::Qemu), times(Tool::Folio)]
     };
-    report.print(options.json)
+    // 39, 20 and 2 minutes.
+    Story::new(
+        "formatting a fresh disk of 100 GB in a KVM guest took 39 minutes on qcow2, 20 on a sparse raw file, 2 on a \
+         raw file allocated before",
+    )
+    .with(
+        "mkfs on a fresh qcow2, as a multiple of the time on a preallocated raw file",
+        Unit::Times,
+        39.0 / 2.0,
+        today(Kind::Qcow2),
+    )
+    .with("mkfs on a sparse raw file, as a multiple of the same", Unit::Times, 20.0 / 2.0, today(Kind::Sparse))
+}
+
+fn cell_name(kind: Kind, tool: Tool) -> String {
+    format!("{}, {}", kind.name(), tool.name())
 }
 
 struct Bench<'a> {
-    options: &'a Options,
+    run: &'a Run<'a>,
     folder: &'a Path,
     size_mib: u64,
     tools: Vec<Tool>,
+    /// How many of [`RUNS`] are made.
+    runs: usize,
 }
 
 impl Bench<'_> {
     /// All kinds and tools in turn, so that a slow minute hits all alike.
-    fn measure(&self, job: Job, notes: &mut Vec<String>) -> Result<Vec<Table>, String> {
+    fn measure(&self, job: Job, until: Option<Instant>, report: &mut Report) -> Result<Vec<Table>, String> {
         let mut cells: Vec<Cell> = Kind::ALL
             .into_iter()
             .flat_map(|kind| self.tools.iter().map(move |tool| (kind, *tool)))
@@ -165,34 +187,52 @@ impl Bench<'_> {
         let written = self.folder.join("written");
         self.create(&written, Kind::Written)?;
         let depth = if self.tools.contains(&Tool::Qemu) { self.best_depth(job)? } else { 1 };
-        for round in 0..self.options.repeats as usize {
+        let scenario = format!("first-write, {}", job.name());
+        let run = Run { until, folio: self.run.folio.clone(), ..*self.run };
+        let mut round = 0;
+        while run.goes_on(&scenario, round, ROUNDS)? {
             for turn in 0..cells.len() {
-                let at = (turn + round) % cells.len();
-                let cell = &mut cells[at];
-                let image =
-                    if cell.kind == Kind::Written { written.clone() } else { self.folder.join("image") };
-                if cell.kind != Kind::Written {
-                    self.create(&image, cell.kind)?;
-                }
-                for run in 0..RUNS.len() {
-                    if run == 2 && !drop_caches(&image)? {
-                        continue;
-                    }
-                    cell.costs[run].push(self.once(job, cell.tool, &image, cell.kind.format(), depth)?);
-                }
-                if cell.kind != Kind::Written {
-                    if round == 0 {
-                        self.check(cell, &image)?;
-                    }
-                    fs::remove_file(&image).map_err(told(image.display()))?;
-                }
+                let at = (turn + round as usize) % cells.len();
+                self.measure_cell(&mut cells[at], job, depth, &written, round)?;
             }
+            round += 1;
         }
+        report.repeats = report.repeats.max(round);
         fs::remove_file(&written).map_err(told(written.display()))?;
-        if cells.iter().any(|cell| cell.costs[2].is_empty()) {
-            notes.push("not measured: the third run needs root, to drop the host's page cache".to_owned());
+        if self.runs > 2 && cells.iter().any(|cell| cell.costs[2].is_empty()) {
+            report
+                .skip(format!("{}: the third run", job.words()), "dropping the host's page cache needs root");
         }
-        Ok(tables(job, &cells, notes))
+        Ok(tables(job, &cells, &mut report.notes))
+    }
+
+    /// All runs on one image.
+    fn measure_cell(
+        &self,
+        cell: &mut Cell,
+        job: Job,
+        depth: u32,
+        written: &Path,
+        round: u32,
+    ) -> Result<(), String> {
+        let is_written = cell.kind == Kind::Written;
+        let image = if is_written { written.to_owned() } else { self.folder.join("image") };
+        if !is_written {
+            self.create(&image, cell.kind)?;
+        }
+        for run in 0..self.runs {
+            if run == 2 && !drop_caches(&image)? {
+                continue;
+            }
+            cell.costs[run].push(self.once(job, cell.tool, &image, cell.kind.format(), depth)?);
+        }
+        if !is_written {
+            if round == 0 {
+                self.check(cell, &image)?;
+            }
+            fs::remove_file(&image).map_err(told(image.display()))?;
+        }
+        Ok(())
     }
 
     /// The image as it is before the first write, with nothing left for the host to write.
@@ -224,19 +264,19 @@ impl Bench<'_> {
         format: ImageFormat,
         depth: u32,
     ) -> Result<Cost, String> {
-        touch_memory(if self.options.tiny { 16 } else { 2048 })?;
+        let is_quick = self.run.is_quick;
+        touch_memory(&self.run.folio, if is_quick { 16 } else { 2048 })?;
         let mut meter = Meter::default();
         if tool == Tool::Folio {
-            let own = std::env::current_exe().map_err(|error| error.to_string())?;
             let mut arguments: Vec<OsString> =
-                ["first-write-job", job.name(), format.name()].map(Into::into).into();
+                ["bench", "first-write-job", job.name(), format.name()].map(Into::into).into();
             arguments.push(image.into());
-            arguments.extend(self.options.tiny.then(|| "--tiny".into()));
-            meter.run(own.as_os_str(), arguments)?;
+            arguments.extend(is_quick.then(|| "--tiny".into()));
+            meter.run(self.run.folio.as_os_str(), arguments)?;
             return Ok(meter.cost);
         }
         let size_bytes = self.size_mib << 20;
-        match job.stride(size_bytes, self.options.tiny) {
+        match job.stride(size_bytes, is_quick) {
             Some(stride) => {
                 let [count, depth, step, len] =
                     [stride.count, u64::from(depth), stride.step_bytes, stride.len_bytes]
@@ -286,7 +326,7 @@ impl Bench<'_> {
 
     /// The queue depth that qemu-img bench is quicker with, by one trial each on a fresh qcow2.
     fn best_depth(&self, job: Job) -> Result<u32, String> {
-        if job.stride(self.size_mib << 20, self.options.tiny).is_none() {
+        if job.stride(self.size_mib << 20, self.run.is_quick).is_none() {
             return Ok(1);
         }
         let image = self.folder.join("image");
@@ -322,31 +362,26 @@ fn program(name: &str) -> Result<PathBuf, String> {
 fn tables(job: Job, cells: &[Cell], notes: &mut Vec<String>) -> Vec<Table> {
     let mut tables = Vec::new();
     for (run, words) in RUNS.into_iter().enumerate() {
-        let median = |kind: Kind, tool: Tool| {
-            let cell = cells.iter().find(|cell| cell.kind == kind && cell.tool == tool)?;
-            (!cell.costs[run].is_empty()).then(|| Row::median(&cell.costs[run]))
-        };
+        let title = format!("{}: {words}", job.words());
+        let measured = cells.iter().filter(|cell| !cell.costs[run].is_empty());
+        let rows = measured
+            .map(|cell| Row::of_costs(&title, &cell_name(cell.kind, cell.tool), &cell.costs[run]))
+            .collect();
+        let table = Table::new(title.clone(), Unit::Seconds, Some(BASE), rows);
+        let median = |kind, tool| table.row(&title, &cell_name(kind, tool)).map(|row| row.median);
         let Some(base) = median(Kind::Written, Tool::Folio) else { continue };
-        let row = |cell: &Cell| {
-            Row::new(&format!("{}, {}", cell.kind.name(), cell.tool.name()), &cell.costs[run], Some(base))
-        };
-        tables.push(Table {
-            title: format!("{}: {words}", job.words()),
-            rival: "written raw, folio".to_owned(),
-            rows: cells.iter().map(row).collect(),
-        });
         for kind in Kind::ALL {
             let (Some(ours), Some(theirs)) = (median(kind, Tool::Folio), median(kind, Tool::Qemu)) else {
                 continue;
             };
-            let to_written = ours / base;
-            let ratio = ours / theirs;
             notes.push(format!(
-                "{}, {words}, {}: folio is {ratio:.2} of qemu, {to_written:.2} of folio's written raw",
-                job.words(),
-                kind.name()
+                "{title}, {}: folio is {:.2} of qemu, {:.2} of folio's written raw",
+                kind.name(),
+                ours / theirs,
+                ours / base
             ));
         }
+        tables.push(table);
     }
     tables
 }
@@ -356,18 +391,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_job_is_measured_on_small_images() {
+    fn every_job_is_done_on_small_images() {
         let folder = tempfile::tempdir().expect("a folder");
-        let options = Options {
-            repeats: 1,
-            json: true,
-            disk_dir: Some(folder.path().to_path_buf()),
-            size_mib: 64,
-            only: None,
-            tiny: true,
-        };
-        let bench =
-            Bench { options: &options, folder: folder.path(), size_mib: 64, tools: vec![Tool::Folio] };
+        let quiet = |_: &str| Ok(());
+        let run = Run { is_quick: true, ..Run::new(PathBuf::new(), &quiet) };
+        let tools = vec![Tool::Folio];
+        let bench = Bench { run: &run, folder: folder.path(), size_mib: 64, tools, runs: 2 };
         for job in Job::ALL {
             for kind in Kind::ALL {
                 let image = folder.path().join("image");

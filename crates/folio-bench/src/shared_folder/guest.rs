@@ -1,9 +1,11 @@
 //! The folder in a virtual machine: `folio share` beside virtiofsd, each in the modes that they have in common.
 
 use super::jobs::{self, FIGURES, Job, NOT_SEEN, READY, SEEN};
-use super::{Measured, Options, Row, Verdict, row, told};
+use super::{Figures, Measured, NAME, Options, told};
 use crate::contender::find;
 use crate::machine_guest::Guest;
+use crate::report::{Report, Verdict, owned};
+use crate::run::Run;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -67,12 +69,16 @@ impl Drop for Server {
 }
 
 /// Measures each contender in a guest of its own, in rounds.
-pub(super) fn measure(options: &Options, folio: &Path, source: &Path) -> Result<Measured, String> {
+pub(super) fn measure(
+    options: &Options,
+    run: &Run<'_>,
+    source: &Path,
+    report: &mut Report,
+) -> Result<Measured, String> {
     Guest::new()?;
-    let mut notes = Vec::new();
     let virtiofsd = options.virtiofsd.clone().or_else(|| find("virtiofsd"));
     if virtiofsd.is_none() {
-        notes.push("not measured: virtiofsd is not installed; name it with --virtiofsd".to_owned());
+        report.skip("virtiofsd", "not installed; name it with --virtiofsd");
     }
     let wanted = |contender: &&Contender| {
         (contender.is_folio || virtiofsd.is_some())
@@ -80,23 +86,31 @@ pub(super) fn measure(options: &Options, folio: &Path, source: &Path) -> Result<
     };
     let mut rounds: Vec<(&Contender, Vec<Vec<Option<f64>>>)> =
         CONTENDERS.iter().filter(wanted).map(|contender| (contender, Vec::new())).collect();
-    for round in 0..options.repeats as usize {
+    while run.goes_on(NAME, report.repeats, super::ROUNDS)? {
         for turn in 0..rounds.len() {
-            let at = (turn + round) % rounds.len();
+            let at = (turn + report.repeats as usize) % rounds.len();
             let (contender, figures) = &mut rounds[at];
-            let program = if contender.is_folio { Some(folio) } else { virtiofsd.as_deref() };
+            let program = if contender.is_folio { Some(run.folio.as_path()) } else { virtiofsd.as_deref() };
             let program = program.ok_or("no server")?;
-            figures.push(run(contender, program, source).map_err(told(contender.name))?);
+            figures.push(boot(contender, &run.folio, program, source).map_err(told(contender.name))?);
         }
+        report.repeats += 1;
     }
-    let rows: Vec<(&Contender, Row)> =
-        rounds.into_iter().map(|(contender, figures)| (contender, row(contender.name, figures))).collect();
-    let verdicts = verdicts(&rows);
-    Ok((rows.into_iter().map(|(_, row)| row).collect(), notes, verdicts, &LIMITS))
+    report.limits = owned(&LIMITS);
+    let modes: Vec<&Contender> = rounds.iter().map(|(contender, _)| *contender).collect();
+    let measured: Measured =
+        rounds.into_iter().map(|(contender, rounds)| Figures::new(contender.name, rounds)).collect();
+    report.verdicts = verdicts(&modes, &measured);
+    Ok(measured)
 }
 
 /// One guest, from its boot to its end.
-fn run(contender: &Contender, program: &Path, source: &Path) -> Result<Vec<Option<f64>>, String> {
+fn boot(
+    contender: &Contender,
+    folio: &Path,
+    program: &Path,
+    source: &Path,
+) -> Result<Vec<Option<f64>>, String> {
     let folder = tempfile::tempdir().map_err(told("folder"))?;
     let socket = folder.path().join("socket");
     let mut command = Command::new(program);
@@ -118,11 +132,10 @@ fn run(contender: &Contender, program: &Path, source: &Path) -> Result<Vec<Optio
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let own = std::env::current_exe().map_err(told("program"))?;
-    let guest = Guest::new()?.size(MEMORY_MIB, 1).share("share", &socket).program(&own)?;
-    let name = own.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let guest = Guest::new()?.size(MEMORY_MIB, 1).share("share", &socket).program(folio)?;
+    let name = folio.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let script = format!(
-        "mkdir -p /mnt; mount -t virtiofs share /mnt || exit 1\n/bin/{name} shared-folder-guest /mnt || exit 1\n"
+        "mkdir -p /mnt; mount -t virtiofs share /mnt || exit 1\n/bin/{name} bench shared-folder-guest /mnt || exit 1\n"
     );
     let mut figures: Option<Vec<Option<f64>>> = None;
     let (mut delays, mut changed, mut is_unseen) = (Vec::new(), Instant::now(), false);
@@ -149,13 +162,14 @@ fn run(contender: &Contender, program: &Path, source: &Path) -> Result<Vec<Optio
 }
 
 /// In each mode, how each figure of ours is beside theirs.
-fn verdicts(rows: &[(&Contender, Row)]) -> Vec<Verdict> {
+fn verdicts(modes: &[&Contender], measured: &[Figures]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
-    for (contender, ours) in rows.iter().filter(|(contender, _)| contender.is_folio) {
-        let rival = rows.iter().find(|(other, _)| !other.is_folio && other.mode == contender.mode);
+    let both = || modes.iter().zip(measured);
+    for (contender, ours) in both().filter(|(contender, _)| contender.is_folio) {
+        let rival = both().find(|(other, _)| !other.is_folio && other.mode == contender.mode);
         let Some((_, theirs)) = rival else { continue };
         for (at, job) in Job::ALL.iter().enumerate() {
-            let (Some(ours), Some(theirs)) = (ours.figures[at], theirs.figures[at]) else { continue };
+            let (Some(ours), Some(theirs)) = (ours.middle[at], theirs.middle[at]) else { continue };
             let value = if job.is_rate() { theirs / ours } else { ours / theirs };
             verdicts.push(Verdict {
                 aim: format!("{}: {} not slower than virtiofsd", contender.name, job.title()),

@@ -2,35 +2,58 @@
 
 use super::told;
 use super::worlds::World;
-use serde::Serialize;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The large file, and its size in MiB.
+/// How much is done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent {
+    /// Size of the large file.
+    pub(crate) large_mib: usize,
+    /// Folders of the tree, and small files in each.
+    pub(crate) folders: usize,
+    pub(crate) files_each: usize,
+    /// Reads at random, reads of the story's file, stats, changes by the host.
+    reads: usize,
+    story_reads: usize,
+    stats: usize,
+    changes: usize,
+}
+
+impl Extent {
+    /// What is measured.
+    pub(crate) const WHOLE: Self = Self {
+        large_mib: 256,
+        folders: 100,
+        files_each: 100,
+        reads: 20_000,
+        story_reads: 1000,
+        stats: 20_000,
+        changes: 11,
+    };
+    /// To see that it runs.
+    pub(crate) const QUICK: Self =
+        Self { large_mib: 2, folders: 4, files_each: 5, reads: 50, story_reads: 10, stats: 50, changes: 2 };
+}
+
+/// The large file.
 pub(crate) const LARGE: &str = "large";
-pub(crate) const LARGE_MIB: usize = 256;
 /// The file that is read and asked for again and again, as the story's program does, and its size in bytes.
 pub(crate) const STORY: &str = "story";
 const STORY_BYTES: usize = 64 << 10;
 /// The folder of small files.
 pub(crate) const TREE: &str = "tree";
-const FOLDERS: usize = 100;
-const FILES_EACH: usize = 100;
 const SMALL_BYTES: usize = 1000;
 /// The file that changes.
 const CHANGING: &str = "changing";
 
 const SEQUENTIAL: usize = 1 << 20;
-const RANDOM_READS: usize = 20_000;
-const STORY_READS: usize = 1000;
-const STATS: usize = 20_000;
-const CHANGES: usize = 11;
 /// How long a change may take until it is given up.
 const UNSEEN: Duration = Duration::from_secs(5);
 
 /// One column of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Job {
     /// The large file in order, not in the host's memory.
     ReadCold,
@@ -68,19 +91,28 @@ impl Job {
         Self::ChangeSeenMost,
     ];
 
-    /// What the figure is.
+    /// What is done.
     pub(crate) fn title(self) -> &'static str {
         match self {
-            Self::ReadCold => "cold MiB/s",
-            Self::ReadWarm => "warm MiB/s",
-            Self::RandomWarm => "4k us",
-            Self::SmallWarm => "1k us",
-            Self::StoryRead => "64k us",
-            Self::StoryStat => "stat us",
-            Self::WalkFirst => "walk ms",
-            Self::WalkAgain => "again ms",
-            Self::ChangeSeen => "seen ms",
-            Self::ChangeSeenMost => "at most",
+            Self::ReadCold => "in order, cold",
+            Self::ReadWarm => "in order, warm",
+            Self::RandomWarm => "4 KiB at random, warm",
+            Self::SmallWarm => "1 KiB of an open file",
+            Self::StoryRead => "open, read 64 KiB, close",
+            Self::StoryStat => "stat of one path",
+            Self::WalkFirst => "find -ls, first time",
+            Self::WalkAgain => "find -ls, again",
+            Self::ChangeSeen => "a change by the host is seen",
+            Self::ChangeSeenMost => "the same, longest",
+        }
+    }
+
+    /// A figure of its in the report's unit: MiB a second, or seconds.
+    pub(crate) fn told(self, figure: f64) -> f64 {
+        match self {
+            Self::ReadCold | Self::ReadWarm => figure,
+            Self::RandomWarm | Self::SmallWarm | Self::StoryRead | Self::StoryStat => figure / 1e6,
+            Self::WalkFirst | Self::WalkAgain | Self::ChangeSeen | Self::ChangeSeenMost => figure / 1e3,
         }
     }
 
@@ -91,44 +123,43 @@ impl Job {
 }
 
 /// Makes the folder that everybody shares.
-pub(crate) fn make_source(source: &Path) -> Result<(), String> {
+pub(crate) fn make_source(source: &Path, extent: Extent) -> Result<(), String> {
     let write = |name: &str, bytes: &[u8]| fs::write(source.join(name), bytes).map_err(told(name));
-    let bytes: Vec<u8> = (0..LARGE_MIB << 20).map(|index| (index % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..extent.large_mib << 20).map(|index| (index % 251) as u8).collect();
     write(LARGE, &bytes)?;
     write(STORY, &bytes[..STORY_BYTES])?;
     write(CHANGING, &version(0))?;
-    for folder in 0..FOLDERS {
+    for folder in 0..extent.folders {
         let name = format!("{TREE}/{folder:03}");
         fs::create_dir_all(source.join(&name)).map_err(told(&name))?;
-        for file in 0..FILES_EACH {
+        for file in 0..extent.files_each {
             write(&format!("{name}/{file:03}"), &bytes[..SMALL_BYTES])?;
         }
     }
-    rustix::fs::sync();
     Ok(())
 }
 
 /// All jobs in one world but the last two; the figures in the order of [`Job::ALL`]. `None` for what cannot be measured
-/// here.
-pub(crate) fn run(world: &dyn World, is_root: bool) -> Result<Vec<Option<f64>>, String> {
-    let read_cold = match is_root {
+/// here: cold reads where the host's caches may not be dropped.
+pub(crate) fn run(world: &dyn World, extent: Extent, drops_caches: bool) -> Result<Vec<Option<f64>>, String> {
+    let read_cold = match drops_caches {
         true => {
             drop_caches()?;
-            Some(read(world)?)
+            Some(read(world, extent)?)
         }
         false => None,
     };
-    read(world)?;
-    let read_warm = Some(read(world)?.max(read(world)?));
-    let random = Some(random_reads(world)?);
-    let small = Some(small_reads(world)?);
-    let story_read = Some(story_reads(world)?);
-    let story_stat = Some(stats(world)?);
-    if is_root {
+    read(world, extent)?;
+    let read_warm = Some(read(world, extent)?.max(read(world, extent)?));
+    let random = Some(random_reads(world, extent)?);
+    let small = Some(small_reads(world, extent)?);
+    let story_read = Some(story_reads(world, extent)?);
+    let story_stat = Some(stats(world, extent)?);
+    if drops_caches {
         drop_caches()?;
     }
-    let walk_first = Some(walk(world)?);
-    let walk_again = Some(walk(world)?);
+    let walk_first = Some(walk(world, extent)?);
+    let walk_again = Some(walk(world, extent)?);
     Ok(vec![read_cold, read_warm, random, small, story_read, story_stat, walk_first, walk_again])
 }
 
@@ -142,11 +173,11 @@ fn per(start: Instant, count: usize) -> f64 {
 }
 
 /// MiB a second.
-fn read(world: &dyn World) -> Result<f64, String> {
+fn read(world: &dyn World, extent: Extent) -> Result<f64, String> {
     let file = world.open(LARGE)?;
     let mut buf = vec![0; SEQUENTIAL];
     let start = Instant::now();
-    for part in 0..LARGE_MIB {
+    for part in 0..extent.large_mib {
         let count = world.read_at(&file, &mut buf, (part * SEQUENTIAL) as u64)?;
         if count != SEQUENTIAL || buf[1] != ((part * SEQUENTIAL + 1) % 251) as u8 {
             return Err(format!("{LARGE}: part {part} is not what was written"));
@@ -154,49 +185,49 @@ fn read(world: &dyn World) -> Result<f64, String> {
     }
     let seconds = start.elapsed().as_secs_f64();
     world.close(file)?;
-    Ok(LARGE_MIB as f64 / seconds)
+    Ok(extent.large_mib as f64 / seconds)
 }
 
 /// Microseconds each.
-fn random_reads(world: &dyn World) -> Result<f64, String> {
+fn random_reads(world: &dyn World, extent: Extent) -> Result<f64, String> {
     let file = world.open(LARGE)?;
     let mut buf = vec![0; 4096];
     let mut word = 0x9e37_79b9_7f4a_7c15_u64;
     let start = Instant::now();
-    for _ in 0..RANDOM_READS {
+    for _ in 0..extent.reads {
         // xorshift
         word ^= word << 13;
         word ^= word >> 7;
         word ^= word << 17;
-        let page = word % (LARGE_MIB as u64 * 256);
+        let page = word % (extent.large_mib as u64 * 256);
         if world.read_at(&file, &mut buf, page * 4096)? != buf.len() {
             return Err(format!("{LARGE}: page {page} is short"));
         }
     }
-    let each = per(start, RANDOM_READS);
+    let each = per(start, extent.reads);
     world.close(file)?;
     Ok(each)
 }
 
 /// Microseconds each.
-fn small_reads(world: &dyn World) -> Result<f64, String> {
+fn small_reads(world: &dyn World, extent: Extent) -> Result<f64, String> {
     let file = world.open(STORY)?;
     let mut buf = vec![0; 1024];
     let start = Instant::now();
-    for _ in 0..RANDOM_READS {
+    for _ in 0..extent.reads {
         if world.read_at(&file, &mut buf, 4096)? != buf.len() {
             return Err(format!("{STORY}: short"));
         }
     }
-    let each = per(start, RANDOM_READS);
+    let each = per(start, extent.reads);
     world.close(file)?;
     Ok(each)
 }
 
-fn story_reads(world: &dyn World) -> Result<f64, String> {
+fn story_reads(world: &dyn World, extent: Extent) -> Result<f64, String> {
     let mut buf = vec![0; STORY_BYTES];
     let start = Instant::now();
-    for _ in 0..STORY_READS {
+    for _ in 0..extent.story_reads {
         let file = world.open(STORY)?;
         let count = world.read_at(&file, &mut buf, 0)?;
         world.close(file)?;
@@ -204,21 +235,21 @@ fn story_reads(world: &dyn World) -> Result<f64, String> {
             return Err(format!("{STORY}: {count} bytes"));
         }
     }
-    Ok(per(start, STORY_READS))
+    Ok(per(start, extent.story_reads))
 }
 
-fn stats(world: &dyn World) -> Result<f64, String> {
+fn stats(world: &dyn World, extent: Extent) -> Result<f64, String> {
     let start = Instant::now();
-    for _ in 0..STATS {
+    for _ in 0..extent.stats {
         if world.stat(STORY)? != STORY_BYTES as u64 {
             return Err(format!("{STORY}: of another size"));
         }
     }
-    Ok(per(start, STATS))
+    Ok(per(start, extent.stats))
 }
 
 /// Milliseconds of `find -ls`.
-fn walk(world: &dyn World) -> Result<f64, String> {
+fn walk(world: &dyn World, extent: Extent) -> Result<f64, String> {
     let start = Instant::now();
     let mut files = 0;
     let mut open = vec![TREE.to_owned()];
@@ -234,7 +265,11 @@ fn walk(world: &dyn World) -> Result<f64, String> {
         }
     }
     let milliseconds = start.elapsed().as_secs_f64() * 1e3;
-    if files == FOLDERS * FILES_EACH { Ok(milliseconds) } else { Err(format!("{files} files in the tree")) }
+    if files == extent.folders * extent.files_each {
+        Ok(milliseconds)
+    } else {
+        Err(format!("{files} files in the tree"))
+    }
 }
 
 /// All of the same length: only times and contents tell versions apart.
@@ -278,9 +313,9 @@ fn sees(world: &dyn World, number: usize) -> Result<bool, String> {
 
 /// Milliseconds from a write by the host until a reader has it: middle and most. Nothing for who has not seen a change
 /// after seconds.
-pub(crate) fn changes(world: &dyn World, source: &Path) -> Result<Vec<Option<f64>>, String> {
+pub(crate) fn changes(world: &dyn World, extent: Extent, source: &Path) -> Result<Vec<Option<f64>>, String> {
     let mut delays = Vec::new();
-    for number in 1..=CHANGES {
+    for number in 1..=extent.changes {
         watch(world)?;
         change(source, number)?;
         let start = Instant::now();
@@ -306,9 +341,9 @@ pub(crate) const NOT_SEEN: &str = "@not-seen ";
 /// What runs in a guest, at a folder that it has mounted: all jobs; changes are the host's to make when it is told.
 pub(crate) fn run_in_guest(root: &Path) -> Result<(), String> {
     let world = super::worlds::HostWorld::native(root);
-    let figures = run(&world, true)?;
+    let figures = run(&world, Extent::WHOLE, true)?;
     println!("{FIGURES}{}", serde_json::to_string(&figures).map_err(|error| error.to_string())?);
-    for number in 1..=CHANGES {
+    for number in 1..=Extent::WHOLE.changes {
         watch(&world)?;
         println!("{READY}{number}");
         match sees(&world, number)? {

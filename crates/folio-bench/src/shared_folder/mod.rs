@@ -2,7 +2,7 @@
 //! process.
 //!
 //! ```text
-//!   mod      rounds, table, aims
+//!   mod      rounds, tables, aims
 //!   worlds   who is measured: native, folio mount, folio in process, bindfs
 //!   guest    the same in a virtual machine: folio share beside virtiofsd
 //!   jobs     what is done, and how long a change of the host stays unseen
@@ -13,43 +13,38 @@
 
 mod guest;
 mod jobs;
-mod worlds;
+pub(crate) mod worlds;
 
-use crate::bench;
 use crate::contender::find;
-use crate::report::{Machine, Verdict, middle, told};
-use jobs::Job;
+use crate::report::{Report, Row, Table, Unit, Verdict, middle, owned, told};
+use crate::run::Run;
+use crate::stories::{Story, Today};
 pub(crate) use jobs::run_in_guest;
-use serde::Serialize;
+use jobs::{Extent, Job};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use worlds::{FolioWorld, HostWorld, How, World};
 
 /// What the scenario takes.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Options {
-    /// Rounds; each runs every contender once.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..1000))]
-    repeats: u32,
-    /// Print JSON instead of tables.
-    #[arg(long)]
-    json: bool,
-    /// Where the folder lies; on a disk, or cold reads are none.
+pub struct Options {
+    /// Where the folder lies; on a disk, or cold reads are none
     #[arg(long, default_value = ".")]
-    dir: PathBuf,
-    /// Only contenders whose name has this in it, and the native one.
+    pub(crate) dir: PathBuf,
+    /// Only contenders whose name has this in it, and the native one
     #[arg(long)]
-    only: Option<String>,
+    pub(crate) only: Option<String>,
     /// In a virtual machine (QEMU), through virtiofs, beside virtiofsd
     #[arg(long)]
-    guest: bool,
+    pub(crate) guest: bool,
     /// The virtiofsd to measure; without it, the one that is installed
     #[arg(long, requires = "guest")]
-    virtiofsd: Option<PathBuf>,
-    /// The folio command to measure; without it, this workspace's is built.
-    #[arg(long)]
-    folio: Option<PathBuf>,
+    pub(crate) virtiofsd: Option<PathBuf>,
 }
+
+/// The scenario.
+const NAME: &str = "shared-folder";
+const ROUNDS: u32 = 5;
 
 /// Name, and how it sees the folder.
 const CONTENDERS: [(&str, How); 10] = [
@@ -58,7 +53,7 @@ const CONTENDERS: [(&str, How); 10] = [
     (MOUNT_TTL, How::Mount("push=off,ttl=1ms")),
     ("folio mount, passthrough", How::Mount("passthrough=on")),
     ("folio mount, cache=writeback", How::Mount("cache=writeback")),
-    ("folio mount, cache=none", How::Mount("cache=none,push=off,ttl=0")),
+    (MOUNT_NONE, How::Mount("cache=none,push=off,ttl=0")),
     (PROCESS, How::InProcess("")),
     (PROCESS_TTL, How::InProcess("push=off,ttl=1ms")),
     (PROCESS_NONE, How::InProcess("cache=none,push=off,ttl=0")),
@@ -67,6 +62,7 @@ const CONTENDERS: [(&str, How); 10] = [
 const NATIVE: &str = "native";
 const MOUNT: &str = "folio mount";
 const MOUNT_TTL: &str = "folio mount, ttl=1ms";
+const MOUNT_NONE: &str = "folio mount, cache=none";
 const PROCESS: &str = "folio in process";
 const PROCESS_TTL: &str = "folio in process, ttl=1ms";
 const PROCESS_NONE: &str = "folio in process, cache=none";
@@ -80,60 +76,95 @@ const LIMITS: [&str; 5] = [
     "medians of all rounds; the change's second figure is the longest of all rounds",
 ];
 
-#[derive(Debug, Serialize)]
-struct Row {
+/// One contender's figures, in the order of the jobs; nothing where it cannot be measured or was never seen.
+struct Figures {
     name: &'static str,
-    /// Medians in the order of the jobs; nothing where it cannot be measured or was never seen.
-    figures: Vec<Option<f64>>,
+    middle: Vec<Option<f64>>,
     rounds: Vec<Vec<Option<f64>>>,
 }
 
-#[derive(Debug, Serialize)]
-struct Report {
-    scenario: &'static str,
-    machine: Machine,
-    repeats: u32,
-    jobs: [Job; 10],
-    rows: Vec<Row>,
-    verdicts: Vec<Verdict>,
-    notes: Vec<String>,
-    limits: &'static [&'static str],
-}
+/// All contenders.
+type Measured = Vec<Figures>;
 
-/// Measures and prints.
-pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let folio = bench::folio(options.folio.as_deref())?;
+/// Measures.
+pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&options.dir);
     let folder = folder.map_err(told(options.dir.display()))?;
     let source = folder.path().join("source");
     std::fs::create_dir(&source).map_err(told(source.display()))?;
-    jobs::make_source(&source)?;
-    let (rows, notes, verdicts, limits) = match options.guest {
-        true => guest::measure(options, &folio, &source)?,
-        false => measure(options, &folio, folder.path(), &source)?,
+    // A guest knows one extent.
+    let extent = if options.guest { Extent::WHOLE } else { run.sized(Extent::WHOLE, Extent::QUICK) };
+    jobs::make_source(&source, extent)?;
+    let (large, files) = (extent.large_mib, extent.folders * extent.files_each);
+    let what = format!(
+        "{large} MiB in order and at random, {files} small files, one file again and again, changes by the host"
+    );
+    let mut report = Report::new(NAME, what, &options.dir);
+    let measured = match options.guest {
+        true => guest::measure(options, run, &source, &mut report)?,
+        false => on_host(options, run, extent, folder.path(), &mut report)?,
     };
-    let report = Report {
-        scenario: "shared-folder",
-        machine: Machine::here(&options.dir),
-        repeats: options.repeats,
-        jobs: Job::ALL,
-        verdicts,
-        rows,
-        notes,
-        limits,
-    };
-    report.print(options.json)
+    report.tables = tables(&measured);
+    if !options.guest {
+        report.story = Some(story(&report));
+    }
+    Ok(report)
 }
 
-/// Rows, notes, aims, and what the numbers do not mean.
-type Measured = (Vec<Row>, Vec<String>, Vec<Verdict>, &'static [&'static str]);
+fn tables(measured: &[Figures]) -> Vec<Table> {
+    let table = |title: &str, unit: Unit, is_rate: bool| {
+        let mut rows = Vec::new();
+        for (at, job) in Job::ALL.iter().enumerate().filter(|(_, job)| job.is_rate() == is_rate) {
+            for figures in measured {
+                let rounds: Option<Vec<f64>> =
+                    figures.rounds.iter().map(|round| round[at].map(|value| job.told(value))).collect();
+                rows.extend(rounds.map(|rounds| Row::new(job.title(), figures.name, rounds)));
+            }
+        }
+        Table::new(title, unit, Some(NATIVE), rows)
+    };
+    vec![table(READS, Unit::MibPerSecond, true), table(CALLS, Unit::Seconds, false)]
+}
+
+const READS: &str = "reads";
+const CALLS: &str = "again and again";
+
+fn story(report: &Report) -> Story {
+    let times = |job: Job, name: &str, than: &str| {
+        let of = |name: &str| report.row(CALLS, job.title(), name);
+        Today::times(&format!("{}: {name}, beside {than}", job.title()), of(name), of(than))
+    };
+    let today = [
+        times(Job::StoryRead, MOUNT_NONE, NATIVE),
+        times(Job::StoryRead, PROCESS_NONE, PROCESS),
+        times(Job::StoryRead, "bindfs", NATIVE),
+        times(Job::StoryRead, MOUNT, NATIVE),
+        times(Job::StoryStat, MOUNT_NONE, NATIVE),
+        times(Job::StoryStat, PROCESS_NONE, PROCESS),
+        times(Job::StoryStat, "bindfs", NATIVE),
+        times(Job::StoryStat, MOUNT, NATIVE),
+    ];
+    Story::new(
+        "a virtual machine's shared folder was ten times slower than its rival: reads went past the page cache, and \
+         every stat asked the host",
+    )
+    .with("the slow folder, as a multiple of the rival's time", Unit::Times, 10.0, today)
+}
 
 /// On this machine, without a guest.
-fn measure(options: &Options, folio: &Path, folder: &Path, source: &Path) -> Result<Measured, String> {
-    let mut notes = Vec::new();
+fn on_host(
+    options: &Options,
+    run: &Run<'_>,
+    extent: Extent,
+    folder: &Path,
+    report: &mut Report,
+) -> Result<Measured, String> {
+    let source = folder.join("source");
     let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        notes.push("not measured: cold reads: dropping the host's cache needs root".to_owned());
+    match (is_root, run.is_quick) {
+        (false, _) => report.skip("cold reads", "dropping the host's cache needs root"),
+        (true, true) => report.skip("cold reads", "a quick run leaves the host's cache alone"),
+        (true, false) => {}
     }
     let mut worlds: Vec<(&'static str, Box<dyn World>, Vec<Vec<Option<f64>>>)> = Vec::new();
     for (name, how) in CONTENDERS {
@@ -141,23 +172,25 @@ fn measure(options: &Options, folio: &Path, folder: &Path, source: &Path) -> Res
             continue;
         }
         let target = folder.join(format!("mount-{}", worlds.len()));
-        match world(how, folio, source, &target) {
+        match world(how, &run.folio, &source, &target) {
             Ok(world) => worlds.push((name, world, Vec::new())),
-            Err(reason) => notes.push(format!("not measured: {name}: {reason}")),
+            Err(reason) => report.skip(name, reason),
         }
     }
-    for round in 0..options.repeats as usize {
+    while run.goes_on(NAME, report.repeats, ROUNDS)? {
         for turn in 0..worlds.len() {
-            let at = (turn + round) % worlds.len();
+            let at = (turn + report.repeats as usize) % worlds.len();
             let (name, world, rounds) = &mut worlds[at];
-            let mut figures = jobs::run(&**world, is_root).map_err(told(*name))?;
-            figures.extend(jobs::changes(&**world, source).map_err(told(*name))?);
+            let mut figures = jobs::run(&**world, extent, is_root && !run.is_quick).map_err(told(*name))?;
+            figures.extend(jobs::changes(&**world, extent, &source).map_err(told(*name))?);
             rounds.push(figures);
         }
+        report.repeats += 1;
     }
-    let rows: Vec<Row> = worlds.into_iter().map(|(name, _, rounds)| row(name, rounds)).collect();
-    let verdicts = verdicts(&rows);
-    Ok((rows, notes, verdicts, &LIMITS))
+    report.limits = owned(&LIMITS);
+    let measured: Measured = worlds.into_iter().map(|(name, _, rounds)| Figures::new(name, rounds)).collect();
+    report.verdicts = verdicts(&measured);
+    Ok(measured)
 }
 
 fn world(how: How, folio: &Path, source: &Path, target: &Path) -> Result<Box<dyn World>, String> {
@@ -182,27 +215,29 @@ fn world(how: How, folio: &Path, source: &Path, target: &Path) -> Result<Box<dyn
     }
 }
 
-fn row(name: &'static str, rounds: Vec<Vec<Option<f64>>>) -> Row {
-    let column = |at: usize| rounds.iter().map(move |round| round[at]);
-    let figures = Job::ALL.iter().enumerate().map(|(at, job)| {
-        let values: Option<Vec<f64>> = column(at).collect();
-        values.map(|values| match job {
-            Job::ChangeSeenMost => values.into_iter().fold(0.0, f64::max),
-            _ => middle(values),
-        })
-    });
-    Row { name, figures: figures.collect(), rounds: rounds.clone() }
+impl Figures {
+    fn new(name: &'static str, rounds: Vec<Vec<Option<f64>>>) -> Self {
+        let column = |at: usize| rounds.iter().map(move |round| round[at]);
+        let middle = Job::ALL.iter().enumerate().map(|(at, job)| {
+            let values: Option<Vec<f64>> = column(at).collect();
+            values.map(|values| match job {
+                Job::ChangeSeenMost => values.into_iter().fold(0.0, f64::max),
+                _ => middle(values),
+            })
+        });
+        Self { name, middle: middle.collect(), rounds: rounds.clone() }
+    }
 }
 
 /// How much slower than `than` a row is; 1 is as fast.
-fn slower(rows: &[Row], name: &str, than: &str, job: Job) -> Option<f64> {
+fn slower(rows: &[Figures], name: &str, than: &str, job: Job) -> Option<f64> {
     let at = Job::ALL.iter().position(|other| *other == job)?;
-    let of = |name: &str| rows.iter().find(|row| row.name == name)?.figures[at];
+    let of = |name: &str| rows.iter().find(|row| row.name == name)?.middle[at];
     let (ours, theirs) = (of(name)?, of(than)?);
     Some(if job.is_rate() { theirs / ours } else { ours / theirs })
 }
 
-fn verdicts(rows: &[Row]) -> Vec<Verdict> {
+fn verdicts(rows: &[Figures]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     let mut judge = |aim: String, value: Option<f64>, most: f64, unit: &str| {
         if let Some(value) = value {
@@ -230,7 +265,7 @@ fn verdicts(rows: &[Row]) -> Vec<Verdict> {
         judge(aim, slower(rows, PROCESS, PROCESS_NONE, job), 0.1, " of their time");
     }
     let at = Job::ALL.len() - 1;
-    let most = |name: &str| rows.iter().find(|row| row.name == name).map(|row| row.figures[at]);
+    let most = |name: &str| rows.iter().find(|row| row.name == name).map(|row| row.middle[at]);
     for (name, limit) in [(MOUNT, 5.0), (PROCESS, 5.0), (MOUNT_TTL, 6.0), (PROCESS_TTL, 6.0)] {
         if let Some(value) = most(name) {
             let aim = format!("{name}: a change by the host is seen within {limit} ms");
@@ -238,40 +273,4 @@ fn verdicts(rows: &[Row]) -> Vec<Verdict> {
         }
     }
     verdicts
-}
-
-impl Report {
-    fn print(&self, json: bool) -> Result<(), String> {
-        if json {
-            println!("{}", serde_json::to_string_pretty(self).map_err(|error| error.to_string())?);
-            return Ok(());
-        }
-        println!(
-            "{}: {} MiB in order and at random, 10,000 small files; in {}; {}; {} rounds, interleaved\n",
-            self.scenario,
-            jobs::LARGE_MIB,
-            self.machine.dir_file_system(),
-            self.machine.words(),
-            self.repeats
-        );
-        print!("{:<30}", "");
-        self.jobs.iter().for_each(|job| print!(" {:>10}", job.title()));
-        println!();
-        for row in &self.rows {
-            print!("{:<30}", row.name);
-            for figure in &row.figures {
-                match figure {
-                    Some(value) if *value >= 100.0 => print!(" {value:>10.0}"),
-                    Some(value) => print!(" {value:>10.3}"),
-                    None => print!(" {:>10}", "-"),
-                }
-            }
-            println!();
-        }
-        Verdict::print_all(&self.verdicts);
-        self.notes.iter().for_each(|note| println!("- {note}"));
-        println!("\nwhat the numbers do not mean:");
-        self.limits.iter().for_each(|limit| println!("- {limit}"));
-        Ok(())
-    }
 }

@@ -1,5 +1,6 @@
 //! The commands, one file each, and the list of them.
 
+mod bench;
 mod cache;
 mod cat;
 mod change;
@@ -64,6 +65,7 @@ pub(crate) enum Command {
     Completions(completions::Completions),
     Man(man::Man),
     Doctor(doctor::Doctor),
+    Bench(bench::Bench),
 }
 
 /// Runs what the command line asks for and tells how it ended.
@@ -103,6 +105,7 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
             done(Session::without_signals("share", &arguments.global), &|session| share::run(share, session))
         }
         Command::Doctor(doctor) => done(session("doctor"), &|session| doctor::run(doctor, session)),
+        Command::Bench(bench) => done(session("bench"), &|session| bench::run(bench, session)),
         Command::Warm(warm) => done(session("warm"), &|session| warm::run(warm, session)),
         Command::Cache(cache) => done(session(cache::name(cache)), &|session| cache::run(cache, session)),
         Command::Completions(shell) => {

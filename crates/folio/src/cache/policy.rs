@@ -11,7 +11,7 @@
 //!
 //! A scan passes through the small queue and leaves main alone. When pages come back that left small too early,
 //! small grows; when pages come back that left main, it shrinks. Source: J. Yang et al., "FIFO queues are all you
-//! need for cache eviction", SOSP 2023; the adaption is ours. `folio-bench reclaim` compares it with others.
+//! need for cache eviction", SOSP 2023; the adaption is ours. `folio bench reclaim` compares it with others.
 
 use super::pool::Frame;
 use std::collections::VecDeque;

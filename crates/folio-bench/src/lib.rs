@@ -1,0 +1,62 @@
+//! Folio's measurements, side by side with its rivals; `folio bench` is their face.
+//!
+//! ```text
+//!   Scenario       what is measured                  Run     how often, how large, until when
+//!   Results        report: figures with their spread, evidence, aims; stories: what was published
+//!     text         as text    html/   as a page with charts    compare   two of them
+//!
+//!   the five stories
+//!   shared_folder/ a host folder beside folio mount, Folio in process, and bindfs
+//!   ext4/          files rewritten, made and removed beside the kernel's ext4 and fuse2fs
+//!   memcpy         a ramfs with a copy loop of bytes, and with memcpy
+//!   page_cache     files of a database, cold and warm, warmed, in tmpfs and in Folio's cache
+//!   first_write/   first and second writes into fresh and preallocated images beside QEMU
+//!
+//!   any path       probe: reads, stats, writes           evidence   cache state, bytes from the device, switches
+//!   others         bench, tree, contender: trees and images; small_file; convert; nbd;
+//!                  cache/: cached reads, writes and lookups; reclaim: hit ratios with policies/ on traces
+//!   measure        one command, its time and memory
+//! ```
+
+mod bench;
+mod cache;
+mod contender;
+mod convert;
+mod ext4;
+mod first_write;
+// Made for the tests, which use more of it.
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../../tests/support/guest.rs"]
+mod machine_guest;
+mod measure;
+mod nbd;
+mod policies;
+#[path = "../../../tests/support/real_tree.rs"]
+mod real_tree;
+mod reclaim;
+mod report;
+mod run;
+mod scenario;
+mod shared_folder;
+mod small_file;
+mod stories;
+mod text;
+mod traces;
+mod tree;
+
+pub use report::{FORMAT, Machine, Results};
+pub use run::Run;
+pub use scenario::{Helper, Scenario};
+
+use std::path::PathBuf;
+
+/// What the scenarios of trees and images take.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Common {
+    /// Where images and extracted trees lie; should be in memory
+    #[arg(long, default_value = "/dev/shm")]
+    dir: PathBuf,
+    /// Size of the images in MiB; without it, as large as suits the scenario
+    #[arg(long)]
+    size_mib: Option<u64>,
+}

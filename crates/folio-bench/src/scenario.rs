@@ -1,0 +1,121 @@
+//! The list of scenarios, and what runs them.
+
+use crate::report::{FORMAT, Machine, Report, Results};
+use crate::run::Run;
+use crate::{Common, bench, cache, convert, ext4, first_write, measure, nbd, reclaim, shared_folder};
+use crate::{small_file, tree};
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// What is measured.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Scenario {
+    /// Story 1: a folder of the host, through mounts and in process: reads, stats, changes seen
+    SharedFolder(shared_folder::Options),
+    /// Story 2: 64 KiB x 1024 written ten times over, in each mode of delayed allocation
+    AutoDaAlloc(ext4::Options),
+    /// Story 5: mkfs and writes into fresh and preallocated images, beside QEMU
+    FirstWrite(first_write::Options),
+    /// Cached reads, writes and lookups, beside the kernel's tmpfs and bare memcpy
+    Cache(cache::Options),
+    /// Files made and removed, bytes in order and at random, beside the kernel's ext4 and fuse2fs
+    Ext4Ops(ext4::Options),
+    /// A tree into an image and out again
+    Image {
+        /// The tree; without it, some 22,000 of the machine's own files
+        #[arg(long)]
+        tree: Option<PathBuf>,
+        /// Place and size
+        #[command(flatten)]
+        common: Common,
+    },
+    /// 20,000 files of 100 bytes in one folder into an image and out again
+    OneDir(Common),
+    /// One file of 500 MB into an image and out again; its extents are counted
+    File(Common),
+    /// One small file out of the ext4 in an image, by a whole process
+    SmallFile(Common),
+    /// An image into other formats and back, beside qemu-img
+    Convert(Common),
+    /// Requests a second of folio serve nbd, beside nbdkit and qemu-nbd, with fio as the client
+    Nbd(nbd::Options),
+    /// Which accesses Folio's page cache and known policies answer from memory
+    Reclaim(reclaim::Options),
+}
+
+/// Parts of a scenario that run in processes of their own.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Helper {
+    /// One job of first-write
+    #[command(hide = true)]
+    FirstWriteJob(first_write::JobArguments),
+    /// Uses memory and gives it back
+    #[command(hide = true)]
+    TouchMemory {
+        /// How much
+        mib: usize,
+    },
+    /// What of shared-folder runs in a guest
+    #[command(hide = true)]
+    SharedFolderGuest {
+        /// The folder that is shared
+        root: PathBuf,
+    },
+}
+
+impl Helper {
+    /// Does it.
+    pub fn run(&self) -> Result<(), String> {
+        match self {
+            Self::FirstWriteJob(arguments) => first_write::run_job(arguments),
+            Self::TouchMemory { mib } => measure::use_memory(*mib),
+            Self::SharedFolderGuest { root } => shared_folder::run_in_guest(root),
+        }
+    }
+}
+
+impl Scenario {
+    /// Measures; `taken_at` is the time that the results shall say.
+    pub fn measure(&self, run: &Run<'_>, taken_at: impl FnOnce() -> String) -> Result<Results, String> {
+        let machine = Machine::here();
+        let scenarios = vec![self.timed(run)?];
+        Ok(Results {
+            format: FORMAT,
+            folio: env!("CARGO_PKG_VERSION").to_owned(),
+            taken_at: taken_at(),
+            is_optimised: !cfg!(debug_assertions),
+            is_quick: run.is_quick,
+            machine,
+            scenarios,
+        })
+    }
+
+    fn timed(&self, run: &Run<'_>) -> Result<Report, String> {
+        let start = Instant::now();
+        let mut report = self.report(run)?;
+        report.seconds = start.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    fn report(&self, run: &Run<'_>) -> Result<Report, String> {
+        match self {
+            Self::SharedFolder(options) => shared_folder::measure(options, run),
+            Self::AutoDaAlloc(options) => ext4::rewrite::measure(options, run),
+            Self::FirstWrite(options) => first_write::measure(options, run),
+            Self::Cache(options) => cache::measure(options, run),
+            Self::Ext4Ops(options) => ext4::ops::measure(options, run),
+            Self::Image { tree: Some(tree), common } => {
+                bench::measure("image", &tree::Source::At(tree.clone()), common, run)
+            }
+            Self::Image { tree: None, common } => {
+                bench::measure("image", &tree::Source::Machine, common, run)
+            }
+            Self::OneDir(common) => bench::measure("one-dir", &tree::Source::OneFolder, common, run),
+            Self::File(common) => bench::measure("file", &tree::Source::OneFile, common, run),
+            Self::SmallFile(common) => small_file::measure(common, run),
+            Self::Convert(common) => convert::measure(common, run),
+            Self::Nbd(options) => nbd::measure(options, run),
+            Self::Reclaim(options) => reclaim::measure(options, run),
+        }
+    }
+}

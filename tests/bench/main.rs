@@ -1,0 +1,24 @@
+//! `folio bench`: every scenario runs, and tells what it should; never how long anything takes.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod scenarios;
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+use support::tools::{succeed, text};
+
+/// `folio bench` with `words`, in `folder`, everything small.
+fn bench(folder: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
+    command.args(["--quiet", "bench", "--quick"]).args(words).current_dir(folder).env("TMPDIR", folder);
+    succeed(&mut command)
+}
+
+/// The same with `--json`: what it prints.
+fn results(folder: &Path, words: &[&str]) -> Value {
+    let output = bench(folder, &[&["--json"], words].concat());
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output)))
+}

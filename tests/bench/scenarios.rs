@@ -1,0 +1,118 @@
+//! Each scenario in its smallest form: tables with figures, and whatever is missing is named.
+
+use super::results;
+use crate::support::requires;
+use serde_json::Value;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A folder in memory if there is one: nothing here looks at the disk.
+fn folder() -> TempDir {
+    let shm = Path::new("/dev/shm");
+    let made = if shm.is_dir() { TempDir::new_in(shm) } else { TempDir::new() };
+    made.expect("a folder")
+}
+
+/// Runs a scenario, and holds its results to what all results are.
+fn measured(words: &[&str]) -> Value {
+    let folder = folder();
+    let results = results(folder.path(), words);
+    assert_eq!((results["format"].as_u64(), results["is_quick"].as_bool()), (Some(1), Some(true)));
+    assert!(results["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0), "{results}");
+    for report in results["scenarios"].as_array().expect("scenarios") {
+        let name = report["scenario"].as_str().expect("a name");
+        assert!(report["repeats"].as_u64().is_some_and(|count| count > 0), "{name}");
+        let tables = report["tables"].as_array().expect("tables");
+        assert!(!tables.is_empty(), "{name}");
+        for table in tables {
+            let rows = table["rows"].as_array().expect("rows");
+            assert!(!rows.is_empty(), "{name}: {table}");
+            rows.iter().for_each(check_row);
+        }
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("a folder").flatten().collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+    results
+}
+
+fn check_row(row: &Value) {
+    let [least, median, most] = ["least", "median", "most"].map(|key| row[key].as_f64().expect("a figure"));
+    assert!(0.0 <= least && least <= median && median <= most, "{row}");
+    let rounds = row["rounds"].as_array().expect("rounds");
+    assert!(!rounds.is_empty() && rounds.iter().all(Value::is_f64), "{row}");
+    assert!(row["job"].is_string() && row["contender"].is_string(), "{row}");
+}
+
+/// The names of contenders in all tables.
+fn contenders(results: &Value) -> Vec<String> {
+    let tables = results["scenarios"].as_array().into_iter().flatten();
+    let tables = tables.flat_map(|report| report["tables"].as_array().into_iter().flatten());
+    let rows = tables.flat_map(|table| table["rows"].as_array().into_iter().flatten());
+    rows.filter_map(|row| row["contender"].as_str().map(str::to_owned)).collect()
+}
+
+fn published(results: &Value) -> Vec<f64> {
+    let figures = results["scenarios"][0]["story"]["figures"].as_array().expect("a story's figures");
+    figures.iter().filter_map(|figure| figure["published"].as_f64()).collect()
+}
+
+#[test]
+fn a_shared_folder() {
+    let results = measured(&["shared-folder"]);
+    let names = contenders(&results);
+    assert!(names.iter().any(|name| name == "native") && names.iter().any(|name| name == "folio in process"));
+    assert_eq!(published(&results), [10.0]);
+}
+
+#[test]
+fn rewriting_by_truncation() {
+    let results = measured(&["auto-da-alloc", "--only", "folio"]);
+    assert_eq!(published(&results), [6.0, 0.35, 0.35]);
+    let today = &results["scenarios"][0]["story"]["figures"][0]["today"];
+    assert!(today.as_array().is_some_and(|today| !today.is_empty()), "{today}");
+}
+
+#[test]
+fn first_writes() {
+    let results = measured(&["first-write", "--size-mib", "64"]);
+    assert!(contenders(&results).iter().any(|name| name == "fresh qcow2, folio"));
+    assert_eq!(published(&results), [19.5, 10.0]);
+}
+
+#[test]
+fn cached_files() {
+    let results = measured(&["cache"]);
+    for name in ["folio", "kernel tmpfs", "memcpy"] {
+        assert!(contenders(&results).iter().any(|found| found == name), "{name}");
+    }
+}
+
+#[test]
+fn policies_on_traces() {
+    measured(&["reclaim"]);
+}
+
+#[test]
+fn trees_and_images() {
+    for scenario in ["image", "one-dir", "file", "small-file"] {
+        let results = measured(&[scenario, "--dir", ".", "--size-mib", "64"]);
+        assert!(contenders(&results).iter().any(|name| name.starts_with("folio")), "{scenario}");
+    }
+}
+
+#[test]
+fn requests_over_a_socket() {
+    requires!(tool("fio"), tool("qemu-img"));
+    measured(&["nbd", "--dir", ".", "--repeats", "1"]);
+}
+
+#[test]
+fn conversions() {
+    requires!(tool("qemu-img"));
+    measured(&["convert", "--dir", "."]);
+}
+
+#[test]
+fn operations_on_ext4() {
+    measured(&["ext4-ops"]);
+}
