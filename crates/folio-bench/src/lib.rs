@@ -20,17 +20,23 @@
 
 mod bench;
 mod cache;
+mod compare;
 mod contender;
 mod convert;
+mod evidence;
 mod ext4;
 mod first_write;
+mod html;
 // Made for the tests, which use more of it.
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../../tests/support/guest.rs"]
 mod machine_guest;
 mod measure;
+mod memcpy;
 mod nbd;
+mod page_cache;
 mod policies;
+mod probe;
 #[path = "../../../tests/support/real_tree.rs"]
 mod real_tree;
 mod reclaim;
@@ -44,6 +50,8 @@ mod text;
 mod traces;
 mod tree;
 
+pub use compare::{Comparison, compare};
+pub use html::html;
 pub use report::{FORMAT, Machine, Results};
 pub use run::Run;
 pub use scenario::{Helper, Scenario};

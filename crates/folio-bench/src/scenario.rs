@@ -2,20 +2,36 @@
 
 use crate::report::{FORMAT, Machine, Report, Results};
 use crate::run::Run;
-use crate::{Common, bench, cache, convert, ext4, first_write, measure, nbd, reclaim, shared_folder};
-use crate::{small_file, tree};
+use crate::{Common, bench, cache, convert, ext4, first_write, measure, memcpy, nbd, page_cache, probe};
+use crate::{reclaim, shared_folder, small_file, tree};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What is measured.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Scenario {
+    /// The five stories, in under ten minutes
+    All {
+        /// A folder on a real disk; without it, the system's folder for temporary files
+        #[arg(long)]
+        disk_dir: Option<PathBuf>,
+    },
     /// Story 1: a folder of the host, through mounts and in process: reads, stats, changes seen
     SharedFolder(shared_folder::Options),
     /// Story 2: 64 KiB x 1024 written ten times over, in each mode of delayed allocation
     AutoDaAlloc(ext4::Options),
+    /// Story 3: reads from a ramfs, with a copy loop of bytes and with memcpy
+    Memcpy(memcpy::Options),
+    /// Story 4: files of a database, cold and warm, warmed, in tmpfs and in Folio's page cache
+    PageCache(page_cache::Options),
     /// Story 5: mkfs and writes into fresh and preallocated images, beside QEMU
     FirstWrite(first_write::Options),
+    /// Reads of any file or folder, cold and warm, beside the device and memory
+    Read(probe::Options),
+    /// Stats of any path, and of the tree below it
+    Stat(probe::StatOptions),
+    /// Writes in any folder, to a file of the bench's own
+    Write(probe::Options),
     /// Cached reads, writes and lookups, beside the kernel's tmpfs and bare memcpy
     Cache(cache::Options),
     /// Files made and removed, bytes in order and at random, beside the kernel's ext4 and fuse2fs
@@ -78,7 +94,10 @@ impl Scenario {
     /// Measures; `taken_at` is the time that the results shall say.
     pub fn measure(&self, run: &Run<'_>, taken_at: impl FnOnce() -> String) -> Result<Results, String> {
         let machine = Machine::here();
-        let scenarios = vec![self.timed(run)?];
+        let scenarios = match self {
+            Self::All { disk_dir } => all(disk_dir.as_ref(), run)?,
+            one => vec![one.timed(run)?],
+        };
         Ok(Results {
             format: FORMAT,
             folio: env!("CARGO_PKG_VERSION").to_owned(),
@@ -99,9 +118,15 @@ impl Scenario {
 
     fn report(&self, run: &Run<'_>) -> Result<Report, String> {
         match self {
+            Self::All { .. } => Err("all is made of others".to_owned()),
             Self::SharedFolder(options) => shared_folder::measure(options, run),
             Self::AutoDaAlloc(options) => ext4::rewrite::measure(options, run),
             Self::FirstWrite(options) => first_write::measure(options, run),
+            Self::Memcpy(options) => memcpy::measure(options, run),
+            Self::PageCache(options) => page_cache::measure(options, run),
+            Self::Read(options) => probe::read(options, run),
+            Self::Stat(options) => probe::stat(options, run),
+            Self::Write(options) => probe::write(options, run),
             Self::Cache(options) => cache::measure(options, run),
             Self::Ext4Ops(options) => ext4::ops::measure(options, run),
             Self::Image { tree: Some(tree), common } => {
@@ -118,4 +143,37 @@ impl Scenario {
             Self::Reclaim(options) => reclaim::measure(options, run),
         }
     }
+}
+
+/// The stories in their order, each with its share of the time. One that cannot be measured here says why; the others
+/// go on.
+fn all(disk_dir: Option<&PathBuf>, run: &Run<'_>) -> Result<Vec<Report>, String> {
+    let dir = disk_dir.cloned().unwrap_or_else(std::env::temp_dir);
+    let on_disk = Some(dir.clone());
+    let shared = shared_folder::Options { dir: dir.clone(), only: None, guest: false, virtiofsd: None };
+    let rewriting = ext4::Options { disk_dir: on_disk.clone(), only: None };
+    let fresh = first_write::Options { disk_dir: on_disk.clone(), ..first_write::Options::default() };
+    let stories = [
+        ("shared-folder", Scenario::SharedFolder(shared), 110),
+        ("auto-da-alloc", Scenario::AutoDaAlloc(rewriting), 110),
+        ("memcpy", Scenario::Memcpy(memcpy::Options::default()), 20),
+        ("page-cache", Scenario::PageCache(page_cache::Options::on(on_disk)), 60),
+        ("first-write", Scenario::FirstWrite(fresh), 150),
+    ];
+    let mut reports = Vec::new();
+    for (name, scenario, seconds) in stories {
+        let until = Some(Instant::now() + Duration::from_secs(seconds));
+        let part = Run { until, is_part: true, folio: run.folio.clone(), ..*run };
+        reports.push(match scenario.timed(&part) {
+            Ok(report) => report,
+            Err(reason) => {
+                // Whoever ended the run is asked again, and ends it here.
+                (run.step)(&format!("{name}: {reason}"))?;
+                let mut report = Report::new(name, "", &dir);
+                report.skip(name, reason);
+                report
+            }
+        });
+    }
+    Ok(reports)
 }

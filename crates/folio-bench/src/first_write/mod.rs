@@ -44,7 +44,7 @@ pub struct Options {
     pub(crate) size_mib: Option<u64>,
     /// Only this job
     #[arg(long)]
-    only: Option<Job>,
+    pub(crate) only: Option<Job>,
 }
 
 /// What the image was before the first write.

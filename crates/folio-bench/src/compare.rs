@@ -1,0 +1,233 @@
+//! Two results of the same scenarios: which rows are beyond the spread of both.
+
+use crate::report::{Machine, Results, Row, Unit};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// What became of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Change {
+    /// All new rounds are better than all old ones.
+    Better,
+    /// All new rounds are worse than all old ones.
+    Worse,
+    /// The spreads overlap.
+    WithinSpread,
+    /// One round has no spread, so nothing can be said.
+    Unknown,
+}
+
+/// One row that both results have.
+#[derive(Debug, Serialize)]
+struct Compared {
+    scenario: String,
+    table: String,
+    job: String,
+    contender: String,
+    unit: Unit,
+    old: f64,
+    new: f64,
+    /// New over old, by medians; `None` if the old is 0.
+    ratio: Option<f64>,
+    change: Change,
+}
+
+/// Two results side by side.
+#[derive(Debug, Serialize)]
+pub struct Comparison {
+    rows: Vec<Compared>,
+    /// Rows that only one of them has.
+    only_old: Vec<String>,
+    only_new: Vec<String>,
+    /// Why the two can hardly be compared.
+    warnings: Vec<String>,
+}
+
+/// What a row is found by.
+type Key = (String, String, String, String);
+
+/// Sets `new` beside `old`.
+pub fn compare(old: &Results, new: &Results) -> Comparison {
+    let (old_rows, new_rows) = (rows(old), rows(new));
+    let told = |key: &Key| format!("{}, {}, {}, {}", key.0, key.1, key.2, key.3);
+    let only = |here: &BTreeMap<Key, (Unit, &Row)>, there: &BTreeMap<Key, (Unit, &Row)>| {
+        here.keys().filter(|key| !there.contains_key(*key)).map(told).collect()
+    };
+    let both = new_rows.iter().filter_map(|(key, new)| Some((key, *old_rows.get(key)?, *new)));
+    let compared = both.map(|(key, (_, old), (unit, new))| {
+        let (scenario, table, job, contender) = key.clone();
+        Compared {
+            scenario,
+            table,
+            job,
+            contender,
+            unit,
+            old: old.median,
+            new: new.median,
+            ratio: (old.median > 0.0).then(|| new.median / old.median),
+            change: judge(unit, old, new),
+        }
+    });
+    Comparison {
+        rows: compared.collect(),
+        only_old: only(&old_rows, &new_rows),
+        only_new: only(&new_rows, &old_rows),
+        warnings: warnings(old, new),
+    }
+}
+
+fn rows(results: &Results) -> BTreeMap<Key, (Unit, &Row)> {
+    let mut found = BTreeMap::new();
+    for report in &results.scenarios {
+        for table in &report.tables {
+            for row in &table.rows {
+                let names = [&report.scenario, &table.title, &row.job, &row.contender];
+                let [scenario, title, job, contender] = names.map(String::clone);
+                found.insert((scenario, title, job, contender), (table.unit, row));
+            }
+        }
+    }
+    found
+}
+
+fn judge(unit: Unit, old: &Row, new: &Row) -> Change {
+    if old.rounds.len() < 2 || new.rounds.len() < 2 {
+        return Change::Unknown;
+    }
+    let is_more = new.least > old.most;
+    let is_less = new.most < old.least;
+    match (is_more, is_less) {
+        (true, _) if unit.is_rate() => Change::Better,
+        (_, true) if !unit.is_rate() => Change::Better,
+        (false, false) => Change::WithinSpread,
+        _ => Change::Worse,
+    }
+}
+
+fn warnings(old: &Results, new: &Results) -> Vec<String> {
+    let mut warnings = Vec::new();
+    // The load is another one each time.
+    let fixed = |machine: &Machine| Machine { load: String::new(), ..machine.clone() };
+    if fixed(&old.machine) != fixed(&new.machine) {
+        let words = |results: &Results| results.machine.words();
+        warnings.push(format!("other machines: {}; {}", words(old), words(new)));
+    }
+    if (old.is_quick, old.is_optimised) != (new.is_quick, new.is_optimised) {
+        warnings.push("one of them is quick, or not optimised, and the other is not".to_owned());
+    }
+    warnings.extend(new.warnings().into_iter().map(str::to_owned));
+    warnings
+}
+
+impl Comparison {
+    /// Whether some row has become worse, beyond the spread.
+    pub fn is_worse(&self) -> bool {
+        self.rows.iter().any(|row| row.change == Change::Worse)
+    }
+
+    /// Writes it as text.
+    pub fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for warning in &self.warnings {
+            writeln!(out, "{warning}")?;
+        }
+        let mut table = (String::new(), String::new());
+        for row in &self.rows {
+            let here = (row.scenario.clone(), row.table.clone());
+            if here != table {
+                writeln!(out, "\n{}, {}: {}", here.0, here.1, row.unit.words())?;
+                writeln!(out, "{:<60} {:>11} {:>11} {:>8}  verdict", "", "old", "new", "new/old")?;
+                table = here;
+            }
+            let name = format!("  {}: {}", row.job, row.contender);
+            let [old, new] = [row.old, row.new].map(|value| row.unit.figure(value));
+            let ratio = row.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+            writeln!(out, "{name:<60} {old:>11} {new:>11} {ratio:>8}  {}", row.change.words())?;
+        }
+        for (words, rows) in [("only in the old", &self.only_old), ("only in the new", &self.only_new)] {
+            if !rows.is_empty() {
+                writeln!(out, "\n{words}:")?;
+                rows.iter().try_for_each(|row| writeln!(out, "- {row}"))?;
+            }
+        }
+        let count = |change| self.rows.iter().filter(|row| row.change == change).count();
+        let (better, worse) = (count(Change::Better), count(Change::Worse));
+        writeln!(
+            out,
+            "\n{} rows: {better} better, {worse} worse, the others within the spread",
+            self.rows.len()
+        )
+    }
+}
+
+impl Change {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Better => "better",
+            Self::Worse => "WORSE",
+            Self::WithinSpread => "within the spread",
+            Self::Unknown => "unknown: one round has no spread",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{FORMAT, Report, Table};
+    use std::path::Path;
+
+    fn results(rows: &[(&str, &[f64])], unit: Unit) -> Results {
+        let rows = rows.iter().map(|(name, rounds)| Row::new("job", *name, rounds.to_vec())).collect();
+        let mut report = Report::new("s", "w", Path::new("/"));
+        report.tables.push(Table::new("t", unit, None, rows));
+        Results {
+            format: FORMAT,
+            folio: "0".to_owned(),
+            taken_at: String::new(),
+            is_optimised: true,
+            is_quick: false,
+            machine: Machine::here(),
+            scenarios: vec![report],
+        }
+    }
+
+    fn changes(unit: Unit, old: &[f64], new: &[f64]) -> Change {
+        let comparison = compare(&results(&[("a", old)], unit), &results(&[("a", new)], unit));
+        comparison.rows[0].change
+    }
+
+    #[test]
+    fn only_what_is_beyond_both_spreads_is_a_change() {
+        assert_eq!(changes(Unit::Seconds, &[1.0, 1.2], &[1.3, 1.5]), Change::Worse);
+        assert_eq!(changes(Unit::Seconds, &[1.3, 1.5], &[1.0, 1.2]), Change::Better);
+        assert_eq!(changes(Unit::MibPerSecond, &[1.0, 1.2], &[1.3, 1.5]), Change::Better);
+        assert_eq!(changes(Unit::MibPerSecond, &[1.3, 1.5], &[1.0, 1.2]), Change::Worse);
+        assert_eq!(changes(Unit::Seconds, &[1.0, 1.4], &[1.3, 1.5]), Change::WithinSpread);
+        assert_eq!(changes(Unit::Seconds, &[1.0], &[9.0, 9.5]), Change::Unknown);
+    }
+
+    #[test]
+    fn rows_of_one_side_and_zeros_are_told() {
+        let old = results(&[("a", &[0.0, 0.0]), ("gone", &[1.0, 2.0])], Unit::Seconds);
+        let new = results(&[("a", &[1.0, 1.0]), ("come", &[1.0, 2.0])], Unit::Seconds);
+        let comparison = compare(&old, &new);
+        assert_eq!(comparison.only_old, ["s, t, job, gone"]);
+        assert_eq!(comparison.only_new, ["s, t, job, come"]);
+        assert!(comparison.rows[0].ratio.is_none() && comparison.is_worse());
+        let mut text = Vec::new();
+        comparison.write_text(&mut text).expect("written");
+        assert!(String::from_utf8(text).expect("text").contains("1 worse"));
+    }
+
+    #[test]
+    fn other_machines_are_told() {
+        let old = results(&[], Unit::Seconds);
+        let mut new = old.clone();
+        new.machine.load = "99".to_owned();
+        assert!(compare(&old, &new).warnings.is_empty());
+        new.machine.cores += 1;
+        assert_eq!(compare(&old, &new).warnings.len(), 1);
+    }
+}

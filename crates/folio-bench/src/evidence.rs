@@ -1,0 +1,137 @@
+//! What a measurement saw beside the clock: how much was in the page cache, what came from the device, who was waited
+//! for. Without it a figure cannot be told from the speed of memory.
+
+use crate::measure::Used;
+use crate::report::{Evidence, Sample, told};
+use folio_pagecache::{Known, residency};
+use rustix::fs::{Advice, fadvise};
+use std::fs::File;
+use std::time::Instant;
+
+/// Bytes that this process has caused to be read from devices, and to be written to them (proc(5), /proc/pid/io).
+/// Writes count when a page becomes dirty. `None` where the kernel does not tell.
+#[derive(Debug, Clone, Copy)]
+struct Moved {
+    read_bytes: f64,
+    written_bytes: f64,
+}
+
+impl Moved {
+    fn now() -> Option<Self> {
+        Self::parse(&std::fs::read_to_string("/proc/self/io").ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let of = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+            line?.trim().parse::<f64>().ok()
+        };
+        Some(Self { read_bytes: of("read_bytes")?, written_bytes: of("write_bytes")? })
+    }
+}
+
+/// Does `work` of so many operations on `files`; its seconds, and what was seen.
+pub(crate) fn watched(
+    files: &[File],
+    operations: u64,
+    work: impl FnOnce() -> Result<(), String>,
+) -> Result<(f64, Evidence), String> {
+    let cached_before = cached_share(files);
+    let (moved, used) = (Moved::now(), Used::now());
+    let start = Instant::now();
+    work()?;
+    let seconds = start.elapsed().as_secs_f64();
+    let used_after = Used::now();
+    let moved = moved.zip(Moved::now());
+    let evidence = Evidence {
+        cached_before,
+        cached_after: cached_share(files),
+        device_read_bytes: moved.map(|(before, after)| after.read_bytes - before.read_bytes),
+        device_written_bytes: moved.map(|(before, after)| after.written_bytes - before.written_bytes),
+        cpu_seconds: Some(used_after.cpu_seconds - used.cpu_seconds),
+        resident_kib: None,
+        switches: (operations > 0).then(|| (used_after.switches - used.switches) / operations as f64),
+    };
+    Ok((seconds, evidence))
+}
+
+/// Share of the files' bytes in the kernel's page cache; `None` where it does not tell.
+pub(crate) fn cached_share(files: &[File]) -> Option<f64> {
+    let (mut size, mut resident) = (0, 0);
+    for file in files {
+        let Ok(Known::Is(found)) = residency(file) else { return None };
+        size += found.size_bytes;
+        resident += found.resident_bytes;
+    }
+    (size > 0).then(|| resident as f64 / size as f64)
+}
+
+/// Makes the kernel write the files and forget them, without root: POSIX_FADV_DONTNEED.
+pub(crate) fn forget(files: &[File]) -> Result<(), String> {
+    for file in files {
+        rustix::fs::fdatasync(file).map_err(told("fdatasync"))?;
+        fadvise(file, 0, None, Advice::DontNeed).map_err(told("fadvise"))?;
+    }
+    Ok(())
+}
+
+/// What is cold may have this share in memory.
+const COLD_MOST: f64 = 0.05;
+/// Who reads less than this share from the device measures memory.
+const DEVICE_LEAST: f64 = 0.05;
+
+/// A rate of reading `bytes`, in MiB a second, named for what it is.
+pub(crate) fn rate(bytes: u64, seconds: f64, evidence: Evidence, is_cold: bool) -> Sample {
+    let value = bytes as f64 / f64::from(1 << 20) / seconds.max(1e-9);
+    Sample { value, evidence, label: label(bytes, evidence, is_cold) }
+}
+
+/// What a read is, if it is not what it is called.
+pub(crate) fn label(bytes: u64, evidence: Evidence, is_cold: bool) -> Option<&'static str> {
+    let is_from_device = evidence.device_read_bytes.map(|read| read >= bytes as f64 * DEVICE_LEAST);
+    match (is_cold, evidence.cached_before) {
+        (true, Some(share)) if share > COLD_MOST => Some("not cold: it could not be put out of memory"),
+        (true, None) => Some("whether it was cold is not known"),
+        (true, Some(_)) if is_from_device == Some(false) => {
+            Some("not from the device: somebody below has it in memory")
+        }
+        (false, _) if is_from_device == Some(false) => Some("memory speed"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_the_device_are_read_from_proc() {
+        let moved = Moved::parse("rchar: 1\nwchar: 2\nread_bytes: 4096\nwrite_bytes: 8192\n").expect("both");
+        assert_eq!((moved.read_bytes, moved.written_bytes), (4096.0, 8192.0));
+        assert!(Moved::parse("rchar: 1\n").is_none());
+    }
+
+    #[test]
+    fn reads_are_named_for_what_they_are() {
+        let seen = |cached_before, read: f64| Evidence {
+            cached_before,
+            device_read_bytes: Some(read),
+            ..Evidence::default()
+        };
+        assert_eq!(label(1000, seen(Some(0.0), 1000.0), true), None);
+        assert!(label(1000, seen(Some(0.5), 500.0), true).is_some_and(|label| label.starts_with("not cold")));
+        assert!(label(1000, seen(Some(0.0), 0.0), true).is_some_and(|label| label.starts_with("not from")));
+        assert_eq!(label(1000, seen(None, 0.0), true), Some("whether it was cold is not known"));
+        assert_eq!(label(1000, seen(Some(1.0), 0.0), false), Some("memory speed"));
+        assert_eq!(label(1000, seen(Some(1.0), 900.0), false), None);
+    }
+
+    #[test]
+    fn work_is_watched() {
+        let file = tempfile::tempfile().expect("a file");
+        std::os::unix::fs::FileExt::write_all_at(&file, &[1; 8192], 0).expect("written");
+        let (seconds, evidence) = watched(&[file], 1, || Ok(())).expect("done");
+        assert!(seconds >= 0.0 && evidence.cached_after.is_none_or(|share| share > 0.9), "{evidence:?}");
+        assert!(watched(&[], 0, || Err("why".to_owned())).is_err());
+    }
+}
