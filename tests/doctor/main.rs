@@ -1,0 +1,216 @@
+//! `folio doctor` on mounts that have a fault and on those that have not: the right cause is named, and no other.
+//!
+//! ```text
+//!   kernel's ext4 on a loop device   delayed allocation, flush at close, holes, fragments, cold, evicted   ext4.rs
+//!   FUSE, made for this and ours     page cache, attributes                                                fuse.rs
+//!   tmpfs, overlay, bind mounts      the chain of layers, no false alarm                                   stacked.rs
+//! ```
+//!
+//! What rests on time (a slow copy, the device as the limit) is at most a hint, and is left out here.
+
+mod ext4;
+mod fuse;
+#[path = "../fuse/mount.rs"]
+#[allow(dead_code)]
+mod mount;
+mod served;
+mod stacked;
+#[path = "../support/mod.rs"]
+mod support;
+
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use support::tools::{command, mke2fs, run, text};
+use support::{Mounted, requires};
+use tempfile::TempDir;
+
+/// Causes whose verdict rests on time.
+const TIMED: [&str; 2] = ["slow-copy", "device-limit"];
+
+fn doctor<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
+    command.arg("doctor").args(arguments).stdin(Stdio::null()).output().expect("folio runs")
+}
+
+/// What `folio doctor --json` tells.
+struct Told {
+    report: Value,
+    code: Option<i32>,
+}
+
+impl Told {
+    #[track_caller]
+    fn of(path: &Path, options: &[&str]) -> Self {
+        let words = options.iter().map(OsStr::new).chain([OsStr::new("--json"), path.as_os_str()]);
+        let output = doctor(words);
+        let report = serde_json::from_slice(&output.stdout);
+        let report = report.unwrap_or_else(|error| panic!("{}: {error}: {}", path.display(), text(&output)));
+        Self { report, code: output.status.code() }
+    }
+
+    /// All checks of all paths.
+    fn checks(&self) -> Vec<&Value> {
+        let paths = self.report["paths"].as_array().expect("a list of paths");
+        paths.iter().flat_map(|told| told["checks"].as_array().expect("a list of checks")).collect()
+    }
+
+    /// The causes of all faults that do not rest on time.
+    fn faults(&self) -> Vec<&str> {
+        let faults = self.checks().into_iter().filter(|check| check["verdict"] == "fault");
+        let causes = faults.filter_map(|check| check["cause"].as_str());
+        causes.filter(|cause| !TIMED.contains(cause)).collect()
+    }
+
+    /// The check for this cause.
+    #[track_caller]
+    fn check(&self, cause: &str) -> &Value {
+        let found = self.checks().into_iter().find(|check| check["cause"] == cause);
+        found.unwrap_or_else(|| panic!("no check for {cause}: {:#}", self.report))
+    }
+
+    /// The layers of the first path, as `kind fs_type-or-name`.
+    fn chain(&self) -> Vec<String> {
+        let steps = self.report["paths"][0]["chain"].as_array().expect("a chain");
+        let name = |step: &Value| {
+            let name = ["fs_type", "name", "path"].iter().find_map(|key| step[*key].as_str());
+            format!("{} {}", step["kind"].as_str().unwrap_or("?"), name.unwrap_or_default())
+        };
+        steps.iter().map(name).collect()
+    }
+
+    /// These faults and no other, each with what a reader needs, and the exit code that says so.
+    #[track_caller]
+    fn has(&self, wanted: &[&str]) {
+        assert_eq!(self.faults(), wanted, "{:#}", self.report);
+        for check in self.checks().into_iter().filter(|check| check["verdict"] == "fault") {
+            assert!(
+                check["evidence"].as_str().is_some_and(|text| text.contains(|c: char| c.is_ascii_digit())),
+                "{check:#}"
+            );
+            assert!(check["remedies"].as_array().is_some_and(|list| !list.is_empty()), "{check:#}");
+            assert!(check["certainty"].is_string(), "{check:#}");
+        }
+        let all = self.checks().into_iter().filter(|check| check["verdict"] == "fault").count();
+        assert_eq!(self.code, Some(i32::from(all > 0)), "{:#}", self.report);
+        assert_eq!(self.report["faults"], all);
+    }
+}
+
+/// Bytes that no file system stores as a hole or packs.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut step = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..len / 8 + 1).flat_map(|_| step().to_le_bytes()).take(len).collect()
+}
+
+/// A written and synced file.
+fn written(path: &Path, len: usize) {
+    let file = std::fs::File::create(path).unwrap();
+    file.write_all_at(&noise(len), 0).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// An empty ext4 of 256 MiB, mounted by the kernel with these options.
+fn ext4_mount(folder: &TempDir, options: &str) -> Mounted {
+    let image = folder.path().join("disk.img");
+    mke2fs(&image, "256M", &["-b", "4096"]);
+    Mounted::new(&image, options)
+}
+
+/// Any other mount, taken down again whatever happens.
+struct HostMount {
+    folder: TempDir,
+}
+
+impl HostMount {
+    /// Mounts with the words of mount(8), the target left out.
+    #[track_caller]
+    fn new(words: &[&OsStr]) -> Self {
+        let folder = TempDir::with_prefix("folio-doctor-").unwrap();
+        run("mount", words.iter().copied().chain([folder.path().as_os_str()]));
+        Self { folder }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+impl Drop for HostMount {
+    fn drop(&mut self) {
+        let _ = command("umount").arg("--lazy").arg(self.folder.path()).status();
+    }
+}
+
+#[test]
+fn exit_codes_tell_what_was_found() {
+    let folder = TempDir::new().unwrap();
+    let missing = folder.path().join("missing");
+    let output = doctor([&missing]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    assert!(text(&output).contains("missing"), "{}", text(&output));
+    let told = Told::of(&missing, &[]);
+    assert_eq!((told.code, told.report["not_probed"].as_array().map(Vec::len)), (Some(3), Some(1)));
+    assert_eq!(doctor(["--read-limit", "much", "/"]).status.code(), Some(2));
+    assert_eq!(doctor([""; 0]).status.code(), Some(2));
+}
+
+/// Nothing is opened that may wait for ever or do something.
+#[test]
+fn special_files_are_not_opened() {
+    requires!(tool("mkfifo"));
+    let folder = TempDir::new().unwrap();
+    let fifo = folder.path().join("fifo");
+    run("mkfifo", [&fifo]);
+    let told = Told::of(&fifo, &[]);
+    assert_eq!(told.report["paths"][0]["kind"], "special");
+    told.has(&[]);
+    let told = Told::of(Path::new("/dev/null"), &[]);
+    assert_eq!(told.report["paths"][0]["kind"], "special");
+    // A file of no size that has contents all the same.
+    Told::of(Path::new("/proc/version"), &[]).has(&[]);
+}
+
+/// What was not asked for is not done: no file is written, no byte of the file changes, and no more is read than allowed.
+#[test]
+fn looking_changes_nothing() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    written(&file, 4 << 20);
+    let before = std::fs::metadata(&file).unwrap();
+    let told = Told::of(&file, &["--read-limit", "1M"]);
+    let check = told.check("page-cache-bypassed");
+    assert!(check["evidence"].as_str().is_some_and(|text| text.contains("256 KiB")), "{check:#}");
+    let after = std::fs::metadata(&file).unwrap();
+    assert_eq!(before.modified().unwrap(), after.modified().unwrap());
+    for options in [&["--write-probe"][..], &[]] {
+        Told::of(folder.path(), options);
+        let names: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["file"], "{options:?}");
+    }
+    let none = Told::of(&file, &["--read-limit", "0"]);
+    assert_eq!(none.check("page-cache-bypassed")["verdict"], "unknown");
+}
+
+/// What is told for people has the same faults, and unknown things are told as such.
+#[test]
+fn text_tells_what_json_tells() {
+    let folder = TempDir::new().unwrap();
+    written(&folder.path().join("a"), 2 << 20);
+    written(&folder.path().join("b"), 1 << 20);
+    let output = doctor([folder.path()]);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains("attributes") && shown.contains("page-cache"), "{shown}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stand for all"), "{}", text(&output));
+    let told = Told::of(folder.path(), &[]);
+    assert_eq!(told.report["paths"].as_array().map(Vec::len), Some(3), "{:#}", told.report);
+}

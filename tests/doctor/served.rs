@@ -1,0 +1,110 @@
+//! A FUSE file system of one file, which keeps or does not keep what it is told to.
+
+use fuser::{
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request,
+};
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::{Duration, UNIX_EPOCH};
+use tempfile::TempDir;
+
+/// Size of the file.
+pub(crate) const LEN: u64 = 8 << 20;
+
+/// What the kernel is told to keep.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keeps {
+    /// Pages of the file.
+    pub(crate) pages: bool,
+    /// Names and attributes, for so long.
+    pub(crate) ttl: Duration,
+}
+
+/// The mount; dropping it unmounts.
+pub(crate) struct Served {
+    session: Option<BackgroundSession>,
+    folder: TempDir,
+}
+
+impl Served {
+    pub(crate) fn new(keeps: Keeps) -> Self {
+        let folder = TempDir::with_prefix("folio-doctor-").unwrap();
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::RO, MountOption::FSName("nowhere".to_owned())];
+        let session = fuser::spawn_mount(Server { keeps }, folder.path(), &config).expect("a FUSE mount");
+        Self { session: Some(session), folder }
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.folder.path().join("file")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            let _ = session.umount_and_join();
+        }
+    }
+}
+
+struct Server {
+    keeps: Keeps,
+}
+
+const FILE: u64 = 2;
+
+fn attributes(number: u64) -> FileAttr {
+    let is_file = number == FILE;
+    FileAttr {
+        ino: INodeNo(number),
+        size: if is_file { LEN } else { 0 },
+        blocks: if is_file { LEN / 512 } else { 0 },
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: if is_file { FileType::RegularFile } else { FileType::Directory },
+        perm: if is_file { 0o644 } else { 0o755 },
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        flags: 0,
+        blksize: 4096,
+    }
+}
+
+impl Filesystem for Server {
+    fn lookup(&self, _req: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match name == "file" {
+            true => reply.entry(&self.keeps.ttl, &attributes(FILE), Generation(0)),
+            false => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _req: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&self.keeps.ttl, &attributes(number.0));
+    }
+
+    fn open(&self, _req: &Request, _number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let flags = if self.keeps.pages { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::FOPEN_DIRECT_IO };
+        reply.opened(FileHandle(0), flags);
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let count = LEN.saturating_sub(offset).min(u64::from(size));
+        reply.data(&vec![7; count as usize]);
+    }
+}
