@@ -72,7 +72,8 @@ fn folios_own_mounts_are_told_apart() {
     written(&folder.path().join("file"), 8 << 20);
     for (words, wanted) in [
         ("ttl=3600s,push=off,passthrough=off", &[][..]),
-        ("ttl=3600s,push=off,cache=none", &["page-cache-bypassed"]),
+        // Nothing is believed of what is not cached.
+        ("ttl=3600s,push=off,cache=none", &["attributes-not-trusted", "page-cache-bypassed"]),
         ("ttl=0,push=off,passthrough=off", &["attributes-not-trusted"]),
         ("ttl=3600s,push=off,passthrough=on", &[]),
     ] {
@@ -83,6 +84,10 @@ fn folios_own_mounts_are_told_apart() {
         // What Folio serves is named as its source.
         let behind = format!("path {}", folder.path().join("file").display());
         assert!(told.chain().contains(&behind), "{:?}", told.chain());
+        for check in told.checks().into_iter().filter(|check| check["verdict"] == "fault") {
+            let fix = check["remedies"][0].as_str().unwrap_or_default();
+            assert!(fix.contains("&& folio mount --background -o cache=writethrough,ttl=1s /"), "{check:#}");
+        }
         mount.unmount();
     }
 }

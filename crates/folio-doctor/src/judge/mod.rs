@@ -52,6 +52,7 @@ mod scene {
             root: "/".into(),
             options: vec!["rw".into(), "relatime".into()],
             effective: Vec::new(),
+            server: None,
         };
         let residency = Residency {
             size_bytes: SIZE,

@@ -1,7 +1,6 @@
 //! Commands that mend what a mount does, by the kind of file system.
 
 use crate::probe::Facts;
-use crate::probe::layers::FileSystem;
 use crate::text::quote;
 use std::path::Path;
 
@@ -10,7 +9,6 @@ pub(super) fn attributes(facts: &Facts) -> Vec<String> {
     served(
         facts,
         &Words {
-            folio: "ttl=1s",
             fuse: "attr_timeout=1,entry_timeout=1",
             virtiofs: "--cache auto",
             nine_p: "cache=loose",
@@ -26,7 +24,6 @@ pub(super) fn page_cache(facts: &Facts) -> Vec<String> {
     served(
         facts,
         &Words {
-            folio: "cache=writethrough",
             fuse: "kernel_cache",
             virtiofs: "--cache auto",
             nine_p: "cache=loose",
@@ -39,7 +36,6 @@ pub(super) fn page_cache(facts: &Facts) -> Vec<String> {
 
 /// Words of `-o` (for virtiofs: of its daemon) that mend one thing.
 struct Words {
-    folio: &'static str,
     fuse: &'static str,
     virtiofs: &'static str,
     nine_p: &'static str,
@@ -54,13 +50,19 @@ fn served(facts: &Facts, words: &Words) -> Vec<String> {
     };
     let (source, target) = (quote(Path::new(&found.source)), quote(&found.mount_point));
     let (fs_type, subtype) = found.fs_type.split_once('.').unwrap_or((&found.fs_type, ""));
+    let server = if subtype.is_empty() { found.server.as_deref().unwrap_or("SERVER") } else { subtype };
     let again =
         |options: &str| vec![format!("umount {target} && mount -t {fs_type} -o {options} {source} {target}")];
     match fs_type {
-        "fuse" if subtype == "folio" => {
-            vec![format!("umount {target} && folio mount --background -o {} {source} {target}", words.folio)]
+        "fuse" if server == "folio" => vec![folio(&source, &target)],
+        "fuse" | "fuseblk" => {
+            // Servers made with libfuse take its words; others have their own, or none.
+            let mut all = vec![format!("umount {target} && {server} -o {} {source} {target}", words.fuse)];
+            if Path::new(&found.source).is_dir() {
+                all.push(folio(&source, &target));
+            }
+            all
         }
-        "fuse" | "fuseblk" => fuse(found, subtype, (&source, &target), words),
         "virtiofs" => vec![format!("on the host: virtiofsd {} (instead of --cache never)", words.virtiofs)],
         "9p" => again(&format!("trans=virtio,{}", words.nine_p)),
         "nfs" | "nfs4" => again(words.nfs),
@@ -70,14 +72,9 @@ fn served(facts: &Facts, words: &Words) -> Vec<String> {
     }
 }
 
-/// Servers made with libfuse take its words; others have their own, or none.
-fn fuse(found: &FileSystem, subtype: &str, (source, target): (&str, &str), words: &Words) -> Vec<String> {
-    let server = if subtype.is_empty() { "SERVER" } else { subtype };
-    let mut all = vec![format!("umount {target} && {server} -o {} {source} {target}", words.fuse)];
-    if Path::new(&found.source).is_dir() {
-        all.push(format!("umount {target} && folio mount --background -o {} {source} {target}", words.folio));
-    }
-    all
+/// Pages and attributes are trusted together: what is not cached is asked for.
+fn folio(source: &str, target: &str) -> String {
+    format!("umount {target} && folio mount --background -o cache=writethrough,ttl=1s {source} {target}")
 }
 
 #[cfg(test)]
@@ -88,7 +85,7 @@ mod tests {
     #[test]
     fn each_kind_of_share_has_its_own_words() {
         for (fs_type, word) in [
-            ("fuse.folio", "folio mount --background -o ttl=1s /srv/source /mnt"),
+            ("fuse.folio", "folio mount --background -o cache=writethrough,ttl=1s /srv/source /mnt"),
             ("fuse.bindfs", "bindfs -o attr_timeout=1,entry_timeout=1 /srv/source /mnt"),
             ("virtiofs", "--cache auto"),
             ("9p", "cache=loose"),

@@ -3,8 +3,10 @@
 use super::mounts::{self, Mount};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -61,6 +63,9 @@ pub struct FileSystem {
     /// Of ext4: all that hold, those by default as well (`/proc/fs/ext4`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub effective: Vec<String>,
+    /// Of FUSE: the program that serves it, if a process can be seen that was started with the mount point.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
 }
 
 /// A block device, as sysfs tells of it.
@@ -143,6 +148,7 @@ impl Seeker {
                 root: mount.root.clone(),
                 options: mount.options.clone(),
                 effective: self.effective(&mount),
+                server: mount.fs_type.starts_with("fuse").then(|| server(&mount.mount_point)).flatten(),
             }),
         );
         self.below(&mount, &path, depth + 1);
@@ -250,6 +256,26 @@ impl Seeker {
             self.device(whole, depth + 1);
         }
     }
+}
+
+/// The program that serves a FUSE mount: it was started with the mount point as a word, and has /dev/fuse open.
+fn server(mount_point: &Path) -> Option<String> {
+    for process in fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path()) {
+        let Ok(line) = fs::read(process.join("cmdline")) else { continue };
+        let mut words = line.split(|byte| *byte == 0).map(|word| Path::new(OsStr::from_bytes(word)));
+        let Some(name) = words.next().and_then(Path::file_name) else { continue };
+        let folder = fs::read_link(process.join("cwd")).unwrap_or_default();
+        if !words.any(|word| word == mount_point || folder.join(word) == mount_point) {
+            continue;
+        }
+        let serves = |fds: fs::ReadDir| {
+            fds.flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|path| path == Path::new("/dev/fuse")))
+        };
+        if fs::read_dir(process.join("fd")).is_ok_and(serves) {
+            return Some(name.to_string_lossy().into_owned());
+        }
+    }
+    None
 }
 
 /// A path without its root, so that it can be joined to another.
@@ -423,6 +449,7 @@ mod tests {
             root: "/".into(),
             options: vec!["nodelalloc".into(), "commit=5".into()],
             effective: Vec::new(),
+            server: None,
         };
         assert!(of("fuse.bindfs").is_served() && of("9p").is_served() && of("virtiofs").is_served());
         assert!(!of("ext4").is_served() && !of("overlay").is_served());
