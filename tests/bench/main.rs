@@ -3,6 +3,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod browser;
+mod compared;
+mod page;
 mod scenarios;
 
 use serde_json::Value;

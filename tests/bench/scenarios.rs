@@ -80,6 +80,91 @@ fn first_writes() {
 }
 
 #[test]
+fn copy_loops() {
+    let results = measured(&["memcpy"]);
+    assert_eq!(published(&results), [513e-6, 74e-6]);
+    let jobs = results["scenarios"][0]["tables"][0]["rows"].as_array().expect("rows");
+    assert_eq!(jobs.len(), 3 * 5);
+}
+
+#[test]
+fn files_of_a_database() {
+    let results = measured(&["page-cache"]);
+    assert_eq!(published(&results), [1.0, 2.0]);
+    for name in ["kernel", "kernel tmpfs", "folio, host folder"] {
+        assert!(contenders(&results).iter().any(|found| found == name), "{name}");
+    }
+}
+
+#[test]
+fn warm_ups_are_measured_on_a_disk() {
+    // Cold needs a disk; where temporary files lie in memory, the scenario says so.
+    let results = results(std::env::temp_dir().as_path(), &["page-cache", "--repeats", "1"]);
+    let report = &results["scenarios"][0];
+    let text = report["tables"].to_string();
+    let is_told = report["not_measured"].to_string().contains("is a tmpfs");
+    assert!(
+        is_told || text.contains("until all is in the page cache") && text.contains("folio warm"),
+        "{report}"
+    );
+}
+
+/// Rows of the first table with this title.
+fn rows<'a>(results: &'a Value, title: &str) -> &'a Vec<Value> {
+    let tables = results["scenarios"][0]["tables"].as_array().expect("tables");
+    let table = tables.iter().find(|table| table["title"] == title).unwrap_or_else(|| panic!("{title}"));
+    table["rows"].as_array().expect("rows")
+}
+
+#[test]
+fn any_path_is_read_and_asked_for() {
+    let folder = TempDir::new().expect("a folder");
+    let (small, large) = (folder.path().join("tree/small"), folder.path().join("large"));
+    std::fs::create_dir(folder.path().join("tree")).expect("a folder");
+    std::fs::write(&small, [1; 100]).expect("written");
+    std::fs::write(&large, vec![1; 300_000]).expect("written");
+    let results = measured(&["read", &large.display().to_string()]);
+    for row in rows(&results, "in order") {
+        let evidence = &row["evidence"];
+        if row["contender"] == "warm" {
+            // Whoever may not be told has none.
+            assert!(evidence["cached_before"].as_f64().is_none_or(|share| share > 0.99), "{row}");
+        }
+    }
+    let both = measured(&["read", &folder.path().display().to_string()]);
+    assert!(both["scenarios"][0]["what"].as_str().is_some_and(|what| what.contains("2 files")), "{both}");
+    let results = measured(&["stat", &folder.path().display().to_string()]);
+    assert!(rows(&results, "time of each").iter().any(|row| row["job"] == "each path of the tree"));
+}
+
+#[test]
+fn a_folder_is_written_in_and_left_as_it_was() {
+    let folder = TempDir::new().expect("a folder");
+    std::fs::write(folder.path().join("file"), "mine").expect("written");
+    let results = measured(&["write", &folder.path().display().to_string()]);
+    assert!(rows(&results, "in order").iter().any(|row| row["contender"] == "written and synced"));
+    let names: Vec<_> = std::fs::read_dir(folder.path()).expect("a folder").flatten().collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+}
+
+#[test]
+fn all_stories_in_one_result() {
+    let results = measured(&["all", "--repeats", "1"]);
+    let names: Vec<_> = results["scenarios"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|report| report["scenario"].as_str())
+        .collect();
+    assert_eq!(names, ["shared-folder", "auto-da-alloc", "memcpy", "page-cache", "first-write"]);
+    for report in results["scenarios"].as_array().expect("scenarios") {
+        let figures = report["story"]["figures"].as_array().expect("figures");
+        let has_today = |figure: &Value| figure["today"].as_array().is_some_and(|today| !today.is_empty());
+        assert!(figures.iter().any(has_today), "{report}");
+    }
+}
+
+#[test]
 fn cached_files() {
     let results = measured(&["cache"]);
     for name in ["folio", "kernel tmpfs", "memcpy"] {

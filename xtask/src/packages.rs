@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 24] = [
+const PROGRAMS: [(&str, &str); 25] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
@@ -26,6 +26,7 @@ const PROGRAMS: [(&str, &str); 24] = [
     ("mount", "mount"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
+    ("chromium", "chromium"),
     ("groff", "groff"),
     ("mandoc", "mandoc"),
     ("zsh", "zsh"),

@@ -1,0 +1,91 @@
+//! Two results beside each other, and files that are no results.
+
+use super::results;
+use crate::support::tools::text;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+fn compare(folder: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
+    command.args(["bench", "compare"]).args(words).current_dir(folder).output().expect("folio runs")
+}
+
+/// Two files of results; in the second, `change` has been at the first row.
+fn two(folder: &Path, change: impl FnOnce(&mut Value)) {
+    let mut told = results(folder, &["memcpy"]);
+    std::fs::write(folder.join("old.json"), told.to_string()).expect("written");
+    change(&mut told["scenarios"][0]["tables"][0]["rows"][0]);
+    std::fs::write(folder.join("new.json"), told.to_string()).expect("written");
+}
+
+fn rounds(row: &mut Value, rounds: [f64; 3]) {
+    let [least, median, most] = rounds;
+    for (key, value) in [("least", least), ("median", median), ("most", most)] {
+        row[key] = json!(value);
+    }
+    row["rounds"] = json!(rounds);
+}
+
+#[test]
+fn the_same_is_within_the_spread() {
+    let folder = TempDir::new().unwrap();
+    two(folder.path(), |_| ());
+    let output = compare(folder.path(), &["old.json", "new.json", "--json"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = told["rows"].as_array().unwrap();
+    assert!(rows.len() == 15 && rows.iter().all(|row| row["change"] == "within-spread"), "{told}");
+    assert_eq!((&told["only_old"], &told["only_new"]), (&json!([]), &json!([])));
+}
+
+#[test]
+fn what_is_slower_beyond_the_spread_ends_with_1() {
+    let folder = TempDir::new().unwrap();
+    two(folder.path(), |row| rounds(row, [100.0, 101.0, 102.0]));
+    let output = compare(folder.path(), &["old.json", "new.json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("WORSE") && told.contains("15 rows: 0 better, 1 worse"), "{told}");
+    let output = compare(folder.path(), &["new.json", "old.json"]);
+    assert!(output.status.success() && text(&output).contains("1 better, 0 worse"), "{}", text(&output));
+}
+
+#[test]
+fn one_round_says_nothing() {
+    let folder = TempDir::new().unwrap();
+    two(folder.path(), |row| {
+        rounds(row, [100.0, 100.0, 100.0]);
+        row["rounds"] = json!([100.0]);
+    });
+    let output = compare(folder.path(), &["old.json", "new.json"]);
+    assert!(
+        output.status.success() && text(&output).contains("one round has no spread"),
+        "{}",
+        text(&output)
+    );
+}
+
+#[test]
+fn what_is_no_result_is_named() {
+    let folder = TempDir::new().unwrap();
+    let deep = "[".repeat(100_000);
+    let old = r#"{"format":2,"folio":"","taken_at":"","is_optimised":true,"is_quick":false,"machine":{"kernel":"",
+        "processor":"","cores":1,"memory_mib":1,"is_root":true,"load":""},"scenarios":[]}"#;
+    for (text, why) in [
+        ("", "not what folio bench --json prints"),
+        ("{}", "not what folio bench --json prints"),
+        (deep.as_str(), "not what folio bench --json prints"),
+        (old, "results of format 2"),
+    ] {
+        std::fs::write(folder.path().join("x.json"), text).unwrap();
+        let output = compare(folder.path(), &["x.json", "x.json"]);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("x.json") && told.contains(why), "{told}");
+    }
+    let output = compare(folder.path(), &["none.json", "none.json"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && told.contains("none.json"), "{told}");
+}
