@@ -23,6 +23,7 @@ const PROGRAMS: [(&str, &str); 25] = [
     ("setcap", "libcap2-bin"),
     ("fakeroot", "fakeroot"),
     ("losetup", "mount"),
+    ("fincore", "util-linux-extra"),
     ("mount", "mount"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),

@@ -110,6 +110,17 @@ pub(crate) fn look(file: &File, found: &Metadata, range: Range<u64>) -> io::Resu
     Ok(Known::Is(Residency { size_bytes, resident_bytes, ..Residency::default() }))
 }
 
+/// How many bytes of `range` are in memory, or on their way there; `None` where nobody tells.
+pub(crate) fn resident_in(file: &File, found: &Metadata, range: &Range<u64>) -> io::Result<Option<u64>> {
+    if range.is_empty() {
+        return Ok(Some(0));
+    }
+    match look(file, found, range.clone())? {
+        Known::Is(told) => Ok(Some(told.resident_bytes)),
+        Known::NotTold(_) => Ok(None),
+    }
+}
+
 fn counted(size_bytes: u64, found: &sys::CacheStat) -> Residency {
     let page = page_bytes();
     let bytes = |pages: u64| pages.saturating_mul(page);

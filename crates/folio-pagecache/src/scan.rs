@@ -103,6 +103,13 @@ impl Scan {
         files
     }
 
+    /// Whether a file with this path would be found below a path that was asked for.
+    pub fn takes(&self, path: &Path) -> bool {
+        let is_left_out = |exclude: &GlobSet| path.ancestors().any(|path| matches(exclude, path));
+        self.include.as_ref().is_none_or(|include| matches(include, path))
+            && !self.exclude.as_ref().is_some_and(is_left_out)
+    }
+
     /// Calls `look` for all regular files at and below `paths`, from several threads, with their path and inode number;
     /// in no order, and twice for what lies below two of them.
     pub(crate) fn each<T: Send>(

@@ -3,7 +3,7 @@
 //! Everything that needs `unsafe` in this crate is here.
 
 use rustix::fd::{AsFd, AsRawFd};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::ops::Range;
 
@@ -64,6 +64,26 @@ pub(crate) fn mincore(file: impl AsFd, range: Range<u64>, mut each: impl FnMut(b
     Ok(())
 }
 
+/// Waits until `range` (bytes) of a file is in memory, reading page by page what is not, and nothing around it: plain
+/// reads go on where an earlier reader's readahead left a mark. EINVAL before Linux 5.14.
+pub(crate) fn populate(file: impl AsFd, range: Range<u64>) -> io::Result<()> {
+    let start = range.start / rustix::param::page_size() as u64 * rustix::param::page_size() as u64;
+    let len = usize::try_from(range.end.saturating_sub(start)).map_err(io::Error::other)?;
+    if len == 0 {
+        return Ok(());
+    }
+    let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
+    // SAFETY: a new mapping wherever the kernel likes, which nobody reads.
+    let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, start) }?;
+    // SAFETY: as below; nothing around a page is to be read with it.
+    unsafe { rustix::mm::madvise(at, len, Advice::Random) }?;
+    // SAFETY: the range is the mapping just made, and its contents are left as they are.
+    let told = unsafe { rustix::mm::madvise(at, len, Advice::LinuxPopulateRead) };
+    // SAFETY: the mapping is ours and nobody can name it any more.
+    unsafe { rustix::mm::munmap(at, len) }?;
+    Ok(told?)
+}
+
 /// A file of which parts stay in memory as long as the value lives (mlock(2)).
 #[derive(Debug)]
 pub struct Locked {
@@ -86,6 +106,8 @@ impl Locked {
         // SAFETY: a new mapping wherever the kernel likes, which nobody reads.
         let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) }?;
         let locked = Self { start, len };
+        // SAFETY: the range is the mapping just made, and its contents are left as they are.
+        unsafe { rustix::mm::madvise(start, len, Advice::Random) }?;
         for range in ranges {
             // Both fit because they lie below the length.
             let (at, end) = (range.start.min(size_bytes) as usize, range.end.min(size_bytes) as usize);

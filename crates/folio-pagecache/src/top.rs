@@ -252,6 +252,28 @@ broken
     }
 
     #[test]
+    fn a_file_without_a_name_is_found_by_who_holds_it() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("held");
+        fs::write(&path, vec![7; 50_000]).unwrap();
+        let file = fs::File::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let process = Process { number: std::process::id(), folder: "/proc/self".into() };
+        let mut ids = HashSet::new();
+        let held = process.held(&mut ids, &|path| State::look(path).map(Some));
+        let id = (file.metadata().unwrap().dev(), file.metadata().unwrap().ino());
+        let found = held.iter().find(|held| held.state.id == id).unwrap();
+        assert!(found.state.path.to_str().unwrap().ends_with("held (deleted)"), "{found:?}");
+        assert_eq!(found.state.residency().unwrap().resident_bytes, 50_000);
+        assert!(
+            process
+                .held(&mut ids, &|path| State::look(path).map(Some))
+                .iter()
+                .all(|held| held.state.id != id)
+        );
+    }
+
+    #[test]
     fn files_with_something_in_memory_are_found_most_first() {
         let folder = tempfile::TempDir::new().unwrap();
         for (name, len) in [("small", 5000), ("large", 50_000), ("empty", 0)] {

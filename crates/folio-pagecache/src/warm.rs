@@ -2,21 +2,23 @@
 //! byte counted when it is there.
 //!
 //! ```text
-//!   files --> Order::Inode      each thread: open, what is missing?, WILLNEED, wait, close
+//!   files --> Order::Inode      each thread: a batch of files; open, what is missing?, WILLNEED; then wait, close
 //!         \-> Order::Physical   map all (FIEMAP), sort by place on the disk, then the same in that order
 //! ```
 //!
 //! posix_fadvise(2) WILLNEED starts reads without a copy and lets the block layer join them; it silently does only so
 //! much at a time (device.rs), and returns before anything is there. So ranges are cut into pieces, the last byte of each
-//! is read to wait for it, and what is missing in the end is read plainly.
+//! is read to wait for it, and what is missing in the end is read plainly. Holes are left out: they are read from no disk.
 
 use crate::device::{Disk, Disks};
+use crate::memory::Memory;
 use crate::open::open_regular;
-use crate::parallel::THREADS;
-use crate::residency::{Known, page_bytes, residency_of};
+use crate::parallel::{self, THREADS};
+use crate::residency::{cached_ranges, page_bytes, resident_in};
 use crate::scan::{Found, reason};
 use crate::sys;
-use rustix::fs::Advice;
+use rustix::fs::{Advice, SeekFrom};
+use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fs::{File, Metadata};
@@ -28,8 +30,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Pieces that one thread has under way.
-const PIECES: usize = 4;
+/// Large pieces that one thread has under way.
+const PIECES: u64 = 4;
+/// Files, or runs, that one thread has under way, and bytes after which it takes no more of them.
+const BATCH: usize = 16;
+const BATCH_BYTES: u64 = 4 << 20;
+/// Pieces of one file under way that are small, as those of a hot set.
+const PIECES_MAX: usize = 64;
+/// Files up to which it is told in advance how many bytes there are to read.
+const EXPECTED_FILES_MAX: usize = 4096;
+/// Bytes after which it is looked whether there still is memory, and the share of all memory that has to be.
+const LOOK_BYTES: u64 = 64 << 20;
+const RESERVE_SHARE: u64 = 50;
+/// Runs of data of one file that are told apart; what follows is read with its holes.
+const DATA_RUNS_MAX: usize = 4096;
 /// Extents of one file that are sorted; the rest follows in the file's order.
 const EXTENTS_MAX: usize = 4096;
 /// Bytes that one plain read asks for.
@@ -97,6 +111,8 @@ struct Crew<'a> {
     warm: &'a Warm,
     progress: &'a Progress,
     budget: AtomicU64,
+    /// Bytes that were asked for since it was looked whether there is memory.
+    unseen: AtomicU64,
     next: AtomicUsize,
     disks: Mutex<Disks>,
     total: Mutex<Warmed>,
@@ -119,6 +135,7 @@ impl Warm {
             warm: self,
             progress,
             budget: AtomicU64::new(self.budget_bytes),
+            unseen: AtomicU64::new(0),
             next: AtomicUsize::new(0),
             disks: Mutex::default(),
             total: Mutex::default(),
@@ -133,6 +150,7 @@ impl Warm {
             crew.next.store(0, Ordering::Relaxed);
             crew.work(|crew, done| crew.read_runs(&runs, done));
         } else {
+            crew.expect();
             crew.work(|crew, done| crew.read_files(done));
         }
         crew.total.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -170,6 +188,29 @@ impl Crew<'_> {
         (at < count && !self.progress.stop.load(Ordering::Relaxed)).then_some(at)
     }
 
+    /// Counts what there is to read, if that is soon done.
+    fn expect(&self) {
+        if self.files.len() <= EXPECTED_FILES_MAX {
+            let missing =
+                parallel::map(self.files, |found| open(found).map_or(0, |(_, missing)| missing.bytes));
+            self.progress.expected_bytes.store(missing.iter().sum(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there is memory for `bytes` more; others may have taken it since the budget was made.
+    fn has_room(&self, bytes: u64) -> bool {
+        if self.unseen.fetch_add(bytes, Ordering::Relaxed) + bytes < LOOK_BYTES {
+            return true;
+        }
+        self.unseen.store(0, Ordering::Relaxed);
+        let memory = Memory::here();
+        let has_room = memory.available_bytes > memory.total_bytes / RESERVE_SHARE;
+        if !has_room {
+            self.budget.store(0, Ordering::Relaxed);
+        }
+        has_room
+    }
+
     /// As much of `bytes` as the budget allows, in whole pages.
     fn allow(&self, bytes: u64) -> u64 {
         let pages = bytes.next_multiple_of(page_bytes());
@@ -181,25 +222,46 @@ impl Crew<'_> {
         allowed.min(bytes)
     }
 
-    /// Files one after the other, each from its beginning on.
+    /// Files in batches: all of a batch are asked for before the first is waited for.
     fn read_files(&self, done: &mut Warmed) {
-        while let Some(at) = self.take(self.files.len()) {
+        self.read(self.files.len(), done, |done, at| {
             let found = &self.files[at];
-            let path = &found.path;
-            let read = open(found).and_then(|(file, missing)| {
+            let job = open(found).and_then(|(file, missing)| {
                 done.note(&missing);
-                let disk = self.disk(missing.device);
-                match &missing.parts[..] {
-                    _ if missing.bytes == 0 => Ok(()),
-                    [one] => self.bring(&file, one.clone(), missing.bytes, disk, done),
-                    parts => parts.iter().try_for_each(|part| {
-                        let lacks = (part.end - part.start).saturating_sub(cached(&file, part)?);
-                        self.bring(&file, part.clone(), lacks, disk, done)
-                    }),
-                }
+                Job::new(self, file, missing, done)
             });
-            done.end_file(path, read);
-            self.progress.files.fetch_add(1, Ordering::Relaxed);
+            (&found.path, true, job)
+        });
+    }
+
+    /// Has the jobs with numbers below `count` done, which `start` makes.
+    fn read<'a>(
+        &'a self,
+        count: usize,
+        done: &mut Warmed,
+        start: impl Fn(&mut Warmed, usize) -> (&'a PathBuf, bool, io::Result<Job>),
+    ) {
+        loop {
+            let (mut batch, mut bytes) = (Vec::with_capacity(BATCH), 0);
+            while batch.len() < BATCH && bytes < BATCH_BYTES {
+                let Some(at) = self.take(count) else { break };
+                let (path, is_file, job) = start(done, at);
+                bytes += job.as_ref().map_or(0, |job| job.allowed);
+                batch.push((path, is_file, job));
+            }
+            if batch.is_empty() {
+                return;
+            }
+            for (path, is_file, job) in batch {
+                let read = job.and_then(|job| job.finish(self, done));
+                if let Err(error) = read {
+                    done.failures.push((path.clone(), reason(&error)));
+                }
+                if is_file {
+                    done.files += 1;
+                    self.progress.files.fetch_add(1, Ordering::Relaxed);
+                }
+            }
         }
     }
 
@@ -210,7 +272,6 @@ impl Crew<'_> {
             let mut runs = Vec::new();
             while let Some(at) = crew.take(crew.files.len()) {
                 let found = &crew.files[at];
-                let path = &found.path;
                 let mapped = open(found).map(|(file, missing)| {
                     done.note(&missing);
                     if missing.bytes > 0 {
@@ -218,7 +279,10 @@ impl Crew<'_> {
                         runs.extend(runs_of(at, &file, &missing));
                     }
                 });
-                done.end_file(path, mapped);
+                if let Err(error) = mapped {
+                    done.failures.push((found.path.clone(), reason(&error)));
+                }
+                done.files += 1;
                 crew.progress.files.fetch_add(1, Ordering::Relaxed);
             }
             lock(&all).append(&mut runs);
@@ -229,94 +293,209 @@ impl Crew<'_> {
     }
 
     fn read_runs(&self, runs: &[Run], done: &mut Warmed) {
-        while let Some(at) = self.take(runs.len()) {
+        self.read(runs.len(), done, |done, at| {
             let run = &runs[at];
             let path = &self.files[run.file].path;
-            let read = reopen(path).and_then(|(file, now)| {
-                let range = run.range.start..run.range.end.min(now.len());
-                let found = cached(&file, &range)?;
-                let missing = (range.end.saturating_sub(range.start)).saturating_sub(found);
-                self.bring(&file, range, missing, self.disk(run.device), done)
+            let job = reopen(path).and_then(|(file, now)| {
+                let part = run.range.start..run.range.end.min(now.len());
+                let missing = Missing::of(&file, &now, vec![part])?;
+                Job::new(self, file, missing, done)
             });
-            if let Err(error) = read {
-                done.failures.push((path.clone(), reason(&error)));
+            (path, false, job)
+        });
+    }
+}
+
+/// Parts of a file that are being brought in.
+struct Job {
+    file: File,
+    found: Metadata,
+    piece_bytes: u64,
+    /// Not asked for so far.
+    parts: VecDeque<Range<u64>>,
+    /// Asked for, and not waited for so far.
+    under_way: VecDeque<Range<u64>>,
+    /// All that was asked for.
+    asked: Vec<Range<u64>>,
+    /// Bytes that the budget was charged with, and those of them that were told.
+    allowed: u64,
+    told: u64,
+    /// Whether the rest is left out.
+    is_cut: bool,
+    /// Whether nothing was in memory before: then no earlier readahead left a mark at which reading would go on by itself,
+    /// beyond the budget.
+    is_cold: bool,
+}
+
+impl Job {
+    /// Asks for the beginning of what is missing, as far as the budget goes.
+    fn new(crew: &Crew<'_>, file: File, missing: Missing, done: &mut Warmed) -> io::Result<Self> {
+        let disk = crew.disk(missing.device);
+        let mut job = Self {
+            file,
+            found: missing.found,
+            piece_bytes: disk.piece_bytes,
+            parts: VecDeque::new(),
+            under_way: VecDeque::new(),
+            asked: Vec::new(),
+            allowed: 0,
+            told: 0,
+            is_cut: false,
+            is_cold: missing.is_cold,
+        };
+        for (part, lacks) in missing.parts {
+            let allowed = crew.allow(lacks);
+            done.over_budget_bytes += lacks - allowed;
+            job.allowed += allowed;
+            if allowed == lacks && lacks > 0 {
+                job.parts.push_back(part);
+            } else if allowed > 0 {
+                // What is there may lie anywhere between: the budget counts only what is not.
+                job.parts.push_back(first_missing(&job.file, &job.found, part, allowed)?);
             }
         }
+        job.ask(crew)?;
+        Ok(job)
     }
 
-    /// Brings in what is missing of `range`, `missing` bytes of it, as far as the budget goes.
-    fn bring(
-        &self,
-        file: &File,
-        range: Range<u64>,
-        missing: u64,
-        disk: Disk,
-        done: &mut Warmed,
-    ) -> io::Result<()> {
-        if missing == 0 || range.is_empty() {
-            return Ok(());
+    /// Asks for as many pieces as may be under way.
+    fn ask(&mut self, crew: &Crew<'_>) -> io::Result<()> {
+        let mut bytes: u64 = self.under_way.iter().map(|piece| piece.end - piece.start).sum();
+        while bytes < self.piece_bytes * PIECES && self.under_way.len() < PIECES_MAX {
+            let Some(part) = self.parts.front_mut() else { break };
+            let piece = part.start..part.end.min(part.start + self.piece_bytes);
+            part.start = piece.end;
+            if part.is_empty() {
+                self.parts.pop_front();
+            }
+            let len_bytes = piece.end - piece.start;
+            if crew.progress.stop.load(Ordering::Relaxed) || !crew.has_room(len_bytes) {
+                self.parts.clear();
+                self.is_cut = true;
+                break;
+            }
+            rustix::fs::fadvise(&self.file, piece.start, NonZeroU64::new(len_bytes), Advice::WillNeed)?;
+            bytes += len_bytes;
+            match self.asked.last_mut() {
+                Some(last) if last.end == piece.start => last.end = piece.end,
+                _ => self.asked.push(piece.clone()),
+            }
+            self.under_way.push_back(piece);
         }
-        let allowed = self.allow(missing);
-        done.over_budget_bytes += missing - allowed;
-        // What is there may lie anywhere between: where the budget cuts, pages are brought in one after the other.
-        let range = if allowed == missing { range } else { first_missing(file, range, allowed)? };
-        let mut under_way: VecDeque<Range<u64>> = VecDeque::new();
-        let mut at = range.start;
-        while at < range.end && !self.progress.stop.load(Ordering::Relaxed) {
-            let piece = at..range.end.min(at + disk.piece_bytes);
-            rustix::fs::fadvise(
-                file,
-                piece.start,
-                NonZeroU64::new(piece.end - piece.start),
-                Advice::WillNeed,
-            )?;
-            at = piece.end;
-            under_way.push_back(piece);
-            if under_way.len() == PIECES {
-                under_way.pop_front().map_or(Ok(()), |piece| wait(file, &piece))?;
+        Ok(())
+    }
+
+    /// Waits for all that was asked for, asking for the rest meanwhile.
+    fn finish(mut self, crew: &Crew<'_>, done: &mut Warmed) -> io::Result<()> {
+        while let Some(piece) = self.under_way.pop_front() {
+            self.wait(&piece)?;
+            self.tell(piece.end - piece.start, crew, done);
+            self.ask(crew)?;
+        }
+        for asked in std::mem::take(&mut self.asked) {
+            let there = resident_in(&self.file, &self.found, &asked)?.unwrap_or(0);
+            if there < asked.end - asked.start
+                && (self.is_cold || sys::populate(&self.file, asked.clone()).is_err())
+            {
+                read_plainly(&self.file, asked)?;
             }
         }
-        under_way.iter().try_for_each(|piece| wait(file, piece))?;
-        let there = cached(file, &(range.start..at))?;
-        if there < at - range.start {
-            read_plainly(file, range.start..at)?;
+        // Pieces hold what was there before, too.
+        let left = self.allowed - self.told;
+        match self.is_cut {
+            true => done.over_budget_bytes += left,
+            false => self.tell(left, crew, done),
         }
-        done.read_bytes += allowed;
-        self.progress.read_bytes.fetch_add(allowed, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Waits until a piece is there: until its last byte can be read.
+    fn wait(&self, piece: &Range<u64>) -> io::Result<()> {
+        let last = piece.end - 1..piece.end;
+        if self.is_cold || sys::populate(&self.file, last.clone()).is_err() {
+            self.file.read_at(&mut [0], last.start)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, bytes: u64, crew: &Crew<'_>, done: &mut Warmed) {
+        let bytes = bytes.min(self.allowed - self.told);
+        self.told += bytes;
+        done.read_bytes += bytes;
+        crew.progress.read_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
 /// What an open file lacks.
 struct Missing {
     device: u64,
+    found: Metadata,
     size_bytes: u64,
-    /// What is meant of it.
-    parts: Vec<Range<u64>>,
-    /// Of that, what is not in memory.
+    /// What is meant of it, and how many bytes of each are not in memory.
+    parts: Vec<(Range<u64>, u64)>,
+    /// The sum of those.
     bytes: u64,
+    /// Whether it is known that nothing of the whole file is in memory.
+    is_cold: bool,
+}
+
+impl Missing {
+    fn of(file: &File, found: &Metadata, parts: Vec<Range<u64>>) -> io::Result<Self> {
+        let mut this = Self {
+            device: found.dev(),
+            found: found.clone(),
+            size_bytes: 0,
+            parts: Vec::new(),
+            bytes: 0,
+            is_cold: false,
+        };
+        this.is_cold = resident_in(file, found, &(0..found.len()))? == Some(0);
+        for part in parts {
+            let len_bytes = part.end.saturating_sub(part.start);
+            // Where it is not told, everything is asked for; the kernel knows what is there.
+            let there = if this.is_cold { Some(0) } else { resident_in(file, found, &part)? };
+            let lacks = len_bytes.saturating_sub(there.unwrap_or(0));
+            this.size_bytes += len_bytes;
+            this.bytes += lacks;
+            this.parts.push((part, lacks));
+        }
+        Ok(this)
+    }
 }
 
 /// Opens a file that is to be read, if it still is a regular one, and tells what of it is not in memory.
 fn open(wanted: &Found) -> io::Result<(File, Missing)> {
     let (file, found) = reopen(&wanted.path)?;
-    let parts = wanted.parts(found.len());
-    let is_whole = wanted.ranges.is_empty();
-    let mut missing = Missing { device: found.dev(), size_bytes: 0, parts, bytes: 0 };
-    for part in &missing.parts {
-        let len = part.end - part.start;
-        let there = match is_whole {
-            true => match residency_of(&file, 0..found.len())? {
-                Known::Is(residency) => residency.resident_bytes,
-                // Everything is asked for; the kernel knows what is there.
-                Known::NotTold(_) => 0,
-            },
-            false => cached(&file, part)?,
-        };
-        missing.size_bytes += len;
-        missing.bytes += len.saturating_sub(there);
+    let mut parts = wanted.parts(found.len());
+    if wanted.ranges.is_empty() && found.blocks().saturating_mul(512) < found.len() {
+        parts = data_ranges(&file, found.len()).unwrap_or(parts);
     }
+    let missing = Missing::of(&file, &found, parts)?;
     Ok((file, missing))
+}
+
+/// Where a sparse file has data; `None` if the file system cannot tell.
+fn data_ranges(file: &File, size_bytes: u64) -> Option<Vec<Range<u64>>> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < size_bytes {
+        if ranges.len() == DATA_RUNS_MAX {
+            ranges.push(at..size_bytes);
+            break;
+        }
+        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(_) => return None,
+        };
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start)).ok()?.min(size_bytes);
+        if end <= start {
+            break;
+        }
+        ranges.push(start..end);
+        at = end;
+    }
+    Some(ranges)
 }
 
 /// Opens a file so that only what is asked for comes in: the kernel's own readahead would go beyond the budget.
@@ -329,7 +508,9 @@ fn reopen(path: &Path) -> io::Result<(File, Metadata)> {
 /// The runs of a file by their place; all of it in one where that is not known.
 fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
     let run = |place, range| Run { device: missing.device, place, file: at, range };
-    let whole = || missing.parts.iter().map(|part| run(0, part.clone())).collect();
+    let parts: Vec<_> =
+        missing.parts.iter().filter(|(_, lacks)| *lacks > 0).map(|(part, _)| part.clone()).collect();
+    let whole = || parts.iter().map(|part| run(0, part.clone())).collect();
     let Ok(extents) = sys::fiemap(file, EXTENTS_MAX) else { return whole() };
     let mut lie: Vec<(u64, Range<u64>)> = extents
         .iter()
@@ -339,7 +520,7 @@ fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
         lie.push((place + (last.end - last.start), last.end..u64::MAX));
     }
     let mut runs = Vec::new();
-    for part in &missing.parts {
+    for part in &parts {
         for (place, lies) in &lie {
             let range = part.start.max(lies.start)..part.end.min(lies.end);
             if !range.is_empty() {
@@ -350,21 +531,16 @@ fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
     runs
 }
 
-/// Bytes of `range` that are in memory, or on their way; none where that is not told.
-fn cached(file: &File, range: &Range<u64>) -> io::Result<u64> {
-    let len = range.end.saturating_sub(range.start);
-    match sys::cachestat(file, range.clone()) {
-        Ok(found) => Ok((found.cached * page_bytes()).min(len)),
-        Err(_) => Ok(0),
-    }
-}
-
 /// The beginning of `range` in which `bytes` bytes are missing.
-fn first_missing(file: &File, range: Range<u64>, bytes: u64) -> io::Result<Range<u64>> {
+fn first_missing(file: &File, found: &Metadata, range: Range<u64>, bytes: u64) -> io::Result<Range<u64>> {
+    // Where nothing is told, mincore(2) says that everything is there.
+    if resident_in(file, found, &range)?.is_none() {
+        return Ok(range.start..range.end.min(range.start + bytes));
+    }
     let mut left = bytes;
     let mut at = range.start;
     let mut end = None;
-    crate::residency::cached_ranges(file, range.clone(), |run| {
+    cached_ranges(file, range.clone(), |run| {
         if end.is_none() && run.start - at >= left {
             end = Some(at + left);
         }
@@ -372,11 +548,6 @@ fn first_missing(file: &File, range: Range<u64>, bytes: u64) -> io::Result<Range
         at = run.end;
     })?;
     Ok(range.start..end.unwrap_or(at + left).min(range.end))
-}
-
-/// Waits until a piece that was asked for is there: until its last byte can be read.
-fn wait(file: &File, piece: &Range<u64>) -> io::Result<()> {
-    file.read_at(&mut [0], piece.end - 1).map(drop)
 }
 
 fn read_plainly(file: &File, range: Range<u64>) -> io::Result<()> {
@@ -396,13 +567,6 @@ impl Warmed {
     fn note(&mut self, missing: &Missing) {
         self.size_bytes += missing.size_bytes;
         self.resident_before_bytes += missing.size_bytes - missing.bytes;
-    }
-
-    fn end_file(&mut self, path: &Path, read: io::Result<()>) {
-        self.files += 1;
-        if let Err(error) = read {
-            self.failures.push((path.to_owned(), reason(&error)));
-        }
     }
 
     fn add(&mut self, mut other: Self) {

@@ -1,6 +1,6 @@
 //! Partitions: windows on a disk, the tables (GPT, MBR) that say where they are, and the choice of one.
 
-use super::{Allocation, Device, iov};
+use super::{Allocation, Device, Extent, iov};
 use crate::base::{Errno, Error, Result};
 use gptman::{GPTHeader, GPTPartitionEntry};
 use mbrman::{MBRHeader, MBRPartitionEntry};
@@ -90,6 +90,10 @@ impl Device for PartitionDevice {
 
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         self.disk.allocation(self.on_disk(offset, len_bytes)?, len_bytes)
+    }
+
+    fn extent(&self, offset: u64, len_bytes: u64) -> Result<(Extent, u64)> {
+        self.disk.extent(self.on_disk(offset, len_bytes)?, len_bytes)
     }
 }
 

@@ -160,7 +160,7 @@ impl Printer {
 }
 
 /// The files of a chain that opened, from the image down.
-fn names(file: &Path, is_shared: bool) -> Outcome<Vec<PathBuf>> {
+pub(in crate::commands) fn names(file: &Path, is_shared: bool) -> Outcome<Vec<PathBuf>> {
     let mut names = vec![file.to_owned()];
     let mut format = None;
     loop {

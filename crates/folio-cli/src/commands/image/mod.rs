@@ -13,7 +13,7 @@ mod compare;
 mod convert;
 mod create;
 mod info;
-mod map;
+pub(super) mod map;
 mod new_image;
 mod rebase;
 mod resize;

@@ -1,6 +1,7 @@
 //! `folio warm`: files brought into the host kernel's page cache before somebody needs them.
 
 mod engine;
+mod images;
 
 pub(super) use engine::Engine;
 
@@ -21,6 +22,8 @@ Examples:
   folio warm --recipe /etc/folio/warm.txt --json   what a recipe names
   folio warm --lock /srv/index                     keep it in memory until Ctrl-C
   folio warm --dry-run /srv                        what would be read
+  folio warm disk.qcow2                            what the disk uses of its image and backing files
+  folio warm disk.qcow2:/srv                       what files inside it need
 
 A recipe has a path on each line; + GLOB and - GLOB are like --include and --exclude, # begins a remark.
 
@@ -31,7 +34,7 @@ in the order of their places on the disk. Links below the paths are not followed
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WarmCommand {
-    /// Files and folders
+    /// Files and folders; images, and places inside them, written IMAGE:/path
     #[arg(required_unless_present = "recipe")]
     paths: Vec<PathBuf>,
     /// More paths and globs, from a file
@@ -72,13 +75,24 @@ impl Wanted {
 
 /// Runs the command.
 pub(crate) fn run(command: &WarmCommand, session: &Session) -> Outcome {
-    session.refuse_options()?;
     let mut wanted = Wanted { paths: command.paths.clone(), select: command.select.clone() };
     if let Some(recipe) = &command.recipe {
         let text = std::fs::read_to_string(recipe);
         wanted.add_recipe(&text.map_err(|error| Failure::new(format!("{}: {error}", recipe.display())))?);
     }
-    let mut files = wanted.select.scan(session)?.files(&wanted.paths);
+    let scan = wanted.select.scan(session)?;
+    let (mut paths, mut inside) = (Vec::new(), Vec::new());
+    for path in wanted.paths {
+        match images::find(&path, &scan, session)? {
+            Some(mut found) => inside.append(&mut found),
+            None => paths.push(path),
+        }
+    }
+    if inside.is_empty() {
+        session.refuse_options()?;
+    }
+    let mut files = scan.files(&paths);
+    files.found.append(&mut inside);
     session.check_interrupt()?;
     let (mut warmed, mut told) = command.engine.run(&files.found, session)?;
     warmed.failures.append(&mut files.failures);

@@ -1,0 +1,200 @@
+//! Images on the command line of `folio warm`: which parts of which files of the host a disk's used space needs, or
+//! files inside it.
+//!
+//! ```text
+//!   disk.qcow2        its block map         --.
+//!   disk.qcow2:/srv   extents of the files   --`--> where the image files have these blocks --> ranges of host files
+//! ```
+
+use crate::commands::image::map::names;
+use crate::commands::image::words::failed;
+use crate::exit::{Failure, Outcome};
+use crate::image::{Access, Image};
+use crate::place::{ImagePath, Place};
+use crate::session::Session;
+use crate::walk::{Met, Next, Visitor, walk};
+use folio::block::{self, Allocation, Device, ImageFormat, OpenOptions};
+use folio::syscall::OpenFlags;
+use folio::vfs::{ExtentPlace, FileType};
+use folio_pagecache::{Found, Scan};
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The first bytes of a qcow2 file.
+const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
+
+/// What a word means if it names an image, or files inside one; `None` if it is a path of the host.
+pub(super) fn find(word: &Path, scan: &Scan, session: &Session) -> Outcome<Option<Vec<Found>>> {
+    if word.exists() {
+        return if is_qcow2(word) { used(word, session).map(Some) } else { Ok(None) };
+    }
+    match Place::parse(word.as_os_str(), false) {
+        Place::Image(place) => inside(&place, scan, session).map(Some),
+        Place::Host(_) => Ok(None),
+    }
+}
+
+/// By its name, and then by its first bytes: looking at every file would bring in a page of each.
+fn is_qcow2(path: &Path) -> bool {
+    if path.extension().is_none_or(|extension| extension != "qcow2") || !path.is_file() {
+        return false;
+    }
+    let mut magic = [0; 4];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && magic == QCOW2_MAGIC
+}
+
+/// What a disk needs of its image files. Readers and a writer may have it open; what it looks at may be torn then.
+fn used(path: &Path, session: &Session) -> Outcome<Vec<Found>> {
+    let device = open(path)?;
+    let mut needs = Needs::new(path)?;
+    needs.add(&*device, 0..device.len_bytes(), session)?;
+    needs.found()
+}
+
+fn open(path: &Path) -> Outcome<Arc<dyn Device>> {
+    let options = OpenOptions { read_only: true, is_shared: true, ..OpenOptions::default() };
+    block::open(path, &options).map_err(|error| failed(error, path))
+}
+
+/// What files inside an image need of the image files.
+fn inside(place: &ImagePath, scan: &Scan, session: &Session) -> Outcome<Vec<Found>> {
+    let device = open(&place.image)?;
+    let selected =
+        block::select(device.clone(), place.partition).map_err(|error| failed(error, &place.image))?;
+    let image = Image::mount(session, place, device, Access::Read)?;
+    let mut runs = Runs { image: &image, scan, runs: Vec::new(), session };
+    let worked = image
+        .stat(&place.path, true)
+        .map_err(|error| image.name(error))
+        .and_then(|top| walk(session, &image, (&place.path, top), &mut runs));
+    let runs = merge(runs.runs);
+    image.close()?;
+    worked?;
+    let mut needs = Needs::new(&place.image)?;
+    for run in runs {
+        let end = run.end.min(selected.len_bytes());
+        needs.add(&*selected, run.start.min(end)..end, session)?;
+    }
+    needs.found()
+}
+
+/// Where the files that a walk meets lie on the device.
+struct Runs<'a> {
+    image: &'a Image,
+    scan: &'a Scan,
+    runs: Vec<Range<u64>>,
+    session: &'a Session,
+}
+
+impl Visitor for Runs<'_> {
+    fn meet(&mut self, met: &Met<'_>) -> Outcome<Next> {
+        if met.attributes.file_type == FileType::Regular && (met.depth == 0 || self.scan.takes(met.path)) {
+            let process = self.image.process();
+            let found = process.open(met.path, OpenFlags::empty(), 0).and_then(|fd| {
+                let found = process.fiemap(fd, 0..met.attributes.size_bytes, false);
+                process.close(fd)?;
+                found
+            });
+            match found {
+                Ok(extents) => self.runs.extend(extents.iter().filter_map(|extent| match extent.place {
+                    ExtentPlace::Data(at) => Some(at..at.saturating_add(extent.len_bytes)),
+                    // Zeros are read from nowhere, and an inode was read to get here.
+                    ExtentPlace::Unwritten(_) | ExtentPlace::Delayed | ExtentPlace::Inline => None,
+                })),
+                Err(error) => self.session.fail(self.image.name(error).message),
+            }
+        }
+        Ok(Next::Enter)
+    }
+}
+
+/// Parts of the files of a chain, the image first.
+struct Needs {
+    files: Vec<PathBuf>,
+    parts: Vec<Vec<Range<u64>>>,
+    /// Files with something that lies nowhere as it is, such as compressed clusters: all of them is needed.
+    whole: BTreeSet<usize>,
+}
+
+impl Needs {
+    fn new(path: &Path) -> Outcome<Self> {
+        let mut files = names(path, true)?;
+        for file in &mut files {
+            // Blocks of such an image lie in its data file.
+            let options = OpenOptions { is_shared: true, ..OpenOptions::default() };
+            let info = block::info(&*file, &options).map_err(|error| failed(error, file))?;
+            if let Some(name) =
+                info.qcow2.filter(|_| info.format == ImageFormat::Qcow2).and_then(|q| q.data_file)
+            {
+                *file = file.parent().unwrap_or(Path::new("")).join(name.name);
+            }
+        }
+        let parts = vec![Vec::new(); files.len()];
+        Ok(Self { files, parts, whole: BTreeSet::new() })
+    }
+
+    /// Adds what `range` of the disk needs.
+    fn add(&mut self, device: &dyn Device, range: Range<u64>, session: &Session) -> Outcome {
+        let mut at = range.start;
+        while at < range.end {
+            session.check_interrupt()?;
+            let (extent, count) = device.extent(at, range.end - at)?;
+            let count = count.clamp(1, range.end - at);
+            at += count;
+            let depth = extent.depth as usize;
+            if extent.kind != Allocation::Data || depth >= self.files.len() {
+                continue;
+            }
+            match extent.host_offset {
+                Some(offset) => self.parts[depth].push(offset..offset.saturating_add(count)),
+                None => {
+                    self.whole.insert(depth);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn found(self) -> Outcome<Vec<Found>> {
+        let mut all = Vec::new();
+        for (depth, (path, parts)) in self.files.into_iter().zip(self.parts).enumerate() {
+            let ranges = if self.whole.contains(&depth) { Vec::new() } else { merge(parts) };
+            if ranges.is_empty() && !self.whole.contains(&depth) {
+                continue;
+            }
+            let found = std::fs::metadata(&path);
+            let found = found.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+            all.push(Found { path, inode: found.ino(), ranges });
+        }
+        Ok(all)
+    }
+}
+
+/// The same ranges in order, each byte once.
+fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_merged_in_order() {
+        let merged = merge(vec![10..20, 0..5, 5..6, 15..30, 40..40, 50..60]);
+        assert_eq!(merged, [0..6, 10..30, 50..60]);
+    }
+}
