@@ -156,6 +156,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     }
     while run.goes_on("nbd", report.repeats, ROUNDS)? {
         for turn in 0..contenders.len() {
+            run.check()?;
             let at = (turn + report.repeats as usize) % contenders.len();
             let (contender, samples) = &mut contenders[at];
             let image = if contender.is_qcow2() { &qcow2 } else { &raw };

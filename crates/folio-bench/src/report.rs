@@ -285,9 +285,12 @@ impl Unit {
             value if value >= 10.0 => 1,
             _ => 2,
         };
+        if value == 0.0 {
+            return "0".to_owned();
+        }
         let (value, unit) = match self {
             Self::Seconds => match value.abs() {
-                size if size == 0.0 || size >= 1.0 => (value, " s"),
+                size if size >= 1.0 => (value, " s"),
                 size if size >= 1e-3 => (value * 1e3, " ms"),
                 size if size >= 1e-6 => (value * 1e6, " us"),
                 _ => (value * 1e9, " ns"),
@@ -454,7 +457,7 @@ mod tests {
     #[test]
     fn figures_have_units_that_suit_them() {
         let told = [2.5, 0.25, 345e-6, 20.8e-9, 0.0].map(|seconds| Unit::Seconds.figure(seconds));
-        assert_eq!(told, ["2.50 s", "250 ms", "345 us", "20.8 ns", "0.00 s"]);
+        assert_eq!(told, ["2.50 s", "250 ms", "345 us", "20.8 ns", "0"]);
         assert_eq!(Unit::MibPerSecond.figure(2361.4), "2361 MiB/s");
     }
 

@@ -12,7 +12,7 @@ pub struct Run<'a> {
     pub is_quick: bool,
     /// Rounds; without it, as many as suit the scenario.
     pub repeats: Option<u32>,
-    /// Hears what comes next; an error ends the run.
+    /// Hears what comes next, or nothing when it is only asked whether to go on; an error ends the run.
     pub step: &'a dyn Fn(&str) -> Result<(), String>,
     pub(crate) until: Option<Instant>,
     pub(crate) is_part: bool,
@@ -42,6 +42,11 @@ impl<'a> Run<'a> {
         }
         (self.step)(&format!("{scenario}: round {} of {repeats}", done + 1))?;
         Ok(true)
+    }
+
+    /// Ends the run here if it is to end.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        (self.step)("")
     }
 
     /// A size, or a small one.
@@ -80,6 +85,7 @@ pub(crate) fn interleave(
     let mut round = 0;
     while run.goes_on(scenario, round, usual)? {
         for turn in 0..ways.len() {
+            run.check()?;
             let at = (turn + round as usize) % ways.len();
             let way = &mut ways[at];
             let sample = (way.measure)();

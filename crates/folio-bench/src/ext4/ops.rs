@@ -63,6 +63,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     let mut table = Table::new("ext4", &JOBS, contenders.iter().map(Contender::name).collect());
     while run.goes_on("ext4-ops", report.repeats, ROUNDS)? {
         for turn in 0..contenders.len() {
+            run.check()?;
             let at = (turn + report.repeats as usize) % contenders.len();
             let mut stand = contenders[at].stand(folder.path(), IMAGE_MIB)?;
             for job in 0..JOBS.len() {

@@ -47,6 +47,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             for turn in 0..contenders.len() {
                 let at = (turn + report.repeats as usize) % contenders.len();
                 for job in 0..JOBS.len() {
+                    run.check()?;
                     let (seconds, bytes) = rewritten(&contenders[at], job, files, folder.path())?;
                     table.add(at, job, seconds, bytes);
                 }

@@ -192,6 +192,7 @@ impl Bench<'_> {
         let mut round = 0;
         while run.goes_on(&scenario, round, ROUNDS)? {
             for turn in 0..cells.len() {
+                run.check()?;
                 let at = (turn + round as usize) % cells.len();
                 self.measure_cell(&mut cells[at], job, depth, &written, round)?;
             }

@@ -178,12 +178,24 @@ fn on_host(
         }
     }
     while run.goes_on(NAME, report.repeats, ROUNDS)? {
+        let mut failed = Vec::new();
         for turn in 0..worlds.len() {
+            run.check()?;
             let at = (turn + report.repeats as usize) % worlds.len();
             let (name, world, rounds) = &mut worlds[at];
-            let mut figures = jobs::run(&**world, extent, is_root && !run.is_quick).map_err(told(*name))?;
-            figures.extend(jobs::changes(&**world, extent, &source).map_err(told(*name))?);
-            rounds.push(figures);
+            let figures = jobs::run(&**world, extent, is_root && !run.is_quick).and_then(|mut figures| {
+                figures.extend(jobs::changes(&**world, extent, &source)?);
+                Ok(figures)
+            });
+            match figures {
+                Ok(figures) => rounds.push(figures),
+                // A mount may come and go again: its server has said why.
+                Err(reason) => failed.push((*name, reason)),
+            }
+        }
+        for (name, reason) in failed {
+            report.skip(name, reason);
+            worlds.retain(|(other, ..)| *other != name);
         }
         report.repeats += 1;
     }

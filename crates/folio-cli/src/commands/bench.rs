@@ -72,7 +72,7 @@ fn measure(scenario: &Scenario, bench: &Bench, session: &Session) -> Outcome {
         if session.is_interrupted() {
             return Err(String::new());
         }
-        if !session.quiet {
+        if !session.quiet && !words.is_empty() {
             session.remark(words);
         }
         Ok(())
