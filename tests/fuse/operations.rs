@@ -3,7 +3,7 @@
 use crate::support::requires;
 use crate::{Bench, Ground, everywhere, probe};
 use rustix::fs::{
-    AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
+    AtFlags, FallocateFlags, Mode, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -176,9 +176,7 @@ fn a_file_without_a_name_goes_on_until_it_is_closed(bench: Bench) {
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text, "still here");
     drop(file);
-    // fuser does not pass FUSE_TMPFILE on.
-    let unnamed = rustix::fs::open(bench.mount.path(), OFlags::TMPFILE | OFlags::RDWR, Mode::from(0o600));
-    assert_eq!(unnamed.err(), Some(Errno::OPNOTSUPP));
+    probe::unnamed(&bench.mount.path());
     bench.finish();
 }
 

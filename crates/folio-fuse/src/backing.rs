@@ -3,13 +3,12 @@
 //! The kernel wants all open files of a node alike: what the first one is, the others are too.
 
 use crate::adapter::Adapter;
+use crate::sys;
 use folio::Errno;
 use folio::vfs::Attributes;
-use fuser::BackingId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,10 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const SET_ID: u16 = 0o6000;
 
 /// How the open files of each node are read and written.
-#[derive(Default)]
 pub(crate) struct Backings {
-    /// Files smaller than this that are only read go through the server; `None` if all do.
-    len_min: Option<u64>,
+    device: Arc<OwnedFd>,
+    /// Files smaller than this that are only read go through the server.
+    len_min: u64,
     /// The kernel has refused, and would always do so.
     is_refused: AtomicBool,
     nodes: Mutex<HashMap<u64, Opened>>,
@@ -30,44 +29,48 @@ pub(crate) struct Backings {
 struct Opened {
     files: usize,
     /// `None` if they go through the server.
-    backing: Option<Arc<BackingId>>,
+    backing: Option<Backing>,
     /// Whether one of them could be written.
     is_written: bool,
 }
 
+/// A file that the kernel has taken.
+struct Backing {
+    device: Arc<OwnedFd>,
+    id: u32,
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        // A session that is over has let go of all.
+        let _ = sys::close_backing(self.device.as_fd(), self.id);
+    }
+}
+
 impl Backings {
-    /// From now on, files of the host are handed over, unless they are smaller than `len_min` and only read.
-    pub(crate) fn enable(&mut self, len_min: u64) {
-        self.len_min = Some(len_min);
+    /// Files of the host are handed over to the kernel behind `device`, unless they are smaller than `len_min` and
+    /// only read.
+    pub(crate) fn new(device: Arc<OwnedFd>, len_min: u64) -> Self {
+        Self { device, len_min, is_refused: AtomicBool::new(false), nodes: Mutex::default() }
     }
 
-    /// Counts a file that is opened; returns what the kernel reads and writes in its place. `register` hands a
-    /// descriptor to the kernel, which may refuse it.
+    /// Counts a file that is opened; returns the number of what the kernel reads and writes in its place, which lives
+    /// as long as the file is open.
     pub(crate) fn open(
         &self,
         adapter: &Adapter,
-        (node, file, is_written): (u64, u64, bool),
-        register: impl FnOnce(OwnedFd) -> io::Result<BackingId>,
-    ) -> Option<Arc<BackingId>> {
-        let len_min = self.len_min?;
+        (node, file): (u64, u64),
+        is_written: bool,
+    ) -> Option<u32> {
         let mut nodes = self.nodes.lock();
         let opened = nodes.entry(node).or_insert_with(|| {
             let is_wanted = |attributes: Attributes| {
-                attributes.mode & SET_ID == 0 && (is_written || attributes.size_bytes >= len_min)
+                attributes.mode & SET_ID == 0 && (is_written || attributes.size_bytes >= self.len_min)
             };
             let is_possible = !self.is_refused.load(Ordering::Relaxed);
             let is_wanted = is_possible && adapter.attributes(node).is_ok_and(is_wanted);
             let host = if is_wanted { adapter.host_file(file) } else { None };
-            let backing = host.and_then(|host| match register(host) {
-                Ok(backing) => Some(Arc::new(backing)),
-                Err(error) => {
-                    let errno = Errno::from_io_error(&error);
-                    let is_passing = matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM));
-                    self.is_refused.store(!is_passing, Ordering::Relaxed);
-                    None
-                }
-            });
-            Opened { files: 0, backing, is_written: false }
+            Opened { files: 0, backing: host.and_then(|host| self.register(&host)), is_written: false }
         });
         opened.files += 1;
         if is_written && !opened.is_written {
@@ -76,7 +79,18 @@ impl Backings {
                 adapter.begin_direct(node);
             }
         }
-        opened.backing.clone()
+        opened.backing.as_ref().map(|backing| backing.id)
+    }
+
+    fn register(&self, host: &OwnedFd) -> Option<Backing> {
+        match sys::open_backing(self.device.as_fd(), host.as_fd()) {
+            Ok(id) => Some(Backing { device: Arc::clone(&self.device), id }),
+            Err(errno) => {
+                let is_passing = matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM);
+                self.is_refused.store(!is_passing, Ordering::Relaxed);
+                None
+            }
+        }
     }
 
     /// Counts a file that is closed.

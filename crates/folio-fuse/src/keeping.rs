@@ -1,7 +1,7 @@
 //! What a kernel keeps of a mount, and until when.
 
 use crate::options::Passthrough;
-use fuser::{FopenFlags, InitFlags};
+use crate::wire::{self, DataCache, open};
 use rustix::time::{ClockId, clock_getres};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -44,14 +44,6 @@ const TOLD_TTL: Duration = Duration::from_secs(3600);
 const PASSED_MIN_BYTES: u64 = 256 << 10;
 /// How much later than promised a change may be seen.
 const GRACE: Duration = Duration::from_millis(5);
-const O_ACCMODE: u32 = 3;
-const O_WRONLY: u32 = 1;
-const O_RDWR: u32 = 2;
-
-/// Whether who opens a file with these flags of open(2) may write it.
-pub(crate) fn is_written(flags: u32) -> bool {
-    flags & O_ACCMODE != 0
-}
 
 /// What to tell the kernel so that it believes for `ttl`. It counts in ticks of its clock, rounds up, and believes to
 /// the end of the last one.
@@ -75,23 +67,18 @@ fn whole_ticks(ttl: Duration, tick: Duration) -> Duration {
 }
 
 impl Keeping {
-    /// The capabilities that say so.
-    ///
-    /// Changes that are told of are the only ones to drop pages for: by itself the kernel would take a new time of
-    /// modification for a change by others, and drop the pages that it has just written.
-    pub(crate) fn flags(self) -> InitFlags {
-        let by_sharing = match self.sharing {
-            Sharing::Alone => InitFlags::FUSE_EXPLICIT_INVAL_DATA | InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-            // Some may have to be read past the cache, mapped pages or not.
-            Sharing::Told => InitFlags::FUSE_EXPLICIT_INVAL_DATA | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            Sharing::Asked => InitFlags::FUSE_AUTO_INVAL_DATA,
+    /// What the kernel behind /dev/fuse may believe and keep, in the words of the protocol. The file system knows for how
+    /// long.
+    pub(crate) fn options(self) -> wire::Options {
+        let mut options = match self.sharing {
+            Sharing::Alone => wire::Options::alone(),
+            Sharing::Told | Sharing::Asked => wire::Options::shared(wire::FOREVER),
         };
-        let by_pages = match self.pages {
-            Pages::Clean => InitFlags::empty(),
-            Pages::WrittenBack => InitFlags::FUSE_WRITEBACK_CACHE,
-            Pages::None => InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-        };
-        InitFlags::FUSE_CACHE_SYMLINKS | by_sharing | by_pages
+        if self.pages == Pages::None {
+            options.data = DataCache::None;
+        }
+        options.writeback = self.pages == Pages::WrittenBack;
+        options
     }
 
     pub(crate) fn is_shared(self) -> bool {
@@ -114,32 +101,24 @@ impl Keeping {
 
     /// What the kernel does with the pages of a file that is opened. `is_told` says whether changes of it are told of,
     /// and `is_same` whether its contents are as they were when the kernel opened it last, or known to be in its pages.
-    pub(crate) fn pages(self, is_told: bool, is_same: bool) -> FopenFlags {
+    pub(crate) fn pages(self, is_told: bool, is_same: bool) -> u32 {
         match (self.pages, self.sharing) {
-            (Pages::None, _) => FopenFlags::FOPEN_DIRECT_IO,
+            (Pages::None, _) => open::DIRECT_IO,
             // Nobody would tell of a change.
-            (_, Sharing::Told) if !is_told => FopenFlags::FOPEN_DIRECT_IO,
+            (_, Sharing::Told) if !is_told => open::DIRECT_IO,
             // Pages that are mapped are never asked for again.
-            _ if !is_same => FopenFlags::empty(),
-            _ => FopenFlags::FOPEN_KEEP_CACHE,
+            _ if !is_same => 0,
+            _ => open::KEEP_CACHE,
         }
     }
 
     /// What the kernel does with the listing of a directory that is opened. Where it is not told of changes it knows
     /// them by the time of modification, and two changes within one tick of the clock have the same.
-    pub(crate) fn listing(self, is_told: bool) -> FopenFlags {
+    pub(crate) fn listing(self, is_told: bool) -> u32 {
         match self.sharing {
-            Sharing::Asked => FopenFlags::empty(),
-            Sharing::Told if !is_told => FopenFlags::empty(),
-            _ => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR,
-        }
-    }
-
-    /// The flags of open(2) that the server needs: who writes back may have to read the rest of a page first.
-    pub(crate) fn open_flags(self, flags: u32) -> u32 {
-        match self.pages == Pages::WrittenBack && flags & O_ACCMODE == O_WRONLY {
-            true => flags & !O_ACCMODE | O_RDWR,
-            false => flags,
+            Sharing::Asked => 0,
+            Sharing::Told if !is_told => 0,
+            _ => open::KEEP_CACHE | open::CACHE_DIR,
         }
     }
 }
@@ -154,13 +133,13 @@ mod tests {
 
     #[test]
     fn pages_are_kept_only_where_changes_are_noticed() {
-        let (keep, direct) = (FopenFlags::FOPEN_KEEP_CACHE, FopenFlags::FOPEN_DIRECT_IO);
+        let (keep, direct) = (open::KEEP_CACHE, open::DIRECT_IO);
         let told = keeping(Sharing::Told, Pages::Clean);
         assert_eq!((told.pages(true, true), told.pages(false, true)), (keep, direct));
-        assert_eq!(told.pages(true, false), FopenFlags::empty());
-        assert_eq!(told.listing(false), FopenFlags::empty());
+        assert_eq!(told.pages(true, false), 0);
+        assert_eq!(told.listing(false), 0);
         let asked = keeping(Sharing::Asked, Pages::Clean);
-        assert_eq!((asked.pages(false, true), asked.pages(false, false)), (keep, FopenFlags::empty()));
+        assert_eq!((asked.pages(false, true), asked.pages(false, false)), (keep, 0));
         assert_eq!(keeping(Sharing::Alone, Pages::Clean).pages(true, true), keep);
         assert_eq!(keeping(Sharing::Told, Pages::None).pages(true, true), direct);
     }
@@ -189,13 +168,5 @@ mod tests {
         assert_eq!(with(Sharing::Told, Passthrough::Never), None);
         assert_eq!(with(Sharing::Alone, Passthrough::Always), None);
         assert_eq!(keeping(Sharing::Told, Pages::None).passed_through(), None);
-    }
-
-    #[test]
-    fn who_writes_back_can_read() {
-        let back = keeping(Sharing::Alone, Pages::WrittenBack);
-        assert_eq!((back.open_flags(0o100_001), back.open_flags(0)), (0o100_002, 0));
-        assert_eq!(keeping(Sharing::Alone, Pages::Clean).open_flags(1), 1);
-        assert!(is_written(1) && is_written(2) && !is_written(0o100_000));
     }
 }

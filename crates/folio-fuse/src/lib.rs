@@ -3,12 +3,14 @@
 //! ```text
 //!   kernel:  /dev/fuse                                       a guest's virtiofs, a stream
 //!       v                                                        v
-//!   transport.rs   requests and replies as fuser has them     wire/  the same protocol as bytes
-//!   session.rs     mounts, serves, unmounts;  options.rs: -o     |
-//!   keeping.rs     what the kernel keeps                         |
-//!   push.rs        what it must forget                           |
-//!   backing.rs     files it reads by itself                      |
-//!       v                                                        v
+//!   transport.rs   requests read, replies written                 |
+//!   session.rs     serves; mountpoint.rs: mounts, unmounts        |
+//!   options.rs     -o; keeping.rs: what the kernel keeps          |
+//!   push.rs        what it must forget                            |
+//!   backing.rs     files it reads by itself; sys.rs               |
+//!       v                                                         v
+//!   wire/          the protocol as bytes: a request in, a reply out
+//!       v
 //!   adapter/       one call per operation, no protocol: ids, counts, open files
 //!       v
 //!   folio::syscall::{Caller, Handle, OpenHandle}
@@ -28,11 +30,14 @@
 pub mod adapter;
 mod backing;
 mod keeping;
+mod mountpoint;
 mod options;
 mod push;
 mod session;
+mod sys;
 mod transport;
 pub mod wire;
 
+pub use mountpoint::{MountWords, Mounted, Unmounter};
 pub use options::{Allowed, Options, Passthrough};
-pub use session::{Session, Unmounter};
+pub use session::Session;

@@ -2,9 +2,9 @@
 
 use crate::adapter::Judge;
 use crate::keeping::Pages;
+use crate::mountpoint::MountWords;
 use folio::vfs::MountOptions;
 use folio::{Errno, Error, Result};
-use fuser::{Config, MountOption, SessionACL};
 
 /// Who may use the mount at all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -103,31 +103,22 @@ impl Options {
         Ok(true)
     }
 
-    /// The same for fuser, with what the host has to know of the options inside.
-    pub(crate) fn config(&self, inside: &MountOptions) -> Config {
-        let choose = |is_set, yes, no| if is_set { yes } else { no };
-        let mut words = vec![
-            // Commas and the like would be more options.
-            MountOption::FSName(self.source.replace([',', '\\', '\n'], "_")),
-            MountOption::Subtype("folio".to_owned()),
-            choose(inside.read_only, MountOption::RO, MountOption::RW),
-            choose(inside.no_set_id, MountOption::NoSuid, MountOption::Suid),
-            choose(inside.no_devices, MountOption::NoDev, MountOption::Dev),
-            choose(inside.no_execution, MountOption::NoExec, MountOption::Exec),
-        ];
-        if self.judge == Judge::Kernel {
-            words.push(MountOption::DefaultPermissions);
+    /// The same for the kernel, with what it has to know of the options inside.
+    pub(crate) fn words(&self, inside: &MountOptions) -> MountWords {
+        MountWords {
+            source: self.source.clone(),
+            // The kernel knows no other word; who else is kept out is seen to here.
+            allow_other: self.allowed != Allowed::Owner,
+            read_only: inside.read_only,
+            no_set_id: inside.no_set_id,
+            no_devices: inside.no_devices,
+            no_execution: inside.no_execution,
         }
-        let mut config = Config::default();
-        config.mount_options = words;
-        config.acl = match self.allowed {
-            Allowed::Owner => SessionACL::Owner,
-            Allowed::OwnerAndRoot => SessionACL::RootAndOwner,
-            Allowed::All => SessionACL::All,
-        };
-        config.n_threads = Some(self.threads.max(1));
-        config.clone_fd = true;
-        config
+    }
+
+    /// Whether the kernel checks permissions before it asks.
+    pub(crate) fn checks_permissions(&self) -> bool {
+        self.judge == Judge::Kernel
     }
 }
 
@@ -165,9 +156,10 @@ mod tests {
         // Two are told of that.
         assert!(!options.set("cache=none").unwrap());
         assert_eq!(options.pages, Pages::None);
-        let words = options.config(&MountOptions::parse("ro,nosuid").unwrap()).mount_options;
-        assert!(words.contains(&MountOption::RO) && words.contains(&MountOption::NoSuid), "{words:?}");
-        assert!(words.contains(&MountOption::Dev) && words.contains(&MountOption::DefaultPermissions));
-        assert!(words.contains(&MountOption::FSName("a_b".to_owned())));
+        let words = options.words(&MountOptions::parse("ro,nosuid").unwrap());
+        assert!(words.read_only && words.no_set_id && !words.no_devices && words.allow_other);
+        assert_eq!(words.source, "a,b");
+        assert!(options.checks_permissions() && options.set("fakeroot").unwrap());
+        assert!(!options.checks_permissions());
     }
 }

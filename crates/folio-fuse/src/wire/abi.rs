@@ -7,6 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The protocol that is spoken here; newer kernels use what both know.
 pub(super) const MAJOR: u32 = 7;
 pub(super) const MINOR: u32 = 39;
+/// From here on (Linux 6.16) the kernel can forget all names at once.
+pub(super) const MINOR_EPOCHS: u32 = 44;
 /// Below this, replies had other sizes; kernels since Linux 2.6.36 are above it.
 pub(super) const MINOR_MIN: u32 = 23;
 
@@ -14,9 +16,9 @@ pub(super) const MINOR_MIN: u32 = 23;
 macro_rules! numbers {
     ($(#[$about:meta])* $name:ident: $type:ty { $($constant:ident = $value:expr),+ $(,)? }) => {
         $(#[$about])*
-        pub(super) mod $name {
-            #![allow(dead_code)]
-            $(pub(in crate::wire) const $constant: $type = $value;)+
+        pub mod $name {
+            #![allow(dead_code, missing_docs, unreachable_pub)]
+            $(pub const $constant: $type = $value;)+
         }
     };
 }
@@ -42,7 +44,7 @@ numbers! {
         ASYNC_DIO = 1 << 15, WRITEBACK_CACHE = 1 << 16, NO_OPEN_SUPPORT = 1 << 17, PARALLEL_DIROPS = 1 << 18,
         POSIX_ACL = 1 << 20, MAX_PAGES = 1 << 22, CACHE_SYMLINKS = 1 << 23, NO_OPENDIR_SUPPORT = 1 << 24,
         EXPLICIT_INVAL_DATA = 1 << 25, HANDLE_KILLPRIV_V2 = 1 << 28, INIT_EXT = 1 << 30,
-        DIRECT_IO_ALLOW_MMAP = 1 << 36,
+        DIRECT_IO_ALLOW_MMAP = 1 << 36, PASSTHROUGH = 1 << 37,
     }
 }
 
@@ -56,7 +58,10 @@ numbers! {
 
 numbers! {
     /// How an open file behaves in the kernel that asks (`FOPEN_*`).
-    open: u32 { DIRECT_IO = 1, KEEP_CACHE = 1 << 1, CACHE_DIR = 1 << 3, PARALLEL_DIRECT_WRITES = 1 << 6 }
+    open: u32 {
+        DIRECT_IO = 1, KEEP_CACHE = 1 << 1, CACHE_DIR = 1 << 3, PARALLEL_DIRECT_WRITES = 1 << 6,
+        PASSTHROUGH = 1 << 7,
+    }
 }
 
 numbers! {

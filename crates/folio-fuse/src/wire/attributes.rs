@@ -13,14 +13,14 @@ impl Server {
     pub(super) fn getattr(&self, call: &mut Call<'_>) -> Result<()> {
         let found = self.adapter.attributes(call.node())?;
         let ttl = self.adapter.attributes_ttl(call.node());
-        call.send(&self.options.attr_out(&found, ttl))
+        call.send(&self.attr_out(&found, ttl))
     }
 
     /// `FUSE_STATX`.
     pub(super) fn statx(&self, call: &mut Call<'_>) -> Result<()> {
         let found = self.adapter.attributes(call.node())?;
         let ttl = self.adapter.attributes_ttl(call.node());
-        call.send(&self.options.statx_out(&found, ttl))
+        call.send(&self.statx_out(&found, ttl))
     }
 
     /// `FUSE_SETATTR`.
@@ -52,7 +52,7 @@ impl Server {
             })?,
         };
         let ttl = self.adapter.attributes_ttl(call.node());
-        call.send(&self.options.attr_out(&now, ttl))
+        call.send(&self.attr_out(&now, ttl))
     }
 
     /// `FUSE_STATFS`.

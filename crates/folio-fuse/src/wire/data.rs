@@ -33,8 +33,10 @@ impl Server {
         call.needs(size_of::<OpenOut>())?;
         let told: OpenIn = call.body.take()?;
         let file = self.adapter.open(call.client(), call.node(), self.access(told.flags))?;
-        let is_same = !self.options.changed_by_others || self.adapter.is_unchanged(call.node());
-        call.send(&self.opened(file, is_same))
+        let opened = self.opened((call.node(), file), told.flags, || {
+            !self.options.changed_by_others || self.adapter.is_unchanged(call.node())
+        });
+        call.send(&opened)
     }
 
     /// `FUSE_CREATE`.
@@ -46,7 +48,7 @@ impl Server {
         let (entry, file) =
             self.adapter.create(call.client(), place, flags, bits(told.mode), bits(told.umask))?;
         self.tell(call, &entry)?;
-        let opened = self.opened(self.hand_out(entry.id, file), true);
+        let opened = self.opened((entry.id, self.hand_out(entry.id, file)), told.flags, || true);
         call.send(&opened)
     }
 
@@ -63,7 +65,7 @@ impl Server {
             bits(told.umask),
         )?;
         self.tell(call, &entry)?;
-        let opened = self.opened(self.hand_out(entry.id, file), true);
+        let opened = self.opened((entry.id, self.hand_out(entry.id, file)), told.flags, || true);
         call.send(&opened)
     }
 
@@ -86,11 +88,15 @@ impl Server {
         file
     }
 
-    /// What the kernel is told of an open file. It drops its pages unless they are of the same contents.
-    fn opened(&self, file: u64, is_same: bool) -> OpenOut {
+    /// What the kernel is told of a node's file that it opened with `flags`. It drops its pages unless they are of the
+    /// same contents.
+    fn opened(&self, (node, file): (u64, u64), flags: u32, is_same: impl FnOnce() -> bool) -> OpenOut {
+        if let Some(local) = &self.local {
+            return local.opened(&self.adapter, (node, file), flags & ACCESS_MODE != 0);
+        }
         let open_flags = match self.options.data {
             DataCache::None => open::DIRECT_IO | open::PARALLEL_DIRECT_WRITES,
-            DataCache::Kept if is_same => open::KEEP_CACHE,
+            DataCache::Kept if is_same() => open::KEEP_CACHE,
             DataCache::Kept => 0,
         };
         OpenOut { file, open_flags, backing: 0 }
@@ -102,9 +108,10 @@ impl Server {
             // A directory needs no opening: each request has the node and the cookie. Not asked again.
             return Err(Errno::NOSYS.into());
         }
-        let open_flags = match self.options.data {
-            DataCache::None => 0,
-            DataCache::Kept => open::KEEP_CACHE | open::CACHE_DIR,
+        let open_flags = match (&self.local, self.options.data) {
+            (Some(local), _) => local.listing(&self.adapter, call.node()),
+            (None, DataCache::None) => 0,
+            (None, DataCache::Kept) => open::KEEP_CACHE | open::CACHE_DIR,
         };
         call.send(&OpenOut { file: 0, open_flags, backing: 0 })
     }
@@ -113,6 +120,9 @@ impl Server {
     pub(super) fn release(&self, call: &mut Call<'_>) -> Result<()> {
         let told: ReleaseIn = call.body.take()?;
         if told.file != 0 {
+            if let Some(local) = &self.local {
+                local.closed(&self.adapter, call.node());
+            }
             self.adapter.release(told.file);
         }
         Ok(())

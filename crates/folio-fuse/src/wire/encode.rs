@@ -1,7 +1,7 @@
 //! Attributes and entries as replies have them.
 
 use super::abi::{Attr, AttrOut, EntryOut, StatxOut, StatxTime};
-use super::{Options, abi};
+use super::{Server, abi};
 use crate::adapter::Entry;
 use folio::Timespec;
 use folio::vfs::{Attributes, FileType};
@@ -57,10 +57,16 @@ pub(super) fn attr(id: u64, attributes: &Attributes) -> Attr {
     }
 }
 
-impl Options {
+impl Server {
+    /// For how long the kernel may believe what the adapter believes for `ttl`.
+    fn ttl(&self, ttl: Duration) -> Duration {
+        let ttl = ttl.min(self.options.ttl_max);
+        self.local.as_ref().map_or(ttl, |local| local.ttl(ttl))
+    }
+
     /// The reply that tells attributes, which may be believed for `ttl`.
     pub(super) fn attr_out(&self, attributes: &Attributes, ttl: Duration) -> AttrOut {
-        let ttl = ttl.min(self.ttl_max);
+        let ttl = self.ttl(ttl);
         AttrOut {
             valid: ttl.as_secs(),
             valid_nanos: ttl.subsec_nanos(),
@@ -71,11 +77,11 @@ impl Options {
 
     /// The reply that tells an entry.
     pub(super) fn entry_out(&self, entry: &Entry) -> EntryOut {
-        let (name_ttl, ttl) = (entry.name_ttl.min(self.ttl_max), entry.attributes_ttl.min(self.ttl_max));
+        let (name_ttl, ttl) = (self.ttl(entry.name_ttl), self.ttl(entry.attributes_ttl));
         EntryOut {
             node: entry.id,
             // The kernel keeps 32 bits of it.
-            generation: self.generation.wrapping_add(entry.generation as u32).into(),
+            generation: self.options.generation.wrapping_add(entry.generation as u32).into(),
             entry_valid: name_ttl.as_secs(),
             entry_valid_nanos: name_ttl.subsec_nanos(),
             attr_valid: ttl.as_secs(),
@@ -86,14 +92,15 @@ impl Options {
 
     /// The reply that tells that there is no such name, if that may be believed at all.
     pub(super) fn missing_out(&self, ttl: Duration) -> Option<EntryOut> {
-        let ttl = ttl.min(self.ttl_max);
+        let ttl = self.local.as_ref().map_or(ttl, |local| local.missing_ttl(ttl));
+        let ttl = self.ttl(ttl);
         let (entry_valid, entry_valid_nanos) = (ttl.as_secs(), ttl.subsec_nanos());
         (!ttl.is_zero()).then(|| EntryOut { entry_valid, entry_valid_nanos, ..EntryOut::default() })
     }
 
     /// The reply of statx(2).
     pub(super) fn statx_out(&self, attributes: &Attributes, ttl: Duration) -> StatxOut {
-        let ttl = ttl.min(self.ttl_max);
+        let ttl = self.ttl(ttl);
         let time = |time: Timespec| StatxTime { secs: time.secs, nanos: time.nanos, reserved: 0 };
         let without_birth = abi::STATX_BASIC_AND_BTIME & !abi::STATX_BTIME;
         StatxOut {

@@ -1,18 +1,17 @@
 //! The FUSE protocol as bytes, whatever carries them: a request in, a reply out. Linux: fs/fuse, linux/fuse.h.
 //!
 //! ```text
-//!   carrier     a guest's queue (folio-virtiofs), a stream of frames
+//!   carrier     /dev/fuse (transport.rs), a guest's queue (folio-virtiofs), a stream of frames (folio-remote)
 //!      |  request bytes            ^ Reply: body, then header      ^ Notice::encode
 //!      v                           |                               |
 //!   Server::handle --> call.rs: header and arguments, checked      notify.rs
 //!      |   session.rs  what both sides can do      names.rs        look up, make, move, list
 //!      |   data.rs     open files and bytes        attributes.rs   stat, set, extended attributes
-//!      v   (abi.rs: the structs; options.rs: what the kernel may keep)
+//!      v   (abi.rs: the structs; options.rs: what the kernel may keep; local.rs: what this machine's own may besides)
 //!   adapter/    one call per operation
 //! ```
 //!
-//! Neighbours: carriers above; the adapter below. The crate fuser speaks the same protocol through /dev/fuse
-//! (transport.rs), but has no seam for other carriers.
+//! Neighbours: carriers above; the adapter below.
 //!
 //! Invariants:
 //! - W1: whoever asks may be hostile. Every length and offset is checked, a reply never exceeds its room, nothing
@@ -25,6 +24,7 @@ mod attributes;
 mod call;
 mod data;
 mod encode;
+mod local;
 mod names;
 mod notify;
 mod options;
@@ -33,12 +33,14 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+pub use abi::op;
+pub(crate) use abi::open;
+pub(crate) use local::Local;
 pub use notify::Notice;
 pub use options::{DataCache, FOREVER, Options, parse_ttl};
 pub use reply::{Message, Reply};
 
 use crate::adapter::{Adapter, Judge};
-use abi::op;
 use call::{Body, Call};
 use folio::{Errno, Result};
 use std::sync::Arc;
@@ -74,6 +76,8 @@ pub struct Server {
     adapter: Arc<Adapter>,
     judge: Judge,
     options: Options,
+    /// If this machine's own kernel asks.
+    local: Option<Local>,
     /// What both sides can do: `abi::init`.
     agreed: AtomicU64,
 }
@@ -99,7 +103,12 @@ enum Done {
 impl Server {
     /// Serves `adapter`, whose calls `judge` judges.
     pub fn new(adapter: Arc<Adapter>, judge: Judge, options: Options) -> Self {
-        Self { adapter, judge, options, agreed: AtomicU64::new(0) }
+        Self { adapter, judge, options, local: None, agreed: AtomicU64::new(0) }
+    }
+
+    /// The same for the kernel behind /dev/fuse.
+    pub(crate) fn local(adapter: Arc<Adapter>, judge: Judge, options: Options, local: Local) -> Self {
+        Self { local: Some(local), ..Self::new(adapter, judge, options) }
     }
 
     /// The file system's side of the service.
@@ -142,6 +151,9 @@ impl Server {
         let mut call = Call { header, body: Body(body), reply, may_wait };
         let done = match self.refuses(header.opcode) {
             true => Err(Errno::ROFS.into()),
+            false if self.local.as_ref().is_some_and(|local| local.shuts_out(&header)) => {
+                Err(Errno::ACCESS.into())
+            }
             false => self.dispatch(&mut call),
         };
         let (outcome, errno) = match done {
@@ -232,6 +244,26 @@ impl Server {
         };
         replied.map(|()| Done::Replied)
     }
+}
+
+/// Whether the reply to a request tells attributes or names ([`Adapter::telling`]).
+pub(crate) fn is_telling(request: &[u8]) -> bool {
+    call::split(request).is_some_and(|(header, _)| {
+        matches!(
+            header.opcode,
+            op::LOOKUP
+                | op::GETATTR
+                | op::STATX
+                | op::SETATTR
+                | op::SYMLINK
+                | op::MKNOD
+                | op::MKDIR
+                | op::LINK
+                | op::CREATE
+                | op::TMPFILE
+                | op::READDIRPLUS
+        )
+    })
 }
 
 /// Requests that wait for devices as a rule.

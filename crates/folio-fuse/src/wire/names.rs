@@ -26,12 +26,12 @@ impl Server {
             return self.tell(call, &entry);
         }
         let ttl = self.adapter.name_ttl(call.node(), name);
-        call.send(&self.options.missing_out(ttl).ok_or(Errno::NOENT)?)
+        call.send(&self.missing_out(ttl).ok_or(Errno::NOENT)?)
     }
 
     /// Tells an entry, for which there is room (W3).
     pub(super) fn tell(&self, call: &mut Call<'_>, entry: &Entry) -> Result<()> {
-        call.send(&self.options.entry_out(entry))
+        call.send(&self.entry_out(entry))
     }
 
     /// `FUSE_FORGET` and `FUSE_BATCH_FORGET`.

@@ -2,7 +2,7 @@
 
 use super::abi::OutHeader;
 use folio::Result;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of the header of every reply.
 pub(super) const HEADER_LEN: usize = size_of::<OutHeader>();
@@ -42,6 +42,11 @@ impl Message {
     /// The message: header and body.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.len]
+    }
+
+    /// The error that the message tells; 0 for none.
+    pub(crate) fn errno(&self) -> i32 {
+        OutHeader::read_from_prefix(self.bytes()).map_or(0, |(header, _)| -header.error)
     }
 
     /// The next `len_bytes` of the buffer.

@@ -28,7 +28,14 @@ impl Server {
             flags |= u64::from(call.body.take::<u32>()?) << 32;
         }
         // A newer kernel asks again, in words that are known here.
-        let agreed = if told.major > abi::MAJOR { 0 } else { flags & wanted(&self.options, self.judge) };
+        let mut wanted = wanted(&self.options, self.judge);
+        if let Some(local) = &self.local {
+            wanted = local.adjust(wanted);
+        }
+        let agreed = if told.major > abi::MAJOR { 0 } else { flags & wanted };
+        if let Some(local) = &self.local {
+            local.begin(&told, agreed)?;
+        }
         self.agreed.store(agreed, Ordering::Relaxed);
         let reply = InitOut {
             major: abi::MAJOR,
@@ -41,6 +48,8 @@ impl Server {
             time_nanos: 1,
             pages_max: PAGES_MAX,
             flags2: (agreed >> 32) as u32,
+            // What is behind is no stack of file systems, and the mount itself may be the bottom of one.
+            stack_depth_max: u32::from(agreed & init::PASSTHROUGH != 0),
             ..InitOut::default()
         };
         // Older kernels have room for less, and know nothing of the rest.

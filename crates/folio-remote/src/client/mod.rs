@@ -6,7 +6,6 @@
 //!      |  +------ replies -------------------+---- talking <-------+             talk.rs (and connecting anew)
 //!      +--------- notices.rs (a thread of its own) <---+
 //!                 known.rs: what to forget when all is to be forgotten
-//!   device.rs: mounts
 //! ```
 //!
 //! Neighbours: `folio-cli` above; below, the frames of `link.rs`, and the kernel.
@@ -20,18 +19,16 @@
 //!   kernel has cached is forgotten, and files that were open are lost.
 //! - C3: only the thread that talks writes replies, but for those that fail here; notices have their own.
 
-mod device;
 mod known;
 mod notices;
 mod relay;
 mod talk;
 
-pub use device::MountWords;
-
 use crate::address::Address;
 use crate::key::Key;
 use folio::{Errno, Error, Result};
-use folio_fuse::Unmounter;
+pub use folio_fuse::MountWords;
+use folio_fuse::{Mounted, Unmounter};
 use relay::Relay;
 use std::path::Path;
 use std::sync::Arc;
@@ -55,7 +52,7 @@ pub struct Remote {
 pub struct Mount {
     relay: Arc<Relay>,
     talker: Talker,
-    unmounter: Unmounter,
+    mounted: Mounted,
 }
 
 impl Remote {
@@ -79,22 +76,16 @@ impl Remote {
 
     /// Mounts it on the directory `target`.
     pub fn mount(self, target: &Path, words: &MountWords) -> Result<Mount> {
-        let place = |error: Error| error.at(target.display().to_string());
-        let absolute = target.canonicalize().map_err(|error| place(Error::io("cannot mount here", error)))?;
-        if !absolute.is_dir() {
-            return Err(place(Error::new(Errno::NOTDIR, "not a directory, so nothing can be mounted on it")));
-        }
-        let device = device::mount(&absolute, words, self.talker.kernel_judges()).map_err(place)?;
-        let unmounter = Unmounter::new(absolute);
-        let relay = Arc::new(Relay::new(device, self.talker.limits()));
-        Ok(Mount { relay, talker: self.talker, unmounter })
+        let mounted = Mounted::new(target, words, self.talker.kernel_judges())?;
+        let relay = Arc::new(Relay::new(Arc::clone(mounted.device()), self.talker.limits()));
+        Ok(Mount { relay, talker: self.talker, mounted })
     }
 }
 
 impl Mount {
     /// What ends [`Mount::serve`].
     pub fn unmounter(&self) -> Unmounter {
-        self.unmounter.clone()
+        self.mounted.unmounter().clone()
     }
 
     /// For who does not want to wait for a server that is away: calls that wait for it fail now, and those that come
@@ -108,12 +99,9 @@ impl Mount {
     ///
     /// Errors: if the server shares something else by now; the mount is detached then, and calls fail.
     pub fn serve(self) -> Result<()> {
-        let Self { relay, mut talker, unmounter } = self;
+        let Self { relay, mut talker, mounted } = self;
         let Some(init) = relay.first_request()? else { return Ok(()) };
-        talker.begin(&relay, init).inspect_err(|_| {
-            // Nobody is going to answer.
-            let _ = unmounter.unmount(true);
-        })?;
+        talker.begin(&relay, init)?;
         std::thread::scope(|scope| {
             let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
             let notices = spawn("folio notices").spawn_scoped(scope, || relay.tell_notices());
@@ -122,7 +110,7 @@ impl Mount {
                 if talked.is_err() {
                     relay.abandon();
                     // The kernel tells us then that it is over.
-                    let _ = unmounter.unmount(true);
+                    let _ = mounted.unmounter().unmount(true);
                 }
                 talked
             });

@@ -23,7 +23,7 @@ const BUFFER_BYTES_MIN: usize = 64 << 10;
 
 /// The requests of one mount.
 pub(super) struct Relay {
-    device: OwnedFd,
+    device: Arc<OwnedFd>,
     /// Longest request.
     message_bytes_max: usize,
     known: Mutex<Known>,
@@ -52,7 +52,7 @@ struct Request {
 }
 
 impl Relay {
-    pub(super) fn new(device: OwnedFd, limits: &Grant) -> Self {
+    pub(super) fn new(device: Arc<OwnedFd>, limits: &Grant) -> Self {
         Self {
             device,
             message_bytes_max: (limits.message_bytes_max as usize).clamp(BUFFER_BYTES_MIN, 16 << 20),
