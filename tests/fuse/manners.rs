@@ -88,6 +88,29 @@ fn a_server_that_is_killed_loses_nothing_that_was_synced(mut bench: Bench) {
     }
 }
 
+/// Nobody else changes an image, so the kernel asks nothing again: not even whether a file may be opened.
+#[test]
+fn what_the_kernel_has_of_an_image_needs_no_server() {
+    requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
+    let bench = Bench::new("rw");
+    fs::write(bench.at("file"), "text").unwrap();
+    let (path, missing) = (bench.at("file"), bench.at("missing"));
+    let read = move || {
+        let there = fs::read(&path).unwrap() == b"text" && fs::metadata(&path).unwrap().len() == 4;
+        there && !missing.exists()
+    };
+    assert!(read());
+    let server = bench.mount.process();
+    rustix::process::kill_process(server, Signal::STOP).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let asking = std::thread::spawn(move || sender.send(read()));
+    let answered = receiver.recv_timeout(Duration::from_secs(60));
+    rustix::process::kill_process(server, Signal::CONT).unwrap();
+    asking.join().unwrap().unwrap();
+    assert_eq!(answered, Ok(true), "the server is asked");
+    bench.finish();
+}
+
 #[test]
 fn what_is_no_place_to_mount_on_is_named() {
     requires!(root, fuse);

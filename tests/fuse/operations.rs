@@ -2,9 +2,7 @@
 
 use crate::support::requires;
 use crate::{Bench, Ground, everywhere, probe};
-use rustix::fs::{
-    AtFlags, FallocateFlags, Mode, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
-};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -110,6 +108,10 @@ fn attributes_and_extended_ones_are_set(bench: Bench) {
     // A change of owner takes setuid away.
     assert_eq!((now.mode() & 0o7777, now.uid(), now.gid()), (0o751, 12, 34));
     assert_eq!((now.atime(), now.mtime(), now.mtime_nsec()), (-7, 5_000_000_000, 123_456_789));
+    if bench.ground == Ground::Image {
+        let born = fs::metadata(&path).unwrap().created().expect("a time of birth, since Linux 6.6");
+        assert!(born.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() > 1 << 30);
+    }
     let value = vec![b'v'; 1000];
     for name in ["user.a", "trusted.b", "security.c"] {
         rustix::fs::setxattr(&path, name, &value, XattrFlags::CREATE).unwrap();

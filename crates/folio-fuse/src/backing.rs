@@ -56,12 +56,7 @@ impl Backings {
 
     /// Counts a file that is opened; returns the number of what the kernel reads and writes in its place, which lives
     /// as long as the file is open.
-    pub(crate) fn open(
-        &self,
-        adapter: &Adapter,
-        (node, file): (u64, u64),
-        is_written: bool,
-    ) -> Option<u32> {
+    pub(crate) fn open(&self, adapter: &Adapter, (node, file): (u64, u64), is_written: bool) -> Option<u32> {
         let mut nodes = self.nodes.lock();
         let opened = nodes.entry(node).or_insert_with(|| {
             let is_wanted = |attributes: Attributes| {

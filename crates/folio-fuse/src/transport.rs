@@ -62,7 +62,8 @@ impl Transport {
     fn another(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let opened = rustix::fs::open("/dev/fuse", flags, Mode::empty());
-        let joined = opened.and_then(|opened| sys::join(opened.as_fd(), self.device.as_fd()).map(|()| opened));
+        let joined =
+            opened.and_then(|opened| sys::join(opened.as_fd(), self.device.as_fd()).map(|()| opened));
         joined.or_else(|_| self.device.try_clone())
     }
 

@@ -1,19 +1,19 @@
 //! Where the server listens, and the byte streams of its clients: Unix sockets and TCP alike.
 
 use folio::{Error, Result};
+use folio_socket::Socket;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 /// A socket that clients connect to. A Unix socket's file goes with it.
-pub struct Listener(Socket);
+pub struct Listener(Place);
 
-enum Socket {
-    Unix { listener: UnixListener, path: PathBuf, inode: Option<(u64, u64)> },
+enum Place {
+    Unix(Socket),
     Tcp { listener: TcpListener, address: SocketAddr },
 }
 
@@ -22,17 +22,8 @@ impl Listener {
     ///
     /// Errors: EADDRINUSE if a server listens there or a file of another kind is there, else the host's.
     pub fn unix(path: &Path) -> Result<Self> {
-        let failed = |error| Error::io("listen", error).at(path.display().to_string());
-        let listener = match UnixListener::bind(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
-                std::fs::remove_file(path).map_err(failed)?;
-                UnixListener::bind(path).map_err(failed)?
-            }
-            bound => bound.map_err(failed)?,
-        };
-        let inode = inode(path);
-        let path = std::path::absolute(path).map_err(failed)?;
-        Ok(Self(Socket::Unix { listener, path, inode }))
+        let bound = Socket::bind(path).map_err(|error| Error::io("listen", error));
+        Ok(Self(Place::Unix(bound.map_err(|error| error.at(path.display().to_string()))?)))
     }
 
     /// Listens on a TCP port; port 0 takes any that is free.
@@ -40,25 +31,25 @@ impl Listener {
         let failed = |error| Error::io("listen", error).at(SocketAddr::new(address, port).to_string());
         let listener = TcpListener::bind((address, port)).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self(Socket::Tcp { listener, address }))
+        Ok(Self(Place::Tcp { listener, address }))
     }
 
     /// The URI of an export that is served here (NBD project, doc/uri.md).
     pub fn uri(&self, export: &str) -> String {
         let export = escape(export.as_bytes());
         match &self.0 {
-            Socket::Unix { path, .. } => {
-                format!("nbd+unix:///{export}?socket={}", escape(path.as_os_str().as_bytes()))
+            Place::Unix(socket) => {
+                format!("nbd+unix:///{export}?socket={}", escape(socket.path().as_os_str().as_bytes()))
             }
-            Socket::Tcp { address, .. } => format!("nbd://{address}/{export}"),
+            Place::Tcp { address, .. } => format!("nbd://{address}/{export}"),
         }
     }
 
     /// Waits for a client.
     pub(crate) fn accept(&self) -> io::Result<Stream> {
         match &self.0 {
-            Socket::Unix { listener, .. } => Ok(Stream::Unix(listener.accept()?.0)),
-            Socket::Tcp { listener, .. } => {
+            Place::Unix(socket) => Ok(Stream::Unix(socket.listener().accept()?.0)),
+            Place::Tcp { listener, .. } => {
                 let stream = listener.accept()?.0;
                 // A reply is sent as one piece, and somebody waits for it.
                 stream.set_nodelay(true)?;
@@ -72,31 +63,10 @@ impl Listener {
         let how = rustix::net::Shutdown::Both;
         // One that is closed already needs no more.
         let _ = match &self.0 {
-            Socket::Unix { listener, .. } => rustix::net::shutdown(listener, how),
-            Socket::Tcp { listener, .. } => rustix::net::shutdown(listener, how),
+            Place::Unix(socket) => rustix::net::shutdown(socket.listener(), how),
+            Place::Tcp { listener, .. } => rustix::net::shutdown(listener, how),
         };
     }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // Only our own: another server may have taken the path meanwhile.
-        if let Socket::Unix { path, inode: Some(ours), .. } = &self.0
-            && inode(path) == Some(*ours)
-        {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-fn inode(path: &Path) -> Option<(u64, u64)> {
-    let found = std::fs::symlink_metadata(path).ok()?;
-    found.file_type().is_socket().then(|| (found.dev(), found.ino()))
-}
-
-fn is_abandoned(path: &Path) -> bool {
-    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    inode(path).is_some() && UnixStream::connect(path).is_err_and(refused)
 }
 
 /// Everything that may mean something in a URI as its hexadecimal number.
@@ -171,19 +141,13 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn an_abandoned_socket_is_replaced_and_one_in_use_is_not() {
+    fn an_export_has_an_address() {
         let folder = tempfile::TempDir::new().unwrap();
         let path = folder.path().join("a b.sock");
-        drop(UnixListener::bind(&path).unwrap());
         let listener = Listener::unix(&path).unwrap();
         assert!(listener.uri("x/y").starts_with("nbd+unix:///x/y?socket=/"));
         assert!(listener.uri("").ends_with("/a%20b.sock"));
         assert_eq!(Listener::unix(&path).err().unwrap().errno(), folio::Errno::ADDRINUSE);
-        drop(listener);
-        assert!(!path.exists());
-        std::fs::write(&path, "a file").unwrap();
-        assert_eq!(Listener::unix(&path).err().unwrap().errno(), folio::Errno::ADDRINUSE);
-        assert_eq!(std::fs::read(&path).unwrap(), b"a file");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::address::{Address, HOST_CID};
 use folio::{Errno, Error, Result};
+use folio_socket::Socket;
 use nix::sys::socket as vsock;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
@@ -10,9 +11,8 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
 use std::io::{self, IoSlice, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,15 +151,15 @@ fn vsock_socket() -> io::Result<OwnedFd> {
 
 /// A socket that clients connect to. A Unix socket's file goes with it.
 pub struct Listener {
-    socket: Socket,
+    place: Place,
     /// Closed to end waiting: shutdown(2) of a socket that listens does so for some kinds and not for vsock.
     wake: (UnixStream, UnixStream),
     /// Guests that may connect; all if there are none.
     allowed_cids: Vec<u32>,
 }
 
-enum Socket {
-    Unix { listener: UnixListener, path: PathBuf, inode: Option<(u64, u64)> },
+enum Place {
+    Unix(Socket),
     Tcp { listener: TcpListener, address: SocketAddr },
     Vsock { listener: OwnedFd, address: Address },
 }
@@ -170,23 +170,23 @@ impl Listener {
     /// Errors: EADDRINUSE if a server listens there or a file of another kind is there, else the host's.
     pub fn new(address: &Address, allowed_cids: Vec<u32>) -> Result<Self> {
         let failed = |error| Error::io("listen", error).at(address.to_string());
-        let socket = match address {
-            Address::Unix(path) => listen_unix(path).map_err(failed)?,
+        let place = match address {
+            Address::Unix(path) => Place::Unix(listen_privately(path).map_err(failed)?),
             Address::Tcp { host, port } => {
                 let host = Address::host(host.as_deref());
                 let listener = TcpListener::bind((host.as_str(), *port)).map_err(failed)?;
                 let address = listener.local_addr().map_err(failed)?;
-                Socket::Tcp { listener, address }
+                Place::Tcp { listener, address }
             }
             Address::Vsock { cid, port } => {
                 let listener = vsock_socket().map_err(failed)?;
                 let here = vsock::VsockAddr::new(cid.unwrap_or(ANY_CID), *port);
                 vsock::bind(listener.as_raw_fd(), &here).map_err(|errno| failed(errno.into()))?;
                 rustix::net::listen(&listener, BACKLOG).map_err(|errno| failed(errno.into()))?;
-                Socket::Vsock { listener, address: address.clone() }
+                Place::Vsock { listener, address: address.clone() }
             }
         };
-        let this = Self { socket, wake: UnixStream::pair().map_err(failed)?, allowed_cids };
+        let this = Self { place, wake: UnixStream::pair().map_err(failed)?, allowed_cids };
         // A client that is there to be accepted may be gone by then.
         rustix::io::ioctl_fionbio(this.fd(), true).map_err(|errno| failed(errno.into()))?;
         Ok(this)
@@ -194,25 +194,25 @@ impl Listener {
 
     /// Where it listens: the port that was free instead of 0, and a path that means the same everywhere.
     pub fn address(&self) -> Address {
-        match &self.socket {
-            Socket::Unix { path, .. } => Address::Unix(path.clone()),
-            Socket::Tcp { address, .. } => {
+        match &self.place {
+            Place::Unix(socket) => Address::Unix(socket.path().to_owned()),
+            Place::Tcp { address, .. } => {
                 Address::Tcp { host: Some(address.ip().to_string()), port: address.port() }
             }
-            Socket::Vsock { address, .. } => address.clone(),
+            Place::Vsock { address, .. } => address.clone(),
         }
     }
 
     /// Whether others than this machine and its guests could connect.
     pub(crate) fn needs_key(&self) -> bool {
-        matches!(&self.socket, Socket::Tcp { address, .. } if !address.ip().is_loopback())
+        matches!(&self.place, Place::Tcp { address, .. } if !address.ip().is_loopback())
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        match &self.socket {
-            Socket::Unix { listener, .. } => listener.as_fd(),
-            Socket::Tcp { listener, .. } => listener.as_fd(),
-            Socket::Vsock { listener, .. } => listener.as_fd(),
+        match &self.place {
+            Place::Unix(socket) => socket.listener().as_fd(),
+            Place::Tcp { listener, .. } => listener.as_fd(),
+            Place::Vsock { listener, .. } => listener.as_fd(),
         }
     }
 
@@ -224,17 +224,17 @@ impl Listener {
         if !ready[1].revents().is_empty() {
             return Ok(None);
         }
-        let (fd, peer): (OwnedFd, Peer) = match &self.socket {
-            Socket::Unix { listener, .. } => {
-                let stream = listener.accept()?.0;
+        let (fd, peer): (OwnedFd, Peer) = match &self.place {
+            Place::Unix(socket) => {
+                let stream = socket.listener().accept()?.0;
                 let user = sockopt::socket_peercred(&stream)?.uid.as_raw();
                 (stream.into(), Peer::User(user))
             }
-            Socket::Tcp { listener, .. } => {
+            Place::Tcp { listener, .. } => {
                 let (stream, address) = listener.accept()?;
                 (stream.into(), Peer::Network(address))
             }
-            Socket::Vsock { listener, .. } => {
+            Place::Vsock { listener, .. } => {
                 let flags = rustix::net::SocketFlags::CLOEXEC;
                 let fd = rustix::net::accept_with(listener, flags)?;
                 let peer: vsock::VsockAddr = vsock::getpeername(fd.as_raw_fd())?;
@@ -259,39 +259,10 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // Only our own: another server may have taken the path meanwhile.
-        if let Socket::Unix { path, inode: Some(ours), .. } = &self.socket
-            && inode(path) == Some(*ours)
-        {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-fn listen_unix(path: &Path) -> io::Result<Socket> {
-    // From the first moment on.
+/// A Unix socket that is its owner's alone, from the first moment on.
+fn listen_privately(path: &Path) -> io::Result<Socket> {
     let umask = rustix::process::umask(Mode::from_bits_truncate(0o177));
-    let bound = match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
-            std::fs::remove_file(path).and_then(|()| UnixListener::bind(path))
-        }
-        bound => bound,
-    };
+    let bound = Socket::bind(path);
     rustix::process::umask(umask);
-    let listener = bound?;
-    let path = std::path::absolute(path)?;
-    let inode = inode(&path);
-    Ok(Socket::Unix { listener, path, inode })
-}
-
-fn inode(path: &Path) -> Option<(u64, u64)> {
-    let found = std::fs::symlink_metadata(path).ok()?;
-    found.file_type().is_socket().then(|| (found.dev(), found.ino()))
-}
-
-fn is_abandoned(path: &Path) -> bool {
-    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    inode(path).is_some() && UnixStream::connect(path).is_err_and(refused)
+    bound
 }

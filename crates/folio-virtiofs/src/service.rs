@@ -4,12 +4,11 @@ use crate::device::{Device, TAG_LEN};
 use crate::guest::Memory;
 use folio::{Errno, Error, Result};
 use folio_fuse::wire::Server;
+use folio_socket::Socket;
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vhost::vhost_user::{Error as VhostUserError, Listener};
@@ -51,9 +50,7 @@ pub enum Event {
 
 /// A socket that serves one virtual machine after another; its file goes with it.
 pub struct Service {
-    socket: UnixListener,
-    path: PathBuf,
-    inode: Option<(u64, u64)>,
+    socket: Socket,
     options: Options,
     state: Arc<State>,
 }
@@ -97,26 +94,18 @@ impl Service {
             return Err(Error::new(Errno::INVAL, text));
         }
         let failed = |error| Error::io("listen", error).at(path.display().to_string());
-        let socket = match UnixListener::bind(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
-                std::fs::remove_file(path).map_err(failed)?;
-                UnixListener::bind(path).map_err(failed)?
-            }
-            bound => bound.map_err(failed)?,
-        };
-        let inode = inode(path);
-        let path = std::path::absolute(path).map_err(failed)?;
+        let socket = Socket::bind(path).map_err(failed)?;
         let state = Arc::new(State {
-            socket: socket.try_clone().map_err(failed)?,
+            socket: socket.listener().try_clone().map_err(failed)?,
             is_stopped: AtomicBool::new(false),
             connection: Mutex::new(None),
         });
-        Ok(Self { socket, path, inode, options, state })
+        Ok(Self { socket, options, state })
     }
 
     /// Where it listens, absolute.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.socket.path()
     }
 
     /// What ends [`Service::serve`].
@@ -128,8 +117,8 @@ impl Service {
     /// stops it (or the first is gone, with [`Options::once`]). A virtual machine that reboots stays connected; one
     /// that is started anew connects again. `tell` hears what happens.
     pub fn serve(&self, start: impl Fn() -> Server, tell: impl Fn(Event)) -> Result<()> {
-        let place = |text: String| Error::new(Errno::IO, text).at(self.path.display().to_string());
-        let socket = self.socket.try_clone().map_err(|error| place(error.to_string()))?;
+        let place = |text: String| Error::new(Errno::IO, text).at(self.path().display().to_string());
+        let socket = self.socket.listener().try_clone().map_err(|error| place(error.to_string()))?;
         let mut listener = Listener::from(socket);
         raise_descriptor_limit();
         loop {
@@ -183,23 +172,4 @@ fn gone(ended: std::result::Result<(), BackendError>) -> Event {
         )) => Event::Gone,
         Err(error) => Event::Failed(error.to_string()),
     }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        // Only our own: another server may have taken the path meanwhile.
-        if self.inode.is_some() && inode(&self.path) == self.inode {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn inode(path: &Path) -> Option<(u64, u64)> {
-    let found = std::fs::symlink_metadata(path).ok()?;
-    found.file_type().is_socket().then(|| (found.dev(), found.ino()))
-}
-
-fn is_abandoned(path: &Path) -> bool {
-    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    inode(path).is_some() && UnixStream::connect(path).is_err_and(refused)
 }
