@@ -22,6 +22,7 @@ fn can(groups: &str, script: &str, path: &Path) -> bool {
 everywhere! {
     modes_groups_and_owners_count: "allow_other", "setpriv";
     only_the_owner_is_let_in_unless_asked: "rw", "setpriv";
+    with_allow_root_only_the_owner_and_root_are_let_in: "allow_root", "setpriv";
     acls_are_kept_and_heeded: "allow_other", "setpriv", "setfacl", "getfacl";
     with_fakeroot_everybody_is_root_inside: "allow_other,fakeroot", "setpriv";
 }
@@ -51,6 +52,20 @@ fn modes_groups_and_owners_count(bench: Bench) {
 fn only_the_owner_is_let_in_unless_asked(bench: Bench) {
     fs::set_permissions(bench.mount.path(), Permissions::from_mode(0o777)).unwrap();
     assert!(!can("--clear-groups", "ls \"$1\"", &bench.mount.path()));
+    bench.finish();
+}
+
+fn with_allow_root_only_the_owner_and_root_are_let_in(bench: Bench) {
+    fs::set_permissions(bench.mount.path(), Permissions::from_mode(0o777)).unwrap();
+    fs::write(bench.at("f"), "secret").unwrap();
+    fs::set_permissions(bench.at("f"), Permissions::from_mode(0o666)).unwrap();
+    // The kernel has it all by now.
+    assert_eq!(fs::read(bench.at("f")).unwrap(), b"secret");
+    assert!(fs::read_dir(bench.mount.path()).unwrap().all(|entry| entry.is_ok()));
+    for script in ["cat \"$1\"", "echo x > \"$1\"", "ls \"$(dirname \"$1\")\"", "touch \"$1.new\""] {
+        assert!(!can("--clear-groups", script, &bench.at("f")), "{script}");
+    }
+    assert_eq!(fs::read(bench.at("f")).unwrap(), b"secret");
     bench.finish();
 }
 

@@ -49,6 +49,10 @@ impl Local {
         if self.keeping.is_shared() {
             wanted &= !init::NO_OPENDIR_SUPPORT;
         }
+        if self.only_user.is_some() {
+            // The kernel does not know whom to keep out; to open is to ask.
+            wanted &= !(init::NO_OPEN_SUPPORT | init::NO_OPENDIR_SUPPORT);
+        }
         if self.backings.is_some() {
             wanted |= init::PASSTHROUGH;
         }
