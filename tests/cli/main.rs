@@ -4,6 +4,7 @@ mod check;
 mod image;
 mod image_life;
 mod manners;
+mod schema;
 #[path = "../support/mod.rs"]
 mod support;
 

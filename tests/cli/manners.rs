@@ -16,7 +16,7 @@ fn folio(words: &[&str]) -> Command {
     folio
 }
 
-fn help(words: &[String], columns: usize) -> String {
+pub(crate) fn help(words: &[String], columns: usize) -> String {
     let words: Vec<_> = words.iter().map(String::as_str).chain(["--help"]).collect();
     text(&succeed(folio(&words).env("COLUMNS", columns.to_string())))
 }
