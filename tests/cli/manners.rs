@@ -54,7 +54,11 @@ fn help_fits_the_terminal_and_ends_in_examples() {
         }
         let help = help(words, 100);
         let has_subcommands = help.contains("\nCommands:");
-        assert!(has_subcommands || help.contains("\nExample"), "folio {words:?} --help shows no example");
+        // What has many variants may show them in one place.
+        let is_shown_above =
+            || words.len() > 1 && self::help(&words[..words.len() - 1], 100).contains("\nExample");
+        let is_shown = help.contains("\nExample") || is_shown_above();
+        assert!(has_subcommands || is_shown, "folio {words:?} --help shows no example");
     }
 }
 
@@ -241,4 +245,39 @@ fn the_nearest_word_is_offered() {
     // What resembles nothing gets no hint.
     let output = bench.command(&["cat", "disk.img:/something"]).output().unwrap();
     assert_eq!(text(&output), "folio: cat: disk.img:/something: No such file or directory\n");
+}
+
+#[test]
+fn the_layers_tell_of_themselves_when_asked() {
+    let bench = Bench::new();
+    bench.ok(&["image", "convert", "disk.img", "base.qcow2"]);
+    bench.ok(&["image", "create", "-f", "qcow2", "-b", "base.qcow2", "top.qcow2"]);
+    let run = |words: &[&str], log: &str| {
+        let mut folio = folio(words);
+        let output = folio.current_dir(bench.folder.path()).env("FOLIO_LOG", log).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", text(&output));
+        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (lossy(&output.stdout), lossy(&output.stderr))
+    };
+    let (listed, told) = run(&["ls", "top.qcow2"], "");
+    assert_eq!(told, "");
+    let (out, told) = run(&["ls", "-v", "top.qcow2"], "");
+    assert_eq!(out, listed, "the standard output is the same");
+    for what in [
+        "image file opened file=top.qcow2 format=qcow2 read_only=true depth=0\n",
+        "base.qcow2 format=qcow2 read_only=true depth=1\n",
+        "image top.qcow2: ext4 mounted block_size=4096",
+        "image top.qcow2: closed; page cache hits=",
+    ] {
+        assert!(told.contains(what), "{told:?} lacks {what:?}");
+    }
+    assert!(!told.contains("calls of the host") && !told.contains('\u{1b}'), "{told:?}");
+    let (_, told) = run(&["mkdir", "-vv", "disk.img:/d"], "");
+    for what in ["fdatasync file=\"disk.img\"", "calls of the host: read: ", "ext4 options"] {
+        assert!(told.contains(what), "{told:?} lacks {what:?}");
+    }
+    let (_, told) = run(&["ls", "disk.img"], "folio::block=info");
+    assert!(told.lines().count() == 1 && told.contains("image file opened"), "{told:?}");
+    let (_, told) = run(&["ls", "disk.img"], "folio=loud");
+    assert!(told.starts_with("folio: ls: FOLIO_LOG=folio=loud: "), "{told:?}");
 }

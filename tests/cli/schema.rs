@@ -33,7 +33,22 @@ const RUNS: &[(&str, &str, i32)] = &[
     ("image check", "leaky.qcow2", 3),
     ("image snapshot", "disk.qcow2", 0),
     ("image snapshot", "top.qcow2", 0),
+    ("warm", "tree", 0),
+    ("warm", "--dry-run tree nothing", 1),
+    ("cache status", "tree", 0),
+    ("cache drop", "--sync tree", 0),
+    ("cache save", "saved.hot tree", 0),
+    ("cache restore", "saved.hot", 0),
+    ("cache top", "-n 3 tree", 0),
+    ("cache meminfo", "", 0),
+    ("doctor", "disk.qcow2", ANY),
+    ("doctor", "--write-probe tree/file nothing", ANY),
+    ("bench read", "--quick tree", 0),
+    ("bench compare", "bench.json bench.json", 0),
 ];
+
+/// An exit code that hangs on the machine.
+const ANY: i32 = -1;
 
 /// Commands that serve until they are stopped.
 const SERVERS: &[(&str, &str)] = &[("serve nbd", "--read-only --port 0 disk.qcow2")];
@@ -42,12 +57,24 @@ fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
+/// The command whose schema it is: the command itself, or the one above whose output it has.
+fn owner(words: &str) -> &str {
+    let mut owner = words;
+    while !schema_file(owner).is_file()
+        && let Some((above, _)) = owner.rsplit_once(' ')
+    {
+        owner = above;
+    }
+    owner
+}
+
 fn schema_file(words: &str) -> PathBuf {
     docs().join("schema").join(format!("{}.json", words.replace(' ', "-")))
 }
 
 /// The schema, which is valid itself. Here it allows no key that it does not tell of.
 fn schema(words: &str) -> jsonschema::Validator {
+    let words = owner(words);
     let file = schema_file(words);
     let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let mut schema: Value =
@@ -66,7 +93,7 @@ fn close(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {
             if keys.contains_key("properties") && keys.get("type").is_some() {
-                keys.entry("additionalProperties").or_insert(Value::Bool(false));
+                keys.entry("unevaluatedProperties").or_insert(Value::Bool(false));
             }
             keys.values_mut().for_each(close);
         }
@@ -104,6 +131,8 @@ fn images() -> Bench {
         bench.ok(&["image"].into_iter().chain(line.split(' ')).collect::<Vec<_>>());
     }
     std::fs::copy(bench.path("disk.img"), bench.path("damaged.img")).unwrap();
+    let measured = bench.command(&["bench", "read", "--quick", "--json", "tree"]).output().unwrap();
+    std::fs::write(bench.path("bench.json"), measured.stdout).unwrap();
     damage(&bench.path("damaged.img"), 0x40C, &[9, 9]);
     leak(&bench.path("leaky.qcow2"));
     bench
@@ -132,9 +161,13 @@ fn every_output_is_as_its_schema_says() {
     let bench = images();
     for (words, rest, code) in RUNS {
         let line = format!("{words} --json {rest}");
-        let output = bench.command(&line.split(' ').collect::<Vec<_>>()).output().unwrap();
+        let output = bench.command(&line.split_whitespace().collect::<Vec<_>>()).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(*code), "folio {line}: {told}");
+        assert!(
+            *code == ANY || output.status.code() == Some(*code),
+            "folio {line}: {}: {told}",
+            output.status
+        );
         judge(words, &line, &String::from_utf8_lossy(&output.stdout));
     }
     for (words, rest) in SERVERS {
@@ -160,17 +193,14 @@ fn every_command_that_prints_json_has_a_schema_and_is_run() {
     assert!(with_json.contains("image info") && with_json.len() > 10, "{with_json:?}");
     let mut run: BTreeMap<&str, usize> = BTreeMap::new();
     for words in RUNS.iter().map(|run| run.0).chain(SERVERS.iter().map(|run| run.0)) {
-        *run.entry(words).or_default() += 1;
+        *run.entry(owner(words)).or_default() += 1;
     }
     let overview = std::fs::read_to_string(docs().join("json.md")).unwrap();
     for words in &with_json {
-        assert!(
-            schema_file(words).is_file(),
-            "folio {words} --json: {} is missing",
-            schema_file(words).display()
-        );
-        assert!(run.contains_key(words.as_str()), "folio {words} --json is not run by this test");
-        let link = format!("schema/{}.json", words.replace(' ', "-"));
+        let owner = owner(words);
+        assert!(schema_file(owner).is_file(), "docs/schema has no file for folio {words} --json");
+        assert!(run.contains_key(owner), "folio {words} --json is not run by this test");
+        let link = format!("schema/{}.json", owner.replace(' ', "-"));
         assert!(overview.contains(&link), "docs/json.md does not link to {link}");
     }
     for file in std::fs::read_dir(docs().join("schema")).unwrap() {

@@ -137,8 +137,13 @@ impl Image {
             ..KernelOptions::default()
         });
         let name = place.image_name();
+        let _span = tracing::info_span!("image", "{name}").entered();
+        let disk_bytes = device.len_bytes();
         let mounted = block::select(device, place.partition)
-            .and_then(|device| kernel.mount_ext4(device, "/", options))
+            .and_then(|device| {
+                tracing::info!(disk_bytes, file_system_bytes = device.len_bytes(), "device opened");
+                kernel.mount_ext4(device, "/", options)
+            })
             .map_err(|error| Failure::image(&error.at(name.clone())));
         mounted?;
         let process = kernel.process(Credentials::root());
@@ -207,10 +212,18 @@ impl Image {
     pub(crate) fn close(self) -> Outcome {
         let Self { name, process, kernel, counters } = self;
         drop(process);
+        let _span = tracing::info_span!("image", "{name}").entered();
         let halted = kernel.clone().halt();
+        tell_counters(&kernel.counters());
         *counters.lock().unwrap_or_else(PoisonError::into_inner) += kernel.counters();
         halted.map_err(|error| Failure::new(format!("{name}: {}", crate::exit::explain(&error))))
     }
+}
+
+/// What the page cache did, for `-v`; `--stats` tells all of it.
+pub(crate) fn tell_counters(counters: &Counters) {
+    let Counters { hits, misses, readahead_pages, written_pages, reclaimed_pages, .. } = *counters;
+    tracing::info!(hits, misses, readahead_pages, written_pages, reclaimed_pages, "closed; page cache");
 }
 
 /// Opens an image, works on it, and closes it whatever the work came to.

@@ -6,7 +6,7 @@
 //!   commands/ one file per command     walk      all below a path in an image
 //!     v                                session   failures told once, Ctrl-C, global options
 //!   output/   tables, JSON, words      exit      exit codes
-//!   manual/   help and manual pages    nearest   did you mean?
+//!   manual/   help and manual pages    nearest   did you mean?    trace   -v
 //! ```
 
 mod args;
@@ -21,6 +21,7 @@ mod progress;
 mod ready;
 mod session;
 mod source;
+mod trace;
 mod walk;
 
 fn main() -> std::process::ExitCode {

@@ -5,6 +5,7 @@ use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::nearest::nearest;
 use crate::output::colour::{self, FAILURE, paint};
 use crate::output::{counters_json, print_json, printable};
+use crate::trace;
 use anstyle::Style;
 use folio::base::Clock;
 use folio::cache::Counters;
@@ -54,19 +55,27 @@ impl Session {
 
     /// A session for a command that sees to signals itself.
     pub(crate) fn without_signals(command: &'static str, global: &Global) -> Self {
-        Self {
+        let screen = MultiProgress::new();
+        let traced = trace::start(global.verbose, &screen);
+        let this = Self {
             command,
             quiet: global.quiet,
             cache_bytes: global.cache,
             options: global.options.iter().map(|word| word.trim().to_owned()).collect(),
-            screen: MultiProgress::new(),
+            screen,
             counters: Arc::default(),
             stats: global.stats,
             list: Mutex::new(None),
             failures: AtomicU64::new(0),
             made: AtomicU64::new(0),
             interrupted: Arc::new(AtomicBool::new(false)),
+        };
+        if let Err(why) = traced {
+            // Nothing but the telling is wrong, so the command goes on.
+            this.remark(why);
         }
+        tracing::debug!(command, version = env!("CARGO_PKG_VERSION"), "folio");
+        this
     }
 
     /// A failure if `-o` was given to a command that mounts nothing.
@@ -183,6 +192,11 @@ impl Session {
     /// How the command ended, its failure told.
     pub(crate) fn exit(&self, outcome: Outcome) -> Exit {
         let told = self.tell_stats();
+        if tracing::enabled!(tracing::Level::DEBUG)
+            && let Some(calls) = trace::host_calls()
+        {
+            tracing::debug!("calls of the host: {calls}");
+        }
         match outcome.and(told) {
             Err(failure) => {
                 if !failure.message.is_empty() {

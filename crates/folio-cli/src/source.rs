@@ -121,6 +121,7 @@ impl Mounted {
             Self::Image(image) => image.close(),
             Self::Directory { name, kernel, counters } => {
                 let halted = kernel.clone().halt();
+                crate::image::tell_counters(&kernel.counters());
                 *counters.lock().unwrap_or_else(PoisonError::into_inner) += kernel.counters();
                 halted.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
             }

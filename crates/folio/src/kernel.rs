@@ -102,6 +102,7 @@ impl Kernel {
         options: &MountOptions,
     ) -> Result<()> {
         let file_system = Hostfs::mount(source.as_ref(), &self.cache, options)?;
+        tracing::info!(directory = %source.as_ref().display(), %options, "host directory mounted");
         let options = MountOptions { access_time: AccessTime::Never, ..options.clone() };
         self.mount(file_system, target.as_ref(), &options)
     }
@@ -142,12 +143,14 @@ impl Kernel {
     /// Syncs and detaches what is mounted at `target`; EBUSY while files below it are open.
     pub fn unmount(&self, target: impl AsRef<Path>) -> Result<()> {
         let target = target.as_ref();
+        tracing::info!(target = %target.display(), "unmounting");
         self.find(target).and_then(|found| self.vfs.unmount(found)).map_err(|error| place(error, target))
     }
 
     /// Syncs every file system and marks its medium clean, as a machine does before the power goes. For a program
     /// that is about to end: caches are left to the host, which drops them faster than they can be taken apart.
     pub fn halt(self: Arc<Self>) -> Result<()> {
+        tracing::debug!("syncing and marking clean every file system");
         ManuallyDrop::new(self).vfs.halt()
     }
 

@@ -131,6 +131,7 @@ fn serve(
     tells_ready: bool,
 ) -> Outcome {
     let mounted = folio_fuse::Session::mount(source.kernel().clone(), inside, &mount.target, options)?;
+    tracing::info!(target = %mount.target.display(), threads = options.threads, allowed = ?options.allowed, "FUSE mount made");
     // From here on a signal unmounts; before, it ends the program, and nothing was changed.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let handle = signals.handle();

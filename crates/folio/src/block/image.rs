@@ -168,6 +168,8 @@ pub(super) fn open_in_chain(
         Some(format) => format,
         None => detect(&file)?,
     };
+    // Before its backing files are.
+    tracing::info!(file = %path.display(), %format, read_only, depth = chain.depth() - 1, "image file opened");
     match format {
         ImageFormat::Raw => Ok(Arc::new(RawDevice::from_file(file)?)),
         ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::open(Box::new(file), path, chain)?)),

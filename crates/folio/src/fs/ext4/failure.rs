@@ -37,6 +37,7 @@ impl Ext4 {
         if let Some(journal) = self.journal.get() {
             journal.abort();
         }
+        tracing::error!(%error, "the journal cannot be written: changes are refused from now on");
         self.fail(match self.options.errors {
             ErrorPolicy::Panic => DEAD,
             _ => READ_ONLY,
@@ -49,6 +50,7 @@ impl Ext4 {
         if error.kind() != ErrorKind::Corrupt || self.is_read_only {
             return;
         }
+        tracing::error!(%error, policy = ?self.options.errors, "ext4 is damaged");
         match self.options.errors {
             ErrorPolicy::Continue => self.fail(NONE),
             ErrorPolicy::RemountReadOnly => self.fail(READ_ONLY),

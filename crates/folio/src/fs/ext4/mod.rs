@@ -192,7 +192,17 @@ impl Ext4 {
         };
         let fs = Self::attach(device, superblock, cache, options)?;
         match fs.start_up() {
-            Ok(root) => Ok(Mounted { fs, root }),
+            Ok(root) => {
+                tracing::info!(
+                    block_size = fs.block_size,
+                    blocks = fs.geometry.block_count,
+                    read_only = fs.is_read_only,
+                    journal = fs.journal.get().is_some(),
+                    "ext4 mounted"
+                );
+                tracing::debug!(options = ?fs.options, "ext4 options");
+                Ok(Mounted { fs, root })
+            }
             Err(error) => {
                 fs.give_up();
                 Err(error)
@@ -251,6 +261,12 @@ impl Ext4 {
         };
         let device = if options.read_only { block::overlay(device) } else { device };
         let recovered = journal::recover(blocks, device.clone())?;
+        tracing::info!(
+            transactions = recovered.transactions,
+            fast_commit_changes = recovered.changes.len(),
+            in_memory = options.read_only,
+            "ext4 journal replayed"
+        );
         Self::replay_fast_commits(&device, cache, options, &recovered.changes)?;
         recovered.finish()?;
         Superblock::write_recovery_flag(&*device, false)?;

@@ -1,0 +1,129 @@
+//! `-v`: what the layers tell of themselves, in lines on the standard error.
+//!
+//! `-v` is the level info: what is opened, mounted, recovered, closed. `-vv` is debug: each step of that, and what the
+//! host was asked for. FOLIO_LOG names levels by part instead, as `folio::block=debug`. Without either nothing
+//! listens, and an event costs a look at one number.
+
+use crate::output::colour::{self, FAILURE, HEADING, WARNING, paint};
+use crate::output::printable;
+use anstyle::Style;
+use indicatif::MultiProgress;
+use std::fmt;
+use std::io::{self, Write};
+use std::str::FromStr;
+use std::time::Instant;
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormattedFields, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Names levels by part, for whom `-v` is too much or too little.
+const VARIABLE: &str = "FOLIO_LOG";
+
+/// Starts to tell; the error is about FOLIO_LOG.
+pub(crate) fn start(verbose: u8, screen: &MultiProgress) -> Result<(), String> {
+    let asked = std::env::var(VARIABLE).ok().filter(|text| !text.trim().is_empty());
+    let filter = match (asked, verbose) {
+        (Some(text), _) => Targets::from_str(&text)
+            .map_err(|error| format!("{VARIABLE}={text}: {error}; write info, or folio::block=debug"))?,
+        (None, 0) => return Ok(()),
+        // The program and its libraries all begin so.
+        (None, count) => Targets::new().with_target("folio", level(count)),
+    };
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(Lines { start: Instant::now(), has_colours: colour::on_stderr() })
+        .with_writer(Screen(screen.clone()));
+    // A second session of one process goes on with the first one's.
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    Ok(())
+}
+
+fn level(verbose: u8) -> LevelFilter {
+    match verbose {
+        0 | 1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    }
+}
+
+/// The standard error, around the bar that may be there.
+#[derive(Clone)]
+struct Screen(MultiProgress);
+
+impl Write for Screen {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.suspend(|| io::stderr().write_all(line)).map(|()| line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Screen {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// `folio: [0.012] disk.img: what happened key=value`.
+struct Lines {
+    start: Instant,
+    has_colours: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let style = match *event.metadata().level() {
+            Level::ERROR => FAILURE,
+            Level::WARN => WARNING,
+            Level::INFO => HEADING,
+            _ => Style::new(),
+        };
+        let secs = self.start.elapsed().as_secs_f64();
+        write!(writer, "{} ", paint(self.has_colours, style, format_args!("folio: [{secs:.3}]")))?;
+        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+            write!(writer, "{}", span.name())?;
+            if let Some(fields) = span.extensions().get::<FormattedFields<N>>().filter(|f| !f.is_empty()) {
+                write!(writer, " {}", printable(fields))?;
+            }
+            writer.write_str(": ")?;
+        }
+        let mut line = String::new();
+        context.field_format().format_fields(Writer::new(&mut line), event)?;
+        writeln!(writer, "{}", printable(&line))
+    }
+}
+
+/// What the kernel counts of this process' calls, from /proc/self/io.
+pub(crate) fn host_calls() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/self/io").ok()?;
+    let number = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        line.and_then(|number| number.parse::<u64>().ok()).unwrap_or(0)
+    };
+    Some(format!(
+        "read: {} calls, {} bytes, {} of them from disks; write: {} calls, {} bytes, {} of them to disks",
+        number("syscr"),
+        number("rchar"),
+        number("read_bytes"),
+        number("syscw"),
+        number("wchar"),
+        number("write_bytes"),
+    ))
+}
