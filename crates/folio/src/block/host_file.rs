@@ -92,7 +92,7 @@ impl HostFile {
             return Ok(true);
         }
         *self.known_data.lock() = 0..0;
-        tracing::debug!(file = self.name, ?flags, offset, len_bytes, "fallocate");
+        tracing::debug!(file = %self.name, ?flags, offset, len_bytes, "fallocate");
         loop {
             match rustix::fs::fallocate(&self.file, flags, offset, len_bytes) {
                 Ok(()) => return Ok(true),
@@ -145,7 +145,7 @@ impl ImageFile for HostFile {
 
     fn set_len(&self, len_bytes: u64) -> Result<()> {
         *self.known_data.lock() = 0..0;
-        tracing::debug!(file = self.name, len_bytes, "ftruncate");
+        tracing::debug!(file = %self.name, len_bytes, "ftruncate");
         self.file.set_len(len_bytes).map_err(|error| Error::io("truncate", error).at(self.name.clone()))
     }
 
@@ -197,7 +197,7 @@ impl ImageFile for HostFile {
         if !self.is_synced {
             return Ok(());
         }
-        tracing::debug!(file = self.name, "fdatasync");
+        tracing::debug!(file = %self.name, "fdatasync");
         self.retry("fdatasync", || rustix::fs::fdatasync(&self.file))
     }
 
