@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const LIMITS: [&str; 6] = [
-    "before each run another process uses 2 GiB of memory and gives it back: in a virtual machine pages that nobody \
+    "before each run another process uses a quarter of the disk's size in memory, and gives it back: in a virtual machine pages that nobody \
      used may have to come from the machine's host, at several times the price of a copy",
     "every figure is a whole process: open, work, one flush at the end, close",
     "QEMU's sequential and random writes are qemu-img bench at its best of queue depth 1 and 16; Folio writes one \
@@ -106,7 +106,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     let dir = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&dir);
     let folder = folder.map_err(|error| format!("{}: {error}", dir.display()))?;
-    let usual = if run.is_part { 2048 } else { 8192 };
+    let usual = if run.is_part { 1024 } else { 8192 };
     let size_mib = options.size_mib.unwrap_or_else(|| run.sized(usual, 64));
     let free = Place::of(&dir).free_mib;
     if free < size_mib * 2 + run.sized(1024, 64) {
@@ -266,7 +266,7 @@ impl Bench<'_> {
         depth: u32,
     ) -> Result<Cost, String> {
         let is_quick = self.run.is_quick;
-        touch_memory(&self.run.folio, if is_quick { 16 } else { 2048 })?;
+        touch_memory(&self.run.folio, (self.size_mib / 4).clamp(16, 2048))?;
         let mut meter = Meter::default();
         if tool == Tool::Folio {
             let mut arguments: Vec<OsString> =
