@@ -9,6 +9,7 @@ use std::time::Duration;
 const UNKNOWN: &str = "{spinner} {bytes} copied, {bytes_per_sec}, {elapsed}";
 const KNOWN: &str = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
 const FILES: &str = "{spinner} {pos} files, {per_sec}, {elapsed}";
+const FILES_OF: &str = "{bar:30} {pos} of {len} files, {msg}, {eta} left";
 const REDRAW: Duration = Duration::from_millis(50);
 
 /// The progress of one command.
@@ -62,6 +63,18 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.set_length(len_bytes);
             bar.set_style(style(KNOWN));
+        }
+    }
+
+    /// So many of all files are done, where nobody knows how many bytes they have; `words` tells what came so far.
+    pub(crate) fn files(&self, done: u64, all: u64, words: String) {
+        if let Some(bar) = &self.bar {
+            if bar.length() != Some(all) {
+                bar.set_length(all);
+                bar.set_style(style(FILES_OF));
+            }
+            bar.set_position(done);
+            bar.set_message(words);
         }
     }
 

@@ -112,7 +112,7 @@ impl Locked {
             // Both fit because they lie below the length.
             let (at, end) = (range.start.min(size_bytes) as usize, range.end.min(size_bytes) as usize);
             // SAFETY: the range is within the mapping just made.
-            unsafe { rustix::mm::mlock(start.byte_add(at), end.saturating_sub(at)) }?;
+            unsafe { rustix::mm::mlock(start.wrapping_byte_add(at), end.saturating_sub(at)) }?;
         }
         Ok(locked)
     }

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use folio_pagecache::{Found, Memory, Order, Progress, Warm, Warmed};
 use serde::Serialize;
 use std::io::Write;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -128,7 +128,7 @@ impl Engine {
 }
 
 fn work(warm: &Warm, files: &[Found], session: &Session) -> Warmed {
-    let progress = Progress::default();
+    let (progress, start) = (Progress::default(), Instant::now());
     let bar = Bar::new(session);
     let (ended, end) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -142,13 +142,16 @@ fn work(warm: &Warm, files: &[Found], session: &Session) -> Warmed {
             if session.is_interrupted() {
                 progress.stop.store(true, Ordering::Relaxed);
             }
-            let of = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::Relaxed);
+            let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
             let (read, expected) = (of(&progress.read_bytes), of(&progress.expected_bytes));
             if expected > 0 {
                 bar.expect(expected.min(warm.budget_bytes).max(read));
+                bar.add(read - shown);
+                shown = read;
+            } else if bar.is_shown() {
+                let rate = human((read as f64 / start.elapsed().as_secs_f64().max(1e-9)) as u64);
+                bar.files(of(&progress.files), files.len() as u64, format!("{}, {rate}/s", human(read)));
             }
-            bar.add(read - shown);
-            shown = read;
         }
         bar.finish();
         worker.join().unwrap_or_default()
