@@ -186,6 +186,14 @@ fn trees_and_images() {
 }
 
 #[test]
+fn files_are_warmed() {
+    let results = measured(&["warm"]);
+    let report = &results["scenarios"][0];
+    let is_told = report["not_measured"].to_string().contains("cannot be put out of memory");
+    assert!(is_told || contenders(&results).iter().any(|name| name == "folio warm"), "{report}");
+}
+
+#[test]
 fn requests_over_a_socket() {
     requires!(tool("fio"), tool("qemu-img"));
     measured(&["nbd", "--dir", ".", "--repeats", "1"]);

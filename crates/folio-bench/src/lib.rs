@@ -12,6 +12,8 @@
 //!   page_cache     files of a database, cold and warm, warmed, in tmpfs and in Folio's cache
 //!   first_write/   first and second writes into fresh and preallocated images beside QEMU
 //!
+//!   warm           large and small files into the page cache, beside vmtouch and the device
+//!
 //!   any path       probe: reads, stats, writes           evidence   cache state, bytes from the device, switches
 //!   others         bench, tree, contender: trees and images; small_file; convert; nbd;
 //!                  cache/: cached reads, writes and lookups; reclaim: hit ratios with policies/ on traces
@@ -49,6 +51,7 @@ mod stories;
 mod text;
 mod traces;
 mod tree;
+mod warm;
 
 pub use compare::{Comparison, compare};
 pub use html::html;

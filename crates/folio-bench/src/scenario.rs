@@ -3,7 +3,7 @@
 use crate::report::{FORMAT, Machine, Report, Results};
 use crate::run::Run;
 use crate::{Common, bench, cache, convert, ext4, first_write, measure, memcpy, nbd, page_cache, probe};
-use crate::{reclaim, shared_folder, small_file, tree};
+use crate::{reclaim, shared_folder, small_file, tree, warm};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,8 @@ pub enum Scenario {
     PageCache(page_cache::Options),
     /// Story 5: mkfs and writes into fresh and preallocated images, beside QEMU
     FirstWrite(first_write::Options),
+    /// Large files and a tree of small ones into the page cache, beside vmtouch and the device
+    Warm(warm::Options),
     /// Reads of any file or folder, cold and warm, beside the device and memory
     Read(probe::Options),
     /// Stats of any path, and of the tree below it
@@ -124,6 +126,7 @@ impl Scenario {
             Self::FirstWrite(options) => first_write::measure(options, run),
             Self::Memcpy(options) => memcpy::measure(options, run),
             Self::PageCache(options) => page_cache::measure(options, run),
+            Self::Warm(options) => warm::measure(options, run),
             Self::Read(options) => probe::read(options, run),
             Self::Stat(options) => probe::stat(options, run),
             Self::Write(options) => probe::write(options, run),
