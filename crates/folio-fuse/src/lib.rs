@@ -29,6 +29,8 @@
 
 pub mod adapter;
 mod backing;
+#[doc(hidden)]
+pub mod fuzzing;
 mod keeping;
 mod mountpoint;
 mod options;
