@@ -52,7 +52,11 @@ fn ask(server: &Server, opcode: u32, node: u64, body: &[u8]) {
         Outcome::Replied | Outcome::Ended => {
             let said = reply.bytes();
             assert!(said.len() <= REPLY_HEADER_LEN + REPLY_BODY_MAX, "a reply is longer than it may be");
-            assert_eq!(said[..4], (said.len() as u32).to_ne_bytes(), "a reply has another length than it says");
+            assert_eq!(
+                said[..4],
+                (said.len() as u32).to_ne_bytes(),
+                "a reply has another length than it says"
+            );
             assert!((0..4096).contains(&reply.errno()), "no error: {}", reply.errno());
         }
         Outcome::Silent => {}
