@@ -130,7 +130,7 @@ fn bash_completes_words() {
     let complete = |line: &str| {
         let program = format!(
             "source '{}'; COMP_WORDS=({line}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 )); \
-             cur=${{COMP_WORDS[-1]}}; prev=${{COMP_WORDS[-2]}}; _folio folio \"$cur\" \"$prev\"; echo \"${{COMPREPLY[*]}}\"",
+             cur=${{COMP_WORDS[-1]}}; prev=${{COMP_WORDS[-2]}}; _folio_or_files folio \"$cur\" \"$prev\"; echo \"${{COMPREPLY[*]}}\"",
             script.display()
         );
         text(&succeed(command("bash").args(["-c", &program]))).trim().to_owned()
@@ -140,7 +140,9 @@ fn bash_completes_words() {
     assert_eq!(complete("folio image convert --output-f"), "--output-format");
     assert_eq!(complete("folio image create --format qc"), "qcow2");
     assert_eq!(complete("folio --color al"), "always");
+    assert!(complete("folio ''").contains("image"));
     // What is no word of the command is left to bash, which knows the files.
+    assert_eq!(complete("folio mount ''"), "");
     assert_eq!(complete("folio mount di"), "");
     let program = format!("source '{}'; complete -p folio", script.display());
     assert!(text(&succeed(command("bash").args(["-c", &program]))).contains("-o default"));
@@ -167,6 +169,7 @@ fn colours_are_shown_where_they_are_wanted() {
     bench.ok(&["mkdir", "disk.img:/d"]);
     let listed = run(&["ls", "--color=always", "disk.img"], &[]);
     assert!(listed.contains("\u{1b}[34md\u{1b}[0m"), "{listed:?}");
+    bench.fails(&["--color", "never", "check"], 16, "required");
     bench.fails(&["ls", "--color=purple", "disk.img"], 2, "possible values: auto, always, never");
     // What passes through is never touched.
     let data = "\u{1b}[31mred\u{1b}[0m";

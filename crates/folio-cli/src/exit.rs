@@ -68,7 +68,12 @@ impl From<Exit> for std::process::ExitCode {
 
 /// How a command line that makes no sense ends: `check` has e2fsck's exit codes.
 pub(crate) fn usage_of(mut words: impl Iterator<Item = std::ffi::OsString>) -> Exit {
-    let command = words.find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    let mut command = words.next();
+    while let Some(word) = command.take_if(|word| word.as_encoded_bytes().starts_with(b"-")) {
+        // Options of all commands that another word belongs to.
+        let has_word = ["-o", "--options", "--cache", "--color"].iter().any(|option| word == *option);
+        command = words.nth(usize::from(has_word));
+    }
     if command.is_some_and(|command| command == "check") { Exit::CheckUsage } else { Exit::Usage }
 }
 

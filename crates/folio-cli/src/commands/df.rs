@@ -2,7 +2,7 @@
 
 use crate::exit::Outcome;
 use crate::image::{Access, with_image};
-use crate::output::colour::{self, HEADING, paint};
+use crate::output::colour::heading;
 use crate::output::human;
 use crate::place::ImagePath;
 use crate::session::Session;
@@ -74,7 +74,7 @@ pub(crate) fn run(df: &Df, session: &Session) -> Outcome {
         if df.inodes { ["Inodes", "IUsed", "IFree", "IUse%"] } else { ["Size", "Used", "Avail", "Use%"] };
     let [a, b, c, d] = titles;
     let titles = format!("{:<width$} {a:>12} {b:>12} {c:>12} {d:>5}", "Image");
-    writeln!(out, "{}", paint(colour::on_stdout(), HEADING, titles))?;
+    writeln!(out, "{}", heading(titles))?;
     for line in &lines {
         let (size, used, free) = if df.inodes {
             (line.inodes, line.inodes.saturating_sub(line.inodes_free), line.inodes_free)

@@ -1,6 +1,7 @@
 //! `folio doctor`: which layer makes a file slow, and what mends it.
 
 use crate::exit::{Exit, Failure, Outcome};
+use crate::output::colour::{self, FAILURE, FINE, WARNING, paint};
 use crate::session::Session;
 use clap::Args;
 use folio_doctor::{Certainty, Check, Facts, Kind, Layer, Limits, Step, Verdict, judge, probe, sample};
@@ -164,11 +165,38 @@ fn told(patient: &Patient, facts: Facts) -> Told {
 fn print(report: &Report) -> Outcome {
     let mut out = std::io::stdout().lock();
     for told in &report.paths {
-        out.write_all(text(told).as_bytes())?;
+        out.write_all(coloured(text(told)).as_bytes())?;
     }
     let count = report.faults;
     writeln!(out, "{count} {}", if count == 1 { "fault" } else { "faults" })?;
     Ok(out.flush()?)
+}
+
+/// The same with its marks in colours, where they are shown.
+fn coloured(text: String) -> String {
+    if !colour::on_stdout() {
+        return text;
+    }
+    let mut shown = String::new();
+    for line in text.lines() {
+        let mark = line.strip_prefix("  ").and_then(|rest| rest.chars().next());
+        let style = match mark {
+            Some('\u{2717}') => Some(FAILURE),
+            Some('\u{2713}') => Some(FINE),
+            Some('?') => Some(WARNING),
+            _ => None,
+        };
+        match (style, mark) {
+            (Some(style), Some(mark)) => {
+                let rest = &line[2 + mark.len_utf8()..];
+                let _ = writeln!(shown, "  {}{rest}", paint(true, style, mark));
+            }
+            _ => {
+                let _ = writeln!(shown, "{line}");
+            }
+        }
+    }
+    shown
 }
 
 fn text(told: &Told) -> String {

@@ -24,6 +24,8 @@ pub(crate) const HEADING: Style = Style::new().bold();
 pub(crate) const FAILURE: Style = AnsiColor::Red.on_default().bold();
 /// What is worth knowing.
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default();
+/// What is as it should be.
+pub(crate) const FINE: Style = AnsiColor::Green.on_default();
 /// Names of directories.
 pub(crate) const DIRECTORY: Style = AnsiColor::Blue.on_default().bold();
 /// Names of symbolic links.
@@ -63,6 +65,11 @@ pub(crate) fn on_stdout() -> bool {
 /// Whether the standard error does.
 pub(crate) fn on_stderr() -> bool {
     AutoStream::choice(&std::io::stderr()) != ColorChoice::Never
+}
+
+/// The head of a table on the standard output.
+pub(crate) fn heading(text: impl Display) -> String {
+    paint(on_stdout(), HEADING, text)
 }
 
 /// The text in a style, if colours are shown.

@@ -2,6 +2,7 @@
 
 use super::watch::Watch;
 use crate::exit::Outcome;
+use crate::output::colour::heading;
 use crate::output::human;
 use crate::session::Session;
 use clap::Args;
@@ -67,7 +68,7 @@ fn line(round: u64, now: &MemInfo, rates: Option<&Rates>) -> Outcome {
             "TIME    ", "FREE", "AVAIL", "BUFFERS", "CACHED", "DIRTY", "WRITING", "ACTIVE", "INACT", "IN/s",
             "OUT/s", "REFAULT", "MEM%/IO%",
         ];
-        writeln!(out, "{}", row(names))?;
+        writeln!(out, "{}", heading(row(names)))?;
     }
     let time = jiff::Zoned::now().strftime("%H:%M:%S").to_string();
     let rate = |of: fn(&Rates) -> f64| rates.map_or_else(|| "-".to_owned(), |rates| human(of(rates) as u64));

@@ -4,6 +4,7 @@ use super::totals::{Entry, Totals, head, unknown};
 use super::watch::{Watch, clear};
 use crate::commands::select::Select;
 use crate::exit::Outcome;
+use crate::output::colour::heading;
 use crate::output::{FailureRecord, PathRecord, printable};
 use crate::progress::Progress;
 use crate::session::Session;
@@ -166,7 +167,7 @@ impl Status {
         if self.watch.is_on() {
             clear(&mut out)?;
         }
-        writeln!(out, "{}", head())?;
+        writeln!(out, "{}", heading(head()))?;
         for line in lines {
             writeln!(out, "{}", line.totals.line(&printable(&line.path.display().to_string())))?;
         }

@@ -1,6 +1,7 @@
 //! `folio cache top`: what fills the page cache.
 
 use crate::exit::Outcome;
+use crate::output::colour::heading;
 use crate::output::{FailureRecord, PathRecord, files, human};
 use crate::progress::Progress;
 use crate::session::Session;
@@ -195,7 +196,8 @@ impl Line {
 impl Told {
     fn print(&self, session: &Session) -> Outcome {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-        writeln!(out, "{:>7} {:>7} {:>7}  PATH", "CACHED", "SIZE", "DIRTY")?;
+        let titles = format!("{:>7} {:>7} {:>7}  PATH", "CACHED", "SIZE", "DIRTY");
+        writeln!(out, "{}", heading(titles))?;
         for line in &self.entries {
             let (resident, size, dirty) =
                 (human(line.resident_bytes), human(line.size_bytes), human(line.dirty_bytes));

@@ -2,7 +2,7 @@
 
 use super::words::{Output, failed};
 use crate::exit::Outcome;
-use crate::output::colour::{self, HEADING, paint};
+use crate::output::colour::heading;
 use crate::output::{human, printable};
 use crate::session::{Session, clock};
 use clap::Args;
@@ -79,7 +79,7 @@ fn list(snapshot: &Snapshot, session: &Session) -> Outcome {
     let mut out = std::io::stdout();
     writeln!(out, "Snapshot list:")?;
     let titles = format!("{:<9} {:<16} {:>8} {:>19} {:>13}", "ID", "TAG", "VM SIZE", "DATE", "VM CLOCK");
-    writeln!(out, "{}", paint(colour::on_stdout(), HEADING, titles))?;
+    writeln!(out, "{}", heading(titles))?;
     for found in &found {
         let (id, tag) = (printable(&found.id), printable(&found.name));
         let (size, date, clock) = (human(found.vm_state_bytes), date(found), vm_clock(found));
