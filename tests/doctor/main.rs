@@ -201,6 +201,33 @@ fn looking_changes_nothing() {
     assert_eq!(none.check("page-cache-bypassed")["verdict"], "unknown");
 }
 
+/// A file inside an image is judged by Folio's own counters, and the image beside it.
+#[test]
+fn a_file_inside_an_image_is_read_through_folio() {
+    let folder = TempDir::new().unwrap();
+    let image = folder.path().join("disk.img");
+    written(&folder.path().join("file"), 12 << 20);
+    let folio = |words: &[&OsStr]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_folio")).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", text(&output));
+    };
+    let place = PathBuf::from(format!("{}:/file", image.display()));
+    let file = folder.path().join("file");
+    let (size, create) = (OsStr::new("64M"), OsStr::new("--create"));
+    folio(&["cp".as_ref(), file.as_os_str(), place.as_os_str(), create, size]);
+    let told = Told::of(&place, &[]);
+    assert_eq!(told.check("evicted")["verdict"], "fine", "{:#}", told.report);
+    assert_eq!(told.check("evicted")["numbers"]["misses"], 0);
+    assert_eq!(told.check("fragmented")["verdict"], "fine");
+    assert_eq!(told.chain()[..2], ["file-system ext4".to_owned(), format!("path {}", image.display())]);
+    assert_eq!(told.report["paths"][1]["path"], image.display().to_string());
+    // With a cache too small for it.
+    let told = Told::of(&place, &["--cache", "1M"]);
+    assert!(told.faults().contains(&"evicted"), "{:#}", told.report);
+    let none = Told::of(Path::new(&format!("{}:/none", image.display())), &[]);
+    assert_eq!(none.code, Some(3));
+}
+
 /// What is told for people has the same faults, and unknown things are told as such.
 #[test]
 fn text_tells_what_json_tells() {

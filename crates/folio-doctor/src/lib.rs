@@ -14,6 +14,8 @@
 //!       [`Facts`]  -------------- judge -------------->  [`Check`]: fault, fine, note or unknown
 //! ```
 //!
+//! [`inside`] does the same for a file inside an image, by Folio's own counters.
+//!
 //! Neighbours: `folio-cli` above; below, `folio-pagecache` for the kernel's page cache and `folio` for images.
 //!
 //! Invariants:
@@ -24,12 +26,14 @@
 #![deny(unsafe_code)]
 
 mod finding;
+mod inside;
 mod judge;
 mod probe;
 mod sample;
 mod text;
 
 pub use finding::{Certainty, Check, Verdict};
+pub use inside::inside;
 pub use judge::judge;
 pub use probe::attributes::Attributes;
 pub use probe::blocks::Blocks;

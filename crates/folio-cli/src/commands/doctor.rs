@@ -1,11 +1,17 @@
 //! `folio doctor`: which layer makes a file slow, and what mends it.
 
 use crate::exit::{Exit, Failure, Outcome};
+use crate::image::{Access, with_image};
 use crate::output::colour::{self, FAILURE, FINE, WARNING, paint};
+use crate::place::{ImagePath, Place};
 use crate::session::Session;
 use clap::Args;
-use folio_doctor::{Certainty, Check, Facts, Kind, Layer, Limits, Step, Verdict, judge, probe, sample};
+use folio_doctor::{
+    Certainty, Check, Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain, inside, judge, probe,
+    sample,
+};
 use serde::Serialize;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,6 +21,7 @@ Examples:
   folio doctor /srv/www/app.js           which layer makes it slow
   folio doctor --write-probe /srv/www    also what closing a rewritten file costs there
   folio doctor /var/lib/vm/disk.qcow2    what first writes into an image cost
+  folio doctor disk.qcow2:/srv/db        a file inside it, by the counters of Folio's own page cache
   folio doctor --json /mnt/share         for programs; docs/json.md tells the keys
 
 Nothing is changed: files are read, a part of them twice, so that this part is in memory afterwards. With --write-probe a
@@ -31,7 +38,7 @@ Exit codes: 0 no fault, 1 faults, 2 the command line makes no sense, 3 a path co
 pub(crate) struct Doctor {
     /// Files, directories, mounts, disk images; of a directory, a few files stand for all
     #[arg(required = true)]
-    paths: Vec<PathBuf>,
+    paths: Vec<OsString>,
     /// Also write a temporary file beside each path
     #[arg(long)]
     write_probe: bool,
@@ -71,10 +78,38 @@ struct NotProbed {
     reason: String,
 }
 
-/// A path to be looked at, and the directory it stands for.
-struct Patient {
-    path: PathBuf,
-    stands_for: Option<PathBuf>,
+/// Something to be looked at.
+enum Patient {
+    /// A path of the host, and the directory it stands for.
+    Host { path: PathBuf, stands_for: Option<PathBuf> },
+    /// A file inside an image.
+    Inside(ImagePath),
+}
+
+impl Patient {
+    fn host(path: impl Into<PathBuf>) -> Self {
+        Self::Host { path: path.into(), stands_for: None }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Host { path, .. } => path.display().to_string(),
+            Self::Inside(place) => place.to_string(),
+        }
+    }
+
+    /// Looks at it; what makes that impossible is a reason.
+    fn told(&self, doctor: &Doctor, session: &Session, read_bytes: u64) -> Result<Told, String> {
+        match self {
+            Self::Host { path, stands_for } => {
+                // What a directory's file system does at close it does for each of its files.
+                let may_write = doctor.write_probe && stands_for.is_none();
+                let facts = probe(path, Limits { read_bytes, may_write });
+                Ok(told(stands_for.as_deref(), facts.map_err(|error| error.to_string())?))
+            }
+            Self::Inside(place) => told_inside(place, session, read_bytes).map_err(|failure| failure.message),
+        }
+    }
 }
 
 /// Runs the command.
@@ -91,13 +126,9 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     let share = doctor.read_limit / patients.len().max(1) as u64;
     for patient in &patients {
         session.check_interrupt()?;
-        // What a directory's file system does at close it does for each of its files.
-        let may_write = doctor.write_probe && patient.stands_for.is_none();
-        match probe(&patient.path, Limits { read_bytes: share, may_write }) {
-            Ok(facts) => report.paths.push(told(patient, facts)),
-            Err(error) => report
-                .not_probed
-                .push(NotProbed { path: patient.path.display().to_string(), reason: error.to_string() }),
+        match patient.told(doctor, session, share) {
+            Ok(told) => report.paths.push(told),
+            Err(reason) => report.not_probed.push(NotProbed { path: patient.name(), reason }),
         }
     }
     let checks = report.paths.iter().flat_map(|told| &told.checks);
@@ -117,12 +148,20 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     }
 }
 
-/// The paths, and after each directory the files that stand for it.
+/// The paths, after each directory the files that stand for it, after each file inside an image the image.
 fn patients(doctor: &Doctor, session: &Session) -> Outcome<Vec<Patient>> {
     let mut patients = Vec::new();
-    for path in &doctor.paths {
+    for word in &doctor.paths {
         session.check_interrupt()?;
-        patients.push(Patient { path: path.clone(), stands_for: None });
+        let path = Path::new(word);
+        if !path.exists()
+            && let Place::Image(place) = Place::parse(word, false)
+        {
+            let image = Patient::host(place.image.clone());
+            patients.extend([Patient::Inside(place), image]);
+            continue;
+        }
+        patients.push(Patient::host(path));
         if !path.is_dir() {
             continue;
         }
@@ -140,26 +179,56 @@ fn patients(doctor: &Doctor, session: &Session) -> Outcome<Vec<Patient>> {
                 )),
             }
         }
-        let stand = |file| Patient { path: file, stands_for: Some(path.clone()) };
+        let stand = |file| Patient::Host { path: file, stands_for: Some(path.to_owned()) };
         patients.extend(found.files.into_iter().map(stand));
     }
     Ok(patients)
 }
 
-fn told(patient: &Patient, facts: Facts) -> Told {
+fn told(stands_for: Option<&Path>, facts: Facts) -> Told {
     let mut checks = judge(&facts);
-    if patient.stands_for.is_some() {
+    if stands_for.is_some() {
         // Told of the directory already.
         checks.retain(|check| check.layer != "file-system");
     }
     Told {
-        path: patient.path.display().to_string(),
+        path: facts.path.display().to_string(),
         kind: facts.kind,
         size_bytes: facts.size_bytes,
-        stands_for: patient.stands_for.as_deref().map(|path| path.display().to_string()),
+        stands_for: stands_for.map(|path| path.display().to_string()),
         chain: facts.chain,
         checks,
     }
+}
+
+/// A file inside an image, read through Folio.
+fn told_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome<Told> {
+    let (size_bytes, checks) = with_image(session, place, Access::Read, |image| {
+        let name = place.to_string();
+        inside(image.kernel(), image.process(), &place.path, &name, read_bytes)
+            .map_err(|error| image.name(error))
+    })?;
+    let file_system = FileSystem {
+        fs_type: "ext4".to_owned(),
+        source: place.image_name(),
+        mount_point: "/".into(),
+        root: "/".into(),
+        options: Vec::new(),
+        effective: Vec::new(),
+        server: Some("folio".to_owned()),
+    };
+    let path = Layer::Path { path: place.image.clone(), by_name: false };
+    let mut layers =
+        vec![Step { depth: 0, layer: Layer::FileSystem(file_system) }, Step { depth: 1, layer: path }];
+    layers.extend(chain(&place.image).into_iter().map(|step| Step { depth: step.depth + 2, ..step }));
+    Ok(Told {
+        path: place.to_string(),
+        kind: Kind::File,
+        size_bytes,
+        stands_for: None,
+        chain: layers,
+        checks,
+    })
 }
 
 fn print(report: &Report) -> Outcome {
@@ -223,7 +292,8 @@ fn layer(layer: &Layer) -> String {
                 true => String::new(),
                 false => format!(", {} of it", found.root.display()),
             };
-            format!("{} {} on {}{bind}", found.fs_type, found.source, found.mount_point.display())
+            let by = found.server.as_ref().map(|server| format!(", served by {server}")).unwrap_or_default();
+            format!("{} {} on {}{bind}{by}", found.fs_type, found.source, found.mount_point.display())
         }
         Layer::Disk(disk) => {
             let mut text = format!("{} {}", disk.device_type, disk.name);

@@ -103,6 +103,11 @@ fn filled(path: &Path, format: &str) -> String {
     }
 }
 
+/// Whether there are many pieces, and short ones.
+pub(crate) fn is_fragmented(blocks: &Blocks) -> bool {
+    blocks.fragments >= FRAGMENTS_MIN && blocks.placed_bytes / blocks.fragments < FRAGMENT_MIN
+}
+
 fn fragments(facts: &Facts, blocks: &Blocks) -> Check {
     const CAUSE: &str = "fragmented";
     let mean = blocks.placed_bytes / blocks.fragments.max(1);
@@ -111,7 +116,7 @@ fn fragments(facts: &Facts, blocks: &Blocks) -> Check {
         1 => format!("{} in one piece", bytes(blocks.placed_bytes)),
         many => format!("{many} pieces of {} in the mean", bytes(mean)),
     };
-    if blocks.fragments < FRAGMENTS_MIN || mean >= FRAGMENT_MIN {
+    if !is_fragmented(blocks) {
         return Check::fine(LAYER, CAUSE, "not fragmented")
             .with_evidence(evidence)
             .with("fragments", blocks.fragments);

@@ -1,7 +1,7 @@
 //! Verdicts over facts, in the order of the layers a call passes; nothing here looks at the machine.
 
 mod attributes;
-mod blocks;
+pub(crate) mod blocks;
 mod device;
 mod file_system;
 mod memory;

@@ -10,12 +10,12 @@ use std::os::unix::fs::MetadataExt;
 const EXTENTS_MAX: usize = 200_000;
 
 /// `FIEMAP_EXTENT_*` of linux/fiemap.h.
-const UNKNOWN: u32 = 0x2;
-const DELALLOC: u32 = 0x4;
+pub(crate) const UNKNOWN: u32 = 0x2;
+pub(crate) const DELALLOC: u32 = 0x4;
 const ENCODED: u32 = 0x8;
 const ENCRYPTED: u32 = 0x80;
-const INLINE: u32 = 0x200;
-const UNWRITTEN: u32 = 0x800;
+pub(crate) const INLINE: u32 = 0x200;
+pub(crate) const UNWRITTEN: u32 = 0x800;
 const SHARED: u32 = 0x2000;
 
 /// Bytes of a file by what the file system has for them.
