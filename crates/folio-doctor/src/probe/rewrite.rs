@@ -126,29 +126,30 @@ impl Rewrite {
     /// Whether closing a file that was truncated and written again starts writing it, and closing a new one does not;
     /// none where that cannot be seen.
     pub(crate) fn flushes_at_close(&self) -> Option<bool> {
-        let by_blocks = self.delays_allocation().map(|delays| {
-            delays
-                && self.mostly(|one| {
-                    let placed =
-                        |state: &State| state.blocks.as_ref().is_ok_and(|found| found.mapped_bytes() > 0);
-                    placed(&one.rewritten_closed) && !placed(&one.fresh_closed)
-                })
-        });
-        let has_dirty = self.tries.iter().all(|one| one.fresh.dirty_bytes.is_some_and(|bytes| bytes > 0));
-        let by_pages = has_dirty.then(|| {
-            self.mostly(|one| {
-                let (Some(fresh), Some(again)) =
-                    (one.fresh_closed.dirty_bytes, one.rewritten_closed.dirty_bytes)
-                else {
-                    return false;
-                };
-                fresh >= LEN as u64 / 2 && again < LEN as u64 / 2
-            })
-        });
-        match (by_blocks, by_pages) {
-            (None, None) => None,
-            (blocks, pages) => Some(blocks == Some(true) || pages == Some(true)),
+        let half = LEN as u64 / 2;
+        let placed = |state: &State| state.blocks.as_ref().is_ok_and(|found| found.mapped_bytes() > 0);
+        let waits = |state: &State| state.blocks.as_ref().is_ok_and(|found| found.delayed_bytes >= half);
+        match self.delays_allocation() {
+            // Places are found at write already, and nothing more is told by them at close.
+            Some(false) => return Some(false),
+            Some(true) if self.mostly(|one| placed(&one.rewritten_closed) && !placed(&one.fresh_closed)) => {
+                return Some(true);
+            }
+            Some(true) if self.mostly(|one| waits(&one.rewritten_closed)) => return Some(false),
+            _ => {}
         }
+        // Dirty pages tell as well, but writeback by chance cleans them too: all tries but one have to agree.
+        let dirty = |state: &State| state.dirty_bytes.unwrap_or(0) >= half;
+        if !self.tries.iter().all(|one| dirty(&one.fresh)) {
+            return None;
+        }
+        let count = |is: &dyn Fn(&Try) -> bool| {
+            self.tries.iter().filter(|one| is(one)).count() + 1 >= self.tries.len()
+        };
+        if count(&|one| dirty(&one.fresh_closed) && !dirty(&one.rewritten_closed)) {
+            return Some(true);
+        }
+        count(&|one| dirty(&one.rewritten_closed)).then_some(false)
     }
 }
 
