@@ -23,5 +23,17 @@ fn bench(folder: &Path, words: &[&str]) -> Output {
 /// The same with `--json`: what it prints.
 fn results(folder: &Path, words: &[&str]) -> Value {
     let output = bench(folder, &[&["--json"], words].concat());
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output)))
+    let told =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output)));
+    let wrong: Vec<_> =
+        schema().iter_errors(&told).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(wrong.is_empty(), "{words:?}: {wrong:?}");
+    told
+}
+
+/// What all results are.
+fn schema() -> jsonschema::Validator {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/bench.json");
+    let schema = serde_json::from_slice(&std::fs::read(file).expect("the schema")).expect("JSON");
+    jsonschema::draft202012::new(&schema).expect("a schema")
 }

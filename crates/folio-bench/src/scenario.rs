@@ -149,7 +149,7 @@ impl Scenario {
 }
 
 /// No round begins later than this: what is left of ten minutes is for the last one.
-const ALL: Duration = Duration::from_secs(480);
+const ALL: Duration = Duration::from_secs(420);
 
 /// The stories in their order, each with its share of the time. One that cannot be measured here says why; the others
 /// go on.

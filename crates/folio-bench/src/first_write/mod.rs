@@ -101,7 +101,7 @@ const ROUNDS: u32 = 5;
 /// Whose time is 1.
 const BASE: &str = "written raw, folio";
 
-/// Measures. As a part of `all` it leaves out the third run, and uses smaller disks.
+/// Measures. As a part of `all` it leaves out the third run and what is written in order, and uses smaller disks.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let dir = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
     let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&dir);
@@ -121,7 +121,11 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     }
     let runs = if run.is_part { 2 } else { RUNS.len() };
     let bench = Bench { run, folder: folder.path(), size_mib, tools, runs };
-    let jobs = Job::ALL.into_iter().filter(|job| options.only.is_none_or(|only| only == *job));
+    let is_asked = |job: &Job| match options.only {
+        Some(only) => only == *job,
+        None => !run.is_part || *job != Job::Sequential,
+    };
+    let jobs = Job::ALL.into_iter().filter(is_asked);
     let end = run.until;
     let count = jobs.clone().count() as u32;
     for (at, job) in jobs.clone().enumerate() {
