@@ -30,7 +30,7 @@ const BAR: f64 = 14.0;
 const HEAD: f64 = 30.0;
 const FOOT: f64 = 24.0;
 /// Letters of a name that fit beside the bars.
-const LETTERS: usize = 40;
+const LETTERS: usize = 36;
 
 impl<'a> Bar<'a> {
     pub(super) fn of_row(row: &'a Row) -> Self {
