@@ -234,16 +234,16 @@ fn where_watches_run_out_the_time_to_live_counts_and_it_is_said() {
     for number in [0, 1] {
         eventually("an end of questions", Duration::from_secs(5), || is_believed_for_ever(number));
     }
-    for number in 2..6 {
-        files[number].stat().unwrap();
-        assert!(files[number].ttl() <= Duration::from_millis(1), "d{number} has no watch");
+    for file in &files[2..] {
+        file.stat().unwrap();
+        assert!(file.ttl() <= Duration::from_millis(1), "its directory has no watch");
     }
     let warnings = kernel.warnings("/").unwrap();
     assert!(warnings.len() == 1 && warnings[0].contains("fs.inotify.max_user_watches"), "{warnings:?}");
     assert_eq!(notes.all().iter().filter(|note| *note == "warning").count(), 1);
-    for number in 0..6 {
+    for (number, file) in files.iter().enumerate() {
         write_host(&host(format!("d{number}/f")), b"22");
-        eventually("a change", SOON, || files[number].stat().unwrap().size_bytes == 2);
+        eventually("a change", SOON, || file.stat().unwrap().size_bytes == 2);
         write_host(&host(format!("d{number}/g")), b"");
         eventually("a name", SOON, || caller.lookup(&directory(number), b"g").unwrap().is_some());
     }

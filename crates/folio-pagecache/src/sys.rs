@@ -111,8 +111,9 @@ impl Locked {
         for range in ranges {
             // Both fit because they lie below the length.
             let (at, end) = (range.start.min(size_bytes) as usize, range.end.min(size_bytes) as usize);
+            let part = start.wrapping_byte_add(at);
             // SAFETY: the range is within the mapping just made.
-            unsafe { rustix::mm::mlock(start.wrapping_byte_add(at), end.saturating_sub(at)) }?;
+            unsafe { rustix::mm::mlock(part, end.saturating_sub(at)) }?;
         }
         Ok(locked)
     }
