@@ -11,9 +11,10 @@ use folio::block::ImageFormat;
 use parse_size::Config;
 use std::ffi::OsString;
 
-/// Put directory trees into disk images, look inside, change them, take them out.
+/// Linux's file I/O path as a command: file systems in disk images, shared folders, the page cache
 ///
-/// No root, no mount, no virtual machine: ext4 in raw and qcow2 images.
+/// Put directory trees into images (ext4 in raw and qcow2) and take them out, without root, mount or virtual machine;
+/// mount and share images and folders; warm the page cache, and find out what makes a file slow.
 #[derive(Parser)]
 #[command(name = "folio", version, after_help = exit::HELP, max_term_width = 100)]
 pub(crate) struct Arguments {

@@ -12,7 +12,10 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
     const CAUSE: &str = "evicted";
     let pressure = &facts.pressure;
     let mut checks = Vec::new();
-    let residency = facts.residency.as_ref().map(|found| (found, found.evicted_bytes));
+    let residency = facts.residency.as_ref().map(|found| {
+        // Pages are counted whole, the last one too.
+        (found, found.evicted_bytes.map(|evicted| evicted.min(found.size_bytes)))
+    });
     checks.push(match residency {
         Ok((found, Some(evicted))) if evicted >= EVICTED_MIN && evicted >= found.size_bytes / 10 => {
             let share = percent(evicted, found.size_bytes);
@@ -38,7 +41,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
                 .with_remedy(format!("folio warm --lock {}", quote(&facts.path)))
         }
         Ok((found, Some(evicted))) => {
-            Check::fine(LAYER, CAUSE, "large enough: hardly any of the file was evicted")
+            Check::fine(LAYER, CAUSE, "large enough: no large part of the file was evicted")
                 .with_evidence(format!("{} of {} evicted", bytes(evicted), bytes(found.size_bytes)))
                 .with("evicted_bytes", evicted)
         }
