@@ -28,7 +28,8 @@
 //! ```text
 //!   OpenFile::position
 //!     Mount::rename_lock               names that move between directories
-//!       inode lock of a directory      ancestor first, unrelated ones by address
+//!       inode lock of a directory      ancestor first, unrelated ones by address; where others move directories (hostfs)
+//!                                      nobody knows which is which: two only with rename_lock held
 //!         inode lock of a directory that moves or goes
 //!           inode lock of a file       by address
 //!             table of mounts; DentryCache::moving; a shard of the dentry cache; Dentry::place;

@@ -8,7 +8,7 @@ use super::table::FileTable;
 use super::{FileSystem, Inode, MountOptions};
 use crate::base::rcu::{Grace, Pin, Ref};
 use crate::base::{Errno, Error, Result};
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,6 +29,12 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
+    /// To be held by who locks a directory and then one in it. Where others move directories meanwhile the order of the
+    /// two is not to be relied on, so only one at a time may lock two of them.
+    pub(super) fn lock_moving_directories(&self, directory: &dyn Inode) -> Option<MutexGuard<'_, ()>> {
+        directory.common().coherence.is_some().then(|| self.rename_lock.lock())
+    }
+
     pub(crate) fn file_system(&self) -> &Arc<dyn FileSystem> {
         &self.file_system
     }

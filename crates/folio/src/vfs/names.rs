@@ -160,6 +160,7 @@ impl Context<'_> {
         let (parent, name) = (walk.at(), walk.name(&range));
         let _acting = parent.mount.begin_change(self.credentials)?;
         let directory = &**parent.inode();
+        let _renaming = parent.mount.lock_moving_directories(directory);
         let lock = directory.common().lock.write();
         let victim = self.child_locked(&parent.dentry, name)?.ok_or(Errno::NOENT)?;
         self.check_removal(&parent.dentry, &victim)?;

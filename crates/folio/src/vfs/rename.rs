@@ -54,7 +54,9 @@ impl Context<'_> {
             name: new_walk.name(&new_range),
             has_trailing_slash: new_walk.has_trailing_slash(&new_range),
         };
-        if Arc::ptr_eq(old.parent, new.parent) {
+        // One that others have moved may have been found by two names.
+        if Arc::ptr_eq(old.parent.inode(), new.parent.inode()) {
+            let _renaming = mount.lock_moving_directories(&**old.parent.inode());
             let locks = SmallVec::from_iter([old.parent.inode().common().lock.write()]);
             self.rename_locked(&old, &new, flags, locks)?;
             return mount.settle_names(&**old.parent.inode());
@@ -137,12 +139,13 @@ impl Context<'_> {
         if !source.is_directory() && (old.has_trailing_slash || (!is_exchange && new.has_trailing_slash)) {
             return Err(Errno::NOTDIR.into());
         }
-        if source.is_directory() && source.is_ancestor_of(new.parent) {
+        let is_parent = |dentry: &Dentry, side: &Side<'_>| Arc::ptr_eq(dentry.inode(), side.parent.inode());
+        if source.is_directory() && (source.is_ancestor_of(new.parent) || is_parent(source, new)) {
             return Err(Errno::INVAL.into());
         }
         if let Some(target) = target
             && target.is_directory()
-            && target.is_ancestor_of(old.parent)
+            && (target.is_ancestor_of(old.parent) || is_parent(target, old))
         {
             return Err(if is_exchange { Errno::INVAL.into() } else { Errno::NOTEMPTY.into() });
         }
