@@ -8,7 +8,7 @@ use crate::base::rcu::{Pin, RcuCell, Ref, Replaced};
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// A name without its directory; short ones need no allocation.
 pub(crate) type Name = SmallVec<[u8; 32]>;
@@ -26,6 +26,8 @@ pub(crate) struct Dentry {
     /// What covers it; set by the table of mounts alone.
     mounted: RcuCell<Mount>,
     is_deleted: AtomicBool,
+    /// How often it was found where others have moved it.
+    found_count: AtomicU32,
     is_linkable: AtomicBool,
 }
 
@@ -67,6 +69,7 @@ impl Dentry {
             place: RwLock::new(place),
             mounted: RcuCell::empty(),
             is_deleted: AtomicBool::new(false),
+            found_count: AtomicU32::new(0),
             is_linkable: AtomicBool::new(false),
         }
     }
@@ -126,21 +129,27 @@ impl Dentry {
     /// now: it is gone only if it says so. The caller holds no lock of the dentry cache.
     pub(super) fn lose_name(lost: Option<Arc<Dentry>>, gone: Gone) {
         if let Some(dentry) = lost {
+            let found_count = dentry.found_count.load(Ordering::SeqCst);
             let is_gone = dentry.inode.revalidate().is_err() || dentry.inode.attributes().link_count == 0;
             if is_gone {
                 dentry.set_deleted();
+                // Somebody may have found it elsewhere while we were told that it is not where it was.
+                if dentry.found_count.load(Ordering::SeqCst) != found_count {
+                    dentry.is_deleted.store(false, Ordering::SeqCst);
+                }
             }
         }
         drop(gone);
     }
 
     pub(super) fn set_deleted(&self) {
-        self.is_deleted.store(true, Ordering::Release);
+        self.is_deleted.store(true, Ordering::SeqCst);
     }
 
-    /// It was found elsewhere.
+    /// It was found, where it was or elsewhere.
     pub(super) fn set_found(&self) {
-        self.is_deleted.store(false, Ordering::Release);
+        self.found_count.fetch_add(1, Ordering::SeqCst);
+        self.is_deleted.store(false, Ordering::SeqCst);
     }
 
     /// Whether a file system is mounted here.

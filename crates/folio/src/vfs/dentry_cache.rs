@@ -197,6 +197,9 @@ impl DentryCache {
         {
             if parent.coherence().is_none() || Arc::ptr_eq(dentry.inode(), &inode) {
                 node.value().renew(parent, question);
+                if parent.coherence().is_some() {
+                    dentry.set_found();
+                }
                 return dentry;
             }
             lost = Some(dentry);
