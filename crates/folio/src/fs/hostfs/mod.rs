@@ -24,10 +24,11 @@
 //! ```text
 //!   inode lock (VFS)
 //!     HostInode::revalidating        of an inode, then of directories above it, which are only tried
-//!       bytes of a page, table of a mapping (cache/mod.rs)
+//!       bytes of a page (cache/mod.rs)
 //!         HostInode::known           writeback holds bytes; nobody who holds this waits for bytes
 //!           Shared::table; places; descriptors; the ring of directories; what push.rs keeps: one at a time, and
 //!             nothing is asked meanwhile
+//!             table of a mapping     whether it is dirty, its size; the cache holds it over no call of the store
 //! ```
 //!
 //! Invariants:
