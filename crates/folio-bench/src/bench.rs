@@ -4,7 +4,7 @@ use crate::Common;
 use crate::contender::{Contender, Job, Programs, find};
 use crate::measure::{Cost, Meter};
 use crate::report::{Place, Report, Row, Table, Unit, owned};
-use crate::run::Run;
+use crate::run::{Run, scratch_in};
 use crate::tree::{self, Source, Tree};
 use std::ffi::OsStr;
 use std::fs;
@@ -44,8 +44,7 @@ pub(crate) fn measure(
     run: &Run<'_>,
 ) -> Result<Report, String> {
     let programs = Programs { folio: run.folio.clone() };
-    let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&common.dir);
-    let folder = folder.map_err(|error| format!("{}: {error}", common.dir.display()))?;
+    let folder = scratch_in(&common.dir)?;
     let tree = tree::prepare(source, folder.path(), run.is_quick)?;
     let size_mib = common.size_mib.unwrap_or_else(|| (tree.bytes >> 19).max(run.sized(2048, 256)));
     room(&Place::of(&common.dir), &tree, common)?;

@@ -5,7 +5,7 @@ use crate::contender::find;
 use crate::measure::{Cost, Meter, touch_memory};
 use crate::real_tree::{self, Limits};
 use crate::report::{Place, Report, Row, Table, Unit, owned};
-use crate::run::Run;
+use crate::run::{Run, scratch_in};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -74,8 +74,7 @@ pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Result<Report, String> 
         let (dir, need) = (common.dir.display(), size_mib * 3);
         return Err(format!("{dir} has {free} MiB free, {need} are needed: see --dir and --size-mib"));
     }
-    let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&common.dir);
-    let folder = folder.map_err(|error| format!("{}: {error}", common.dir.display()))?;
+    let folder = scratch_in(&common.dir)?;
     let mut programs: Vec<(_, _, &'static [&'static str])> =
         vec![("folio", run.folio.clone(), &["image", "convert"])];
     let mut report = Report::new("convert", "", &common.dir);

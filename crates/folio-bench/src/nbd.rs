@@ -2,7 +2,7 @@
 
 use crate::contender::find;
 use crate::report::{Report, Row, Table, Unit, Verdict, owned, told};
-use crate::run::Run;
+use crate::run::{Run, scratch_in};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
@@ -135,8 +135,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     if let Some(name) = ["fio", "qemu-img"].iter().find(|name| find(name).is_none()) {
         return Err(format!("{name} is not installed"));
     }
-    let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&options.dir);
-    let folder = folder.map_err(told(options.dir.display()))?;
+    let folder = scratch_in(&options.dir)?;
     let extent = Extent {
         size_mib: options.size_mib.unwrap_or_else(|| run.sized(256, 16)),
         seconds: options.seconds.unwrap_or_else(|| run.sized(2.0, 0.1)),

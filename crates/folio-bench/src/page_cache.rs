@@ -6,7 +6,7 @@ use crate::contender::find;
 use crate::evidence::{cached_share, forget, label, rate, watched};
 use crate::measure::Meter;
 use crate::report::{Evidence, Report, Sample, Table, Unit, owned, told};
-use crate::run::{Run, Way, interleave};
+use crate::run::{Run, Way, interleave, scratch_in};
 use crate::shared_folder::worlds::{FolioWorld, World};
 use crate::stories::{Story, Today};
 use folio_pagecache::{Found, Order, Progress, Warm};
@@ -141,8 +141,7 @@ fn story(report: &Report) -> Story {
 impl Files {
     /// Makes the files in a new folder; on a disk they are written when it returns.
     fn make(dir: &Path, bytes: u64) -> Result<Self, String> {
-        let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(dir);
-        let folder = folder.map_err(told(dir.display()))?;
+        let folder = scratch_in(dir)?;
         let mut files = Self { open: Vec::new(), paths: Vec::new(), sizes: Vec::new(), folder };
         // No zeros, so that nobody makes holes.
         let part: Vec<u8> = (0..PAGE).map(|index| (index % 253) as u8 + 1).collect();

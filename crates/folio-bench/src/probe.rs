@@ -3,7 +3,7 @@
 use crate::cache::size;
 use crate::evidence::{forget, label, rate, watched};
 use crate::report::{Report, Sample, Table, Unit, owned, told};
-use crate::run::{Run, Way, interleave};
+use crate::run::{Run, Way, interleave, scratch_in};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
@@ -310,8 +310,7 @@ pub(crate) fn write(options: &Options, run: &Run<'_>) -> Result<Report, String> 
     if !folder.is_dir() {
         return Err(format!("{}: not a folder; the bench writes a file of its own in one", folder.display()));
     }
-    let scratch = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(folder);
-    let scratch = scratch.map_err(told(folder.display()))?;
+    let scratch = scratch_in(folder)?;
     let path = &scratch.path().join("file");
     let direct = written(path, 1, OFlags::DIRECT, false);
     let in_order = |flags: OFlags, syncs: bool| {

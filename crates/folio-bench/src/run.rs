@@ -1,8 +1,9 @@
 //! How a run goes: how often, how large, until when, and who hears of it.
 
-use crate::report::{Row, Sample};
-use std::path::PathBuf;
+use crate::report::{Row, Sample, told};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
+use tempfile::TempDir;
 
 /// What all scenarios are told.
 pub struct Run<'a> {
@@ -95,6 +96,11 @@ pub(crate) fn interleave(
     }
     let rows = ways.iter().zip(&samples);
     Ok((rows.map(|(way, samples)| Row::of_samples(&way.job, &way.contender, samples)).collect(), round))
+}
+
+/// A folder of the bench's own in `dir`, which goes with the value.
+pub(crate) fn scratch_in(dir: &Path) -> Result<TempDir, String> {
+    tempfile::Builder::new().prefix("folio-bench-").tempdir_in(dir).map_err(told(dir.display()))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::Common;
 use crate::contender::find;
 use crate::measure::{Cost, Meter};
 use crate::report::{Report, Row, Table, Unit, owned};
-use crate::run::Run;
+use crate::run::{Run, scratch_in};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -22,8 +22,7 @@ const RIVAL: &str = "debugfs cat, raw";
 /// Measures.
 pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Result<Report, String> {
     let program = &run.folio;
-    let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&common.dir);
-    let folder = folder.map_err(|error| format!("{}: {error}", common.dir.display()))?;
+    let folder = scratch_in(&common.dir)?;
     let tree = folder.path().join("tree");
     std::fs::create_dir(&tree).map_err(|error| error.to_string())?;
     for number in 0..FILES {

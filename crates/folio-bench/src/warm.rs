@@ -6,7 +6,7 @@ use crate::contender::find;
 use crate::evidence::label;
 use crate::measure::Meter;
 use crate::report::{Evidence, Report, Sample, Table, Unit, Verdict, owned, told};
-use crate::run::{Run, Way, interleave};
+use crate::run::{Run, Way, interleave, scratch_in};
 use folio_pagecache::{Scan, drop_files, survey};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -56,8 +56,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     let count = options.files.unwrap_or_else(|| run.sized(100_000, 400)).max(1);
     let what = format!("{LARGE_FILES} files of {} MiB, and {count} small ones", (bytes / LARGE_FILES) >> 20);
     let mut report = Report::new(NAME, what, &dir);
-    let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&dir);
-    let folder = folder.map_err(told(dir.display()))?;
+    let folder = scratch_in(&dir)?;
     (run.step)("warm: files are made")?;
     let large = Tree::large(&folder.path().join("large"), bytes)?;
     let small = Tree::small(&folder.path().join("small"), count)?;

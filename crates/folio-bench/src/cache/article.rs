@@ -4,6 +4,7 @@ use super::rounds::{Body, Contender, Effort, measure};
 use super::table::{Figure, Row, Table};
 use super::{Options, told, worlds};
 use crate::report::Report;
+use crate::run::scratch_in;
 use folio::block::MemoryDevice;
 use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
 use folio::syscall::{Credentials, OpenFlags};
@@ -43,11 +44,7 @@ pub(crate) fn table(
         return Ok(None);
     }
     let process = folio_world()?;
-    let folder = |dir: &Path| {
-        let made = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(dir);
-        made.map_err(told(dir.display()))
-    };
-    let (tmpfs_folder, disk_folder) = (folder(tmpfs)?, folder(disk)?);
+    let (tmpfs_folder, disk_folder) = (scratch_in(tmpfs)?, scratch_in(disk)?);
     let mut kernels = vec![(TMPFS, tmpfs_folder.path())];
     if worlds::is_tmpfs(disk) {
         report.skip("article-read, article-write on a disk", format!("{} is a tmpfs", disk.display()));

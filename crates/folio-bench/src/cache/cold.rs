@@ -6,6 +6,7 @@
 use super::table::{Figure, Row, Table};
 use super::{Extent, Options, told};
 use crate::report::Report;
+use crate::run::scratch_in;
 use folio::Kernel;
 use folio::block::{self, ImageFormat};
 use folio::kernel::{FormatOptions, KernelOptions, format_ext4};
@@ -49,8 +50,7 @@ pub(crate) fn table(
         report.skip(JOB, format!("{dir} is a tmpfs, or has less than {mib} MiB free"));
         return Ok(None);
     }
-    let folder =
-        tempfile::Builder::new().prefix("folio-bench-").tempdir_in(disk).map_err(told(disk.display()))?;
+    let folder = scratch_in(disk)?;
     let image = folder.path().join("image.raw");
     make(&image, bytes).map_err(told("making the image"))?;
     let file = File::open(&image).map_err(told(image.display()))?;

@@ -1,6 +1,7 @@
 //! The contenders' worlds: the same file in Folio's ramfs, in the kernel's tmpfs and in bare memory.
 
 use super::told;
+use crate::run::scratch_in;
 use folio::kernel::KernelOptions;
 use folio::syscall::{AT_FDCWD, Credentials, Fd, OpenFlags};
 use folio::{Kernel, Process};
@@ -59,8 +60,7 @@ pub(crate) struct KernelWorld {
 impl KernelWorld {
     /// A folder below `dir`, with a file of `set_bytes`.
     pub(crate) fn new(dir: &Path, set_bytes: u64) -> Result<Self, String> {
-        let folder =
-            tempfile::Builder::new().prefix("folio-bench-").tempdir_in(dir).map_err(told(dir.display()))?;
+        let folder = scratch_in(dir)?;
         for name in FOLDERS {
             std::fs::create_dir(folder.path().join(name)).map_err(told(name))?;
         }

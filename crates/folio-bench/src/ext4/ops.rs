@@ -2,9 +2,9 @@
 
 use super::figures::{Table, compare};
 use super::stand::{Contender, Stand, Truncates};
-use super::{Options, hosted, scaled, told};
+use super::{Options, hosted, scaled};
 use crate::report::Report;
-use crate::run::Run;
+use crate::run::{Run, scratch_in};
 use std::time::Instant;
 
 const IMAGE_MIB: u64 = 4096;
@@ -28,8 +28,7 @@ const ROUNDS: u32 = 3;
 
 /// Measures.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
-    let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(options.disk_dir());
-    let folder = folder.map_err(told(options.disk_dir().display()))?;
+    let folder = scratch_in(&options.disk_dir())?;
     let extent = Extent {
         files: scaled(run, FILES),
         large_bytes: scaled(run, LARGE_BYTES),

@@ -2,9 +2,9 @@
 
 use super::figures::{Table, compare};
 use super::stand::{Contender, Stand};
-use super::{Options, hosted, scaled, told};
+use super::{Options, hosted, scaled};
 use crate::report::{self, Report, Unit};
-use crate::run::Run;
+use crate::run::{Run, scratch_in};
 use crate::stories::{Story, Today};
 use std::time::Instant;
 
@@ -27,8 +27,7 @@ const ROUNDS: u32 = 3;
 
 /// Measures.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
-    let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(options.disk_dir());
-    let folder = folder.map_err(told(options.disk_dir().display()))?;
+    let folder = scratch_in(&options.disk_dir())?;
     let files = scaled(run, FILES);
     let what = format!(
         "{files} files of {} KiB, written {TIMES} times over by open, write and close",

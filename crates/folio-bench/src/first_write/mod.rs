@@ -13,7 +13,7 @@ pub(crate) use job::{Arguments as JobArguments, Job, run as run_job};
 use crate::contender::find;
 use crate::measure::{Cost, Meter, touch_memory};
 use crate::report::{Place, Report, Row, Table, Unit, owned, told};
-use crate::run::Run;
+use crate::run::{Run, scratch_in};
 use crate::stories::{Story, Today};
 use folio::block::{self, ImageFormat};
 use std::ffi::{OsStr, OsString};
@@ -104,8 +104,7 @@ const BASE: &str = "written raw, folio";
 /// Measures. As a part of `all` it leaves out the third run and what is written in order, and uses smaller disks.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let dir = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
-    let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&dir);
-    let folder = folder.map_err(|error| format!("{}: {error}", dir.display()))?;
+    let folder = scratch_in(&dir)?;
     let usual = if run.is_part { 1024 } else { 8192 };
     let size_mib = options.size_mib.unwrap_or_else(|| run.sized(usual, 64));
     let free = Place::of(&dir).free_mib;

@@ -17,7 +17,7 @@ pub(crate) mod worlds;
 
 use crate::contender::find;
 use crate::report::{Report, Row, Table, Unit, Verdict, middle, owned, told};
-use crate::run::Run;
+use crate::run::{Run, scratch_in};
 use crate::stories::{Story, Today};
 pub(crate) use jobs::run_in_guest;
 use jobs::{Extent, Job};
@@ -88,8 +88,7 @@ type Measured = Vec<Figures>;
 
 /// Measures.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
-    let folder = tempfile::Builder::new().prefix("folio-bench-").tempdir_in(&options.dir);
-    let folder = folder.map_err(told(options.dir.display()))?;
+    let folder = scratch_in(&options.dir)?;
     let source = folder.path().join("source");
     std::fs::create_dir(&source).map_err(told(source.display()))?;
     // A guest knows one extent.
