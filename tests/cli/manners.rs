@@ -182,7 +182,7 @@ fn on_a_terminal(bench: &Bench, words: &str, variables: &[(&str, &str)]) -> Stri
     let line = format!("stty cols 90 rows 30; {} {words}", env!("CARGO_BIN_EXE_folio"));
     let mut script = command("script");
     script.args(["-qec", &line, "/dev/null"]).current_dir(bench.folder.path()).env("TERM", "xterm");
-    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+    for name in ["CI", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
         script.env_remove(name);
     }
     text(&script.envs(variables.iter().copied()).output().unwrap())
@@ -195,10 +195,10 @@ fn a_terminal_gets_colours_unless_it_says_no() {
     assert!(on_a_terminal(&bench, "df disk.img", &[]).contains(BOLD));
     assert!(on_a_terminal(&bench, "ls none.img", &[]).contains("\u{1b}[31m"));
     assert!(on_a_terminal(&bench, "df --help", &[]).contains(BOLD));
-    for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+    for variables in [&[("NO_COLOR", "1")][..], &[("TERM", "dumb")], &[("TERM", "dumb"), ("CI", "1")]] {
         for words in ["df disk.img", "ls none.img", "df --help", "nonsense"] {
-            let told = on_a_terminal(&bench, words, &[variable]);
-            assert!(!told.contains('\u{1b}') && !told.is_empty(), "{words} with {variable:?}: {told:?}");
+            let told = on_a_terminal(&bench, words, variables);
+            assert!(!told.contains('\u{1b}') && !told.is_empty(), "{words} with {variables:?}: {told:?}");
         }
     }
     assert!(!on_a_terminal(&bench, "df --color=never disk.img", &[]).contains('\u{1b}'));

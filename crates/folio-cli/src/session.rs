@@ -125,8 +125,7 @@ impl Session {
 
     /// Whether a bar that moves is wanted, and can be drawn.
     pub(crate) fn shows_progress(&self) -> bool {
-        let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
-        !self.quiet && !is_dumb && std::io::stderr().is_terminal()
+        !self.quiet && !colour::is_dumb_terminal() && std::io::stderr().is_terminal()
     }
 
     /// For a failure about a mount option: the word that was perhaps meant.

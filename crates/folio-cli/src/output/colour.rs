@@ -1,7 +1,7 @@
 //! Colours: whether they are wanted, and what for.
 //!
 //! `--color` decides. Without it NO_COLOR and `CLICOLOR_FORCE=1` do, and else there are colours on a terminal whose
-//! TERM is not `dumb`. Data that passes through (`folio cat`) never has any.
+//! TERM is not `dumb`; that an automatic build runs (`CI`) does not count. Data that passes through (`folio cat`) never has any.
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -33,7 +33,12 @@ pub(crate) const LINK: Style = AnsiColor::Cyan.on_default();
 
 /// Obeys `--color` before the command line is read, so that what is wrong with it is told in the right colours.
 pub(crate) fn choose(words: &[OsString]) -> clap::ColorChoice {
-    let when = asked(words).unwrap_or(When::Auto);
+    let is_forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| value != "0");
+    let when = match asked(words).unwrap_or(When::Auto) {
+        // Else `anstream` takes the variable CI for a promise that colours are shown.
+        When::Auto if is_dumb_terminal() && !is_forced => When::Never,
+        when => when,
+    };
     let (ours, claps) = match when {
         When::Auto => (ColorChoice::Auto, clap::ColorChoice::Auto),
         When::Always => (ColorChoice::Always, clap::ColorChoice::Always),
@@ -41,6 +46,11 @@ pub(crate) fn choose(words: &[OsString]) -> clap::ColorChoice {
     };
     ours.write_global();
     claps
+}
+
+/// Whether the terminal is one that knows nothing but lines of text.
+pub(crate) fn is_dumb_terminal() -> bool {
+    std::env::var_os("TERM").is_some_and(|name| name == "dumb")
 }
 
 /// The last `--color` among the words.
