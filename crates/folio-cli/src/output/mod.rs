@@ -11,7 +11,7 @@ use folio::Timespec;
 use folio::cache::Counters;
 use folio::vfs::{Attributes, FileType};
 use serde::Serialize;
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -205,7 +205,7 @@ pub(crate) fn printable(text: &str) -> String {
 
 /// Prints a value as JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = BufWriter::new(std::io::stdout().lock());
     serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from)?;
     out.write_all(b"\n")?;
     out.flush()
