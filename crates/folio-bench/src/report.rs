@@ -141,6 +141,9 @@ pub(crate) struct Evidence {
     /// Voluntary context switches for each operation: waiting for somebody else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) switches: Option<f64>,
+    /// Moves of a modelled disk's head.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) seeks: Option<f64>,
 }
 
 /// An aim, and what came out.
@@ -354,6 +357,7 @@ impl Evidence {
             cpu_seconds: of(|seen| seen.cpu_seconds),
             resident_kib: of(|seen| seen.resident_kib),
             switches: of(|seen| seen.switches),
+            seeks: of(|seen| seen.seeks),
         }
     }
 
@@ -373,6 +377,7 @@ impl Evidence {
         words.extend(self.device_written_bytes.map(|bytes| format!("{} to the device", mib(bytes))));
         words.extend(self.cpu_seconds.map(|seconds| format!("cpu {}", Unit::Seconds.figure(seconds))));
         words.extend(self.resident_kib.map(|kib| format!("{:.0} MiB resident", kib / 1024.0)));
+        words.extend(self.seeks.map(|count| format!("{count:.0} seeks")));
         words.extend(self.switches.map(|count| format!("{count:.1} switches each")));
         words.join(", ")
     }

@@ -88,7 +88,7 @@ impl Kernel {
         target: impl AsRef<Path>,
         options: &MountOptions,
     ) -> Result<()> {
-        self.mount(Ext4::mount(device, &self.cache, options)?, target.as_ref(), options)
+        self.mount(Ext4::mount(device, &self.cache, options)?, target, options)
     }
 
     /// Mounts the host's directory `source` over the directory `target`. Others may change it meanwhile: what they do
@@ -104,7 +104,7 @@ impl Kernel {
         let file_system = Hostfs::mount(source.as_ref(), &self.cache, options)?;
         tracing::info!(directory = %source.as_ref().display(), %options, "host directory mounted");
         let options = MountOptions { access_time: AccessTime::Never, ..options.clone() };
-        self.mount(file_system, target.as_ref(), &options)
+        self.mount(file_system, target, &options)
     }
 
     /// Tells `listener` what others change in the file system that `target` lies on, as long as somebody else holds it;
@@ -125,13 +125,13 @@ impl Kernel {
 
     /// Mounts a new, empty ramfs over the directory `target`.
     pub fn mount_ramfs(self: &Arc<Self>, target: impl AsRef<Path>, options: &MountOptions) -> Result<()> {
-        self.mount(Ramfs::mount(&self.cache, options)?, target.as_ref(), options)
+        self.mount(Ramfs::mount(&self.cache, options)?, target, options)
     }
 
     /// Mounts a new, empty tmpfs over the directory `target`: a ramfs with limits, beyond which changes fail with
     /// ENOSPC. They are options of tmpfs(5): `size=64m,nr_inodes=1k,mode=1770,uid=7,gid=8`.
     pub fn mount_tmpfs(self: &Arc<Self>, target: impl AsRef<Path>, options: &MountOptions) -> Result<()> {
-        self.mount(Ramfs::mount_tmpfs(&self.cache, options)?, target.as_ref(), options)
+        self.mount(Ramfs::mount_tmpfs(&self.cache, options)?, target, options)
     }
 
     /// Puts pages of tmpfs that nobody uses on `device` from now on, when others need the memory; what is on it is
@@ -159,8 +159,15 @@ impl Kernel {
         self.cache.counters()
     }
 
-    /// Mounts `file_system` over the directory `target`.
-    fn mount(&self, file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOptions) -> Result<()> {
+    /// Mounts `file_system`, of whatever kind, over the directory `target`. Those of Folio have calls of their own; this
+    /// is for who brings another one.
+    pub fn mount(
+        &self,
+        file_system: Arc<dyn FileSystem>,
+        target: impl AsRef<Path>,
+        options: &MountOptions,
+    ) -> Result<()> {
+        let target = target.as_ref();
         let mounted = self.find(target).and_then(|found| self.vfs.mount(file_system, found, options.clone()));
         mounted.map_err(|error| place(error, target))
     }

@@ -42,7 +42,11 @@ pub(crate) fn throttle_missing() -> Option<String> {
     (!Path::new(THROTTLE).exists()).then(|| format!("no {THROTTLE}"))
 }
 
-fn run<A: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = A>) -> Result<String, String> {
+/// Runs a program by its name; what it prints.
+pub(crate) fn command<A: AsRef<OsStr>>(
+    name: &str,
+    arguments: impl IntoIterator<Item = A>,
+) -> Result<String, String> {
     let path = find(name).ok_or_else(|| format!("{name} is not installed"))?;
     Meter::default().run(path.as_os_str(), arguments)
 }
@@ -53,7 +57,7 @@ fn make(folder: &Path, name: &str, size_mib: u64) -> Result<Hosted, String> {
     let size = format!("{size_mib}M");
     // With its inode tables and journal written now, so that no thread of the kernel does it during a round.
     let fixed = ["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0"].map(OsStr::new);
-    run("mke2fs", fixed.into_iter().chain([image.as_os_str(), OsStr::new(&size)]))?;
+    command("mke2fs", fixed.into_iter().chain([image.as_os_str(), OsStr::new(&size)]))?;
     Ok(Hosted { mount_point, image, device: None, is_throttled: false, is_mounted: false })
 }
 
@@ -67,7 +71,7 @@ impl Hosted {
     ) -> Result<Self, String> {
         let mut hosted = make(folder, "kernel", size_mib)?;
         let show = ["--find", "--show"].map(OsStr::new);
-        let device = run("losetup", show.into_iter().chain([hosted.image.as_os_str()]))?;
+        let device = command("losetup", show.into_iter().chain([hosted.image.as_os_str()]))?;
         hosted.device = device.trim().strip_prefix("/dev/").map(str::to_owned);
         if let Some(bytes_per_s) = bytes_per_s {
             hosted.throttle(bytes_per_s)?;
@@ -89,11 +93,11 @@ impl Hosted {
             Some(device) => {
                 let device = format!("/dev/{device}");
                 let arguments = ["-t", "ext4", "-o", options, &device].map(OsStr::new);
-                run("mount", arguments.into_iter().chain([self.mount_point.as_os_str()]))?;
+                command("mount", arguments.into_iter().chain([self.mount_point.as_os_str()]))?;
             }
             None => {
                 let paths = [self.image.as_os_str(), self.mount_point.as_os_str()];
-                run("fuse2fs", paths.into_iter().chain(["-o", options].map(OsStr::new)))?;
+                command("fuse2fs", paths.into_iter().chain(["-o", options].map(OsStr::new)))?;
             }
         }
         self.is_mounted = true;
@@ -112,7 +116,7 @@ impl Hosted {
     }
 
     fn unmount(&mut self) -> Result<(), String> {
-        run("umount", [&self.mount_point])?;
+        command("umount", [&self.mount_point])?;
         self.is_mounted = false;
         Ok(())
     }
@@ -144,7 +148,7 @@ impl Drop for Hosted {
             let _ = self.unmount();
         }
         if let Some(device) = &self.device {
-            let _ = run("losetup", ["--detach", &format!("/dev/{device}")]);
+            let _ = command("losetup", ["--detach", &format!("/dev/{device}")]);
         }
         let _ = std::fs::remove_file(&self.image);
     }

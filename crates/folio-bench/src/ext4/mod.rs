@@ -8,7 +8,7 @@
 //! ```
 
 mod figures;
-mod hosted;
+pub(crate) mod hosted;
 pub(crate) mod ops;
 pub(crate) mod rewrite;
 mod stand;

@@ -2,8 +2,8 @@
 
 use super::{Allocation, Device, iov};
 use crate::base::Result;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,10 +70,15 @@ pub struct DiskCounters {
 /// memory is full: all at once in the order of their place, so what was written twice meanwhile is written once.
 /// A real disk would begin earlier, while nobody asks for anything; this one is never idle, which makes it the same
 /// in each run. Tests compare counters, never the wall clock.
+///
+/// Where callers wait, requests that find the disk busy are taken in the order of their places, as by a disk that has
+/// a queue of commands (NCQ): from the head on to the end, then from the beginning again (C-LOOK).
 pub struct SlowDevice {
     lower: Arc<dyn Device>,
     model: DiskModel,
     disk: Mutex<Disk>,
+    /// The disk is done with a request.
+    is_done: Condvar,
     waits: bool,
 }
 
@@ -86,6 +91,10 @@ struct Disk {
     /// Written and not on the platters: end by start, apart from each other.
     cached: BTreeMap<u64, u64>,
     cached_bytes: u64,
+    /// Whether a request is being served, and those that wait meanwhile: by their place, then by their turn.
+    is_busy: bool,
+    queue: BTreeSet<(u64, u64)>,
+    turns: u64,
     /// When the disk is done with what was asked, for who waits.
     free_at: Option<Instant>,
     /// How much longer than they should callers have slept: the host's doing, not the disk's.
@@ -95,7 +104,7 @@ struct Disk {
 impl SlowDevice {
     /// A disk over `lower` that only counts: [`DiskCounters::busy_ns`] is its time.
     pub fn new(lower: Arc<dyn Device>, model: DiskModel) -> Self {
-        Self { lower, model, disk: Mutex::default(), waits: false }
+        Self { lower, model, disk: Mutex::default(), is_done: Condvar::new(), waits: false }
     }
 
     /// A disk that also lets its callers wait as long as it is busy.
@@ -108,25 +117,39 @@ impl SlowDevice {
         self.disk.lock().counters
     }
 
-    /// Accounts for one request, and waits for its end if this disk does.
-    fn spend(&self, request: impl FnOnce(&mut Disk, &DiskModel, u64)) {
+    /// Accounts for one request at `offset`, and waits for its end if this disk does.
+    fn spend(&self, offset: u64, request: impl FnOnce(&mut Disk, &DiskModel, u64)) {
+        let size = self.lower.len_bytes().max(1);
         let mut disk = self.disk.lock();
-        let before_ns = disk.counters.busy_ns;
-        request(&mut disk, &self.model, self.lower.len_bytes().max(1));
         if !self.waits {
-            return;
+            return request(&mut disk, &self.model, size);
         }
+        let asked = disk.now();
+        let own = (offset, disk.turns);
+        disk.turns += 1;
+        disk.queue.insert(own);
+        while disk.is_busy || disk.next() != Some(own) {
+            self.is_done.wait(&mut disk);
+        }
+        disk.queue.remove(&own);
+        disk.is_busy = true;
+        let before_ns = disk.counters.busy_ns;
+        request(&mut disk, &self.model, size);
         let cost = Duration::from_nanos(disk.counters.busy_ns - before_ns);
-        let now = Instant::now().checked_sub(disk.late).unwrap_or_else(Instant::now);
-        let done = disk.free_at.map_or(now, |free_at| free_at.max(now)) + cost;
+        let done = disk.free_at.map_or(asked, |free_at| free_at.max(asked)) + cost;
         disk.free_at = Some(done);
+        let time = done.saturating_duration_since(disk.now());
         drop(disk);
-        let late = wait(done.saturating_duration_since(now));
-        self.disk.lock().late += late;
+        let late = wait(time);
+        let mut disk = self.disk.lock();
+        disk.late += late;
+        disk.is_busy = false;
+        drop(disk);
+        self.is_done.notify_all();
     }
 
     fn wrote(&self, offset: u64, len_bytes: u64) {
-        self.spend(|disk, model, size| {
+        self.spend(offset, |disk, model, size| {
             disk.counters.writes += 1;
             disk.counters.written_bytes += len_bytes;
             disk.write(model, size, offset, len_bytes);
@@ -164,6 +187,17 @@ impl DiskModel {
 }
 
 impl Disk {
+    /// The time as it would be if nobody had slept too long.
+    fn now(&self) -> Instant {
+        let now = Instant::now();
+        now.checked_sub(self.late).unwrap_or(now)
+    }
+
+    /// The request to serve next.
+    fn next(&self) -> Option<(u64, u64)> {
+        self.queue.range((self.head, 0)..).next().or_else(|| self.queue.first()).copied()
+    }
+
     /// Brings the head to `offset` and lets `len_bytes` pass.
     fn pass(&mut self, model: &DiskModel, size: u64, offset: u64, len_bytes: u64) {
         if offset != self.head {
@@ -255,7 +289,7 @@ impl Device for SlowDevice {
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
         self.lower.read_vectored_at(bufs, offset)?;
         let len_bytes = iov::len_mut(bufs);
-        self.spend(|disk, model, size| {
+        self.spend(offset, |disk, model, size| {
             disk.counters.reads += 1;
             disk.counters.read_bytes += len_bytes;
             disk.read(model, size, offset, len_bytes);
@@ -271,7 +305,7 @@ impl Device for SlowDevice {
 
     fn flush(&self) -> Result<()> {
         self.lower.flush()?;
-        self.spend(|disk, model, size| {
+        self.spend(0, |disk, model, size| {
             disk.counters.flushes += 1;
             disk.destage(model, size);
         });
@@ -280,7 +314,7 @@ impl Device for SlowDevice {
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.lower.discard(offset, len_bytes)?;
-        self.spend(|disk, _, _| disk.release(offset, offset + len_bytes));
+        self.spend(offset, |disk, _, _| disk.release(offset, offset + len_bytes));
         Ok(())
     }
 
@@ -406,5 +440,34 @@ mod tests {
             device.flush().unwrap();
         }
         assert_eq!(counts.counters(), waits.counters());
+    }
+
+    #[test]
+    fn who_waits_is_served_in_the_order_of_places() {
+        let model = DiskModel { write_cache_bytes: 0, ..model() };
+        let slow = SlowDevice::waiting(Arc::new(MemoryDevice::new(1 << 20)), model);
+        let places = [9, 3, 7, 1, 5];
+        slow.disk.lock().is_busy = true;
+        std::thread::scope(|scope| {
+            for (count, place) in places.into_iter().enumerate() {
+                let slow = &slow;
+                scope.spawn(move || slow.read_at(&mut [0; 100], place * 1000).unwrap());
+                while slow.disk.lock().queue.len() <= count {
+                    std::thread::yield_now();
+                }
+            }
+            let mut disk = slow.disk.lock();
+            disk.is_busy = false;
+            disk.head = 6000;
+            drop(disk);
+            slow.is_done.notify_all();
+        });
+        let in_order = disk(model);
+        let in_order = SlowDevice { lower: slow.lower.clone(), ..in_order };
+        in_order.disk.lock().head = 6000;
+        for place in [7, 9, 1, 3, 5] {
+            in_order.read_at(&mut [0; 100], place * 1000).unwrap();
+        }
+        assert_eq!(slow.counters(), in_order.counters());
     }
 }

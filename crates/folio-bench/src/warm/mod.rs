@@ -1,16 +1,24 @@
 //! The scenario `warm`: large files, and a tree of small ones, from the disk into the page cache, by `folio warm` and its
-//! rivals, beside what the disk itself can do.
+//! rivals, beside what the disk itself can do; and an aged tree from a disk that seeks, which is modelled.
+//!
+//! ```text
+//!   mod.rs      the scenario            tree.rs          files, cold, brought in by a command
+//!   seeking.rs  a disk that seeks       device_file.rs   what its loop device stands on
+//! ```
 
+mod device_file;
+mod seeking;
+mod tree;
+
+use self::seeking::SeekingDisk;
+use self::tree::{LARGE_FILES, Tree};
 use crate::cache::size;
 use crate::contender::find;
-use crate::evidence::label;
 use crate::measure::Meter;
-use crate::report::{Evidence, Report, Sample, Table, Unit, Verdict, owned, told};
+use crate::report::{Report, Sample, Table, Unit, Verdict, owned};
 use crate::run::{Run, Way, interleave, scratch_in};
-use folio_pagecache::{Scan, drop_files, survey};
-use std::ffi::OsStr;
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 
 /// What the scenario takes.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -24,15 +32,13 @@ pub struct Options {
     /// Small files [default: 100000]
     #[arg(long)]
     files: Option<u64>,
+    /// Files on the modelled disk that seeks [default: 2000]
+    #[arg(long)]
+    seeking_files: Option<u64>,
 }
 
 const NAME: &str = "warm";
 const ROUNDS: u32 = 3;
-const LARGE_FILES: u64 = 8;
-const FILES_IN_A_FOLDER: u64 = 200;
-/// Small files have so many bytes at least, and so many more at most.
-const SMALL_LEAST: u64 = 200;
-const SMALL_MORE: u64 = 16 << 10;
 
 const JOB: &str = "until all is in the page cache";
 const FOLIO: &str = "folio warm";
@@ -40,13 +46,17 @@ const VMTOUCH: &str = "vmtouch -t";
 const DEVICE: &str = "the device (fio, direct)";
 const LARGE: &str = "large files";
 const SMALL: &str = "small files";
+const SEEKING: &str = "aged files on a disk that seeks (modelled SATA disk, 7200 turns a minute)";
 
-const LIMITS: [&str; 4] = [
+const LIMITS: [&str; 6] = [
     "cold: the files are put out of memory one by one with POSIX_FADV_DONTNEED, checked; their names and inodes stay, so \
      the tree is found faster than after a restart",
     "below the disk may lie a cache that nobody here can empty",
     "commands are timed as a whole, with the time that they take to start",
     "whether a disk seeks makes all the difference: on one that does, the order of reads decides",
+    "the disk that seeks is a model that lets its callers wait: 1 to 17 ms a move and half a turn, 128 MiB/s, a queue of \
+     32; the kernel's ext4 lies on it by way of FUSE and a loop device",
+    "cold, on that disk: mounted anew, so that folders and inodes have to be found as well",
 ];
 
 /// Measures.
@@ -87,13 +97,51 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         let base = vmtouch.is_some().then_some(VMTOUCH);
         report.tables.push(Table::new(title, Unit::MibPerSecond, base, rows));
     }
+    seek(options, run, folder.path(), vmtouch.as_deref(), &mut report)?;
     judge(&mut report);
     report.limits = owned(&LIMITS);
     Ok(report)
 }
 
+/// On a disk that seeks.
+fn seek(
+    options: &Options,
+    run: &Run<'_>,
+    folder: &Path,
+    vmtouch: Option<&Path>,
+    report: &mut Report,
+) -> Result<(), String> {
+    if let Some(reason) = seeking::missing() {
+        report.skip(SEEKING, reason);
+        return Ok(());
+    }
+    (run.step)("warm: a disk that seeks is made")?;
+    let count = options.seeking_files.unwrap_or_else(|| run.sized(2000, 40)).max(1);
+    let disk = RefCell::new(SeekingDisk::new(folder, count)?);
+    let way = |name: &str, program: PathBuf, words: &'static [&'static str]| {
+        let disk = &disk;
+        Way::new(JOB, name, move || {
+            disk.borrow_mut().cold()?;
+            let disk = disk.borrow();
+            let before = disk.counters();
+            let mut sample = disk.tree.time(&program, words)?;
+            let after = disk.counters();
+            sample.evidence.cached_before = Some(0.0);
+            sample.evidence.device_read_bytes = Some((after.read_bytes - before.read_bytes) as f64);
+            sample.evidence.seeks = Some((after.seeks - before.seeks) as f64);
+            Ok(sample)
+        })
+    };
+    let mut ways = vec![way(FOLIO, run.folio.clone(), &["warm", "--quiet"])];
+    ways.extend(vmtouch.map(|program| way(VMTOUCH, program.to_owned(), &["-q", "-t"])));
+    let (rows, _) = interleave(run, "warm, a disk that seeks", &mut ways, ROUNDS)?;
+    let base = vmtouch.is_some().then_some(VMTOUCH);
+    report.tables.push(Table::new(SEEKING, Unit::MibPerSecond, base, rows));
+    Ok(())
+}
+
 fn judge(report: &mut Report) {
-    let aims = [(LARGE, DEVICE, 0.9), (SMALL, VMTOUCH, 3.0)];
+    let aims = [(LARGE, DEVICE, 0.9), (SMALL, VMTOUCH, 3.0), (SEEKING, VMTOUCH, 10.0)];
     for (title, rival, least) in aims {
         let of = |contender| report.row(title, JOB, contender).map(|row| row.median);
         let (Some(folio), Some(rival_rate)) = (of(FOLIO), of(rival)) else { continue };
@@ -103,91 +151,6 @@ fn judge(report: &mut Report) {
             is_met: ratio >= least,
             figures: format!("{ratio:.2}"),
         });
-    }
-}
-
-/// Files in a folder.
-struct Tree {
-    folder: PathBuf,
-    bytes: u64,
-}
-
-impl Tree {
-    fn large(folder: &Path, bytes: u64) -> Result<Self, String> {
-        let files = (0..LARGE_FILES).map(|number| (format!("{number}"), bytes / LARGE_FILES));
-        Self::make(folder, files)
-    }
-
-    fn small(folder: &Path, count: u64) -> Result<Self, String> {
-        // Sizes that are spread, and the same each time.
-        let size = |number: u64| SMALL_LEAST + number.wrapping_mul(7919) % SMALL_MORE;
-        let name = |number: u64| format!("{}/{number}", number / FILES_IN_A_FOLDER);
-        Self::make(folder, (0..count).map(|number| (name(number), size(number))))
-    }
-
-    /// Makes them, written to the disk when it returns.
-    fn make(folder: &Path, files: impl Iterator<Item = (String, u64)>) -> Result<Self, String> {
-        let part: Vec<u8> =
-            (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let mut bytes = 0;
-        for (name, size) in files {
-            let path = folder.join(name);
-            let parent = path.parent().unwrap_or(folder);
-            std::fs::create_dir_all(parent).map_err(told(parent.display()))?;
-            let mut file = std::fs::File::create_new(&path).map_err(told(path.display()))?;
-            let mut left = size as usize;
-            while left > 0 {
-                let piece = &part[..left.min(part.len())];
-                std::io::Write::write_all(&mut file, piece).map_err(told(path.display()))?;
-                left -= piece.len();
-            }
-            bytes += size;
-        }
-        rustix::fs::syncfs(std::fs::File::open(folder).map_err(told(folder.display()))?)
-            .map_err(told(folder.display()))?;
-        Ok(Self { folder: folder.to_owned(), bytes })
-    }
-
-    /// Puts all of it out of memory, and tells which share of it is there all the same.
-    fn cold(&self) -> Result<f64, String> {
-        let dropped =
-            drop_files(&Scan::default(), std::slice::from_ref(&self.folder), true, &AtomicU64::new(0));
-        if let Some((path, reason)) = dropped.failures.first() {
-            return Err(format!("{}: {reason}", path.display()));
-        }
-        self.cached().ok_or_else(|| "the kernel does not tell what is in memory".to_owned())
-    }
-
-    /// Which share of it is in memory.
-    fn cached(&self) -> Option<f64> {
-        let states = survey(&Scan::default(), std::slice::from_ref(&self.folder), &AtomicU64::new(0));
-        let mut resident = 0;
-        for state in &states.found {
-            resident += state.residency()?.resident_bytes;
-        }
-        Some(resident as f64 / self.bytes.max(1) as f64)
-    }
-
-    /// A command that brings all of it in.
-    fn way<'a>(&'a self, name: &str, program: &'a Path, words: &'a [&'a str]) -> Way<'a> {
-        Way::new(JOB, name, move || {
-            let cached_before = self.cold()?;
-            let mut meter = Meter::default();
-            let arguments = words.iter().map(OsStr::new).chain([self.folder.as_os_str()]);
-            meter.run(program.as_os_str(), arguments)?;
-            let cached_after = self.cached();
-            // Others on the machine may have pushed some of it out again: only what is there was brought.
-            let share = cached_after.unwrap_or(0.0);
-            let evidence = Evidence {
-                cached_before: Some(cached_before),
-                cached_after,
-                cpu_seconds: Some(meter.cost.cpu_seconds),
-                ..Evidence::default()
-            };
-            let value = share * self.bytes as f64 / f64::from(1 << 20) / meter.cost.seconds.max(1e-9);
-            let is_partly = (share < 0.99).then_some("not all of it stayed in memory");
-            Ok(Sample { value, evidence, label: is_partly.or_else(|| label(self.bytes, evidence, true)) })
-        })
     }
 }
 
@@ -214,19 +177,4 @@ fn fio(tree: &Tree) -> Option<f64> {
     let read = &said["jobs"][0]["read"];
     let (bytes, milliseconds) = (read["io_bytes"].as_f64()?, read["runtime"].as_f64()?);
     (bytes > 0.0).then(|| bytes / f64::from(1 << 20) / (milliseconds / 1e3).max(1e-3))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn trees_are_as_large_as_they_say() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let tree = Tree::small(&dir.path().join("small"), 450).expect("files");
-        let states = survey(&Scan::default(), std::slice::from_ref(&tree.folder), &AtomicU64::new(0));
-        assert_eq!(states.found.len(), 450);
-        assert_eq!(states.found.iter().map(|state| state.size_bytes).sum::<u64>(), tree.bytes);
-        assert!(tree.cached().is_some_and(|share| share <= 1.0));
-    }
 }

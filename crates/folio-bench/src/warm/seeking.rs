@@ -1,0 +1,174 @@
+//! A disk that seeks under the kernel's own ext4, without such a disk: a model of one that lets its callers wait.
+//!
+//! ```text
+//!   ext4, read only        mounted by the kernel, page cache and all
+//!   loop device            direct, rotational, read ahead and scheduler as a SATA disk has them
+//!   FUSE, one file         device_file.rs: each read is one of the device
+//!   SlowDevice             the model, with a queue of commands
+//!   an image               in the host's memory or on its disk
+//! ```
+
+use super::device_file::{DeviceFileSystem, NAME};
+use super::tree::Tree;
+use crate::ext4::hosted::{Hosted, command, kernel_missing};
+use crate::report::told;
+use folio::block::{DiskCounters, DiskModel, RawDevice, SlowDevice};
+use folio::kernel::KernelOptions;
+use folio::vfs::MountOptions;
+use folio::{Kernel, Result as Outcome};
+use folio_fuse::Unmounter;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Requests that the disk can choose from, as many as one with NCQ has.
+const QUEUE: &str = "threads=32";
+/// The queue of a SATA disk, as Linux sets it.
+const QUEUE_SETTINGS: [(&str, &str); 3] =
+    [("rotational", "1"), ("read_ahead_kb", "128"), ("scheduler", "mq-deadline")];
+/// The image is so many times as large as what is on it.
+const ROOM: u64 = 3;
+const IMAGE_MIB_MIN: u64 = 64;
+
+/// Why there can be none here.
+pub(super) fn missing() -> Option<String> {
+    kernel_missing().or_else(|| (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".to_owned()))
+}
+
+/// The mounted disk with a tree on it; dropping it unmounts.
+pub(super) struct SeekingDisk {
+    pub(super) tree: Tree,
+    slow: Arc<SlowDevice>,
+    mount_point: PathBuf,
+    is_mounted: bool,
+    /// `loop7`, and what its queue was set to before.
+    device: Option<(String, Vec<(&'static str, String)>)>,
+    export: Option<(Unmounter, JoinHandle<Outcome<()>>)>,
+}
+
+impl SeekingDisk {
+    /// A disk with an aged ext4 that holds `count` files, its image in `folder`.
+    pub(super) fn new(folder: &Path, count: u64) -> Result<Self, String> {
+        let image = folder.join("aged.img");
+        let bytes = make_aged(folder, &image, count)?;
+        let raw = RawDevice::open(&image, true).map_err(told(image.display()))?;
+        let slow = Arc::new(SlowDevice::waiting(Arc::new(raw), DiskModel::default()));
+        let (export, mount_point) = (folder.join("export"), folder.join("seeking"));
+        for path in [&export, &mount_point] {
+            std::fs::create_dir(path).map_err(told(path.display()))?;
+        }
+        let tree = Tree { folder: mount_point.join("tree"), bytes };
+        let mut this = Self { tree, slow, mount_point, is_mounted: false, device: None, export: None };
+        this.export(&export)?;
+        this.attach(&export.join(NAME))?;
+        this.mount()?;
+        Ok(this)
+    }
+
+    /// Serves the disk as a file in `target`.
+    fn export(&mut self, target: &Path) -> Result<(), String> {
+        let kernel = Kernel::new(KernelOptions { cache_bytes: 16 << 20, ..KernelOptions::default() });
+        let inside = MountOptions::parse("ro").map_err(told("options"))?;
+        let file_system = Arc::new(DeviceFileSystem::new(self.slow.clone()));
+        kernel.mount(file_system, "/", &inside).map_err(told("mount"))?;
+        let mut options = folio_fuse::Options::new("folio-bench");
+        for word in [QUEUE, "cache=none"] {
+            options.set(word).map_err(told(word))?;
+        }
+        let session =
+            folio_fuse::Session::mount(kernel, &inside, target, &options).map_err(told(target.display()))?;
+        let unmounter = session.unmounter();
+        let server = std::thread::Builder::new().name("seeking-disk".to_owned());
+        let server = server.spawn(move || session.serve()).map_err(told("thread"))?;
+        self.export = Some((unmounter, server));
+        Ok(())
+    }
+
+    fn attach(&mut self, file: &Path) -> Result<(), String> {
+        let words = ["--find", "--show", "--read-only", "--direct-io=on"].map(OsStr::new);
+        let device = command("losetup", words.into_iter().chain([file.as_os_str()]))?;
+        let device = device.trim().strip_prefix("/dev/").unwrap_or_default().to_owned();
+        let mut before = Vec::new();
+        for (name, value) in QUEUE_SETTINGS {
+            let path = format!("/sys/block/{device}/queue/{name}");
+            let was = std::fs::read_to_string(&path).map_err(told(&path))?;
+            std::fs::write(&path, value).map_err(told(&path))?;
+            before.push((name, chosen(&was)));
+        }
+        self.device = Some((device, before));
+        Ok(())
+    }
+
+    fn mount(&mut self) -> Result<(), String> {
+        let Some((device, _)) = &self.device else { return Err("no loop device".to_owned()) };
+        let device = format!("/dev/{device}");
+        let words = ["-t", "ext4", "-o", "ro", &device].map(OsStr::new);
+        command("mount", words.into_iter().chain([self.mount_point.as_os_str()]))?;
+        self.is_mounted = true;
+        Ok(())
+    }
+
+    fn unmount(&mut self) -> Result<(), String> {
+        if std::mem::take(&mut self.is_mounted) {
+            command("umount", [&self.mount_point])?;
+        }
+        Ok(())
+    }
+
+    /// Mounts anew: nothing is in memory, neither files nor what leads to them.
+    pub(super) fn cold(&mut self) -> Result<(), String> {
+        self.unmount()?;
+        self.mount()
+    }
+
+    /// What the disk has done so far.
+    pub(super) fn counters(&self) -> DiskCounters {
+        self.slow.counters()
+    }
+}
+
+impl Drop for SeekingDisk {
+    fn drop(&mut self) {
+        // Nobody is left to tell a failure to; what cannot be undone stays for the user to see.
+        let _ = self.unmount();
+        if let Some((device, before)) = self.device.take() {
+            for (name, value) in before {
+                let _ = std::fs::write(format!("/sys/block/{device}/queue/{name}"), value);
+            }
+            let _ = command("losetup", ["--detach", &format!("/dev/{device}")]);
+        }
+        if let Some((unmounter, server)) = self.export.take()
+            && unmounter.unmount(true).is_ok()
+        {
+            let _ = server.join();
+        }
+    }
+}
+
+/// An image of an aged ext4; how many bytes its files have.
+fn make_aged(folder: &Path, image: &Path, count: u64) -> Result<u64, String> {
+    let mib = (Tree::aged_bytes(count) * ROOM >> 20).max(IMAGE_MIB_MIN);
+    let hosted = Hosted::kernel(folder, mib, "nodelalloc", None)?;
+    let tree = Tree::aged(&hosted.mount_point.join("tree"), count)?;
+    // The mount goes with the value, and the name that it knows; the file stays.
+    std::fs::rename(hosted.image(), image).map_err(told(image.display()))?;
+    Ok(tree.bytes)
+}
+
+/// What a setting is, where the choice is among several: `none [mq-deadline]`.
+fn chosen(text: &str) -> String {
+    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(chosen, _)| chosen);
+    chosen.unwrap_or(text.trim()).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_put_back_as_they_were() {
+        assert_eq!(chosen("none [mq-deadline] kyber\n"), "mq-deadline");
+        assert_eq!(chosen("128\n"), "128");
+    }
+}
