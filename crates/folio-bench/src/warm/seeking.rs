@@ -148,7 +148,7 @@ impl Drop for SeekingDisk {
 
 /// An image of an aged ext4; how many bytes its files have.
 fn make_aged(folder: &Path, image: &Path, count: u64) -> Result<u64, String> {
-    let mib = (Tree::aged_bytes(count) * ROOM >> 20).max(IMAGE_MIB_MIN);
+    let mib = ((Tree::aged_bytes(count) * ROOM) >> 20).max(IMAGE_MIB_MIN);
     let hosted = Hosted::kernel(folder, mib, "nodelalloc", None)?;
     let tree = Tree::aged(&hosted.mount_point.join("tree"), count)?;
     // The mount goes with the value, and the name that it knows; the file stays.

@@ -6,7 +6,7 @@ use crate::measure::Meter;
 use crate::report::{Evidence, Sample, told};
 use crate::run::Way;
 use folio_pagecache::{Scan, drop_files, survey};
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
@@ -133,30 +133,45 @@ impl Tree {
         Some(resident as f64 / self.bytes.max(1) as f64)
     }
 
-    /// A command that brings all of it in, after it was put out of memory.
-    pub(super) fn way<'a>(&'a self, name: &str, program: &'a Path, words: &'a [&'a str]) -> Way<'a> {
-        Way::new(JOB, name, move || {
+    /// `warmer` brings all of it in, after it was put out of memory.
+    pub(super) fn way(&self, warmer: Warmer) -> Way<'_> {
+        Way::new(JOB, warmer.name, move || {
             let cached_before = self.cold()?;
-            let mut sample = self.time(program, words)?;
+            let mut sample = self.time(&warmer)?;
+            let share = sample.evidence.cached_after.unwrap_or(0.0);
+            // Others on the machine may have pushed some of it out again: only what is there was brought.
+            sample.value = share * self.bytes as f64 / f64::from(1 << 20) / sample.value.max(1e-9);
             sample.evidence.cached_before = Some(cached_before);
             sample.label = sample.label.or_else(|| label(self.bytes, sample.evidence, true));
             Ok(sample)
         })
     }
 
-    /// Runs a command that brings all of it in: MiB a second.
-    pub(super) fn time(&self, program: &Path, words: &[&str]) -> Result<Sample, String> {
+    /// Runs a command that brings all of it in: seconds.
+    pub(super) fn time(&self, warmer: &Warmer) -> Result<Sample, String> {
         let mut meter = Meter::default();
-        let arguments = words.iter().map(OsStr::new).chain([self.folder.as_os_str()]);
-        meter.run(program.as_os_str(), arguments)?;
+        meter.run(warmer.program.as_os_str(), &warmer.arguments)?;
         let cached_after = self.cached();
-        // Others on the machine may have pushed some of it out again: only what is there was brought.
-        let share = cached_after.unwrap_or(0.0);
         let evidence =
             Evidence { cached_after, cpu_seconds: Some(meter.cost.cpu_seconds), ..Evidence::default() };
-        let value = share * self.bytes as f64 / f64::from(1 << 20) / meter.cost.seconds.max(1e-9);
-        let label = (share < 0.99).then_some("not all of it stayed in memory");
-        Ok(Sample { value, evidence, label })
+        let is_partly = cached_after.is_none_or(|share| share < 0.99);
+        let label = is_partly.then_some("not all of it stayed in memory");
+        Ok(Sample { value: meter.cost.seconds, evidence, label })
+    }
+}
+
+/// A command that brings a tree into the page cache.
+pub(super) struct Warmer {
+    pub(super) name: &'static str,
+    program: PathBuf,
+    arguments: Vec<OsString>,
+}
+
+impl Warmer {
+    /// `program`, called with `words` and a path.
+    pub(super) fn new(name: &'static str, program: &Path, words: &[&str], path: &Path) -> Self {
+        let arguments = words.iter().map(OsString::from).chain([path.into()]).collect();
+        Self { name, program: program.to_owned(), arguments }
     }
 }
 
