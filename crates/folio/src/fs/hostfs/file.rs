@@ -67,31 +67,25 @@ impl Store for HostInode {
 }
 
 impl HostInode {
-    /// Reads past the cache.
-    pub(super) fn read_host(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let fd = self.readable()?;
+    /// Reads past the cache. Unless it `may_wait`: EAGAIN if the host would have to wait for a device, EOPNOTSUPP where
+    /// the host cannot tell.
+    pub(super) fn read_host(&self, offset: u64, buf: &mut [u8], may_wait: bool) -> Result<usize> {
+        let fd = match may_wait {
+            true => self.readable()?,
+            false => self.descriptors.lock().readable().ok_or(Errno::AGAIN)?,
+        };
+        let read = |rest: &mut [u8], at| match may_wait {
+            true => rustix::io::pread(&*fd, rest, at),
+            false => rustix::io::preadv2(&*fd, &mut [IoSliceMut::new(rest)], at, ReadWriteFlags::NOWAIT),
+        };
         let mut done = 0;
         while done < buf.len() {
-            match retry(|| rustix::io::pread(&*fd, &mut buf[done..], offset + done as u64)) {
+            match retry(|| read(&mut buf[done..], offset + done as u64)) {
                 Ok(0) => break,
                 Ok(count) => done += count,
-                Err(_) if done > 0 => break,
+                // Who does not wait comes again for all of it.
+                Err(_) if may_wait && done > 0 => break,
                 Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
-    }
-
-    /// The same, but EAGAIN if the host would have to wait for a device. EOPNOTSUPP where the host cannot tell.
-    pub(super) fn read_host_at_once(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let fd = self.descriptors.lock().readable().ok_or(Errno::AGAIN)?;
-        let mut done = 0;
-        while done < buf.len() {
-            let rest = &mut [IoSliceMut::new(&mut buf[done..])];
-            let at = offset + done as u64;
-            match retry(|| rustix::io::preadv2(&*fd, rest, at, ReadWriteFlags::NOWAIT))? {
-                0 => break,
-                count => done += count,
             }
         }
         Ok(done)

@@ -160,7 +160,7 @@ impl Inode for HostInode {
     }
 
     fn read_direct(&self, offset: u64, buf: &mut [u8], may_wait: bool) -> Result<usize> {
-        if may_wait { self.read_host(offset, buf) } else { self.read_host_at_once(offset, buf) }
+        self.read_host(offset, buf, may_wait)
     }
 
     fn write_through(&self, at: WriteAt, bytes: &Source<'_>) -> Option<Result<(u64, usize)>> {
