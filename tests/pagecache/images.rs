@@ -1,6 +1,6 @@
 //! Images: what a disk uses, and what files inside it need, is warmed, and nothing else.
 
-use super::{Bench, MIB, PAGE, forget, pages, resident};
+use super::{Bench, MIB, PAGE, forget, pages, resident, touch};
 use crate::support::requires;
 use crate::support::tools::{run, succeed};
 use std::ffi::OsStr;
@@ -57,24 +57,16 @@ fn a_qcow2_is_warmed_where_it_is_used() {
         let mut command = crate::support::tools::command(arguments[0]);
         succeed(command.args(&arguments[1..]).current_dir(bench.folder.path()));
     };
-    make(&["qemu-img", "create", "-q", "-f", "qcow2", "base.qcow2", "1G"]);
-    make(&[
-        "qemu-io",
-        "-f",
-        "qcow2",
-        "-c",
-        "write -q -P 1 0 4M",
-        "-c",
-        "write -q -P 2 900M 2M",
-        "base.qcow2",
-    ]);
+    make(&["qemu-img", "create", "-q", "-f", "qcow2", "base.img", "1G"]);
+    make(&["qemu-io", "-f", "qcow2", "-c", "write -q -P 1 0 4M", "-c", "write -q -P 2 900M 2M", "base.img"]);
     // What was written and given back is no longer used.
-    make(&["qemu-io", "-f", "qcow2", "-c", "discard -q 1M 3M", "base.qcow2"]);
-    make(&["qemu-img", "create", "-q", "-f", "qcow2", "-b", "base.qcow2", "-F", "qcow2", "top.qcow2"]);
-    make(&["qemu-io", "-f", "qcow2", "-c", "write -q -P 3 900M 1M", "top.qcow2"]);
-    let files = ["base.qcow2", "top.qcow2"].map(|name| bench.path(name));
+    make(&["qemu-io", "-f", "qcow2", "-c", "discard -q 1M 3M", "base.img"]);
+    make(&["qemu-img", "create", "-q", "-f", "qcow2", "-b", "base.img", "-F", "qcow2", "top"]);
+    make(&["qemu-io", "-f", "qcow2", "-c", "write -q -P 3 900M 1M", "top"]);
+    // It is its content that makes it an image, whatever it is called.
+    let files = ["base.img", "top"].map(|name| bench.path(name));
     files.iter().for_each(|file| forget(file));
-    let told = bench.json(&["warm", "top.qcow2"]);
+    let told = bench.json(&["warm", "top"]);
     assert_eq!((&told["files"], &told["size_bytes"]), (&2.into(), &(3 * MIB).into()), "{told}");
     // Tables are read to find that out.
     let most = [2, 1].map(|mib| mib * MIB + 100 * PAGE);
@@ -82,7 +74,25 @@ fn a_qcow2_is_warmed_where_it_is_used() {
         let there = resident(file);
         assert!(least <= there && there <= most, "{}: {there}", file.display());
     }
-    assert_eq!(bench.json(&["warm", "top.qcow2"])["read_bytes"], 0);
+    assert_eq!(bench.json(&["warm", "top"])["read_bytes"], 0);
+}
+
+#[test]
+fn looking_whether_a_file_is_an_image_brings_nothing_in() {
+    requires!(tool("fincore"));
+    let bench = Bench::new();
+    let short = bench.cold("short", 3);
+    assert_eq!(bench.json(&["warm", "--dry-run", "short"])["size_bytes"], 3);
+    assert_eq!(resident(&short), 0);
+    for name in ["long", "named.qcow2"] {
+        let file = bench.cold(name, MIB);
+        assert_eq!(bench.json(&["warm", "--dry-run", name])["size_bytes"], MIB);
+        assert_eq!(resident(&file), 0, "{name}");
+        // What is there stays there.
+        touch(&file, [0]);
+        bench.ok(&["warm", "--dry-run", name]);
+        assert_eq!(resident(&file), PAGE, "{name}");
+    }
 }
 
 #[test]

@@ -31,7 +31,7 @@ mod warm;
 pub use hotset::{Kept, load, save, save_at};
 pub use meminfo::{MemInfo, Pressure, Rates};
 pub use memory::Memory;
-pub use residency::{Known, Residency, Unknown, cached_ranges, lock, residency, residency_of};
+pub use residency::{Known, Residency, Unknown, cached_ranges, lock, peek, residency, residency_of};
 pub use scan::{Files, Found, Scan, Walked};
 pub use survey::{Dropped, State, drop_files, survey};
 pub use sys::{Extent, Locked, fiemap as extents};

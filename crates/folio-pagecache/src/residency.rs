@@ -2,13 +2,14 @@
 
 use crate::open::open_regular;
 use crate::sys::{self, Locked};
-use rustix::fs::{FsWord, MemfdFlags};
+use rustix::fs::{Advice, FsWord, MemfdFlags};
 use serde::Serialize;
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
+use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -108,6 +109,22 @@ pub(crate) fn look(file: &File, found: &Metadata, range: Range<u64>) -> io::Resu
     let mut resident_bytes = 0;
     cached_ranges(file, range, |range| resident_bytes += range.end - range.start)?;
     Ok(Known::Is(Residency { size_bytes, resident_bytes, ..Residency::default() }))
+}
+
+/// Reads the beginning of a regular file and leaves the cache as it was: a page that comes in goes again. Returns how
+/// many bytes that were, fewer where the file is shorter.
+pub fn peek(path: &Path, buf: &mut [u8]) -> io::Result<usize> {
+    let (file, found) = open_regular(path)?;
+    rustix::fs::fadvise(&file, 0, None, Advice::Random)?;
+    let looked_at = 0..found.len().min(buf.len() as u64);
+    let before = resident_in(&file, &found, &looked_at)?;
+    let count = file.read_at(buf, 0)?;
+    if before == Some(0) {
+        // Of a page in part nothing goes.
+        let pages = (buf.len() as u64).next_multiple_of(page_bytes());
+        rustix::fs::fadvise(&file, 0, NonZeroU64::new(pages), Advice::DontNeed)?;
+    }
+    Ok(count)
 }
 
 /// How many bytes of `range` are in memory, or on their way there; `None` where nobody tells.

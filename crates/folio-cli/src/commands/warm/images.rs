@@ -18,7 +18,6 @@ use folio::syscall::OpenFlags;
 use folio::vfs::{ExtentPlace, FileType};
 use folio_pagecache::{Found, Scan};
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -38,14 +37,11 @@ pub(super) fn find(word: &Path, scan: &Scan, session: &Session) -> Outcome<Optio
     }
 }
 
-/// By its name, and then by its first bytes: looking at every file would bring in a page of each.
+/// By its first bytes, as everywhere in Folio.
 fn is_qcow2(path: &Path) -> bool {
-    if path.extension().is_none_or(|extension| extension != "qcow2") || !path.is_file() {
-        return false;
-    }
     let mut magic = [0; 4];
-    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-    read.is_ok() && magic == QCOW2_MAGIC
+    // Nobody waits at a FIFO for its other end.
+    path.is_file() && folio_pagecache::peek(path, &mut magic).is_ok() && magic == QCOW2_MAGIC
 }
 
 /// What a disk needs of its image files. Readers and a writer may have it open; what it looks at may be torn then.
