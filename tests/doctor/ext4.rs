@@ -1,7 +1,7 @@
 //! The kernel's ext4 on a loop device, with and without each fault.
 
 use super::*;
-use crate::support::report_skip;
+use crate::support::{Group, report_skip};
 use folio::block::{self, ImageFormat};
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use std::fs::File;
@@ -195,33 +195,6 @@ fn a_cold_file_is_told_from_a_warm_one() {
     mounted.unmount();
 }
 
-/// A control group with little memory, gone when it is dropped.
-struct Group(PathBuf);
-
-impl Group {
-    fn new(limit: u64) -> Option<Self> {
-        let name = format!("folio-doctor-{}", std::process::id());
-        for (root, file) in
-            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
-        {
-            let folder = Path::new(root).join(&name);
-            if std::fs::create_dir(&folder).is_ok() {
-                let group = Self(folder);
-                if std::fs::write(group.0.join(file), limit.to_string()).is_ok() {
-                    return Some(group);
-                }
-            }
-        }
-        None
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn a_cache_that_is_too_small_is_seen() {
     requires!(root, loop_devices, linux(6, 5), tool("mke2fs"));
@@ -234,8 +207,7 @@ fn a_cache_that_is_too_small_is_seen() {
     written(&file, 96 << 20);
     assert_eq!(Told::of(&file, &[]).check("evicted")["verdict"], "fine");
     forget(&file);
-    let script =
-        format!("echo $$ > {0}/cgroup.procs && cat {1} {1} > /dev/null", group.0.display(), file.display());
+    let script = format!("{0} && cat {1} {1} > /dev/null", group.entry(), file.display());
     run("sh", ["-c", &script]);
     let told = Told::of(&file, &[]);
     assert!(told.faults().contains(&"evicted"), "{:#}", told.report);

@@ -6,12 +6,14 @@
 //!        Mounted            a raw image in the kernel's mount     mounted.rs
 //!        fsck, qemu_check   the judges                            tools.rs
 //!        real_tree          a large tree of the machine's own files    real_tree.rs
+//!        Group              a control group with little memory   group.rs
 //!        Guest              a Linux guest in QEMU                guest.rs
 //!        two_sides          what a guest and its host do to one directory
 //!        Manifest           all that a tree is, to be compared    manifest.rs
 //! ```
 #![allow(dead_code, unused_imports, unused_macros, unreachable_pub)]
 
+pub mod group;
 pub mod guest;
 pub mod manifest;
 pub mod mounted;
@@ -21,6 +23,7 @@ pub mod require;
 pub mod tools;
 pub mod two_sides;
 
+pub use group::Group;
 pub use manifest::{Manifest, Scope};
 pub use mounted::Mounted;
 pub(crate) use require::requires;

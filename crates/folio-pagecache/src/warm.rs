@@ -39,9 +39,9 @@ const BATCH_BYTES: u64 = 4 << 20;
 const PIECES_MAX: usize = 64;
 /// Files up to which it is told in advance how many bytes there are to read.
 const EXPECTED_FILES_MAX: usize = 4096;
-/// Bytes after which it is looked whether there still is memory, and the share of all memory that has to be.
-const LOOK_BYTES: u64 = 64 << 20;
+/// The share of all memory that has to be left, and bytes after which it is looked whether it is: not more than that.
 const RESERVE_SHARE: u64 = 50;
+const LOOK_BYTES_MAX: u64 = 64 << 20;
 /// Runs of data of one file that are told apart; what follows is read with its holes.
 const DATA_RUNS_MAX: usize = 4096;
 /// Extents of one file that are sorted; the rest follows in the file's order.
@@ -97,8 +97,10 @@ pub struct Warmed {
     pub resident_before_bytes: u64,
     /// What was brought in.
     pub read_bytes: u64,
-    /// What was left out because the budget was used up.
+    /// What was left out because the budget was used up, or because memory ran short.
     pub over_budget_bytes: u64,
+    /// Whether memory ran short: others took it meanwhile, and more would have pushed out what had been brought in.
+    pub is_memory_short: bool,
     /// The order that was chosen.
     pub order: Order,
     /// Paths that could not be read, and why.
@@ -110,9 +112,13 @@ struct Crew<'a> {
     files: &'a [Found],
     warm: &'a Warm,
     progress: &'a Progress,
+    /// How much memory there is now.
+    memory: &'a (dyn Fn() -> Memory + Sync),
+    look_bytes: u64,
     budget: AtomicU64,
-    /// Bytes that were asked for since it was looked whether there is memory.
-    unseen: AtomicU64,
+    /// Bytes that were asked for and were missing.
+    asked: AtomicU64,
+    is_short: AtomicBool,
     next: AtomicUsize,
     disks: Mutex<Disks>,
     total: Mutex<Warmed>,
@@ -130,12 +136,25 @@ impl Warm {
     /// Brings `files` in and tells how far that is. Files that are gone, unreadable or not regular any more are told of;
     /// everything else goes on.
     pub fn run(&self, files: &[Found], progress: &Progress) -> Warmed {
+        self.run_within(&Memory::here, files, progress)
+    }
+
+    /// The same with what `memory` says of it.
+    fn run_within(
+        &self,
+        memory: &(dyn Fn() -> Memory + Sync),
+        files: &[Found],
+        progress: &Progress,
+    ) -> Warmed {
         let crew = Crew {
             files,
             warm: self,
             progress,
+            memory,
+            look_bytes: (memory().total_bytes / RESERVE_SHARE).clamp(1, LOOK_BYTES_MAX),
             budget: AtomicU64::new(self.budget_bytes),
-            unseen: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+            is_short: AtomicBool::new(false),
             next: AtomicUsize::new(0),
             disks: Mutex::default(),
             total: Mutex::default(),
@@ -153,7 +172,9 @@ impl Warm {
             crew.expect();
             crew.work(|crew, done| crew.read_files(done));
         }
-        crew.total.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+        let mut total = crew.total.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        total.is_memory_short = crew.is_short.into_inner();
+        total
     }
 }
 
@@ -199,16 +220,18 @@ impl Crew<'_> {
 
     /// Whether there is memory for `bytes` more; others may have taken it since the budget was made.
     fn has_room(&self, bytes: u64) -> bool {
-        if self.unseen.fetch_add(bytes, Ordering::Relaxed) + bytes < LOOK_BYTES {
-            return true;
+        let before = self.asked.fetch_add(bytes, Ordering::Relaxed);
+        let asked = before.saturating_add(bytes);
+        if asked / self.look_bytes > before / self.look_bytes {
+            let memory = (self.memory)();
+            // What was brought in counts as available: it would be the first to go.
+            let kept = asked.saturating_add(memory.total_bytes / RESERVE_SHARE);
+            if memory.available_bytes < kept {
+                self.budget.store(0, Ordering::Relaxed);
+                self.is_short.store(true, Ordering::Relaxed);
+            }
         }
-        self.unseen.store(0, Ordering::Relaxed);
-        let memory = Memory::here();
-        let has_room = memory.available_bytes > memory.total_bytes / RESERVE_SHARE;
-        if !has_room {
-            self.budget.store(0, Ordering::Relaxed);
-        }
-        has_room
+        !self.is_short.load(Ordering::Relaxed)
     }
 
     /// As much of `bytes` as the budget allows, in whole pages.
@@ -317,6 +340,8 @@ struct Job {
     under_way: VecDeque<Range<u64>>,
     /// All that was asked for.
     asked: Vec<Range<u64>>,
+    /// All that is to be asked for.
+    wanted_bytes: u64,
     /// Bytes that the budget was charged with, and those of them that were told.
     allowed: u64,
     told: u64,
@@ -338,6 +363,7 @@ impl Job {
             parts: VecDeque::new(),
             under_way: VecDeque::new(),
             asked: Vec::new(),
+            wanted_bytes: 0,
             allowed: 0,
             told: 0,
             is_cut: false,
@@ -354,6 +380,7 @@ impl Job {
                 job.parts.push_back(first_missing(&job.file, &job.found, part, allowed)?);
             }
         }
+        job.wanted_bytes = job.parts.iter().map(|part| part.end - part.start).sum();
         job.ask(crew)?;
         Ok(job)
     }
@@ -369,7 +396,7 @@ impl Job {
                 self.parts.pop_front();
             }
             let len_bytes = piece.end - piece.start;
-            if crew.progress.stop.load(Ordering::Relaxed) || !crew.has_room(len_bytes) {
+            if crew.progress.stop.load(Ordering::Relaxed) || !crew.has_room(self.missing_in(len_bytes)) {
                 self.parts.clear();
                 self.is_cut = true;
                 break;
@@ -383,6 +410,12 @@ impl Job {
             self.under_way.push_back(piece);
         }
         Ok(())
+    }
+
+    /// How much of so many bytes is missing, if that is spread evenly.
+    fn missing_in(&self, len_bytes: u64) -> u64 {
+        let missing = u128::from(len_bytes) * u128::from(self.allowed) / u128::from(self.wanted_bytes.max(1));
+        u64::try_from(missing).unwrap_or(len_bytes).min(len_bytes)
     }
 
     /// Waits for all that was asked for, asking for the rest meanwhile.
@@ -581,4 +614,86 @@ impl Warmed {
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::residency::{Known, residency};
+    use tempfile::TempDir;
+
+    const MIB: u64 = 1 << 20;
+    const FILES: u64 = 12;
+
+    /// Files of 4 MiB each that are not in memory, on a file system that can do without them.
+    fn cold(folder: &TempDir) -> Vec<Found> {
+        let file = |number: u64| {
+            let path = folder.path().join(number.to_string());
+            std::fs::write(&path, vec![number as u8; 4 << 20]).unwrap();
+            let file = File::open(&path).unwrap();
+            file.sync_all().unwrap();
+            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+            Found::whole(path, number)
+        };
+        (0..FILES).map(file).collect()
+    }
+
+    /// Bytes of the files in memory; `None` where that is not told.
+    fn resident(files: &[Found]) -> Option<u64> {
+        files.iter().try_fold(0, |sum, found| match residency(&File::open(&found.path).unwrap()).unwrap() {
+            Known::Is(told) => Some(sum + told.resident_bytes),
+            Known::NotTold(_) => None,
+        })
+    }
+
+    /// Warms files of 48 MiB, and looks at memory every 2 MiB: 100 MiB in all, of which so much is available from one
+    /// look on.
+    fn warm(order: Order, available_mib: u64, from_look: u64) -> Option<Warmed> {
+        let folder = TempDir::new_in("/var/tmp").unwrap();
+        let files = cold(&folder);
+        if resident(&files) != Some(0) {
+            return None;
+        }
+        let looks = AtomicU64::new(0);
+        let memory = || {
+            let is_taken = looks.fetch_add(1, Ordering::Relaxed) >= from_look;
+            let available_bytes = if is_taken { available_mib * MIB } else { 100 * MIB };
+            Memory { total_bytes: 100 * MIB, available_bytes }
+        };
+        let progress = Progress::default();
+        let warmed =
+            Warm { order, threads: 3, budget_bytes: u64::MAX }.run_within(&memory, &files, &progress);
+        let left_out = warmed.over_budget_bytes;
+        assert_eq!((warmed.files, warmed.read_bytes + left_out), (FILES, FILES * 4 * MIB), "{warmed:?}");
+        assert_eq!(progress.read_bytes.into_inner(), warmed.read_bytes);
+        // All of it stays, and nothing else has come.
+        assert_eq!(resident(&files), Some(warmed.read_bytes), "{warmed:?}");
+        assert_eq!(warmed.is_memory_short, left_out > 0, "{warmed:?}");
+        assert!(warmed.failures.is_empty(), "{warmed:?}");
+        Some(warmed)
+    }
+
+    #[test]
+    fn nothing_is_brought_in_that_would_push_out_the_rest() {
+        for order in [Order::Inode, Order::Physical] {
+            // (available MiB, from which look on), and MiB that are read: at least, at most.
+            for ((available_mib, from_look), (least, most)) in [
+                ((100, 0), (48, 48)),
+                ((52, 0), (48, 48)),
+                ((30, 0), (20, 30)),
+                ((30, 5), (20, 30)),
+                ((4, 0), (0, 4)),
+                // A look every 2 MiB, or with every piece: those are of 4 MiB at most here.
+                ((0, 6), (1, 24)),
+                ((0, 0), (0, 2)),
+            ] {
+                let Some(warmed) = warm(order, available_mib, from_look) else {
+                    return eprintln!("skipped: files in /var/tmp are always in memory");
+                };
+                let read_mib = warmed.read_bytes / MIB;
+                let what = format!("{order:?}, {available_mib} from look {from_look}: {warmed:?}");
+                assert!((least..=most).contains(&read_mib), "{what}");
+            }
+        }
+    }
 }

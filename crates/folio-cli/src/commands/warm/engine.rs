@@ -64,6 +64,7 @@ pub(crate) struct Told {
     resident_before_bytes: u64,
     read_bytes: u64,
     over_budget_bytes: u64,
+    memory_short: bool,
     budget_bytes: u64,
     pub(super) locked_bytes: u64,
     pub(super) not_regular: u64,
@@ -114,6 +115,7 @@ impl Engine {
             resident_before_bytes: warmed.resident_before_bytes,
             read_bytes: warmed.read_bytes,
             over_budget_bytes: warmed.over_budget_bytes,
+            memory_short: warmed.is_memory_short,
             budget_bytes: warm.budget_bytes,
             locked_bytes: 0,
             not_regular: 0,
@@ -176,8 +178,11 @@ impl Told {
         write!(out, "{files}, {size}: {there} were in memory, {} read", human(self.read_bytes))?;
         write!(out, " in {:.2} s ({rate}/s)", self.seconds)?;
         if self.over_budget_bytes > 0 {
-            let over = human(self.over_budget_bytes);
-            write!(out, "; {over} left out: more than the budget of {}", human(self.budget_bytes))?;
+            let (over, budget) = (human(self.over_budget_bytes), human(self.budget_bytes));
+            match self.memory_short {
+                true => write!(out, "; {over} left out: memory ran short before the budget of {budget}")?,
+                false => write!(out, "; {over} left out: more than the budget of {budget}")?,
+            }
         }
         if self.changed_files > 0 {
             write!(out, "; {} left out: gone or changed since", crate::output::files(self.changed_files))?;
