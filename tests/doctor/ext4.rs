@@ -1,7 +1,7 @@
 //! The kernel's ext4 on a loop device, with and without each fault.
 
 use super::*;
-use crate::support::{Group, report_skip};
+use crate::support::report_skip;
 use folio::block::{self, ImageFormat};
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use std::fs::File;
@@ -9,14 +9,28 @@ use std::fs::File;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_flush_at_close_is_seen_where_it_happens() {
+fn a_flush_at_close_and_at_rename_is_seen_where_it_happens() {
     requires!(root, loop_devices, tool("mke2fs"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
     let told = Told::of(&mounted.path(), &["--write-probe"]);
-    told.has(&["flush-on-truncate"]);
-    let fix = told.check("flush-on-truncate")["remedies"][0].as_str().unwrap().to_owned();
+    told.has(&["flush-on-truncate", "flush-on-rename"]);
+    let fix = told.check("flush-on-rename")["remedies"][0].as_str().unwrap().to_owned();
     assert!(fix.starts_with("mount -o remount,noauto_da_alloc "), "{fix}");
+    assert_eq!(told.check("flush-on-truncate")["remedies"][0], *fix);
+    for cause in ["flush-on-truncate", "flush-on-rename"] {
+        let check = told.check(cause);
+        assert_eq!(check["certainty"], "certain");
+        let numbers = &check["numbers"];
+        assert_eq!(
+            (&numbers["delayed_before_bytes"], &numbers["delayed_after_bytes"]),
+            (&MIB.into(), &0.into()),
+            "{check:#}"
+        );
+        assert!(numbers["flushed_tries"].as_u64().is_some_and(|count| count >= 3), "{check:#}");
+    }
+    let numbers = &told.check("flush-on-rename")["numbers"];
+    assert!(numbers["rename_over_us"].is_number() && numbers["rename_free_us"].is_number(), "{numbers}");
     // Without the probe ext4's default is told and not blamed.
     let told = Told::of(&mounted.path(), &[]);
     told.has(&[]);
@@ -34,8 +48,9 @@ fn noauto_da_alloc_has_no_fault() {
     let mounted = ext4_mount(&folder, "rw,noauto_da_alloc");
     let told = Told::of(&mounted.path(), &["--write-probe"]);
     told.has(&[]);
-    assert_eq!(told.check("flush-on-truncate")["verdict"], "fine");
-    assert_eq!(told.check("no-delayed-allocation")["verdict"], "fine");
+    for cause in ["flush-on-truncate", "flush-on-rename", "no-delayed-allocation"] {
+        assert_eq!(told.check(cause)["verdict"], "fine");
+    }
     assert!(
         told.chain()[0] == "file-system ext4" && told.chain()[1].starts_with("disk loop"),
         "{:?}",
@@ -65,6 +80,7 @@ fn what_cannot_be_written_is_unknown() {
     let told = Told::of(&mounted.path(), &["--write-probe"]);
     told.has(&[]);
     assert_eq!(told.check("flush-on-truncate")["verdict"], "unknown");
+    assert_eq!(told.check("flush-on-rename")["verdict"], "unknown");
     mounted.unmount();
 }
 
@@ -207,11 +223,13 @@ fn a_cache_that_is_too_small_is_seen() {
     written(&file, 96 << 20);
     assert_eq!(Told::of(&file, &[]).check("evicted")["verdict"], "fine");
     forget(&file);
-    let script = format!("{0} && cat {1} {1} > /dev/null", group.entry(), file.display());
-    run("sh", ["-c", &script]);
+    read_twice(&group, &file);
     let told = Told::of(&file, &[]);
     assert!(told.faults().contains(&"evicted"), "{:#}", told.report);
     let numbers = &told.check("evicted")["numbers"];
     assert!(numbers["evicted_bytes"].as_u64().is_some_and(|bytes| bytes >= 32 * MIB), "{numbers}");
+    // What was evicted came back when the command read it, and that is counted as well.
+    assert!(numbers["refaulted_pages"].as_u64().is_some_and(|pages| pages >= 4096), "{numbers}");
+    assert!(numbers["memory_some_percent"].is_number() || !Path::new("/proc/pressure").exists(), "{numbers}");
     mounted.unmount();
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   kernel's ext4 on a loop device   delayed allocation, flush at close, holes, fragments, cold, evicted   ext4.rs
+//!   the kernel's xfs and btrfs       flush at close and rename, holes, fragments, compressed, shared       xfs_btrfs.rs
 //!   FUSE, made for this and ours     page cache, attributes                                                fuse.rs
 //!   tmpfs, overlay, bind mounts      the chain of layers, no false alarm                                   stacked.rs
 //! ```
@@ -17,14 +18,16 @@ mod served;
 mod stacked;
 #[path = "../support/mod.rs"]
 mod support;
+mod xfs_btrfs;
 
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
 use support::tools::{command, mke2fs, run, text};
-use support::{Mounted, requires};
+use support::{Group, Mounted, requires};
 use tempfile::TempDir;
 
 /// Causes whose verdict rests on time.
@@ -48,6 +51,8 @@ impl Told {
         let output = doctor(words);
         let report = serde_json::from_slice(&output.stdout);
         let report = report.unwrap_or_else(|error| panic!("{}: {error}: {}", path.display(), text(&output)));
+        let wrong: Vec<_> = schema().iter_errors(&report).map(|error| error.to_string()).collect();
+        assert!(wrong.is_empty(), "{wrong:?}: {report:#}");
         Self { report, code: output.status.code() }
     }
 
@@ -81,6 +86,12 @@ impl Told {
         steps.iter().map(name).collect()
     }
 
+    /// Whether a disk below is known to seek.
+    fn seeks(&self) -> bool {
+        let steps = self.report["paths"][0]["chain"].as_array().expect("a chain");
+        steps.iter().any(|step| step["rotational"] == true)
+    }
+
     /// These faults and no other, each with what a reader needs, and the exit code that says so.
     #[track_caller]
     fn has(&self, wanted: &[&str]) {
@@ -95,6 +106,15 @@ impl Told {
         assert_eq!(self.code, Some(i32::from(all > 0)), "{:#}", self.report);
         assert_eq!(self.report["faults"], all);
     }
+}
+
+/// What docs/schema says of the report.
+fn schema() -> &'static jsonschema::Validator {
+    static SCHEMA: LazyLock<jsonschema::Validator> = LazyLock::new(|| {
+        let schema = serde_json::from_str(include_str!("../../docs/schema/doctor.json")).expect("JSON");
+        jsonschema::validator_for(&schema).expect("a schema")
+    });
+    &SCHEMA
 }
 
 /// Bytes that no file system stores as a hole or packs.
@@ -146,6 +166,12 @@ impl Drop for HostMount {
     fn drop(&mut self) {
         let _ = command("umount").arg("--lazy").arg(self.folder.path()).status();
     }
+}
+
+/// Reads a file twice with no more memory than the group has.
+fn read_twice(group: &Group, file: &Path) {
+    let script = format!("{0} && cat {1} {1} > /dev/null", group.entry(), file.display());
+    run("sh", ["-c", &script]);
 }
 
 #[test]

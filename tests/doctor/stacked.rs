@@ -1,6 +1,7 @@
 //! tmpfs, overlays and bind mounts: what is below is seen, and none of them is a fault.
 
 use super::*;
+use crate::support::report_skip;
 
 #[test]
 fn tmpfs_has_no_fault() {
@@ -52,15 +53,39 @@ fn an_overlay_is_followed_to_the_layer_that_has_the_file() {
 }
 
 #[test]
-fn a_flush_at_close_is_seen_through_an_overlay() {
+fn a_flush_at_close_and_at_rename_is_seen_through_an_overlay() {
     requires!(root, loop_devices, tool("mke2fs"), tool("mount"), linux(6, 5));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
     let lower = mounted.path().join("lower");
     std::fs::create_dir(&lower).unwrap();
     let merged = overlay(&lower, &mounted.path());
-    Told::of(merged.folder.path(), &["--write-probe"]).has(&["flush-on-truncate"]);
+    Told::of(merged.folder.path(), &["--write-probe"]).has(&["flush-on-truncate", "flush-on-rename"]);
     drop(merged);
+    mounted.unmount();
+}
+
+/// What was evicted is not told through an overlay, but what comes back is counted.
+#[test]
+fn a_cache_that_is_too_small_is_seen_through_an_overlay() {
+    requires!(root, loop_devices, tool("mke2fs"), tool("mount"), linux(6, 5));
+    let Some(group) = Group::new(32 << 20) else {
+        return report_skip("needs control groups that limit memory");
+    };
+    let folder = TempDir::new().unwrap();
+    let mounted = ext4_mount(&folder, "rw");
+    let lower = mounted.path().join("lower");
+    std::fs::create_dir(&lower).unwrap();
+    written(&lower.join("file"), 96 << 20);
+    let merged = overlay(&lower, &mounted.path());
+    assert_eq!(Told::of(&merged.at("file"), &[]).check("evicted")["verdict"], "unknown");
+    let below = std::fs::File::open(lower.join("file")).unwrap();
+    rustix::fs::fadvise(&below, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    read_twice(&group, &merged.at("file"));
+    let told = Told::of(&merged.at("file"), &[]);
+    assert!(told.faults().contains(&"evicted"), "{:#}", told.report);
+    assert_eq!(told.check("evicted")["certainty"], "hint");
+    drop((merged, below));
     mounted.unmount();
 }
 

@@ -19,6 +19,8 @@ pub enum Need {
     Tool(&'static str),
     /// A Linux kernel of at least this version.
     Linux(u32, u32),
+    /// A file system that the kernel has, or has a module for.
+    FileSystem(&'static str),
     /// User namespaces that may be made, and /proc/sys to write in them.
     UserNamespaces,
 }
@@ -60,6 +62,11 @@ pub fn linux(major: u32, minor: u32) -> Need {
     Need::Linux(major, minor)
 }
 
+/// See [`Need::FileSystem`].
+pub fn file_system(name: &'static str) -> Need {
+    Need::FileSystem(name)
+}
+
 /// See [`Need::UserNamespaces`].
 pub fn user_namespaces() -> Need {
     Need::UserNamespaces
@@ -85,6 +92,13 @@ impl Need {
                     text.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
                 let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
                 if found >= (major, minor) { Ok(()) } else { Err(format!("needs Linux {major}.{minor}")) }
+            }
+            Self::FileSystem(name) => {
+                // Asking for the module loads it, as mount(8) would.
+                let _ = super::tools::command("modprobe").args(["--quiet", name]).output();
+                let all = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+                let is_there = all.lines().any(|line| line.split_whitespace().last() == Some(name));
+                if is_there { Ok(()) } else { Err(format!("needs a kernel with {name}")) }
             }
             Self::UserNamespaces => {
                 let tried = with_watches(1, OsStr::new("true")).output();

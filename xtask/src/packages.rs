@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 26] = [
+const PROGRAMS: [(&str, &str); 30] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
     ("dumpe2fs", "e2fsprogs"),
     ("filefrag", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("xfs_fsr", "xfsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("btrfs", "btrfs-progs"),
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
     ("nbdinfo", "libnbd-bin"),

@@ -6,8 +6,9 @@
 //!     blocks      where the file lies (FIEMAP)            attributes   who is asked at each stat
 //!     attributes  context switches of each statx(2)       blocks       holes, unwritten, fragments
 //!     reads       the same part read twice                image        what first writes into an image cost
-//!     rewrite     a temporary file, only if asked         file_system  delayed allocation, flush at close
-//!     memory      limits, pressure                        device       the disk is the limit
+//!     rewrite     a temporary file, only if asked         file_system  delayed allocation, flush at close and rename
+//!     rename      another's name taken, only if asked
+//!     memory      limits, pressure, refaults              device       the disk is the limit
 //!     image       clusters of an image
 //!         |                                                    ^
 //!         v                                                    |
@@ -20,7 +21,8 @@
 //!
 //! Invariants:
 //! 1. What a probe could not find out is a reason in words, never a number.
-//! 2. Nothing is written unless asked for, and then only into a file without a name, which goes when we do.
+//! 2. Nothing is written unless asked for, and then only into files of our own: without a name wherever that will do, and
+//!    for a rename in a hidden folder that is removed at once.
 //! 3. Verdicts rest on counts; times are evidence, and lead to hints at most.
 
 #![deny(unsafe_code)]
@@ -39,8 +41,9 @@ pub use probe::attributes::Attributes;
 pub use probe::blocks::Blocks;
 pub use probe::image::ImageFacts;
 pub use probe::layers::{Disk, FileSystem, Layer, Step, chain};
-pub use probe::memory::Pressure;
+pub use probe::memory::{During, Pressure};
 pub use probe::reads::{Pass, Reads};
+pub use probe::rename::Rename;
 pub use probe::rewrite::Rewrite;
 pub use probe::{Fact, Facts, Kind, Limits, probe};
 pub use sample::{Sample, sample};

@@ -19,13 +19,14 @@ use std::path::{Path, PathBuf};
 const EXAMPLES: &str = "\
 Examples:
   folio doctor /srv/www/app.js           which layer makes it slow
-  folio doctor --write-probe /srv/www    also what closing a rewritten file costs there
+  folio doctor --write-probe /srv/www    also what rewriting and renaming files costs there
   folio doctor /var/lib/vm/disk.qcow2    what first writes into an image cost
   folio doctor disk.qcow2:/srv/db        a file inside it, by the counters of Folio's own page cache
   folio doctor --json /mnt/share         for programs; docs/json.md tells the keys
 
-Nothing is changed: files are read, a part of them twice, so that this part is in memory afterwards. With --write-probe a
-temporary file without a name is written beside each path; it is gone when the command ends, however that happens.
+Nothing is changed: files are read, a part of them twice, so that this part is in memory afterwards. With --write-probe
+temporary files are written beside each path: one without a name, which is gone when the command ends, however that
+happens, and some that are renamed in a hidden folder, .folio-doctor-*, which only a killed command leaves behind.
 
 Each fault comes with its evidence, how sure it is (certain: counted; likely: one step inferred; hint: others are possible),
 and a command that mends it. What could not be found out is marked with ? and the reason.
@@ -39,7 +40,7 @@ pub(crate) struct Doctor {
     /// Files, directories, mounts, disk images; of a directory, a few files stand for all
     #[arg(required = true)]
     paths: Vec<OsString>,
-    /// Also write a temporary file beside each path
+    /// Also write and rename temporary files beside each path
     #[arg(long)]
     write_probe: bool,
     /// Read so much at most, all paths together
@@ -234,7 +235,9 @@ fn told_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome
 fn print(report: &Report) -> Outcome {
     let mut out = std::io::stdout().lock();
     for told in &report.paths {
-        out.write_all(coloured(text(told)).as_bytes())?;
+        let folder = report.paths.iter().find(|other| Some(&other.path) == told.stands_for.as_ref());
+        let is_known = folder.is_some_and(|folder| folder.chain == told.chain);
+        out.write_all(coloured(text(told, is_known)).as_bytes())?;
     }
     let count = report.faults;
     writeln!(out, "{count} {}", if count == 1 { "fault" } else { "faults" })?;
@@ -268,13 +271,14 @@ fn coloured(text: String) -> String {
     shown
 }
 
-fn text(told: &Told) -> String {
+/// The layers are left out where the folder that a file stands for has shown the same.
+fn text(told: &Told, is_chain_known: bool) -> String {
     let mut text = told.path.clone();
     if told.kind == Kind::File {
         let _ = write!(text, "  {}", crate::output::human(told.size_bytes));
     }
     text.push('\n');
-    for step in &told.chain {
+    for step in told.chain.iter().filter(|_| !is_chain_known) {
         let _ = writeln!(text, "  {:indent$}{}", "", layer(&step.layer), indent = 2 * step.depth);
     }
     for check in &told.checks {

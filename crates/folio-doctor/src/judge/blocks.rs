@@ -7,7 +7,6 @@ use crate::probe::blocks::Blocks;
 use crate::probe::image::ImageFacts;
 use crate::probe::layers::Layer;
 use crate::text::{bytes, percent, quote};
-use std::path::Path;
 
 const LAYER: &str = "blocks";
 const IMAGE: &str = "image";
@@ -75,7 +74,7 @@ fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
             ));
             check = check.with("first_write_us", hole).with("rewrite_us", written);
         }
-        checks.push(check.with_evidence(evidence).with_remedy(filled(&facts.path, format_of(facts))));
+        checks.push(check.with_evidence(evidence).with_remedy(filled(facts)));
     }
     if checks.is_empty() {
         let says = match blocks.is_complete {
@@ -87,19 +86,27 @@ fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
     checks
 }
 
-fn format_of(facts: &Facts) -> &'static str {
-    facts.image.as_ref().and_then(|image| image.as_ref().ok()).map_or("raw", |image| image.format)
+fn fs_type(facts: &Facts) -> &str {
+    facts.file_system().map_or("", |found| &found.fs_type)
 }
 
 /// A copy of which every byte is written.
-fn filled(path: &Path, format: &str) -> String {
+fn filled(facts: &Facts) -> String {
+    let format =
+        facts.image.as_ref().and_then(|image| image.as_ref().ok()).map_or("raw", |image| image.format);
+    let path = &facts.path;
     let mut name = path.file_stem().unwrap_or_default().to_os_string();
     name.push("-full.");
     name.push(path.extension().unwrap_or(format.as_ref()));
     let target = quote(&path.with_file_name(name));
-    match format {
-        "qcow2" => format!("folio image convert -O qcow2 -o preallocation=full {} {target}", quote(path)),
-        _ => format!("cp --sparse=never --reflink=never {} {target}", quote(path)),
+    if format == "qcow2" {
+        return format!("folio image convert -O qcow2 -o preallocation=full {} {target}", quote(path));
+    }
+    let copy = format!("cp --sparse=never --reflink=never {} {target}", quote(path));
+    match fs_type(facts) {
+        // A file that is still empty can be told not to be compressed, and to be written in place.
+        "btrfs" => format!("touch {target} && chattr +C {target} && {copy}"),
+        _ => copy,
     }
 }
 
@@ -110,6 +117,9 @@ pub(crate) fn is_fragmented(blocks: &Blocks) -> bool {
 
 fn fragments(facts: &Facts, blocks: &Blocks) -> Check {
     const CAUSE: &str = "fragmented";
+    if blocks.compressed_bytes > blocks.placed_bytes {
+        return Check::unknown(LAYER, CAUSE, "where the pieces of a compressed file end is not told");
+    }
     let mean = blocks.placed_bytes / blocks.fragments.max(1);
     let evidence = match blocks.fragments {
         0 => "no part has a place on a device".to_owned(),
@@ -129,12 +139,13 @@ fn fragments(facts: &Facts, blocks: &Blocks) -> Check {
         }
         None => (Certainty::Hint, "fragmented; whether the disk seeks is unknown"),
     };
-    let is_ext4 = facts.file_system().is_some_and(|found| found.fs_type == "ext4");
     let path = quote(&facts.path);
-    let command = if is_ext4 {
-        format!("e4defrag {path}")
-    } else {
-        format!("cp --reflink=never {path} {path}.new && mv {path}.new {path}")
+    let new = quote(&facts.path.with_added_extension("new"));
+    let command = match fs_type(facts) {
+        "ext4" => format!("e4defrag {path}"),
+        "xfs" => format!("xfs_fsr {path}"),
+        "btrfs" => format!("btrfs filesystem defragment {path}"),
+        _ => format!("cp -a --reflink=never {path} {new} && mv {new} {path}"),
     };
     Check::fault(LAYER, CAUSE, certainty, says)
         .with_evidence(evidence)
@@ -163,8 +174,7 @@ fn stored_otherwise(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
         .map(|(cause, part, says)| {
             let share = percent(part, blocks.size_bytes);
             let check = match facts.image {
-                Some(Ok(_)) => Check::fault(LAYER, cause, Certainty::Hint, says)
-                    .with_remedy(filled(&facts.path, format_of(facts))),
+                Some(Ok(_)) => Check::fault(LAYER, cause, Certainty::Hint, says).with_remedy(filled(facts)),
                 _ => Check::note(LAYER, cause, says),
             };
             let evidence = format!("{} of {} ({share}%)", bytes(part), bytes(blocks.size_bytes));
@@ -206,7 +216,7 @@ fn clusters(facts: &Facts, image: &ImageFacts) -> Option<Check> {
         Some(backing) if backing > 0 => check.with("backing_bytes", backing),
         _ => check,
     };
-    Some(check.with_remedy(filled(&facts.path, "qcow2")))
+    Some(check.with_remedy(filled(facts)))
 }
 
 #[cfg(test)]
@@ -272,6 +282,44 @@ mod tests {
         assert_eq!(certainty(&facts), Some(Certainty::Likely));
         facts.blocks.as_mut().unwrap().fragments = 64;
         assert_eq!(faults(&facts), [""; 0], "pieces of 1 MiB");
+    }
+
+    #[test]
+    fn each_file_system_has_its_own_way_to_join_pieces_and_to_fill_a_file() {
+        for (fs_type, joined, filled) in [
+            (
+                "ext4",
+                "e4defrag '/mnt/a b.img'",
+                "cp --sparse=never --reflink=never '/mnt/a b.img' '/mnt/a b-full.img'",
+            ),
+            ("xfs", "xfs_fsr '/mnt/a b.img'", "cp --sparse=never"),
+            (
+                "btrfs",
+                "btrfs filesystem defragment '/mnt/a b.img'",
+                "touch '/mnt/a b-full.img' && chattr +C ",
+            ),
+            (
+                "f2fs",
+                "cp -a --reflink=never '/mnt/a b.img' '/mnt/a b.img.new' && mv '/mnt/a b.img.new' ",
+                "cp ",
+            ),
+        ] {
+            let mut facts = healthy(fs_type);
+            facts.path = "/mnt/a b.img".into();
+            facts.blocks.as_mut().unwrap().fragments = 1000;
+            let told = super::fragments(&facts, facts.blocks.as_ref().unwrap());
+            assert!(told.remedies[0].starts_with(joined), "{told:?}");
+            assert!(super::filled(&facts).starts_with(filled), "{}", super::filled(&facts));
+        }
+    }
+
+    #[test]
+    fn pieces_of_a_compressed_file_are_unknown() {
+        let mut facts = healthy("btrfs");
+        let blocks = facts.blocks.as_mut().unwrap();
+        (blocks.compressed_bytes, blocks.placed_bytes, blocks.fragments) = (SIZE, 0, 0);
+        let told = super::fragments(&facts, facts.blocks.as_ref().unwrap());
+        assert_eq!(told.verdict, Verdict::Unknown, "{told:?}");
     }
 
     #[test]

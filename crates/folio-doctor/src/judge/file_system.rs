@@ -1,24 +1,23 @@
-//! When a file system looks for places, and what it writes at close(2).
+//! When a file system looks for places, and what it writes at close(2) and rename(2) without being asked.
 
 use crate::finding::{Certainty, Check};
 use crate::probe::layers::{FileSystem, Layer};
-use crate::probe::rewrite::Rewrite;
-use crate::probe::{Fact, Facts};
+use crate::probe::rename::Rename;
+use crate::probe::rewrite::{Flush, Rewrite, at_rename, flushes_at_rename, is_flush};
+use crate::probe::{Fact, Facts, Kind};
 use crate::text::{quote, round};
 
 const LAYER: &str = "file-system";
 const DELAYED: &str = "no-delayed-allocation";
 const FLUSH: &str = "flush-on-truncate";
+const RENAME: &str = "flush-on-rename";
 
 pub(super) fn judge(facts: &Facts) -> Vec<Check> {
     let tried = match &facts.rewrite {
         None => None,
         Some(Ok(tried)) => Some(tried),
         Some(Err(why)) => {
-            return vec![
-                Check::unknown(LAYER, DELAYED, why.clone()),
-                Check::unknown(LAYER, FLUSH, why.clone()),
-            ];
+            return [DELAYED, FLUSH, RENAME].map(|cause| Check::unknown(LAYER, cause, why.clone())).into();
         }
     };
     let Some(own) = storing(facts) else {
@@ -33,7 +32,13 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
     }
     let mut checks = Vec::new();
     checks.extend(delayed(own, tried));
-    checks.extend(flush(own, tried));
+    match tried {
+        None => checks.push(untried(own)),
+        Some(tried) => {
+            checks.push(truncated(facts, own, tried));
+            checks.push(renamed(facts, own, &tried.renames));
+        }
+    }
     checks
 }
 
@@ -77,51 +82,105 @@ fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
     }
 }
 
-fn flush(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
-    let target = quote(&own.mount_point);
-    let is_ext4 = own.fs_type == "ext4";
-    let Some(tried) = tried else {
-        let says = match is_ext4.then(|| has_option(own, "auto_da_alloc")).flatten() {
-            Some(true) => {
-                "a file that is truncated and written again, or replaced by rename, is flushed at once \
-                           (auto_da_alloc); --write-probe tries it"
-            }
-            Some(false) => {
-                return Some(Check::fine(
-                    LAYER,
-                    FLUSH,
-                    "replaced files are not flushed at once (noauto_da_alloc)",
-                ));
-            }
-            None => "whether rewriting a file flushes it was not tried: --write-probe does",
-        };
-        return Some(Check::note(LAYER, FLUSH, says));
-    };
-    Some(match tried.flushes_at_close() {
+/// What the options say; ext4's default is no fault until it is seen to cost.
+fn untried(own: &FileSystem) -> Check {
+    let option = (own.fs_type == "ext4").then(|| has_option(own, "auto_da_alloc")).flatten();
+    let says = match option {
         Some(true) => {
-            let tries = tried.tries.len() as u64;
-            let mut evidence = format!(
-                "a file truncated, written again and closed was given its place at close, in most of {tries} tries; a new one was not"
-            );
-            if has_option(own, "auto_da_alloc") == Some(true) {
-                evidence.push_str("; auto_da_alloc is on, so that renaming over a file does the same");
-            }
-            let check = Check::fault(
-                LAYER,
-                FLUSH,
-                Certainty::Certain,
-                "rewriting a file flushes it: who closes it waits for the disk's queue",
-            )
-            .with_evidence(evidence)
-            .with("tries", tries);
-            match is_ext4 {
-                true => check.with_remedy(format!("mount -o remount,noauto_da_alloc {target}")),
-                false => check.with_remedy(format!("findmnt --target {target}")),
-            }
+            "a file that is truncated and written again, or replaced by rename, is flushed at once \
+             (auto_da_alloc); --write-probe tries it"
+        }
+        Some(false) => {
+            return Check::fine(LAYER, FLUSH, "replaced files are not flushed at once (noauto_da_alloc)");
+        }
+        None => "whether rewriting or replacing a file flushes it was not tried: --write-probe does",
+    };
+    Check::note(LAYER, FLUSH, says)
+}
+
+fn truncated(facts: &Facts, own: &FileSystem, tried: &Rewrite) -> Check {
+    match tried.flushes_at_close() {
+        Some(true) => {
+            let says = "rewriting a file flushes it: who closes it waits for the disk's queue";
+            let check = Check::fault(LAYER, FLUSH, Certainty::Certain, says);
+            let check = with_tries(check, &tried.at_close(), "truncated, written again and closed", own);
+            check.with_remedy(remedy(facts, own, FLUSH))
         }
         Some(false) => Check::fine(LAYER, FLUSH, "rewriting a file does not flush it"),
         None => Check::unknown(LAYER, FLUSH, "neither places nor dirty pages are told of new files here"),
-    })
+    }
+}
+
+fn renamed(facts: &Facts, own: &FileSystem, tried: &Fact<Vec<Rename>>) -> Check {
+    let tries = match tried {
+        Ok(tries) => tries,
+        Err(why) => return Check::unknown(LAYER, RENAME, why.clone()),
+    };
+    let median_us = |time: fn(&Rename) -> u64| {
+        let mut all: Vec<_> = tries.iter().map(time).collect();
+        all.sort_unstable();
+        round(all.get(all.len() / 2).copied().unwrap_or(0) as f64 / 1000.0, 0)
+    };
+    match flushes_at_rename(tries) {
+        Some(true) => {
+            let says =
+                "replacing a file by rename flushes the new one: who renames waits for the disk's queue";
+            let check = Check::fault(LAYER, RENAME, Certainty::Certain, says);
+            let mut check = with_tries(check, &at_rename(tries), "renamed over another file", own);
+            let (over, free) = (median_us(|one| one.replace_ns), median_us(|one| one.move_ns));
+            check.evidence.push_str(&format!("; {over} us, to a free name {free} us and no flush"));
+            check
+                .with("rename_over_us", over)
+                .with("rename_free_us", free)
+                .with_remedy(remedy(facts, own, RENAME))
+        }
+        Some(false) => Check::fine(LAYER, RENAME, "replacing a file by rename does not flush it"),
+        None => Check::unknown(LAYER, RENAME, "neither places nor dirty pages are told of new files here"),
+    }
+}
+
+/// What was seen in a try that shows the flush, and in how many of them.
+fn with_tries(check: Check, tries: &[Flush<'_>], what: &str, own: &FileSystem) -> Check {
+    let flushed = tries.iter().filter(|one| is_flush(one)).count();
+    let mut evidence = format!("{what} in {flushed} of {} tries", tries.len());
+    let mut check = check.with("tries", tries.len() as u64).with("flushed_tries", flushed as u64);
+    if let Some([_, before, after]) = tries.iter().find(|one| is_flush(one)) {
+        evidence.push_str(&format!(": {}; before, {}", after.told(), before.told()));
+        let delayed = |state: &crate::probe::rewrite::State| {
+            state.blocks.as_ref().ok().map(|found| found.delayed_bytes)
+        };
+        for (name, number) in [
+            ("delayed_before_bytes", delayed(before)),
+            ("delayed_after_bytes", delayed(after)),
+            ("dirty_before_bytes", before.dirty_bytes),
+            ("dirty_after_bytes", after.dirty_bytes),
+            ("writeback_after_bytes", after.writeback_bytes),
+        ] {
+            check = number.into_iter().fold(check, |check, number| check.with(name, number));
+        }
+    }
+    if own.fs_type == "ext4" && has_option(own, "auto_da_alloc") == Some(true) {
+        evidence.push_str(" (auto_da_alloc is on)");
+    }
+    check.with_evidence(evidence)
+}
+
+/// Only ext4 has an option for it; elsewhere programs have to write in another way.
+fn remedy(facts: &Facts, own: &FileSystem, cause: &str) -> String {
+    let file = match facts.kind {
+        Kind::File => quote(&facts.path),
+        _ => "FILE".to_owned(),
+    };
+    match (own.fs_type.as_str(), cause) {
+        ("ext4", _) => format!("mount -o remount,noauto_da_alloc {}", quote(&own.mount_point)),
+        // Only truncation is watched there.
+        ("xfs", FLUSH) => format!("cp NEW {file}.new && mv {file}.new {file}"),
+        // To nothing, that is: cutting off an end is not.
+        ("btrfs", _) => {
+            format!("dd if=NEW of={file} bs=1M conv=notrunc && truncate --reference=NEW {file}")
+        }
+        _ => format!("findmnt --target {}", quote(&own.mount_point)),
+    }
 }
 
 /// Whether ext4 has an option on, by /proc/fs/ext4, which also tells of those that are on by default.
@@ -141,6 +200,7 @@ pub(super) fn first_write(tried: &Fact<Rewrite>) -> Option<(f64, f64)> {
 mod tests {
     use crate::judge::scene::{faults, healthy};
     use crate::probe::blocks::Blocks;
+    use crate::probe::rename::Rename;
     use crate::probe::rewrite::{Rewrite, State, Try};
     use crate::{Facts, Layer, Verdict};
 
@@ -148,14 +208,27 @@ mod tests {
 
     fn state(delayed_bytes: u64) -> State {
         let blocks = Blocks { size_bytes: LEN, delayed_bytes, is_complete: true, ..Blocks::default() };
-        State { blocks: Ok(blocks), dirty_bytes: Some(delayed_bytes) }
+        State { blocks: Ok(blocks), dirty_bytes: Some(delayed_bytes), writeback_bytes: Some(0) }
     }
 
     fn tried(fs_type: &str, fresh: u64, closed: u64, rewritten: u64) -> Facts {
         let mut facts = healthy(fs_type);
         let one =
             Try { fresh: state(fresh), fresh_closed: state(closed), rewritten_closed: state(rewritten) };
-        facts.rewrite = Some(Ok(Rewrite { tries: vec![one; 5], first_write_ns: Ok((300_000, 70_000)) }));
+        // A rename that flushes as closing does.
+        let rename = Rename {
+            fresh: state(fresh),
+            moved: state(closed),
+            replaced: state(rewritten),
+            move_ns: 30_000,
+            replace_ns: 300_000,
+        };
+        let tried = Rewrite {
+            tries: vec![one; 5],
+            renames: Ok(vec![rename; 5]),
+            first_write_ns: Ok((300_000, 70_000)),
+        };
+        facts.rewrite = Some(Ok(tried));
         facts
     }
 
@@ -167,11 +240,40 @@ mod tests {
     #[test]
     fn what_closing_a_rewritten_file_does_is_told() {
         let facts = tried("ext4", LEN, LEN, 0);
-        assert_eq!(faults(&facts), ["flush-on-truncate"]);
+        assert_eq!(faults(&facts), ["flush-on-truncate", "flush-on-rename"]);
         let told = super::judge(&facts);
-        assert_eq!(told[1].remedies, ["mount -o remount,noauto_da_alloc /mnt"]);
+        for check in &told[1..3] {
+            assert_eq!(check.remedies, ["mount -o remount,noauto_da_alloc /mnt"]);
+            assert!(check.evidence.contains("in 5 of 5 tries"), "{check:?}");
+            assert_eq!(check.numbers["delayed_before_bytes"], LEN);
+            assert_eq!(check.numbers["delayed_after_bytes"], 0);
+        }
+        assert!(told[2].evidence.ends_with("; 300 us, to a free name 30 us and no flush"), "{:?}", told[2]);
         assert_eq!(faults(&tried("ext4", LEN, LEN, LEN)), [""; 0]);
-        assert_eq!(faults(&tried("xfs", LEN, LEN, 0)), ["flush-on-truncate"]);
+    }
+
+    #[test]
+    fn each_file_system_has_its_own_way_around_a_flush() {
+        for (fs_type, way) in [
+            ("xfs", "cp NEW /mnt/file.new && mv /mnt/file.new /mnt/file"),
+            ("btrfs", "dd if=NEW of=/mnt/file bs=1M conv=notrunc && truncate --reference=NEW /mnt/file"),
+            ("bcachefs", "findmnt --target /mnt"),
+        ] {
+            let told = super::judge(&tried(fs_type, LEN, LEN, 0));
+            assert_eq!(told[1].remedies, [way], "{fs_type}");
+        }
+    }
+
+    #[test]
+    fn a_rename_is_judged_by_itself() {
+        let mut facts = tried("xfs", LEN, LEN, 0);
+        let Some(Ok(found)) = &mut facts.rewrite else { panic!() };
+        found.renames.as_mut().unwrap().iter_mut().for_each(|one| one.replaced = state(LEN));
+        assert_eq!(faults(&facts), ["flush-on-truncate"]);
+        assert_eq!(super::judge(&facts)[2].verdict, Verdict::Fine);
+        let Some(Ok(found)) = &mut facts.rewrite else { panic!() };
+        found.renames = Err("no names may be made".into());
+        assert_eq!(super::judge(&facts)[2].verdict, Verdict::Unknown);
     }
 
     #[test]

@@ -2,56 +2,16 @@
 
 use crate::finding::{Certainty, Check};
 use crate::probe::Facts;
-use crate::text::{bytes, percent, quote};
+use crate::text::{bytes, percent, quote, round};
 
 const LAYER: &str = "memory";
+const CAUSE: &str = "evicted";
 /// Less is not worth a word.
 const EVICTED_MIN: u64 = 1 << 20;
 
 pub(super) fn judge(facts: &Facts) -> Vec<Check> {
-    const CAUSE: &str = "evicted";
     let pressure = &facts.pressure;
-    let mut checks = Vec::new();
-    let residency = facts.residency.as_ref().map(|found| {
-        // Pages are counted whole, the last one too.
-        (found, found.evicted_bytes.map(|evicted| evicted.min(found.size_bytes)))
-    });
-    checks.push(match residency {
-        Ok((found, Some(evicted))) if evicted >= EVICTED_MIN && evicted >= found.size_bytes / 10 => {
-            let share = percent(evicted, found.size_bytes);
-            // What went because something else needed the memory, and only just now, would be there with a little more.
-            let recently = found.recently_evicted_bytes.unwrap_or(0);
-            let certainty = if recently >= evicted / 2 { Certainty::Certain } else { Certainty::Likely };
-            let mut check =
-                Check::fault(LAYER, CAUSE, certainty, "too small: the kernel has evicted parts of the file")
-                    .with_evidence(format!(
-                        "{} of {} evicted ({share}%){}",
-                        bytes(evicted),
-                        bytes(found.size_bytes),
-                        told(facts)
-                    ))
-                    .with("evicted_bytes", evicted)
-                    .with("evicted_percent", share)
-                    .with("recently_evicted_bytes", recently);
-            if let Some(hits) = pressure.limit_hits {
-                check = check.with("limit_hits", hits);
-            }
-            check
-                .with_remedy("systemctl set-property --runtime UNIT MemoryMax=infinity")
-                .with_remedy(format!("folio warm --lock {}", quote(&facts.path)))
-        }
-        Ok((found, Some(evicted))) => {
-            Check::fine(LAYER, CAUSE, "large enough: no large part of the file was evicted")
-                .with_evidence(format!("{} of {} evicted", bytes(evicted), bytes(found.size_bytes)))
-                .with("evicted_bytes", evicted)
-        }
-        Ok((_, None)) => Check::unknown(
-            LAYER,
-            CAUSE,
-            "the kernel does not tell what it evicted of this file (no cachestat)",
-        ),
-        Err(why) => Check::unknown(LAYER, CAUSE, why.clone()),
-    });
+    let mut checks = vec![evicted(facts)];
     if pressure.total_bytes > 0 && facts.size_bytes > pressure.total_bytes {
         let evidence =
             format!("the file has {}, memory {}", bytes(facts.size_bytes), bytes(pressure.total_bytes));
@@ -66,12 +26,93 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
     checks
 }
 
+fn evicted(facts: &Facts) -> Check {
+    let (found, evicted) = match &facts.residency {
+        // Pages are counted whole, the last one too.
+        Ok(found) => match found.evicted_bytes {
+            Some(evicted) => (found, evicted.min(found.size_bytes)),
+            None => {
+                let why = "the kernel does not tell what it evicted of this file (no cachestat)";
+                return refaulted(facts).unwrap_or_else(|| Check::unknown(LAYER, CAUSE, why));
+            }
+        },
+        Err(why) => return refaulted(facts).unwrap_or_else(|| Check::unknown(LAYER, CAUSE, why.clone())),
+    };
+    if evicted < EVICTED_MIN || evicted < found.size_bytes / 10 {
+        let says = "large enough: no large part of the file was evicted";
+        let evidence = format!("{} of {} evicted", bytes(evicted), bytes(found.size_bytes));
+        let check = Check::fine(LAYER, CAUSE, says).with_evidence(evidence);
+        return counted(check.with("evicted_bytes", evicted), facts);
+    }
+    let share = percent(evicted, found.size_bytes);
+    // What went because something else needed the memory, and only just now, would be there with a little more.
+    let recently = found.recently_evicted_bytes.unwrap_or(0);
+    let certainty = if recently >= evicted / 2 { Certainty::Certain } else { Certainty::Likely };
+    let evidence =
+        format!("{} of {} evicted ({share}%){}", bytes(evicted), bytes(found.size_bytes), told(facts));
+    let check = Check::fault(LAYER, CAUSE, certainty, "too small: the kernel has evicted parts of the file")
+        .with_evidence(evidence)
+        .with("evicted_bytes", evicted)
+        .with("evicted_percent", share)
+        .with("recently_evicted_bytes", recently);
+    with_remedies(counted(check, facts), facts)
+}
+
+/// Where the kernel does not tell what it evicted of this file, pages that come back tell that something was; that they
+/// are this file's is inferred from what had to come from the device meanwhile.
+fn refaulted(facts: &Facts) -> Option<Check> {
+    let pages = facts.pressure.during?.refaulted_pages?;
+    let reads = facts.reads.as_ref().ok()?;
+    let page = rustix::param::page_size() as u64;
+    let back = pages.saturating_mul(page).min(reads.first.device_bytes?);
+    if back < EVICTED_MIN || back < reads.sampled_bytes / 10 {
+        return None;
+    }
+    let says = "too small, it seems: what was evicted had to come back";
+    let evidence = format!("{} of {} read{}", bytes(back), bytes(reads.sampled_bytes), told(facts));
+    let check = Check::fault(LAYER, CAUSE, Certainty::Hint, says).with_evidence(evidence);
+    Some(with_remedies(counted(check, facts), facts))
+}
+
+/// With what is counted of memory as a whole.
+fn counted(check: Check, facts: &Facts) -> Check {
+    let pressure = &facts.pressure;
+    let during = pressure.during.unwrap_or_default();
+    let numbers = [
+        ("refaulted_pages", during.refaulted_pages),
+        ("memory_wait_us", during.memory_wait_us),
+        ("limit_hits", pressure.limit_hits),
+    ];
+    let check = numbers.into_iter().fold(check, |check, (name, number)| match number {
+        Some(number) => check.with(name, number),
+        None => check,
+    });
+    match pressure.memory_some_percent {
+        Some(percent) => check.with("memory_some_percent", percent),
+        None => check,
+    }
+}
+
+fn with_remedies(check: Check, facts: &Facts) -> Check {
+    check
+        .with_remedy("systemctl set-property --runtime UNIT MemoryMax=infinity")
+        .with_remedy(format!("folio warm --lock {}", quote(&facts.path)))
+}
+
 /// What else is known of memory, in words.
 fn told(facts: &Facts) -> String {
     let pressure = &facts.pressure;
-    let mut text = format!(", {} available", bytes(pressure.available_bytes));
+    let during = pressure.during.unwrap_or_default();
+    let mut text = String::new();
+    if let Some(pages) = during.refaulted_pages {
+        text.push_str(&format!(", {pages} pages refaulted on this machine while it was read"));
+    }
+    text.push_str(&format!(", {} available", bytes(pressure.available_bytes)));
     if let Some(percent) = pressure.memory_some_percent {
         text.push_str(&format!(", somebody waited for memory {percent}% of the last minute"));
+        if let Some(us) = during.memory_wait_us.filter(|us| *us > 0) {
+            text.push_str(&format!(" and {} ms of the read", round(us as f64 / 1000.0, 1)));
+        }
     }
     if let Some(hits) = pressure.limit_hits.filter(|hits| *hits > 0) {
         text.push_str(&format!(", this control group met its limit {hits} times"));
@@ -82,7 +123,7 @@ fn told(facts: &Facts) -> String {
 #[cfg(test)]
 mod tests {
     use crate::judge::scene::{SIZE, faults, healthy};
-    use crate::{Certainty, Verdict};
+    use crate::{Certainty, During, Verdict};
 
     #[test]
     fn evicted_pages_are_told() {
@@ -100,6 +141,48 @@ mod tests {
         facts.residency.as_mut().unwrap().evicted_bytes = Some(SIZE / 20);
         assert_eq!(faults(&facts), [""; 0]);
         facts.residency.as_mut().unwrap().evicted_bytes = None;
+        assert_eq!(super::judge(&facts)[0].verdict, Verdict::Unknown);
+    }
+
+    #[test]
+    fn refaults_and_pressure_are_evidence() {
+        let mut facts = healthy("ext4");
+        facts.residency.as_mut().unwrap().evicted_bytes = Some(SIZE / 2);
+        facts.pressure.during = Some(During { refaulted_pages: Some(8000), memory_wait_us: Some(2500) });
+        facts.pressure.memory_some_percent = Some(1.5);
+        let check = &super::judge(&facts)[0];
+        let wanted = ", 8000 pages refaulted on this machine while it was read, 4 GiB available, \
+                      somebody waited for memory 1.5% of the last minute and 2.5 ms of the read";
+        assert!(check.evidence.ends_with(wanted), "{check:?}");
+        assert_eq!(
+            (&check.numbers["refaulted_pages"], &check.numbers["memory_wait_us"]),
+            (&8000.into(), &2500.into())
+        );
+        // A kernel without pressure tells less, and no number in its place.
+        facts.pressure.during = Some(During::default());
+        facts.pressure.memory_some_percent = None;
+        let check = &super::judge(&facts)[0];
+        assert!(
+            !check.evidence.contains("refaulted") && !check.numbers.contains_key("refaulted_pages"),
+            "{check:?}"
+        );
+    }
+
+    #[test]
+    fn refaults_are_a_hint_where_evictions_are_not_told() {
+        let mut facts = healthy("overlay");
+        facts.residency.as_mut().unwrap().evicted_bytes = None;
+        let back = SIZE / 4 / rustix::param::page_size() as u64;
+        facts.pressure.during = Some(During { refaulted_pages: Some(back), memory_wait_us: None });
+        assert_eq!(faults(&facts), [""; 0], "nothing came from a device: they are another file's");
+        facts.reads.as_mut().unwrap().first.device_bytes = Some(SIZE / 2);
+        assert_eq!(faults(&facts), ["evicted"]);
+        let check = &super::judge(&facts)[0];
+        assert_eq!(check.certainty, Some(Certainty::Hint));
+        assert!(check.evidence.starts_with("16 MiB of 64 MiB read, "), "{check:?}");
+        facts.residency = Err("not told".into());
+        assert_eq!(super::judge(&facts)[0].certainty, Some(Certainty::Hint));
+        facts.pressure.during = Some(During { refaulted_pages: Some(100), memory_wait_us: None });
         assert_eq!(super::judge(&facts)[0].verdict, Verdict::Unknown);
     }
 

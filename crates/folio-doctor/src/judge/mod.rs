@@ -36,7 +36,7 @@ mod scene {
     use crate::probe::attributes::Attributes;
     use crate::probe::blocks::Blocks;
     use crate::probe::layers::{FileSystem, Layer, Step};
-    use crate::probe::memory::Pressure;
+    use crate::probe::memory::{During, Pressure};
     use crate::probe::reads::{Pass, Reads};
     use crate::probe::{Facts, Kind};
     use folio_pagecache::Residency;
@@ -107,9 +107,9 @@ mod scene {
                 total_bytes: 8 << 30,
                 available_bytes: 4 << 30,
                 limit_hits: Some(0),
-                refaulted_pages: Some(0),
                 memory_some_percent: Some(0.0),
                 io_some_percent: Some(0.0),
+                during: Some(During { refaulted_pages: Some(0), memory_wait_us: Some(0) }),
             },
             rewrite: None,
         }

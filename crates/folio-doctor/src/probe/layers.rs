@@ -81,7 +81,7 @@ pub struct Disk {
     /// Its maker's name of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Whether heads move.
+    /// Whether heads move; none where nobody knows, as of most virtual disks.
     pub rotational: Option<bool>,
     /// Bytes.
     pub size_bytes: Option<u64>,
@@ -335,15 +335,22 @@ fn disk(folder: &Path) -> Disk {
         () => "disk",
     };
     Disk {
-        name,
         device_type,
         mapped_name: word(&folder.join("dm/name")),
         model: word(&folder.join("device/model")),
-        rotational: queue("rotational").map(|text| text == "1"),
+        rotational: rotational(&name, queue("rotational")),
         // sysfs counts sectors of 512 bytes, whatever the device has.
         size_bytes: word(&folder.join("size")).and_then(|text| text.parse::<u64>().ok()?.checked_mul(512)),
         read_ahead_kb: queue("read_ahead_kb").and_then(|text| text.parse().ok()),
+        name,
     }
+}
+
+/// Drivers of virtual and network disks say of all of them that heads move, whatever the host has; a loop device has no
+/// heads of its own.
+fn rotational(name: &str, queue: Option<String>) -> Option<bool> {
+    let is_anything = ["vd", "xvd", "nbd", "rbd", "loop"].iter().any(|driver| name.starts_with(driver));
+    queue.map(|text| text == "1").filter(|moves| !(*moves && is_anything))
 }
 
 #[cfg(test)]
@@ -405,6 +412,16 @@ mod tests {
         let mut seeker = Seeker { steps: Vec::new(), ..seeker };
         seeker.device((9, 9), 1);
         assert!(matches!(&seeker.steps[0].layer, Layer::Unseen { why } if why.contains("9:9")));
+    }
+
+    #[test]
+    fn heads_of_virtual_disks_are_not_believed_in() {
+        let of = |name, queue: &str| rotational(name, Some(queue.to_owned()));
+        assert_eq!(
+            (of("sda", "1"), of("sda", "0"), rotational("sda", None)),
+            (Some(true), Some(false), None)
+        );
+        assert_eq!((of("vda", "1"), of("vda", "0"), of("loop0", "1")), (None, Some(false), None));
     }
 
     #[test]

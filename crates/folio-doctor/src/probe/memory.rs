@@ -4,6 +4,7 @@ use folio_pagecache::Memory;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// Memory as this process sees it; the program that is slow may be in another control group.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -14,12 +15,42 @@ pub struct Pressure {
     pub available_bytes: u64,
     /// How often the control group ran into its limit.
     pub limit_hits: Option<u64>,
-    /// Pages that had to be read again soon after they were evicted, since the machine started.
-    pub refaulted_pages: Option<u64>,
     /// Percent of the last minute in which somebody waited for memory.
     pub memory_some_percent: Option<f64>,
     /// Percent of the last minute in which somebody waited for a device.
     pub io_some_percent: Option<f64>,
+    /// What happened while the file was read; none where it was not.
+    pub during: Option<During>,
+}
+
+/// What happened on the whole machine between two moments. What the kernel does not tell is left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct During {
+    /// Pages of files that were read in again after they had been evicted.
+    pub refaulted_pages: Option<u64>,
+    /// Time in which somebody waited for memory.
+    pub memory_wait_us: Option<u64>,
+}
+
+impl During {
+    /// Since the machine started.
+    pub(super) fn so_far() -> Self {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        Self {
+            // Each processor hands its share in now and then: up to 125 pages of each are not counted yet.
+            refaulted_pages: field(&text("/proc/vmstat"), "workingset_refault_file"),
+            memory_wait_us: waited(&text("/proc/pressure/memory")),
+        }
+    }
+
+    /// From the end of `before` to the end of this.
+    pub(super) fn since(self, before: Self) -> Self {
+        let between = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
+        Self {
+            refaulted_pages: between(self.refaulted_pages, before.refaulted_pages),
+            memory_wait_us: between(self.memory_wait_us, before.memory_wait_us),
+        }
+    }
 }
 
 impl Pressure {
@@ -32,9 +63,9 @@ impl Pressure {
             total_bytes: memory.total_bytes,
             available_bytes: memory.available_bytes,
             limit_hits: limit_hits(&groups, Path::new("/sys/fs/cgroup")),
-            refaulted_pages: field(&text("/proc/vmstat"), "workingset_refault_file"),
             memory_some_percent: some(&text("/proc/pressure/memory")),
             io_some_percent: some(&text("/proc/pressure/io")),
+            during: None,
         }
     }
 }
@@ -44,10 +75,20 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// The share of the last minute, from a file of /proc/pressure.
-fn some(text: &str) -> Option<f64> {
+/// A word of the line `some` of a file of /proc/pressure.
+fn pressure<T: FromStr>(text: &str, name: &str) -> Option<T> {
     let line = text.lines().find(|line| line.starts_with("some "))?;
-    line.split(' ').find_map(|word| word.strip_prefix("avg60="))?.parse().ok()
+    line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))?.parse().ok()
+}
+
+/// The share of the last minute.
+fn some(text: &str) -> Option<f64> {
+    pressure(text, "avg60")
+}
+
+/// Microseconds since the machine started.
+fn waited(text: &str) -> Option<u64> {
+    pressure(text, "total")
 }
 
 /// How often the group of /proc/self/cgroup was stopped at its limit, by the files of version 2 or 1.
@@ -76,8 +117,17 @@ mod tests {
         assert_eq!(field("workingset_refault_file_x 77\n", "workingset_refault_file"), None);
         let text =
             "some avg10=1.00 avg60=2.50 avg300=0.10 total=5\nfull avg10=0.00 avg60=9.00 avg300=0 total=0\n";
-        assert_eq!(some(text), Some(2.5));
-        assert_eq!(some(""), None);
+        assert_eq!((some(text), waited(text)), (Some(2.5), Some(5)));
+        assert_eq!((some(""), waited("")), (None, None));
+    }
+
+    #[test]
+    fn what_happens_in_between_is_counted() {
+        let count = |pages, us| During { refaulted_pages: pages, memory_wait_us: us };
+        assert_eq!(count(Some(9), Some(5)).since(count(Some(7), None)), count(Some(2), None));
+        let before = During::so_far();
+        let during = During::so_far().since(before);
+        assert_eq!(during.refaulted_pages.is_some(), before.refaulted_pages.is_some());
     }
 
     #[test]

@@ -7,13 +7,14 @@ pub(crate) mod layers;
 pub(crate) mod memory;
 pub(crate) mod mounts;
 pub(crate) mod reads;
+pub(crate) mod rename;
 pub(crate) mod rewrite;
 
 use self::attributes::Attributes;
 use self::blocks::Blocks;
 use self::image::ImageFacts;
 use self::layers::Step;
-use self::memory::Pressure;
+use self::memory::{During, Pressure};
 use self::reads::Reads;
 use self::rewrite::Rewrite;
 use folio_pagecache::{Known, Residency};
@@ -130,7 +131,9 @@ impl Facts {
             Err(error) => Err(unmapped(&error)),
         };
         self.blocks = blocks::probe(file, self.size_bytes);
+        let before = During::so_far();
         self.reads = reads::probe(&self.path, file, self.size_bytes, limits.read_bytes);
+        self.pressure.during = self.reads.is_ok().then(|| During::so_far().since(before));
         self.image = image::probe(&self.path, file, self.size_bytes);
     }
 

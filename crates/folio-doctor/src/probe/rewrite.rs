@@ -2,6 +2,8 @@
 
 use super::Fact;
 use super::blocks::{self, Blocks};
+use super::rename::{self, Rename};
+use crate::text::bytes;
 use folio_pagecache::{Known, residency};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
@@ -12,9 +14,9 @@ use std::path::Path;
 use std::time::Instant;
 
 /// Written each time.
-const LEN: usize = 1 << 20;
+pub(super) const LEN: usize = 1 << 20;
 /// Writeback of the kernel's own may come in between; most of the tries decide.
-const TRIES: usize = 5;
+pub(super) const TRIES: usize = 5;
 /// Small writes that are timed.
 const WRITES: u64 = 8;
 /// Bytes of such a write.
@@ -25,6 +27,8 @@ const SMALL: usize = 4096;
 pub struct Rewrite {
     /// Each try.
     pub tries: Vec<Try>,
+    /// Each try of a rename over another file.
+    pub renames: Fact<Vec<Rename>>,
     /// Median time of a write of 4 KiB with fdatasync(2) into a hole, and over written blocks.
     pub first_write_ns: Fact<(u64, u64)>,
 }
@@ -47,6 +51,8 @@ pub struct State {
     pub blocks: Fact<Blocks>,
     /// Changed and not being written, by cachestat(2).
     pub dirty_bytes: Option<u64>,
+    /// Being written, by cachestat(2).
+    pub writeback_bytes: Option<u64>,
 }
 
 /// Writes into an unnamed file in `folder`, which is gone with the last descriptor, however the process ends.
@@ -54,8 +60,9 @@ pub(super) fn probe(folder: &Path) -> Fact<Rewrite> {
     let tell =
         |error: io::Error| format!("no temporary file can be written in {}: {error}", folder.display());
     let tries = (0..TRIES).map(|_| once(folder)).collect::<io::Result<Vec<_>>>().map_err(tell)?;
+    let renames = rename::probe(folder);
     let first_write_ns = first_writes(folder).map_err(|error| error.to_string());
-    Ok(Rewrite { tries, first_write_ns })
+    Ok(Rewrite { tries, renames, first_write_ns })
 }
 
 fn once(folder: &Path) -> io::Result<Try> {
@@ -80,12 +87,34 @@ fn reopen(file: &File, flags: OFlags) -> io::Result<File> {
 }
 
 impl State {
-    fn of(file: &File) -> Self {
-        let dirty_bytes = match residency(file) {
-            Ok(Known::Is(found)) => found.dirty_bytes,
-            _ => None,
+    pub(super) fn of(file: &File) -> Self {
+        let (dirty_bytes, writeback_bytes) = match residency(file) {
+            Ok(Known::Is(found)) => (found.dirty_bytes, found.writeback_bytes),
+            _ => (None, None),
         };
-        Self { blocks: blocks::probe(file, LEN as u64), dirty_bytes }
+        Self { blocks: blocks::probe(file, LEN as u64), dirty_bytes, writeback_bytes }
+    }
+
+    /// Whether what was written still waits in memory; none where nothing tells.
+    ///
+    /// Btrfs tells of a place only when the write has ended, and of clean pages as soon as it has begun: either will do.
+    pub(crate) fn waits(&self) -> Option<bool> {
+        let half = LEN as u64 / 2;
+        let is_delayed = self.blocks.as_ref().ok().map(|found| found.delayed_bytes >= half);
+        let is_dirty = self.dirty_bytes.map(|dirty| dirty >= half);
+        match (is_delayed, is_dirty) {
+            (None, None) => None,
+            _ => Some(is_delayed != Some(false) && is_dirty != Some(false)),
+        }
+    }
+
+    /// In words, as far as it is told.
+    pub(crate) fn told(&self) -> String {
+        let delayed = self.blocks.as_ref().ok().map(|found| (found.delayed_bytes, "without a place"));
+        let dirty = self.dirty_bytes.map(|count| (count, "dirty"));
+        let writeback = self.writeback_bytes.map(|count| (count, "in writeback"));
+        let parts = [delayed, dirty, writeback].into_iter().flatten();
+        parts.map(|(count, what)| format!("{} {what}", bytes(count))).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -111,46 +140,70 @@ fn first_writes(folder: &Path) -> io::Result<(u64, u64)> {
     Ok((round()?, round()?))
 }
 
-impl Rewrite {
-    /// In most of the tries.
-    fn mostly(&self, is: impl Fn(&Try) -> bool) -> bool {
-        self.tries.iter().filter(|one| is(one)).count() * 2 > self.tries.len()
-    }
+/// What was just written, the same after something harmless, and after what may flush it.
+pub(crate) type Flush<'a> = [&'a State; 3];
 
+/// Whether a place on the device is looked for only later; none where that cannot be seen.
+fn delays_allocation<'a>(fresh: impl Iterator<Item = &'a State> + Clone) -> Option<bool> {
+    fresh.clone().find(|state| state.blocks.is_ok())?;
+    let has_place = |state: &&State| state.blocks.as_ref().is_ok_and(|found| found.mapped_bytes() > 0);
+    Some(fresh.clone().filter(has_place).count() * 2 <= fresh.count())
+}
+
+/// Whether it started to be written by the last step alone.
+pub(crate) fn is_flush([fresh, left, done]: &Flush<'_>) -> bool {
+    fresh.waits() != Some(false) && left.waits() == Some(true) && done.waits() == Some(false)
+}
+
+/// Whether the last step starts the writing, and the one before does not; none where that cannot be seen.
+fn flushes(tries: &[Flush<'_>]) -> Option<bool> {
+    let delays = delays_allocation(tries.iter().map(|[fresh, ..]| *fresh));
+    if delays == Some(false) {
+        // Places are found at write already, and nothing more is told by them later.
+        return Some(false);
+    }
+    let agree = |is: &dyn Fn(&Flush<'_>) -> bool| {
+        let count = tries.iter().filter(|one| is(one)).count();
+        // Dirty pages alone may be written by chance at any moment: all tries but one have to agree.
+        if delays.is_some() { count * 2 > tries.len() } else { count + 1 >= tries.len() }
+    };
+    // Written through, or nothing is told.
+    if delays.is_none() && !tries.iter().all(|[fresh, ..]| fresh.waits() == Some(true)) {
+        return None;
+    }
+    if agree(&is_flush) {
+        return Some(true);
+    }
+    agree(&|[_, _, done]| done.waits() == Some(true)).then_some(false)
+}
+
+impl Rewrite {
     /// Whether a place on the device is looked for only later; none where that cannot be seen.
     pub(crate) fn delays_allocation(&self) -> Option<bool> {
-        self.tries.iter().find(|one| one.fresh.blocks.is_ok())?;
-        Some(!self.mostly(|one| one.fresh.blocks.as_ref().is_ok_and(|found| found.mapped_bytes() > 0)))
+        delays_allocation(self.tries.iter().map(|one| &one.fresh))
+    }
+
+    /// The tries of truncation.
+    pub(crate) fn at_close(&self) -> Vec<Flush<'_>> {
+        self.tries.iter().map(|one| [&one.fresh, &one.fresh_closed, &one.rewritten_closed]).collect()
     }
 
     /// Whether closing a file that was truncated and written again starts writing it, and closing a new one does not;
     /// none where that cannot be seen.
     pub(crate) fn flushes_at_close(&self) -> Option<bool> {
-        let half = LEN as u64 / 2;
-        let placed = |state: &State| state.blocks.as_ref().is_ok_and(|found| found.mapped_bytes() > 0);
-        let waits = |state: &State| state.blocks.as_ref().is_ok_and(|found| found.delayed_bytes >= half);
-        match self.delays_allocation() {
-            // Places are found at write already, and nothing more is told by them at close.
-            Some(false) => return Some(false),
-            Some(true) if self.mostly(|one| placed(&one.rewritten_closed) && !placed(&one.fresh_closed)) => {
-                return Some(true);
-            }
-            Some(true) if self.mostly(|one| waits(&one.rewritten_closed)) => return Some(false),
-            _ => {}
-        }
-        // Dirty pages tell as well, but writeback by chance cleans them too: all tries but one have to agree.
-        let dirty = |state: &State| state.dirty_bytes.unwrap_or(0) >= half;
-        if !self.tries.iter().all(|one| dirty(&one.fresh)) {
-            return None;
-        }
-        let count = |is: &dyn Fn(&Try) -> bool| {
-            self.tries.iter().filter(|one| is(one)).count() + 1 >= self.tries.len()
-        };
-        if count(&|one| dirty(&one.fresh_closed) && !dirty(&one.rewritten_closed)) {
-            return Some(true);
-        }
-        count(&|one| dirty(&one.rewritten_closed)).then_some(false)
+        flushes(&self.at_close())
     }
+}
+
+/// The tries of a rename.
+pub(crate) fn at_rename(tries: &[Rename]) -> Vec<Flush<'_>> {
+    tries.iter().map(|one| [&one.fresh, &one.moved, &one.replaced]).collect()
+}
+
+/// Whether renaming a written file over another starts writing it, and renaming it to a free name does not; none where
+/// that cannot be seen.
+pub(crate) fn flushes_at_rename(tries: &[Rename]) -> Option<bool> {
+    flushes(&at_rename(tries))
 }
 
 #[cfg(test)]
@@ -160,11 +213,12 @@ mod tests {
     fn state(delayed: u64, dirty_bytes: Option<u64>) -> State {
         let size_bytes = LEN as u64;
         let blocks = Blocks { size_bytes, delayed_bytes: delayed, is_complete: true, ..Blocks::default() };
-        State { blocks: Ok(blocks), dirty_bytes }
+        State { blocks: Ok(blocks), dirty_bytes, writeback_bytes: None }
     }
 
     fn all(one: &Try) -> Rewrite {
-        Rewrite { tries: vec![one.clone(); 3], first_write_ns: Err(String::new()) }
+        let renames = Err(String::new());
+        Rewrite { tries: vec![one.clone(); 3], renames, first_write_ns: Err(String::new()) }
     }
 
     const ALL: u64 = LEN as u64;
@@ -192,7 +246,8 @@ mod tests {
 
     #[test]
     fn where_places_are_not_told_dirty_pages_tell() {
-        let blind = |dirty| State { blocks: Err("no FIEMAP".into()), dirty_bytes: dirty };
+        let blind =
+            |dirty| State { blocks: Err("no FIEMAP".into()), dirty_bytes: dirty, writeback_bytes: None };
         let one =
             Try { fresh: blind(Some(ALL)), fresh_closed: blind(Some(ALL)), rewritten_closed: blind(Some(0)) };
         assert_eq!((all(&one).delays_allocation(), all(&one).flushes_at_close()), (None, Some(true)));
@@ -201,6 +256,27 @@ mod tests {
         // Written through: a new file is not dirty either.
         let through = Try { fresh: blind(Some(0)), ..one };
         assert_eq!(all(&through).flushes_at_close(), None);
+    }
+
+    /// As btrfs tells it: FIEMAP has no place until the write has ended.
+    #[test]
+    fn pages_in_writeback_are_a_flush_though_they_have_no_place_yet() {
+        let (waiting, written) = (state(ALL, Some(ALL)), state(ALL, Some(0)));
+        let rename = Rename {
+            fresh: waiting.clone(),
+            moved: waiting.clone(),
+            replaced: written.clone(),
+            move_ns: 1,
+            replace_ns: 1,
+        };
+        assert_eq!(flushes_at_rename(&vec![rename.clone(); 5]), Some(true));
+        assert_eq!(
+            flushes_at_rename(&vec![Rename { replaced: waiting.clone(), ..rename.clone() }; 5]),
+            Some(false)
+        );
+        // Written by chance before the rename: nothing was seen.
+        assert_eq!(flushes_at_rename(&vec![Rename { moved: written, ..rename }; 5]), None);
+        assert_eq!(waiting.told(), "1 MiB without a place, 1 MiB dirty");
     }
 
     #[test]
