@@ -17,7 +17,10 @@ use support::tools::{succeed, text};
 fn bench(folder: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
     command.args(["--quiet", "bench", "--quick"]).args(words).current_dir(folder).env("TMPDIR", folder);
-    succeed(&mut command)
+    let output = succeed(&mut command);
+    // What contenders have to say belongs into the report.
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{words:?}");
+    output
 }
 
 /// The same with `--json`: what it prints.

@@ -1,8 +1,11 @@
 //! Each scenario in its smallest form: tables with figures, and whatever is missing is named.
 
 use super::results;
-use crate::support::requires;
+use crate::support::tools::{command, succeed};
+use crate::support::{report_skip, requires};
 use serde_json::Value;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -62,6 +65,30 @@ fn a_shared_folder() {
     let names = contenders(&results);
     assert!(names.iter().any(|name| name == "native") && names.iter().any(|name| name == "folio in process"));
     assert_eq!(published(&results), [10.0]);
+}
+
+#[test]
+fn a_mount_that_is_refused_is_named_once_with_the_reason() {
+    requires!(root, fuse, tool("fusermount3"), tool("setpriv"));
+    if std::fs::metadata("/dev/fuse").map_or(0, |device| device.mode()) & 0o006 != 0o006 {
+        return report_skip("needs a /dev/fuse that everybody may open");
+    }
+    let folder = TempDir::new().expect("a folder");
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("rights");
+    let program = folder.path().join("folio");
+    std::fs::copy(env!("CARGO_BIN_EXE_folio"), &program).expect("a copy");
+    let mut command = command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+    command.args(["--quiet", "bench", "--quick", "--json", "--repeats", "1", "shared-folder"]);
+    command.args(["--only", "passthrough"]).current_dir(folder.path()).env("TMPDIR", folder.path());
+    let output = succeed(&mut command);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let results: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let left_out = results["scenarios"][0]["not_measured"].as_array().expect("what is left out");
+    let left_out: Vec<_> =
+        left_out.iter().filter(|left| left["what"] == "folio mount, passthrough").collect();
+    let reason = "does not mount: folio: mount: passthrough=on: needs root";
+    assert!(left_out.len() == 1 && left_out[0]["reason"] == reason, "{left_out:?}");
 }
 
 #[test]

@@ -157,6 +157,10 @@ fn users_mount_what_is_theirs() {
         shell.args(ids).args(["sh", "-ec", script, "sh"]).arg(folder.path());
         shell
     };
+    let refused =
+        as_user("\"$1/folio\" mount -o passthrough=on \"$1/behind\" \"$1/mount\"").output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && told.contains("passthrough=on: needs root"), "{told}");
     let mounted = as_user("\"$1/folio\" mount --background \"$1/behind\" \"$1/mount\"").output().unwrap();
     let worked = as_user("echo mine > \"$1/mount/f\"; cat \"$1/mount/f\" \"$1/behind/f\"").output().unwrap();
     let unmounted = as_user("fusermount3 -u \"$1/mount\"").output().unwrap();

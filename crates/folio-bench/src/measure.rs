@@ -60,6 +60,27 @@ impl Meter {
     }
 }
 
+/// What a server says on its standard error, kept to be told with the reason why it is left out.
+#[derive(Debug)]
+pub(crate) struct Said(File);
+
+impl Said {
+    /// What the process that `command` starts is going to say.
+    pub(crate) fn by(command: &mut Command) -> Result<Self, String> {
+        let told = |error| format!("a file for what a server says: {error}");
+        let file = tempfile::tempfile().map_err(told)?;
+        command.stderr(file.try_clone().map_err(told)?);
+        Ok(Self(file))
+    }
+
+    /// `what` with all that was said until now, in one line.
+    pub(crate) fn explain(&self, what: impl Into<String>) -> String {
+        let said = self.0.try_clone().and_then(|mut file| text(&mut file)).unwrap_or_default();
+        let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+        std::iter::once(what.into()).chain(lines.map(str::to_owned)).collect::<Vec<_>>().join(": ")
+    }
+}
+
 fn text(file: &mut File) -> std::io::Result<String> {
     file.rewind()?;
     let mut bytes = Vec::new();
@@ -150,5 +171,15 @@ mod tests {
         let error = meter.run(OsStr::new("sh"), ["-c", "echo why >&2; exit 3"]).unwrap_err();
         assert!(error.contains("0x300") && error.contains("why"), "{error}");
         assert!(meter.run(OsStr::new("/no/such/program"), [""; 0]).is_err());
+    }
+
+    #[test]
+    fn what_a_server_says_is_told_in_a_line() {
+        let mut server = Command::new("sh");
+        server.args(["-c", "echo one >&2; echo >&2; echo two >&2"]);
+        let said = Said::by(&mut server).unwrap();
+        assert_eq!(said.explain("is gone"), "is gone");
+        server.status().unwrap();
+        assert_eq!(said.explain("is gone"), "is gone: one: two");
     }
 }

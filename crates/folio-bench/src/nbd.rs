@@ -1,6 +1,7 @@
 //! The scenario `nbd`: requests a second through a Unix socket, beside nbdkit and qemu-nbd, with fio as the client.
 
 use crate::contender::find;
+use crate::measure::Said;
 use crate::report::{Report, Row, Table, Unit, Verdict, owned, told};
 use crate::run::{Run, scratch_in};
 use std::ffi::OsStr;
@@ -235,12 +236,14 @@ impl Server {
         let _ = fs::remove_file(socket);
         let name = contender.name();
         let failed = |error| format!("{name}: {error}");
-        let child = contender.command(folio, image, socket).spawn().map_err(failed)?;
+        let mut command = contender.command(folio, image, socket);
+        let said = Said::by(&mut command)?;
+        let child = command.spawn().map_err(failed)?;
         let mut server = Self { name, child, socket: socket.to_owned() };
         let start = Instant::now();
         while UnixStream::connect(socket).is_err() {
             if server.child.try_wait().map_err(failed)?.is_some() || start.elapsed() > READY {
-                return Err(format!("{name}: does not listen"));
+                return Err(said.explain(format!("{name}: does not listen")));
             }
             std::thread::yield_now();
         }

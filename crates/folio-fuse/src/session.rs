@@ -93,8 +93,13 @@ fn keeping(adapter: &Adapter, options: &Options) -> Result<Keeping> {
         return refuse("writeback: the kernel would not see what others write to the directory");
     }
     let keeping = Keeping { sharing, pages: options.pages, passthrough: options.passthrough };
-    if options.passthrough == Passthrough::Always && keeping.passed_through().is_none() {
-        return refuse("passthrough=on: only files of a directory of the host, and not with cache=none");
+    if options.passthrough == Passthrough::Always {
+        if keeping.passed_through().is_none() {
+            return refuse("passthrough=on: only files of a directory of the host, and not with cache=none");
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::new(Errno::PERM, "passthrough=on: needs root"));
+        }
     }
     Ok(keeping)
 }

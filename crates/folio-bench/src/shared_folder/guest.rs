@@ -4,6 +4,7 @@ use super::jobs::{self, FIGURES, Job, NOT_SEEN, READY, SEEN};
 use super::{Figures, Measured, NAME, Options, told};
 use crate::contender::find;
 use crate::machine_guest::Guest;
+use crate::measure::Said;
 use crate::report::{Report, Verdict, owned};
 use crate::run::Run;
 use std::path::Path;
@@ -124,11 +125,12 @@ fn boot(
             .arg(&socket),
     };
     command.args(contender.words).stdin(Stdio::null()).stdout(Stdio::null());
+    let said = Said::by(&mut command)?;
     let mut server = Server(command.spawn().map_err(told(program.display()))?);
     let start = Instant::now();
     while !socket.exists() {
         if !matches!(server.0.try_wait(), Ok(None)) || start.elapsed() > READY_LIMIT {
-            return Err("the server does not listen".to_owned());
+            return Err(said.explain("the server does not listen"));
         }
         std::thread::sleep(Duration::from_millis(5));
     }

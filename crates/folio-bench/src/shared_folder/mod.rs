@@ -190,7 +190,7 @@ fn on_host(
             match figures {
                 Ok(figures) => rounds.push(figures),
                 // A mount may come and go again: its server has said why.
-                Err(reason) => failed.push((*name, reason)),
+                Err(reason) => failed.push((*name, world.explain(reason))),
             }
         }
         for (name, reason) in failed {
@@ -221,6 +221,9 @@ fn world(how: How, folio: &Path, source: &Path, target: &Path) -> Result<Box<dyn
         }
         How::Bindfs => {
             let mut command = Command::new(find("bindfs").ok_or("bindfs is not installed")?);
+            if !rustix::process::geteuid().is_root() {
+                command.arg("--no-allow-other");
+            }
             command.arg("-f").arg(source).arg(target);
             mount(command)
         }

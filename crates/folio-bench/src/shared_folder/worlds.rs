@@ -1,6 +1,7 @@
 //! The contenders' worlds: the same host folder as it is, through a mount, and in this process.
 
 use super::told;
+use crate::measure::Said;
 use folio::kernel::KernelOptions;
 use folio::syscall::{Credentials, Fd, OpenFlags};
 use folio::vfs::{FileType, MountOptions};
@@ -40,6 +41,10 @@ pub(crate) trait World {
     fn stat(&self, path: &str) -> Result<u64, String>;
     /// Names in a directory, and whether each is one.
     fn list(&self, path: &str) -> Result<Vec<(String, bool)>, String>;
+    /// A reason with what its server has to say, if it has one.
+    fn explain(&self, reason: String) -> String {
+        reason
+    }
 }
 
 /// A file that a world has opened.
@@ -51,18 +56,21 @@ pub(crate) enum Opened {
 /// A folder of the host's, or one that is mounted.
 pub(crate) struct HostWorld {
     pub(crate) root: PathBuf,
-    _mount: Option<Mounted>,
+    mount: Option<Mounted>,
 }
 
 /// A mount that goes with the value.
 struct Mounted {
     server: Child,
+    said: Said,
     target: PathBuf,
+    /// `st_dev` of the folder below.
+    device_below: u64,
 }
 
 impl HostWorld {
     pub(crate) fn native(source: &Path) -> Self {
-        Self { root: source.to_owned(), _mount: None }
+        Self { root: source.to_owned(), mount: None }
     }
 
     /// Mounts by a command that stays in the foreground, and waits until the mount is there.
@@ -70,16 +78,19 @@ impl HostWorld {
         fs::create_dir_all(target).map_err(told(target.display()))?;
         let name = command.get_program().to_string_lossy().into_owned();
         let before = rustix::fs::stat(target).map_err(told(target.display()))?.st_dev;
+        let said = Said::by(&mut command)?;
         let server = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(told(&name))?;
-        let mut mounted = Mounted { server, target: target.to_owned() };
+        let mut mounted = Mounted { server, said, target: target.to_owned(), device_below: before };
         let start = Instant::now();
-        while rustix::fs::stat(target).is_ok_and(|found| found.st_dev == before) {
+        while !mounted.is_there() {
             if mounted.server.try_wait().map_err(told(&name))?.is_some() || start.elapsed() > READY {
-                return Err(format!("{name}: does not mount"));
+                let reason = mounted.said.explain("does not mount");
+                // Its name says nothing: it is made up for this run.
+                return Err(reason.replace(&format!("{}: ", target.display()), ""));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(Self { root: target.to_owned(), _mount: Some(mounted) })
+        Ok(Self { root: target.to_owned(), mount: Some(mounted) })
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -87,11 +98,19 @@ impl HostWorld {
     }
 }
 
+impl Mounted {
+    /// Whether it is. A server that is gone leaves a mount that cannot be looked at.
+    fn is_there(&self) -> bool {
+        !rustix::fs::stat(&self.target).is_ok_and(|found| found.st_dev == self.device_below)
+    }
+}
+
 impl Drop for Mounted {
     fn drop(&mut self) {
         let flags = rustix::mount::UnmountFlags::DETACH;
-        if rustix::mount::unmount(&self.target, flags).is_err() {
-            let helper = Command::new("fusermount3").arg("-uz").arg(&self.target).status();
+        if self.is_there() && rustix::mount::unmount(&self.target, flags).is_err() {
+            let helper =
+                Command::new("fusermount3").arg("-uz").arg(&self.target).stderr(Stdio::null()).status();
             let _ = helper;
         }
         let start = Instant::now();
@@ -140,6 +159,13 @@ impl World for HostWorld {
             names.push((entry.file_name().to_string_lossy().into_owned(), is_directory));
         }
         Ok(names)
+    }
+
+    fn explain(&self, reason: String) -> String {
+        match &self.mount {
+            Some(mount) => mount.said.explain(reason),
+            None => reason,
+        }
     }
 }
 
