@@ -1,6 +1,7 @@
 //! A file or block device of the host: positional vectored I/O, holes, and the lock against a second writer.
 
 use super::image_file::ImageFile;
+use super::write_behind::WriteBehind;
 use super::{Allocation, iov, lock};
 use crate::base::{Errno, Error, Result};
 use parking_lot::Mutex;
@@ -25,6 +26,7 @@ pub(super) struct HostFile {
     /// Bytes that were all data when the host was asked last: it looks at every page up to the next hole, each time.
     /// What others have punched since is still read as the zeros that it is.
     known_data: Mutex<Range<u64>>,
+    write_behind: WriteBehind,
 }
 
 impl Drop for HostFile {
@@ -75,7 +77,7 @@ impl HostFile {
             Ok(file)
         };
         let file = open().map_err(|error: Error| error.at(name.clone()))?;
-        Ok(Self { file, name, is_read_only: read_only, is_synced: true, known_data: Mutex::default() })
+        Ok(Self::new(file, name, read_only))
     }
 
     /// Makes a new, empty file and locks it; EEXIST if there is one.
@@ -84,7 +86,12 @@ impl HostFile {
         let file = File::options().read(true).write(true).create_new(true).open(path);
         let file = file.map_err(|error| Error::io("create", error).at(name.clone()))?;
         lock::acquire(&file, false).map_err(|error| error.at(name.clone()))?;
-        Ok(Self { file, name, is_read_only: false, is_synced: true, known_data: Mutex::default() })
+        Ok(Self::new(file, name, false))
+    }
+
+    fn new(file: File, name: String, is_read_only: bool) -> Self {
+        let write_behind = WriteBehind::default();
+        Self { file, name, is_read_only, is_synced: true, known_data: Mutex::default(), write_behind }
     }
 
     fn fallocate(&self, flags: FallocateFlags, offset: u64, len_bytes: u64) -> Result<bool> {
@@ -189,6 +196,9 @@ impl ImageFile for HostFile {
                 done += count as u64;
                 at += count as u64;
             }
+        }
+        if self.is_synced {
+            self.write_behind.wrote(&self.file, offset..at);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@
 //!     |      |
 //!     |   [file seam: image_file.rs]  ImageFile    a file that grows: of the host, or on a device
 //!     |      |
-//!   host_file.rs, lock.rs    the host's files, and the lock that QEMU understands
+//!   host_file.rs, lock.rs    the host's files, and the lock that QEMU understands; write_behind.rs
 //! ```
 //!
 //! [`open`] and [`create`] find the format, [`select`] the partition. Neighbours: file systems above use
@@ -44,6 +44,7 @@ mod rebase;
 mod record;
 mod resize;
 mod slow;
+mod write_behind;
 mod zeros;
 
 pub use compare::{CompareOptions, Comparison, Difference, compare};
