@@ -245,6 +245,18 @@ fn the_nearest_word_is_offered() {
     bench.fails(&["ls", "-o", "noatmie", "disk.img"], 3, "did you mean noatime?");
     bench.fails(&["mount", "-o", "chache=none", "disk.img", "."], 3, "did you mean cache?");
     bench.fails(&["share", "-o", "writebak", "disk.img", "--socket", "s"], 3, "did you mean writeback?");
+    // Words of other programs.
+    bench.fails(
+        &["mkfs", "disk.img", "-d", "tree"],
+        2,
+        "tip: a tree goes into a new image by 'folio cp -a TREE/. IM",
+    );
+    bench.fails(&["convert", "disk.img", "x.qcow2"], 2, "tip: it is 'folio image convert'\n");
+    bench.fails(&["status", "."], 2, "tip: it is 'folio cache status'\n");
+    bench.fails(&["--quiet", "warm", "-t", "."], 2, "tip: it does so in any case\n");
+    bench.fails(&["check", "-f", "disk.img"], 16, "tip: it checks all");
+    let output = bench.command(&["create", "x.img", "1G"]).output().unwrap();
+    assert!(!text(&output).contains("truncate"), "one hint: {}", text(&output));
     // What resembles nothing gets no hint.
     let output = bench.command(&["cat", "disk.img:/something"]).output().unwrap();
     assert_eq!(text(&output), "folio: cat: disk.img:/something: No such file or directory\n");

@@ -1,9 +1,9 @@
 //! The command line: what all commands share; what one command takes stands in its own file.
 
 use crate::commands::Command;
-use crate::exit;
 use crate::manual::notes;
 use crate::output::colour::{self, When};
+use crate::{exit, hints};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser};
@@ -66,7 +66,10 @@ pub(crate) fn read(words: &[OsString]) -> Result<Arguments, clap::Error> {
             let width = width();
             read(notes::shape(tree(), width).color(colours).term_width(width))
         }
-        other => other,
+        other => other.map_err(|mut error| {
+            hints::add(&mut error, words);
+            error
+        }),
     }
 }
 

@@ -7,11 +7,13 @@
 //!     v                                session   failures told once, Ctrl-C, global options
 //!   output/   tables, JSON, words      exit      exit codes
 //!   manual/   help and manual pages    nearest   did you mean?    trace   -v
+//!   hints     words of other programs
 //! ```
 
 mod args;
 mod commands;
 mod exit;
+mod hints;
 mod image;
 mod manual;
 mod nearest;
