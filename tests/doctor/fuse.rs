@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::mount::FuseMount;
-use crate::served::{Keeps, Served};
+use crate::served::{Keeps, Pages, Served};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(86400);
@@ -10,7 +10,7 @@ const LONG: Duration = Duration::from_secs(86400);
 #[test]
 fn what_is_kept_is_cold_once_and_then_has_no_fault() {
     requires!(root, fuse, linux(6, 5));
-    let served = Served::new(Keeps { pages: true, ttl: LONG });
+    let served = Served::new(Keeps { pages: Pages::Kept, ttl: LONG });
     Told::of(&served.file(), &[]).has(&["cold"]);
     let told = Told::of(&served.file(), &[]);
     told.has(&[]);
@@ -21,7 +21,7 @@ fn what_is_kept_is_cold_once_and_then_has_no_fault() {
 #[test]
 fn a_page_cache_that_is_passed_by_is_seen() {
     requires!(root, fuse, linux(6, 5));
-    let served = Served::new(Keeps { pages: false, ttl: LONG });
+    let served = Served::new(Keeps { pages: Pages::PassedBy, ttl: LONG });
     for _ in 0..2 {
         let told = Told::of(&served.file(), &[]);
         told.has(&["page-cache-bypassed"]);
@@ -34,16 +34,62 @@ fn a_page_cache_that_is_passed_by_is_seen() {
     }
 }
 
+/// Warming would not mend that: the next open drops what was warmed.
+#[test]
+fn pages_that_are_dropped_at_open_are_seen_and_are_not_cold() {
+    requires!(root, fuse, linux(6, 5));
+    let served = Served::new(Keeps { pages: Pages::DroppedAtOpen, ttl: LONG });
+    for _ in 0..2 {
+        let told = Told::of(&served.file(), &[]);
+        told.has(&["dropped-at-open"]);
+        let numbers = &told.check("dropped-at-open")["numbers"];
+        assert_eq!(
+            (&numbers["resident_bytes"], &numbers["reopened_bytes"]),
+            (&crate::served::LEN.into(), &0.into())
+        );
+        assert_eq!(told.check("page-cache-bypassed")["verdict"], "fine");
+    }
+}
+
+/// The subtype is what is served, and the server was told where to mount by a relative path that nobody can resolve.
+#[test]
+fn a_server_is_named_by_its_program() {
+    requires!(root, fuse, tool("fuse2fs"), tool("mke2fs"), linux(6, 5));
+    let folder = TempDir::new().unwrap();
+    mke2fs(&folder.path().join("disk.img"), "16M", &[]);
+    let mount = folder.path().join("mount");
+    std::fs::create_dir(&mount).unwrap();
+    let script = format!("cd {} && fuse2fs disk.img mount", folder.path().display());
+    run("sh", ["-c", &script]);
+    let _unmount = Lazily(mount.clone());
+    std::fs::write(mount.join("file"), noise(4 << 20)).unwrap();
+    let told = Told::of(&mount.join("file"), &[]);
+    assert_eq!(told.report["paths"][0]["chain"][0]["server"], "fuse2fs", "{:#}", told.report);
+    for check in told.checks().into_iter().filter(|check| check["verdict"] == "fault") {
+        let fix = check["remedies"][0].as_str().unwrap_or_default();
+        assert!(check["layer"] == "copy" || fix.contains("&& fuse2fs -o "), "{check:#}");
+    }
+}
+
+/// Unmounts when it is dropped.
+struct Lazily(PathBuf);
+
+impl Drop for Lazily {
+    fn drop(&mut self) {
+        let _ = command("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
 #[test]
 fn attributes_that_are_not_trusted_are_seen() {
     requires!(root, fuse, linux(6, 5));
-    let served = Served::new(Keeps { pages: true, ttl: Duration::ZERO });
+    let served = Served::new(Keeps { pages: Pages::Kept, ttl: Duration::ZERO });
     Told::of(&served.file(), &[]);
     let told = Told::of(&served.file(), &[]);
     told.has(&["attributes-not-trusted"]);
     let each = &told.check("attributes-not-trusted")["numbers"]["switches_per_stat"];
     assert!(each.as_f64().is_some_and(|count| count >= 1.0), "{each}");
-    let neither = Served::new(Keeps { pages: false, ttl: Duration::ZERO });
+    let neither = Served::new(Keeps { pages: Pages::PassedBy, ttl: Duration::ZERO });
     Told::of(&neither.file(), &[]).has(&["attributes-not-trusted", "page-cache-bypassed"]);
 }
 
@@ -52,7 +98,7 @@ fn attributes_that_are_not_trusted_are_seen() {
 fn a_time_to_live_is_never_taken_for_none() {
     requires!(root, fuse, linux(6, 5));
     for ttl in [20, 1000] {
-        let served = Served::new(Keeps { pages: true, ttl: Duration::from_millis(ttl) });
+        let served = Served::new(Keeps { pages: Pages::Kept, ttl: Duration::from_millis(ttl) });
         Told::of(&served.file(), &[]);
         let told = Told::of(&served.file(), &[]);
         let faults = told.faults();

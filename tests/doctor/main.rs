@@ -174,6 +174,40 @@ fn read_twice(group: &Group, file: &Path) {
     run("sh", ["-c", &script]);
 }
 
+/// A device is what lies below it, not where its node is.
+#[test]
+fn a_block_device_is_followed_down() {
+    requires!(root, loop_devices, tool("mke2fs"));
+    let folder = TempDir::new().unwrap();
+    let mounted = ext4_mount(&folder, "rw");
+    let device =
+        run("findmnt", ["-n".as_ref(), "-o".as_ref(), "SOURCE".as_ref(), mounted.path().as_os_str()]);
+    let told = Told::of(Path::new(device.trim()), &["--write-probe"]);
+    told.has(&[]);
+    assert_eq!(told.report["paths"][0]["kind"], "block-device");
+    let chain = told.chain();
+    assert!(chain[0].starts_with("disk loop"), "{chain:?}");
+    assert_eq!(chain[1], format!("path {}", folder.path().join("disk.img").display()));
+    mounted.unmount();
+}
+
+/// One reason is told once for each layer, without the kernel's number.
+#[test]
+fn reasons_are_not_repeated() {
+    requires!(root, loop_devices, tool("mke2fs"));
+    let folder = TempDir::new().unwrap();
+    let mounted = ext4_mount(&folder, "ro");
+    let output = doctor(["--write-probe".as_ref(), mounted.path().as_os_str()]);
+    let shown = text(&output);
+    assert_eq!(shown.matches("no temporary file can be written").count(), 1, "{shown}");
+    assert!(shown.contains("Read-only file system\n"), "{shown}");
+    let missing = text(&doctor([folder.path().join("missing")]));
+    assert!(missing.contains("No such file or directory\n"), "{missing}");
+    // Read-only, and not tried: there is nothing to try.
+    assert_eq!(Told::of(&mounted.path(), &[]).check("flush-on-truncate")["verdict"], "fine");
+    mounted.unmount();
+}
+
 #[test]
 fn exit_codes_tell_what_was_found() {
     let folder = TempDir::new().unwrap();
@@ -199,6 +233,8 @@ fn special_files_are_not_opened() {
     told.has(&[]);
     let told = Told::of(Path::new("/dev/null"), &[]);
     assert_eq!(told.report["paths"][0]["kind"], "special");
+    // Nothing is written beside a device.
+    Told::of(Path::new("/dev/null"), &["--write-probe"]).has(&[]);
     // A file of no size that has contents all the same.
     Told::of(Path::new("/proc/version"), &[]).has(&[]);
 }

@@ -12,11 +12,22 @@ use tempfile::TempDir;
 /// Size of the file.
 pub(crate) const LEN: u64 = 8 << 20;
 
+/// What becomes of the pages of the file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Pages {
+    /// They stay.
+    Kept,
+    /// They stay until somebody opens the file: what libfuse does without `kernel_cache`.
+    DroppedAtOpen,
+    /// There are none.
+    PassedBy,
+}
+
 /// What the kernel is told to keep.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keeps {
     /// Pages of the file.
-    pub(crate) pages: bool,
+    pub(crate) pages: Pages,
     /// Names and attributes, for so long.
     pub(crate) ttl: Duration,
 }
@@ -89,7 +100,11 @@ impl Filesystem for Server {
     }
 
     fn open(&self, _req: &Request, _number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let flags = if self.keeps.pages { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::FOPEN_DIRECT_IO };
+        let flags = match self.keeps.pages {
+            Pages::Kept => FopenFlags::FOPEN_KEEP_CACHE,
+            Pages::DroppedAtOpen => FopenFlags::empty(),
+            Pages::PassedBy => FopenFlags::FOPEN_DIRECT_IO,
+        };
         reply.opened(FileHandle(0), flags);
     }
 

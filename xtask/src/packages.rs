@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Program, Debian package.
-const PROGRAMS: [(&str, &str); 30] = [
+const PROGRAMS: [(&str, &str); 31] = [
     ("e2fsck", "e2fsprogs"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
@@ -21,6 +21,7 @@ const PROGRAMS: [(&str, &str); 30] = [
     ("nbdcopy", "libnbd-bin"),
     ("nbdsh", "python3-libnbd"),
     ("sfdisk", "fdisk"),
+    ("fuse2fs", "fuse2fs"),
     ("setfattr", "attr"),
     ("getfattr", "attr"),
     ("setfacl", "acl"),

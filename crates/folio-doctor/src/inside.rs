@@ -3,7 +3,7 @@
 use crate::finding::{Certainty, Check};
 use crate::judge::blocks::is_fragmented;
 use crate::probe::blocks::{Blocks, DELALLOC, INLINE, UNKNOWN, UNWRITTEN};
-use crate::text::{bytes, quote};
+use crate::text::{bytes, quote, reason};
 use folio::cache::Counters;
 use folio::syscall::OpenFlags;
 use folio::vfs::{ExtentPlace, FileExtent};
@@ -67,7 +67,7 @@ pub fn inside(
         };
         let (first, again) = (pass()?, pass()?);
         let blocks = process.fiemap(fd, 0..found.size_bytes, false);
-        let blocks = blocks.map(|all| summed(&all, found.size_bytes)).map_err(|error| error.to_string());
+        let blocks = blocks.map(|all| summed(&all, found.size_bytes)).map_err(|error| reason(&error));
         let held = kernel.counters().file_pages;
         Ok((found.size_bytes, Inside { sampled_bytes, first, again, held, blocks }))
     });

@@ -47,3 +47,4 @@ pub use probe::rename::Rename;
 pub use probe::rewrite::Rewrite;
 pub use probe::{Fact, Facts, Kind, Limits, probe};
 pub use sample::{Sample, sample};
+pub use text::reason;

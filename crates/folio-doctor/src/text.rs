@@ -1,5 +1,6 @@
 //! Numbers and paths as sentences and commands have them.
 
+use std::fmt::Display;
 use std::path::Path;
 
 /// `64 MiB`, `1.5 GiB`, `812 B`.
@@ -28,6 +29,12 @@ pub(crate) fn round(number: f64, digits: i32) -> f64 {
     (number * scale).round() / scale
 }
 
+/// What went wrong, without the number that Rust puts behind it.
+pub fn reason(error: &impl Display) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
 /// A path as a word of a shell command.
 pub(crate) fn quote(path: &Path) -> String {
     let text = path.to_string_lossy();
@@ -47,6 +54,12 @@ mod tests {
         let shown = [0, 812, 1024, 1536, 64 << 20, 3 << 29, 100 * 1024 * 1024 + 1].map(bytes);
         assert_eq!(shown, ["0 B", "812 B", "1 KiB", "1.5 KiB", "64 MiB", "1.5 GiB", "100 MiB"]);
         assert_eq!((percent(1, 3), percent(1, 0)), (33.3, 0.0));
+    }
+
+    #[test]
+    fn errors_are_words() {
+        assert_eq!(reason(&std::io::Error::from_raw_os_error(13)), "Permission denied");
+        assert_eq!(reason(&"too much"), "too much");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::session::Session;
 use clap::Args;
 use folio_doctor::{
     Certainty, Check, Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain, inside, judge, probe,
-    sample,
+    reason, sample,
 };
 use serde::Serialize;
 use std::ffi::OsString;
@@ -106,7 +106,7 @@ impl Patient {
                 // What a directory's file system does at close it does for each of its files.
                 let may_write = doctor.write_probe && stands_for.is_none();
                 let facts = probe(path, Limits { read_bytes, may_write });
-                Ok(told(stands_for.as_deref(), facts.map_err(|error| error.to_string())?))
+                Ok(told(stands_for.as_deref(), facts.map_err(|error| reason(&error))?))
             }
             Self::Inside(place) => told_inside(place, session, read_bytes).map_err(|failure| failure.message),
         }
@@ -281,8 +281,14 @@ fn text(told: &Told, is_chain_known: bool) -> String {
     for step in told.chain.iter().filter(|_| !is_chain_known) {
         let _ = writeln!(text, "  {:indent$}{}", "", layer(&step.layer), indent = 2 * step.depth);
     }
-    for check in &told.checks {
-        add(&mut text, check);
+    for (number, check) in told.checks.iter().enumerate() {
+        // One reason makes many things unknown: it is told once for each layer.
+        let is_same = |other: &Check| {
+            (other.verdict, other.layer, &other.says) == (Verdict::Unknown, check.layer, &check.says)
+        };
+        if check.verdict != Verdict::Unknown || !told.checks[..number].iter().any(is_same) {
+            add(&mut text, check);
+        }
     }
     text.push('\n');
     text

@@ -23,7 +23,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
     let Some(own) = storing(facts) else {
         return vec![Check::unknown(LAYER, DELAYED, "what stores the file cannot be seen from here")];
     };
-    if matches!(own.fs_type.as_str(), "tmpfs" | "ramfs" | "devtmpfs") {
+    if own.is_in_memory() {
         return vec![Check::fine(
             LAYER,
             FLUSH,
@@ -84,6 +84,9 @@ fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
 
 /// What the options say; ext4's default is no fault until it is seen to cost.
 fn untried(own: &FileSystem) -> Check {
+    if own.has("ro") {
+        return Check::fine(LAYER, FLUSH, "mounted read-only: nothing is written");
+    }
     let option = (own.fs_type == "ext4").then(|| has_option(own, "auto_da_alloc")).flatten();
     let says = match option {
         Some(true) => {
@@ -101,13 +104,13 @@ fn untried(own: &FileSystem) -> Check {
 fn truncated(facts: &Facts, own: &FileSystem, tried: &Rewrite) -> Check {
     match tried.flushes_at_close() {
         Some(true) => {
-            let says = "rewriting a file flushes it: who closes it waits for the disk's queue";
+            let says = "rewriting a file flushes it: closing it starts the writing, and waits where the disk's queue is full";
             let check = Check::fault(LAYER, FLUSH, Certainty::Certain, says);
             let check = with_tries(check, &tried.at_close(), "truncated, written again and closed", own);
             check.with_remedy(remedy(facts, own, FLUSH))
         }
         Some(false) => Check::fine(LAYER, FLUSH, "rewriting a file does not flush it"),
-        None => Check::unknown(LAYER, FLUSH, "neither places nor dirty pages are told of new files here"),
+        None => Check::unknown(LAYER, FLUSH, unseen("rewriting a file")),
     }
 }
 
@@ -123,8 +126,8 @@ fn renamed(facts: &Facts, own: &FileSystem, tried: &Fact<Vec<Rename>>) -> Check 
     };
     match flushes_at_rename(tries) {
         Some(true) => {
-            let says =
-                "replacing a file by rename flushes the new one: who renames waits for the disk's queue";
+            let says = "replacing a file by rename flushes it: the rename starts the writing, and waits where the disk's \
+                        queue is full";
             let check = Check::fault(LAYER, RENAME, Certainty::Certain, says);
             let mut check = with_tries(check, &at_rename(tries), "renamed over another file", own);
             let (over, free) = (median_us(|one| one.replace_ns), median_us(|one| one.move_ns));
@@ -135,8 +138,12 @@ fn renamed(facts: &Facts, own: &FileSystem, tried: &Fact<Vec<Rename>>) -> Check 
                 .with_remedy(remedy(facts, own, RENAME))
         }
         Some(false) => Check::fine(LAYER, RENAME, "replacing a file by rename does not flush it"),
-        None => Check::unknown(LAYER, RENAME, "neither places nor dirty pages are told of new files here"),
+        None => Check::unknown(LAYER, RENAME, unseen("replacing a file by rename")),
     }
+}
+
+fn unseen(what: &str) -> String {
+    format!("whether {what} flushes it cannot be seen: neither places nor dirty pages of new files are told")
 }
 
 /// What was seen in a try that shows the flush, and in how many of them.
@@ -296,5 +303,11 @@ mod tests {
         assert!(super::judge(&facts).iter().all(|check| check.verdict == Verdict::Unknown));
         assert!(super::judge(&healthy("nfs4"))[0].verdict == Verdict::Unknown);
         assert!(super::judge(&healthy("tmpfs"))[0].verdict == Verdict::Fine);
+        assert!(super::judge(&healthy("proc"))[0].verdict == Verdict::Fine);
+        let mut facts = healthy("squashfs");
+        assert!(super::judge(&facts)[0].verdict == Verdict::Note);
+        let Layer::FileSystem(found) = &mut facts.chain[0].layer else { panic!() };
+        found.options.push("ro".into());
+        assert!(super::judge(&facts)[0].verdict == Verdict::Fine);
     }
 }

@@ -15,8 +15,18 @@ use crate::probe::{Facts, Kind};
 pub fn judge(facts: &Facts) -> Vec<Check> {
     let mut checks = Vec::new();
     checks.push(attributes::judge(facts));
+    if matches!(facts.kind, Kind::BlockDevice | Kind::Special) {
+        checks.push(page_cache::bypassed(facts));
+        return checks;
+    }
     if facts.kind == Kind::File {
         checks.push(page_cache::bypassed(facts));
+        if facts.size_bytes == 0 {
+            // What has no contents is neither in memory nor anywhere else.
+            checks.extend(file_system::judge(facts));
+            return checks;
+        }
+        checks.extend(page_cache::dropped(facts));
         checks.push(page_cache::cold(facts));
         checks.extend(page_cache::slow_copy(facts));
         checks.extend(memory::judge(facts));
@@ -97,6 +107,7 @@ mod scene {
                 sampled_bytes: SIZE,
                 resident_before_bytes: Ok(SIZE),
                 resident_after_bytes: Ok(SIZE),
+                resident_reopened_bytes: Ok(SIZE),
                 is_mappable: Ok(true),
                 first: pass,
                 again: pass,
@@ -132,6 +143,19 @@ mod tests {
     fn a_healthy_file_has_no_fault() {
         for fs_type in ["ext4", "xfs", "tmpfs", "overlay", "fuse.bindfs", "nfs4", "virtiofs"] {
             assert_eq!(faults(&healthy(fs_type)), [""; 0], "{fs_type}");
+        }
+    }
+
+    #[test]
+    fn what_is_empty_or_no_file_is_not_judged_by_its_contents() {
+        let mut facts = healthy("ext4");
+        facts.size_bytes = 0;
+        facts.reads = Err("empty".into());
+        let told = |facts: &Facts| judge(facts).into_iter().map(|check| check.layer).collect::<Vec<_>>();
+        assert_eq!(told(&facts), ["attributes", "page-cache", "file-system"]);
+        for kind in [Kind::BlockDevice, Kind::Special] {
+            facts.kind = kind;
+            assert_eq!(told(&facts), ["attributes", "page-cache"]);
         }
     }
 

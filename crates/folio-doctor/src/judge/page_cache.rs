@@ -3,6 +3,7 @@
 use super::remedy;
 use crate::finding::{Certainty, Check};
 use crate::probe::Facts;
+use crate::probe::layers::FileSystem;
 use crate::probe::reads::Reads;
 use crate::text::{bytes, percent, quote, round};
 
@@ -65,6 +66,9 @@ pub(super) fn bypassed(facts: &Facts) -> Check {
             "used: the second read was answered from memory",
             format!("{} of {} in memory, {waits}", bytes(*resident), bytes(reads.sampled_bytes)),
         ),
+        Ok(_) if !is_asked && facts.file_system().is_some_and(FileSystem::is_in_memory) => {
+            ("the kernel makes the contents at each read: there are no pages to keep", waits)
+        }
         Ok(_) if !is_asked => (
             "the second read waited for nobody, though no page is this file's: the pages of another \
               file answer (passthrough), or memory that is no cache (DAX)",
@@ -75,6 +79,35 @@ pub(super) fn bypassed(facts: &Facts) -> Check {
         Err(why) => return Check::unknown(LAYER, CAUSE, why.clone()),
     };
     Check::fine(LAYER, CAUSE, says).with_evidence(evidence).with("switches_per_mib", per_mib)
+}
+
+/// Whether what is in memory goes when the next program opens the file.
+pub(super) fn dropped(facts: &Facts) -> Option<Check> {
+    let reads = facts.reads.as_ref().ok()?;
+    if !is_dropped(reads) {
+        return None;
+    }
+    let (after, again) =
+        (reads.resident_after_bytes.as_ref().ok()?, reads.resident_reopened_bytes.as_ref().ok()?);
+    let says = "dropped at each open: every program that opens the file reads it anew";
+    let evidence = format!(
+        "{} of {} in memory after a read, {} once the file was opened again",
+        bytes(*after),
+        bytes(reads.sampled_bytes),
+        bytes(*again)
+    );
+    let check = Check::fault(LAYER, "dropped-at-open", Certainty::Certain, says)
+        .with_evidence(evidence)
+        .with("resident_bytes", *after)
+        .with("reopened_bytes", *again);
+    Some(remedy::page_cache(facts).into_iter().fold(check, Check::with_remedy))
+}
+
+fn is_dropped(reads: &Reads) -> bool {
+    let (Ok(after), Ok(again)) = (&reads.resident_after_bytes, &reads.resident_reopened_bytes) else {
+        return false;
+    };
+    *after >= reads.sampled_bytes / 2 && *again < *after / 10
 }
 
 /// Whether the file was in memory before anybody read it here.
@@ -130,7 +163,7 @@ pub(super) fn cold(facts: &Facts) -> Check {
 fn is_unkept(reads: &Reads) -> bool {
     let is_empty =
         reads.resident_after_bytes.as_ref().is_ok_and(|resident| *resident < reads.sampled_bytes / 2);
-    reads.is_mappable == Ok(false) || is_empty
+    reads.is_mappable == Ok(false) || is_empty || is_dropped(reads)
 }
 
 /// Whether what is in memory comes as fast as memory is; by time on the processor, so that other work does not count.
@@ -188,6 +221,19 @@ mod tests {
         let check = super::bypassed(&facts);
         assert_eq!(check.certainty, Some(Certainty::Certain));
         assert!(check.evidence.contains("9.0 waits for each MiB"), "{check:?}");
+    }
+
+    #[test]
+    fn pages_that_go_at_open_are_told_and_are_not_cold() {
+        let mut facts = healthy("fuse.bindfs");
+        facts.residency.as_mut().unwrap().resident_bytes = 0;
+        let reads = facts.reads.as_mut().unwrap();
+        (reads.resident_before_bytes, reads.resident_reopened_bytes) = (Ok(0), Ok(0));
+        reads.first.switches = 64;
+        assert_eq!(faults(&facts), ["dropped-at-open"]);
+        assert!(super::dropped(&facts).unwrap().remedies[0].contains("bindfs -o kernel_cache "));
+        facts.reads.as_mut().unwrap().resident_reopened_bytes = Err("not told".into());
+        assert_eq!(faults(&facts), ["cold"]);
     }
 
     #[test]

@@ -50,7 +50,9 @@ fn served(facts: &Facts, words: &Words) -> Vec<String> {
     };
     let (source, target) = (quote(Path::new(&found.source)), quote(&found.mount_point));
     let (fs_type, subtype) = found.fs_type.split_once('.').unwrap_or((&found.fs_type, ""));
-    let server = if subtype.is_empty() { found.server.as_deref().unwrap_or("SERVER") } else { subtype };
+    // The subtype is often what is served, not who serves it: `fuse.ext4`.
+    let named = if subtype.is_empty() { "SERVER" } else { subtype };
+    let server = if subtype == "folio" { subtype } else { found.server.as_deref().unwrap_or(named) };
     let again =
         |options: &str| vec![format!("umount {target} && mount -t {fs_type} -o {options} {source} {target}")];
     match fs_type {
@@ -80,6 +82,7 @@ fn folio(source: &str, target: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Layer;
     use crate::judge::scene::healthy;
 
     #[test]
@@ -97,6 +100,10 @@ mod tests {
             let told = attributes(&healthy(fs_type));
             assert!(told[0].contains(word), "{fs_type}: {told:?}");
         }
+        let mut facts = healthy("fuse.ext4");
+        let Layer::FileSystem(found) = &mut facts.chain[0].layer else { panic!() };
+        found.server = Some("fuse2fs".into());
+        assert!(attributes(&facts)[0].contains("&& fuse2fs -o "), "{:?}", attributes(&facts));
         assert!(page_cache(&healthy("fuse.folio"))[0].contains("cache=writethrough"));
     }
 }

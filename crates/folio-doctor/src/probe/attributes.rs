@@ -1,6 +1,7 @@
 //! Who answers a stat(2): the kernel from memory, or a server each time.
 
 use super::{Fact, switches};
+use crate::text::reason;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::Serialize;
 use std::path::Path;
@@ -32,7 +33,7 @@ pub struct Attributes {
 
 /// Asks for the attributes of `path`.
 pub(super) fn probe(path: &Path) -> Fact<Attributes> {
-    let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+    let path = std::path::absolute(path).map_err(|error| reason(&error))?;
     stat(&path, AtFlags::empty())?;
     let mut best: Option<(u64, u64)> = None;
     for _ in 0..ROUNDS {
@@ -53,7 +54,7 @@ pub(super) fn probe(path: &Path) -> Fact<Attributes> {
 
 fn stat(path: &Path, flags: AtFlags) -> Fact<()> {
     let found = rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS);
-    found.map(drop).map_err(|error| format!("statx: {error}"))
+    found.map(drop).map_err(|error| format!("statx: {}", reason(&error)))
 }
 
 /// How often one call waits.

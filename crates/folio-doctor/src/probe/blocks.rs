@@ -1,6 +1,7 @@
 //! Where a file lies on its file system, as FIEMAP tells it.
 
 use super::Fact;
+use crate::text::reason;
 use folio_pagecache::{Extent, extents};
 use serde::Serialize;
 use std::fs::File;
@@ -59,7 +60,7 @@ fn why(error: &std::io::Error) -> String {
         Some(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => {
             "the file system does not tell where a file lies (no FIEMAP)".to_owned()
         }
-        _ => format!("FIEMAP: {error}"),
+        _ => format!("FIEMAP: {}", reason(error)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Disk images: which of their bytes have a place already, so that a first write need not find one.
 
 use super::Fact;
+use crate::text::reason;
 use folio::block::{self, Allocation, OpenOptions};
 use serde::Serialize;
 use std::fs::File;
@@ -35,7 +36,7 @@ pub struct ImageFacts {
 pub(super) fn probe(path: &Path, file: &File, size_bytes: u64) -> Option<Fact<ImageFacts>> {
     let mut magic = [0; 4];
     if file.read_exact_at(&mut magic, 0).is_ok() && magic == *b"QFI\xfb" {
-        return Some(qcow2(path).map_err(|error| error.to_string()));
+        return Some(qcow2(path).map_err(|error| reason(&error)));
     }
     let is_disk = size_bytes >= DISK_MIN && (is_named_disk(path) || holds_file_system(file));
     is_disk.then_some(Ok(ImageFacts {

@@ -89,7 +89,30 @@ pub struct Disk {
     pub read_ahead_kb: Option<u64>,
 }
 
+/// File systems with no device below them.
+const IN_MEMORY: [&str; 14] = [
+    "tmpfs",
+    "ramfs",
+    "devtmpfs",
+    "hugetlbfs",
+    "proc",
+    "sysfs",
+    "cgroup",
+    "cgroup2",
+    "debugfs",
+    "tracefs",
+    "configfs",
+    "securityfs",
+    "bpf",
+    "mqueue",
+];
+
 impl FileSystem {
+    /// Whether there is nothing below it but memory.
+    pub fn is_in_memory(&self) -> bool {
+        IN_MEMORY.contains(&self.fs_type.as_str())
+    }
+
     /// Whether an option is set, as `name` or `name=value`.
     pub fn has(&self, name: &str) -> bool {
         self.options.iter().any(|option| option.split('=').next() == Some(name))
@@ -111,6 +134,14 @@ pub fn chain(path: &Path) -> Vec<Step> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut seeker = Seeker { mounts: mounts::parse(&text), sys: "/sys".into(), steps: Vec::new() };
     seeker.path(path, 0);
+    seeker.steps
+}
+
+/// The layers below a block device, itself first.
+pub(crate) fn chain_of_device(device: u64) -> Vec<Step> {
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut seeker = Seeker { mounts: mounts::parse(&text), sys: "/sys".into(), steps: Vec::new() };
+    seeker.device((rustix::fs::major(device), rustix::fs::minor(device)), 0);
     seeker.steps
 }
 
@@ -157,9 +188,7 @@ impl Seeker {
     fn below(&mut self, mount: &Mount, path: &Path, depth: usize) {
         match mount.fs_type.split('.').next().unwrap_or_default() {
             "overlay" => self.overlay(mount, path, depth),
-            "tmpfs" | "ramfs" | "devtmpfs" | "proc" | "sysfs" | "cgroup" | "cgroup2" | "hugetlbfs" => {
-                self.push(depth, Layer::Memory);
-            }
+            kind if IN_MEMORY.contains(&kind) => self.push(depth, Layer::Memory),
             "fuse" => self.fuse(mount, path, depth),
             "virtiofs" | "9p" | "vboxsf" | "prl_fs" => {
                 self.unseen(depth, format!("{} of the host, which cannot be seen from here", mount.source));
@@ -258,14 +287,16 @@ impl Seeker {
     }
 }
 
-/// The program that serves a FUSE mount: it was started with the mount point as a word, and has /dev/fuse open.
+/// The program that serves a FUSE mount: it was started with the mount point, or the end of it, as a word, and has
+/// /dev/fuse open.
 fn server(mount_point: &Path) -> Option<String> {
     for process in fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path()) {
         let Ok(line) = fs::read(process.join("cmdline")) else { continue };
         let mut words = line.split(|byte| *byte == 0).map(|word| Path::new(OsStr::from_bytes(word)));
         let Some(name) = words.next().and_then(Path::file_name) else { continue };
-        let folder = fs::read_link(process.join("cwd")).unwrap_or_default();
-        if !words.any(|word| word == mount_point || folder.join(word) == mount_point) {
+        // Servers go to `/` when they are started: what a relative word was relative to is not known any more.
+        let names = |word: &Path| word.file_name().is_some() && mount_point.ends_with(word);
+        if !words.any(names) {
             continue;
         }
         let serves = |fds: fs::ReadDir| {
@@ -468,6 +499,7 @@ mod tests {
             effective: Vec::new(),
             server: None,
         };
+        assert!(of("tmpfs").is_in_memory() && of("proc").is_in_memory() && !of("ext4").is_in_memory());
         assert!(of("fuse.bindfs").is_served() && of("9p").is_served() && of("virtiofs").is_served());
         assert!(!of("ext4").is_served() && !of("overlay").is_served());
         assert!(of("ext4").has("nodelalloc") && of("ext4").has("commit") && !of("ext4").has("com"));

@@ -17,12 +17,13 @@ use self::layers::Step;
 use self::memory::{During, Pressure};
 use self::reads::Reads;
 use self::rewrite::Rewrite;
+use crate::text::reason;
 use folio_pagecache::{Known, Residency};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Something that was found out, or why it was not.
@@ -85,7 +86,10 @@ pub fn probe(path: &Path, limits: Limits) -> io::Result<Facts> {
     let metadata = std::fs::metadata(path)?;
     let path = path.to_path_buf();
     let kind = kind(&metadata);
-    let chain = layers::chain(&path);
+    let chain = match kind {
+        Kind::BlockDevice => layers::chain_of_device(metadata.rdev()),
+        _ => layers::chain(&path),
+    };
     let mut facts = Facts {
         path,
         kind,
@@ -104,14 +108,15 @@ pub fn probe(path: &Path, limits: Limits) -> io::Result<Facts> {
         match open(&facts.path) {
             Ok(file) => facts.look_inside(&file, limits),
             Err(error) => {
-                let why = format!("the file cannot be read: {error}");
+                let why = format!("the file cannot be read: {}", reason(&error));
                 facts.blocks = Err(why.clone());
                 facts.residency = Err(why.clone());
                 facts.reads = Err(why);
             }
         }
     }
-    if limits.may_write {
+    // Beside a device or a socket is nowhere that files are written.
+    if limits.may_write && matches!(kind, Kind::File | Kind::Directory) {
         let folder = match kind {
             Kind::Directory => Some(facts.path.as_path()),
             _ => facts.path.parent(),
@@ -153,7 +158,7 @@ pub(crate) const NOT_TOLD: &str =
 fn unmapped(error: &io::Error) -> String {
     match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::NODEV) => "the file cannot be mapped into memory".to_owned(),
-        _ => format!("the kernel does not tell: {error}"),
+        _ => format!("the kernel does not tell: {}", reason(error)),
     }
 }
 

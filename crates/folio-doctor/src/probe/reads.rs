@@ -1,6 +1,7 @@
 //! The same part of a file read twice: who answered, what it cost.
 
 use super::{Fact, NOT_TOLD, cpu_ns, switches, unmapped};
+use crate::text::reason;
 use folio_pagecache::{Known, residency_of};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
@@ -8,6 +9,7 @@ use std::fs::File;
 use std::hint::black_box;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,6 +39,8 @@ pub struct Reads {
     pub resident_before_bytes: Fact<u64>,
     /// In memory after.
     pub resident_after_bytes: Fact<u64>,
+    /// Of that, still in memory once the file was opened again.
+    pub resident_reopened_bytes: Fact<u64>,
     /// Whether the file can be mapped into memory.
     pub is_mappable: Fact<bool>,
     /// The first pass.
@@ -92,7 +96,7 @@ pub(super) fn probe(path: &Path, file: &File, size_bytes: u64, limit_bytes: u64)
     if sampled_bytes == 0 {
         return Err(format!("no more than {limit_bytes} bytes may be read"));
     }
-    let tell = |error: io::Error| format!("read: {error}");
+    let tell = |error: io::Error| format!("read: {}", reason(&error));
     let range = 0..sampled_bytes;
     let resident_before_bytes = resident(file, range.clone());
     let mut buf = vec![0; PIECE.min(usize::try_from(sampled_bytes).unwrap_or(PIECE))];
@@ -116,10 +120,12 @@ pub(super) fn probe(path: &Path, file: &File, size_bytes: u64, limit_bytes: u64)
         // Half is kept for the device.
         left -= copied_again(file, &mut again, &mut buf, left / 2).map_err(tell)?;
     }
+    let resident_after_bytes = resident(file, range.clone());
     Ok(Reads {
         sampled_bytes,
         resident_before_bytes,
-        resident_after_bytes: resident(file, range),
+        resident_after_bytes,
+        resident_reopened_bytes: reopened(file).and_then(|again| resident(&again, range)),
         is_mappable: is_mappable(file),
         memcpy_ns,
         direct: direct(path, file, &first, size_bytes, left),
@@ -150,11 +156,16 @@ fn resident(file: &File, range: Range<u64>) -> Fact<u64> {
     }
 }
 
+/// The same file opened anew, as the next program will: FUSE servers may have its pages dropped then.
+fn reopened(file: &File) -> Fact<File> {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|error| reason(&error))
+}
+
 fn is_mappable(file: &File) -> Fact<bool> {
     match folio_pagecache::cached_ranges(file, 0..1, |_| {}) {
         Ok(()) => Ok(true),
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(false),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(reason(&error)),
     }
 }
 
@@ -234,11 +245,11 @@ fn direct(path: &Path, file: &File, first: &Pass, size_bytes: u64, left: u64) ->
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
     let opened = rustix::fs::open(path, flags, Mode::empty());
-    let opened = opened.map_err(|error| format!("the file system has no O_DIRECT: {error}"))?;
+    let opened = opened.map_err(|error| format!("the file system has no O_DIRECT: {}", reason(&error)))?;
     let mut buf = vec![0; 4 * PIECE + ALIGN];
     let skip = buf.as_ptr().align_offset(ALIGN).min(ALIGN);
     pass(&File::from(opened), start..end, &mut buf[skip..skip + 4 * PIECE])
-        .map_err(|error| format!("O_DIRECT: {error}"))
+        .map_err(|error| format!("O_DIRECT: {}", reason(&error)))
 }
 
 #[cfg(test)]
@@ -252,6 +263,7 @@ mod tests {
         let reads = probe(file.path(), file.as_file(), 3 << 20, 8 << 20).unwrap();
         assert_eq!((reads.sampled_bytes, reads.first.bytes), (2 << 20, 2 << 20), "a quarter of the limit");
         assert_eq!(reads.again.calls, 2);
+        assert_eq!(reads.resident_reopened_bytes, reads.resident_after_bytes);
         assert!(probe(file.path(), file.as_file(), 3 << 20, 0).is_err());
         assert!(probe(file.path(), file.as_file(), 0, 8 << 20).is_err());
     }

@@ -2,6 +2,7 @@
 
 use super::Fact;
 use super::rewrite::{LEN, State, TRIES};
+use crate::text::reason;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -30,10 +31,11 @@ pub struct Rename {
 ///
 /// Unlike truncation this needs names: a process killed in between (SIGKILL) leaves them behind.
 pub(super) fn probe(folder: &Path) -> Fact<Vec<Rename>> {
-    let tell = |error: io::Error| format!("no file can be renamed in {}: {error}", folder.display());
+    let tell =
+        |error: io::Error| format!("no file can be renamed in {}: {}", folder.display(), reason(&error));
     let own = tempfile::Builder::new().prefix(".folio-doctor-").tempdir_in(folder).map_err(tell)?;
     let tries = (0..TRIES).map(|_| once(own.path())).collect::<io::Result<_>>().map_err(tell)?;
-    own.close().map_err(|error| format!("{}: {error}", folder.display()))?;
+    own.close().map_err(|error| format!("{}: {}", folder.display(), reason(&error)))?;
     Ok(tries)
 }
 

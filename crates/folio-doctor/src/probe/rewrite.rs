@@ -3,7 +3,7 @@
 use super::Fact;
 use super::blocks::{self, Blocks};
 use super::rename::{self, Rename};
-use crate::text::bytes;
+use crate::text::{bytes, reason};
 use folio_pagecache::{Known, residency};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
@@ -57,11 +57,12 @@ pub struct State {
 
 /// Writes into an unnamed file in `folder`, which is gone with the last descriptor, however the process ends.
 pub(super) fn probe(folder: &Path) -> Fact<Rewrite> {
-    let tell =
-        |error: io::Error| format!("no temporary file can be written in {}: {error}", folder.display());
+    let tell = |error: io::Error| {
+        format!("no temporary file can be written in {}: {}", folder.display(), reason(&error))
+    };
     let tries = (0..TRIES).map(|_| once(folder)).collect::<io::Result<Vec<_>>>().map_err(tell)?;
     let renames = rename::probe(folder);
-    let first_write_ns = first_writes(folder).map_err(|error| error.to_string());
+    let first_write_ns = first_writes(folder).map_err(|error| reason(&error));
     Ok(Rewrite { tries, renames, first_write_ns })
 }
 
