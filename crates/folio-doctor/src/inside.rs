@@ -159,7 +159,11 @@ fn pieces(blocks: &Blocks, name: &str) -> Check {
         0 => String::new(),
         count => format!(", {} holes or never written", bytes(count)),
     };
-    let evidence = format!("{} in {} pieces{holes}", bytes(blocks.placed_bytes), blocks.fragments);
+    let count = match blocks.fragments {
+        1 => "one piece".to_owned(),
+        many => format!("{many} pieces"),
+    };
+    let evidence = format!("{} in {count}{holes}", bytes(blocks.placed_bytes));
     let check = match is_fragmented(blocks) {
         false => Check::fine("blocks", "fragmented", "not fragmented in its file system"),
         true => {
@@ -204,6 +208,7 @@ mod tests {
         assert!(none.is_empty());
         let both: Vec<&str> = faults(found(100, 2048));
         assert_eq!(both, ["evicted", "fragmented"]);
+        assert_eq!(found(0, 1)[2].evidence, "8 MiB in one piece");
         assert!(found(100, 1)[0].remedies[0].starts_with("folio --cache 64M cat 'disk.img:/a b'"));
     }
 }

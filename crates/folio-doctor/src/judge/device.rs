@@ -19,11 +19,15 @@ pub(super) fn judge(facts: &Facts) -> Option<Check> {
     };
     let share = round(reads.first.rate() / direct.rate().max(1.0), 2);
     let rate = |rate: f64| bytes(rate as u64);
-    let evidence = format!(
+    let mut evidence = format!(
         "a cold part came at {}/s, the part beside it past the page cache at {}/s",
         rate(reads.first.rate()),
         rate(direct.rate())
     );
+    let pressure = facts.pressure.io_some_percent;
+    if let Some(percent) = pressure {
+        evidence.push_str(&format!(", somebody waited for a device {percent}% of the last minute"));
+    }
     let check = if share >= AT_LIMIT {
         Check::fault(
             LAYER,
@@ -46,7 +50,11 @@ pub(super) fn judge(facts: &Facts) -> Option<Check> {
     } else {
         Check::fine(LAYER, CAUSE, "not the limit alone")
     };
-    Some(check.with_evidence(evidence).with("share_of_device", share))
+    let check = check.with_evidence(evidence).with("share_of_device", share);
+    Some(match pressure {
+        Some(percent) => check.with("io_some_percent", percent),
+        None => check,
+    })
 }
 
 #[cfg(test)]
@@ -61,6 +69,10 @@ mod tests {
         let reads = facts.reads.as_mut().unwrap();
         reads.direct = Ok(reads.first);
         assert_eq!(faults(&facts), ["device-limit"]);
+        facts.pressure.io_some_percent = Some(12.5);
+        let check = super::judge(&facts).unwrap();
+        assert!(check.evidence.ends_with("waited for a device 12.5% of the last minute"), "{check:?}");
+        assert_eq!(check.numbers["io_some_percent"], 12.5);
         facts.reads.as_mut().unwrap().first.wall_ns *= 5;
         assert_eq!(super::judge(&facts).unwrap().verdict, Verdict::Note);
     }

@@ -27,7 +27,7 @@ pub fn judge(facts: &Facts) -> Vec<Check> {
             return checks;
         }
         checks.extend(page_cache::dropped(facts));
-        checks.push(page_cache::cold(facts));
+        checks.extend(page_cache::cold(facts));
         checks.extend(page_cache::slow_copy(facts));
         checks.extend(memory::judge(facts));
     }
@@ -53,6 +53,29 @@ mod scene {
 
     pub(super) const SIZE: u64 = 64 << 20;
 
+    /// The whole file, each time from memory.
+    fn reads() -> Reads {
+        let pass = Pass {
+            bytes: SIZE,
+            calls: 64,
+            switches: 0,
+            device_bytes: Some(0),
+            cpu_ns: 8_000_000,
+            wall_ns: 9_000_000,
+        };
+        Reads {
+            sampled_bytes: SIZE,
+            resident_before_bytes: Ok(SIZE),
+            resident_after_bytes: Ok(SIZE),
+            resident_reopened_bytes: Ok(SIZE),
+            is_mappable: Ok(true),
+            first: pass,
+            again: pass,
+            memcpy_ns: Ok(7_000_000),
+            direct: Err("too little of the file came from the device".into()),
+        }
+    }
+
     /// A file of 64 MiB on a file system of this type, in memory, in one piece.
     pub(super) fn healthy(fs_type: &str) -> Facts {
         let file_system = FileSystem {
@@ -71,14 +94,6 @@ mod scene {
             writeback_bytes: Some(0),
             evicted_bytes: Some(0),
             recently_evicted_bytes: Some(0),
-        };
-        let pass = Pass {
-            bytes: SIZE,
-            calls: 64,
-            switches: 0,
-            device_bytes: Some(0),
-            cpu_ns: 8_000_000,
-            wall_ns: 9_000_000,
         };
         Facts {
             path: "/mnt/file".into(),
@@ -103,17 +118,7 @@ mod scene {
             }),
             image: None,
             residency: Ok(residency),
-            reads: Ok(Reads {
-                sampled_bytes: SIZE,
-                resident_before_bytes: Ok(SIZE),
-                resident_after_bytes: Ok(SIZE),
-                resident_reopened_bytes: Ok(SIZE),
-                is_mappable: Ok(true),
-                first: pass,
-                again: pass,
-                memcpy_ns: Ok(7_000_000),
-                direct: Err("too little of the file came from the device".into()),
-            }),
+            reads: Ok(reads()),
             pressure: Pressure {
                 total_bytes: 8 << 30,
                 available_bytes: 4 << 30,

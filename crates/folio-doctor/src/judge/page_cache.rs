@@ -28,7 +28,7 @@ pub(super) fn bypassed(facts: &Facts) -> Check {
     let is_asked = again.switches_per_call() >= ASKED;
     let per_mib = round(again.switches_per_mib(), 1);
     let waits = match again.bytes {
-        ..0x10_0000 => format!("{} waits in {} calls of the second read", again.switches, again.calls),
+        ..0x10_0000 => format!("{} waits in the second read", again.switches),
         _ => format!("{per_mib:.1} waits for each MiB of the second read"),
     };
     let mapped = match reads.is_mappable {
@@ -110,12 +110,12 @@ fn is_dropped(reads: &Reads) -> bool {
     *after >= reads.sampled_bytes / 2 && *again < *after / 10
 }
 
-/// Whether the file was in memory before anybody read it here.
-pub(super) fn cold(facts: &Facts) -> Check {
+/// Whether the file was in memory before anybody read it here; nothing where what is read does not stay there.
+pub(super) fn cold(facts: &Facts) -> Option<Check> {
     const CAUSE: &str = "cold";
     let residency = match &facts.residency {
         Ok(residency) => residency,
-        Err(why) => return Check::unknown(LAYER, CAUSE, why.clone()),
+        Err(why) => return Some(Check::unknown(LAYER, CAUSE, why.clone())),
     };
     let resident = residency.resident_bytes;
     // A hole takes no reading.
@@ -124,18 +124,19 @@ pub(super) fn cold(facts: &Facts) -> Check {
     let share = percent(resident, residency.size_bytes);
     let evidence = format!("{} of {} in memory ({share}%)", bytes(resident), bytes(residency.size_bytes));
     let Ok(reads) = &facts.reads else {
-        return Check::note(LAYER, CAUSE, "in memory before")
-            .with_evidence(evidence)
-            .with("resident_percent", share);
+        let note = Check::note(LAYER, CAUSE, "in memory before").with_evidence(evidence);
+        return Some(note.with("resident_percent", share));
     };
+    if is_unkept(reads) {
+        return None;
+    }
     let came = reads.first.device_bytes.unwrap_or(0);
     let is_served = facts.file_system().is_some_and(|found| found.is_served());
     let had_to_come = came > reads.again.device_bytes.unwrap_or(0)
         || is_served && reads.first.switches > reads.again.switches;
-    if missing < COLD_MIN || missing < residency.size_bytes / 10 || !had_to_come || is_unkept(reads) {
-        return Check::fine(LAYER, CAUSE, "no large part had to be fetched")
-            .with_evidence(evidence)
-            .with("resident_percent", share);
+    if missing < COLD_MIN || missing < residency.size_bytes / 10 || !had_to_come {
+        let fine = Check::fine(LAYER, CAUSE, "no large part had to be fetched").with_evidence(evidence);
+        return Some(fine.with("resident_percent", share));
     }
     let rate = |pass: &crate::probe::reads::Pass| bytes(pass.rate() as u64);
     let from = match came {
@@ -146,7 +147,7 @@ pub(super) fn cold(facts: &Facts) -> Check {
         _ => format!("{} from the device in the first read", bytes(came)),
     };
     let rates = format!("{}/s then {}/s", rate(&reads.first), rate(&reads.again));
-    Check::fault(
+    let check = Check::fault(
         LAYER,
         CAUSE,
         Certainty::Certain,
@@ -156,7 +157,8 @@ pub(super) fn cold(facts: &Facts) -> Check {
     .with("resident_percent", share)
     .with("missing_bytes", missing)
     .with("device_bytes", came)
-    .with_remedy(format!("folio warm {}", quote(&facts.path)))
+    .with_remedy(format!("folio warm {}", quote(&facts.path)));
+    Some(check)
 }
 
 /// What is read leaves nothing in memory: that is another fault, and warming would not mend it.
@@ -231,6 +233,7 @@ mod tests {
         (reads.resident_before_bytes, reads.resident_reopened_bytes) = (Ok(0), Ok(0));
         reads.first.switches = 64;
         assert_eq!(faults(&facts), ["dropped-at-open"]);
+        assert!(super::cold(&facts).is_none(), "all of it had to be fetched, and warming would not help");
         assert!(super::dropped(&facts).unwrap().remedies[0].contains("bindfs -o kernel_cache "));
         facts.reads.as_mut().unwrap().resident_reopened_bytes = Err("not told".into());
         assert_eq!(faults(&facts), ["cold"]);
@@ -275,20 +278,20 @@ mod tests {
     fn a_cold_file_is_told_and_can_be_warmed() {
         let facts = cold_file();
         assert_eq!(faults(&facts), ["cold"]);
-        assert_eq!(super::cold(&facts).remedies, ["folio warm /mnt/file"]);
+        assert_eq!(super::cold(&facts).unwrap().remedies, ["folio warm /mnt/file"]);
     }
 
     #[test]
     fn holes_and_small_parts_are_not_cold() {
         let mut facts = cold_file();
         facts.blocks.as_mut().unwrap().hole_bytes = SIZE / 4 * 3;
-        assert_eq!(super::cold(&facts).verdict, Verdict::Fine);
+        assert_eq!(super::cold(&facts).unwrap().verdict, Verdict::Fine);
         let mut facts = cold_file();
         facts.residency.as_mut().unwrap().resident_bytes = SIZE - (1 << 19);
-        assert_eq!(super::cold(&facts).verdict, Verdict::Fine);
+        assert_eq!(super::cold(&facts).unwrap().verdict, Verdict::Fine);
         let mut facts = cold_file();
         facts.reads.as_mut().unwrap().first.device_bytes = Some(0);
-        assert_eq!(super::cold(&facts).verdict, Verdict::Fine, "nothing had to come from a device");
+        assert_eq!(super::cold(&facts).unwrap().verdict, Verdict::Fine, "nothing had to come from a device");
     }
 
     #[test]
