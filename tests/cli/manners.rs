@@ -144,8 +144,137 @@ fn bash_completes_words() {
     // What is no word of the command is left to bash, which knows the files.
     assert_eq!(complete("folio mount ''"), "");
     assert_eq!(complete("folio mount di"), "");
+    assert_eq!(complete("folio doctor ''"), "");
+    assert_eq!(complete("folio doctor di"), "");
     let program = format!("source '{}'; complete -p folio", script.display());
     assert!(text(&succeed(command("bash").args(["-c", &program]))).contains("-o default"));
+}
+
+/// A bench with names in an image that are not easy to type, and the script of a shell.
+fn bench_to_complete(shell: &str) -> (Bench, String) {
+    let bench = Bench::new();
+    for folder in ["tree/etc/conf.d", "tree/my dir"] {
+        std::fs::create_dir_all(bench.path(folder)).unwrap();
+    }
+    for file in ["etc/passwd", "etc/group", "my dir/it's $x", "a:b", ".hidden"] {
+        std::fs::write(bench.path("tree").join(file), "").unwrap();
+    }
+    bench.ok(&["cp", "-a", "tree/.", "disk.img:/"]);
+    let script = bench.path("script");
+    std::fs::write(&script, bench.ok(&["completions", shell])).unwrap();
+    let script = script.to_str().unwrap().to_owned();
+    (bench, script)
+}
+
+/// A program that finds `folio` as users do.
+fn with_folio(bench: &Bench, program: &str) -> Command {
+    let folder = Path::new(env!("CARGO_BIN_EXE_folio")).parent().unwrap();
+    let path = std::env::join_paths(
+        [folder.into()]
+            .into_iter()
+            .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
+    );
+    let mut command = command(program);
+    command.env("PATH", path.unwrap()).env("HOME", bench.folder.path()).current_dir(bench.folder.path());
+    command
+}
+
+#[test]
+fn words_in_images_are_found() {
+    let (bench, _) = bench_to_complete("bash");
+    let complete = |word: &str| bench.ok(&["completions", "bash", word]);
+    assert_eq!(complete("disk.img:/etc/p"), "disk.img:/etc/passwd\n");
+    let root = "disk.img:/a:b\ndisk.img:/etc/\ndisk.img:/lost+found/\ndisk.img:/my dir/\n";
+    assert_eq!(complete("disk.img:"), root);
+    assert_eq!(complete("disk.img:/"), root);
+    assert_eq!(complete("disk.img:/.h"), "disk.img:/.hidden\n");
+    for nothing in ["disk.img:/none", "disk.img", "none.img:/", "tree:/", "", ":/"] {
+        assert_eq!(complete(nothing), "", "{nothing}");
+    }
+    bench.fails(&["completions", "bash", "disk.img:/none/x"], 1, "No such file");
+    bench.fails(&["completions", "bash", "script:/"], 3, "script");
+}
+
+/// What is typed, with a tab for each ~, and the words that the command gets.
+const TYPED: &[(&str, &str)] = &[
+    ("ls disk.img:/et~", "<ls><disk.img:/etc/>"),
+    ("ls disk.img:/etc/pa~", "<ls><disk.img:/etc/passwd>"),
+    ("ls disk.img:/etc/co~", "<ls><disk.img:/etc/conf.d/>"),
+    ("cp x disk.img:/my~it~", "<cp><x><disk.img:/my dir/it's $x>"),
+    ("cat disk.img:/a~ disk.img:/a:~", "<cat><disk.img:/a:b><disk.img:/a:b>"),
+    // Not the host's.
+    ("ls disk.img:/us~", "<ls><disk.img:/us>"),
+    ("ls none.img:/etc/pas~", "<ls><none.img:/etc/passwd>"),
+    ("doctor tre~", "<doctor><tree/>"),
+    ("image inf~ dis~", "<image><info><disk.img>"),
+];
+
+#[test]
+fn bash_completes_paths_in_images() {
+    requires!(tool("bash"), tool("script"));
+    let (bench, script) = bench_to_complete("bash");
+    let mut lines = format!(
+        "source '{script}'; folio() {{ if [ \"$1\" = completions ]; then command folio \"$@\"; \
+         else printf '<%s>' \"$@\"; echo; fi; }}\n"
+    );
+    for (typed, _) in TYPED {
+        lines.push_str(&format!("folio {}\n", typed.replace('~', "\t")));
+    }
+    lines.push_str("exit\n");
+    let typed = bench.path("typed");
+    std::fs::write(&typed, lines).unwrap();
+    let mut shell = with_folio(&bench, "script");
+    shell.args(["-qec", "bash --norc --noprofile -i", "/dev/null"]).env("TERM", "dumb");
+    shell.env("INPUTRC", "/dev/null").stdin(std::fs::File::open(&typed).unwrap());
+    let told = text(&shell.output().unwrap());
+    for (typed, words) in TYPED {
+        let is_got = told.lines().any(|line| line.trim_end() == *words);
+        assert!(is_got, "{typed}: no {words} in\n{told}");
+    }
+}
+
+#[test]
+fn zsh_completes_paths_in_images() {
+    requires!(tool("zsh"));
+    let (bench, script) = bench_to_complete("zsh");
+    let complete = |word: &str| {
+        // What the completion system does with the words is its own affair.
+        let program = format!(
+            "compdef() {{ }}; compadd() {{ print -rl -- \"${{(@P)@[-1]}}\"; }}; source '{script}'; \
+             words=(folio ls '{word}'); PREFIX='{word}'; _folio_names || echo none"
+        );
+        let told = text(&succeed(with_folio(&bench, "zsh").args(["-f", "-c", &program])));
+        told.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        complete("disk.img:/etc/"),
+        ["disk.img:/etc/conf.d/", "disk.img:/etc/group", "disk.img:/etc/passwd"]
+    );
+    assert_eq!(complete("disk.img:/my\\ d"), ["disk.img:/my dir/"]);
+    assert!(complete("disk.img:/us").is_empty());
+    for word in ["disk", "none.img:/", ":/"] {
+        assert_eq!(complete(word), ["none"], "{word}");
+    }
+    // A word that is a path is completed as one.
+    let lines = std::fs::read_to_string(&script).unwrap();
+    let doctor = lines.lines().find(|line| line.starts_with("'*::paths -- Files, directories, mounts"));
+    assert!(doctor.is_some_and(|line| line.contains(":_files'")), "{doctor:?}");
+}
+
+#[test]
+fn fish_completes_paths_in_images() {
+    requires!(tool("fish"));
+    let (bench, script) = bench_to_complete("fish");
+    let complete = |line: &str| {
+        let program = format!("source '{script}'; complete -C '{line}'");
+        let told = text(&succeed(with_folio(&bench, "fish").args(["-N", "-c", &program])));
+        told.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(complete("folio ls disk.img:/et"), ["disk.img:/etc/"]);
+    assert_eq!(complete("folio cp x disk.img:/my\\ "), ["disk.img:/my dir/"]);
+    assert!(complete("folio ls disk.img:/us").is_empty());
+    assert_eq!(complete("folio doctor tre"), ["tree/"]);
+    assert_eq!(complete("folio imag"), ["image"]);
 }
 
 const BOLD: &str = "\u{1b}[1m";
