@@ -6,6 +6,7 @@ use crate::probe::rename::Rename;
 use crate::probe::rewrite::{Flush, Rewrite, at_rename, flushes_at_rename, is_flush};
 use crate::probe::{Fact, Facts, Kind};
 use crate::text::{quote, round};
+use std::path::Path;
 
 const LAYER: &str = "file-system";
 const DELAYED: &str = "no-delayed-allocation";
@@ -13,6 +14,11 @@ const FLUSH: &str = "flush-on-truncate";
 const RENAME: &str = "flush-on-rename";
 
 pub(super) fn judge(facts: &Facts) -> Vec<Check> {
+    let own = storing(facts);
+    if own.is_some_and(FileSystem::is_in_memory) {
+        let says = "in memory: there is nothing to allocate and nothing to flush";
+        return vec![Check::fine(LAYER, FLUSH, says)];
+    }
     let tried = match &facts.rewrite {
         None => None,
         Some(Ok(tried)) => Some(tried),
@@ -20,16 +26,9 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
             return [DELAYED, FLUSH, RENAME].map(|cause| Check::unknown(LAYER, cause, why.clone())).into();
         }
     };
-    let Some(own) = storing(facts) else {
+    let Some(own) = own else {
         return vec![Check::unknown(LAYER, DELAYED, "what stores the file cannot be seen from here")];
     };
-    if own.is_in_memory() {
-        return vec![Check::fine(
-            LAYER,
-            FLUSH,
-            "in memory: there is nothing to allocate and nothing to flush",
-        )];
-    }
     let mut checks = Vec::new();
     checks.extend(delayed(own, tried));
     match tried {
@@ -52,12 +51,21 @@ fn storing(facts: &Facts) -> Option<&FileSystem> {
 }
 
 fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
-    let target = quote(&own.mount_point);
+    let (source, target) = (quote(Path::new(&own.source)), quote(&own.mount_point));
+    // The kernel's ext4 refuses to change it in a remount, and leaves it off for what is mounted as ext2 or ext3.
+    let options = match own.fs_type.as_str() {
+        "ext4" => Some("-t ext4 -o delalloc"),
+        "ext2" | "ext3" => Some("-t ext4"),
+        _ => None,
+    };
     let fault = |evidence: String| {
         let says = "no delayed allocation: each write looks for its place at once, in small pieces";
-        Check::fault(LAYER, DELAYED, Certainty::Certain, says)
-            .with_evidence(evidence)
-            .with_remedy(format!("mount -o remount,delalloc {target}"))
+        let check = match options {
+            Some(options) => Check::fault(LAYER, DELAYED, Certainty::Certain, says)
+                .with_remedy(format!("umount {target} && mount {options} {source} {target}")),
+            None => Check::note(LAYER, DELAYED, says),
+        };
+        check.with_evidence(evidence)
     };
     let option = has_option(own, "delalloc") == Some(false);
     match tried.and_then(Rewrite::delays_allocation) {
@@ -285,7 +293,17 @@ mod tests {
 
     #[test]
     fn no_delayed_allocation_is_told_by_trial_or_by_option() {
-        assert_eq!(faults(&tried("ext4", 0, 0, 0)), ["no-delayed-allocation"]);
+        for (fs_type, remedy) in [
+            ("ext4", "umount /mnt && mount -t ext4 -o delalloc /srv/source /mnt"),
+            ("ext3", "umount /mnt && mount -t ext4 /srv/source /mnt"),
+        ] {
+            let facts = tried(fs_type, 0, 0, 0);
+            assert_eq!(faults(&facts), ["no-delayed-allocation"]);
+            assert_eq!(super::judge(&facts)[0].remedies, [remedy]);
+        }
+        // Others have no option that would turn it on.
+        assert_eq!(faults(&tried("vfat", 0, 0, 0)), [""; 0]);
+        assert_eq!(super::judge(&tried("vfat", 0, 0, 0))[0].verdict, Verdict::Note);
         let mut facts = healthy("ext4");
         set(&mut facts, "nodelalloc");
         assert_eq!(faults(&facts), ["no-delayed-allocation"]);
@@ -301,6 +319,9 @@ mod tests {
         let mut facts = healthy("ext4");
         facts.rewrite = Some(Err("read-only".into()));
         assert!(super::judge(&facts).iter().all(|check| check.verdict == Verdict::Unknown));
+        let mut facts = healthy("tmpfs");
+        facts.rewrite = Some(Err("no room".into()));
+        assert!(super::judge(&facts)[0].verdict == Verdict::Fine, "whatever could not be tried");
         assert!(super::judge(&healthy("nfs4"))[0].verdict == Verdict::Unknown);
         assert!(super::judge(&healthy("tmpfs"))[0].verdict == Verdict::Fine);
         assert!(super::judge(&healthy("proc"))[0].verdict == Verdict::Fine);
