@@ -43,10 +43,10 @@ fn pages_that_are_dropped_at_open_are_seen_and_are_not_cold() {
         let told = Told::of(&served.file(), &[]);
         told.has(&["dropped-at-open"]);
         let numbers = &told.check("dropped-at-open")["numbers"];
-        assert_eq!(
-            (&numbers["resident_bytes"], &numbers["reopened_bytes"]),
-            (&crate::served::LEN.into(), &0.into())
-        );
+        // Another program may take a little of the memory at any moment.
+        let resident = numbers["resident_bytes"].as_u64();
+        assert!(resident.is_some_and(|count| count >= crate::served::LEN / 2), "{numbers}");
+        assert_eq!(numbers["reopened_bytes"], 0);
         assert_eq!(told.check("page-cache-bypassed")["verdict"], "fine");
     }
 }
@@ -150,5 +150,7 @@ fn a_mounted_image_is_followed_into_its_file() {
     let told = Told::of(&mount.at("file"), &[]);
     told.has(&[]);
     assert!(told.chain().contains(&format!("path {}", image.display())), "{:?}", told.chain());
+    // Who stores the image does not store the file in it.
+    assert_eq!(told.check("no-delayed-allocation")["verdict"], "unknown");
     mount.unmount();
 }

@@ -218,7 +218,7 @@ fn told_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome
         effective: Vec::new(),
         server: Some("folio".to_owned()),
     };
-    let path = Layer::Path { path: place.image.clone(), by_name: false };
+    let path = Layer::Path { path: place.image.clone(), by_name: false, is_image: true };
     let mut layers =
         vec![Step { depth: 0, layer: Layer::FileSystem(file_system) }, Step { depth: 1, layer: path }];
     layers.extend(chain(&place.image).into_iter().map(|step| Step { depth: step.depth + 2, ..step }));
@@ -320,8 +320,8 @@ fn layer(layer: &Layer) -> String {
             }
             text
         }
-        Layer::Path { path, by_name: false } => path.display().to_string(),
-        Layer::Path { path, by_name: true } => format!("{} (by the name of its source)", path.display()),
+        Layer::Path { path, by_name: false, .. } => path.display().to_string(),
+        Layer::Path { path, by_name: true, .. } => format!("{} (by the name of its source)", path.display()),
         Layer::Memory => "memory".to_owned(),
         Layer::Unseen { why } => format!("? {why}"),
     }

@@ -43,11 +43,17 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
 
 /// The file system that allocates: through overlays and servers whose source can be seen.
 fn storing(facts: &Facts) -> Option<&FileSystem> {
-    let mut file_systems = facts.chain.iter().filter_map(|step| match &step.layer {
-        Layer::FileSystem(found) => Some(found),
-        _ => None,
-    });
-    file_systems.find(|found| !found.is_served() && found.fs_type != "overlay")
+    for step in &facts.chain {
+        match &step.layer {
+            Layer::FileSystem(found) if !found.is_served() && found.fs_type != "overlay" => {
+                return Some(found);
+            }
+            // What is below stores the image; the file is stored by whoever serves that.
+            Layer::Path { is_image: true, .. } => return None,
+            _ => {}
+        }
+    }
+    None
 }
 
 fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
@@ -84,7 +90,7 @@ fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
             Some(fault(format!("{target} is mounted with nodelalloc")).with("option", "nodelalloc"))
         }
         None if has_option(own, "delalloc") == Some(true) => {
-            Some(Check::fine(LAYER, DELAYED, "delayed allocation is on, by the options of the mount"))
+            Some(Check::fine(LAYER, DELAYED, format!("delayed allocation is on, by the options of {target}")))
         }
         None => None,
     }
@@ -217,7 +223,7 @@ mod tests {
     use crate::probe::blocks::Blocks;
     use crate::probe::rename::Rename;
     use crate::probe::rewrite::{Rewrite, State, Try};
-    use crate::{Facts, Layer, Verdict};
+    use crate::{Facts, Layer, Step, Verdict};
 
     const LEN: u64 = 1 << 20;
 
@@ -312,6 +318,22 @@ mod tests {
         set(&mut facts, "auto_da_alloc");
         assert_eq!(faults(&facts), [""; 0], "ext4's default is no fault until it is seen to cost");
         assert!(super::judge(&facts).iter().any(|check| check.verdict == Verdict::Note));
+    }
+
+    /// A server that shows a folder has it stored by what is below; one that shows what is in an image stores it itself.
+    #[test]
+    fn what_is_below_an_image_does_not_store_the_files_in_it() {
+        let mut facts = healthy("fuse.folio");
+        let mut below = healthy("ext4").chain.remove(0);
+        below.depth = 2;
+        let Layer::FileSystem(found) = &mut below.layer else { panic!() };
+        found.effective.push("nodelalloc".into());
+        for (is_image, wanted) in [(false, Verdict::Fault), (true, Verdict::Unknown)] {
+            let path = Layer::Path { path: "/srv/source".into(), by_name: true, is_image };
+            facts.chain.truncate(1);
+            facts.chain.extend([Step { depth: 1, layer: path }, below.clone()]);
+            assert_eq!(super::judge(&facts)[0].verdict, wanted, "{is_image}");
+        }
     }
 
     #[test]

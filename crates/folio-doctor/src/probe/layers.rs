@@ -37,6 +37,9 @@ pub enum Layer {
         path: PathBuf,
         /// Only inferred: from the name that a FUSE server gives its source.
         by_name: bool,
+        /// The layer above is a file system of its own inside this file, not a view of it.
+        #[serde(skip)]
+        is_image: bool,
     },
     /// Memory, with nothing below it.
     Memory,
@@ -237,7 +240,7 @@ impl Seeker {
         let found = folders.map(|folder| folder.join(&inside)).find(|path| path.symlink_metadata().is_ok());
         match found {
             Some(found) => {
-                self.push(depth, Layer::Path { path: found.clone(), by_name: false });
+                self.push(depth, Layer::Path { path: found.clone(), by_name: false, is_image: false });
                 self.path(&found, depth + 1);
             }
             None => self.unseen(depth, "the layers of the overlay cannot be seen from here"),
@@ -252,8 +255,9 @@ impl Seeker {
         }
         let inside = path.strip_prefix(&mount.mount_point).unwrap_or(Path::new(""));
         let below = source.join(relative(&mount.root)).join(inside);
-        let below = if source.is_dir() && below.exists() { below } else { source };
-        self.push(depth, Layer::Path { path: below.clone(), by_name: true });
+        let is_image = !source.is_dir();
+        let below = if !is_image && below.exists() { below } else { source };
+        self.push(depth, Layer::Path { path: below.clone(), by_name: true, is_image });
         self.path(&below, depth + 1);
     }
 
@@ -270,7 +274,7 @@ impl Seeker {
             if !path.exists() {
                 return self.unseen(depth + 1, format!("{file} is deleted, or not to be seen from here"));
             }
-            self.push(depth + 1, Layer::Path { path: path.clone(), by_name: false });
+            self.push(depth + 1, Layer::Path { path: path.clone(), by_name: false, is_image: true });
             return self.path(&path, depth + 2);
         }
         let parts = fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten();
