@@ -177,7 +177,7 @@ fn read_twice(group: &Group, file: &Path) {
 /// A device is what lies below it, not where its node is.
 #[test]
 fn a_block_device_is_followed_down() {
-    requires!(root, loop_devices, tool("mke2fs"));
+    requires!(root, loop_devices, tool("mke2fs"), tool("findmnt"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
     let device =

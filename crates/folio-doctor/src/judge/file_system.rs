@@ -81,7 +81,11 @@ fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
             let evidence = format!(
                 "what was just written had its place before anybody synced, in most of {tries} tries{also}"
             );
-            Some(fault(evidence).with("tries", tries))
+            let check = match has_option(own, "delalloc") {
+                Some(true) => in_spite_of_option(own).with_evidence(evidence),
+                _ => fault(evidence),
+            };
+            Some(check.with("tries", tries))
         }
         Some(true) => {
             Some(Check::fine(LAYER, DELAYED, "delayed allocation: what was just written had no place yet"))
@@ -94,6 +98,13 @@ fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
         }
         None => None,
     }
+}
+
+/// With little left ext4 looks for each place at once, whatever the options say (`ext4_nonda_switch`).
+fn in_spite_of_option(own: &FileSystem) -> Check {
+    let says = "no delayed allocation, though the mount has it: there may be little room left";
+    Check::fault(LAYER, DELAYED, Certainty::Hint, says)
+        .with_remedy(format!("df -h {}", quote(&own.mount_point)))
 }
 
 /// What the options say; ext4's default is no fault until it is seen to cost.
@@ -307,6 +318,10 @@ mod tests {
             assert_eq!(faults(&facts), ["no-delayed-allocation"]);
             assert_eq!(super::judge(&facts)[0].remedies, [remedy]);
         }
+        let mut facts = tried("ext4", 0, 0, 0);
+        set(&mut facts, "delalloc");
+        assert_eq!(faults(&facts), ["no-delayed-allocation"]);
+        assert_eq!(super::judge(&facts)[0].remedies, ["df -h /mnt"]);
         // Others have no option that would turn it on.
         assert_eq!(faults(&tried("vfat", 0, 0, 0)), [""; 0]);
         assert_eq!(super::judge(&tried("vfat", 0, 0, 0))[0].verdict, Verdict::Note);

@@ -3,9 +3,9 @@
 use super::Fact;
 use super::rewrite::{LEN, State, TRIES};
 use crate::text::reason;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::time::Instant;
 
@@ -33,7 +33,9 @@ pub struct Rename {
 pub(super) fn probe(folder: &Path) -> Fact<Vec<Rename>> {
     let tell =
         |error: io::Error| format!("no file can be renamed in {}: {}", folder.display(), reason(&error));
-    let own = tempfile::Builder::new().prefix(".folio-doctor-").tempdir_in(folder).map_err(tell)?;
+    let mut own = tempfile::Builder::new();
+    let own = own.prefix(".folio-doctor-").permissions(Permissions::from_mode(0o700));
+    let own = own.tempdir_in(folder).map_err(tell)?;
     let tries = (0..TRIES).map(|_| once(own.path())).collect::<io::Result<_>>().map_err(tell)?;
     own.close().map_err(|error| format!("{}: {}", folder.display(), reason(&error)))?;
     Ok(tries)
