@@ -50,9 +50,11 @@ const LARGE: &str = "large files";
 const SMALL: &str = "small files";
 const SEEKING: &str = "aged files on a disk that seeks (modelled SATA disk, 7200 turns a minute)";
 
-const LIMITS: [&str; 6] = [
+const LIMITS: [&str; 7] = [
     "cold: the files are put out of memory one by one with POSIX_FADV_DONTNEED, checked; their names and inodes stay, so \
      the tree is found faster than after a restart",
+    "before each run another process uses as much memory and gives it back: in a virtual machine pages that nobody used \
+     may have to come from the machine's host first; fio reads into the same few pages again and again",
     "below the disk may lie a cache that nobody here can empty",
     "commands are timed as a whole, with the time that they take to start",
     "whether a disk seeks makes all the difference: on one that does, the order of reads decides",
@@ -83,7 +85,7 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         }
         let set = folder.path().join("hot-set");
         let warmers = warmers(run, vmtouch.as_deref(), tree, &set)?;
-        let mut ways: Vec<_> = warmers.into_iter().map(|warmer| tree.way(warmer)).collect();
+        let mut ways: Vec<_> = warmers.into_iter().map(|warmer| tree.way(warmer, &run.folio)).collect();
         let device = if title == LARGE { fio(tree) } else { None };
         match (device, title == LARGE) {
             (Some(_), _) => ways.push(Way::new(JOB, DEVICE, || {

@@ -2,7 +2,7 @@
 
 use super::JOB;
 use crate::evidence::label;
-use crate::measure::Meter;
+use crate::measure::{Meter, touch_memory};
 use crate::report::{Evidence, Sample, told};
 use crate::run::Way;
 use folio_pagecache::{Scan, drop_files, survey};
@@ -15,6 +15,8 @@ const FILES_IN_A_FOLDER: u64 = 200;
 /// Small files have so many bytes at least, and so many more at most.
 const SMALL_LEAST: u64 = 200;
 const SMALL_MORE: u64 = 16 << 10;
+/// Memory that is used before each run, at most.
+const TOUCHED_MIB_MAX: u64 = 3 << 10;
 /// Files of an aged tree lie in so many folders.
 const AGED_FOLDERS: u64 = 16;
 /// The smallest of them has so many bytes; the largest has twice this, doubled so many times.
@@ -133,10 +135,11 @@ impl Tree {
         Some(resident as f64 / self.bytes.max(1) as f64)
     }
 
-    /// `warmer` brings all of it in, after it was put out of memory.
-    pub(super) fn way(&self, warmer: Warmer) -> Way<'_> {
+    /// `warmer` brings all of it in, after it was put out of memory, into pages that were in use just before.
+    pub(super) fn way<'a>(&'a self, warmer: Warmer, folio: &'a Path) -> Way<'a> {
         Way::new(JOB, warmer.name, move || {
             let cached_before = self.cold()?;
+            touch_memory(folio, (self.bytes >> 20).clamp(16, TOUCHED_MIB_MAX))?;
             let mut sample = self.time(&warmer)?;
             let share = sample.evidence.cached_after.unwrap_or(0.0);
             // Others on the machine may have pushed some of it out again: only what is there was brought.
