@@ -221,6 +221,31 @@ fn files_are_warmed() {
 }
 
 #[test]
+fn a_disk_that_seeks_is_made_and_taken_away() {
+    requires!(root, fuse, loop_devices, tool("mke2fs"), tool("vmtouch"));
+    let folder = TempDir::new().expect("a folder");
+    let words = ["warm", "--repeats", "1", "--size", "8M", "--files", "10", "--seeking-files", "60"];
+    let dir = folder.path().display().to_string();
+    let results = measured(&[&words[..], &["--disk-dir", &dir]].concat());
+    let title = "aged files on a disk that seeks (modelled SATA disk, 7200 turns a minute)";
+    let seeks = |contender: &str| {
+        let row = rows(&results, title).iter().find(|row| row["contender"] == contender);
+        let evidence = &row.unwrap_or_else(|| panic!("{contender}: {results}"))["evidence"];
+        assert!(evidence["device_read_bytes"].as_f64().is_some_and(|bytes| bytes > 1e6), "{evidence}");
+        evidence["seeks"].as_f64().expect("a count")
+    };
+    assert!(seeks("folio warm") * 3.0 < seeks("vmtouch -t"), "{results}");
+    assert!(seeks("folio cache restore") * 3.0 < seeks("vmtouch -t"), "{results}");
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+    assert!(!mounts.contains(&dir), "{mounts}");
+    for device in std::fs::read_dir("/sys/block").expect("devices").flatten() {
+        let file = std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
+        assert!(!file.contains(&dir), "{file}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
+}
+
+#[test]
 fn requests_over_a_socket() {
     requires!(tool("fio"), tool("qemu-img"));
     measured(&["nbd", "--dir", ".", "--repeats", "1"]);

@@ -33,6 +33,7 @@ const PROGRAMS: [(&str, &str); 31] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
     ("chromium", "chromium"),
+    ("vmtouch", "vmtouch"),
     ("groff", "groff"),
     ("mandoc", "mandoc"),
     ("zsh", "zsh"),
