@@ -666,8 +666,9 @@ mod tests {
         let left_out = warmed.over_budget_bytes;
         assert_eq!((warmed.files, warmed.read_bytes + left_out), (FILES, FILES * 4 * MIB), "{warmed:?}");
         assert_eq!(progress.read_bytes.into_inner(), warmed.read_bytes);
-        // All of it stays, and nothing else has come.
-        assert_eq!(resident(&files), Some(warmed.read_bytes), "{warmed:?}");
+        // It stays, but for pages that the kernel takes by itself, and nothing else has come.
+        let there = resident(&files).expect("it was told before");
+        assert!((warmed.read_bytes * 3 / 4..=warmed.read_bytes).contains(&there), "{there}, {warmed:?}");
         assert_eq!(warmed.is_memory_short, left_out > 0, "{warmed:?}");
         assert!(warmed.failures.is_empty(), "{warmed:?}");
         Some(warmed)
