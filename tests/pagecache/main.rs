@@ -347,7 +347,7 @@ fn a_hot_set_comes_back_page_by_page() {
             let there = pages(&files[0]);
             (after, (0..1025).filter(|page| there[*page as usize]).collect::<Vec<u64>>())
         };
-        // Others on the machine use the page cache, too: one attempt of three has to be undisturbed.
+        // Others on the machine use the page cache, too: one attempt of four has to be undisturbed.
         let wanted = (before.clone(), stripes.clone());
         let last = (0..3).map(|_| restore()).find(|found| *found == wanted).unwrap_or_else(&restore);
         assert_eq!(last, wanted, "{order}: what was hot, and nothing between");

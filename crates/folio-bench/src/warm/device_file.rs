@@ -43,17 +43,14 @@ impl DeviceFileSystem {
         let cache = PageCache::new(CacheOptions { background_writeback: false, ..CacheOptions::default() });
         let size_bytes = device.len_bytes();
         let mapping = Mapping::without_store(&cache.writeback(), size_bytes, None);
-        let mut common = common(FILE, FileType::Regular, 0o400, size_bytes);
+        let mut common = self::common(FILE, FileType::Regular, 0o400, size_bytes);
         common.mapping = Some(mapping);
         // The VFS asks about reads past the cache only where there is something to doubt.
         common.coherence = Some(Coherence::default());
         let file = Arc::new(DeviceFile { common, device, _cache: cache });
-        Self { root: Arc::new(Root { common: common_of_root(), file }) }
+        let common = self::common(ROOT, FileType::Directory, 0o500, 0);
+        Self { root: Arc::new(Root { common, file }) }
     }
-}
-
-fn common_of_root() -> InodeCommon {
-    common(ROOT, FileType::Directory, 0o500, 0)
 }
 
 fn common(number: InodeNumber, file_type: FileType, mode: u16, size_bytes: u64) -> InodeCommon {
