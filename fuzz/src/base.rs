@@ -109,7 +109,14 @@ impl Base {
             true => u32_at(&bytes, 1024 + 0x270),
             false => super::seal::crc32c(!0, &bytes[1024 + 0x68..1024 + 0x78]),
         };
-        let mut base = Self { bytes, structures: Vec::new(), block_size, journal: Vec::new(), seed, device };
+        let mut base = Self {
+            bytes,
+            structures: Vec::new(),
+            block_size,
+            journal: Vec::new(),
+            seed,
+            device,
+        };
         base.find();
         base
     }
@@ -122,7 +129,13 @@ impl Base {
         self.add(Class::Superblock, 1024, 1024, 0, 0);
         for group in 0..groups {
             let at = self.descriptor_offset(group);
-            self.add(Class::Group, at, usize::from(u16_at(&self.bytes, 1024 + 0xFE)), group, 0);
+            self.add(
+                Class::Group,
+                at,
+                usize::from(u16_at(&self.bytes, 1024 + 0xFE)),
+                group,
+                0,
+            );
             for field in [0, 4] {
                 let bitmap = u32_at(&self.bytes, at + field) as usize;
                 self.add(Class::Bitmap, bitmap * block_size, block_size, group, 0);
@@ -131,7 +144,11 @@ impl Base {
         for number in 1..=groups * per_group {
             self.find_in_inode(number);
         }
-        assert!(self.structures.len() > 40, "{} structures", self.structures.len());
+        assert!(
+            self.structures.len() > 40,
+            "{} structures",
+            self.structures.len()
+        );
     }
 
     fn find_in_inode(&mut self, number: u32) {
@@ -143,7 +160,10 @@ impl Base {
             self.walk_extents(at + 0x28, number, at, &mut extents);
         }
         if number == JOURNAL_INODE {
-            self.journal = extents.iter().flat_map(|(first, len)| *first..first + len).collect();
+            self.journal = extents
+                .iter()
+                .flat_map(|(first, len)| *first..first + len)
+                .collect();
             return;
         }
         if mode == 0 || (number < 11 && number != ROOT_INODE) {
@@ -152,7 +172,13 @@ impl Base {
         let xattr_block = u32_at(&self.bytes, at + 0x68) as usize;
         let extra_end = at + 128 + usize::from(u16_at(&self.bytes, at + 0x80));
         if xattr_block != 0 {
-            self.add(Class::XattrBlock, xattr_block * self.block_size, self.block_size, number, at);
+            self.add(
+                Class::XattrBlock,
+                xattr_block * self.block_size,
+                self.block_size,
+                number,
+                at,
+            );
         }
         if xattr_block != 0 || u32_at(&self.bytes, extra_end) == 0xEA02_0000 {
             self.add(Class::XattrInode, at, len, number, at);
@@ -166,15 +192,30 @@ impl Base {
             self.add(Class::DirectoryInode, at, len, number, at);
             for (first, len) in extents {
                 for block in first..first + len {
-                    self.add(Class::Directory, block as usize * self.block_size, self.block_size, number, at);
+                    self.add(
+                        Class::Directory,
+                        block as usize * self.block_size,
+                        self.block_size,
+                        number,
+                        at,
+                    );
                 }
             }
         }
     }
 
     /// Collects the runs below an extent node.
-    fn walk_extents(&mut self, node: usize, number: u32, inode: usize, extents: &mut Vec<(u64, u64)>) {
-        let (count, depth) = (usize::from(u16_at(&self.bytes, node + 2)), u16_at(&self.bytes, node + 6));
+    fn walk_extents(
+        &mut self,
+        node: usize,
+        number: u32,
+        inode: usize,
+        extents: &mut Vec<(u64, u64)>,
+    ) {
+        let (count, depth) = (
+            usize::from(u16_at(&self.bytes, node + 2)),
+            u16_at(&self.bytes, node + 6),
+        );
         for entry in (1..=count).map(|index| node + 12 * index) {
             match depth {
                 0 => {
@@ -191,19 +232,31 @@ impl Base {
     }
 
     fn add(&mut self, class: Class, offset: usize, len: usize, owner: u32, owner_offset: usize) {
-        self.structures.push(Structure { class, offset, len, owner, owner_offset });
+        self.structures.push(Structure {
+            class,
+            offset,
+            len,
+            owner,
+            owner_offset,
+        });
     }
 }
 
 /// Puts every kind of structure into the file system on `device`.
 fn fill(device: Arc<dyn Device>) {
     let (kernel, process) = exercise::kernel();
-    kernel.mount_ext4(device, "/disk", &MountOptions::default()).expect("the base image can be mounted");
+    kernel
+        .mount_ext4(device, "/disk", &MountOptions::default())
+        .expect("the base image can be mounted");
     let done: folio::Result<()> = (|| {
         process.mkdir("/disk/many", 0o755)?;
         for i in 0..120 {
             let flags = OpenFlags::CREAT | OpenFlags::WRONLY;
-            process.close(process.open(format!("/disk/many/a-rather-long-name-{i}"), flags, 0o644)?)?;
+            process.close(process.open(
+                format!("/disk/many/a-rather-long-name-{i}"),
+                flags,
+                0o644,
+            )?)?;
         }
         let flags = OpenFlags::CREAT | OpenFlags::RDWR;
         let fd = process.open("/disk/fragments", flags, 0o644)?;
@@ -226,5 +279,7 @@ fn fill(device: Arc<dyn Device>) {
     })();
     done.expect("the base image can be filled");
     drop(process);
-    kernel.unmount("/disk").expect("the base image can be unmounted");
+    kernel
+        .unmount("/disk")
+        .expect("the base image can be unmounted");
 }

@@ -65,7 +65,9 @@ pub(crate) fn run(data: &[u8], classes: &[Class]) {
     let mut input = Unstructured::new(data);
     let mut edits = Vec::new();
     while edits.len() < EDITS_MAX && !input.is_empty() {
-        let Ok(edit) = Edit::arbitrary(&mut input) else { break };
+        let Ok(edit) = Edit::arbitrary(&mut input) else {
+            break;
+        };
         edits.push(edit);
     }
     let base = Base::get();
@@ -75,34 +77,50 @@ pub(crate) fn run(data: &[u8], classes: &[Class]) {
 }
 
 fn apply(base: &Base, device: &dyn Device, classes: &[Class], edits: &[Edit]) {
-    let chosen: Vec<_> = base.structures.iter().filter(|found| classes.contains(&found.class)).collect();
+    let chosen: Vec<_> = base
+        .structures
+        .iter()
+        .filter(|found| classes.contains(&found.class))
+        .collect();
     let mut changed: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
     for edit in edits {
         let which = usize::from(edit.structure) % chosen.len();
         let structure = chosen[which];
-        let bytes =
-            changed.entry(which).or_insert_with(|| base.bytes[structure.offset..][..structure.len].to_vec());
-        edit.patch.apply(bytes, usize::from(edit.offset) % structure.len);
+        let bytes = changed
+            .entry(which)
+            .or_insert_with(|| base.bytes[structure.offset..][..structure.len].to_vec());
+        edit.patch
+            .apply(bytes, usize::from(edit.offset) % structure.len);
     }
     let write = |bytes: &[u8], offset: usize| {
-        device.write_at(bytes, offset as u64).expect("memory can be written");
+        device
+            .write_at(bytes, offset as u64)
+            .expect("memory can be written");
     };
-    // Inodes come before what hangs on them only by chance; a structure is sealed with its inode as it is in the end.
-    let now: Vec<(usize, Vec<u8>)> =
-        changed.iter().map(|(which, bytes)| (chosen[*which].offset, bytes.clone())).collect();
+    // Inodes come before what hangs on them only by chance; a structure is sealed with its inode as
+    // it is in the end.
+    let now: Vec<(usize, Vec<u8>)> = changed
+        .iter()
+        .map(|(which, bytes)| (chosen[*which].offset, bytes.clone()))
+        .collect();
     let inode_len = usize::from(super::base::u16_at(&base.bytes, 1024 + 0x58));
     for (which, mut bytes) in changed {
         let structure = chosen[which];
         let inode = now
             .iter()
             .find(|(offset, _)| *offset == structure.owner_offset && structure.owner_offset != 0)
-            .map_or_else(|| &base.bytes[structure.owner_offset..][..inode_len], |(_, bytes)| bytes);
+            .map_or_else(
+                || &base.bytes[structure.owner_offset..][..inode_len],
+                |(_, bytes)| bytes,
+            );
         seal::seal(base, structure, &mut bytes, inode);
         write(&bytes, structure.offset);
         if structure.class == Class::Bitmap {
             let at = base.descriptor_offset(structure.owner);
             let mut descriptor = vec![0; 64];
-            device.read_at(&mut descriptor, at as u64).expect("memory can be read");
+            device
+                .read_at(&mut descriptor, at as u64)
+                .expect("memory can be read");
             seal::note_bitmap(base, structure, &bytes, &mut descriptor);
             write(&descriptor, at);
         }

@@ -1,4 +1,5 @@
-//! Uses an image: mounts it, looks at all of it, changes a little of everything. Errors are answers.
+//! Uses an image: mounts it, looks at all of it, changes a little of everything. Errors are
+//! answers.
 
 use folio::base::{Clock, Timespec};
 use folio::block::{Device, OverlayDevice};
@@ -24,20 +25,29 @@ pub fn kernel() -> (Arc<Kernel>, Process) {
     };
     let kernel = Kernel::new(options);
     let process = kernel.process(Credentials::root());
-    process.mkdir("/disk", 0o755).expect("a ramfs takes a directory");
+    process
+        .mkdir("/disk", 0o755)
+        .expect("a ramfs takes a directory");
     (kernel, process)
 }
 
-/// Mounts what `device` holds, reads it all, then mounts it for writing and changes it. Returns the names met. A failure
-/// to mount must name the file system.
+/// Mounts what `device` holds, reads it all, then mounts it for writing and changes it. Returns the
+/// names met. A failure to mount must name the file system.
 pub fn image(device: &Arc<dyn Device>) -> usize {
     let mut names = 0;
     for read_only in [true, false] {
         let (kernel, process) = kernel();
-        let options = MountOptions { read_only, clock: CLOCK, ..MountOptions::default() };
+        let options = MountOptions {
+            read_only,
+            clock: CLOCK,
+            ..MountOptions::default()
+        };
         let layer: Arc<dyn Device> = Arc::new(OverlayDevice::new(device.clone()));
         match kernel.mount_ext4(layer, "/disk", &options) {
-            Err(error) => assert!(error.to_string().contains("ext4"), "no structure named: {error}"),
+            Err(error) => assert!(
+                error.to_string().contains("ext4"),
+                "no structure named: {error}"
+            ),
             Ok(()) => {
                 names += look(&process);
                 if !read_only {
@@ -56,14 +66,18 @@ pub fn look(process: &Process) -> usize {
     let mut waiting = vec!["/disk".to_owned()];
     let mut names_left = NAMES_MAX;
     while let Some(path) = waiting.pop() {
-        let Ok(dir) = process.open(&path, OpenFlags::DIRECTORY, 0) else { continue };
+        let Ok(dir) = process.open(&path, OpenFlags::DIRECTORY, 0) else {
+            continue;
+        };
         while let Ok(entries) = process.getdents(dir, 100) {
             if entries.is_empty() || names_left == 0 {
                 break;
             }
             for entry in entries {
                 names_left = names_left.saturating_sub(1);
-                let Ok(name) = String::from_utf8(entry.name) else { continue };
+                let Ok(name) = String::from_utf8(entry.name) else {
+                    continue;
+                };
                 let at = format!("{path}/{name}");
                 let is_directory = look_at(process, &at) == Some(FileType::Directory);
                 if is_directory && name != "." && name != ".." && path.len() < 400 {
@@ -78,7 +92,9 @@ pub fn look(process: &Process) -> usize {
 
 /// Reads one name: attributes, extended ones, some data.
 fn look_at(process: &Process, path: &str) -> Option<FileType> {
-    let found = process.fstatat(AT_FDCWD, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let found = process
+        .fstatat(AT_FDCWD, path, AtFlags::SYMLINK_NOFOLLOW)
+        .ok()?;
     for xattr in process.llistxattr(path).unwrap_or_default() {
         let _ = process.lgetxattr(path, &xattr);
     }

@@ -1,4 +1,5 @@
-//! A log that waits to be replayed, as an input asks for: well-formed as far as the input wishes, and sealed.
+//! A log that waits to be replayed, as an input asks for: well-formed as far as the input wishes,
+//! and sealed.
 
 use super::base::{Base, u32_at};
 use super::exercise;
@@ -18,7 +19,8 @@ const NEEDS_RECOVERY: u32 = 4;
 /// One block of the log.
 #[derive(Debug, Arbitrary)]
 enum LogBlock {
-    /// A descriptor with data behind it, for these blocks of the file system; each datum is what lies there, changed.
+    /// A descriptor with data behind it, for these blocks of the file system; each datum is what
+    /// lies there, changed.
     Descriptor(Vec<Datum>),
     Revoke {
         blocks: Vec<u16>,
@@ -46,14 +48,44 @@ struct Datum {
 /// One tag of a fast commit.
 #[derive(Debug, Arbitrary)]
 enum FastTag {
-    Head { features: u8, is_stray: bool },
-    AddRange { inode: u8, block: u16, len: u16, physical: u16, is_far: bool },
-    DelRange { inode: u8, block: u16, len: u16 },
-    Name { kind: u8, parent: u8, inode: u8, name: [u8; 3] },
-    Inode { inode: u8, from: u8, at: u8, bytes: [u8; 8] },
+    Head {
+        features: u8,
+        is_stray: bool,
+    },
+    AddRange {
+        inode: u8,
+        block: u16,
+        len: u16,
+        physical: u16,
+        is_far: bool,
+    },
+    DelRange {
+        inode: u8,
+        block: u16,
+        len: u16,
+    },
+    Name {
+        kind: u8,
+        parent: u8,
+        inode: u8,
+        name: [u8; 3],
+    },
+    Inode {
+        inode: u8,
+        from: u8,
+        at: u8,
+        bytes: [u8; 8],
+    },
     Pad(u16),
-    Tail { is_stray: bool, is_broken: bool },
-    Raw { tag: u16, len: u16, bytes: [u8; 6] },
+    Tail {
+        is_stray: bool,
+        is_broken: bool,
+    },
+    Raw {
+        tag: u16,
+        len: u16,
+        bytes: [u8; 6],
+    },
 }
 
 /// Journal features and what is in the log.
@@ -69,7 +101,9 @@ struct Log {
 
 /// Makes a log of `data`, has it replayed, and uses the image.
 pub fn journal(data: &[u8]) {
-    let Ok(log) = Log::arbitrary_take_rest(Unstructured::new(data)) else { return };
+    let Ok(log) = Log::arbitrary_take_rest(Unstructured::new(data)) else {
+        return;
+    };
     let base = Base::get();
     let device = base.device();
     let mut writer = Writer::new(base, &*device, &log);
@@ -95,9 +129,20 @@ impl<'a> Writer<'a> {
         let superblock = &base.bytes[base.journal[0] as usize * base.block_size..];
         let seed = crc32c(!0, &superblock[0x30..0x40]);
         let mut features = INCOMPAT_REVOKE | INCOMPAT_FAST_COMMIT;
-        features |= if log.has_checksums { INCOMPAT_CSUM_V3 } else { 0 };
+        features |= if log.has_checksums {
+            INCOMPAT_CSUM_V3
+        } else {
+            0
+        };
         features |= if log.is_64bit { INCOMPAT_64BIT } else { 0 };
-        Self { base, device, seed, features, sequence: 7, next: 1 }
+        Self {
+            base,
+            device,
+            seed,
+            features,
+            sequence: 7,
+            next: 1,
+        }
     }
 
     fn has_checksums(&self) -> bool {
@@ -105,9 +150,13 @@ impl<'a> Writer<'a> {
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
-        let Some(block) = self.base.journal.get(at) else { return };
+        let Some(block) = self.base.journal.get(at) else {
+            return;
+        };
         let bytes = &bytes[..bytes.len().min(self.base.block_size)];
-        self.device.write_at(bytes, block * self.base.block_size as u64).expect("memory can be written");
+        self.device
+            .write_at(bytes, block * self.base.block_size as u64)
+            .expect("memory can be written");
     }
 
     fn head(&self, block_type: u32, sequence: u32) -> Vec<u8> {
@@ -153,7 +202,10 @@ impl<'a> Writer<'a> {
                 self.sequence += 1;
             }
             LogBlock::StrayCommit(by) => {
-                self.append(self.head(2, self.sequence.wrapping_add((*by).into())), Some(16));
+                self.append(
+                    self.head(2, self.sequence.wrapping_add((*by).into())),
+                    Some(16),
+                );
             }
             LogBlock::Raw { block_type, bytes } => {
                 let mut all = self.head((*block_type).into(), self.sequence);
@@ -170,7 +222,8 @@ impl<'a> Writer<'a> {
         let count = self.base.bytes.len() / self.base.block_size;
         for (index, datum) in data.iter().enumerate() {
             let target = usize::from(datum.target) % count;
-            let mut block = self.base.bytes[target * self.base.block_size..][..self.base.block_size].to_vec();
+            let mut block =
+                self.base.bytes[target * self.base.block_size..][..self.base.block_size].to_vec();
             let at = usize::from(datum.at) % (block.len() - 8);
             block[at..at + 8].copy_from_slice(&datum.bytes);
             let crc = crc32c(crc32c(self.seed, &self.sequence.to_be_bytes()), &block);
@@ -220,14 +273,23 @@ impl<'a> Writer<'a> {
                 area.resize(area.len() + block_left - 4, 0);
             }
             if is_tail {
-                value.resize(self.base.block_size - area.len() % self.base.block_size - 4, 0);
+                value.resize(
+                    self.base.block_size - area.len() % self.base.block_size - 4,
+                    0,
+                );
             }
             area.extend(number.to_le_bytes());
             area.extend((value.len() as u16).to_le_bytes());
             if is_tail {
                 area.extend(&value[..4]);
                 crc = crc32c(crc, &area[summed..]);
-                let broken = matches!(tag, FastTag::Tail { is_broken: true, .. });
+                let broken = matches!(
+                    tag,
+                    FastTag::Tail {
+                        is_broken: true,
+                        ..
+                    }
+                );
                 area.extend((if broken { !crc } else { crc }).to_le_bytes());
                 area.extend(&value[8..]);
                 (crc, summed) = (0, area.len());
@@ -247,10 +309,17 @@ impl<'a> Writer<'a> {
         let inode = |number: u8| u32::from(number).to_le_bytes();
         let tid = |is_stray: bool| (self.sequence + u32::from(is_stray)).to_le_bytes();
         match tag {
-            FastTag::Head { features, is_stray } => {
-                (9, [u32::from(*features).to_le_bytes(), tid(*is_stray)].concat())
-            }
-            FastTag::AddRange { inode: number, block, len, physical, is_far } => {
+            FastTag::Head { features, is_stray } => (
+                9,
+                [u32::from(*features).to_le_bytes(), tid(*is_stray)].concat(),
+            ),
+            FastTag::AddRange {
+                inode: number,
+                block,
+                len,
+                physical,
+                is_far,
+            } => {
                 let mut value = inode(*number).to_vec();
                 value.extend(u32::from(*block).to_le_bytes());
                 value.extend(len.to_le_bytes());
@@ -258,17 +327,34 @@ impl<'a> Writer<'a> {
                 value.extend(u32::from(*physical).to_le_bytes());
                 (1, value)
             }
-            FastTag::DelRange { inode: number, block, len } => {
+            FastTag::DelRange {
+                inode: number,
+                block,
+                len,
+            } => {
                 let block = u32::from(*block).to_le_bytes();
-                (2, [inode(*number), block, u32::from(*len).to_le_bytes()].concat())
+                (
+                    2,
+                    [inode(*number), block, u32::from(*len).to_le_bytes()].concat(),
+                )
             }
-            FastTag::Name { kind, parent, inode: number, name } => {
+            FastTag::Name {
+                kind,
+                parent,
+                inode: number,
+                name,
+            } => {
                 let len = 1 + usize::from(kind / 4) % 3;
                 let letters = name.map(|byte| b'a' + byte % 4);
                 let value = [&inode(*parent)[..], &inode(*number), &letters[..len]].concat();
                 (3 + u16::from(kind % 3), value)
             }
-            FastTag::Inode { inode: number, from, at, bytes } => {
+            FastTag::Inode {
+                inode: number,
+                from,
+                at,
+                bytes,
+            } => {
                 let from = self.base.inode_offset(1 + u32::from(*from));
                 let mut raw = self.base.bytes[from..from + 160].to_vec();
                 let at = usize::from(*at) % 152;
@@ -285,11 +371,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes both superblocks: the journal's, which says where the log starts, and that of the file system.
+    /// Writes both superblocks: the journal's, which says where the log starts, and that of the
+    /// file system.
     fn finish(&self, log: &Log) {
         let at = base_of(self.base, 0);
         let mut bytes = self.base.bytes[at..at + 1024].to_vec();
-        let mut put = |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
+        let mut put =
+            |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
         put(0x18, 7);
         put(0x1C, u32::from(!log.is_clean));
         put(0x28, self.features);
@@ -309,7 +397,9 @@ impl<'a> Writer<'a> {
         superblock[0x5C..0x60].copy_from_slice(&compat.to_le_bytes());
         let crc = crc32c(!0, &superblock[..1020]);
         superblock[1020..].copy_from_slice(&crc.to_le_bytes());
-        self.device.write_at(&superblock, 1024).expect("memory can be written");
+        self.device
+            .write_at(&superblock, 1024)
+            .expect("memory can be written");
     }
 }
 

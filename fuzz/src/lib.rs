@@ -1,5 +1,5 @@
-//! What the fuzz targets run: each takes bytes, makes an image or a program of them, and must come to an end without a
-//! panic, whatever they are.
+//! What the fuzz targets run: each takes bytes, makes an image or a program of them, and must come
+//! to an end without a panic, whatever they are.
 //!
 //! ```text
 //!   base.rs     an image with every kind of structure, and where each lies
@@ -11,7 +11,8 @@
 //!   qcow2/      the same for disk images, with an exercise of their own
 //! ```
 //!
-//! The tests of the main workspace run the stored corpora through the same functions with stable Rust.
+//! The tests of the main workspace run the stored corpora through the same functions with stable
+//! Rust.
 
 mod base;
 mod edit;
@@ -24,7 +25,8 @@ mod seal;
 pub use journal::journal;
 pub use operations::operations;
 pub use qcow2::{
-    qcow2_compressed, qcow2_header, qcow2_operations, qcow2_refcounts, qcow2_snapshots, qcow2_tables,
+    qcow2_compressed, qcow2_header, qcow2_operations, qcow2_refcounts, qcow2_snapshots,
+    qcow2_tables,
 };
 
 use base::Class;

@@ -1,4 +1,5 @@
-//! The same system calls on ext4 and on a ramfs: both answer the same, and hold the same in the end.
+//! The same system calls on ext4 and on a ramfs: both answer the same, and hold the same in the
+//! end.
 
 use super::exercise;
 use arbitrary::{Arbitrary, Unstructured};
@@ -22,25 +23,66 @@ struct Name(u8);
 enum Operation {
     Create(Name),
     Mkdir(Name),
-    Write { name: Name, offset: u16, len: u16, byte: u8, appends: bool },
-    Truncate { name: Name, size: u32 },
-    Allocate { name: Name, offset: u16, len: u16, mode: u8 },
+    Write {
+        name: Name,
+        offset: u16,
+        len: u16,
+        byte: u8,
+        appends: bool,
+    },
+    Truncate {
+        name: Name,
+        size: u32,
+    },
+    Allocate {
+        name: Name,
+        offset: u16,
+        len: u16,
+        mode: u8,
+    },
     Unlink(Name),
     Rmdir(Name),
-    Rename { from: Name, to: Name, flags: u8 },
-    Link { from: Name, to: Name },
-    Symlink { name: Name, len: u16 },
-    SetXattr { name: Name, which: u8, len: u8, flags: u8 },
-    RemoveXattr { name: Name, which: u8 },
-    Chmod { name: Name, mode: u16 },
+    Rename {
+        from: Name,
+        to: Name,
+        flags: u8,
+    },
+    Link {
+        from: Name,
+        to: Name,
+    },
+    Symlink {
+        name: Name,
+        len: u16,
+    },
+    SetXattr {
+        name: Name,
+        which: u8,
+        len: u8,
+        flags: u8,
+    },
+    RemoveXattr {
+        name: Name,
+        which: u8,
+    },
+    Chmod {
+        name: Name,
+        mode: u16,
+    },
     Fsync(Name),
     Sync,
     Remount(u8),
 }
 
 /// Ways to mount; what is seen is the same.
-const MOUNTS: [&str; 6] =
-    ["", "nodelalloc", "noauto_da_alloc", "auto_da_alloc=close", "data=journal", "data=writeback,sync"];
+const MOUNTS: [&str; 6] = [
+    "",
+    "nodelalloc",
+    "noauto_da_alloc",
+    "auto_da_alloc=close",
+    "data=journal",
+    "data=writeback,sync",
+];
 
 impl Name {
     fn path(self, root: &str) -> String {
@@ -54,7 +96,9 @@ impl Name {
 pub fn operations(data: &[u8]) {
     let mut input = Unstructured::new(data);
     let (kernel, process) = exercise::kernel();
-    process.mkdir("/model", 0o755).expect("a ramfs takes a directory");
+    process
+        .mkdir("/model", 0o755)
+        .expect("a ramfs takes a directory");
     let device = Arc::new(MemoryDevice::new(IMAGE_BYTES));
     let options = FormatOptions {
         uuid: Some(*b"folio-fuzz-image"),
@@ -66,7 +110,9 @@ pub fn operations(data: &[u8]) {
     mount(&kernel, &device, 0);
     let (mut done, mut is_full) = (Vec::new(), false);
     while done.len() < OPERATIONS_MAX && !input.is_empty() {
-        let Ok(operation) = Operation::arbitrary(&mut input) else { break };
+        let Ok(operation) = Operation::arbitrary(&mut input) else {
+            break;
+        };
         done.push(operation);
         let operation = &done[done.len() - 1];
         if let Operation::Remount(how) = operation {
@@ -94,31 +140,58 @@ pub fn operations(data: &[u8]) {
 }
 
 fn mount(kernel: &Arc<Kernel>, device: &Arc<MemoryDevice>, how: u8) {
-    let mut options = MountOptions::parse(MOUNTS[usize::from(how) % MOUNTS.len()]).expect("known words");
+    let mut options =
+        MountOptions::parse(MOUNTS[usize::from(how) % MOUNTS.len()]).expect("known words");
     options.clock = exercise::CLOCK;
     let device: Arc<dyn Device> = device.clone();
-    kernel.mount_ext4(device, "/disk", &options).expect("the device can be mounted");
+    kernel
+        .mount_ext4(device, "/disk", &options)
+        .expect("the device can be mounted");
 }
 
 fn run(process: &Process, root: &str, operation: &Operation) -> Result<()> {
-    let with_file = |name: &Name, flags: OpenFlags, act: &dyn Fn(folio::syscall::Fd) -> Result<()>| {
-        let fd = process.open(name.path(root), flags, 0o644)?;
-        let acted = act(fd);
-        process.close(fd).and(acted)
-    };
+    let with_file =
+        |name: &Name, flags: OpenFlags, act: &dyn Fn(folio::syscall::Fd) -> Result<()>| {
+            let fd = process.open(name.path(root), flags, 0o644)?;
+            let acted = act(fd);
+            process.close(fd).and(acted)
+        };
     match operation {
         Operation::Create(name) => with_file(name, OpenFlags::CREAT | OpenFlags::RDWR, &|_| Ok(())),
         Operation::Mkdir(name) => process.mkdir(name.path(root), 0o755),
-        Operation::Write { name, offset, len, byte, appends } => {
-            let appends = if *appends { OpenFlags::APPEND } else { OpenFlags::empty() };
+        Operation::Write {
+            name,
+            offset,
+            len,
+            byte,
+            appends,
+        } => {
+            let appends = if *appends {
+                OpenFlags::APPEND
+            } else {
+                OpenFlags::empty()
+            };
             with_file(name, OpenFlags::RDWR | appends, &|fd| {
                 let bytes = vec![*byte; usize::from(*len) % 20_000];
-                process.pwrite(fd, &bytes, u64::from(*offset) * 3).map(|_| ())
+                process
+                    .pwrite(fd, &bytes, u64::from(*offset) * 3)
+                    .map(|_| ())
             })
         }
-        Operation::Truncate { name, size } => process.truncate(name.path(root), u64::from(*size) % (1 << 20)),
-        Operation::Allocate { name, offset, len, mode } => with_file(name, OpenFlags::RDWR, &|fd| {
-            let modes = [FallocateMode::Allocate, FallocateMode::AllocateKeepSize, FallocateMode::PunchHole];
+        Operation::Truncate { name, size } => {
+            process.truncate(name.path(root), u64::from(*size) % (1 << 20))
+        }
+        Operation::Allocate {
+            name,
+            offset,
+            len,
+            mode,
+        } => with_file(name, OpenFlags::RDWR, &|fd| {
+            let modes = [
+                FallocateMode::Allocate,
+                FallocateMode::AllocateKeepSize,
+                FallocateMode::PunchHole,
+            ];
             let (offset, len) = (u64::from(*offset) * 3, u64::from(*len));
             process.fallocate(fd, modes[usize::from(mode % 3)], offset, len)
         }),
@@ -134,10 +207,20 @@ fn run(process: &Process, root: &str, operation: &Operation) -> Result<()> {
             // Leads nowhere, so that both file systems answer alike.
             process.symlink("x".repeat(1 + usize::from(*len) % 900), name.path(root))
         }
-        Operation::SetXattr { name, which, len, flags } => {
+        Operation::SetXattr {
+            name,
+            which,
+            len,
+            flags,
+        } => {
             let value = vec![*len; usize::from(*len) % 100];
             let flags = XattrFlags::from_bits_truncate(u32::from(flags % 3));
-            process.lsetxattr(name.path(root), format!("user.{}", which % 4).as_bytes(), &value, flags)
+            process.lsetxattr(
+                name.path(root),
+                format!("user.{}", which % 4).as_bytes(),
+                &value,
+                flags,
+            )
         }
         Operation::RemoveXattr { name, which } => {
             process.lremovexattr(name.path(root), format!("user.{}", which % 4).as_bytes())
@@ -154,9 +237,13 @@ fn tree(process: &Process, root: &str) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     let mut waiting = vec![String::new()];
     while let Some(path) = waiting.pop() {
-        let dir = process.open(format!("{root}{path}/"), OpenFlags::DIRECTORY, 0).expect("it is a directory");
+        let dir = process
+            .open(format!("{root}{path}/"), OpenFlags::DIRECTORY, 0)
+            .expect("it is a directory");
         loop {
-            let entries = process.getdents(dir, 100).expect("directories can be listed");
+            let entries = process
+                .getdents(dir, 100)
+                .expect("directories can be listed");
             if entries.is_empty() {
                 break;
             }
@@ -183,11 +270,16 @@ fn describe(process: &Process, path: &str) -> (String, bool) {
     let found = process
         .fstatat(at, path, folio::syscall::AtFlags::SYMLINK_NOFOLLOW)
         .expect("what is listed is there");
-    let mut line = format!("{:?} {:o} links {}", found.file_type, found.mode, found.link_count);
+    let mut line = format!(
+        "{:?} {:o} links {}",
+        found.file_type, found.mode, found.link_count
+    );
     let mut names = process.llistxattr(path).expect("attributes can be listed");
     names.sort();
     for name in names {
-        let value = process.lgetxattr(path, &name).expect("what is listed is there");
+        let value = process
+            .lgetxattr(path, &name)
+            .expect("what is listed is there");
         let _ = write!(line, " {}={}", name.escape_ascii(), value.escape_ascii());
     }
     match found.file_type {
@@ -196,12 +288,18 @@ fn describe(process: &Process, path: &str) -> (String, bool) {
             let _ = write!(line, " -> {}", target.escape_ascii());
         }
         FileType::Regular => {
-            let fd = process.open(path, OpenFlags::empty(), 0).expect("files can be opened");
+            let fd = process
+                .open(path, OpenFlags::empty(), 0)
+                .expect("files can be opened");
             let mut bytes = vec![0; found.size_bytes as usize + 1];
             let count = process.pread(fd, &mut bytes, 0).expect("files can be read");
             process.close(fd).expect("it is open");
             let sum = super::seal::crc32c(0, &bytes[..count]);
-            let _ = write!(line, " size {} read {count} sum {sum:08x}", found.size_bytes);
+            let _ = write!(
+                line,
+                " size {} read {count} sum {sum:08x}",
+                found.size_bytes
+            );
         }
         _ => {}
     }

@@ -1,4 +1,5 @@
-//! ext4's checksums, made anew, so that damage gets past them. Source: the kernel's ext4 documentation.
+//! ext4's checksums, made anew, so that damage gets past them. Source: the kernel's ext4
+//! documentation.
 
 use super::base::{Base, Class, Structure, u16_at, u32_at};
 
@@ -15,7 +16,8 @@ fn put_low(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 2].copy_from_slice(&(value as u16).to_le_bytes());
 }
 
-/// Seals `bytes`, the changed contents of `structure`; `inode` holds those of the inode it belongs to.
+/// Seals `bytes`, the changed contents of `structure`; `inode` holds those of the inode it belongs
+/// to.
 pub(crate) fn seal(base: &Base, structure: &Structure, bytes: &mut [u8], inode: &[u8]) {
     let seed = |inode: &[u8]| {
         let numbered = crc32c(base.seed, &structure.owner.to_le_bytes());
@@ -56,7 +58,12 @@ pub(crate) fn seal_descriptor(base: &Base, group: u32, bytes: &mut [u8]) {
 }
 
 /// Puts a bitmap's checksum into its group's descriptor.
-pub(crate) fn note_bitmap(base: &Base, structure: &Structure, bitmap: &[u8], descriptor: &mut [u8]) {
+pub(crate) fn note_bitmap(
+    base: &Base,
+    structure: &Structure,
+    bitmap: &[u8],
+    descriptor: &mut [u8],
+) {
     let is_blocks = u32_at(descriptor, 0) as usize * base.block_size == structure.offset;
     let (field, covered) = if is_blocks { (0x20, 0) } else { (0x28, 2) };
     let len = (u32_at(&base.bytes, 1024 + field) as usize / 8).min(bitmap.len());
@@ -87,12 +94,23 @@ fn seal_directory(seed: u32, bytes: &mut [u8]) {
         put(bytes, len - 4, crc);
         return;
     }
-    // A node of a hash tree: the list of hashes starts behind two names and a header, or behind an empty entry.
-    let list = if usize::from(u16_at(bytes, 4)) == len { 8 } else { 0x20 };
-    let (limit, count) = (usize::from(u16_at(bytes, list)), usize::from(u16_at(bytes, list + 2)));
+    // A node of a hash tree: the list of hashes starts behind two names and a header, or behind an
+    // empty entry.
+    let list = if usize::from(u16_at(bytes, 4)) == len {
+        8
+    } else {
+        0x20
+    };
+    let (limit, count) = (
+        usize::from(u16_at(bytes, list)),
+        usize::from(u16_at(bytes, list + 2)),
+    );
     let (tail, end) = (list + 8 * limit, list + 8 * count);
     if tail + 8 <= len && end <= len {
-        let crc = crc32c(crc32c(crc32c(seed, &bytes[..end]), &bytes[tail..tail + 4]), &[0; 4]);
+        let crc = crc32c(
+            crc32c(crc32c(seed, &bytes[..end]), &bytes[tail..tail + 4]),
+            &[0; 4],
+        );
         put(bytes, tail + 4, crc);
     }
 }

@@ -1,4 +1,5 @@
-//! A browser without a window, told what to do over a pipe (the DevTools protocol), that tells what a page asked for.
+//! A browser without a window, told what to do over a pipe (the DevTools protocol), that tells what
+//! a page asked for.
 
 use crate::support::require::find;
 use serde_json::{Value, json};
@@ -32,7 +33,8 @@ impl Browser {
         let [to, from] = ["to", "from"].map(|name| folder.path().join(name));
         for pipe in [&to, &from] {
             let mode = rustix::fs::Mode::from_raw_mode(0o600);
-            rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+            rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0)
+                .expect("a pipe");
         }
         let program = find("chromium").expect("chromium is here");
         // The browser has its pipe at the descriptors 3 and 4.
@@ -40,16 +42,36 @@ impl Browser {
             --disable-background-networking --disable-component-update --user-data-dir="$1/profile" \
             3<"$1/to" 4>"$1/from""#;
         let mut shell = Command::new("sh");
-        shell.args(["-c", script]).arg(program).arg(folder.path()).env("HOME", folder.path());
-        let child = shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        shell
+            .args(["-c", script])
+            .arg(program)
+            .arg(folder.path())
+            .env("HOME", folder.path());
+        let child = shell
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
         let child = child.expect("a shell");
-        let to = File::options().write(true).open(&to).expect("the browser's input");
+        let to = File::options()
+            .write(true)
+            .open(&to)
+            .expect("the browser's input");
         let from = listen(&from);
-        let mut browser =
-            Self { child, to, from, next_id: 0, session: None, requests: Vec::new(), _folder: folder };
+        let mut browser = Self {
+            child,
+            to,
+            from,
+            next_id: 0,
+            session: None,
+            requests: Vec::new(),
+            _folder: folder,
+        };
         let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
-        let attached =
-            browser.call("Target.attachToTarget", json!({ "targetId": target["targetId"], "flatten": true }));
+        let attached = browser.call(
+            "Target.attachToTarget",
+            json!({ "targetId": target["targetId"], "flatten": true }),
+        );
         browser.session = attached["sessionId"].as_str().map(str::to_owned);
         browser.call("Page.enable", json!({}));
         browser.call("Network.enable", json!({}));
@@ -66,8 +88,13 @@ impl Browser {
 
     /// What an expression is in the page; it must be text.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
-        let told = self.call("Runtime.evaluate", json!({ "expression": expression, "returnByValue": true }));
-        let text = told["result"]["value"].as_str().unwrap_or_else(|| panic!("{expression}: {told}"));
+        let told = self.call(
+            "Runtime.evaluate",
+            json!({ "expression": expression, "returnByValue": true }),
+        );
+        let text = told["result"]["value"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{expression}: {told}"));
         serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
@@ -86,7 +113,9 @@ impl Browser {
         }
         let mut text = message.to_string().into_bytes();
         text.push(0);
-        self.to.write_all(&text).unwrap_or_else(|error| panic!("{method}: {error}"));
+        self.to
+            .write_all(&text)
+            .unwrap_or_else(|error| panic!("{method}: {error}"));
         loop {
             let mut heard = self.hear();
             if heard["id"] == id {
@@ -99,7 +128,9 @@ impl Browser {
     fn hear(&mut self) -> Value {
         let heard = self.from.recv_timeout(ANSWER).expect("the browser answers");
         if heard["method"] == "Network.requestWillBeSent" {
-            let url = heard["params"]["request"]["url"].as_str().unwrap_or_default();
+            let url = heard["params"]["request"]["url"]
+                .as_str()
+                .unwrap_or_default();
             self.requests.push(url.to_owned());
         }
         heard
@@ -111,7 +142,9 @@ fn listen(pipe: &Path) -> Receiver<Value> {
     let (heard, hear) = channel();
     std::thread::spawn(move || {
         for message in BufReader::new(from).split(0).map_while(Result::ok) {
-            let Ok(message) = serde_json::from_slice(&message) else { continue };
+            let Ok(message) = serde_json::from_slice(&message) else {
+                continue;
+            };
             if heard.send(message).is_err() {
                 return;
             }

@@ -9,7 +9,12 @@ use tempfile::TempDir;
 
 fn compare(folder: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
-    command.args(["bench", "compare"]).args(words).current_dir(folder).output().expect("folio runs")
+    command
+        .args(["bench", "compare"])
+        .args(words)
+        .current_dir(folder)
+        .output()
+        .expect("folio runs")
 }
 
 /// Two files of results; in the second, `change` has been at the first row.
@@ -36,8 +41,14 @@ fn the_same_is_within_the_spread() {
     assert!(output.status.success(), "{}", text(&output));
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = told["rows"].as_array().unwrap();
-    assert!(rows.len() == 15 && rows.iter().all(|row| row["change"] == "within-spread"), "{told}");
-    assert_eq!((&told["only_old"], &told["only_new"]), (&json!([]), &json!([])));
+    assert!(
+        rows.len() == 15 && rows.iter().all(|row| row["change"] == "within-spread"),
+        "{told}"
+    );
+    assert_eq!(
+        (&told["only_old"], &told["only_new"]),
+        (&json!([]), &json!([]))
+    );
 }
 
 #[test]
@@ -47,9 +58,16 @@ fn what_is_slower_beyond_the_spread_ends_with_1() {
     let output = compare(folder.path(), &["old.json", "new.json"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(told.contains("WORSE") && told.contains("15 rows: 0 better, 1 worse"), "{told}");
+    assert!(
+        told.contains("WORSE") && told.contains("15 rows: 0 better, 1 worse"),
+        "{told}"
+    );
     let output = compare(folder.path(), &["new.json", "old.json"]);
-    assert!(output.status.success() && text(&output).contains("1 better, 0 worse"), "{}", text(&output));
+    assert!(
+        output.status.success() && text(&output).contains("1 better, 0 worse"),
+        "{}",
+        text(&output)
+    );
 }
 
 #[test]
@@ -87,5 +105,8 @@ fn what_is_no_result_is_named() {
     }
     let output = compare(folder.path(), &["none.json", "none.json"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && told.contains("none.json"), "{told}");
+    assert!(
+        output.status.code() == Some(1) && told.contains("none.json"),
+        "{told}"
+    );
 }

@@ -16,7 +16,11 @@ use support::tools::{succeed, text};
 /// `folio bench` with `words`, in `folder`, everything small.
 fn bench(folder: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
-    command.args(["--quiet", "bench", "--quick"]).args(words).current_dir(folder).env("TMPDIR", folder);
+    command
+        .args(["--quiet", "bench", "--quick"])
+        .args(words)
+        .current_dir(folder)
+        .env("TMPDIR", folder);
     let output = succeed(&mut command);
     // What contenders have to say belongs into the report.
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{words:?}");
@@ -26,10 +30,12 @@ fn bench(folder: &Path, words: &[&str]) -> Output {
 /// The same with `--json`: what it prints.
 fn results(folder: &Path, words: &[&str]) -> Value {
     let output = bench(folder, &[&["--json"], words].concat());
-    let told =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output)));
-    let wrong: Vec<_> =
-        schema().iter_errors(&told).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    let told = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", text(&output)));
+    let wrong: Vec<_> = schema()
+        .iter_errors(&told)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
     assert!(wrong.is_empty(), "{words:?}: {wrong:?}");
     told
 }

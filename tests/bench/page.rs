@@ -25,7 +25,10 @@ fn a_page_is_one_file_that_replaces_another() {
     assert!(!text.contains("http:") && !text.contains("https:"));
     let mode = std::fs::metadata(&page).unwrap().permissions().mode();
     assert_eq!(mode & 0o600, 0o600);
-    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+    let names: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .flatten()
+        .collect();
     assert_eq!(names.len(), 1, "{names:?}");
 }
 
@@ -56,12 +59,22 @@ const COLOURS: &str = r"JSON.stringify([
 
 /// Luminance of `rgb(r, g, b)`, as WCAG counts it.
 fn luminance(colour: &str) -> f64 {
-    let numbers = colour.trim_start_matches("rgb(").trim_end_matches(')').split(", ");
+    let numbers = colour
+        .trim_start_matches("rgb(")
+        .trim_end_matches(')')
+        .split(", ");
     let linear = numbers.map(|number| {
         let part = number.parse::<f64>().unwrap_or_else(|_| panic!("{colour}")) / 255.0;
-        if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+        if part <= 0.04045 {
+            part / 12.92
+        } else {
+            ((part + 0.055) / 1.055).powf(2.4)
+        }
     });
-    linear.zip([0.2126, 0.7152, 0.0722]).map(|(part, weight)| part * weight).sum()
+    linear
+        .zip([0.2126, 0.7152, 0.0722])
+        .map(|(part, weight)| part * weight)
+        .sum()
 }
 
 fn contrast(one: &str, other: &str) -> f64 {
@@ -83,14 +96,29 @@ fn charts_are_drawn_and_nothing_is_asked_for() {
     for chart in charts {
         let [width, height] = ["width", "height"].map(|key| chart[key].as_f64().expect("a size"));
         assert!(width > 300.0 && height > 50.0, "{chart}");
-        assert!(chart["title"].as_str().is_some_and(|title| !title.is_empty()), "{chart}");
+        assert!(
+            chart["title"]
+                .as_str()
+                .is_some_and(|title| !title.is_empty()),
+            "{chart}"
+        );
         assert_eq!(chart["drawn"], true, "{chart}");
         let bars = chart["bars"].as_array().expect("bars");
-        assert!(bars.len() > 1 && bars.iter().all(|area| area.as_f64() > Some(0.0)), "{chart}");
-        assert!(chart["texts"].as_array().is_some_and(|texts| texts.len() > bars.len()), "{chart}");
+        assert!(
+            bars.len() > 1 && bars.iter().all(|area| area.as_f64() > Some(0.0)),
+            "{chart}"
+        );
+        assert!(
+            chart["texts"]
+                .as_array()
+                .is_some_and(|texts| texts.len() > bars.len()),
+            "{chart}"
+        );
     }
     let published = |chart: &&Value| {
-        chart["texts"].as_array().is_some_and(|texts| texts.contains(&Value::from("published")))
+        chart["texts"]
+            .as_array()
+            .is_some_and(|texts| texts.contains(&Value::from("published")))
     };
     assert_eq!(charts.iter().filter(published).count(), 2);
     let light = browser.evaluate(COLOURS);
@@ -98,8 +126,12 @@ fn charts_are_drawn_and_nothing_is_asked_for() {
     let dark = browser.evaluate(COLOURS);
     assert_ne!(light[0], dark[0]);
     for colours in [light, dark] {
-        let [back, text, label] = [0, 1, 2].map(|at| colours[at].as_str().expect("a colour").to_owned());
-        assert!(contrast(&back, &text) > 7.0 && contrast(&back, &label) > 7.0, "{back} {text} {label}");
+        let [back, text, label] =
+            [0, 1, 2].map(|at| colours[at].as_str().expect("a colour").to_owned());
+        assert!(
+            contrast(&back, &text) > 7.0 && contrast(&back, &label) > 7.0,
+            "{back} {text} {label}"
+        );
     }
     assert_eq!(browser.requests, [url]);
 }

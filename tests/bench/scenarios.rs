@@ -12,7 +12,11 @@ use tempfile::TempDir;
 /// A folder in memory if there is one: nothing here looks at the disk.
 fn folder() -> TempDir {
     let shm = Path::new("/dev/shm");
-    let made = if shm.is_dir() { TempDir::new_in(shm) } else { TempDir::new() };
+    let made = if shm.is_dir() {
+        TempDir::new_in(shm)
+    } else {
+        TempDir::new()
+    };
     made.expect("a folder")
 }
 
@@ -20,11 +24,22 @@ fn folder() -> TempDir {
 fn measured(words: &[&str]) -> Value {
     let folder = folder();
     let results = results(folder.path(), words);
-    assert_eq!((results["format"].as_u64(), results["is_quick"].as_bool()), (Some(1), Some(true)));
-    assert!(results["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0), "{results}");
+    assert_eq!(
+        (results["format"].as_u64(), results["is_quick"].as_bool()),
+        (Some(1), Some(true))
+    );
+    assert!(
+        results["machine"]["cores"]
+            .as_u64()
+            .is_some_and(|cores| cores > 0),
+        "{results}"
+    );
     for report in results["scenarios"].as_array().expect("scenarios") {
         let name = report["scenario"].as_str().expect("a name");
-        assert!(report["repeats"].as_u64().is_some_and(|count| count > 0), "{name}");
+        assert!(
+            report["repeats"].as_u64().is_some_and(|count| count > 0),
+            "{name}"
+        );
         let tables = report["tables"].as_array().expect("tables");
         assert!(!tables.is_empty(), "{name}");
         for table in tables {
@@ -33,17 +48,27 @@ fn measured(words: &[&str]) -> Value {
             rows.iter().for_each(check_row);
         }
     }
-    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("a folder").flatten().collect();
+    let left: Vec<_> = std::fs::read_dir(folder.path())
+        .expect("a folder")
+        .flatten()
+        .collect();
     assert!(left.is_empty(), "left behind: {left:?}");
     results
 }
 
 fn check_row(row: &Value) {
-    let [least, median, most] = ["least", "median", "most"].map(|key| row[key].as_f64().expect("a figure"));
+    let [least, median, most] =
+        ["least", "median", "most"].map(|key| row[key].as_f64().expect("a figure"));
     assert!(0.0 <= least && least <= median && median <= most, "{row}");
     let rounds = row["rounds"].as_array().expect("rounds");
-    assert!(!rounds.is_empty() && rounds.iter().all(Value::is_f64), "{row}");
-    assert!(row["job"].is_string() && row["contender"].is_string(), "{row}");
+    assert!(
+        !rounds.is_empty() && rounds.iter().all(Value::is_f64),
+        "{row}"
+    );
+    assert!(
+        row["job"].is_string() && row["contender"].is_string(),
+        "{row}"
+    );
 }
 
 /// The names of contenders in all tables.
@@ -51,19 +76,28 @@ fn contenders(results: &Value) -> Vec<String> {
     let tables = results["scenarios"].as_array().into_iter().flatten();
     let tables = tables.flat_map(|report| report["tables"].as_array().into_iter().flatten());
     let rows = tables.flat_map(|table| table["rows"].as_array().into_iter().flatten());
-    rows.filter_map(|row| row["contender"].as_str().map(str::to_owned)).collect()
+    rows.filter_map(|row| row["contender"].as_str().map(str::to_owned))
+        .collect()
 }
 
 fn published(results: &Value) -> Vec<f64> {
-    let figures = results["scenarios"][0]["story"]["figures"].as_array().expect("a story's figures");
-    figures.iter().filter_map(|figure| figure["published"].as_f64()).collect()
+    let figures = results["scenarios"][0]["story"]["figures"]
+        .as_array()
+        .expect("a story's figures");
+    figures
+        .iter()
+        .filter_map(|figure| figure["published"].as_f64())
+        .collect()
 }
 
 #[test]
 fn a_shared_folder() {
     let results = measured(&["shared-folder"]);
     let names = contenders(&results);
-    assert!(names.iter().any(|name| name == "native") && names.iter().any(|name| name == "folio in process"));
+    assert!(
+        names.iter().any(|name| name == "native")
+            && names.iter().any(|name| name == "folio in process")
+    );
     assert_eq!(published(&results), [10.0]);
 }
 
@@ -78,17 +112,37 @@ fn a_mount_that_is_refused_is_named_once_with_the_reason() {
     let program = folder.path().join("folio");
     std::fs::copy(env!("CARGO_BIN_EXE_folio"), &program).expect("a copy");
     let mut command = command("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
-    command.args(["--quiet", "bench", "--quick", "--json", "--repeats", "1", "shared-folder"]);
-    command.args(["--only", "passthrough"]).current_dir(folder.path()).env("TMPDIR", folder.path());
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&program);
+    command.args([
+        "--quiet",
+        "bench",
+        "--quick",
+        "--json",
+        "--repeats",
+        "1",
+        "shared-folder",
+    ]);
+    command
+        .args(["--only", "passthrough"])
+        .current_dir(folder.path())
+        .env("TMPDIR", folder.path());
     let output = succeed(&mut command);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let results: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let left_out = results["scenarios"][0]["not_measured"].as_array().expect("what is left out");
-    let left_out: Vec<_> =
-        left_out.iter().filter(|left| left["what"] == "folio mount, passthrough").collect();
+    let left_out = results["scenarios"][0]["not_measured"]
+        .as_array()
+        .expect("what is left out");
+    let left_out: Vec<_> = left_out
+        .iter()
+        .filter(|left| left["what"] == "folio mount, passthrough")
+        .collect();
     let reason = "does not mount: folio: mount: passthrough=on: needs root";
-    assert!(left_out.len() == 1 && left_out[0]["reason"] == reason, "{left_out:?}");
+    assert!(
+        left_out.len() == 1 && left_out[0]["reason"] == reason,
+        "{left_out:?}"
+    );
 }
 
 #[test]
@@ -96,13 +150,20 @@ fn rewriting_by_truncation() {
     let results = measured(&["auto-da-alloc", "--only", "folio"]);
     assert_eq!(published(&results), [6.0, 0.35, 0.35]);
     let today = &results["scenarios"][0]["story"]["figures"][0]["today"];
-    assert!(today.as_array().is_some_and(|today| !today.is_empty()), "{today}");
+    assert!(
+        today.as_array().is_some_and(|today| !today.is_empty()),
+        "{today}"
+    );
 }
 
 #[test]
 fn first_writes() {
     let results = measured(&["first-write", "--size-mib", "64"]);
-    assert!(contenders(&results).iter().any(|name| name == "fresh qcow2, folio"));
+    assert!(
+        contenders(&results)
+            .iter()
+            .any(|name| name == "fresh qcow2, folio")
+    );
     assert_eq!(published(&results), [19.5, 10.0]);
 }
 
@@ -110,7 +171,9 @@ fn first_writes() {
 fn copy_loops() {
     let results = measured(&["memcpy"]);
     assert_eq!(published(&results), [513e-6, 74e-6]);
-    let jobs = results["scenarios"][0]["tables"][0]["rows"].as_array().expect("rows");
+    let jobs = results["scenarios"][0]["tables"][0]["rows"]
+        .as_array()
+        .expect("rows");
     assert_eq!(jobs.len(), 3 * 5);
 }
 
@@ -119,14 +182,20 @@ fn files_of_a_database() {
     let results = measured(&["page-cache"]);
     assert_eq!(published(&results), [1.0, 2.0]);
     for name in ["kernel", "kernel tmpfs", "folio, host folder"] {
-        assert!(contenders(&results).iter().any(|found| found == name), "{name}");
+        assert!(
+            contenders(&results).iter().any(|found| found == name),
+            "{name}"
+        );
     }
 }
 
 #[test]
 fn warm_ups_are_measured_on_a_disk() {
     // Cold needs a disk; where temporary files lie in memory, the scenario says so.
-    let results = results(std::env::temp_dir().as_path(), &["page-cache", "--repeats", "1"]);
+    let results = results(
+        std::env::temp_dir().as_path(),
+        &["page-cache", "--repeats", "1"],
+    );
     let report = &results["scenarios"][0];
     let text = report["tables"].to_string();
     let is_told = report["not_measured"].to_string().contains("is a tmpfs");
@@ -138,15 +207,23 @@ fn warm_ups_are_measured_on_a_disk() {
 
 /// Rows of the first table with this title.
 fn rows<'a>(results: &'a Value, title: &str) -> &'a Vec<Value> {
-    let tables = results["scenarios"][0]["tables"].as_array().expect("tables");
-    let table = tables.iter().find(|table| table["title"] == title).unwrap_or_else(|| panic!("{title}"));
+    let tables = results["scenarios"][0]["tables"]
+        .as_array()
+        .expect("tables");
+    let table = tables
+        .iter()
+        .find(|table| table["title"] == title)
+        .unwrap_or_else(|| panic!("{title}"));
     table["rows"].as_array().expect("rows")
 }
 
 #[test]
 fn any_path_is_read_and_asked_for() {
     let folder = TempDir::new().expect("a folder");
-    let (small, large) = (folder.path().join("tree/small"), folder.path().join("large"));
+    let (small, large) = (
+        folder.path().join("tree/small"),
+        folder.path().join("large"),
+    );
     std::fs::create_dir(folder.path().join("tree")).expect("a folder");
     std::fs::write(&small, [1; 100]).expect("written");
     std::fs::write(&large, vec![1; 300_000]).expect("written");
@@ -155,13 +232,27 @@ fn any_path_is_read_and_asked_for() {
         let evidence = &row["evidence"];
         if row["contender"] == "warm" {
             // Whoever may not be told has none.
-            assert!(evidence["cached_before"].as_f64().is_none_or(|share| share > 0.99), "{row}");
+            assert!(
+                evidence["cached_before"]
+                    .as_f64()
+                    .is_none_or(|share| share > 0.99),
+                "{row}"
+            );
         }
     }
     let both = measured(&["read", &folder.path().display().to_string()]);
-    assert!(both["scenarios"][0]["what"].as_str().is_some_and(|what| what.contains("2 files")), "{both}");
+    assert!(
+        both["scenarios"][0]["what"]
+            .as_str()
+            .is_some_and(|what| what.contains("2 files")),
+        "{both}"
+    );
     let results = measured(&["stat", &folder.path().display().to_string()]);
-    assert!(rows(&results, "time of each").iter().any(|row| row["job"] == "each path of the tree"));
+    assert!(
+        rows(&results, "time of each")
+            .iter()
+            .any(|row| row["job"] == "each path of the tree")
+    );
 }
 
 #[test]
@@ -169,8 +260,15 @@ fn a_folder_is_written_in_and_left_as_it_was() {
     let folder = TempDir::new().expect("a folder");
     std::fs::write(folder.path().join("file"), "mine").expect("written");
     let results = measured(&["write", &folder.path().display().to_string()]);
-    assert!(rows(&results, "in order").iter().any(|row| row["contender"] == "written and synced"));
-    let names: Vec<_> = std::fs::read_dir(folder.path()).expect("a folder").flatten().collect();
+    assert!(
+        rows(&results, "in order")
+            .iter()
+            .any(|row| row["contender"] == "written and synced")
+    );
+    let names: Vec<_> = std::fs::read_dir(folder.path())
+        .expect("a folder")
+        .flatten()
+        .collect();
     assert_eq!(names.len(), 1, "{names:?}");
 }
 
@@ -183,10 +281,23 @@ fn all_stories_in_one_result() {
         .flatten()
         .filter_map(|report| report["scenario"].as_str())
         .collect();
-    assert_eq!(names, ["shared-folder", "auto-da-alloc", "memcpy", "page-cache", "first-write"]);
+    assert_eq!(
+        names,
+        [
+            "shared-folder",
+            "auto-da-alloc",
+            "memcpy",
+            "page-cache",
+            "first-write"
+        ]
+    );
     for report in results["scenarios"].as_array().expect("scenarios") {
         let figures = report["story"]["figures"].as_array().expect("figures");
-        let has_today = |figure: &Value| figure["today"].as_array().is_some_and(|today| !today.is_empty());
+        let has_today = |figure: &Value| {
+            figure["today"]
+                .as_array()
+                .is_some_and(|today| !today.is_empty())
+        };
         assert!(figures.iter().any(has_today), "{report}");
     }
 }
@@ -195,7 +306,10 @@ fn all_stories_in_one_result() {
 fn cached_files() {
     let results = measured(&["cache"]);
     for name in ["folio", "kernel tmpfs", "memcpy"] {
-        assert!(contenders(&results).iter().any(|found| found == name), "{name}");
+        assert!(
+            contenders(&results).iter().any(|found| found == name),
+            "{name}"
+        );
     }
 }
 
@@ -208,7 +322,12 @@ fn policies_on_traces() {
 fn trees_and_images() {
     for scenario in ["image", "one-dir", "file", "small-file"] {
         let results = measured(&[scenario, "--dir", ".", "--size-mib", "64"]);
-        assert!(contenders(&results).iter().any(|name| name.starts_with("folio")), "{scenario}");
+        assert!(
+            contenders(&results)
+                .iter()
+                .any(|name| name.starts_with("folio")),
+            "{scenario}"
+        );
     }
 }
 
@@ -216,33 +335,62 @@ fn trees_and_images() {
 fn files_are_warmed() {
     let results = results(std::env::temp_dir().as_path(), &["warm"]);
     let report = &results["scenarios"][0];
-    let is_told = report["not_measured"].to_string().contains("cannot be put out of memory");
-    assert!(is_told || contenders(&results).iter().any(|name| name == "folio warm"), "{report}");
+    let is_told = report["not_measured"]
+        .to_string()
+        .contains("cannot be put out of memory");
+    assert!(
+        is_told || contenders(&results).iter().any(|name| name == "folio warm"),
+        "{report}"
+    );
 }
 
 #[test]
 fn a_disk_that_seeks_is_made_and_taken_away() {
     requires!(root, fuse, loop_devices, tool("mke2fs"), tool("vmtouch"));
     let folder = TempDir::new().expect("a folder");
-    let words = ["warm", "--repeats", "1", "--size", "8M", "--files", "10", "--seeking-files", "60"];
+    let words = [
+        "warm",
+        "--repeats",
+        "1",
+        "--size",
+        "8M",
+        "--files",
+        "10",
+        "--seeking-files",
+        "60",
+    ];
     let dir = folder.path().display().to_string();
     let results = measured(&[&words[..], &["--disk-dir", &dir]].concat());
     let title = "aged files on a disk that seeks (modelled SATA disk, 7200 turns a minute)";
     let seeks = |contender: &str| {
-        let row = rows(&results, title).iter().find(|row| row["contender"] == contender);
+        let row = rows(&results, title)
+            .iter()
+            .find(|row| row["contender"] == contender);
         let evidence = &row.unwrap_or_else(|| panic!("{contender}: {results}"))["evidence"];
-        assert!(evidence["device_read_bytes"].as_f64().is_some_and(|bytes| bytes > 1e6), "{evidence}");
+        assert!(
+            evidence["device_read_bytes"]
+                .as_f64()
+                .is_some_and(|bytes| bytes > 1e6),
+            "{evidence}"
+        );
         evidence["seeks"].as_f64().expect("a count")
     };
     assert!(seeks("folio warm") * 3.0 < seeks("vmtouch -t"), "{results}");
-    assert!(seeks("folio cache restore") * 3.0 < seeks("vmtouch -t"), "{results}");
+    assert!(
+        seeks("folio cache restore") * 3.0 < seeks("vmtouch -t"),
+        "{results}"
+    );
     let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
     assert!(!mounts.contains(&dir), "{mounts}");
     for device in std::fs::read_dir("/sys/block").expect("devices").flatten() {
-        let file = std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
+        let file =
+            std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
         assert!(!file.contains(&dir), "{file}");
     }
-    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    assert_eq!(
+        std::fs::read_dir(folder.path()).expect("a folder").count(),
+        0
+    );
 }
 
 #[test]

@@ -34,7 +34,10 @@ fn nothing_is_found_in_images_of_mke2fs() {
 
 /// Every kind of file that Folio can make, some of them removed again.
 fn fill(device: &Arc<dyn Device>) -> Result<(), folio::Error> {
-    let kernel = Kernel::new(KernelOptions { background_writeback: false, ..KernelOptions::default() });
+    let kernel = Kernel::new(KernelOptions {
+        background_writeback: false,
+        ..KernelOptions::default()
+    });
     let process = kernel.process(Credentials::root());
     process.mkdir("/disk", 0o755)?;
     kernel.mount_ext4(device.clone(), "/disk", &MountOptions::default())?;
@@ -52,8 +55,18 @@ fn fill(device: &Arc<dyn Device>) -> Result<(), folio::Error> {
     }
     process.fallocate(fd, FallocateMode::Allocate, 8 << 20, 64 << 10)?;
     process.close(fd)?;
-    process.setxattr("/disk/fragments", b"user.small", b"value", XattrFlags::empty())?;
-    process.setxattr("/disk/fragments", b"user.large", &[7; 600], XattrFlags::empty())?;
+    process.setxattr(
+        "/disk/fragments",
+        b"user.small",
+        b"value",
+        XattrFlags::empty(),
+    )?;
+    process.setxattr(
+        "/disk/fragments",
+        b"user.large",
+        &[7; 600],
+        XattrFlags::empty(),
+    )?;
     process.link("/disk/fragments", "/disk/hard")?;
     process.symlink("fragments", "/disk/short")?;
     process.symlink("x/".repeat(200), "/disk/long")?;
@@ -71,7 +84,10 @@ fn nothing_is_found_in_what_folio_makes_and_writes() {
     let folder = tempfile::tempdir().unwrap();
     for (block_size, mib) in [(1024, 32), (2048, 48), (4096, 64), (4096, 1024)] {
         let path = folder.path().join(format!("{block_size}-{mib}"));
-        let options = FormatOptions { block_size: Some(block_size), ..FormatOptions::default() };
+        let options = FormatOptions {
+            block_size: Some(block_size),
+            ..FormatOptions::default()
+        };
         format_ext4(&RawDevice::create(&path, mib << 20).unwrap(), &options).unwrap();
         assert_clean("fresh", &path);
         fill(&block::open(&path, &OpenOptions::default()).unwrap()).unwrap();
@@ -79,7 +95,8 @@ fn nothing_is_found_in_what_folio_makes_and_writes() {
     }
 }
 
-/// What programs do on the kernel's mount: shared attribute blocks, holes, preallocation, indexes, removals.
+/// What programs do on the kernel's mount: shared attribute blocks, holes, preallocation, indexes,
+/// removals.
 fn write_as_programs(root: &Path) {
     fs::create_dir_all(root.join("a/b/c/d")).unwrap();
     for i in 0..900 {
@@ -93,7 +110,12 @@ fn write_as_programs(root: &Path) {
     for i in 0..400_u64 {
         holes.write_all_at(&[1; 700], i * 9000).unwrap();
     }
-    let _ = rustix::fs::fallocate(&holes, rustix::fs::FallocateFlags::KEEP_SIZE, 5 << 20, 1 << 20);
+    let _ = rustix::fs::fallocate(
+        &holes,
+        rustix::fs::FallocateFlags::KEEP_SIZE,
+        5 << 20,
+        1 << 20,
+    );
     let _ = rustix::fs::fallocate(
         &holes,
         rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE,
@@ -132,7 +154,11 @@ fn nothing_is_found_in_a_real_tree() {
     let folder = tempfile::tempdir().unwrap();
     let (tree, image) = (folder.path().join("tree"), folder.path().join("image"));
     fs::create_dir(&tree).unwrap();
-    let limits = Limits { files_min: 500, files_max: 3000, bytes_max: 40 << 20 };
+    let limits = Limits {
+        files_min: 500,
+        files_max: 3000,
+        bytes_max: 40 << 20,
+    };
     if let Err(reason) = real_tree::copy_to(&tree, limits) {
         return support::require::report_skip(&reason);
     }
@@ -163,8 +189,9 @@ fn copy_in_use(folder: &Path, recipe: &Recipe) -> PathBuf {
 fn a_journal_is_replayed_in_memory_first() {
     requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
     let folder = tempfile::tempdir().unwrap();
-    for recipe in
-        RECIPES.iter().filter(|recipe| ["1k-checksums", "4k-checksums", "ext3"].contains(&recipe.name))
+    for recipe in RECIPES
+        .iter()
+        .filter(|recipe| ["1k-checksums", "4k-checksums", "ext3"].contains(&recipe.name))
     {
         let copy = copy_in_use(folder.path(), recipe);
         let before = fs::read(&copy).unwrap();
@@ -176,11 +203,24 @@ fn a_journal_is_replayed_in_memory_first() {
             "{}: {text}",
             recipe.name
         );
-        assert!(before == fs::read(&copy).unwrap(), "{}: the image was written", recipe.name);
+        assert!(
+            before == fs::read(&copy).unwrap(),
+            "{}: the image was written",
+            recipe.name
+        );
         let as_it_lies = own_without_replay(&copy);
-        assert!(as_it_lies.complains() && fsck(&copy).complains(), "{}: {}", recipe.name, as_it_lies.text());
+        assert!(
+            as_it_lies.complains() && fsck(&copy).complains(),
+            "{}: {}",
+            recipe.name,
+            as_it_lies.text()
+        );
         let mended = command("e2fsck").arg("-fy").arg(&copy).output().unwrap();
-        assert!(mended.status.code().is_some_and(|code| code < 4), "{}", support::tools::text(&mended));
+        assert!(
+            mended.status.code().is_some_and(|code| code < 4),
+            "{}",
+            support::tools::text(&mended)
+        );
         assert_clean(recipe.name, &copy);
     }
 }

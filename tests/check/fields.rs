@@ -1,8 +1,8 @@
-//! Every number of every kind of structure, changed alone, with good checksums: whatever e2fsck complains of then,
-//! folio check finds.
+//! Every number of every kind of structure, changed alone, with good checksums: whatever e2fsck
+//! complains of then, folio check finds.
 //!
-//! Numbers are taken as two bytes wherever they may start. By default every twelfth gets one of the values, in turn;
-//! `FOLIO_CHECK_ALL=1` gives one to each, `FOLIO_CHECK_ALL=2` all to each.
+//! Numbers are taken as two bytes wherever they may start. By default every twelfth gets one of the
+//! values, in turn; `FOLIO_CHECK_ALL=1` gives one to each, `FOLIO_CHECK_ALL=2` all to each.
 
 use crate::flips::{Bench, number};
 use crate::images::{RECIPES, Recipe};
@@ -20,7 +20,10 @@ fn chosen(map: &Map, image: &[u8]) -> Vec<Piece> {
         let sort = |piece: &Piece| match piece.kind {
             Kind::Inode(number) if number <= 11 => (number, 0),
             // Type, and whether by extents, indexed or inline.
-            Kind::Inode(_) => (0, u32::from(image[piece.offset + 1] >> 4) << 16 | flags(image, piece)),
+            Kind::Inode(_) => (
+                0,
+                u32::from(image[piece.offset + 1] >> 4) << 16 | flags(image, piece),
+            ),
             _ => (0, 0),
         };
         let is_known = |other: &Piece| {
@@ -41,7 +44,16 @@ fn flags(image: &[u8], piece: &Piece) -> u32 {
 }
 
 fn values(old: u16) -> [u16; 8] {
-    [0, 1, old.wrapping_add(1), old.wrapping_sub(1), 0xFFFF, 0x8000, old ^ 0x10, old ^ 0x400]
+    [
+        0,
+        1,
+        old.wrapping_add(1),
+        old.wrapping_sub(1),
+        0xFFFF,
+        0x8000,
+        old ^ 0x10,
+        old ^ 0x400,
+    ]
 }
 
 fn run(recipe: &Recipe) {
@@ -49,7 +61,11 @@ fn run(recipe: &Recipe) {
     let how = number("FOLIO_CHECK_ALL", 0);
     let mut turn = 0;
     for piece in chosen(&bench.map, &bench.sound) {
-        let reach = if piece.kind == Kind::Superblock { piece.len } else { piece.len.min(REACH) };
+        let reach = if piece.kind == Kind::Superblock {
+            piece.len
+        } else {
+            piece.len.min(REACH)
+        };
         for at in (0..reach).step_by(2) {
             let place = piece.offset + at;
             let old = u16::from_le_bytes([bench.sound[place], bench.sound[place + 1]]);
@@ -57,7 +73,11 @@ fn run(recipe: &Recipe) {
             if how == 0 && turn % 12 != 0 {
                 continue;
             }
-            let picked = if how == 2 { 0..8 } else { turn / 12 % 8..turn / 12 % 8 + 1 };
+            let picked = if how == 2 {
+                0..8
+            } else {
+                turn / 12 % 8..turn / 12 % 8 + 1
+            };
             for value in values(old)[picked].iter().filter(|value| **value != old) {
                 bench.bytes[place..place + 2].copy_from_slice(&value.to_le_bytes());
                 bench.map.seal(&mut bench.bytes, &piece);

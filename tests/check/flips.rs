@@ -12,7 +12,9 @@ use std::path::PathBuf;
 
 /// What a variable of the environment says.
 pub(crate) fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
+    std::env::var(variable)
+        .ok()
+        .map_or(default, |text| text.parse().expect("a number"))
 }
 
 /// What came of all changes to one image.
@@ -28,23 +30,51 @@ struct Tally {
 /// Changes something in a piece.
 fn change(bytes: &mut [u8], random: &mut Random) {
     // Most of what matters stands at the start, or is a number of two or four bytes.
-    let reach = if random.percent(50) { bytes.len().min(64) } else { bytes.len() };
+    let reach = if random.percent(50) {
+        bytes.len().min(64)
+    } else {
+        bytes.len()
+    };
     let at = random.below(reach);
     match random.below(6) {
         0 => bytes[at] ^= 1 << random.below(8),
         1 => bytes[at] = random.next() as u8,
         2 => {
             let at = at & !1;
-            let value = random.pick(&[0_u16, 1, 2, 0x7FFF, 0x8000, 0xFFFF, random.clone().next() as u16]);
+            let value = random.pick(&[
+                0_u16,
+                1,
+                2,
+                0x7FFF,
+                0x8000,
+                0xFFFF,
+                random.clone().next() as u16,
+            ]);
             bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
         }
         3 | 4 => {
             let at = at & !3;
             let old = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            let near = [old.wrapping_add(1), old.wrapping_sub(1), old ^ 0x100, old >> 1];
+            let near = [
+                old.wrapping_add(1),
+                old.wrapping_sub(1),
+                old ^ 0x100,
+                old >> 1,
+            ];
             let value = match random.percent(50) {
                 true => random.pick(&near),
-                false => random.pick(&[0, 1, 2, 11, 12, 100, 5000, 0x7FFF_FFFF, 0x8000_0000, u32::MAX]),
+                false => random.pick(&[
+                    0,
+                    1,
+                    2,
+                    11,
+                    12,
+                    100,
+                    5000,
+                    0x7FFF_FFFF,
+                    0x8000_0000,
+                    u32::MAX,
+                ]),
             };
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
@@ -57,18 +87,27 @@ fn change(bytes: &mut [u8], random: &mut Random) {
 
 /// A piece: each kind is as likely as any other.
 fn pick(map: &Map, random: &mut Random) -> Piece {
-    let mut kinds: Vec<_> = map.pieces.iter().map(|piece| discriminant(&piece.kind)).collect();
+    let mut kinds: Vec<_> = map
+        .pieces
+        .iter()
+        .map(|piece| discriminant(&piece.kind))
+        .collect();
     kinds.dedup();
     let kind = random.pick(&kinds);
-    let of_kind: Vec<_> =
-        map.pieces.iter().filter(|piece| discriminant(&piece.kind) == kind).copied().collect();
+    let of_kind: Vec<_> = map
+        .pieces
+        .iter()
+        .filter(|piece| discriminant(&piece.kind) == kind)
+        .copied()
+        .collect();
     random.pick(&of_kind)
 }
 
 /// A piece of the same kind, or the same one.
 fn pick_like(map: &Map, piece: &Piece, random: &mut Random) -> Piece {
-    let is_alike =
-        |other: &&Piece| discriminant(&other.kind) == discriminant(&piece.kind) && other.len == piece.len;
+    let is_alike = |other: &&Piece| {
+        discriminant(&other.kind) == discriminant(&piece.kind) && other.len == piece.len
+    };
     let alike: Vec<_> = map.pieces.iter().filter(is_alike).copied().collect();
     random.pick(&alike)
 }
@@ -90,16 +129,29 @@ impl Bench {
     pub(crate) fn new(recipe: &Recipe) -> Self {
         let image = recipe.filled();
         let sound = std::fs::read(&image.path).expect("the image");
-        let file = OpenOptions::new().write(true).open(&image.path).expect("the image");
+        let file = OpenOptions::new()
+            .write(true)
+            .open(&image.path)
+            .expect("the image");
         let map = Map::new(&sound);
-        Self { image, file, map, bytes: sound.clone(), sound, tally: Tally::default() }
+        Self {
+            image,
+            file,
+            map,
+            bytes: sound.clone(),
+            sound,
+            tally: Tally::default(),
+        }
     }
 
     /// Lets both judge the changed image, and puts it right again.
     pub(crate) fn judge(&mut self, told: String) {
         // A bitmap's checksum lies in a descriptor: everything that may have changed is written.
         let is_changed = |at: &usize| self.sound[*at..at + 1024] != self.bytes[*at..at + 1024];
-        let touched: Vec<usize> = (0..self.bytes.len()).step_by(1024).filter(is_changed).collect();
+        let touched: Vec<usize> = (0..self.bytes.len())
+            .step_by(1024)
+            .filter(is_changed)
+            .collect();
         self.write(&touched);
         self.tally.cases += 1;
         match compare(&self.image.path) {
@@ -119,21 +171,33 @@ impl Bench {
 
     fn write(&self, touched: &[usize]) {
         for at in touched {
-            self.file.write_all_at(&self.bytes[*at..at + 1024], *at as u64).expect("the image");
+            self.file
+                .write_all_at(&self.bytes[*at..at + 1024], *at as u64)
+                .expect("the image");
         }
     }
 
     fn keep(&self, told: &str) {
         if let Some(folder) = std::env::var_os("FOLIO_CHECK_KEEP") {
-            let name: String =
-                told.chars().take(80).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-            std::fs::copy(&self.image.path, PathBuf::from(folder).join(name)).expect("a copy to keep");
+            let name: String = told
+                .chars()
+                .take(80)
+                .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+                .collect();
+            std::fs::copy(&self.image.path, PathBuf::from(folder).join(name))
+                .expect("a copy to keep");
         }
     }
 
     /// Tells the figures; panics if anything was missed.
     pub(crate) fn conclude(self, what: &str) {
-        let Tally { cases, sound, damaged, stricter, missed } = self.tally;
+        let Tally {
+            cases,
+            sound,
+            damaged,
+            stricter,
+            missed,
+        } = self.tally;
         let (strict, only_fsck) = (stricter.len(), missed.len());
         println!(
             "{what}: {cases} changes: {sound} sound, {damaged} damaged to both, {strict} only to folio check, {only_fsck} \
@@ -142,7 +206,11 @@ impl Bench {
         if std::env::var_os("FOLIO_CHECK_STRICTER").is_some() {
             println!("{}", stricter.join("\n"));
         }
-        assert!(missed.is_empty(), "{only_fsck} missed:\n{}", missed.join("\n"));
+        assert!(
+            missed.is_empty(),
+            "{only_fsck} missed:\n{}",
+            missed.join("\n")
+        );
     }
 }
 
@@ -175,9 +243,15 @@ flips! {
 }
 
 fn run(recipe: &Recipe) {
-    let (seed, cases) = (number("FOLIO_CHECK_SEED", 1), number("FOLIO_CHECK_CASES", 60));
+    let (seed, cases) = (
+        number("FOLIO_CHECK_SEED", 1),
+        number("FOLIO_CHECK_CASES", 60),
+    );
     let mut bench = Bench::new(recipe);
-    let name: u64 = recipe.name.bytes().fold(0, |sum, byte| mix(sum ^ u64::from(byte)));
+    let name: u64 = recipe
+        .name
+        .bytes()
+        .fold(0, |sum, byte| mix(sum ^ u64::from(byte)));
     for case in 0..cases {
         let mut random = Random::new(seed ^ name ^ case << 32);
         let mut told = format!("{} seed {seed} case {case}", recipe.name);
@@ -187,7 +261,9 @@ fn run(recipe: &Recipe) {
             if random.percent(12) {
                 // As if a block had been written to the wrong place.
                 let other = pick_like(&bench.map, &piece, &mut random);
-                bench.bytes.copy_within(other.offset..other.offset + other.len, piece.offset);
+                bench
+                    .bytes
+                    .copy_within(other.offset..other.offset + other.len, piece.offset);
             } else {
                 change(&mut bench.bytes[range.clone()], &mut random);
             }
@@ -195,10 +271,15 @@ fn run(recipe: &Recipe) {
             if is_sealed {
                 bench.map.seal(&mut bench.bytes, &piece);
             }
-            let first =
-                range.clone().find(|at| bench.sound[*at] != bench.bytes[*at]).map(|at| at - range.start);
+            let first = range
+                .clone()
+                .find(|at| bench.sound[*at] != bench.bytes[*at])
+                .map(|at| at - range.start);
             let sealed = if is_sealed { "sealed" } else { "as is" };
-            told.push_str(&format!("; {:x?} at {:#x}, byte {first:x?}, {sealed}", piece.kind, range.start));
+            told.push_str(&format!(
+                "; {:x?} at {:#x}, byte {first:x?}, {sealed}",
+                piece.kind, range.start
+            ));
         }
         bench.judge(told);
     }

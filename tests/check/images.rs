@@ -17,36 +17,123 @@ pub(crate) struct Recipe {
     options: &'static [&'static str],
 }
 
-const fn recipe(name: &'static str, size: &'static str, options: &'static [&'static str]) -> Recipe {
-    Recipe { name, size, options }
+const fn recipe(
+    name: &'static str,
+    size: &'static str,
+    options: &'static [&'static str],
+) -> Recipe {
+    Recipe {
+        name,
+        size,
+        options,
+    }
 }
 
 /// The sets of features that are tried.
 pub(crate) const RECIPES: [Recipe; 12] = [
-    recipe("1k-checksums", "12M", &["-b", "1024", "-O", "metadata_csum,64bit", "-J", "size=1"]),
+    recipe(
+        "1k-checksums",
+        "12M",
+        &["-b", "1024", "-O", "metadata_csum,64bit", "-J", "size=1"],
+    ),
     recipe(
         "4k-checksums",
         "20M",
-        &["-b", "4096", "-O", "metadata_csum,64bit,metadata_csum_seed,orphan_file"],
+        &[
+            "-b",
+            "4096",
+            "-O",
+            "metadata_csum,64bit,metadata_csum_seed,orphan_file",
+        ],
     ),
-    recipe("1k-plain", "12M", &["-b", "1024", "-O", "^metadata_csum,^64bit,^has_journal"]),
-    recipe("4k-plain", "20M", &["-b", "4096", "-O", "^metadata_csum,64bit,^has_journal"]),
-    recipe("inline", "12M", &["-b", "1024", "-O", "inline_data,^has_journal,^metadata_csum", "-I", "256"]),
-    recipe("inline-checksums", "12M", &["-b", "1024", "-O", "inline_data,metadata_csum,^has_journal"]),
+    recipe(
+        "1k-plain",
+        "12M",
+        &["-b", "1024", "-O", "^metadata_csum,^64bit,^has_journal"],
+    ),
+    recipe(
+        "4k-plain",
+        "20M",
+        &["-b", "4096", "-O", "^metadata_csum,64bit,^has_journal"],
+    ),
+    recipe(
+        "inline",
+        "12M",
+        &[
+            "-b",
+            "1024",
+            "-O",
+            "inline_data,^has_journal,^metadata_csum",
+            "-I",
+            "256",
+        ],
+    ),
+    recipe(
+        "inline-checksums",
+        "12M",
+        &["-b", "1024", "-O", "inline_data,metadata_csum,^has_journal"],
+    ),
     recipe(
         "ext3",
         "12M",
-        &["-b", "1024", "-O", "^extent,^64bit,^metadata_csum,^flex_bg,^huge_file", "-J", "size=1"],
+        &[
+            "-b",
+            "1024",
+            "-O",
+            "^extent,^64bit,^metadata_csum,^flex_bg,^huge_file",
+            "-J",
+            "size=1",
+        ],
     ),
     recipe(
         "ext2-128",
         "12M",
-        &["-b", "1024", "-I", "128", "-O", "^extent,^64bit,^metadata_csum,^has_journal"],
+        &[
+            "-b",
+            "1024",
+            "-I",
+            "128",
+            "-O",
+            "^extent,^64bit,^metadata_csum,^has_journal",
+        ],
     ),
-    recipe("uninit-bg", "20M", &["-b", "1024", "-O", "uninit_bg,^metadata_csum,^has_journal"]),
-    recipe("meta-bg", "20M", &["-b", "1024", "-O", "meta_bg,^resize_inode,metadata_csum,^has_journal"]),
-    recipe("quota", "20M", &["-b", "1024", "-O", "quota,project,metadata_csum,^has_journal"]),
-    recipe("bigalloc", "32M", &["-b", "1024", "-C", "4096", "-O", "bigalloc,metadata_csum,^has_journal"]),
+    recipe(
+        "uninit-bg",
+        "20M",
+        &["-b", "1024", "-O", "uninit_bg,^metadata_csum,^has_journal"],
+    ),
+    recipe(
+        "meta-bg",
+        "20M",
+        &[
+            "-b",
+            "1024",
+            "-O",
+            "meta_bg,^resize_inode,metadata_csum,^has_journal",
+        ],
+    ),
+    recipe(
+        "quota",
+        "20M",
+        &[
+            "-b",
+            "1024",
+            "-O",
+            "quota,project,metadata_csum,^has_journal",
+        ],
+    ),
+    recipe(
+        "bigalloc",
+        "32M",
+        &[
+            "-b",
+            "1024",
+            "-C",
+            "4096",
+            "-O",
+            "bigalloc,metadata_csum,^has_journal",
+        ],
+    ),
 ];
 
 /// An image in a folder of its own.
@@ -61,10 +148,29 @@ impl Recipe {
     pub(crate) fn empty(&self) -> Image {
         let folder = tempfile::tempdir().expect("a folder for an image");
         let path = folder.path().join("image");
-        let fixed = ["-q", "-F", "-t", "ext4", "-N", "1600", "-U", "6f6c6966-6f2d-6368-6563-6b2d74657374"];
-        let seed = ["-E", "hash_seed=0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0,lazy_itable_init=0"];
-        let arguments = fixed.iter().chain(&seed).chain(self.options).map(OsStr::new);
-        run("mke2fs", arguments.chain([path.as_os_str(), OsStr::new(self.size)]));
+        let fixed = [
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-N",
+            "1600",
+            "-U",
+            "6f6c6966-6f2d-6368-6563-6b2d74657374",
+        ];
+        let seed = [
+            "-E",
+            "hash_seed=0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0,lazy_itable_init=0",
+        ];
+        let arguments = fixed
+            .iter()
+            .chain(&seed)
+            .chain(self.options)
+            .map(OsStr::new);
+        run(
+            "mke2fs",
+            arguments.chain([path.as_os_str(), OsStr::new(self.size)]),
+        );
         Image { folder, path }
     }
 
@@ -75,7 +181,11 @@ impl Recipe {
         let sources = Sources::new(folder);
         debugfs(&image.path, folder, &sources.script());
         // Directories get their index, and whatever debugfs left undone is mended: links, quota.
-        let mended = command("e2fsck").arg("-fyD").arg(&image.path).output().expect("e2fsck runs");
+        let mended = command("e2fsck")
+            .arg("-fyD")
+            .arg(&image.path)
+            .output()
+            .expect("e2fsck runs");
         assert!(
             mended.status.code().is_some_and(|code| code < 4),
             "{}",
@@ -104,21 +214,34 @@ impl Sources {
         let make_sparse = |path: &Path, count: u64, step: u64| {
             let out = File::create(path).expect("a source file");
             for i in 0..count {
-                out.write_all_at(&[0xDA; 4096], i * step).expect("a source file");
+                out.write_all_at(&[0xDA; 4096], i * step)
+                    .expect("a source file");
             }
         };
         let (sparse, long) = (file("sparse"), file("long"));
         make_sparse(&sparse, 12, 3 * 4096);
         make_sparse(&long, 400, 2 * 4096);
-        Self { small, empty, medium, sparse, long }
+        Self {
+            small,
+            empty,
+            medium,
+            sparse,
+            long,
+        }
     }
 
     /// Commands for debugfs.
     fn script(&self) -> String {
         let mut text = String::new();
         let show = |path: &PathBuf| path.display().to_string();
-        let [small, empty, medium, sparse, long] =
-            [&self.small, &self.empty, &self.medium, &self.sparse, &self.long].map(show);
+        let [small, empty, medium, sparse, long] = [
+            &self.small,
+            &self.empty,
+            &self.medium,
+            &self.sparse,
+            &self.long,
+        ]
+        .map(show);
         let _ = write!(
             text,
             "write {small} small\nwrite {medium} medium\nwrite {sparse} sparse\nwrite {long} long\n\
@@ -146,5 +269,13 @@ impl Sources {
 pub(crate) fn debugfs(image: &Path, folder: &Path, script: &str) {
     let file = folder.join("script");
     std::fs::write(&file, script).expect("a script");
-    run("debugfs", [OsStr::new("-w"), OsStr::new("-f"), file.as_os_str(), image.as_os_str()]);
+    run(
+        "debugfs",
+        [
+            OsStr::new("-w"),
+            OsStr::new("-f"),
+            file.as_os_str(),
+            image.as_os_str(),
+        ],
+    );
 }

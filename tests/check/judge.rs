@@ -15,12 +15,20 @@ pub(crate) struct Fsck {
 
 /// `e2fsck -fn`.
 pub(crate) fn fsck(image: &Path) -> Fsck {
-    let output = command("e2fsck").arg("-fn").arg(image).output().expect("e2fsck runs");
-    Fsck { status: output.status.code(), said: text(&output) }
+    let output = command("e2fsck")
+        .arg("-fn")
+        .arg(image)
+        .output()
+        .expect("e2fsck runs");
+    Fsck {
+        status: output.status.code(),
+        said: text(&output),
+    }
 }
 
 impl Fsck {
-    /// Whether it found damage: it says so by its status, or would mend something that it does not count as damage.
+    /// Whether it found damage: it says so by its status, or would mend something that it does not
+    /// count as damage.
     pub(crate) fn complains(&self) -> bool {
         self.status != Some(0) || self.said.lines().any(is_complaint)
     }
@@ -43,41 +51,69 @@ pub(crate) fn own(image: &Path) -> Own {
 
 /// `folio check --no-replay`.
 pub(crate) fn own_without_replay(image: &Path) -> Own {
-    own_with(image, &CheckOptions { replays_journal: false, ..CheckOptions::default() })
+    own_with(
+        image,
+        &CheckOptions {
+            replays_journal: false,
+            ..CheckOptions::default()
+        },
+    )
 }
 
 fn own_with(image: &Path, how: &CheckOptions) -> Own {
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let options = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
     let device = block::open(image, &options).expect("the image opens");
     let mut findings = Vec::new();
     let checked = check_ext4(&device, how, &mut findings);
     let checked = checked.map(|report| {
-        let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count() as u64;
+        let count = |severity| {
+            findings
+                .iter()
+                .filter(|finding| finding.severity == severity)
+                .count() as u64
+        };
         if report.untold == 0 {
-            assert_eq!((report.errors, report.warnings), (count(Severity::Error), count(Severity::Warning)));
+            assert_eq!(
+                (report.errors, report.warnings),
+                (count(Severity::Error), count(Severity::Warning))
+            );
         }
     });
-    Own { findings: checked.map(|()| findings).map_err(|error| error.to_string()) }
+    Own {
+        findings: checked
+            .map(|()| findings)
+            .map_err(|error| error.to_string()),
+    }
 }
 
 impl Own {
     /// Whether it found damage, or refused to check.
     pub(crate) fn complains(&self) -> bool {
         match &self.findings {
-            Ok(findings) => findings.iter().any(|finding| finding.severity == Severity::Error),
+            Ok(findings) => findings
+                .iter()
+                .any(|finding| finding.severity == Severity::Error),
             Err(_) => true,
         }
     }
 
     /// Whether it said anything at all.
     pub(crate) fn speaks(&self) -> bool {
-        self.findings.as_ref().map_or(true, |findings| !findings.is_empty())
+        self.findings
+            .as_ref()
+            .map_or(true, |findings| !findings.is_empty())
     }
 
     /// Its words.
     pub(crate) fn text(&self) -> String {
         match &self.findings {
-            Ok(findings) => findings.iter().map(|f| format!("{}: {f}\n", f.severity.name())).collect(),
+            Ok(findings) => findings
+                .iter()
+                .map(|f| format!("{}: {f}\n", f.severity.name()))
+                .collect(),
             Err(error) => format!("{error}\n"),
         }
     }
@@ -107,5 +143,13 @@ pub(crate) fn compare(image: &Path) -> (Verdict, String) {
         (true, _) => Verdict::Damaged,
         (false, false) => Verdict::Sound,
     };
-    (verdict, format!("e2fsck ({:?}):\n{}folio:\n{}", fsck.status, fsck.said, own.text()))
+    (
+        verdict,
+        format!(
+            "e2fsck ({:?}):\n{}folio:\n{}",
+            fsck.status,
+            fsck.said,
+            own.text()
+        ),
+    )
 }

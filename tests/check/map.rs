@@ -1,6 +1,7 @@
 //! Where the structures of a sound image lie, and how their checksums are made good after a change.
 //!
-//! A reader of its own, so that what it finds does not hang on the code under test. It trusts the image.
+//! A reader of its own, so that what it finds does not hang on the code under test. It trusts the
+//! image.
 
 use crc32c::crc32c_append;
 use std::collections::BTreeSet;
@@ -69,15 +70,31 @@ impl Map {
         let (compat, incompat, ro_compat) = (u32_at(sb, 0x5C), u32_at(sb, 0x60), u32_at(sb, 0x64));
         let uuid: [u8; 16] = sb[0x68..0x78].try_into().expect("16 bytes");
         let has_csum = ro_compat & 0x400 != 0;
-        let seed = if incompat & 0x2000 != 0 { u32_at(sb, 0x270) } else { crc(!0, &uuid) };
+        let seed = if incompat & 0x2000 != 0 {
+            u32_at(sb, 0x270)
+        } else {
+            crc(!0, &uuid)
+        };
         let block_size = 1024 << u32_at(sb, 0x18);
         let first_data_block = u32_at(sb, 0x14) as usize;
         let blocks = u32_at(sb, 4) as usize - first_data_block;
         let mut map = Self {
-            pieces: vec![Piece { kind: Kind::Superblock, offset: 1024, len: 1024 }],
+            pieces: vec![Piece {
+                kind: Kind::Superblock,
+                offset: 1024,
+                len: 1024,
+            }],
             block_size,
-            inode_size: if u32_at(sb, 0x4C) == 0 { 128 } else { u16_at(sb, 0x58) },
-            descriptor_len: if incompat & 0x80 != 0 { u16_at(sb, 0xFE) } else { 32 },
+            inode_size: if u32_at(sb, 0x4C) == 0 {
+                128
+            } else {
+                u16_at(sb, 0x58)
+            },
+            descriptor_len: if incompat & 0x80 != 0 {
+                u16_at(sb, 0xFE)
+            } else {
+                32
+            },
             groups: blocks.div_ceil(u32_at(sb, 0x20) as usize) as u32,
             inodes_per_group: u32_at(sb, 0x28),
             blocks_per_group: u32_at(sb, 0x20),
@@ -115,15 +132,27 @@ impl Map {
     }
 
     fn add(&mut self, kind: Kind, block: usize) {
-        self.pieces.push(Piece { kind, offset: block * self.block_size, len: self.block_size });
+        self.pieces.push(Piece {
+            kind,
+            offset: block * self.block_size,
+            len: self.block_size,
+        });
     }
 
     fn add_group(&mut self, image: &[u8], group: u32, has_meta_bg: bool, journal: u32) {
         let offset = self.descriptor_at(group, has_meta_bg);
-        self.pieces.push(Piece { kind: Kind::Descriptor(group), offset, len: self.descriptor_len });
+        self.pieces.push(Piece {
+            kind: Kind::Descriptor(group),
+            offset,
+            len: self.descriptor_len,
+        });
         let descriptor = &image[offset..offset + self.descriptor_len];
         let has_flags = self.seed.is_some() || self.uuid.is_some();
-        let flags = if has_flags { u16_at(descriptor, 0x12) } else { 0 };
+        let flags = if has_flags {
+            u16_at(descriptor, 0x12)
+        } else {
+            0
+        };
         if flags & 2 == 0 {
             self.add(Kind::BlockBitmap(group), u32_at(descriptor, 0) as usize);
         }
@@ -139,7 +168,11 @@ impl Map {
             // Some that are not in use, too.
             let is_in_use = u16_at(bytes, 0x1A) != 0;
             if is_in_use || number <= 10 || number.is_multiple_of(97) {
-                self.pieces.push(Piece { kind: Kind::Inode(number), offset, len: self.inode_size });
+                self.pieces.push(Piece {
+                    kind: Kind::Inode(number),
+                    offset,
+                    len: self.inode_size,
+                });
                 if !is_in_use {
                     continue;
                 }
@@ -151,7 +184,9 @@ impl Map {
     /// Blocks that an inode maps, with its metadata taken down on the way.
     fn add_inode(&mut self, image: &[u8], number: u32, bytes: &[u8], is_journal: bool) {
         let (mode, flags) = (u16_at(bytes, 0) >> 12, u32_at(bytes, 0x20));
-        let seed = self.seed.map_or(0, |seed| crc(crc(seed, &number.to_le_bytes()), &bytes[0x64..0x68]));
+        let seed = self.seed.map_or(0, |seed| {
+            crc(crc(seed, &number.to_le_bytes()), &bytes[0x64..0x68])
+        });
         let xattr = u32_at(bytes, 0x68) as usize;
         if xattr != 0 {
             self.add(Kind::XattrBlock, xattr);
@@ -178,7 +213,8 @@ impl Map {
         for (position, block) in data.iter().enumerate() {
             let leaf = &image[block * self.block_size..][..self.block_size];
             let is_indexed = flags & 0x1000 != 0;
-            let is_node = u32_at(leaf, 0) == 0 && u16_at(leaf, 4) == self.block_size && leaf[6] == 0;
+            let is_node =
+                u32_at(leaf, 0) == 0 && u16_at(leaf, 4) == self.block_size && leaf[6] == 0;
             let kind = match (is_indexed, position) {
                 (true, 0) => Kind::IndexRoot(seed),
                 (true, _) if is_node => Kind::IndexNode(seed),
@@ -199,12 +235,21 @@ impl Map {
             }
             let block = u32_at(entry, 4) as usize;
             self.add(Kind::ExtentNode(seed), block);
-            self.extents(image, &image[block * self.block_size..][..self.block_size], seed, data);
+            self.extents(
+                image,
+                &image[block * self.block_size..][..self.block_size],
+                seed,
+                data,
+            );
         }
     }
 
     fn pointers(&mut self, image: &[u8], i_block: &[u8], data: &mut Vec<usize>) {
-        for (slot, pointer) in i_block.chunks_exact(4).map(|b| u32_at(b, 0) as usize).enumerate() {
+        for (slot, pointer) in i_block
+            .chunks_exact(4)
+            .map(|b| u32_at(b, 0) as usize)
+            .enumerate()
+        {
             self.branch(image, pointer, slot.saturating_sub(11), data);
         }
     }
@@ -225,8 +270,9 @@ impl Map {
     /// Makes the checksums of a changed piece good again, where the image has any.
     pub(crate) fn seal(&self, image: &mut [u8], piece: &Piece) {
         let range = piece.offset..piece.offset + piece.len;
-        let put =
-            |image: &mut [u8], at: usize, sum: u32| image[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+        let put = |image: &mut [u8], at: usize, sum: u32| {
+            image[at..at + 4].copy_from_slice(&sum.to_le_bytes())
+        };
         let Some(seed) = self.seed else {
             if let (Kind::Descriptor(group), Some(uuid)) = (piece.kind, self.uuid) {
                 let sum = descriptor_crc16(&uuid, group, &image[range]);
@@ -247,7 +293,10 @@ impl Map {
                 self.seal_bitmap(image, group, sum, 0x18, 0x38, seed);
             }
             Kind::InodeBitmap(group) => {
-                let sum = crc(seed, &image[start..start + self.inodes_per_group as usize / 8]);
+                let sum = crc(
+                    seed,
+                    &image[start..start + self.inodes_per_group as usize / 8],
+                );
                 self.seal_bitmap(image, group, sum, 0x1A, 0x3A, seed);
             }
             Kind::Inode(number) => seal_inode(&mut image[range], number, seed),
@@ -285,9 +334,20 @@ impl Map {
         image[start + 0x1E..start + 0x20].copy_from_slice(&sum.to_le_bytes()[..2]);
     }
 
-    fn seal_bitmap(&self, image: &mut [u8], group: u32, sum: u32, low: usize, high: usize, seed: u32) {
-        let place =
-            self.pieces.iter().find(|piece| piece.kind == Kind::Descriptor(group)).expect("a descriptor");
+    fn seal_bitmap(
+        &self,
+        image: &mut [u8],
+        group: u32,
+        sum: u32,
+        low: usize,
+        high: usize,
+        seed: u32,
+    ) {
+        let place = self
+            .pieces
+            .iter()
+            .find(|piece| piece.kind == Kind::Descriptor(group))
+            .expect("a descriptor");
         let start = place.offset;
         image[start + low..start + low + 2].copy_from_slice(&sum.to_le_bytes()[..2]);
         if self.descriptor_len >= 64 {
@@ -320,10 +380,23 @@ fn seal_inode(bytes: &mut [u8], number: u32, seed: u32) {
     }
 }
 
-/// The checksum of a descriptor under uninit_bg: CRC-16 with the reflected polynomial 0x8005, from ones.
+/// The checksum of a descriptor under uninit_bg: CRC-16 with the reflected polynomial 0x8005, from
+/// ones.
 fn descriptor_crc16(uuid: &[u8; 16], group: u32, bytes: &[u8]) -> u16 {
-    let parts = [&uuid[..], &group.to_le_bytes(), &bytes[..0x1E], &bytes[0x20..]].concat();
+    let parts = [
+        &uuid[..],
+        &group.to_le_bytes(),
+        &bytes[..0x1E],
+        &bytes[0x20..],
+    ]
+    .concat();
     parts.iter().fold(0xFFFF, |sum: u16, byte| {
-        (0..8).fold(sum ^ u16::from(*byte), |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0xA001 } else { sum >> 1 })
+        (0..8).fold(sum ^ u16::from(*byte), |sum, _| {
+            if sum & 1 == 1 {
+                sum >> 1 ^ 0xA001
+            } else {
+                sum >> 1
+            }
+        })
     })
 }

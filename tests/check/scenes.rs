@@ -1,10 +1,12 @@
-//! Damage that spans structures, made by debugfs: blocks with two owners, directories in a loop, names without inodes.
+//! Damage that spans structures, made by debugfs: blocks with two owners, directories in a loop,
+//! names without inodes.
 
 use crate::images::{RECIPES, debugfs};
 use crate::judge::{Verdict, compare};
 use crate::support::requires;
 
-/// Commands of debugfs, of which each scene is one image's damage. A name that a file system lacks changes nothing.
+/// Commands of debugfs, of which each scene is one image's damage. A name that a file system lacks
+/// changes nothing.
 const SCENES: [&str; 44] = [
     "clri /small",
     "clri /folder",
@@ -70,7 +72,18 @@ fn damage_that_spans_structures_is_found() {
             std::fs::write(&image.path, &sound).expect("the image");
         }
     }
-    println!("{images} images, {} scenes: {damaged} damaged to both", images * SCENES.len());
-    assert!(damaged > images * SCENES.len() / 2, "the scenes do too little");
-    assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
+    println!(
+        "{images} images, {} scenes: {damaged} damaged to both",
+        images * SCENES.len()
+    );
+    assert!(
+        damaged > images * SCENES.len() / 2,
+        "the scenes do too little"
+    );
+    assert!(
+        missed.is_empty(),
+        "{} missed:\n{}",
+        missed.len(),
+        missed.join("\n")
+    );
 }

@@ -8,27 +8,48 @@ use std::os::unix::fs::FileExt;
 
 impl Bench {
     fn qemu_img(&self, line: &str) -> String {
-        text(&succeed(command("qemu-img").args(line.split(' ')).current_dir(self.folder.path())))
+        text(&succeed(
+            command("qemu-img")
+                .args(line.split(' '))
+                .current_dir(self.folder.path()),
+        ))
     }
 
     /// Both programs, with the same words, print the same.
     #[track_caller]
     fn same(&self, line: &str) {
-        let ours = self.ok(&["image"].into_iter().chain(line.split(' ')).collect::<Vec<_>>());
+        let ours = self.ok(&["image"]
+            .into_iter()
+            .chain(line.split(' '))
+            .collect::<Vec<_>>());
         let theirs = self.qemu_img(line);
         match serde_json::from_str::<Value>(&theirs) {
-            Ok(theirs) => assert_eq!(serde_json::from_str::<Value>(&ours).unwrap(), theirs, "{line}"),
+            Ok(theirs) => assert_eq!(
+                serde_json::from_str::<Value>(&ours).unwrap(),
+                theirs,
+                "{line}"
+            ),
             Err(_) => assert_eq!(ours, theirs, "{line}"),
         }
     }
 
     fn image(&self, line: &str) -> String {
-        self.ok(&["image"].into_iter().chain(line.split(' ')).collect::<Vec<_>>())
+        self.ok(&["image"]
+            .into_iter()
+            .chain(line.split(' '))
+            .collect::<Vec<_>>())
     }
 
     #[track_caller]
     fn image_fails(&self, line: &str, code: i32, words: &str) {
-        self.fails(&["image"].into_iter().chain(line.split(' ')).collect::<Vec<_>>(), code, words);
+        self.fails(
+            &["image"]
+                .into_iter()
+                .chain(line.split(' '))
+                .collect::<Vec<_>>(),
+            code,
+            words,
+        );
     }
 }
 
@@ -41,7 +62,17 @@ fn chain(bench: &Bench) {
     let io = |words: &[&str], image: &str| {
         succeed(command("qemu-io").args(words).arg(bench.path(image)));
     };
-    io(&["-c", "write -z 128k 128k", "-c", "write -P 5 1M 64k", "-c", "write -z 1280k 64k"], "middle.qcow2");
+    io(
+        &[
+            "-c",
+            "write -z 128k 128k",
+            "-c",
+            "write -P 5 1M 64k",
+            "-c",
+            "write -z 1280k 64k",
+        ],
+        "middle.qcow2",
+    );
     bench.image("create -f qcow2 -b middle.qcow2 top.qcow2 3M");
     io(&["-c", "write -P 6 512k 64k"], "top.qcow2");
 }
@@ -54,7 +85,14 @@ fn info_and_map_are_qemu_imgs() {
     bench.image("convert -c -O qcow2 top.qcow2 packed.qcow2");
     bench.image("create -f qcow2 -o compat=0.10,cluster_size=4k old.qcow2 10M");
     bench.image("create -f qcow2 -o refcount_bits=8,lazy_refcounts=on,compression_type=zstd new.qcow2 1500M");
-    for image in ["base.raw", "middle.qcow2", "top.qcow2", "packed.qcow2", "old.qcow2", "new.qcow2"] {
+    for image in [
+        "base.raw",
+        "middle.qcow2",
+        "top.qcow2",
+        "packed.qcow2",
+        "old.qcow2",
+        "new.qcow2",
+    ] {
         bench.same(&format!("info {image}"));
         bench.same(&format!("info --output=json {image}"));
         bench.same(&format!("info --output=json --backing-chain {image}"));
@@ -65,7 +103,10 @@ fn info_and_map_are_qemu_imgs() {
         }
     }
     bench.image_fails("map packed.qcow2", 1, "compressed clusters");
-    assert_eq!(bench.image("map --json top.qcow2"), bench.image("map --output=json top.qcow2"));
+    assert_eq!(
+        bench.image("map --json top.qcow2"),
+        bench.image("map --output=json top.qcow2")
+    );
 }
 
 #[test]
@@ -75,19 +116,33 @@ fn compare_has_qemu_imgs_codes_and_words() {
     chain(&bench);
     bench.image("convert -O qcow2 top.qcow2 same.qcow2");
     bench.image("convert -O qcow2 -o cluster_size=4k top.qcow2 other.qcow2");
-    succeed(command("qemu-io").args(["-c", "write -P 9 2000k 3k"]).arg(bench.path("other.qcow2")));
-    for line in
-        ["same.qcow2 top.qcow2", "top.qcow2 other.qcow2", "base.raw top.qcow2", "-s base.raw top.qcow2"]
-    {
+    succeed(
+        command("qemu-io")
+            .args(["-c", "write -P 9 2000k 3k"])
+            .arg(bench.path("other.qcow2")),
+    );
+    for line in [
+        "same.qcow2 top.qcow2",
+        "top.qcow2 other.qcow2",
+        "base.raw top.qcow2",
+        "-s base.raw top.qcow2",
+    ] {
         let theirs = command("qemu-img")
             .arg("compare")
             .args(line.split(' '))
             .current_dir(bench.folder.path())
             .output();
-        let words: Vec<_> = ["image", "compare"].into_iter().chain(line.split(' ')).collect();
+        let words: Vec<_> = ["image", "compare"]
+            .into_iter()
+            .chain(line.split(' '))
+            .collect();
         let ours = bench.command(&words).output().unwrap();
         let theirs = theirs.unwrap();
-        assert_eq!((ours.status.code(), text(&ours)), (theirs.status.code(), text(&theirs)), "{line}");
+        assert_eq!(
+            (ours.status.code(), text(&ours)),
+            (theirs.status.code(), text(&theirs)),
+            "{line}"
+        );
     }
     bench.image_fails("compare top.qcow2 nothing.qcow2", 2, "nothing.qcow2");
 }
@@ -97,15 +152,24 @@ fn a_convert_makes_a_whole_image_or_none() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let bench = Bench::new();
     chain(&bench);
-    for options in
-        ["", "-c ", "-c -o compression_type=zstd ", "--sparse never ", "-m 3 -W -p ", "-t writeback "]
-    {
+    for options in [
+        "",
+        "-c ",
+        "-c -o compression_type=zstd ",
+        "--sparse never ",
+        "-m 3 -W -p ",
+        "-t writeback ",
+    ] {
         bench.image(&format!("convert -O qcow2 {options}top.qcow2 out.qcow2"));
         qemu_check(&bench.path("out.qcow2"));
         bench.qemu_img("compare out.qcow2 top.qcow2");
         std::fs::remove_file(bench.path("out.qcow2")).unwrap();
     }
-    bench.image_fails("convert -c top.qcow2 out.raw", 2, "only qcow2 has compressed clusters");
+    bench.image_fails(
+        "convert -c top.qcow2 out.raw",
+        2,
+        "only qcow2 has compressed clusters",
+    );
     std::fs::write(bench.path("out.raw"), "mine").unwrap();
     bench.image_fails("convert top.qcow2 out.raw", 1, "--force makes it anew");
     // A source whose last table is nonsense.
@@ -114,13 +178,28 @@ fn a_convert_makes_a_whole_image_or_none() {
     let file = std::fs::File::options().write(true).open(&packed).unwrap();
     let len = file.metadata().unwrap().len();
     file.write_all_at(&[0xff; 65536], len - 65536).unwrap();
-    bench.image_fails("convert --force broken.qcow2 out.raw", 3, ": broken.qcow2: qcow2: ");
+    bench.image_fails(
+        "convert --force broken.qcow2 out.raw",
+        3,
+        ": broken.qcow2: qcow2: ",
+    );
     assert_eq!(std::fs::read(bench.path("out.raw")).unwrap(), b"mine");
-    bench.image_fails("convert broken.qcow2 none.raw", 3, ": broken.qcow2: qcow2: ");
+    bench.image_fails(
+        "convert broken.qcow2 none.raw",
+        3,
+        ": broken.qcow2: qcow2: ",
+    );
     assert!(!bench.path("none.raw").exists());
-    let left: Vec<_> =
-        std::fs::read_dir(bench.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(!left.iter().any(|name| name.to_string_lossy().contains(".folio-")), "{left:?}");
+    let left: Vec<_> = std::fs::read_dir(bench.folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert!(
+        !left
+            .iter()
+            .any(|name| name.to_string_lossy().contains(".folio-")),
+        "{left:?}"
+    );
     bench.image("convert --force top.qcow2 out.raw");
     bench.qemu_img("compare -f raw -F qcow2 out.raw top.qcow2");
     // Into what is there, whatever it holds.
@@ -129,7 +208,11 @@ fn a_convert_makes_a_whole_image_or_none() {
     let used = std::fs::read(bench.path("used.raw")).unwrap();
     assert!(used[..3 << 20] == std::fs::read(bench.path("out.raw")).unwrap() && used[3 << 20] == 3);
     std::fs::write(bench.path("small.raw"), vec![3; 1 << 20]).unwrap();
-    bench.image_fails("convert -n top.qcow2 small.raw", 3, "the target has 1048576 bytes");
+    bench.image_fails(
+        "convert -n top.qcow2 small.raw",
+        3,
+        "the target has 1048576 bytes",
+    );
 }
 
 #[test]
@@ -139,10 +222,20 @@ fn backing_files_elsewhere_need_leave() {
     std::fs::write(bench.path("base.raw"), vec![1; 1 << 20]).unwrap();
     bench.image("create -f qcow2 -b ../base.raw -F raw inner/top.qcow2");
     bench.image_fails("convert inner/top.qcow2 out.raw", 3, "--backing allow");
-    bench.image_fails("convert --backing deny inner/top.qcow2 out.raw", 3, "not allowed");
-    bench.image_fails("convert --backing dir=inner inner/top.qcow2 out.raw", 3, "lies outside the folder");
+    bench.image_fails(
+        "convert --backing deny inner/top.qcow2 out.raw",
+        3,
+        "not allowed",
+    );
+    bench.image_fails(
+        "convert --backing dir=inner inner/top.qcow2 out.raw",
+        3,
+        "lies outside the folder",
+    );
     for policy in ["allow", "dir=."] {
-        bench.image(&format!("convert --force --backing {policy} inner/top.qcow2 out.raw"));
+        bench.image(&format!(
+            "convert --force --backing {policy} inner/top.qcow2 out.raw"
+        ));
         assert!(std::fs::read(bench.path("out.raw")).unwrap() == vec![1; 1 << 20]);
     }
     bench.image_fails(

@@ -1,4 +1,5 @@
-//! The `folio` command as a user runs it: every command on an image that the command itself made, good and bad input.
+//! The `folio` command as a user runs it: every command on an image that the command itself made,
+//! good and bad input.
 
 mod check;
 mod image;
@@ -24,7 +25,9 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let bench = Self { folder: TempDir::new().unwrap() };
+        let bench = Self {
+            folder: TempDir::new().unwrap(),
+        };
         bench.ok(&["mkfs", "disk.img", "--size", "64M"]);
         bench
     }
@@ -35,7 +38,11 @@ impl Bench {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
-        command.args(arguments).current_dir(self.folder.path()).env("TZ", "UTC").stdin(Stdio::null());
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env("TZ", "UTC")
+            .stdin(Stdio::null());
         command
     }
 
@@ -43,7 +50,10 @@ impl Bench {
     fn ok(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() && told.is_empty(), "{arguments:?}: {told}");
+        assert!(
+            output.status.success() && told.is_empty(),
+            "{arguments:?}: {told}"
+        );
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
@@ -53,14 +63,20 @@ impl Bench {
         let output = self.command(arguments).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
-        assert!(told.contains(words), "{arguments:?}: {told:?} lacks {words:?}");
+        assert!(
+            told.contains(words),
+            "{arguments:?}: {told:?} lacks {words:?}"
+        );
         assert!(!told.contains("panicked"), "{told}");
     }
 
     fn write(&self, place: &str, text: &str) -> Output {
         std::fs::write(self.path("input"), text).unwrap();
         let input = std::fs::File::open(self.path("input")).unwrap();
-        self.command(&["write", place]).stdin(input).output().unwrap()
+        self.command(&["write", place])
+            .stdin(input)
+            .output()
+            .unwrap()
     }
 
     fn json(&self, arguments: &[&str]) -> serde_json::Value {
@@ -83,46 +99,103 @@ fn plain_tree(root: &Path) {
     let path = |name: &str| root.join(name).into_os_string();
     run("mkfifo", [path("fifo")]);
     run("chmod", ["2750".into(), path("folder")]);
-    run("touch", ["-d".into(), "1969-12-31 10:00:00.123456789 UTC".into(), path("folder/file")]);
+    run(
+        "touch",
+        [
+            "-d".into(),
+            "1969-12-31 10:00:00.123456789 UTC".into(),
+            path("folder/file"),
+        ],
+    );
 }
 
-const HOLES: Scope = Scope { holes: true, below_root: false };
+const HOLES: Scope = Scope {
+    holes: true,
+    below_root: false,
+};
 
 #[test]
 fn a_tree_goes_in_and_comes_out_the_same() {
     requires!(tool("e2fsck"));
     let bench = Bench::new();
     plain_tree(&bench.path("tree"));
-    bench.ok(&["cp", "-a", "tree", "new.img:/srv/deep/tree", "--create", "64M"]);
+    bench.ok(&[
+        "cp",
+        "-a",
+        "tree",
+        "new.img:/srv/deep/tree",
+        "--create",
+        "64M",
+    ]);
     fsck(&bench.path("new.img"));
     bench.ok(&["cp", "-a", "new.img:/srv/deep/tree", "back"]);
     let want = Manifest::of(&bench.path("tree"), HOLES);
-    want.assert_same(&Manifest::of(&bench.path("back"), HOLES), "host to image to host");
+    want.assert_same(
+        &Manifest::of(&bench.path("back"), HOLES),
+        "host to image to host",
+    );
     bench.ok(&["cp", "-a", "new.img:/srv/deep/tree", "disk.img:/"]);
     bench.ok(&["cp", "-a", "disk.img:/tree", "disk.img:/again"]);
     bench.ok(&["cp", "-a", "disk.img:/again", "third"]);
-    want.assert_same(&Manifest::of(&bench.path("third"), HOLES), "image to image, and within one");
+    want.assert_same(
+        &Manifest::of(&bench.path("third"), HOLES),
+        "image to image, and within one",
+    );
     // Over what is there already.
     bench.ok(&["cp", "-aT", "tree", "disk.img:/again"]);
     bench.ok(&["cp", "-aT", "disk.img:/again", "third"]);
-    want.assert_same(&Manifest::of(&bench.path("third"), HOLES), "over an older copy");
+    want.assert_same(
+        &Manifest::of(&bench.path("third"), HOLES),
+        "over an older copy",
+    );
     fsck(&bench.path("disk.img"));
 }
 
 #[test]
 fn everything_root_can_make_is_kept() {
-    requires!(root, tool("e2fsck"), tool("setfattr"), tool("setfacl"), tool("setcap"));
+    requires!(
+        root,
+        tool("e2fsck"),
+        tool("setfattr"),
+        tool("setfacl"),
+        tool("setcap")
+    );
     let bench = Bench::new();
     let tree = bench.path("tree");
     plain_tree(&tree);
     let path = |name: &str| tree.join(name).into_os_string();
     std::os::unix::net::UnixListener::bind(tree.join("socket")).unwrap();
     run("mknod", [path("null"), "c".into(), "1".into(), "3".into()]);
-    run("mknod", [path("disk"), "b".into(), "7".into(), "300".into()]);
-    run("chown", ["-h".into(), "12:34".into(), path("folder"), path("link"), path("big"), path("null")]);
+    run(
+        "mknod",
+        [path("disk"), "b".into(), "7".into(), "300".into()],
+    );
+    run(
+        "chown",
+        [
+            "-h".into(),
+            "12:34".into(),
+            path("folder"),
+            path("link"),
+            path("big"),
+            path("null"),
+        ],
+    );
     run("chmod", ["6755".into(), path("big")]);
-    run("setfattr", ["-n".into(), "user.colour".into(), "-v".into(), "blue".into(), path("folder/file")]);
-    run("setfacl", ["-m".into(), "u:5:rw,d:u:6:rx".into(), path("folder")]);
+    run(
+        "setfattr",
+        [
+            "-n".into(),
+            "user.colour".into(),
+            "-v".into(),
+            "blue".into(),
+            path("folder/file"),
+        ],
+    );
+    run(
+        "setfacl",
+        ["-m".into(), "u:5:rw,d:u:6:rx".into(), path("folder")],
+    );
     std::fs::write(tree.join("able"), "x").unwrap();
     run("setcap", ["cap_net_raw+ep".into(), path("able")]);
     bench.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
@@ -138,11 +211,20 @@ fn two_builds_are_the_same_bytes() {
     plain_tree(&bench.path("tree"));
     for image in ["one.img", "two.img"] {
         let uuid = "2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11";
-        let mut command =
-            bench.command(&["cp", "-a", "tree", &format!("{image}:/t"), "--create", "64M", "--uuid", uuid]);
+        let mut command = bench.command(&[
+            "cp",
+            "-a",
+            "tree",
+            &format!("{image}:/t"),
+            "--create",
+            "64M",
+            "--uuid",
+            uuid,
+        ]);
         succeed(command.env("SOURCE_DATE_EPOCH", "1000000000"));
     }
-    let same = std::fs::read(bench.path("one.img")).unwrap() == std::fs::read(bench.path("two.img")).unwrap();
+    let same = std::fs::read(bench.path("one.img")).unwrap()
+        == std::fs::read(bench.path("two.img")).unwrap();
     assert!(same, "the images differ");
 }
 
@@ -150,8 +232,18 @@ fn two_builds_are_the_same_bytes() {
 fn files_are_made_changed_and_taken_away() {
     let bench = Bench::new();
     bench.ok(&["mkdir", "-p", "-m", "750", "disk.img:/etc/app"]);
-    assert!(bench.write("disk.img:/etc/app/a", "hello\n").status.success());
-    assert!(bench.write("disk.img:/etc/passwd", "me:x:1000:1000::/:/bin/sh\n").status.success());
+    assert!(
+        bench
+            .write("disk.img:/etc/app/a", "hello\n")
+            .status
+            .success()
+    );
+    assert!(
+        bench
+            .write("disk.img:/etc/passwd", "me:x:1000:1000::/:/bin/sh\n")
+            .status
+            .success()
+    );
     assert_eq!(bench.ok(&["cat", "disk.img:/etc/app/a"]), "hello\n");
     bench.ok(&["chmod", "u=rwX,go=", "disk.img:/etc/app/a"]);
     bench.ok(&["chown", "me:7", "disk.img:/etc/app/a"]);
@@ -190,15 +282,40 @@ fn lists_are_json_where_asked() {
         (&find("/tree/link")["target"], &find("/tree/big")["size"]),
         (&"folder/file".into(), &3_000_001.into())
     );
-    let odd = list.iter().find(|file| file["path_bytes"] != serde_json::Value::Null).unwrap();
+    let odd = list
+        .iter()
+        .find(|file| file["path_bytes"] != serde_json::Value::Null)
+        .unwrap();
     assert_eq!(odd["path_bytes"], "2f747265652f6e6f74ff75746638");
-    assert_eq!(bench.json(&["stat", "--json", "disk.img:/tree/fifo"])[0]["type"], "fifo");
-    assert_eq!(bench.json(&["find", "disk.img:/tree", "--type", "l", "--json"]).as_array().unwrap().len(), 2);
-    assert!(
-        bench.json(&["du", "-s", "--json", "disk.img:/tree"])[0]["allocated"].as_u64().unwrap() > 3_000_000
+    assert_eq!(
+        bench.json(&["stat", "--json", "disk.img:/tree/fifo"])[0]["type"],
+        "fifo"
     );
-    assert_eq!(bench.json(&["df", "--json", "disk.img"])[0]["image"], "disk.img");
-    assert!(!bench.json(&["tree", "--json", "disk.img"]).as_array().unwrap().is_empty());
+    assert_eq!(
+        bench
+            .json(&["find", "disk.img:/tree", "--type", "l", "--json"])
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    assert!(
+        bench.json(&["du", "-s", "--json", "disk.img:/tree"])[0]["allocated"]
+            .as_u64()
+            .unwrap()
+            > 3_000_000
+    );
+    assert_eq!(
+        bench.json(&["df", "--json", "disk.img"])[0]["image"],
+        "disk.img"
+    );
+    assert!(
+        !bench
+            .json(&["tree", "--json", "disk.img"])
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[test]
@@ -210,7 +327,9 @@ fn stats_tell_what_the_page_cache_did() {
         assert!(output.status.success(), "{arguments:?}");
         let lines = String::from_utf8(output.stderr).unwrap();
         let pairs = lines.lines().map(|line| line.split_once(' ').unwrap());
-        pairs.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect::<HashMap<_, f64>>()
+        pairs
+            .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
+            .collect::<HashMap<_, f64>>()
     };
     let stats = told(&["cp", "big", "disk.img:/", "--stats"]);
     assert!(
@@ -218,11 +337,20 @@ fn stats_tell_what_the_page_cache_did() {
         "{stats:?}"
     );
     let stats = told(&["--stats", "cat", "disk.img:/big"]);
-    assert!(stats["misses"] + stats["readahead"] >= 1024.0 && stats["hit_percent"] > 50.0, "{stats:?}");
-    assert_eq!(told(&["mkfs", "new.img", "--size", "64M", "--stats"])["nr_file_pages"], 0.0);
+    assert!(
+        stats["misses"] + stats["readahead"] >= 1024.0 && stats["hit_percent"] > 50.0,
+        "{stats:?}"
+    );
+    assert_eq!(
+        told(&["mkfs", "new.img", "--size", "64M", "--stats"])["nr_file_pages"],
+        0.0
+    );
     let printed = bench.json(&["ls", "--json", "--stats", "disk.img:/big"]);
     assert_eq!(printed["list"][0]["path"], "/big");
-    assert!(printed["stats"]["misses"].as_u64().unwrap() > 0, "{printed}");
+    assert!(
+        printed["stats"]["misses"].as_u64().unwrap() > 0,
+        "{printed}"
+    );
     bench.fails(&["ls", "--stats", "disk.img:/none"], 1, "nr_file_pages");
 }
 
@@ -232,28 +360,55 @@ fn bad_input_is_told_and_changes_nothing() {
     std::fs::write(bench.path("file"), "x").unwrap();
     std::fs::write(bench.path("junk"), vec![0x5a; 100_000]).unwrap();
     let before = std::fs::read(bench.path("disk.img")).unwrap();
-    bench.fails(&["ls", "none.img"], 3, "none.img: open: No such file or directory");
+    bench.fails(
+        &["ls", "none.img"],
+        3,
+        "none.img: open: No such file or directory",
+    );
     bench.fails(&["ls", "junk:/"], 3, "no ext4 file system");
-    bench.fails(&["cat", "disk.img:/none"], 1, "disk.img:/none: No such file or directory");
+    bench.fails(
+        &["cat", "disk.img:/none"],
+        1,
+        "disk.img:/none: No such file or directory",
+    );
     bench.fails(&["cat", "disk.img:none"], 2, "starts with '/'");
-    bench.fails(&["cp", "missing", "new.img:/", "--create", "64M"], 1, "missing: No such file");
+    bench.fails(
+        &["cp", "missing", "new.img:/", "--create", "64M"],
+        1,
+        "missing: No such file",
+    );
     assert!(!bench.path("new.img").exists());
-    bench.fails(&["cp", "file", "disk.img:/", "--create", "64M"], 1, "File exists");
+    bench.fails(
+        &["cp", "file", "disk.img:/", "--create", "64M"],
+        1,
+        "File exists",
+    );
     bench.fails(&["cp", "file", "none.img:/x"], 2, "none.img:/x");
     bench.fails(&["mkfs", "disk.img", "--size", "64M"], 1, "--force");
     bench.fails(&["mkfs", "new.img", "--size", "ten"], 2, "is no size");
     bench.fails(&["lss", "disk.img"], 2, "ls");
-    assert!(before == std::fs::read(bench.path("disk.img")).unwrap(), "the image changed");
+    assert!(
+        before == std::fs::read(bench.path("disk.img")).unwrap(),
+        "the image changed"
+    );
 }
 
 #[test]
 fn a_full_file_system_is_told() {
     let bench = Bench::new();
     std::fs::write(bench.path("huge"), vec![1; 70 << 20]).unwrap();
-    bench.fails(&["cp", "huge", "disk.img:/h"], 1, "disk.img:/h: No space left on device");
+    bench.fails(
+        &["cp", "huge", "disk.img:/h"],
+        1,
+        "disk.img:/h: No space left on device",
+    );
     assert_eq!(bench.ok(&["ls", "disk.img"]), "lost+found\n");
     fsck(&bench.path("disk.img"));
-    bench.fails(&["cp", "huge", "new.img:/h", "--create", "16M"], 1, "No space left on device");
+    bench.fails(
+        &["cp", "huge", "new.img:/h", "--create", "16M"],
+        1,
+        "No space left on device",
+    );
     assert!(!bench.path("new.img").exists());
 }
 
@@ -262,15 +417,37 @@ fn copies_that_make_no_sense_are_refused() {
     let bench = Bench::new();
     plain_tree(&bench.path("tree"));
     bench.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
-    bench.fails(&["cp", "-a", "disk.img:/tree", "disk.img:/tree/folder/in"], 1, "into itself");
-    bench.fails(&["cp", "disk.img:/tree/big", "disk.img:/tree/big"], 1, "are the same");
+    bench.fails(
+        &["cp", "-a", "disk.img:/tree", "disk.img:/tree/folder/in"],
+        1,
+        "into itself",
+    );
+    bench.fails(
+        &["cp", "disk.img:/tree/big", "disk.img:/tree/big"],
+        1,
+        "are the same",
+    );
     bench.fails(&["cp", "tree", "disk.img:/"], 1, "-r not given");
-    bench.fails(&["cp", "tree/big", "tree/hard", "disk.img:/tree/link"], 1, "not a directory");
-    bench.fails(&["cp", "disk.img:/tree/big", "disk.img"], 1, "image that is being read");
+    bench.fails(
+        &["cp", "tree/big", "tree/hard", "disk.img:/tree/link"],
+        1,
+        "not a directory",
+    );
+    bench.fails(
+        &["cp", "disk.img:/tree/big", "disk.img"],
+        1,
+        "image that is being read",
+    );
     // An image inside the tree that is copied.
-    let output = bench.command(&["cp", "-a", ".", "own.img:/", "--create", "128M"]).output().unwrap();
+    let output = bench
+        .command(&["cp", "-a", ".", "own.img:/", "--create", "128M"])
+        .output()
+        .unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("left out, for it is an image in use"), "{told}");
+    assert!(
+        output.status.success() && told.contains("left out, for it is an image in use"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -285,10 +462,17 @@ fn a_link_in_the_destination_leads_nowhere() {
     std::fs::create_dir(bench.path("elsewhere")).unwrap();
     std::os::unix::fs::symlink("../../outside", bench.path("out/tree/f")).unwrap();
     std::os::unix::fs::symlink("../../elsewhere", bench.path("out/tree/d")).unwrap();
-    bench.fails(&["cp", "-a", "disk.img:/tree", "out"], 1, "something else than a directory is there");
+    bench.fails(
+        &["cp", "-a", "disk.img:/tree", "out"],
+        1,
+        "something else than a directory is there",
+    );
     assert_eq!(std::fs::read(bench.path("outside")).unwrap(), b"safe");
     assert_eq!(std::fs::read(bench.path("out/tree/f")).unwrap(), b"new");
-    assert_eq!(std::fs::read_dir(bench.path("elsewhere")).unwrap().count(), 0);
+    assert_eq!(
+        std::fs::read_dir(bench.path("elsewhere")).unwrap().count(),
+        0
+    );
 }
 
 #[test]
@@ -296,16 +480,30 @@ fn nobody_reads_the_output() {
     let bench = Bench::new();
     std::fs::write(bench.path("big"), vec![b'x'; 4 << 20]).unwrap();
     bench.ok(&["cp", "big", "disk.img:/"]);
-    let script = format!("{} cat disk.img:/big | head -c 1", env!("CARGO_BIN_EXE_folio"));
-    let output = command("sh").args(["-c", &script]).current_dir(bench.folder.path()).output().unwrap();
-    assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"x"[..], &b""[..]));
+    let script = format!(
+        "{} cat disk.img:/big | head -c 1",
+        env!("CARGO_BIN_EXE_folio")
+    );
+    let output = command("sh")
+        .args(["-c", &script])
+        .current_dir(bench.folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(
+        (output.stdout.as_slice(), output.stderr.as_slice()),
+        (&b"x"[..], &b""[..])
+    );
 }
 
 /// What dumpe2fs says behind `field`.
 fn said(image: &Path, field: &str) -> String {
     let all = run("dumpe2fs", [OsStr::new("-h"), image.as_os_str()]);
-    let line = all.lines().find(|line| line.starts_with(&format!("{field}:")));
-    line.map_or_else(String::new, |line| line[field.len() + 1..].trim().to_owned())
+    let line = all
+        .lines()
+        .find(|line| line.starts_with(&format!("{field}:")));
+    line.map_or_else(String::new, |line| {
+        line[field.len() + 1..].trim().to_owned()
+    })
 }
 
 #[test]
@@ -315,7 +513,9 @@ fn tune_changes_what_the_superblock_says() {
     let image = bench.path("disk.img");
     let uuid = "2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11";
     let words = "errors=remount-ro,journal_data_writeback,discard,nodelalloc,acl,user_xattr";
-    let arguments = ["tune", "disk.img", "-L", "data", "-U", uuid, "-m", "1", "-c", "30", "-o", words];
+    let arguments = [
+        "tune", "disk.img", "-L", "data", "-U", uuid, "-m", "1", "-c", "30", "-o", words,
+    ];
     bench.ok(&arguments);
     bench.ok(&[
         "tune",
@@ -332,7 +532,10 @@ fn tune_changes_what_the_superblock_says() {
     for (field, want) in [
         ("Filesystem volume name", "data"),
         ("Filesystem UUID", uuid),
-        ("Default mount options", "journal_data_writeback user_xattr acl nodelalloc"),
+        (
+            "Default mount options",
+            "journal_data_writeback user_xattr acl nodelalloc",
+        ),
         ("Errors behavior", "Remount read-only"),
         ("Reserved block count", "655"),
         ("Reserved blocks uid", "5 (user games)"),
@@ -340,14 +543,30 @@ fn tune_changes_what_the_superblock_says() {
         ("Mount options", "commit=30"),
     ] {
         let got = said(&image, field);
-        let got = if field == "Reserved blocks uid" { &got[..1] } else { &got };
+        let got = if field == "Reserved blocks uid" {
+            &got[..1]
+        } else {
+            &got
+        };
         assert_eq!(got, want.split(" (").next().unwrap(), "{field}");
     }
     fsck(&image);
-    bench.fails(&["tune", "disk.img", "-o", "foo"], 1, "unknown default mount option \"foo\"");
+    bench.fails(
+        &["tune", "disk.img", "-o", "foo"],
+        1,
+        "unknown default mount option \"foo\"",
+    );
     bench.fails(&["tune", "disk.img", "-m", "51"], 1, "at most half");
-    bench.fails(&["tune", "disk.img", "-L", "seventeen letters"], 1, "label is 17 bytes");
-    bench.fails(&["tune", "disk.img", "--mount-opts", "foo"], 1, "unknown mount option \"foo\"");
+    bench.fails(
+        &["tune", "disk.img", "-L", "seventeen letters"],
+        1,
+        "label is 17 bytes",
+    );
+    bench.fails(
+        &["tune", "disk.img", "--mount-opts", "foo"],
+        1,
+        "unknown mount option \"foo\"",
+    );
     // What another mount makes of it, and the copies: e2fsck uses one when told to.
     bench.ok(&["mkdir", "disk.img:/d"]);
     fsck(&image);
@@ -366,7 +585,10 @@ fn a_uuid_changes_whatever_the_checksums_are() {
     requires!(tool("dumpe2fs"), tool("e2fsck"), tool("mke2fs"));
     let bench = Bench::new();
     let uuid = "2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11";
-    for features in ["^metadata_csum_seed", "^metadata_csum,^metadata_csum_seed,^uninit_bg"] {
+    for features in [
+        "^metadata_csum_seed",
+        "^metadata_csum,^metadata_csum_seed,^uninit_bg",
+    ] {
         let image = bench.path("other.img");
         support::tools::mke2fs(&image, "32M", &["-O", features]);
         bench.ok(&["mkdir", "other.img:/d"]);
@@ -384,8 +606,24 @@ fn mount_options_hold_for_every_command() {
     let bench = Bench::new();
     bench.ok(&["-o", "noatime,data=journal", "mkdir", "disk.img:/d"]);
     bench.ok(&["ls", "-o", "ro,noload", "disk.img"]);
-    bench.fails(&["mkdir", "-o", "ro", "disk.img:/e"], 1, "Read-only file system");
-    bench.fails(&["mkdir", "-o", "noatime,foo", "disk.img:/e"], 3, "unknown mount option \"foo\"");
-    bench.fails(&["ls", "--options", "data=fast", "disk.img"], 3, "bad value in mount option \"data=fast\"");
-    bench.fails(&["mkfs", "-o", "ro", "new.img", "--size", "8M"], 2, "nothing is mounted here");
+    bench.fails(
+        &["mkdir", "-o", "ro", "disk.img:/e"],
+        1,
+        "Read-only file system",
+    );
+    bench.fails(
+        &["mkdir", "-o", "noatime,foo", "disk.img:/e"],
+        3,
+        "unknown mount option \"foo\"",
+    );
+    bench.fails(
+        &["ls", "--options", "data=fast", "disk.img"],
+        3,
+        "bad value in mount option \"data=fast\"",
+    );
+    bench.fails(
+        &["mkfs", "-o", "ro", "new.img", "--size", "8M"],
+        2,
+        "nothing is mounted here",
+    );
 }

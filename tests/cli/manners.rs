@@ -1,4 +1,5 @@
-//! What a person at a terminal meets: help, manual pages, completions, colours, and hints after a slip of the pen.
+//! What a person at a terminal meets: help, manual pages, completions, colours, and hints after a
+//! slip of the pen.
 
 use crate::Bench;
 use crate::support::tools::{command, succeed, text};
@@ -9,8 +10,18 @@ use std::process::{Command, Stdio};
 /// The program, with nothing in its environment that says how to look.
 fn folio(words: &[&str]) -> Command {
     let mut folio = Command::new(env!("CARGO_BIN_EXE_folio"));
-    folio.args(words).stdin(Stdio::null()).env("TZ", "UTC").env("TERM", "xterm");
-    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "FOLIO_LOG"] {
+    folio
+        .args(words)
+        .stdin(Stdio::null())
+        .env("TZ", "UTC")
+        .env("TERM", "xterm");
+    for name in [
+        "NO_COLOR",
+        "CLICOLOR",
+        "CLICOLOR_FORCE",
+        "COLUMNS",
+        "FOLIO_LOG",
+    ] {
         folio.env_remove(name);
     }
     folio
@@ -28,8 +39,15 @@ pub(crate) fn commands() -> Vec<Vec<String>> {
         let help = help(&words, 100);
         let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
         for line in listed.take_while(|line| !line.is_empty()) {
-            let name = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')).unwrap_or_default();
-            if let Some(name) = name.split(' ').next().filter(|name| !name.is_empty() && *name != "help") {
+            let name = line
+                .strip_prefix("  ")
+                .filter(|rest| !rest.starts_with(' '))
+                .unwrap_or_default();
+            if let Some(name) = name
+                .split(' ')
+                .next()
+                .filter(|name| !name.is_empty() && *name != "help")
+            {
                 open.push(words.iter().cloned().chain([name.to_owned()]).collect());
             }
         }
@@ -43,13 +61,19 @@ pub(crate) fn commands() -> Vec<Vec<String>> {
 fn help_fits_the_terminal_and_ends_in_examples() {
     let commands = commands();
     for words in ["cp", "image create", "serve nbd", "mount", "man"] {
-        assert!(commands.iter().any(|found| found.join(" ") == words), "{words}: {commands:?}");
+        assert!(
+            commands.iter().any(|found| found.join(" ") == words),
+            "{words}: {commands:?}"
+        );
     }
     for words in &commands {
         for columns in [80, 100] {
             let help = help(words, columns);
             for line in help.lines() {
-                assert!(line.chars().count() <= columns, "folio {words:?} --help, {columns} columns: {line}");
+                assert!(
+                    line.chars().count() <= columns,
+                    "folio {words:?} --help, {columns} columns: {line}"
+                );
             }
         }
         let help = help(words, 100);
@@ -58,7 +82,10 @@ fn help_fits_the_terminal_and_ends_in_examples() {
         let is_shown_above =
             || words.len() > 1 && self::help(&words[..words.len() - 1], 100).contains("\nExample");
         let is_shown = help.contains("\nExample") || is_shown_above();
-        assert!(has_subcommands || is_shown, "folio {words:?} --help shows no example");
+        assert!(
+            has_subcommands || is_shown,
+            "folio {words:?} --help shows no example"
+        );
     }
 }
 
@@ -70,32 +97,67 @@ fn there_is_a_manual_page_for_every_command() {
     let output = succeed(folio(&["man", "--dir"]).arg(&dir));
     assert_eq!(text(&output), "");
     for words in commands() {
-        let name = ["folio".to_owned()].into_iter().chain(words.clone()).collect::<Vec<_>>().join("-");
+        let name = ["folio".to_owned()]
+            .into_iter()
+            .chain(words.clone())
+            .collect::<Vec<_>>()
+            .join("-");
         let page = dir.join(format!("{name}.1"));
-        let words: Vec<_> = ["man"].into_iter().chain(words.iter().map(String::as_str)).collect();
-        assert_eq!(text(&succeed(&mut folio(&words))), std::fs::read_to_string(&page).unwrap(), "{name}");
+        let words: Vec<_> = ["man"]
+            .into_iter()
+            .chain(words.iter().map(String::as_str))
+            .collect();
+        assert_eq!(
+            text(&succeed(&mut folio(&words))),
+            std::fs::read_to_string(&page).unwrap(),
+            "{name}"
+        );
         nobody_complains(&page);
-        let shown = succeed(command("groff").args(["-man", "-Tascii", "-P-cbou"]).arg(&page));
+        let shown = succeed(
+            command("groff")
+                .args(["-man", "-Tascii", "-P-cbou"])
+                .arg(&page),
+        );
         let shown = text(&shown);
         for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "SEE ALSO"] {
-            assert!(shown.lines().any(|line| line == section), "{name} lacks {section}:\n{shown}");
+            assert!(
+                shown.lines().any(|line| line == section),
+                "{name} lacks {section}:\n{shown}"
+            );
         }
     }
     let whole = std::fs::read_to_string(dir.join("folio.1")).unwrap();
-    assert!(whole.contains("SOURCE_DATE_EPOCH") && whole.contains("141"), "{whole}");
+    assert!(
+        whole.contains("SOURCE_DATE_EPOCH") && whole.contains("141"),
+        "{whole}"
+    );
     let cp = std::fs::read_to_string(dir.join("folio-cp.1")).unwrap();
-    assert!(cp.contains(".SH \"EXAMPLES\"") && cp.contains(".SH NOTES"), "{cp}");
+    assert!(
+        cp.contains(".SH \"EXAMPLES\"") && cp.contains(".SH NOTES"),
+        "{cp}"
+    );
 }
 
 /// Neither groff nor, where it is installed, mandoc has anything to say about the page.
 fn nobody_complains(page: &Path) {
-    let output = succeed(command("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(page));
+    let output = succeed(
+        command("groff")
+            .args(["-man", "-Tutf8", "-ww", "-z"])
+            .arg(page),
+    );
     assert_eq!(text(&output), "", "{}", page.display());
     if Need::Tool("mandoc").met().is_ok() {
         // Without a date a page is the same whenever it is made.
-        let output = command("mandoc").args(["-Tlint", "-Wwarning"]).arg(page).output().unwrap();
-        let told: Vec<_> =
-            text(&output).lines().filter(|line| !line.contains("missing date")).map(str::to_owned).collect();
+        let output = command("mandoc")
+            .args(["-Tlint", "-Wwarning"])
+            .arg(page)
+            .output()
+            .unwrap();
+        let told: Vec<_> = text(&output)
+            .lines()
+            .filter(|line| !line.contains("missing date"))
+            .map(str::to_owned)
+            .collect();
         assert!(told.is_empty(), "{told:?}");
     }
 }
@@ -103,7 +165,11 @@ fn nobody_complains(page: &Path) {
 #[test]
 fn a_page_of_no_command_is_refused() {
     let bench = Bench::new();
-    bench.fails(&["man", "imge"], 2, "no command \"imge\"; did you mean image?");
+    bench.fails(
+        &["man", "imge"],
+        2,
+        "no command \"imge\"; did you mean image?",
+    );
     bench.fails(&["man", "image", "convrt"], 2, "did you mean convert?");
     bench.fails(&["man", "--dir", "disk.img"], 1, "disk.img: ");
 }
@@ -115,7 +181,11 @@ fn shells_accept_the_completions() {
         let script = folder.path().join(shell);
         std::fs::write(&script, text(&succeed(&mut folio(&["completions", shell])))).unwrap();
         match Need::Tool(shell).met() {
-            Ok(()) => assert_eq!(text(&succeed(command(shell).arg("-n").arg(&script))), "", "{shell}"),
+            Ok(()) => assert_eq!(
+                text(&succeed(command(shell).arg("-n").arg(&script))),
+                "",
+                "{shell}"
+            ),
             Err(reason) => report_skip(&reason),
         }
     }
@@ -126,18 +196,27 @@ fn bash_completes_words() {
     requires!(tool("bash"));
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("folio.bash");
-    std::fs::write(&script, text(&succeed(&mut folio(&["completions", "bash"])))).unwrap();
+    std::fs::write(
+        &script,
+        text(&succeed(&mut folio(&["completions", "bash"]))),
+    )
+    .unwrap();
     let complete = |line: &str| {
         let program = format!(
             "source '{}'; COMP_WORDS=({line}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 )); \
              cur=${{COMP_WORDS[-1]}}; prev=${{COMP_WORDS[-2]}}; _folio_or_files folio \"$cur\" \"$prev\"; echo \"${{COMPREPLY[*]}}\"",
             script.display()
         );
-        text(&succeed(command("bash").args(["-c", &program]))).trim().to_owned()
+        text(&succeed(command("bash").args(["-c", &program])))
+            .trim()
+            .to_owned()
     };
     assert_eq!(complete("folio imag"), "image");
     assert_eq!(complete("folio image conv"), "convert");
-    assert_eq!(complete("folio image convert --output-f"), "--output-format");
+    assert_eq!(
+        complete("folio image convert --output-f"),
+        "--output-format"
+    );
     assert_eq!(complete("folio image create --format qc"), "qcow2");
     assert_eq!(complete("folio --color al"), "always");
     assert!(complete("folio ''").contains("image"));
@@ -156,7 +235,13 @@ fn bench_to_complete(shell: &str) -> (Bench, String) {
     for folder in ["tree/etc/conf.d", "tree/my dir"] {
         std::fs::create_dir_all(bench.path(folder)).unwrap();
     }
-    for file in ["etc/passwd", "etc/group", "my dir/it's $x", "a:b", ".hidden"] {
+    for file in [
+        "etc/passwd",
+        "etc/group",
+        "my dir/it's $x",
+        "a:b",
+        ".hidden",
+    ] {
         std::fs::write(bench.path("tree").join(file), "").unwrap();
     }
     bench.ok(&["cp", "-a", "tree/.", "disk.img:/"]);
@@ -169,13 +254,14 @@ fn bench_to_complete(shell: &str) -> (Bench, String) {
 /// A program that finds `folio` as users do.
 fn with_folio(bench: &Bench, program: &str) -> Command {
     let folder = Path::new(env!("CARGO_BIN_EXE_folio")).parent().unwrap();
-    let path = std::env::join_paths(
-        [folder.into()]
-            .into_iter()
-            .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
-    );
+    let path = std::env::join_paths([folder.into()].into_iter().chain(std::env::split_paths(
+        &std::env::var_os("PATH").unwrap_or_default(),
+    )));
     let mut command = command(program);
-    command.env("PATH", path.unwrap()).env("HOME", bench.folder.path()).current_dir(bench.folder.path());
+    command
+        .env("PATH", path.unwrap())
+        .env("HOME", bench.folder.path())
+        .current_dir(bench.folder.path());
     command
 }
 
@@ -188,10 +274,21 @@ fn words_in_images_are_found() {
     assert_eq!(complete("disk.img:"), root);
     assert_eq!(complete("disk.img:/"), root);
     assert_eq!(complete("disk.img:/.h"), "disk.img:/.hidden\n");
-    for nothing in ["disk.img:/none", "disk.img", "none.img:/", "tree:/", "", ":/"] {
+    for nothing in [
+        "disk.img:/none",
+        "disk.img",
+        "none.img:/",
+        "tree:/",
+        "",
+        ":/",
+    ] {
         assert_eq!(complete(nothing), "", "{nothing}");
     }
-    bench.fails(&["completions", "bash", "disk.img:/none/x"], 1, "No such file");
+    bench.fails(
+        &["completions", "bash", "disk.img:/none/x"],
+        1,
+        "No such file",
+    );
     bench.fails(&["completions", "bash", "script:/"], 3, "script");
 }
 
@@ -201,7 +298,10 @@ const TYPED: &[(&str, &str)] = &[
     ("ls disk.img:/etc/pa~", "<ls><disk.img:/etc/passwd>"),
     ("ls disk.img:/etc/co~", "<ls><disk.img:/etc/conf.d/>"),
     ("cp x disk.img:/my~it~", "<cp><x><disk.img:/my dir/it's $x>"),
-    ("cat disk.img:/a~ disk.img:/a:~", "<cat><disk.img:/a:b><disk.img:/a:b>"),
+    (
+        "cat disk.img:/a~ disk.img:/a:~",
+        "<cat><disk.img:/a:b><disk.img:/a:b>",
+    ),
     // Not the host's.
     ("ls disk.img:/us~", "<ls><disk.img:/us>"),
     ("ls none.img:/etc/pas~", "<ls><none.img:/etc/passwd>"),
@@ -224,8 +324,12 @@ fn bash_completes_paths_in_images() {
     let typed = bench.path("typed");
     std::fs::write(&typed, lines).unwrap();
     let mut shell = with_folio(&bench, "script");
-    shell.args(["-qec", "bash --norc --noprofile -i", "/dev/null"]).env("TERM", "dumb");
-    shell.env("INPUTRC", "/dev/null").stdin(std::fs::File::open(&typed).unwrap());
+    shell
+        .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
+        .env("TERM", "dumb");
+    shell
+        .env("INPUTRC", "/dev/null")
+        .stdin(std::fs::File::open(&typed).unwrap());
     let told = text(&shell.output().unwrap());
     for (typed, words) in TYPED {
         let is_got = told.lines().any(|line| line.trim_end() == *words);
@@ -243,12 +347,21 @@ fn zsh_completes_paths_in_images() {
             "compdef() {{ }}; compadd() {{ print -rl -- \"${{(@P)@[-1]}}\"; }}; source '{script}'; \
              words=(folio ls '{word}'); PREFIX='{word}'; _folio_names || echo none"
         );
-        let told = text(&succeed(with_folio(&bench, "zsh").args(["-f", "-c", &program])));
-        told.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+        let told = text(&succeed(
+            with_folio(&bench, "zsh").args(["-f", "-c", &program]),
+        ));
+        told.lines()
+            .filter(|line| !line.is_empty())
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     assert_eq!(
         complete("disk.img:/etc/"),
-        ["disk.img:/etc/conf.d/", "disk.img:/etc/group", "disk.img:/etc/passwd"]
+        [
+            "disk.img:/etc/conf.d/",
+            "disk.img:/etc/group",
+            "disk.img:/etc/passwd"
+        ]
     );
     assert_eq!(complete("disk.img:/my\\ d"), ["disk.img:/my dir/"]);
     assert!(complete("disk.img:/us").is_empty());
@@ -257,8 +370,13 @@ fn zsh_completes_paths_in_images() {
     }
     // A word that is a path is completed as one.
     let lines = std::fs::read_to_string(&script).unwrap();
-    let doctor = lines.lines().find(|line| line.starts_with("'*::paths -- Files, directories, mounts"));
-    assert!(doctor.is_some_and(|line| line.contains(":_files'")), "{doctor:?}");
+    let doctor = lines
+        .lines()
+        .find(|line| line.starts_with("'*::paths -- Files, directories, mounts"));
+    assert!(
+        doctor.is_some_and(|line| line.contains(":_files'")),
+        "{doctor:?}"
+    );
 }
 
 #[test]
@@ -267,11 +385,18 @@ fn fish_completes_paths_in_images() {
     let (bench, script) = bench_to_complete("fish");
     let complete = |line: &str| {
         let program = format!("source '{script}'; complete -C '{line}'");
-        let told = text(&succeed(with_folio(&bench, "fish").args(["-N", "-c", &program])));
-        told.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>()
+        let told = text(&succeed(
+            with_folio(&bench, "fish").args(["-N", "-c", &program]),
+        ));
+        told.lines()
+            .map(|line| line.split('\t').next().unwrap().to_owned())
+            .collect::<Vec<_>>()
     };
     assert_eq!(complete("folio ls disk.img:/et"), ["disk.img:/etc/"]);
-    assert_eq!(complete("folio cp x disk.img:/my\\ "), ["disk.img:/my dir/"]);
+    assert_eq!(
+        complete("folio cp x disk.img:/my\\ "),
+        ["disk.img:/my dir/"]
+    );
     assert!(complete("folio ls disk.img:/us").is_empty());
     assert_eq!(complete("folio doctor tre"), ["tree/"]);
     assert_eq!(complete("folio imag"), ["image"]);
@@ -283,23 +408,50 @@ const BOLD: &str = "\u{1b}[1m";
 fn colours_are_shown_where_they_are_wanted() {
     let bench = Bench::new();
     let run = |words: &[&str], variables: &[(&str, &str)]| {
-        let output = folio(words).current_dir(bench.folder.path()).envs(variables.iter().copied()).output();
+        let output = folio(words)
+            .current_dir(bench.folder.path())
+            .envs(variables.iter().copied())
+            .output();
         text(&output.unwrap())
     };
     let is_plain = |text: &str| !text.contains('\u{1b}') && !text.is_empty();
-    for words in [&["df", "disk.img"][..], &["ls", "none.img"], &["cp", "--help"], &["nonsense"], &["--help"]]
-    {
-        let with = |word| words.iter().copied().chain(["--color", word]).collect::<Vec<_>>();
+    for words in [
+        &["df", "disk.img"][..],
+        &["ls", "none.img"],
+        &["cp", "--help"],
+        &["nonsense"],
+        &["--help"],
+    ] {
+        let with = |word| {
+            words
+                .iter()
+                .copied()
+                .chain(["--color", word])
+                .collect::<Vec<_>>()
+        };
         assert!(is_plain(&run(words, &[])), "not on a pipe: {words:?}");
-        assert!(is_plain(&run(&with("never"), &[("CLICOLOR_FORCE", "1")])), "{words:?}");
-        assert!(run(&with("always"), &[("NO_COLOR", "1")]).contains(BOLD), "{words:?}");
-        assert!(run(words, &[("CLICOLOR_FORCE", "1")]).contains(BOLD), "{words:?}");
+        assert!(
+            is_plain(&run(&with("never"), &[("CLICOLOR_FORCE", "1")])),
+            "{words:?}"
+        );
+        assert!(
+            run(&with("always"), &[("NO_COLOR", "1")]).contains(BOLD),
+            "{words:?}"
+        );
+        assert!(
+            run(words, &[("CLICOLOR_FORCE", "1")]).contains(BOLD),
+            "{words:?}"
+        );
     }
     bench.ok(&["mkdir", "disk.img:/d"]);
     let listed = run(&["ls", "--color=always", "disk.img"], &[]);
     assert!(listed.contains("\u{1b}[34md\u{1b}[0m"), "{listed:?}");
     bench.fails(&["--color", "never", "check"], 16, "required");
-    bench.fails(&["ls", "--color=purple", "disk.img"], 2, "possible values: auto, always, never");
+    bench.fails(
+        &["ls", "--color=purple", "disk.img"],
+        2,
+        "possible values: auto, always, never",
+    );
     // What passes through is never touched.
     let data = "\u{1b}[31mred\u{1b}[0m";
     bench.write("disk.img:/red", data);
@@ -308,9 +460,15 @@ fn colours_are_shown_where_they_are_wanted() {
 
 /// What the program says to a terminal of 90 columns.
 fn on_a_terminal(bench: &Bench, words: &str, variables: &[(&str, &str)]) -> String {
-    let line = format!("stty cols 90 rows 30; {} {words}", env!("CARGO_BIN_EXE_folio"));
+    let line = format!(
+        "stty cols 90 rows 30; {} {words}",
+        env!("CARGO_BIN_EXE_folio")
+    );
     let mut script = command("script");
-    script.args(["-qec", &line, "/dev/null"]).current_dir(bench.folder.path()).env("TERM", "xterm");
+    script
+        .args(["-qec", &line, "/dev/null"])
+        .current_dir(bench.folder.path())
+        .env("TERM", "xterm");
     for name in ["CI", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
         script.env_remove(name);
     }
@@ -324,16 +482,29 @@ fn a_terminal_gets_colours_unless_it_says_no() {
     assert!(on_a_terminal(&bench, "df disk.img", &[]).contains(BOLD));
     assert!(on_a_terminal(&bench, "ls none.img", &[]).contains("\u{1b}[31m"));
     assert!(on_a_terminal(&bench, "df --help", &[]).contains(BOLD));
-    for variables in [&[("NO_COLOR", "1")][..], &[("TERM", "dumb")], &[("TERM", "dumb"), ("CI", "1")]] {
+    for variables in [
+        &[("NO_COLOR", "1")][..],
+        &[("TERM", "dumb")],
+        &[("TERM", "dumb"), ("CI", "1")],
+    ] {
         for words in ["df disk.img", "ls none.img", "df --help", "nonsense"] {
             let told = on_a_terminal(&bench, words, variables);
-            assert!(!told.contains('\u{1b}') && !told.is_empty(), "{words} with {variables:?}: {told:?}");
+            assert!(
+                !told.contains('\u{1b}') && !told.is_empty(),
+                "{words} with {variables:?}: {told:?}"
+            );
         }
     }
     assert!(!on_a_terminal(&bench, "df --color=never disk.img", &[]).contains('\u{1b}'));
     let help = on_a_terminal(&bench, "mount --help --color=never", &[]);
-    let longest = help.lines().map(|line| line.trim_end().chars().count()).max();
-    assert!(longest.is_some_and(|len| len <= 90 && len > 80), "{longest:?}");
+    let longest = help
+        .lines()
+        .map(|line| line.trim_end().chars().count())
+        .max();
+    assert!(
+        longest.is_some_and(|len| len <= 90 && len > 80),
+        "{longest:?}"
+    );
 }
 
 #[test]
@@ -342,12 +513,26 @@ fn names_are_no_commands_to_a_terminal() {
     let bench = Bench::new();
     let name = "a\u{1b}[2Jb";
     bench.ok(&["mkdir", &format!("disk.img:/{name}")]);
-    assert_eq!(bench.ok(&["ls", "disk.img"]), format!("{name}\nlost+found\n"), "bytes in a pipe");
+    assert_eq!(
+        bench.ok(&["ls", "disk.img"]),
+        format!("{name}\nlost+found\n"),
+        "bytes in a pipe"
+    );
     let told = on_a_terminal(&bench, "ls --color=never disk.img", &[]);
-    assert!(told.contains("a?[2Jb") && !told.contains('\u{1b}'), "{told:?}");
+    assert!(
+        told.contains("a?[2Jb") && !told.contains('\u{1b}'),
+        "{told:?}"
+    );
     let told = on_a_terminal(&bench, "tree --color=never disk.img", &[]);
-    assert!(told.contains("a?[2Jb") && !told.contains('\u{1b}'), "{told:?}");
-    bench.fails(&["cat", &format!("disk.img:/{name}")], 1, "a\\u{1b}[2Jb: Is a directory");
+    assert!(
+        told.contains("a?[2Jb") && !told.contains('\u{1b}'),
+        "{told:?}"
+    );
+    bench.fails(
+        &["cat", &format!("disk.img:/{name}")],
+        1,
+        "a\\u{1b}[2Jb: Is a directory",
+    );
 }
 
 #[test]
@@ -356,49 +541,111 @@ fn the_nearest_word_is_offered() {
     bench.ok(&["mkdir", "disk.img:/etc"]);
     bench.write("disk.img:/etc/passwd", "root:x:0:0:\n");
     let meant = "did you mean disk.img:/etc";
-    bench.fails(&["cat", "disk.img:/ect/passwd"], 1, "disk.img:/ect/passwd: No such file or directory; ");
+    bench.fails(
+        &["cat", "disk.img:/ect/passwd"],
+        1,
+        "disk.img:/ect/passwd: No such file or directory; ",
+    );
     bench.fails(&["cat", "disk.img:/ect/passwd"], 1, &format!("{meant}?"));
-    bench.fails(&["stat", "disk.img:/etc/passwrd"], 1, &format!("{meant}/passwd?"));
+    bench.fails(
+        &["stat", "disk.img:/etc/passwrd"],
+        1,
+        &format!("{meant}/passwd?"),
+    );
     bench.fails(&["ls", "disk.img:/etcc"], 1, &format!("{meant}?"));
-    bench.fails(&["cp", "disk.img:/etc/paswd", "out"], 1, &format!("{meant}/passwd?"));
+    bench.fails(
+        &["cp", "disk.img:/etc/paswd", "out"],
+        1,
+        &format!("{meant}/passwd?"),
+    );
     bench.fails(&["write", "disk.img:/ect/new"], 1, &format!("{meant}?"));
     bench.fails(&["ls", "disk.ing"], 3, "did you mean disk.img?");
-    bench.fails(&["cp", "disk.igm", "disk.img:/"], 1, "did you mean disk.img?");
+    bench.fails(
+        &["cp", "disk.igm", "disk.img:/"],
+        1,
+        "did you mean disk.img?",
+    );
     bench.fails(&["lss"], 2, "a similar subcommand exists: 'ls'");
-    bench.fails(&["image", "info", "--format", "qcow", "disk.img"], 2, "a similar value exists: 'qcow2'");
+    bench.fails(
+        &["image", "info", "--format", "qcow", "disk.img"],
+        2,
+        "a similar value exists: 'qcow2'",
+    );
     bench.fails(
         &["image", "create", "-o", "cluster_sise=4k", "x.qcow2", "1M"],
         2,
         "did you mean cluster_size?",
     );
-    bench.fails(&["ls", "-o", "noatmie", "disk.img"], 3, "did you mean noatime?");
-    bench.fails(&["mount", "-o", "chache=none", "disk.img", "."], 3, "did you mean cache?");
-    bench.fails(&["share", "-o", "writebak", "disk.img", "--socket", "s"], 3, "did you mean writeback?");
+    bench.fails(
+        &["ls", "-o", "noatmie", "disk.img"],
+        3,
+        "did you mean noatime?",
+    );
+    bench.fails(
+        &["mount", "-o", "chache=none", "disk.img", "."],
+        3,
+        "did you mean cache?",
+    );
+    bench.fails(
+        &["share", "-o", "writebak", "disk.img", "--socket", "s"],
+        3,
+        "did you mean writeback?",
+    );
     // Words of other programs.
     bench.fails(
         &["mkfs", "disk.img", "-d", "tree"],
         2,
         "tip: a tree goes into a new image by 'folio cp -a TREE/. IM",
     );
-    bench.fails(&["convert", "disk.img", "x.qcow2"], 2, "tip: it is 'folio image convert'\n");
+    bench.fails(
+        &["convert", "disk.img", "x.qcow2"],
+        2,
+        "tip: it is 'folio image convert'\n",
+    );
     bench.fails(&["status", "."], 2, "tip: it is 'folio cache status'\n");
-    bench.fails(&["--quiet", "warm", "-t", "."], 2, "tip: it does so in any case\n");
+    bench.fails(
+        &["--quiet", "warm", "-t", "."],
+        2,
+        "tip: it does so in any case\n",
+    );
     bench.fails(&["check", "-f", "disk.img"], 16, "tip: it checks all");
     let output = bench.command(&["create", "x.img", "1G"]).output().unwrap();
-    assert!(!text(&output).contains("truncate"), "one hint: {}", text(&output));
+    assert!(
+        !text(&output).contains("truncate"),
+        "one hint: {}",
+        text(&output)
+    );
     // What resembles nothing gets no hint.
-    let output = bench.command(&["cat", "disk.img:/something"]).output().unwrap();
-    assert_eq!(text(&output), "folio: cat: disk.img:/something: No such file or directory\n");
+    let output = bench
+        .command(&["cat", "disk.img:/something"])
+        .output()
+        .unwrap();
+    assert_eq!(
+        text(&output),
+        "folio: cat: disk.img:/something: No such file or directory\n"
+    );
 }
 
 #[test]
 fn the_layers_tell_of_themselves_when_asked() {
     let bench = Bench::new();
     bench.ok(&["image", "convert", "disk.img", "base.qcow2"]);
-    bench.ok(&["image", "create", "-f", "qcow2", "-b", "base.qcow2", "top.qcow2"]);
+    bench.ok(&[
+        "image",
+        "create",
+        "-f",
+        "qcow2",
+        "-b",
+        "base.qcow2",
+        "top.qcow2",
+    ]);
     let run = |words: &[&str], log: &str| {
         let mut folio = folio(words);
-        let output = folio.current_dir(bench.folder.path()).env("FOLIO_LOG", log).output().unwrap();
+        let output = folio
+            .current_dir(bench.folder.path())
+            .env("FOLIO_LOG", log)
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{words:?}: {}", text(&output));
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (lossy(&output.stdout), lossy(&output.stderr))
@@ -415,13 +662,26 @@ fn the_layers_tell_of_themselves_when_asked() {
     ] {
         assert!(told.contains(what), "{told:?} lacks {what:?}");
     }
-    assert!(!told.contains("calls of the host") && !told.contains('\u{1b}'), "{told:?}");
+    assert!(
+        !told.contains("calls of the host") && !told.contains('\u{1b}'),
+        "{told:?}"
+    );
     let (_, told) = run(&["mkdir", "-vv", "disk.img:/d"], "");
-    for what in ["fdatasync file=disk.img", "calls of the host: read: ", "ext4 options"] {
+    for what in [
+        "fdatasync file=disk.img",
+        "calls of the host: read: ",
+        "ext4 options",
+    ] {
         assert!(told.contains(what), "{told:?} lacks {what:?}");
     }
     let (_, told) = run(&["ls", "disk.img"], "folio::block=info");
-    assert!(told.lines().count() == 1 && told.contains("image file opened"), "{told:?}");
+    assert!(
+        told.lines().count() == 1 && told.contains("image file opened"),
+        "{told:?}"
+    );
     let (_, told) = run(&["ls", "disk.img"], "folio=loud");
-    assert!(told.starts_with("folio: ls: FOLIO_LOG=folio=loud: "), "{told:?}");
+    assert!(
+        told.starts_with("folio: ls: FOLIO_LOG=folio=loud: "),
+        "{told:?}"
+    );
 }

@@ -1,4 +1,5 @@
-//! What `--json` prints is what docs/schema says: every command that has it is run, and judged by its schema.
+//! What `--json` prints is what docs/schema says: every command that has it is run, and judged by
+//! its schema.
 
 use crate::Bench;
 use crate::manners::{commands, help};
@@ -15,7 +16,11 @@ const RUNS: &[(&str, &str, i32)] = &[
     ("tree", "-a disk.img", 0),
     ("find", "disk.img --type l", 0),
     ("find", "disk.img --name nothing", 0),
-    ("stat", "disk.img:/tree/file disk.img:/tree/link disk.img:/tree/null", 0),
+    (
+        "stat",
+        "disk.img:/tree/file disk.img:/tree/link disk.img:/tree/null",
+        0,
+    ),
     ("du", "-a disk.img", 0),
     ("du", "--stats disk.img", 0),
     ("df", "disk.img disk.qcow2", 0),
@@ -69,23 +74,30 @@ fn owner(words: &str) -> &str {
 }
 
 fn schema_file(words: &str) -> PathBuf {
-    docs().join("schema").join(format!("{}.json", words.replace(' ', "-")))
+    docs()
+        .join("schema")
+        .join(format!("{}.json", words.replace(' ', "-")))
 }
 
 /// The schema, which is valid itself. Here it allows no key that it does not tell of.
 fn schema(words: &str) -> jsonschema::Validator {
     let words = owner(words);
     let file = schema_file(words);
-    let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let text = std::fs::read_to_string(&file)
+        .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let mut schema: Value =
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema", "{words}");
+    assert_eq!(
+        schema["$schema"], "https://json-schema.org/draft/2020-12/schema",
+        "{words}"
+    );
     assert_eq!(schema["title"], format!("folio {words} --json"));
     if let Err(error) = jsonschema::draft202012::meta::validate(&schema) {
         panic!("{}: {error}", file.display());
     }
     close(&mut schema);
-    jsonschema::draft202012::new(&schema).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+    jsonschema::draft202012::new(&schema)
+        .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
 /// Lets objects whose keys are told have no others.
@@ -93,7 +105,8 @@ fn close(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {
             if keys.contains_key("properties") && keys.get("type").is_some() {
-                keys.entry("unevaluatedProperties").or_insert(Value::Bool(false));
+                keys.entry("unevaluatedProperties")
+                    .or_insert(Value::Bool(false));
             }
             keys.values_mut().for_each(close);
         }
@@ -106,9 +119,15 @@ fn close(schema: &mut Value) {
 fn judge(words: &str, what: &str, text: &str) {
     let told: Value =
         serde_json::from_str(text).unwrap_or_else(|error| panic!("folio {what}: {error}:\n{text}"));
-    let wrong: Vec<_> =
-        schema(words).iter_errors(&told).map(|error| format!("{}: {error}", error.instance_path())).collect();
-    assert!(wrong.is_empty(), "folio {what}:\n{}\n{text}", wrong.join("\n"));
+    let wrong: Vec<_> = schema(words)
+        .iter_errors(&told)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "folio {what}:\n{}\n{text}",
+        wrong.join("\n")
+    );
 }
 
 /// Images of many kinds.
@@ -128,10 +147,16 @@ fn images() -> Bench {
         "snapshot -c before disk.qcow2",
         "convert disk.img leaky.qcow2",
     ] {
-        bench.ok(&["image"].into_iter().chain(line.split(' ')).collect::<Vec<_>>());
+        bench.ok(&["image"]
+            .into_iter()
+            .chain(line.split(' '))
+            .collect::<Vec<_>>());
     }
     std::fs::copy(bench.path("disk.img"), bench.path("damaged.img")).unwrap();
-    let measured = bench.command(&["bench", "read", "--quick", "--json", "tree"]).output().unwrap();
+    let measured = bench
+        .command(&["bench", "read", "--quick", "--json", "tree"])
+        .output()
+        .unwrap();
     std::fs::write(bench.path("bench.json"), measured.stdout).unwrap();
     damage(&bench.path("damaged.img"), 0x40C, &[9, 9]);
     leak(&bench.path("leaky.qcow2"));
@@ -161,7 +186,10 @@ fn every_output_is_as_its_schema_says() {
     let bench = images();
     for (words, rest, code) in RUNS {
         let line = format!("{words} --json {rest}");
-        let output = bench.command(&line.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+        let output = bench
+            .command(&line.split_whitespace().collect::<Vec<_>>())
+            .output()
+            .unwrap();
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(
             *code == ANY || output.status.code() == Some(*code),
@@ -175,7 +203,9 @@ fn every_output_is_as_its_schema_says() {
         let mut command = bench.command(&line.split(' ').collect::<Vec<_>>());
         let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut told = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut told).unwrap();
+        BufReader::new(server.stdout.take().unwrap())
+            .read_line(&mut told)
+            .unwrap();
         server.kill().unwrap();
         server.wait().unwrap();
         judge(words, &line, &told);
@@ -186,35 +216,68 @@ fn every_output_is_as_its_schema_says() {
 fn every_command_that_prints_json_has_a_schema_and_is_run() {
     let takes_json = |words: &Vec<String>| {
         let help = help(words, 100);
-        help.lines().any(|line| line.trim_start().starts_with("--json"))
+        help.lines()
+            .any(|line| line.trim_start().starts_with("--json"))
     };
-    let with_json: BTreeSet<String> =
-        commands().into_iter().filter(takes_json).map(|words| words.join(" ")).collect();
-    assert!(with_json.contains("image info") && with_json.len() > 10, "{with_json:?}");
+    let with_json: BTreeSet<String> = commands()
+        .into_iter()
+        .filter(takes_json)
+        .map(|words| words.join(" "))
+        .collect();
+    assert!(
+        with_json.contains("image info") && with_json.len() > 10,
+        "{with_json:?}"
+    );
     let mut run: BTreeMap<&str, usize> = BTreeMap::new();
-    for words in RUNS.iter().map(|run| run.0).chain(SERVERS.iter().map(|run| run.0)) {
+    for words in RUNS
+        .iter()
+        .map(|run| run.0)
+        .chain(SERVERS.iter().map(|run| run.0))
+    {
         *run.entry(owner(words)).or_default() += 1;
     }
     let overview = std::fs::read_to_string(docs().join("json.md")).unwrap();
     for words in &with_json {
         let owner = owner(words);
-        assert!(schema_file(owner).is_file(), "docs/schema has no file for folio {words} --json");
-        assert!(run.contains_key(owner), "folio {words} --json is not run by this test");
+        assert!(
+            schema_file(owner).is_file(),
+            "docs/schema has no file for folio {words} --json"
+        );
+        assert!(
+            run.contains_key(owner),
+            "folio {words} --json is not run by this test"
+        );
         let link = format!("schema/{}.json", owner.replace(' ', "-"));
-        assert!(overview.contains(&link), "docs/json.md does not link to {link}");
+        assert!(
+            overview.contains(&link),
+            "docs/json.md does not link to {link}"
+        );
     }
     for file in std::fs::read_dir(docs().join("schema")).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();
         let words = name.trim_end_matches(".json").replace('-', " ");
-        assert!(with_json.contains(&words), "docs/schema/{name}: folio {words} has no --json");
+        assert!(
+            with_json.contains(&words),
+            "docs/schema/{name}: folio {words} has no --json"
+        );
     }
 }
 
 #[test]
 fn a_schema_sees_what_is_wrong() {
-    let errors = |text: &str| schema("du").iter_errors(&serde_json::from_str(text).unwrap()).count();
+    let errors = |text: &str| {
+        schema("du")
+            .iter_errors(&serde_json::from_str(text).unwrap())
+            .count()
+    };
     assert_eq!(errors(r#"[{"path": "/", "allocated": 4096}]"#), 0);
     assert!(errors(r#"[{"path": "/"}]"#) > 0, "a key that is missing");
-    assert!(errors(r#"[{"path": "/", "allocated": -1}]"#) > 0, "a number that cannot be");
-    assert!(errors(r#"[{"path": "/", "allocated": 1, "colour": "red"}]"#) > 0, "a key nobody told of");
+    assert!(
+        errors(r#"[{"path": "/", "allocated": -1}]"#) > 0,
+        "a number that cannot be"
+    );
+    assert!(
+        errors(r#"[{"path": "/", "allocated": 1, "colour": "red"}]"#) > 0,
+        "a key nobody told of"
+    );
 }

@@ -1,4 +1,5 @@
-//! What files hold: bytes that tell which file, which write and which place they are of, and what may be there.
+//! What files hold: bytes that tell which file, which write and which place they are of, and what
+//! may be there.
 
 use crate::random::mix;
 use std::ops::Range;
@@ -89,7 +90,10 @@ pub(crate) enum Whole {
 impl Content {
     /// Nothing yet, of the file with this number.
     pub(crate) fn new(file: usize) -> Self {
-        Self { file, ..Self::default() }
+        Self {
+            file,
+            ..Self::default()
+        }
     }
 
     /// What a program reads now.
@@ -103,7 +107,12 @@ impl Content {
         match &effect {
             Effect::Write(range) => {
                 now.resize(now.len().max(range.end as usize), 0);
-                fill(&mut now[range.start as usize..range.end as usize], self.file, step, range.start);
+                fill(
+                    &mut now[range.start as usize..range.end as usize],
+                    self.file,
+                    step,
+                    range.start,
+                );
             }
             Effect::Zero(range) => {
                 let end = now.len().min(range.end as usize);
@@ -112,7 +121,11 @@ impl Content {
             Effect::Truncate(size) => now.resize(*size as usize, 0),
             Effect::Restore(bytes) => now.clone_from(bytes),
         }
-        self.changes.push(Change { step, effect, size_after: self.now.len() as u64 });
+        self.changes.push(Change {
+            step,
+            effect,
+            size_after: self.now.len() as u64,
+        });
     }
 
     /// Notes that fsync(2) or sync(2) returned when the record had `recorded` entries.
@@ -120,22 +133,37 @@ impl Content {
         let last = self.promises.last().map_or(0, |promise| promise.step);
         let has_changed = self.changes.last().is_some_and(|change| change.step > last);
         if has_changed || self.promises.is_empty() {
-            self.promises.push(Promise { recorded, step, content: self.now.clone() });
+            self.promises.push(Promise {
+                recorded,
+                step,
+                content: self.now.clone(),
+            });
         }
     }
 
     /// Notes that the content is now one that may be found after a power cut.
     pub(crate) fn version(&mut self, step: Step) {
-        self.versions.push(Version { step, content: self.now.clone() });
+        self.versions.push(Version {
+            step,
+            content: self.now.clone(),
+        });
     }
 
-    /// Whether `found` may be there after a power cut when the record had `recorded` entries, and operations up to
-    /// `begun` had begun; what is wrong otherwise.
+    /// Whether `found` may be there after a power cut when the record had `recorded` entries, and
+    /// operations up to `begun` had begun; what is wrong otherwise.
     pub(crate) fn allows(&self, found: &[u8], recorded: usize, begun: Step) -> Result<(), String> {
-        let promise = self.promises.iter().rev().find(|promise| promise.recorded <= recorded);
-        let (since, base) = promise.map_or((0, &[][..]), |promise| (promise.step, &promise.content[..]));
-        let later: Vec<&Change> =
-            self.changes.iter().filter(|change| change.step > since && change.step <= begun).collect();
+        let promise = self
+            .promises
+            .iter()
+            .rev()
+            .find(|promise| promise.recorded <= recorded);
+        let (since, base) =
+            promise.map_or((0, &[][..]), |promise| (promise.step, &promise.content[..]));
+        let later: Vec<&Change> = self
+            .changes
+            .iter()
+            .filter(|change| change.step > since && change.step <= begun)
+            .collect();
         let (mut least, mut most) = (base.len() as u64, base.len() as u64);
         for change in &later {
             least = least.min(change.size_after);
@@ -143,7 +171,9 @@ impl Content {
         }
         let size = found.len() as u64;
         if !(least..=most).contains(&size) {
-            return Err(format!("{size} bytes long, promised in operation {since}: {least} to {most}"));
+            return Err(format!(
+                "{size} bytes long, promised in operation {since}: {least} to {most}"
+            ));
         }
         const PART: usize = 512;
         for (part, bytes) in found.chunks(PART).enumerate() {
@@ -158,15 +188,31 @@ impl Content {
 
     /// The operation that made the last promise, and some before and after it.
     pub(crate) fn story(&self, recorded: usize, begun: Step) -> (Step, Vec<Step>) {
-        let promise = self.promises.iter().rev().find(|promise| promise.recorded <= recorded);
+        let promise = self
+            .promises
+            .iter()
+            .rev()
+            .find(|promise| promise.recorded <= recorded);
         let since = promise.map_or(0, |promise| promise.step);
-        let steps = self.changes.iter().map(|change| change.step).filter(|step| *step <= begun);
+        let steps = self
+            .changes
+            .iter()
+            .map(|change| change.step)
+            .filter(|step| *step <= begun);
         let steps: Vec<Step> = steps.collect();
-        let first = steps.partition_point(|step| *step <= since).saturating_sub(5);
+        let first = steps
+            .partition_point(|step| *step <= since)
+            .saturating_sub(5);
         (since, steps[first..].to_vec())
     }
 
-    fn allows_part(&self, bytes: &[u8], start: u64, base: &[u8], later: &[&Change]) -> Result<(), String> {
+    fn allows_part(
+        &self,
+        bytes: &[u8],
+        start: u64,
+        base: &[u8],
+        later: &[&Change],
+    ) -> Result<(), String> {
         let mut is_fine = vec![false; bytes.len()];
         for (at, byte) in bytes.iter().enumerate() {
             // Behind the old end zeros may stand for what was not written yet.
@@ -185,7 +231,12 @@ impl Content {
             pattern[within.clone()].fill(0);
             match &change.effect {
                 Effect::Write(_) if from < to => {
-                    fill(&mut pattern[within.clone()], self.file, change.step, start + from);
+                    fill(
+                        &mut pattern[within.clone()],
+                        self.file,
+                        change.step,
+                        start + from,
+                    );
                 }
                 Effect::Restore(all) => {
                     let there = all.get(start as usize..).unwrap_or_default();
@@ -200,7 +251,11 @@ impl Content {
         }
         match is_fine.iter().position(|is_fine| !is_fine) {
             None => Ok(()),
-            Some(at) => Err(format!("at {}: {}", start + at as u64, self.tell(bytes, at, start))),
+            Some(at) => Err(format!(
+                "at {}: {}",
+                start + at as u64,
+                self.tell(bytes, at, start)
+            )),
         }
     }
 
@@ -211,7 +266,10 @@ impl Content {
             return "zeros that nobody wrote".to_owned();
         }
         let is_of = |step: &Step| {
-            found.iter().enumerate().all(|(n, b)| *b == byte(self.file, *step, start + (at + n) as u64))
+            found
+                .iter()
+                .enumerate()
+                .all(|(n, b)| *b == byte(self.file, *step, start + (at + n) as u64))
         };
         let step = self.changes.iter().map(|change| change.step).find(is_of);
         match step {
@@ -220,13 +278,24 @@ impl Content {
         }
     }
 
-    /// What became of a file that is only replaced as a whole; versions before the one promised are `Torn` too.
+    /// What became of a file that is only replaced as a whole; versions before the one promised are
+    /// `Torn` too.
     pub(crate) fn whole(&self, found: &[u8], recorded: usize, begun: Step) -> Whole {
-        let promise = self.promises.iter().rev().find(|promise| promise.recorded <= recorded);
+        let promise = self
+            .promises
+            .iter()
+            .rev()
+            .find(|promise| promise.recorded <= recorded);
         let since = promise.map_or(0, |promise| promise.step);
         // The version that the promise was about is the last one before it.
-        let first = self.versions.iter().rposition(|version| version.step <= since).unwrap_or(0);
-        let mut fine = self.versions[first..].iter().filter(|version| version.step <= begun);
+        let first = self
+            .versions
+            .iter()
+            .rposition(|version| version.step <= since)
+            .unwrap_or(0);
+        let mut fine = self.versions[first..]
+            .iter()
+            .filter(|version| version.step <= begun);
         if fine.any(|version| version.content[..] == *found) {
             Whole::Version
         } else if found.is_empty() {
@@ -264,10 +333,20 @@ mod tests {
         fill(&mut mixed[1000..1500], 7, 3, 1000);
         fill(&mut mixed[4096..], 7, 5, 4096);
         content.allows(&mixed, 10, 5).unwrap();
-        assert!(content.allows(&mixed, 10, 3).unwrap_err().contains("bytes of operation 5"));
+        assert!(
+            content
+                .allows(&mixed, 10, 3)
+                .unwrap_err()
+                .contains("bytes of operation 5")
+        );
         content.allows(content.now(), 10, 5).unwrap();
         content.allows(&content.now()[..1500], 10, 5).unwrap();
-        assert!(content.allows(&old[..1499], 10, 5).unwrap_err().contains("1499 bytes long"));
+        assert!(
+            content
+                .allows(&old[..1499], 10, 5)
+                .unwrap_err()
+                .contains("1499 bytes long")
+        );
     }
 
     #[test]
@@ -278,8 +357,14 @@ mod tests {
         found[700..708].fill(0);
         assert!(content.allows(&found, 10, 5).unwrap_err().contains("zeros"));
         fill(&mut found[700..708], 6, 1, 700);
-        assert!(content.allows(&found, 10, 5).unwrap_err().contains("not of this file"));
-        // Before any promise the file may be empty, and zeros may stand for bytes that are not written yet.
+        assert!(
+            content
+                .allows(&found, 10, 5)
+                .unwrap_err()
+                .contains("not of this file")
+        );
+        // Before any promise the file may be empty, and zeros may stand for bytes that are not
+        // written yet.
         content.allows(&[], 9, 1).unwrap();
         content.allows(&[0; 100], 9, 1).unwrap();
     }

@@ -40,7 +40,11 @@ pub(crate) struct Cut {
 
 impl fmt::Display for Cut {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "cut after entry {}, lost {:?}, cut seed {}", self.recorded, self.loss, self.seed)
+        write!(
+            out,
+            "cut after entry {}, lost {:?}, cut seed {}",
+            self.recorded, self.loss, self.seed
+        )
     }
 }
 
@@ -57,7 +61,8 @@ const DISCARDED: u8 = 0xdd;
 fn apply(entry: &Recorded, onto: &dyn Device) {
     match entry {
         Recorded::Discard { offset, len_bytes } => {
-            onto.write_at(&vec![DISCARDED; *len_bytes as usize], *offset).unwrap();
+            onto.write_at(&vec![DISCARDED; *len_bytes as usize], *offset)
+                .unwrap();
         }
         other => other.replay(onto).unwrap(),
     }
@@ -77,12 +82,18 @@ fn range(entry: &Recorded) -> Option<(u64, u64)> {
 impl<'r> Replay<'r> {
     /// Nothing replayed yet.
     pub(crate) fn new(before: &MemoryDevice, record: &'r [Recorded]) -> Self {
-        Self { record, device: copy_of(before), done: 0 }
+        Self {
+            record,
+            device: copy_of(before),
+            done: 0,
+        }
     }
 
     fn advance(&mut self, to: usize) -> Arc<dyn Device> {
         assert!(self.done <= to, "places only grow");
-        self.record[self.done..to].iter().for_each(|entry| apply(entry, &*self.device));
+        self.record[self.done..to]
+            .iter()
+            .for_each(|entry| apply(entry, &*self.device));
         self.done = to;
         self.device.clone()
     }
@@ -100,8 +111,10 @@ impl<'r> Replay<'r> {
             _ => last_flush(self.record, cut.recorded),
         };
         let device = Arc::new(OverlayDevice::new(self.advance(flushed)));
-        let volatile: Vec<&Recorded> =
-            self.record[flushed..cut.recorded].iter().filter(|entry| range(entry).is_some()).collect();
+        let volatile: Vec<&Recorded> = self.record[flushed..cut.recorded]
+            .iter()
+            .filter(|entry| range(entry).is_some())
+            .collect();
         let mut random = Random::new(cut.seed);
         if !volatile.is_empty() {
             match cut.loss {
@@ -114,7 +127,10 @@ impl<'r> Replay<'r> {
                 Loss::One | Loss::AllButOne => {
                     let one = random.below(volatile.len());
                     let is_kept = |index: usize| (index == one) == (cut.loss == Loss::AllButOne);
-                    let kept = volatile.iter().enumerate().filter(|(index, _)| is_kept(*index));
+                    let kept = volatile
+                        .iter()
+                        .enumerate()
+                        .filter(|(index, _)| is_kept(*index));
                     kept.for_each(|(_, entry)| apply(entry, &*device));
                 }
             }
@@ -125,7 +141,10 @@ impl<'r> Replay<'r> {
 
 /// The place after the last flush before `recorded`.
 pub(crate) fn last_flush(record: &[Recorded], recorded: usize) -> usize {
-    record[..recorded].iter().rposition(|entry| *entry == Recorded::Flush).map_or(0, |at| at + 1)
+    record[..recorded]
+        .iter()
+        .rposition(|entry| *entry == Recorded::Flush)
+        .map_or(0, |at| at + 1)
 }
 
 /// Writes each sector up to one of its own writes.
@@ -141,30 +160,44 @@ fn tear(volatile: &[&Recorded], device: &dyn Device, sector: u64, random: &mut R
     // Sorted, so that the choice depends on the seed alone.
     let mut all: Vec<_> = counts.into_iter().collect();
     all.sort_unstable();
-    let mut left: HashMap<u64, usize> =
-        all.into_iter().map(|(number, count)| (number, random.below(count + 1))).collect();
+    let mut left: HashMap<u64, usize> = all
+        .into_iter()
+        .map(|(number, count)| (number, random.below(count + 1)))
+        .collect();
     for entry in volatile {
         let (offset, len_bytes) = range(entry).unwrap_or_default();
         for number in sectors(entry) {
-            let Some(count) = left.get_mut(&number).filter(|count| **count > 0) else { continue };
+            let Some(count) = left.get_mut(&number).filter(|count| **count > 0) else {
+                continue;
+            };
             *count -= 1;
             let from = offset.max(number * sector);
             let to = (offset + len_bytes).min((number + 1) * sector);
             match entry {
                 Recorded::Write { bytes, .. } => {
-                    device.write_at(&bytes[(from - offset) as usize..(to - offset) as usize], from).unwrap();
+                    device
+                        .write_at(
+                            &bytes[(from - offset) as usize..(to - offset) as usize],
+                            from,
+                        )
+                        .unwrap();
                 }
                 Recorded::WriteZeroes { .. } => device.write_zeroes(from, to - from).unwrap(),
-                _ => device.write_at(&vec![DISCARDED; (to - from) as usize], from).unwrap(),
+                _ => device
+                    .write_at(&vec![DISCARDED; (to - from) as usize], from)
+                    .unwrap(),
             }
         }
     }
 }
 
-/// `count` cuts of a record: half of them with everything there, spread evenly or after every write if there are
-/// enough; the others at random places with losses. In the order of what is durable before them.
+/// `count` cuts of a record: half of them with everything there, spread evenly or after every write
+/// if there are enough; the others at random places with losses. In the order of what is durable
+/// before them.
 pub(crate) fn plan(record: &[Recorded], count: usize, random: &mut Random) -> (Vec<Cut>, Vec<Cut>) {
-    let writes: Vec<usize> = (0..record.len()).filter(|at| range(&record[*at]).is_some()).collect();
+    let writes: Vec<usize> = (0..record.len())
+        .filter(|at| range(&record[*at]).is_some())
+        .collect();
     let in_order = (count / 2).min(writes.len() + 1);
     let start = random.below(writes.len().max(1));
     let mut plain: Vec<usize> = (0..in_order)
@@ -173,8 +206,14 @@ pub(crate) fn plan(record: &[Recorded], count: usize, random: &mut Random) -> (V
         .collect();
     plain.sort_unstable();
     plain.dedup();
-    let plain: Vec<_> =
-        plain.into_iter().map(|recorded| Cut { recorded, loss: Loss::Nothing, seed: 0 }).collect();
+    let plain: Vec<_> = plain
+        .into_iter()
+        .map(|recorded| Cut {
+            recorded,
+            loss: Loss::Nothing,
+            seed: 0,
+        })
+        .collect();
     let mut lossy: Vec<Cut> = (0..count - plain.len())
         .map(|_| {
             let loss = match random.below(8) {
@@ -189,10 +228,16 @@ pub(crate) fn plan(record: &[Recorded], count: usize, random: &mut Random) -> (V
             // A place before a flush, half of the time: that is where most is at stake.
             let mut recorded = 1 + random.below(record.len());
             if random.percent(50) {
-                let flush = record[recorded..].iter().position(|entry| *entry == Recorded::Flush);
+                let flush = record[recorded..]
+                    .iter()
+                    .position(|entry| *entry == Recorded::Flush);
                 recorded = flush.map_or(record.len(), |ahead| recorded + ahead);
             }
-            Cut { recorded, loss, seed: random.next() }
+            Cut {
+                recorded,
+                loss,
+                seed: random.next(),
+            }
         })
         .collect();
     lossy.sort_by_key(|cut| cut.recorded);
@@ -220,15 +265,27 @@ mod tests {
         let mut stops = [false; 4];
         for seed in 0..100 {
             for loss in [Loss::Torn(512), Loss::Some(50), Loss::One, Loss::AllButOne] {
-                let device = Replay::new(&before, &record).device(Cut { recorded: 5, loss, seed });
+                let device = Replay::new(&before, &record).device(Cut {
+                    recorded: 5,
+                    loss,
+                    seed,
+                });
                 let mut bytes = [0; 8704];
                 device.read_at(&mut bytes, 0).unwrap();
-                assert!(bytes[..512].iter().all(|byte| *byte == bytes[0] && (1..=2).contains(byte)));
+                assert!(
+                    bytes[..512]
+                        .iter()
+                        .all(|byte| *byte == bytes[0] && (1..=2).contains(byte))
+                );
                 assert!((1..=3).contains(&bytes[512]) && [0, 4].contains(&bytes[8192]));
                 stops[usize::from(bytes[512])] |= loss == Loss::Torn(512);
             }
         }
-        assert_eq!(stops, [false, true, true, true], "every write of the sector was the last one once");
+        assert_eq!(
+            stops,
+            [false, true, true, true],
+            "every write of the sector was the last one once"
+        );
     }
 
     #[test]
@@ -236,7 +293,11 @@ mod tests {
         let (before, record) = record();
         let mut replay = Replay::new(&before, &record);
         for (recorded, first, second) in [(0, 0, 0), (1, 1, 1), (3, 2, 2), (4, 2, 3), (5, 2, 3)] {
-            let device = replay.device(Cut { recorded, loss: Loss::Nothing, seed: 0 });
+            let device = replay.device(Cut {
+                recorded,
+                loss: Loss::Nothing,
+                seed: 0,
+            });
             let mut bytes = [0; 1024];
             device.read_at(&mut bytes, 0).unwrap();
             assert_eq!((bytes[0], bytes[512]), (first, second));
@@ -247,7 +308,10 @@ mod tests {
     fn a_plan_reaches_every_write() {
         let (_, record) = record();
         let (plain, lossy) = plan(&record, 40, &mut Random::new(1));
-        assert_eq!(plain.iter().map(|cut| cut.recorded).collect::<Vec<_>>(), [1, 3, 4, 5]);
+        assert_eq!(
+            plain.iter().map(|cut| cut.recorded).collect::<Vec<_>>(),
+            [1, 3, 4, 5]
+        );
         assert_eq!(plain.len() + lossy.len(), 40);
         assert!(lossy.iter().all(|cut| (1..=5).contains(&cut.recorded)));
     }

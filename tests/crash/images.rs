@@ -12,7 +12,11 @@ const MIB: u64 = 1 << 20;
 pub(crate) fn folio(mib: u64, block_size: u32) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(mib * MIB);
     let uuid = Some([0x5a; 16]);
-    let options = FormatOptions { block_size: Some(block_size), uuid, ..FormatOptions::default() };
+    let options = FormatOptions {
+        block_size: Some(block_size),
+        uuid,
+        ..FormatOptions::default()
+    };
     let report = format_ext4(&device, &options).unwrap();
     assert_eq!(report.journal_block_count, 1024);
     Arc::new(device)

@@ -1,4 +1,5 @@
-//! Mounts what a power cut left, reads all of it, and compares it with what must and what may be there.
+//! Mounts what a power cut left, reads all of it, and compares it with what must and what may be
+//! there.
 
 use crate::content::{Step, Whole};
 use crate::names::{Fact, Names};
@@ -65,11 +66,17 @@ impl Judge {
     /// A judge who mounts with these options.
     pub(crate) fn new(mount: MountOptions) -> Self {
         let (kernel, process) = kernel(16 << 20, false);
-        Self { kernel, process, mount, replaced: Replaced::default(), damaged: String::new() }
+        Self {
+            kernel,
+            process,
+            mount,
+            replaced: Replaced::default(),
+            damaged: String::new(),
+        }
     }
 
-    /// Mounts `device`, which stopped when the record had `recorded` entries, compares and unmounts; what is wrong
-    /// otherwise.
+    /// Mounts `device`, which stopped when the record had `recorded` entries, compares and
+    /// unmounts; what is wrong otherwise.
     pub(crate) fn judge(
         &mut self,
         device: &Arc<dyn Device>,
@@ -83,8 +90,14 @@ impl Judge {
             Ok(observed) => self.compare(&observed, names, recorded),
             Err(error) => Err(format!("reading: {error}")),
         });
-        let unmounted = self.kernel.unmount(ROOT).map_err(|error| format!("unmount: {error}"));
-        compared.and(unmounted).and_then(|()| is_clean(&**device)).and_then(|()| is_sound(device))
+        let unmounted = self
+            .kernel
+            .unmount(ROOT)
+            .map_err(|error| format!("unmount: {error}"));
+        compared
+            .and(unmounted)
+            .and_then(|()| is_clean(&**device))
+            .and_then(|()| is_sound(device))
     }
 
     fn compare(
@@ -94,7 +107,9 @@ impl Judge {
         recorded: usize,
     ) -> std::result::Result<(), String> {
         let steps = names.states_like(observed.hash, recorded);
-        let Some(first) = steps.first() else { return Err(names.difference(&observed.facts, recorded)) };
+        let Some(first) = steps.first() else {
+            return Err(names.difference(&observed.facts, recorded));
+        };
         let begun = names.begun(recorded);
         let mut wrong = None;
         // Two states may look the same and be of different files, where an inode number came back.
@@ -108,7 +123,10 @@ impl Judge {
             }
         }
         let what = names.what(*first);
-        Err(format!("names as after operation {first} ({what}), but {}", wrong.unwrap_or_default()))
+        Err(format!(
+            "names as after operation {first} ({what}), but {}",
+            wrong.unwrap_or_default()
+        ))
     }
 
     fn look_at_replaced(
@@ -120,13 +138,21 @@ impl Judge {
         step: Step,
     ) {
         for (number, path, bytes) in &observed.files {
-            let is_kept = path.rsplit('/').next().is_some_and(|name| name.starts_with(KEPT));
-            let Some(node) = names.node_of(*number, step).filter(|_| is_kept) else { continue };
+            let is_kept = path
+                .rsplit('/')
+                .next()
+                .is_some_and(|name| name.starts_with(KEPT));
+            let Some(node) = names.node_of(*number, step).filter(|_| is_kept) else {
+                continue;
+            };
             let content = &names.inodes[node].content;
             let whole = content.whole(bytes, recorded, begun);
             if whole != Whole::Version {
                 let (len, story) = (bytes.len(), names.story(node, recorded));
-                self.damaged = format!("{path}: {whole:?}, {len} bytes, {}\n{story}", names.what(step));
+                self.damaged = format!(
+                    "{path}: {whole:?}, {len} bytes, {}\n{story}",
+                    names.what(step)
+                );
             }
             let count = match whole {
                 Whole::Version => &mut self.replaced.versions,
@@ -177,20 +203,30 @@ fn observe(process: &Process, base: &str) -> Result<Observed> {
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
                 if name == "." || name == ".." {
                     // Told as names only if they are wrong, and then no state has them.
-                    if entry.number != if name == "." { number } else { parent } && number != parent {
+                    if entry.number != if name == "." { number } else { parent } && number != parent
+                    {
                         observed.add(Fact::Entry(number, name, entry.number));
                     }
                     continue;
                 }
-                let at = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
-                let found = process.lstat(full(base, &at)).map_err(|error| error.at(at.clone()))?;
-                let looks = look(process, &full(base, &at), &found).map_err(|error| error.at(at.clone()))?;
+                let at = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}/{name}")
+                };
+                let found = process
+                    .lstat(full(base, &at))
+                    .map_err(|error| error.at(at.clone()))?;
+                let looks = look(process, &full(base, &at), &found)
+                    .map_err(|error| error.at(at.clone()))?;
                 observed.add(Fact::Entry(number, name, entry.number));
                 match looks.kind {
                     'd' => waiting.push((at, found.number.0, number)),
-                    'f' => {
-                        observed.files.push((found.number.0, at.clone(), read(process, &full(base, &at))?))
-                    }
+                    'f' => observed.files.push((
+                        found.number.0,
+                        at.clone(),
+                        read(process, &full(base, &at))?,
+                    )),
                     _ => {}
                 }
                 observed.add(Fact::Inode(found.number.0, looks));
@@ -206,7 +242,10 @@ fn read(process: &Process, path: &str) -> Result<Vec<u8>> {
     let mut bytes = vec![0; process.fstat(fd)?.size_bytes as usize];
     let mut done = 0;
     while done < bytes.len() {
-        match process.pread(fd, &mut bytes[done..], done as u64).map_err(|error| error.at(path.to_owned()))? {
+        match process
+            .pread(fd, &mut bytes[done..], done as u64)
+            .map_err(|error| error.at(path.to_owned()))?
+        {
             0 => break,
             count => done += count,
         }
@@ -218,11 +257,19 @@ fn read(process: &Process, path: &str) -> Result<Vec<u8>> {
 /// Whether the superblock says that nothing is left to be done.
 fn is_clean(device: &dyn Device) -> std::result::Result<(), String> {
     let mut superblock = [0; 1024];
-    device.read_at(&mut superblock, 1024).map_err(|error| error.to_string())?;
+    device
+        .read_at(&mut superblock, 1024)
+        .map_err(|error| error.to_string())?;
     let word = |at: usize| {
-        u32::from_le_bytes([superblock[at], superblock[at + 1], superblock[at + 2], superblock[at + 3]])
+        u32::from_le_bytes([
+            superblock[at],
+            superblock[at + 1],
+            superblock[at + 2],
+            superblock[at + 3],
+        ])
     };
-    let (state, incompat, orphan, ro_compat) = (word(0x3a) & 0xffff, word(0x60), word(0xe8), word(0x64));
+    let (state, incompat, orphan, ro_compat) =
+        (word(0x3a) & 0xffff, word(0x60), word(0xe8), word(0x64));
     if state == 1 && incompat & 4 == 0 && orphan == 0 && ro_compat & 0x1_0000 == 0 {
         return Ok(());
     }
@@ -237,7 +284,11 @@ fn is_sound(device: &Arc<dyn Device>) -> std::result::Result<(), String> {
     let checked = check_ext4(device, &CheckOptions::default(), &mut said);
     checked.map_err(|error| format!("folio check: {error}"))?;
     let said: Vec<_> = said.iter().map(ToString::to_string).collect();
-    if said.is_empty() { Ok(()) } else { Err(format!("folio check:\n{}", said.join("\n"))) }
+    if said.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("folio check:\n{}", said.join("\n")))
+    }
 }
 
 /// A device as a file, for e2fsck.

@@ -1,4 +1,5 @@
-//! Power cuts: what was synced is there, nothing foreign is, and the file system is sound, wherever the power goes.
+//! Power cuts: what was synced is there, nothing foreign is, and the file system is sound, wherever
+//! the power goes.
 //!
 //! ```text
 //!   mix, workloads    what programs do, call by call     world    makes the calls and notes them
@@ -13,8 +14,9 @@
 //!   qcow2             the same under an image: its own notes and judges
 //! ```
 //!
-//! `FOLIO_CRASH_CUTS=10000` asks for a full run, `FOLIO_CRASH_SEED` for other numbers than those of seed 1,
-//! `FOLIO_CRASH_KEEP=folder` keeps the images of cuts that went wrong, as they were before recovery.
+//! `FOLIO_CRASH_CUTS=10000` asks for a full run, `FOLIO_CRASH_SEED` for other numbers than those of
+//! seed 1, `FOLIO_CRASH_KEEP=folder` keeps the images of cuts that went wrong, as they were before
+//! recovery.
 
 mod content;
 mod control;
@@ -38,18 +40,32 @@ use support::requires;
 use trial::Trial;
 
 type Workload = fn(&mut world::World, &mut random::Random);
-const REPLACING: [(&str, Workload); 2] =
-    [("by rename", workloads::replace_by_rename), ("by truncation", workloads::replace_by_truncation)];
+const REPLACING: [(&str, Workload); 2] = [
+    ("by rename", workloads::replace_by_rename),
+    ("by truncation", workloads::replace_by_truncation),
+];
 
 /// The harness itself: without a cut, its notes are what is there.
 #[test]
 fn notes_are_what_is_there_after_each_sync() {
     let trial = Trial::new("sync");
     let run = trial.record(images::folio(16, 1024), |world, random| {
-        mix::run(world, random, Mix { sync_permille: 100, operations: 1500, ..Mix::default() });
+        mix::run(
+            world,
+            random,
+            Mix {
+                sync_permille: 100,
+                operations: 1500,
+                ..Mix::default()
+            },
+        );
     });
     let outcome = trial.cut_at_syncs(&run);
-    assert!(outcome.failures.is_empty(), "{}", outcome.failures.join("\n"));
+    assert!(
+        outcome.failures.is_empty(),
+        "{}",
+        outcome.failures.join("\n")
+    );
 }
 
 /// Trials on a file system that Folio made: 16 MiB with blocks of 1 KiB, a journal of 1 MiB.
@@ -88,7 +104,14 @@ trials! {
 #[test]
 fn mix_on_blocks_of_4_kib() {
     Trial::new("mix_4k").run(images::folio(32, 4096), |world, random| {
-        mix::run(world, random, Mix { file_bytes_max: 100_000, ..Mix::default() });
+        mix::run(
+            world,
+            random,
+            Mix {
+                file_bytes_max: 100_000,
+                ..Mix::default()
+            },
+        );
     });
 }
 
@@ -97,19 +120,35 @@ fn mix_on_blocks_of_4_kib() {
 fn programs_side_by_side() {
     let trial = Trial::new("programs_side_by_side");
     let run = trial.record_threads(images::folio(24, 1024), 4, |world, random| {
-        mix::run(world, random, Mix { operations: 250, names_max: 40, ..Mix::default() });
+        mix::run(
+            world,
+            random,
+            Mix {
+                operations: 250,
+                names_max: 40,
+                ..Mix::default()
+            },
+        );
     });
     trial.judge(&run);
 }
 
-/// With threads that write on their own, the record is another in each run; what it may lead to is not.
+/// With threads that write on their own, the record is another in each run; what it may lead to is
+/// not.
 #[test]
 fn mix_with_background_threads() {
     let mut trial = Trial::new("mix_background");
     trial.setup.background_writeback = true;
     trial.setup.cache_bytes = 1 << 20;
     trial.run(images::folio(16, 1024), |world, random| {
-        mix::run(world, random, Mix { operations: 1500, ..Mix::default() });
+        mix::run(
+            world,
+            random,
+            Mix {
+                operations: 1500,
+                ..Mix::default()
+            },
+        );
     });
 }
 
@@ -139,19 +178,32 @@ option_trials! {
     option_sync: "sync";
 }
 
-/// Where the protection is another or none, files may be found damaged: that is told, and that the judge sees it.
+/// Where the protection is another or none, files may be found damaged: that is told, and that the
+/// judge sees it.
 #[test]
 fn replaced_files_in_other_modes() {
     let mut lost = 0;
-    for options in ["auto_da_alloc=close", "noauto_da_alloc", "nodelalloc", "noauto_da_alloc,nodelalloc"] {
+    for options in [
+        "auto_da_alloc=close",
+        "noauto_da_alloc",
+        "nodelalloc",
+        "noauto_da_alloc,nodelalloc",
+    ] {
         for (name, workload) in REPLACING {
             let mut trial = Trial::new(name);
             trial.may_tear = true;
             trial.setup.mount = MountOptions::parse(options).unwrap();
             let run = trial.record(images::folio(16, 1024), workload);
             let outcome = trial.cut(&run);
-            assert!(outcome.failures.is_empty(), "{options}: {}", outcome.failures.join("\n"));
-            println!("{options}: {name}: {:?} in {} cuts", outcome.replaced, outcome.cuts);
+            assert!(
+                outcome.failures.is_empty(),
+                "{options}: {}",
+                outcome.failures.join("\n")
+            );
+            println!(
+                "{options}: {name}: {:?} in {} cuts",
+                outcome.replaced, outcome.cuts
+            );
             lost += outcome.replaced.lost();
         }
     }

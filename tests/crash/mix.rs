@@ -72,10 +72,20 @@ fn directory(world: &World, random: &mut Random) -> String {
 fn new_path(world: &World, random: &mut Random, kind: char, count: usize) -> String {
     let parent = directory(world, random);
     let name = format!("{kind}{count}{}", "-long".repeat(random.below(12)));
-    if parent.is_empty() { name } else { format!("{parent}/{name}") }
+    if parent.is_empty() {
+        name
+    } else {
+        format!("{parent}/{name}")
+    }
 }
 
-fn change_data(world: &mut World, random: &mut Random, mix: Mix, open: &mut Vec<File>, count: usize) {
+fn change_data(
+    world: &mut World,
+    random: &mut Random,
+    mix: Mix,
+    open: &mut Vec<File>,
+    count: usize,
+) {
     let files = world.names.paths('f');
     if files.is_empty() || (files.len() < mix.names_max && random.percent(15)) {
         let path = new_path(world, random, 'f', count);
@@ -91,7 +101,11 @@ fn change_data(world: &mut World, random: &mut Random, mix: Mix, open: &mut Vec<
     };
     let size = world.names.inodes[file.node].content.now().len();
     let place = random.below(mix.file_bytes_max) as u64;
-    let most = if random.percent(20) { mix.file_bytes_max / 2 } else { 6000 };
+    let most = if random.percent(20) {
+        mix.file_bytes_max / 2
+    } else {
+        6000
+    };
     let len = 1 + random.below(most);
     match random.below(20) {
         0..=5 => drop(world.write(file, size as u64, len.min(mix.file_bytes_max))),
@@ -111,8 +125,11 @@ fn change_data(world: &mut World, random: &mut Random, mix: Mix, open: &mut Vec<
 }
 
 fn change_names(world: &mut World, random: &mut Random, mix: Mix, count: usize) {
-    let (files, directories, links) =
-        (world.names.paths('f'), world.names.paths('d'), world.names.paths('l'));
+    let (files, directories, links) = (
+        world.names.paths('f'),
+        world.names.paths('d'),
+        world.names.paths('l'),
+    );
     let is_full = files.len() + directories.len() + links.len() >= mix.names_max;
     match random.below(20) {
         0..=2 if !is_full => drop(world.mkdir(&new_path(world, random, 'd', count))),
@@ -140,7 +157,11 @@ fn remove(
 ) {
     let empty: Vec<_> = directories
         .iter()
-        .filter(|path| world.names.inodes[world.names.find(path)].entries.is_empty())
+        .filter(|path| {
+            world.names.inodes[world.names.find(path)]
+                .entries
+                .is_empty()
+        })
         .cloned()
         .collect();
     if !empty.is_empty() && random.percent(30) {
@@ -152,7 +173,13 @@ fn remove(
     }
 }
 
-fn rename(world: &mut World, random: &mut Random, files: &[String], directories: &[String], count: usize) {
+fn rename(
+    world: &mut World,
+    random: &mut Random,
+    files: &[String],
+    directories: &[String],
+    count: usize,
+) {
     if files.is_empty() {
         return;
     }
@@ -186,11 +213,20 @@ fn attributes(world: &mut World, random: &mut Random, files: &[String], director
 fn xattrs(world: &mut World, random: &mut Random, files: &[String]) {
     let path = random.pick(files);
     let node = world.names.find(&path);
-    let has: Vec<_> = world.names.inodes[node].look.xattrs.keys().cloned().collect();
+    let has: Vec<_> = world.names.inodes[node]
+        .look
+        .xattrs
+        .keys()
+        .cloned()
+        .collect();
     if !has.is_empty() && random.percent(40) {
         return world.removexattr(&path, &random.pick(&has));
     }
     // Some fit into the inode, some need a block, and equal blocks are shared.
     let len = random.pick(&[3, 40, 300, 300, 700]);
-    world.setxattr(&path, &format!("user.x{}", random.below(3)), &vec![b'a' + (len % 7) as u8; len]);
+    world.setxattr(
+        &path,
+        &format!("user.x{}", random.below(3)),
+        &vec![b'a' + (len % 7) as u8; len],
+    );
 }

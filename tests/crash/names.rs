@@ -1,7 +1,8 @@
 //! What a workload did to names and attributes: the state after each operation, as a set of facts.
 //!
-//! A journal applies operations in order and each as a whole, so what a power cut leaves must be the state after
-//! one of them. States are compared by a hash to which each fact adds its own; only a mismatch looks at the facts.
+//! A journal applies operations in order and each as a whole, so what a power cut leaves must be
+//! the state after one of them. States are compared by a hash to which each fact adds its own; only
+//! a mismatch looks at the facts.
 
 use crate::content::{Content, Step};
 use crate::random::mix;
@@ -25,13 +26,26 @@ pub(crate) struct Look {
 
 impl fmt::Debug for Look {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, mode, owner: (uid, gid), links, target, xattrs } = self;
+        let Self {
+            kind,
+            mode,
+            owner: (uid, gid),
+            links,
+            target,
+            xattrs,
+        } = self;
         write!(out, "{kind} {mode:o} {uid}:{gid}, {links} links")?;
         if !target.is_empty() {
             write!(out, ", target of {} bytes", target.len())?;
         }
         for (name, value) in xattrs {
-            write!(out, ", {}={} x {:?}", String::from_utf8_lossy(name), value.len(), value.first())?;
+            write!(
+                out,
+                ", {}={} x {:?}",
+                String::from_utf8_lossy(name),
+                value.len(),
+                value.first()
+            )?;
         }
         Ok(())
     }
@@ -102,7 +116,12 @@ const NEVER: Step = Step::MAX;
 impl Names {
     /// A tree of nothing but a root directory.
     pub(crate) fn new(base: &str, since: usize, root_number: u64, root: Look) -> Self {
-        let state = State { begun: 0, hash: 0, what: "the beginning".to_owned(), toggled: Vec::new() };
+        let state = State {
+            begun: 0,
+            hash: 0,
+            what: "the beginning".to_owned(),
+            toggled: Vec::new(),
+        };
         let mut names = Self {
             base: base.to_owned(),
             since,
@@ -131,14 +150,22 @@ impl Names {
     /// An operation begins, when the record has `begun` entries.
     pub(crate) fn begin(&mut self, begun: usize, what: String) {
         let hash = self.states[self.step()].hash;
-        self.states.push(State { begun, hash, what, toggled: Vec::new() });
+        self.states.push(State {
+            begun,
+            hash,
+            what,
+            toggled: Vec::new(),
+        });
     }
 
     /// The node at a path from the root; panics if there is none.
     pub(crate) fn find(&self, path: &str) -> Node {
         let mut node = 0;
         for name in path.split('/').filter(|name| !name.is_empty()) {
-            node = *self.inodes[node].entries.get(name).unwrap_or_else(|| panic!("no {path} in the model"));
+            node = *self.inodes[node]
+                .entries
+                .get(name)
+                .unwrap_or_else(|| panic!("no {path} in the model"));
         }
         node
     }
@@ -146,7 +173,9 @@ impl Names {
     /// Whether there is such a path.
     pub(crate) fn exists(&self, path: &str) -> bool {
         let mut names = path.split('/').filter(|name| !name.is_empty());
-        names.try_fold(0, |node, name| self.inodes[node].entries.get(name).copied()).is_some()
+        names
+            .try_fold(0, |node, name| self.inodes[node].entries.get(name).copied())
+            .is_some()
     }
 
     /// Every path of that kind (`d`, `f`, `l`), in order.
@@ -155,7 +184,11 @@ impl Names {
         let mut open = vec![(0, String::new())];
         while let Some((node, path)) = open.pop() {
             for (name, child) in &self.inodes[node].entries {
-                let at = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
+                let at = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}/{name}")
+                };
                 if self.inodes[*child].look.kind == kind && name != "lost+found" {
                     found.push(at.clone());
                 }
@@ -229,7 +262,11 @@ impl Names {
 
     /// Gives `node` the name `name` in `parent`.
     pub(crate) fn link(&mut self, parent: Node, name: &str, node: Node) {
-        let fact = Fact::Entry(self.inodes[parent].number, name.to_owned(), self.inodes[node].number);
+        let fact = Fact::Entry(
+            self.inodes[parent].number,
+            name.to_owned(),
+            self.inodes[node].number,
+        );
         self.toggle(fact);
         self.inodes[parent].entries.insert(name.to_owned(), node);
         self.inodes[node].parent = parent;
@@ -247,15 +284,23 @@ impl Names {
 
     /// Takes the name `name` away from `parent`.
     pub(crate) fn unlink(&mut self, parent: Node, name: &str) -> Node {
-        let node = self.inodes[parent].entries.remove(name).unwrap_or_else(|| panic!("no {name}"));
-        let fact = Fact::Entry(self.inodes[parent].number, name.to_owned(), self.inodes[node].number);
+        let node = self.inodes[parent]
+            .entries
+            .remove(name)
+            .unwrap_or_else(|| panic!("no {name}"));
+        let fact = Fact::Entry(
+            self.inodes[parent].number,
+            name.to_owned(),
+            self.inodes[node].number,
+        );
         self.toggle(fact);
         self.touch(parent);
         self.touch(node);
         node
     }
 
-    /// fsync(2) of a node returned (`data_only`: fdatasync(2)), when the record had so many entries.
+    /// fsync(2) of a node returned (`data_only`: fdatasync(2)), when the record had so many
+    /// entries.
     pub(crate) fn synced(&mut self, node: Node, recorded: usize, data_only: bool) {
         let step = self.step();
         let inode = &mut self.inodes[node];
@@ -273,20 +318,29 @@ impl Names {
         self.floors.push((recorded, step));
     }
 
-    /// The last operation that may have left something in the first `recorded` entries of the record.
+    /// The last operation that may have left something in the first `recorded` entries of the
+    /// record.
     pub(crate) fn begun(&self, recorded: usize) -> Step {
-        self.states.partition_point(|state| state.begun < recorded).saturating_sub(1)
+        self.states
+            .partition_point(|state| state.begun < recorded)
+            .saturating_sub(1)
     }
 
     /// The operations whose states may be found when the record had so many entries.
     pub(crate) fn allowed(&self, recorded: usize) -> std::ops::RangeInclusive<Step> {
-        let floors = self.floors.iter().filter(|(at, _)| *at <= recorded).map(|(_, step)| *step);
+        let floors = self
+            .floors
+            .iter()
+            .filter(|(at, _)| *at <= recorded)
+            .map(|(_, step)| *step);
         floors.max().unwrap_or(0)..=self.begun(recorded)
     }
 
     /// The operations after which the state had this hash, of those allowed.
     pub(crate) fn states_like(&self, hash: u64, recorded: usize) -> Vec<Step> {
-        self.allowed(recorded).filter(|step| self.states[*step].hash == hash).collect()
+        self.allowed(recorded)
+            .filter(|step| self.states[*step].hash == hash)
+            .collect()
     }
 
     /// Which node had an inode number after an operation.
@@ -305,14 +359,22 @@ impl Names {
 
     /// Lengths of the record when sync(2) had just returned: everything had to be there.
     pub(crate) fn sync_points(&self) -> impl Iterator<Item = usize> {
-        let all = self.floors.iter().filter(|(at, step)| self.begun(*at) == *step);
+        let all = self
+            .floors
+            .iter()
+            .filter(|(at, step)| self.begun(*at) == *step);
         all.map(|(at, _)| *at)
     }
 
     /// The last operations on a file's bytes before a cut, in words.
     pub(crate) fn story(&self, node: Node, recorded: usize) -> String {
-        let (promise, steps) = self.inodes[node].content.story(recorded, self.begun(recorded));
-        let mut told: Vec<String> = steps.iter().map(|step| format!("{step} {}", self.what(*step))).collect();
+        let (promise, steps) = self.inodes[node]
+            .content
+            .story(recorded, self.begun(recorded));
+        let mut told: Vec<String> = steps
+            .iter()
+            .map(|step| format!("{step} {}", self.what(*step)))
+            .collect();
         told.push(format!("promised by {promise} {}", self.what(promise)));
         told.join("\n")
     }
@@ -329,10 +391,16 @@ impl Names {
                 }
             }
             let distance = state.symmetric_difference(found).count();
-            if allowed.contains(&step) && nearest.as_ref().is_none_or(|(least, ..)| distance < *least) {
+            if allowed.contains(&step)
+                && nearest.as_ref().is_none_or(|(least, ..)| distance < *least)
+            {
                 let lost: Vec<_> = state.difference(found).take(6).collect();
                 let strange: Vec<_> = found.difference(&state).take(6).collect();
-                nearest = Some((distance, step, format!("missing {lost:?}\nnot expected {strange:?}")));
+                nearest = Some((
+                    distance,
+                    step,
+                    format!("missing {lost:?}\nnot expected {strange:?}"),
+                ));
             }
         }
         let (_, step, text) = nearest.unwrap_or_default();

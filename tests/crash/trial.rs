@@ -1,4 +1,5 @@
-//! A trial: a workload is recorded once, then the power is cut many times and each outcome is judged.
+//! A trial: a workload is recorded once, then the power is cut many times and each outcome is
+//! judged.
 
 use crate::cut::{Cut, Loss, Replay, plan};
 use crate::judge::{Judge, Replaced, dump, load};
@@ -12,9 +13,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How many trials of ext4 share the cuts that were asked for; each of qcow2 has as many as one of them.
+/// How many trials of ext4 share the cuts that were asked for; each of qcow2 has as many as one of
+/// them.
 const TRIALS: usize = 30;
-/// Of so many cuts one goes through e2fsck after Folio's recovery, another to e2fsck alone, and one to the kernel.
+/// Of so many cuts one goes through e2fsck after Folio's recovery, another to e2fsck alone, and one
+/// to the kernel.
 const JUDGED_BY_OTHERS: usize = 16;
 /// Failures told in full.
 const TOLD_MAX: usize = 3;
@@ -37,7 +40,10 @@ pub(crate) struct Outcome {
 
 /// A number from the environment.
 fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}: {text}")))
+    std::env::var(variable).ok().map(|text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}: {text}"))
+    })
 }
 
 /// Power cuts of one trial: `FOLIO_CRASH_CUTS` is for all of them.
@@ -52,18 +58,28 @@ pub(crate) fn seed() -> u64 {
 
 /// The numbers of the trial of this name.
 pub(crate) fn random_of(name: &str) -> Random {
-    let name = name.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+    let name = name.bytes().fold(0_u64, |hash, byte| {
+        hash.wrapping_mul(31).wrapping_add(byte.into())
+    });
     Random::new(seed() ^ name << 16)
 }
 
 impl<'t> Trial<'t> {
     /// A trial with the default setup.
     pub(crate) fn new(name: &'t str) -> Self {
-        Self { name, setup: Setup::default(), may_tear: false }
+        Self {
+            name,
+            setup: Setup::default(),
+            may_tear: false,
+        }
     }
 
     /// Runs the workload and judges it.
-    pub(crate) fn run(&self, image: Arc<dyn Device>, workload: impl FnOnce(&mut World, &mut Random)) {
+    pub(crate) fn run(
+        &self,
+        image: Arc<dyn Device>,
+        workload: impl FnOnce(&mut World, &mut Random),
+    ) {
         self.judge(&self.record(image, workload));
     }
 
@@ -106,8 +122,9 @@ impl<'t> Trial<'t> {
             workload(&mut world, &mut random);
             world
         };
-        let worlds: Vec<World> =
-            (0..threads).map(|n| machine.program(&format!("{ROOT}/program-{n}"))).collect();
+        let worlds: Vec<World> = (0..threads)
+            .map(|n| machine.program(&format!("{ROOT}/program-{n}")))
+            .collect();
         let ended = std::thread::scope(|scope| {
             let work = &work;
             let running: Vec<_> = worlds
@@ -115,7 +132,10 @@ impl<'t> Trial<'t> {
                 .enumerate()
                 .map(|(n, world)| scope.spawn(move || work(n, world)))
                 .collect();
-            running.into_iter().map(|thread| thread.join().unwrap()).collect()
+            running
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
         });
         machine.end(ended)
     }
@@ -132,16 +152,30 @@ impl<'t> Trial<'t> {
 
     /// Cuts the power at places where everything was just synced.
     pub(crate) fn cut_at_syncs(&self, run: &Run) -> Outcome {
-        let mut places: Vec<usize> = run.programs.iter().flat_map(|names| names.sync_points()).collect();
+        let mut places: Vec<usize> = run
+            .programs
+            .iter()
+            .flat_map(|names| names.sync_points())
+            .collect();
         places.sort_unstable();
         places.dedup();
-        let cuts: Vec<_> =
-            places.into_iter().map(|recorded| Cut { recorded, loss: Loss::Nothing, seed: 0 }).collect();
+        let cuts: Vec<_> = places
+            .into_iter()
+            .map(|recorded| Cut {
+                recorded,
+                loss: Loss::Nothing,
+                seed: 0,
+            })
+            .collect();
         self.cut_at(run, &cuts, &[])
     }
 
     fn cut_at(&self, run: &Run, plain: &[Cut], lossy: &[Cut]) -> Outcome {
-        let writes = run.record.iter().filter(|entry| **entry != folio::block::Recorded::Flush).count();
+        let writes = run
+            .record
+            .iter()
+            .filter(|entry| **entry != folio::block::Recorded::Flush)
+            .count();
         let flushes = run.record.len() - writes;
         let mut court = Court::new(self, run);
         for cuts in [plain, lossy] {
@@ -150,7 +184,14 @@ impl<'t> Trial<'t> {
                 court.hear(replay.device(*cut), *cut);
             }
         }
-        let Court { outcome, folder: _folder, after_folio, alone, by_kernel, .. } = court;
+        let Court {
+            outcome,
+            folder: _folder,
+            after_folio,
+            alone,
+            by_kernel,
+            ..
+        } = court;
         println!(
             "{}: seed {}: {} operations, {writes} writes, {flushes} flushes; {} cuts in order, {} with losses, \
              e2fsck after Folio {after_folio}, e2fsck alone {alone}, the kernel {by_kernel}; {} failures, replaced files: {:?}",
@@ -209,7 +250,10 @@ impl<'t> Court<'t> {
         let before = self.judge.replaced.lost();
         let mut verdict = self.judge.judge(&device, &self.run.programs, cut.recorded);
         if verdict.is_ok() && self.judge.replaced.lost() > before && !self.trial.may_tear {
-            verdict = Err(format!("only ever replaced as a whole: {}", self.judge.damaged));
+            verdict = Err(format!(
+                "only ever replaced as a whole: {}",
+                self.judge.damaged
+            ));
         }
         if let (Some(folder), Err(_)) = (&keeps, &verdict) {
             let name = format!("{}-{}.img", self.trial.name, self.outcome.cuts);
@@ -243,7 +287,9 @@ impl<'t> Court<'t> {
         self.by_kernel += 1;
         Mounted::new(raw, "rw").unmount();
         finds_nothing(raw).map_err(|said| format!("after the kernel's recovery: {said}"))?;
-        let judged = self.judge.judge(&load(raw), &self.run.programs, cut.recorded);
+        let judged = self
+            .judge
+            .judge(&load(raw), &self.run.programs, cut.recorded);
         judged.map_err(|error| format!("after the kernel's recovery: {error}"))
     }
 
@@ -254,10 +300,16 @@ impl<'t> Court<'t> {
         let said = text(&output);
         let strange: Vec<&str> = said.lines().filter(|line| !is_recovery(line)).collect();
         if !matches!(output.status.code(), Some(0 | 1)) || !strange.is_empty() {
-            return Err(format!("e2fsck -fy alone: {}\n{}", output.status, strange.join("\n")));
+            return Err(format!(
+                "e2fsck -fy alone: {}\n{}",
+                output.status,
+                strange.join("\n")
+            ));
         }
         finds_nothing(raw).map_err(|said| format!("after e2fsck -fy alone: {said}"))?;
-        let judged = self.judge.judge(&load(raw), &self.run.programs, cut.recorded);
+        let judged = self
+            .judge
+            .judge(&load(raw), &self.run.programs, cut.recorded);
         judged.map_err(|error| format!("after e2fsck -fy alone: {error}"))
     }
 }
@@ -285,7 +337,8 @@ fn is_recovery(line: &str) -> bool {
         "Clearing orphaned inode",
         "Truncating orphaned inode",
         "Setting free ",
-        // What the kernel leaves too: e2fsck does not follow the orphan file and the sums as it replays.
+        // What the kernel leaves too: e2fsck does not follow the orphan file and the sums as it
+        // replays.
         "Feature orphan_present is set but orphan file is clean.",
         "is not clean.",
         "Free blocks count wrong (",
@@ -305,7 +358,10 @@ fn is_recovery(line: &str) -> bool {
 fn has_whole_superblock(raw: &Path) -> bool {
     const METADATA_CSUM: u8 = 0x4;
     let mut bytes = [0; 1024];
-    std::fs::File::open(raw).unwrap().read_exact_at(&mut bytes, 1024).unwrap();
+    std::fs::File::open(raw)
+        .unwrap()
+        .read_exact_at(&mut bytes, 1024)
+        .unwrap();
     let (covered, stored) = bytes.split_at(0x3FC);
     // ext4 leaves out the inversion at the end.
     bytes[0x65] & METADATA_CSUM == 0 || (!crc32c::crc32c(covered)).to_le_bytes() == stored

@@ -11,7 +11,9 @@ pub(crate) fn orphans(world: &mut World, random: &mut Random) {
         let mut open = Vec::new();
         for n in 0..6 {
             let path = format!("gone-{round}-{n}");
-            let Some(file) = world.create(&path) else { continue };
+            let Some(file) = world.create(&path) else {
+                continue;
+            };
             world.write(file, 0, 1 + random.below(40_000));
             if random.percent(50) {
                 world.fsync(file);
@@ -106,12 +108,17 @@ pub(crate) fn replace_by_truncation(world: &mut World, random: &mut Random) {
     }
 }
 
-/// A tree as `cp -a` makes it: data, then owner, mode and attributes; synced at the end, as by `cp -a && sync`.
+/// A tree as `cp -a` makes it: data, then owner, mode and attributes; synced at the end, as by
+/// `cp -a && sync`.
 pub(crate) fn copy_of_a_tree(world: &mut World, random: &mut Random) {
     let mut directories = vec![String::new()];
     for n in 0..220 {
         let parent = random.pick(&directories);
-        let path = if parent.is_empty() { format!("t{n}") } else { format!("{parent}/t{n}") };
+        let path = if parent.is_empty() {
+            format!("t{n}")
+        } else {
+            format!("{parent}/t{n}")
+        };
         match random.below(10) {
             0 | 1 => {
                 if world.mkdir(&path) {
@@ -120,7 +127,9 @@ pub(crate) fn copy_of_a_tree(world: &mut World, random: &mut Random) {
             }
             2 => world.symlink(&"../".repeat(1 + random.below(30)), &path),
             _ => {
-                let Some(file) = world.create(&path) else { continue };
+                let Some(file) = world.create(&path) else {
+                    continue;
+                };
                 let most = if random.percent(10) { 100_000 } else { 8000 };
                 world.write(file, 0, random.below(most));
                 world.close(file);
@@ -171,7 +180,9 @@ pub(crate) fn large_directory(world: &mut World, random: &mut Random) {
 pub(crate) fn no_space(world: &mut World, random: &mut Random) {
     for round in 0..4 {
         for n in 0.. {
-            let Some(file) = world.create(&format!("fill-{round}-{n}")) else { break };
+            let Some(file) = world.create(&format!("fill-{round}-{n}")) else {
+                break;
+            };
             let len = 200_000 + random.below(900_000);
             let written = world.write(file, 0, len);
             if random.percent(20) {
@@ -201,8 +212,8 @@ pub(crate) fn no_space(world: &mut World, random: &mut Random) {
     world.sync();
 }
 
-/// Blocks of directories and of extent trees become blocks of files, again and again: an old journal entry must not
-/// come back over the file's bytes.
+/// Blocks of directories and of extent trees become blocks of files, again and again: an old
+/// journal entry must not come back over the file's bytes.
 pub(crate) fn metadata_becomes_data(world: &mut World, random: &mut Random) {
     for round in 0..12 {
         let directory = format!("d{round}");
@@ -220,7 +231,12 @@ pub(crate) fn metadata_becomes_data(world: &mut World, random: &mut Random) {
             world.fsync(file);
             world.close(file);
         }
-        for path in world.names.paths('f').iter().filter(|path| path.starts_with(&directory)) {
+        for path in world
+            .names
+            .paths('f')
+            .iter()
+            .filter(|path| path.starts_with(&directory))
+        {
             world.unlink(path);
         }
         world.rmdir(&directory);

@@ -25,7 +25,11 @@ pub(crate) struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { mount: MountOptions::default(), cache_bytes: 16 << 20, background_writeback: false }
+        Self {
+            mount: MountOptions::default(),
+            cache_bytes: 16 << 20,
+            background_writeback: false,
+        }
     }
 }
 
@@ -83,7 +87,11 @@ pub(crate) fn for_data(device: &dyn Device, mut visit: impl FnMut(u64, &[u8])) {
 
 /// A kernel, and a program.
 pub(crate) fn kernel(cache_bytes: u64, background_writeback: bool) -> (Arc<Kernel>, Process) {
-    let kernel = Kernel::new(KernelOptions { cache_bytes, background_writeback, ..KernelOptions::default() });
+    let kernel = Kernel::new(KernelOptions {
+        cache_bytes,
+        background_writeback,
+        ..KernelOptions::default()
+    });
     let process = kernel.process(Credentials::root());
     process.mkdir(ROOT, 0o755).unwrap();
     (kernel, process)
@@ -97,14 +105,25 @@ pub(crate) fn look(process: &Process, path: &str, found: &Attributes) -> folio::
         FileType::Symlink => 'l',
         _ => 's',
     };
-    let target = if kind == 'l' { process.readlink(path)? } else { Vec::new() };
+    let target = if kind == 'l' {
+        process.readlink(path)?
+    } else {
+        Vec::new()
+    };
     let mut xattrs = BTreeMap::new();
     for name in process.llistxattr(path)? {
         let value = process.lgetxattr(path, &name)?;
         xattrs.insert(name, value);
     }
     let (owner, links) = ((found.uid, found.gid), found.link_count);
-    Ok(Look { kind, mode: found.mode, owner, links, target, xattrs })
+    Ok(Look {
+        kind,
+        mode: found.mode,
+        owner,
+        links,
+        target,
+        xattrs,
+    })
 }
 
 impl Machine {
@@ -113,12 +132,19 @@ impl Machine {
         let before = copy_of(&*image);
         let record = Arc::new(RecordDevice::new(image));
         let (kernel, process) = kernel(setup.cache_bytes, setup.background_writeback);
-        kernel.mount_ext4(record.clone(), ROOT, &setup.mount).unwrap();
+        kernel
+            .mount_ext4(record.clone(), ROOT, &setup.mount)
+            .unwrap();
         drop(process);
-        Self { kernel, record, before }
+        Self {
+            kernel,
+            record,
+            before,
+        }
     }
 
-    /// A program that works below a directory: `ROOT`, or one made for it that nobody else looks into.
+    /// A program that works below a directory: `ROOT`, or one made for it that nobody else looks
+    /// into.
     pub(crate) fn program(&self, base: &str) -> World {
         let process = self.kernel.process(Credentials::root());
         process.umask(0);
@@ -128,14 +154,27 @@ impl Machine {
         }
         process.chdir(base).unwrap();
         let root = process.stat(base).unwrap();
-        let since = if base == ROOT { 0 } else { self.record.recorded_len() };
-        let mut names = Names::new(base, since, root.number.0, look(&process, base, &root).unwrap());
+        let since = if base == ROOT {
+            0
+        } else {
+            self.record.recorded_len()
+        };
+        let mut names = Names::new(
+            base,
+            since,
+            root.number.0,
+            look(&process, base, &root).unwrap(),
+        );
         let lost = format!("{base}/lost+found");
         if let Ok(found) = process.stat(&lost) {
             let node = names.add_inode(found.number.0, look(&process, &lost, &found).unwrap(), 0);
             names.adopt(0, "lost+found", node);
         }
-        World { process, names, record: self.record.clone() }
+        World {
+            process,
+            names,
+            record: self.record.clone(),
+        }
     }
 
     /// Entries in the record.
@@ -145,20 +184,36 @@ impl Machine {
 
     /// An orderly unmount after the programs have ended.
     pub(crate) fn end(self, programs: Vec<World>) -> Run {
-        let Self { kernel, record, before } = self;
+        let Self {
+            kernel,
+            record,
+            before,
+        } = self;
         let mut programs: Vec<Names> = programs.into_iter().map(|world| world.names).collect();
         let begun = record.recorded_len();
-        programs.iter_mut().for_each(|names| names.begin(begun, "unmount".to_owned()));
+        programs
+            .iter_mut()
+            .for_each(|names| names.begin(begun, "unmount".to_owned()));
         kernel.unmount(ROOT).unwrap();
         let recorded = record.recorded_len();
-        programs.iter_mut().for_each(|names| names.synced_all(recorded));
-        Run { before, record: record.recorded(), programs }
+        programs
+            .iter_mut()
+            .for_each(|names| names.synced_all(recorded));
+        Run {
+            before,
+            record: record.recorded(),
+            programs,
+        }
     }
 }
 
 impl World {
     /// Makes a call; `None` if there was no space for it. Any other failure is one of the test.
-    fn call<T>(&mut self, what: String, call: impl FnOnce(&Process) -> folio::Result<T>) -> Option<T> {
+    fn call<T>(
+        &mut self,
+        what: String,
+        call: impl FnOnce(&Process) -> folio::Result<T>,
+    ) -> Option<T> {
         self.names.begin(self.record.recorded_len(), what);
         match call(&self.process) {
             Ok(value) => Some(value),
@@ -180,8 +235,20 @@ impl World {
         let (parent, name) = self.parent(path);
         let owner = (0, 0);
         let (target, xattrs) = (target.to_vec(), BTreeMap::new());
-        let node = self.names.add_inode(number, Look { kind, mode, owner, links: 0, target, xattrs }, parent);
-        self.names.change(node, |look| look.links = if kind == 'd' { 2 } else { 1 });
+        let node = self.names.add_inode(
+            number,
+            Look {
+                kind,
+                mode,
+                owner,
+                links: 0,
+                target,
+                xattrs,
+            },
+            parent,
+        );
+        self.names
+            .change(node, |look| look.links = if kind == 'd' { 2 } else { 1 });
         self.names.link(parent, &name, node);
         if kind == 'd' {
             self.names.change(parent, |look| look.links += 1);
@@ -196,7 +263,9 @@ impl World {
     /// open(2) with O_CREAT and O_EXCL.
     pub(crate) fn create(&mut self, path: &str) -> Option<File> {
         let flags = OpenFlags::CREAT | OpenFlags::EXCL | OpenFlags::RDWR;
-        let fd = self.call(format!("create {path}"), |p| p.open(here(path), flags, 0o644))?;
+        let fd = self.call(format!("create {path}"), |p| {
+            p.open(here(path), flags, 0o644)
+        })?;
         let number = self.process.fstat(fd).unwrap().number.0;
         let node = self.made(path, 'f', 0o644, number, b"");
         Some(File { fd, node })
@@ -205,13 +274,20 @@ impl World {
     /// open(2) of a file that is there.
     pub(crate) fn open(&mut self, path: &str) -> File {
         let fd = self.process.open(here(path), OpenFlags::RDWR, 0).unwrap();
-        File { fd, node: self.names.find(path) }
+        File {
+            fd,
+            node: self.names.find(path),
+        }
     }
 
     /// open(2) with O_TRUNC of a file that is there.
     pub(crate) fn open_truncating(&mut self, path: &str) -> File {
         let flags = OpenFlags::RDWR | OpenFlags::TRUNC;
-        let fd = self.call(format!("open O_TRUNC {path}"), |p| p.open(here(path), flags, 0)).unwrap();
+        let fd = self
+            .call(format!("open O_TRUNC {path}"), |p| {
+                p.open(here(path), flags, 0)
+            })
+            .unwrap();
         let node = self.names.find(path);
         self.changed(node, Effect::Truncate(0));
         File { fd, node }
@@ -237,9 +313,14 @@ impl World {
     /// pwrite(2) of bytes that tell where they are from; how many were written.
     pub(crate) fn write(&mut self, file: File, offset: u64, len_bytes: usize) -> usize {
         let mut bytes = vec![0; len_bytes];
-        let what = format!("write {len_bytes} at {offset} of inode {}", self.names.inodes[file.node].number);
+        let what = format!(
+            "write {len_bytes} at {offset} of inode {}",
+            self.names.inodes[file.node].number
+        );
         crate::content::fill(&mut bytes, file.node, self.step() + 1, offset);
-        let written = self.call(what, |p| p.pwrite(file.fd, &bytes, offset)).unwrap_or(0);
+        let written = self
+            .call(what, |p| p.pwrite(file.fd, &bytes, offset))
+            .unwrap_or(0);
         if written > 0 {
             self.changed(file.node, Effect::Write(offset..offset + written as u64));
         }
@@ -248,19 +329,33 @@ impl World {
 
     /// ftruncate(2).
     pub(crate) fn truncate(&mut self, file: File, size: u64) {
-        let what = format!("truncate inode {} to {size}", self.names.inodes[file.node].number);
+        let what = format!(
+            "truncate inode {} to {size}",
+            self.names.inodes[file.node].number
+        );
         if self.call(what, |p| p.ftruncate(file.fd, size)).is_some() {
             self.changed(file.node, Effect::Truncate(size));
         }
     }
 
     /// fallocate(2).
-    pub(crate) fn fallocate(&mut self, file: File, mode: FallocateMode, offset: u64, len_bytes: u64) {
-        let what =
-            format!("{mode:?} {len_bytes} at {offset} of inode {}", self.names.inodes[file.node].number);
+    pub(crate) fn fallocate(
+        &mut self,
+        file: File,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) {
+        let what = format!(
+            "{mode:?} {len_bytes} at {offset} of inode {}",
+            self.names.inodes[file.node].number
+        );
         let size = self.names.inodes[file.node].content.now().len() as u64;
         let end = offset + len_bytes;
-        if self.call(what, |p| p.fallocate(file.fd, mode, offset, len_bytes)).is_none() {
+        if self
+            .call(what, |p| p.fallocate(file.fd, mode, offset, len_bytes))
+            .is_none()
+        {
             return;
         }
         if matches!(
@@ -278,7 +373,8 @@ impl World {
     pub(crate) fn fsync(&mut self, file: File) {
         let what = format!("fsync inode {}", self.names.inodes[file.node].number);
         if self.call(what, |p| p.fsync(file.fd)).is_some() {
-            self.names.synced(file.node, self.record.recorded_len(), false);
+            self.names
+                .synced(file.node, self.record.recorded_len(), false);
         }
     }
 
@@ -286,14 +382,21 @@ impl World {
     pub(crate) fn fdatasync(&mut self, file: File) {
         let what = format!("fdatasync inode {}", self.names.inodes[file.node].number);
         if self.call(what, |p| p.fdatasync(file.fd)).is_some() {
-            self.names.synced(file.node, self.record.recorded_len(), true);
+            self.names
+                .synced(file.node, self.record.recorded_len(), true);
         }
     }
 
     /// fsync(2) of a directory.
     pub(crate) fn fsync_directory(&mut self, path: &str) {
-        let fd = self.process.open(here(path), OpenFlags::DIRECTORY, 0).unwrap();
-        self.fsync(File { fd, node: self.names.find(path) });
+        let fd = self
+            .process
+            .open(here(path), OpenFlags::DIRECTORY, 0)
+            .unwrap();
+        self.fsync(File {
+            fd,
+            node: self.names.find(path),
+        });
         self.process.close(fd).unwrap();
     }
 
@@ -306,7 +409,10 @@ impl World {
 
     /// mkdir(2).
     pub(crate) fn mkdir(&mut self, path: &str) -> bool {
-        if self.call(format!("mkdir {path}"), |p| p.mkdir(here(path), 0o755)).is_none() {
+        if self
+            .call(format!("mkdir {path}"), |p| p.mkdir(here(path), 0o755))
+            .is_none()
+        {
             return false;
         }
         let number = self.number(path);
@@ -316,7 +422,10 @@ impl World {
 
     /// rmdir(2).
     pub(crate) fn rmdir(&mut self, path: &str) {
-        if self.call(format!("rmdir {path}"), |p| p.rmdir(here(path))).is_some() {
+        if self
+            .call(format!("rmdir {path}"), |p| p.rmdir(here(path)))
+            .is_some()
+        {
             let (parent, name) = self.parent(path);
             let node = self.names.unlink(parent, &name);
             self.names.change(node, |look| look.links = 0);
@@ -326,7 +435,10 @@ impl World {
 
     /// symlink(2).
     pub(crate) fn symlink(&mut self, target: &str, path: &str) {
-        if self.call(format!("symlink {path}"), |p| p.symlink(target, here(path))).is_some() {
+        if self
+            .call(format!("symlink {path}"), |p| p.symlink(target, here(path)))
+            .is_some()
+        {
             let number = self.number(path);
             self.made(path, 'l', 0o777, number, target.as_bytes());
         }
@@ -334,7 +446,12 @@ impl World {
 
     /// link(2).
     pub(crate) fn link(&mut self, from: &str, to: &str) {
-        if self.call(format!("link {from} {to}"), |p| p.link(here(from), here(to))).is_some() {
+        if self
+            .call(format!("link {from} {to}"), |p| {
+                p.link(here(from), here(to))
+            })
+            .is_some()
+        {
             let node = self.names.find(from);
             let (parent, name) = self.parent(to);
             self.names.link(parent, &name, node);
@@ -344,12 +461,16 @@ impl World {
 
     /// unlink(2).
     pub(crate) fn unlink(&mut self, path: &str) {
-        if self.call(format!("unlink {path}"), |p| p.unlink(here(path))).is_some() {
+        if self
+            .call(format!("unlink {path}"), |p| p.unlink(here(path)))
+            .is_some()
+        {
             self.forget(path);
         }
     }
 
-    /// A name is gone, and with the last one the inode; of a directory, which is empty, so is its `..`.
+    /// A name is gone, and with the last one the inode; of a directory, which is empty, so is its
+    /// `..`.
     fn forget(&mut self, path: &str) {
         let (parent, name) = self.parent(path);
         let node = self.names.unlink(parent, &name);
@@ -363,7 +484,12 @@ impl World {
 
     /// rename(2). What is replaced is of the same kind, and empty.
     pub(crate) fn rename(&mut self, from: &str, to: &str) {
-        if self.call(format!("rename {from} {to}"), |p| p.rename(here(from), here(to))).is_none() {
+        if self
+            .call(format!("rename {from} {to}"), |p| {
+                p.rename(here(from), here(to))
+            })
+            .is_none()
+        {
             return;
         }
         if self.names.exists(to) {
@@ -383,8 +509,15 @@ impl World {
 
     /// renameat2(2) with RENAME_EXCHANGE, of two files.
     pub(crate) fn exchange(&mut self, one: &str, other: &str) {
-        let call =
-            |p: &Process| p.renameat2(AT_FDCWD, here(one), AT_FDCWD, here(other), RenameFlags::EXCHANGE);
+        let call = |p: &Process| {
+            p.renameat2(
+                AT_FDCWD,
+                here(one),
+                AT_FDCWD,
+                here(other),
+                RenameFlags::EXCHANGE,
+            )
+        };
         if self.call(format!("exchange {one} {other}"), call).is_none() || one == other {
             return;
         }
@@ -397,7 +530,10 @@ impl World {
 
     /// chmod(2).
     pub(crate) fn chmod(&mut self, path: &str, mode: u16) {
-        if self.call(format!("chmod {path}"), |p| p.chmod(here(path), mode)).is_some() {
+        if self
+            .call(format!("chmod {path}"), |p| p.chmod(here(path), mode))
+            .is_some()
+        {
             let node = self.names.find(path);
             self.names.change(node, |look| look.mode = mode);
         }
@@ -415,11 +551,16 @@ impl World {
 
     /// setxattr(2).
     pub(crate) fn setxattr(&mut self, path: &str, name: &str, value: &[u8]) {
-        let call = |p: &Process| p.setxattr(here(path), name.as_bytes(), value, XattrFlags::empty());
-        if self.call(format!("setxattr {path} {name} {}", value.len()), call).is_some() {
+        let call =
+            |p: &Process| p.setxattr(here(path), name.as_bytes(), value, XattrFlags::empty());
+        if self
+            .call(format!("setxattr {path} {name} {}", value.len()), call)
+            .is_some()
+        {
             let node = self.names.find(path);
             let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
-            self.names.change(node, |look| drop(look.xattrs.insert(name, value)));
+            self.names
+                .change(node, |look| drop(look.xattrs.insert(name, value)));
         }
     }
 
@@ -428,7 +569,8 @@ impl World {
         let call = |p: &Process| p.removexattr(here(path), name);
         if self.call(format!("removexattr {path}"), call).is_some() {
             let node = self.names.find(path);
-            self.names.change(node, |look| drop(look.xattrs.remove(name)));
+            self.names
+                .change(node, |look| drop(look.xattrs.remove(name)));
         }
     }
 }
@@ -440,5 +582,9 @@ fn here(path: &str) -> &str {
 
 /// A path below `base`.
 pub(crate) fn full(base: &str, path: &str) -> String {
-    if path.is_empty() { base.to_owned() } else { format!("{base}/{path}") }
+    if path.is_empty() {
+        base.to_owned()
+    } else {
+        format!("{base}/{path}")
+    }
 }

@@ -15,22 +15,39 @@ fn a_flush_at_close_and_at_rename_is_seen_where_it_happens() {
     let mounted = ext4_mount(&folder, "rw");
     let told = Told::of(&mounted.path(), &["--write-probe"]);
     told.has(&["flush-on-truncate", "flush-on-rename"]);
-    let fix = told.check("flush-on-rename")["remedies"][0].as_str().unwrap().to_owned();
-    assert!(fix.starts_with("mount -o remount,noauto_da_alloc "), "{fix}");
+    let fix = told.check("flush-on-rename")["remedies"][0]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        fix.starts_with("mount -o remount,noauto_da_alloc "),
+        "{fix}"
+    );
     assert_eq!(told.check("flush-on-truncate")["remedies"][0], *fix);
     for cause in ["flush-on-truncate", "flush-on-rename"] {
         let check = told.check(cause);
         assert_eq!(check["certainty"], "certain");
         let numbers = &check["numbers"];
         assert_eq!(
-            (&numbers["delayed_before_bytes"], &numbers["delayed_after_bytes"]),
+            (
+                &numbers["delayed_before_bytes"],
+                &numbers["delayed_after_bytes"]
+            ),
             (&MIB.into(), &0.into()),
             "{check:#}"
         );
-        assert!(numbers["flushed_tries"].as_u64().is_some_and(|count| count >= 3), "{check:#}");
+        assert!(
+            numbers["flushed_tries"]
+                .as_u64()
+                .is_some_and(|count| count >= 3),
+            "{check:#}"
+        );
     }
     let numbers = &told.check("flush-on-rename")["numbers"];
-    assert!(numbers["rename_over_us"].is_number() && numbers["rename_free_us"].is_number(), "{numbers}");
+    assert!(
+        numbers["rename_over_us"].is_number() && numbers["rename_free_us"].is_number(),
+        "{numbers}"
+    );
     // Without the probe ext4's default is told and not blamed.
     let told = Told::of(&mounted.path(), &[]);
     told.has(&[]);
@@ -48,7 +65,11 @@ fn noauto_da_alloc_has_no_fault() {
     let mounted = ext4_mount(&folder, "rw,noauto_da_alloc");
     let told = Told::of(&mounted.path(), &["--write-probe"]);
     told.has(&[]);
-    for cause in ["flush-on-truncate", "flush-on-rename", "no-delayed-allocation"] {
+    for cause in [
+        "flush-on-truncate",
+        "flush-on-rename",
+        "no-delayed-allocation",
+    ] {
         assert_eq!(told.check(cause)["verdict"], "fine");
     }
     assert!(
@@ -72,7 +93,8 @@ fn nodelalloc_is_seen_by_trial_and_by_option() {
     mounted.unmount();
 }
 
-/// The kernel does not change this in a remount: the remedy mounts anew. What is mounted as ext3 has the same fault.
+/// The kernel does not change this in a remount: the remedy mounts anew. What is mounted as ext3
+/// has the same fault.
 #[test]
 fn the_remedies_of_nodelalloc_mend_it() {
     requires!(root, loop_devices, tool("mke2fs"), file_system("ext3"));
@@ -81,14 +103,30 @@ fn the_remedies_of_nodelalloc_mend_it() {
     for (fs_type, options) in [("ext4", "nodelalloc"), ("ext3", "rw")] {
         let _ = std::fs::remove_file(&image);
         let words = ["-q", "-F", "-t", fs_type].map(OsStr::new).into_iter();
-        run("mke2fs", words.chain([image.as_os_str(), OsStr::new("64M")]));
+        run(
+            "mke2fs",
+            words.chain([image.as_os_str(), OsStr::new("64M")]),
+        );
         let device = LoopDevice::new(&image);
         let mount = HostMount::new(&["-t", fs_type, "-o", options, &device.0].map(OsStr::new));
         let told = Told::of(mount.folder.path(), &["--write-probe"]);
         told.has(&["no-delayed-allocation"]);
-        run("sh", ["-c", told.check("no-delayed-allocation")["remedies"][0].as_str().unwrap()]);
+        run(
+            "sh",
+            [
+                "-c",
+                told.check("no-delayed-allocation")["remedies"][0]
+                    .as_str()
+                    .unwrap(),
+            ],
+        );
         let told = Told::of(mount.folder.path(), &["--write-probe"]);
-        assert_eq!(told.check("no-delayed-allocation")["verdict"], "fine", "{:#}", told.report);
+        assert_eq!(
+            told.check("no-delayed-allocation")["verdict"],
+            "fine",
+            "{:#}",
+            told.report
+        );
     }
 }
 
@@ -97,7 +135,10 @@ struct LoopDevice(String);
 
 impl LoopDevice {
     fn new(image: &Path) -> Self {
-        let shown = run("losetup", ["--find".as_ref(), "--show".as_ref(), image.as_os_str()]);
+        let shown = run(
+            "losetup",
+            ["--find".as_ref(), "--show".as_ref(), image.as_os_str()],
+        );
         Self(shown.trim().to_owned())
     }
 }
@@ -126,7 +167,10 @@ fn images_tell_what_first_writes_cost() {
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
     let at = |name: &str| mounted.path().join(name);
-    File::create(at("sparse.img")).unwrap().set_len(16 * MIB).unwrap();
+    File::create(at("sparse.img"))
+        .unwrap()
+        .set_len(16 * MIB)
+        .unwrap();
     Told::of(&at("sparse.img"), &[]).has(&["sparse"]);
     // No image: worth a note.
     std::fs::rename(at("sparse.img"), at("sparse")).unwrap();
@@ -144,7 +188,11 @@ fn images_tell_what_first_writes_cost() {
     written(&at("full.img"), 16 << 20);
     Told::of(&at("full.img"), &[]).has(&[]);
     let told = Told::of(&at("reserved.img"), &["--write-probe"]);
-    assert!(told.check("unwritten")["numbers"]["first_write_us"].is_number(), "{:#}", told.report);
+    assert!(
+        told.check("unwritten")["numbers"]["first_write_us"].is_number(),
+        "{:#}",
+        told.report
+    );
     mounted.unmount();
 }
 
@@ -173,13 +221,20 @@ fn qcow2_tells_which_clusters_are_allocated() {
     let device = block::create(&image, ImageFormat::Qcow2, 16 * MIB).unwrap();
     let told = Told::of(&image, &[]);
     told.has(&["clusters-not-allocated"]);
-    assert_eq!(told.check("clusters-not-allocated")["numbers"]["missing_percent"], 100.0);
+    assert_eq!(
+        told.check("clusters-not-allocated")["numbers"]["missing_percent"],
+        100.0
+    );
     // In use: it is looked at all the same.
     device.write_at(&noise(16 << 20), 0).unwrap();
     device.flush().unwrap();
     drop(device);
     Told::of(&image, &[]).has(&[]);
-    std::fs::write(mounted.path().join("bad.qcow2"), b"QFI\xfb and nothing that makes sense").unwrap();
+    std::fs::write(
+        mounted.path().join("bad.qcow2"),
+        b"QFI\xfb and nothing that makes sense",
+    )
+    .unwrap();
     let told = Told::of(&mounted.path().join("bad.qcow2"), &[]);
     told.has(&[]);
     assert_eq!(told.check("clusters-not-allocated")["verdict"], "unknown");
@@ -212,14 +267,22 @@ fn small_pieces_are_seen() {
     let told = Told::of(&mounted.path().join("pieces"), &[]);
     told.has(&["fragmented"]);
     assert!(
-        told.check("fragmented")["numbers"]["fragments"].as_u64().is_some_and(|count| count >= 100),
+        told.check("fragmented")["numbers"]["fragments"]
+            .as_u64()
+            .is_some_and(|count| count >= 100),
         "{:#}",
         told.report
     );
     // With room again, the remedy joins them.
     std::fs::remove_file(mounted.path().join("comb")).unwrap();
     run("sync", ["-f".as_ref(), mounted.path().as_os_str()]);
-    run("sh", ["-c", told.check("fragmented")["remedies"][0].as_str().unwrap()]);
+    run(
+        "sh",
+        [
+            "-c",
+            told.check("fragmented")["remedies"][0].as_str().unwrap(),
+        ],
+    );
     std::fs::read(mounted.path().join("pieces")).unwrap();
     Told::of(&mounted.path().join("pieces"), &[]).has(&[]);
     mounted.unmount();
@@ -246,8 +309,11 @@ fn a_cold_file_is_told_from_a_warm_one() {
     assert_eq!(told.check("cold")["numbers"]["resident_percent"], 0.0);
     // The remedy mends it.
     forget(&file);
-    let warmed =
-        Command::new(env!("CARGO_BIN_EXE_folio")).args(["--quiet", "warm"]).arg(&file).output().unwrap();
+    let warmed = Command::new(env!("CARGO_BIN_EXE_folio"))
+        .args(["--quiet", "warm"])
+        .arg(&file)
+        .output()
+        .unwrap();
     assert!(warmed.status.success(), "{}", text(&warmed));
     Told::of(&file, &[]).has(&[]);
     mounted.unmount();
@@ -269,9 +335,22 @@ fn a_cache_that_is_too_small_is_seen() {
     let told = Told::of(&file, &[]);
     assert!(told.faults().contains(&"evicted"), "{:#}", told.report);
     let numbers = &told.check("evicted")["numbers"];
-    assert!(numbers["evicted_bytes"].as_u64().is_some_and(|bytes| bytes >= 32 * MIB), "{numbers}");
+    assert!(
+        numbers["evicted_bytes"]
+            .as_u64()
+            .is_some_and(|bytes| bytes >= 32 * MIB),
+        "{numbers}"
+    );
     // What was evicted came back when the command read it, and that is counted as well.
-    assert!(numbers["refaulted_pages"].as_u64().is_some_and(|pages| pages >= 4096), "{numbers}");
-    assert!(numbers["memory_some_percent"].is_number() || !Path::new("/proc/pressure").exists(), "{numbers}");
+    assert!(
+        numbers["refaulted_pages"]
+            .as_u64()
+            .is_some_and(|pages| pages >= 4096),
+        "{numbers}"
+    );
+    assert!(
+        numbers["memory_some_percent"].is_number() || !Path::new("/proc/pressure").exists(),
+        "{numbers}"
+    );
     mounted.unmount();
 }

@@ -1,4 +1,5 @@
-//! `folio doctor` on mounts that have a fault and on those that have not: the right cause is named, and no other.
+//! `folio doctor` on mounts that have a fault and on those that have not: the right cause is named,
+//! and no other.
 //!
 //! ```text
 //!   kernel's ext4 on a loop device   delayed allocation, flush at close, holes, fragments, cold, evicted   ext4.rs
@@ -7,7 +8,8 @@
 //!   tmpfs, overlay, bind mounts      the chain of layers, no false alarm                                   stacked.rs
 //! ```
 //!
-//! What rests on time (a slow copy, the device as the limit) is at most a hint, and is left out here.
+//! What rests on time (a slow copy, the device as the limit) is at most a hint, and is left out
+//! here.
 
 mod ext4;
 mod fuse;
@@ -35,15 +37,26 @@ const TIMED: [&str; 2] = ["slow-copy", "device-limit"];
 
 fn doctor<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
-    command.arg("doctor").args(arguments).stdin(Stdio::null()).output().expect("folio runs")
+    command
+        .arg("doctor")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("folio runs")
 }
 
-/// Pages that were taken from the page cache on this machine: by reclaim, and by who writes to drop_caches.
+/// Pages that were taken from the page cache on this machine: by reclaim, and by who writes to
+/// drop_caches.
 fn taken() -> u64 {
     let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let count =
-        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-    ["drop_pagecache ", "pgsteal_file "].into_iter().filter_map(count).sum()
+    let count = |name: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+    };
+    ["drop_pagecache ", "pgsteal_file "]
+        .into_iter()
+        .filter_map(count)
+        .sum()
 }
 
 /// The same before anything was written or looked at.
@@ -61,25 +74,43 @@ impl Told {
     #[track_caller]
     fn of(path: &Path, options: &[&str]) -> Self {
         LazyLock::force(&TAKEN_BEFORE);
-        let words = options.iter().map(OsStr::new).chain([OsStr::new("--json"), path.as_os_str()]);
+        let words = options
+            .iter()
+            .map(OsStr::new)
+            .chain([OsStr::new("--json"), path.as_os_str()]);
         let output = doctor(words);
         let report = serde_json::from_slice(&output.stdout);
-        let report = report.unwrap_or_else(|error| panic!("{}: {error}: {}", path.display(), text(&output)));
-        let wrong: Vec<_> = schema().iter_errors(&report).map(|error| error.to_string()).collect();
+        let report =
+            report.unwrap_or_else(|error| panic!("{}: {error}: {}", path.display(), text(&output)));
+        let wrong: Vec<_> = schema()
+            .iter_errors(&report)
+            .map(|error| error.to_string())
+            .collect();
         assert!(wrong.is_empty(), "{wrong:?}: {report:#}");
         let options = options.iter().map(|option| (*option).to_owned()).collect();
-        Self { path: path.to_path_buf(), options, report, code: output.status.code() }
+        Self {
+            path: path.to_path_buf(),
+            options,
+            report,
+            code: output.status.code(),
+        }
     }
 
     /// All checks of all paths.
     fn checks(&self) -> Vec<&Value> {
         let paths = self.report["paths"].as_array().expect("a list of paths");
-        paths.iter().flat_map(|told| told["checks"].as_array().expect("a list of checks")).collect()
+        paths
+            .iter()
+            .flat_map(|told| told["checks"].as_array().expect("a list of checks"))
+            .collect()
     }
 
     /// The causes of all faults that do not rest on time.
     fn faults(&self) -> Vec<&str> {
-        let faults = self.checks().into_iter().filter(|check| check["verdict"] == "fault");
+        let faults = self
+            .checks()
+            .into_iter()
+            .filter(|check| check["verdict"] == "fault");
         let causes = faults.filter_map(|check| check["cause"].as_str());
         causes.filter(|cause| !TIMED.contains(cause)).collect()
     }
@@ -87,32 +118,47 @@ impl Told {
     /// The check for this cause.
     #[track_caller]
     fn check(&self, cause: &str) -> &Value {
-        let found = self.checks().into_iter().find(|check| check["cause"] == cause);
+        let found = self
+            .checks()
+            .into_iter()
+            .find(|check| check["cause"] == cause);
         found.unwrap_or_else(|| panic!("no check for {cause}: {:#}", self.report))
     }
 
     /// The layers of the first path, as `kind fs_type-or-name`.
     fn chain(&self) -> Vec<String> {
-        let steps = self.report["paths"][0]["chain"].as_array().expect("a chain");
+        let steps = self.report["paths"][0]["chain"]
+            .as_array()
+            .expect("a chain");
         let name = |step: &Value| {
-            let name = ["fs_type", "name", "path"].iter().find_map(|key| step[*key].as_str());
-            format!("{} {}", step["kind"].as_str().unwrap_or("?"), name.unwrap_or_default())
+            let name = ["fs_type", "name", "path"]
+                .iter()
+                .find_map(|key| step[*key].as_str());
+            format!(
+                "{} {}",
+                step["kind"].as_str().unwrap_or("?"),
+                name.unwrap_or_default()
+            )
         };
         steps.iter().map(name).collect()
     }
 
     /// Whether a disk below is known to seek.
     fn seeks(&self) -> bool {
-        let steps = self.report["paths"][0]["chain"].as_array().expect("a chain");
+        let steps = self.report["paths"][0]["chain"]
+            .as_array()
+            .expect("a chain");
         steps.iter().any(|step| step["rotational"] == true)
     }
 
     /// These faults and no other, each with what a reader needs, and the exit code that says so.
     #[track_caller]
     fn has(&self, wanted: &[&str]) {
-        // Somebody else may have emptied the page cache just before: what was read by looking is there when we look again.
+        // Somebody else may have emptied the page cache just before: what was read by looking is
+        // there when we look again.
         let is_lost = |told: &Self| {
-            let lost = |cause: &&str| ["cold", "evicted"].contains(cause) && !wanted.contains(cause);
+            let lost =
+                |cause: &&str| ["cold", "evicted"].contains(cause) && !wanted.contains(cause);
             told.faults().iter().any(lost) && taken() != *TAKEN_BEFORE
         };
         let mut again = None;
@@ -129,13 +175,36 @@ impl Told {
     #[track_caller]
     fn has_now(&self, wanted: &[&str]) {
         assert_eq!(self.faults(), wanted, "{:#}", self.report);
-        for check in self.checks().into_iter().filter(|check| check["verdict"] == "fault") {
-            assert!(check["evidence"].as_str().is_some_and(|text| !text.is_empty()), "{check:#}");
-            assert!(check["numbers"].as_object().is_some_and(|numbers| !numbers.is_empty()), "{check:#}");
-            assert!(check["remedies"].as_array().is_some_and(|list| !list.is_empty()), "{check:#}");
+        for check in self
+            .checks()
+            .into_iter()
+            .filter(|check| check["verdict"] == "fault")
+        {
+            assert!(
+                check["evidence"]
+                    .as_str()
+                    .is_some_and(|text| !text.is_empty()),
+                "{check:#}"
+            );
+            assert!(
+                check["numbers"]
+                    .as_object()
+                    .is_some_and(|numbers| !numbers.is_empty()),
+                "{check:#}"
+            );
+            assert!(
+                check["remedies"]
+                    .as_array()
+                    .is_some_and(|list| !list.is_empty()),
+                "{check:#}"
+            );
             assert!(check["certainty"].is_string(), "{check:#}");
         }
-        let all = self.checks().into_iter().filter(|check| check["verdict"] == "fault").count();
+        let all = self
+            .checks()
+            .into_iter()
+            .filter(|check| check["verdict"] == "fault")
+            .count();
         assert_eq!(self.code, Some(i32::from(all > 0)), "{:#}", self.report);
         assert_eq!(self.report["faults"], all);
     }
@@ -144,7 +213,8 @@ impl Told {
 /// What docs/schema says of the report.
 fn schema() -> &'static jsonschema::Validator {
     static SCHEMA: LazyLock<jsonschema::Validator> = LazyLock::new(|| {
-        let schema = serde_json::from_str(include_str!("../../docs/schema/doctor.json")).expect("JSON");
+        let schema =
+            serde_json::from_str(include_str!("../../docs/schema/doctor.json")).expect("JSON");
         jsonschema::validator_for(&schema).expect("a schema")
     });
     &SCHEMA
@@ -159,7 +229,10 @@ fn noise(len: usize) -> Vec<u8> {
         state ^= state << 17;
         state
     };
-    (0..len / 8 + 1).flat_map(|_| step().to_le_bytes()).take(len).collect()
+    (0..len / 8 + 1)
+        .flat_map(|_| step().to_le_bytes())
+        .take(len)
+        .collect()
 }
 
 /// A written and synced file.
@@ -187,7 +260,10 @@ impl HostMount {
     #[track_caller]
     fn new(words: &[&OsStr]) -> Self {
         let folder = TempDir::with_prefix("folio-doctor-").unwrap();
-        run("mount", words.iter().copied().chain([folder.path().as_os_str()]));
+        run(
+            "mount",
+            words.iter().copied().chain([folder.path().as_os_str()]),
+        );
         Self { folder }
     }
 
@@ -198,13 +274,20 @@ impl HostMount {
 
 impl Drop for HostMount {
     fn drop(&mut self) {
-        let _ = command("umount").arg("--lazy").arg(self.folder.path()).status();
+        let _ = command("umount")
+            .arg("--lazy")
+            .arg(self.folder.path())
+            .status();
     }
 }
 
 /// Reads a file twice with no more memory than the group has.
 fn read_twice(group: &Group, file: &Path) {
-    let script = format!("{0} && cat {1} {1} > /dev/null", group.entry(), file.display());
+    let script = format!(
+        "{0} && cat {1} {1} > /dev/null",
+        group.entry(),
+        file.display()
+    );
     run("sh", ["-c", &script]);
 }
 
@@ -214,14 +297,24 @@ fn a_block_device_is_followed_down() {
     requires!(root, loop_devices, tool("mke2fs"), tool("findmnt"));
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
-    let device =
-        run("findmnt", ["-n".as_ref(), "-o".as_ref(), "SOURCE".as_ref(), mounted.path().as_os_str()]);
+    let device = run(
+        "findmnt",
+        [
+            "-n".as_ref(),
+            "-o".as_ref(),
+            "SOURCE".as_ref(),
+            mounted.path().as_os_str(),
+        ],
+    );
     let told = Told::of(Path::new(device.trim()), &["--write-probe"]);
     told.has(&[]);
     assert_eq!(told.report["paths"][0]["kind"], "block-device");
     let chain = told.chain();
     assert!(chain[0].starts_with("disk loop"), "{chain:?}");
-    assert_eq!(chain[1], format!("path {}", folder.path().join("disk.img").display()));
+    assert_eq!(
+        chain[1],
+        format!("path {}", folder.path().join("disk.img").display())
+    );
     mounted.unmount();
 }
 
@@ -233,12 +326,19 @@ fn reasons_are_not_repeated() {
     let mounted = ext4_mount(&folder, "ro");
     let output = doctor(["--write-probe".as_ref(), mounted.path().as_os_str()]);
     let shown = text(&output);
-    assert_eq!(shown.matches("no temporary file can be written").count(), 1, "{shown}");
+    assert_eq!(
+        shown.matches("no temporary file can be written").count(),
+        1,
+        "{shown}"
+    );
     assert!(shown.contains("Read-only file system\n"), "{shown}");
     let missing = text(&doctor([folder.path().join("missing")]));
     assert!(missing.contains("No such file or directory\n"), "{missing}");
     // Read-only, and not tried: there is nothing to try.
-    assert_eq!(Told::of(&mounted.path(), &[]).check("flush-on-truncate")["verdict"], "fine");
+    assert_eq!(
+        Told::of(&mounted.path(), &[]).check("flush-on-truncate")["verdict"],
+        "fine"
+    );
     mounted.unmount();
 }
 
@@ -250,7 +350,13 @@ fn exit_codes_tell_what_was_found() {
     assert_eq!(output.status.code(), Some(3), "{}", text(&output));
     assert!(text(&output).contains("missing"), "{}", text(&output));
     let told = Told::of(&missing, &[]);
-    assert_eq!((told.code, told.report["not_probed"].as_array().map(Vec::len)), (Some(3), Some(1)));
+    assert_eq!(
+        (
+            told.code,
+            told.report["not_probed"].as_array().map(Vec::len)
+        ),
+        (Some(3), Some(1))
+    );
     assert_eq!(doctor(["--read-limit", "much", "/"]).status.code(), Some(2));
     assert_eq!(doctor([""; 0]).status.code(), Some(2));
 }
@@ -273,7 +379,8 @@ fn special_files_are_not_opened() {
     Told::of(Path::new("/proc/version"), &[]).has(&[]);
 }
 
-/// What was not asked for is not done: no file is written, no byte of the file changes, and no more is read than allowed.
+/// What was not asked for is not done: no file is written, no byte of the file changes, and no more
+/// is read than allowed.
 #[test]
 fn looking_changes_nothing() {
     let folder = TempDir::new().unwrap();
@@ -282,13 +389,20 @@ fn looking_changes_nothing() {
     let before = std::fs::metadata(&file).unwrap();
     let told = Told::of(&file, &["--read-limit", "1M"]);
     let check = told.check("page-cache-bypassed");
-    assert!(check["evidence"].as_str().is_some_and(|text| text.contains("256 KiB")), "{check:#}");
+    assert!(
+        check["evidence"]
+            .as_str()
+            .is_some_and(|text| text.contains("256 KiB")),
+        "{check:#}"
+    );
     let after = std::fs::metadata(&file).unwrap();
     assert_eq!(before.modified().unwrap(), after.modified().unwrap());
     for options in [&["--write-probe"][..], &[]] {
         Told::of(folder.path(), options);
-        let names: Vec<_> =
-            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let names: Vec<_> = std::fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         assert_eq!(names, ["file"], "{options:?}");
     }
     let none = Told::of(&file, &["--read-limit", "0"]);
@@ -302,18 +416,38 @@ fn a_file_inside_an_image_is_read_through_folio() {
     let image = folder.path().join("disk.img");
     written(&folder.path().join("file"), 12 << 20);
     let folio = |words: &[&OsStr]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_folio")).args(words).output().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_folio"))
+            .args(words)
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{words:?}: {}", text(&output));
     };
     let place = PathBuf::from(format!("{}:/file", image.display()));
     let file = folder.path().join("file");
     let (size, create) = (OsStr::new("64M"), OsStr::new("--create"));
-    folio(&["cp".as_ref(), file.as_os_str(), place.as_os_str(), create, size]);
+    folio(&[
+        "cp".as_ref(),
+        file.as_os_str(),
+        place.as_os_str(),
+        create,
+        size,
+    ]);
     let told = Told::of(&place, &[]);
-    assert_eq!(told.check("evicted")["verdict"], "fine", "{:#}", told.report);
+    assert_eq!(
+        told.check("evicted")["verdict"],
+        "fine",
+        "{:#}",
+        told.report
+    );
     assert_eq!(told.check("evicted")["numbers"]["misses"], 0);
     assert_eq!(told.check("fragmented")["verdict"], "fine");
-    assert_eq!(told.chain()[..2], ["file-system ext4".to_owned(), format!("path {}", image.display())]);
+    assert_eq!(
+        told.chain()[..2],
+        [
+            "file-system ext4".to_owned(),
+            format!("path {}", image.display())
+        ]
+    );
     assert_eq!(told.report["paths"][1]["path"], image.display().to_string());
     // With a cache too small for it.
     let told = Told::of(&place, &["--cache", "1M"]);
@@ -330,8 +464,20 @@ fn text_tells_what_json_tells() {
     written(&folder.path().join("b"), 1 << 20);
     let output = doctor([folder.path()]);
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(shown.contains("attributes") && shown.contains("page-cache"), "{shown}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("stand for all"), "{}", text(&output));
+    assert!(
+        shown.contains("attributes") && shown.contains("page-cache"),
+        "{shown}"
+    );
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("stand for all"),
+        "{}",
+        text(&output)
+    );
     let told = Told::of(folder.path(), &[]);
-    assert_eq!(told.report["paths"].as_array().map(Vec::len), Some(3), "{:#}", told.report);
+    assert_eq!(
+        told.report["paths"].as_array().map(Vec::len),
+        Some(3),
+        "{:#}",
+        told.report
+    );
 }

@@ -1,8 +1,9 @@
 //! A FUSE file system of one file, which keeps or does not keep what it is told to.
 
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request,
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    Generation, INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEntry,
+    ReplyOpen, Request,
 };
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -43,8 +44,12 @@ impl Served {
         let folder = TempDir::with_prefix("folio-doctor-").unwrap();
         let mut config = Config::default();
         config.mount_options = vec![MountOption::RO, MountOption::FSName("nowhere".to_owned())];
-        let session = fuser::spawn_mount(Server { keeps }, folder.path(), &config).expect("a FUSE mount");
-        Self { session: Some(session), folder }
+        let session =
+            fuser::spawn_mount(Server { keeps }, folder.path(), &config).expect("a FUSE mount");
+        Self {
+            session: Some(session),
+            folder,
+        }
     }
 
     pub(crate) fn file(&self) -> PathBuf {
@@ -76,7 +81,11 @@ fn attributes(number: u64) -> FileAttr {
         mtime: UNIX_EPOCH,
         ctime: UNIX_EPOCH,
         crtime: UNIX_EPOCH,
-        kind: if is_file { FileType::RegularFile } else { FileType::Directory },
+        kind: if is_file {
+            FileType::RegularFile
+        } else {
+            FileType::Directory
+        },
         perm: if is_file { 0o644 } else { 0o755 },
         nlink: 1,
         uid: 0,
@@ -95,7 +104,13 @@ impl Filesystem for Server {
         }
     }
 
-    fn getattr(&self, _req: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(
+        &self,
+        _req: &Request,
+        number: INodeNo,
+        _handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
         reply.attr(&self.keeps.ttl, &attributes(number.0));
     }
 

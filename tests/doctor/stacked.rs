@@ -19,13 +19,24 @@ fn overlay(lower: &Path, folder: &Path) -> HostMount {
         std::fs::create_dir_all(folder.join(name)).unwrap();
     }
     let at = |name: &str| folder.join(name).display().to_string();
-    let options = format!("lowerdir={},upperdir={},workdir={}", lower.display(), at("upper"), at("work"));
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.display(),
+        at("upper"),
+        at("work")
+    );
     HostMount::new(&["-t", "overlay", "-o", &options, "overlay"].map(OsStr::new))
 }
 
 #[test]
 fn an_overlay_is_followed_to_the_layer_that_has_the_file() {
-    requires!(root, loop_devices, tool("mke2fs"), tool("mount"), linux(6, 5));
+    requires!(
+        root,
+        loop_devices,
+        tool("mke2fs"),
+        tool("mount"),
+        linux(6, 5)
+    );
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw,noauto_da_alloc");
     let lower = mounted.path().join("lower");
@@ -47,20 +58,30 @@ fn an_overlay_is_followed_to_the_layer_that_has_the_file() {
     assert!(chain[3].starts_with("disk loop"), "{chain:?}");
     let told = Told::of(&merged.at("above"), &[]);
     told.has(&[]);
-    assert_eq!(told.chain()[1], format!("path {}", mounted.path().join("upper/above").display()));
+    assert_eq!(
+        told.chain()[1],
+        format!("path {}", mounted.path().join("upper/above").display())
+    );
     drop(merged);
     mounted.unmount();
 }
 
 #[test]
 fn a_flush_at_close_and_at_rename_is_seen_through_an_overlay() {
-    requires!(root, loop_devices, tool("mke2fs"), tool("mount"), linux(6, 5));
+    requires!(
+        root,
+        loop_devices,
+        tool("mke2fs"),
+        tool("mount"),
+        linux(6, 5)
+    );
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw");
     let lower = mounted.path().join("lower");
     std::fs::create_dir(&lower).unwrap();
     let merged = overlay(&lower, &mounted.path());
-    Told::of(merged.folder.path(), &["--write-probe"]).has(&["flush-on-truncate", "flush-on-rename"]);
+    Told::of(merged.folder.path(), &["--write-probe"])
+        .has(&["flush-on-truncate", "flush-on-rename"]);
     drop(merged);
     mounted.unmount();
 }
@@ -68,7 +89,13 @@ fn a_flush_at_close_and_at_rename_is_seen_through_an_overlay() {
 /// What was evicted is not told through an overlay, but what comes back is counted.
 #[test]
 fn a_cache_that_is_too_small_is_seen_through_an_overlay() {
-    requires!(root, loop_devices, tool("mke2fs"), tool("mount"), linux(6, 5));
+    requires!(
+        root,
+        loop_devices,
+        tool("mke2fs"),
+        tool("mount"),
+        linux(6, 5)
+    );
     let Some(group) = Group::new(32 << 20) else {
         return report_skip("needs control groups that limit memory");
     };
@@ -78,7 +105,10 @@ fn a_cache_that_is_too_small_is_seen_through_an_overlay() {
     std::fs::create_dir(&lower).unwrap();
     written(&lower.join("file"), 96 << 20);
     let merged = overlay(&lower, &mounted.path());
-    assert_eq!(Told::of(&merged.at("file"), &[]).check("evicted")["verdict"], "unknown");
+    assert_eq!(
+        Told::of(&merged.at("file"), &[]).check("evicted")["verdict"],
+        "unknown"
+    );
     let below = std::fs::File::open(lower.join("file")).unwrap();
     rustix::fs::fadvise(&below, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     read_twice(&group, &merged.at("file"));
@@ -91,7 +121,13 @@ fn a_cache_that_is_too_small_is_seen_through_an_overlay() {
 
 #[test]
 fn a_bind_mount_is_the_file_system_it_shows() {
-    requires!(root, loop_devices, tool("mke2fs"), tool("mount"), linux(6, 5));
+    requires!(
+        root,
+        loop_devices,
+        tool("mke2fs"),
+        tool("mount"),
+        linux(6, 5)
+    );
     let folder = TempDir::new().unwrap();
     let mounted = ext4_mount(&folder, "rw,noauto_da_alloc");
     let inside = mounted.path().join("inside");
@@ -101,7 +137,11 @@ fn a_bind_mount_is_the_file_system_it_shows() {
     let told = Told::of(&bound.at("file"), &["--write-probe"]);
     told.has(&[]);
     assert_eq!(told.report["paths"][0]["chain"][0]["root"], "/inside");
-    assert!(told.chain()[1].starts_with("disk loop"), "{:?}", told.chain());
+    assert!(
+        told.chain()[1].starts_with("disk loop"),
+        "{:?}",
+        told.chain()
+    );
     drop(bound);
     mounted.unmount();
 }

@@ -11,9 +11,18 @@ fn mounted(folder: &TempDir, fs_type: &str, options: &str) -> HostMount {
     let image = folder.path().join("disk.img");
     File::create(&image).unwrap().set_len(512 * MIB).unwrap();
     let image = image.as_os_str();
-    run(&format!("mkfs.{fs_type}"), ["-q".as_ref(), "-f".as_ref(), image]);
+    run(
+        &format!("mkfs.{fs_type}"),
+        ["-q".as_ref(), "-f".as_ref(), image],
+    );
     let options = format!("loop,{options}");
-    HostMount::new(&["-t".as_ref(), fs_type.as_ref(), "-o".as_ref(), options.as_ref(), image])
+    HostMount::new(&[
+        "-t".as_ref(),
+        fs_type.as_ref(),
+        "-o".as_ref(),
+        options.as_ref(),
+        image,
+    ])
 }
 
 /// Nothing is wrong with a file that was written at once, nor with a folder; what is below is seen.
@@ -23,10 +32,18 @@ fn has_no_fault(mount: &HostMount, fs_type: &str) {
     let told = Told::of(&mount.at("whole"), &[]);
     told.has(&[]);
     assert_eq!(told.chain()[0], format!("file-system {fs_type}"));
-    assert!(told.chain()[1].starts_with("disk loop"), "{:?}", told.chain());
+    assert!(
+        told.chain()[1].starts_with("disk loop"),
+        "{:?}",
+        told.chain()
+    );
     assert_eq!(told.check("fragmented")["verdict"], "fine");
     assert_eq!(told.check("sparse")["verdict"], "fine");
-    assert_eq!(told.check("flush-on-truncate")["verdict"], "note", "not tried");
+    assert_eq!(
+        told.check("flush-on-truncate")["verdict"],
+        "note",
+        "not tried"
+    );
     std::fs::rename(mount.at("whole"), mount.at("whole.img")).unwrap();
     Told::of(&mount.at("whole.img"), &[]).has(&[]);
     Told::of(mount.folder.path(), &[]).has(&[]);
@@ -68,9 +85,17 @@ fn sees_fragments(mount: &HostMount) {
     let told = Told::of(&path, &[]);
     told.has(&["fragmented"]);
     let pieces = told.check("fragmented")["numbers"]["fragments"].as_u64();
-    assert!(pieces.is_some_and(|count| count >= 100), "{:#}", told.report);
+    assert!(
+        pieces.is_some_and(|count| count >= 100),
+        "{:#}",
+        told.report
+    );
     // Nobody knows whether a loop device seeks.
-    assert!(told.check("fragmented")["certainty"] == "hint" || told.seeks(), "{:#}", told.report);
+    assert!(
+        told.check("fragmented")["certainty"] == "hint" || told.seeks(),
+        "{:#}",
+        told.report
+    );
     run("sh", ["-c", remedy(&told, "fragmented")]);
     File::open(&path).unwrap().sync_all().unwrap();
     // xfs_fsr writes past the page cache.
@@ -79,12 +104,20 @@ fn sees_fragments(mount: &HostMount) {
 }
 
 fn remedy<'a>(told: &'a Told, cause: &str) -> &'a str {
-    told.check(cause)["remedies"][0].as_str().unwrap_or_default()
+    told.check(cause)["remedies"][0]
+        .as_str()
+        .unwrap_or_default()
 }
 
 #[test]
 fn xfs_without_a_fault_has_none() {
-    requires!(root, loop_devices, tool("mkfs.xfs"), file_system("xfs"), linux(6, 5));
+    requires!(
+        root,
+        loop_devices,
+        tool("mkfs.xfs"),
+        file_system("xfs"),
+        linux(6, 5)
+    );
     let folder = TempDir::new().unwrap();
     let mount = mounted(&folder, "xfs", "rw");
     has_no_fault(&mount, "xfs");
@@ -92,7 +125,14 @@ fn xfs_without_a_fault_has_none() {
 
 #[test]
 fn holes_and_pieces_are_seen_on_xfs() {
-    requires!(root, loop_devices, tool("mkfs.xfs"), tool("xfs_fsr"), file_system("xfs"), linux(6, 5));
+    requires!(
+        root,
+        loop_devices,
+        tool("mkfs.xfs"),
+        tool("xfs_fsr"),
+        file_system("xfs"),
+        linux(6, 5)
+    );
     let folder = TempDir::new().unwrap();
     let mount = mounted(&folder, "xfs", "rw");
     sees_holes(&mount);
@@ -102,17 +142,35 @@ fn holes_and_pieces_are_seen_on_xfs() {
 /// XFS watches for truncation alone, and no option turns that off: a rename is the way around it.
 #[test]
 fn xfs_flushes_at_close_and_not_at_rename() {
-    requires!(root, loop_devices, tool("mkfs.xfs"), file_system("xfs"), linux(6, 5));
+    requires!(
+        root,
+        loop_devices,
+        tool("mkfs.xfs"),
+        file_system("xfs"),
+        linux(6, 5)
+    );
     let folder = TempDir::new().unwrap();
     let mount = mounted(&folder, "xfs", "rw");
     let told = Told::of(mount.folder.path(), &["--write-probe"]);
     told.has(&["flush-on-truncate"]);
-    assert_eq!(remedy(&told, "flush-on-truncate"), "cp NEW FILE.new && mv FILE.new FILE");
+    assert_eq!(
+        remedy(&told, "flush-on-truncate"),
+        "cp NEW FILE.new && mv FILE.new FILE"
+    );
     let check = told.check("flush-on-truncate");
     let evidence = check["evidence"].as_str().unwrap_or_default();
-    assert!(evidence.starts_with("truncated, written again and closed in "), "{check:#}");
+    assert!(
+        evidence.starts_with("truncated, written again and closed in "),
+        "{check:#}"
+    );
     let numbers = &check["numbers"];
-    assert_eq!((&numbers["delayed_before_bytes"], &numbers["delayed_after_bytes"]), (&MIB.into(), &0.into()));
+    assert_eq!(
+        (
+            &numbers["delayed_before_bytes"],
+            &numbers["delayed_after_bytes"]
+        ),
+        (&MIB.into(), &0.into())
+    );
     assert_eq!(told.check("flush-on-rename")["verdict"], "fine");
     assert_eq!(told.check("no-delayed-allocation")["verdict"], "fine");
     assert_eq!(std::fs::read_dir(mount.folder.path()).unwrap().count(), 0);
@@ -121,12 +179,25 @@ fn xfs_flushes_at_close_and_not_at_rename() {
 /// Shared blocks are noted, and a fault of disk images.
 #[test]
 fn shared_blocks_are_seen_on_xfs() {
-    requires!(root, loop_devices, tool("mkfs.xfs"), file_system("xfs"), linux(6, 5));
+    requires!(
+        root,
+        loop_devices,
+        tool("mkfs.xfs"),
+        file_system("xfs"),
+        linux(6, 5)
+    );
     let folder = TempDir::new().unwrap();
     let mount = mounted(&folder, "xfs", "rw");
     written(&mount.at("one"), 8 << 20);
     for name in ["two", "two.img"] {
-        run("cp", ["--reflink=always".as_ref(), mount.at("one").as_os_str(), mount.at(name).as_os_str()]);
+        run(
+            "cp",
+            [
+                "--reflink=always".as_ref(),
+                mount.at("one").as_os_str(),
+                mount.at(name).as_os_str(),
+            ],
+        );
         // Blocks are shared, pages are not.
         std::fs::read(mount.at(name)).unwrap();
     }
@@ -136,13 +207,22 @@ fn shared_blocks_are_seen_on_xfs() {
     let told = Told::of(&mount.at("two.img"), &[]);
     told.has(&["shared"]);
     run("sh", ["-c", remedy(&told, "shared")]);
-    File::open(mount.at("two-full.img")).unwrap().sync_all().unwrap();
+    File::open(mount.at("two-full.img"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
     Told::of(&mount.at("two-full.img"), &[]).has(&[]);
 }
 
 #[test]
 fn btrfs_without_a_fault_has_none() {
-    requires!(root, loop_devices, tool("mkfs.btrfs"), file_system("btrfs"), linux(6, 5));
+    requires!(
+        root,
+        loop_devices,
+        tool("mkfs.btrfs"),
+        file_system("btrfs"),
+        linux(6, 5)
+    );
     let folder = TempDir::new().unwrap();
     let mount = mounted(&folder, "btrfs", "rw");
     has_no_fault(&mount, "btrfs");
@@ -150,7 +230,14 @@ fn btrfs_without_a_fault_has_none() {
 
 #[test]
 fn holes_and_pieces_are_seen_on_btrfs() {
-    requires!(root, loop_devices, tool("mkfs.btrfs"), tool("btrfs"), file_system("btrfs"), linux(6, 5));
+    requires!(
+        root,
+        loop_devices,
+        tool("mkfs.btrfs"),
+        tool("btrfs"),
+        file_system("btrfs"),
+        linux(6, 5)
+    );
     let folder = TempDir::new().unwrap();
     let mount = mounted(&folder, "btrfs", "rw");
     sees_holes(&mount);
@@ -160,7 +247,13 @@ fn holes_and_pieces_are_seen_on_btrfs() {
 /// FIEMAP has no place for what btrfs writes until that has ended: pages in writeback tell.
 #[test]
 fn btrfs_flushes_at_close_and_at_rename() {
-    requires!(root, loop_devices, tool("mkfs.btrfs"), file_system("btrfs"), linux(6, 5));
+    requires!(
+        root,
+        loop_devices,
+        tool("mkfs.btrfs"),
+        file_system("btrfs"),
+        linux(6, 5)
+    );
     let folder = TempDir::new().unwrap();
     let mount = mounted(&folder, "btrfs", "rw");
     written(&mount.at("file"), 2 << 20);
@@ -168,23 +261,46 @@ fn btrfs_flushes_at_close_and_at_rename() {
     told.has(&["flush-on-truncate", "flush-on-rename"]);
     for cause in ["flush-on-truncate", "flush-on-rename"] {
         let numbers = &told.check(cause)["numbers"];
-        assert_eq!((&numbers["dirty_before_bytes"], &numbers["dirty_after_bytes"]), (&MIB.into(), &0.into()));
-        assert!(remedy(&told, cause).starts_with("dd if=NEW of="), "{:#}", told.report);
+        assert_eq!(
+            (
+                &numbers["dirty_before_bytes"],
+                &numbers["dirty_after_bytes"]
+            ),
+            (&MIB.into(), &0.into())
+        );
+        assert!(
+            remedy(&told, cause).starts_with("dd if=NEW of="),
+            "{:#}",
+            told.report
+        );
     }
     // The way around it: nothing of it is written before somebody asks.
     std::fs::write(mount.at("NEW"), noise(1 << 20)).unwrap();
-    let script = format!("cd {} && {}", mount.folder.path().display(), remedy(&told, "flush-on-rename"));
+    let script = format!(
+        "cd {} && {}",
+        mount.folder.path().display(),
+        remedy(&told, "flush-on-rename")
+    );
     run("sh", ["-c", &script]);
     let file = File::open(mount.at("file")).unwrap();
     assert_eq!(std::fs::read(mount.at("file")).unwrap(), noise(1 << 20));
-    let Ok(folio_pagecache::Known::Is(found)) = folio_pagecache::residency(&file) else { panic!() };
+    let Ok(folio_pagecache::Known::Is(found)) = folio_pagecache::residency(&file) else {
+        panic!()
+    };
     assert_eq!((found.size_bytes, found.dirty_bytes), (MIB, Some(MIB)));
 }
 
-/// Packed blocks are noted; of a disk image they are a fault, which a copy that may not be packed mends.
+/// Packed blocks are noted; of a disk image they are a fault, which a copy that may not be packed
+/// mends.
 #[test]
 fn compressed_files_are_seen_on_btrfs() {
-    requires!(root, loop_devices, tool("mkfs.btrfs"), file_system("btrfs"), linux(6, 5));
+    requires!(
+        root,
+        loop_devices,
+        tool("mkfs.btrfs"),
+        file_system("btrfs"),
+        linux(6, 5)
+    );
     let folder = TempDir::new().unwrap();
     let mount = mounted(&folder, "btrfs", "compress-force=zstd");
     let text = "a line that is easy to pack\n".repeat(300_000);
@@ -196,16 +312,29 @@ fn compressed_files_are_seen_on_btrfs() {
     let told = Told::of(&mount.at("text"), &[]);
     told.has(&[]);
     assert_eq!(told.check("compressed")["verdict"], "note");
-    assert_eq!(told.check("fragmented")["verdict"], "unknown", "how much each piece takes is not told");
+    assert_eq!(
+        told.check("fragmented")["verdict"],
+        "unknown",
+        "how much each piece takes is not told"
+    );
     let told = Told::of(&mount.at("text.img"), &[]);
     told.has(&["compressed"]);
     assert_eq!(told.check("compressed")["numbers"]["percent"], 100.0);
     run("sh", ["-c", remedy(&told, "compressed")]);
-    File::open(mount.at("text-full.img")).unwrap().sync_all().unwrap();
+    File::open(mount.at("text-full.img"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
     Told::of(&mount.at("text-full.img"), &[]).has(&[]);
     // What cannot be packed is stored as it is.
     written(&mount.at("noise"), 8 << 20);
     let told = Told::of(&mount.at("noise"), &[]);
     told.has(&[]);
-    assert!(told.checks().iter().all(|check| check["cause"] != "compressed"), "{:#}", told.report);
+    assert!(
+        told.checks()
+            .iter()
+            .all(|check| check["cause"] != "compressed"),
+        "{:#}",
+        told.report
+    );
 }

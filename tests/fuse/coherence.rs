@@ -1,7 +1,8 @@
-//! Others change a directory that is mounted: what is read is the old or the new, and soon the new. docs/semantics.md
-//! quotes these tests.
+//! Others change a directory that is mounted: what is read is the old or the new, and soon the new.
+//! docs/semantics.md quotes these tests.
 //!
-//! How long it takes is printed (`--nocapture`), and not judged: `folio bench shared-folder` does that.
+//! How long it takes is printed (`--nocapture`), and not judged: `folio bench shared-folder` does
+//! that.
 
 use crate::support::tools::{command, text};
 use crate::support::{Need, requires};
@@ -35,8 +36,16 @@ struct Shared {
 
 impl Shared {
     fn new(words: &'static str, promise: Promise) -> Self {
-        let ground = if words.contains("passthrough=on") { Ground::Passthrough } else { Ground::Directory };
-        Self { bench: Bench::on(ground, words), words, promise }
+        let ground = if words.contains("passthrough=on") {
+            Ground::Passthrough
+        } else {
+            Ground::Directory
+        };
+        Self {
+            bench: Bench::on(ground, words),
+            words,
+            promise,
+        }
     }
 
     fn host(&self, name: &str) -> PathBuf {
@@ -54,21 +63,41 @@ impl Shared {
         let mut looks = 0;
         while !is_seen() {
             looks += 1;
-            assert!(self.promise == Promise::Soon, "{}: {what}: not at once", self.words);
-            assert!(start.elapsed() < Duration::from_secs(5), "{}: {what}: never", self.words);
+            assert!(
+                self.promise == Promise::Soon,
+                "{}: {what}: not at once",
+                self.words
+            );
+            assert!(
+                start.elapsed() < Duration::from_secs(5),
+                "{}: {what}: never",
+                self.words
+            );
             std::thread::yield_now();
         }
         let delay = start.elapsed();
-        println!("{}: {what}: {:.2} ms, {looks} looks before", self.words, delay.as_secs_f64() * 1e3);
+        println!(
+            "{}: {what}: {:.2} ms, {looks} looks before",
+            self.words,
+            delay.as_secs_f64() * 1e3
+        );
     }
 }
 
-/// Which version the pages are: all are one or the other, and each is whole. `None` if some are still old.
+/// Which version the pages are: all are one or the other, and each is whole. `None` if some are
+/// still old.
 #[track_caller]
 fn version(bytes: &[u8], old: u8, new: u8) -> Option<u8> {
     for page in bytes.chunks(PAGE) {
-        assert!(page.iter().all(|byte| *byte == page[0]), "a page of two versions");
-        assert!([old, new].contains(&page[0]), "version {} instead of {old} or {new}", page[0]);
+        assert!(
+            page.iter().all(|byte| *byte == page[0]),
+            "a page of two versions"
+        );
+        assert!(
+            [old, new].contains(&page[0]),
+            "version {} instead of {old} or {new}",
+            page[0]
+        );
     }
     let first = bytes.first().copied()?;
     bytes.iter().all(|byte| *byte == first).then_some(first)
@@ -81,13 +110,25 @@ impl Mapped {
     fn new(file: &File, len: usize) -> Self {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         // SAFETY: a new mapping at a place of the kernel's choice touches no memory that is in use.
-        let at = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0) };
+        let at = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                file,
+                0,
+            )
+        };
         Self(at.unwrap().cast::<u8>().cast_const(), len)
     }
 
     fn bytes(&self) -> Vec<u8> {
-        // SAFETY: the mapping is readable for its whole length; others change it, so each byte is read by itself.
-        (0..self.1).map(|at| unsafe { self.0.wrapping_add(at).read_volatile() }).collect()
+        // SAFETY: the mapping is readable for its whole length; others change it, so each byte is
+        // read by itself.
+        (0..self.1)
+            .map(|at| unsafe { self.0.wrapping_add(at).read_volatile() })
+            .collect()
     }
 }
 
@@ -105,7 +146,8 @@ fn sent(path: &Path, scratch: &Path) -> Vec<u8> {
     fs::read(scratch).unwrap()
 }
 
-/// Contents of the same size: by a file that stays open, one that is opened anew, sendfile and a mapping.
+/// Contents of the same size: by a file that stays open, one that is opened anew, sendfile and a
+/// mapping.
 fn contents(shared: &Shared) {
     let (host, mount) = (shared.host("contents"), shared.mount("contents"));
     let scratch = shared.bench.folder.path().join("scratch");
@@ -123,9 +165,15 @@ fn contents(shared: &Shared) {
             held.read_exact_at(&mut buf, 0).unwrap();
             version(&buf, old, new) == Some(new)
         });
-        shared.seen("contents, opened anew", || version(&fs::read(&mount).unwrap(), old, new) == Some(new));
-        shared.seen("contents, by sendfile", || version(&sent(&mount, &scratch), old, new) == Some(new));
-        shared.seen("contents, mapped", || version(&mapped.bytes(), old, new) == Some(new));
+        shared.seen("contents, opened anew", || {
+            version(&fs::read(&mount).unwrap(), old, new) == Some(new)
+        });
+        shared.seen("contents, by sendfile", || {
+            version(&sent(&mount, &scratch), old, new) == Some(new)
+        });
+        shared.seen("contents, mapped", || {
+            version(&mapped.bytes(), old, new) == Some(new)
+        });
     }
 }
 
@@ -149,8 +197,12 @@ fn sizes(shared: &Shared) {
     shared.seen("appended bytes", || all(&held) == b"short and more");
     shared.seen("size by stat", || fs::metadata(&mount).unwrap().len() == 14);
     append(&[7; LEN]);
-    shared.seen("many appended bytes", || held.metadata().unwrap().len() == 14 + LEN as u64);
-    shared.seen("their contents", || all(&held).len() == 14 + LEN && all(&held)[14..] == [7; LEN]);
+    shared.seen("many appended bytes", || {
+        held.metadata().unwrap().len() == 14 + LEN as u64
+    });
+    shared.seen("their contents", || {
+        all(&held).len() == 14 + LEN && all(&held)[14..] == [7; LEN]
+    });
     writer.set_len(3).unwrap();
     shared.seen("truncation", || all(&held) == b"sho");
     writer.set_len(8).unwrap();
@@ -164,7 +216,10 @@ fn sizes(shared: &Shared) {
 }
 
 fn names(shared: &Shared) {
-    let (host, mount) = (|name: &str| shared.host(name), |name: &str| shared.mount(name));
+    let (host, mount) = (
+        |name: &str| shared.host(name),
+        |name: &str| shared.mount(name),
+    );
     fs::create_dir(host("names")).unwrap();
     let listing = || {
         let mut names: Vec<_> = fs::read_dir(mount("names"))
@@ -183,22 +238,29 @@ fn names(shared: &Shared) {
     let held = File::open(mount("names/a")).unwrap();
     fs::write(host("names/b"), "another").unwrap();
     fs::rename(host("names/b"), host("names/a")).unwrap();
-    shared
-        .seen("a file that is replaced", || fs::read(mount("names/a")).is_ok_and(|read| read == b"another"));
+    shared.seen("a file that is replaced", || {
+        fs::read(mount("names/a")).is_ok_and(|read| read == b"another")
+    });
     let mut kept = [0; 16];
     let read = held.read_at(&mut kept, 0);
-    assert!(read.is_ok_and(|count| kept[..count] == *b"a"), "what was open before is gone");
+    assert!(
+        read.is_ok_and(|count| kept[..count] == *b"a"),
+        "what was open before is gone"
+    );
     shared.seen("the listing after it", || listing() == ["a"]);
     fs::rename(host("names/a"), host("names/c")).unwrap();
     shared.seen("a name that is gone", || !mount("names/a").exists());
-    shared.seen("the name instead", || fs::read(mount("names/c")).is_ok_and(|read| read == b"another"));
+    shared.seen("the name instead", || {
+        fs::read(mount("names/c")).is_ok_and(|read| read == b"another")
+    });
     fs::remove_file(host("names/c")).unwrap();
     shared.seen("a file that is removed", || !mount("names/c").exists());
     shared.seen("the empty listing", || listing().is_empty());
     for target in ["here", "there", "elsewhere"] {
         let _ = fs::remove_file(host("names/link"));
         symlink(target, host("names/link")).unwrap();
-        let is_new = || fs::read_link(mount("names/link")).is_ok_and(|read| read == Path::new(target));
+        let is_new =
+            || fs::read_link(mount("names/link")).is_ok_and(|read| read == Path::new(target));
         shared.seen("the target of a link", is_new);
     }
 }
@@ -208,10 +270,14 @@ fn attributes(shared: &Shared) {
     fs::write(&host, "x").unwrap();
     for mode in [0o600, 0o444, 0o4755] {
         fs::set_permissions(&host, fs::Permissions::from_mode(mode)).unwrap();
-        shared.seen("mode", || fs::metadata(&mount).unwrap().mode() & 0o7777 == mode);
+        shared.seen("mode", || {
+            fs::metadata(&mount).unwrap().mode() & 0o7777 == mode
+        });
     }
     std::os::unix::fs::chown(&host, Some(12), Some(34)).unwrap();
-    shared.seen("owner", || fs::metadata(&mount).is_ok_and(|now| (now.uid(), now.gid()) == (12, 34)));
+    shared.seen("owner", || {
+        fs::metadata(&mount).is_ok_and(|now| (now.uid(), now.gid()) == (12, 34))
+    });
     fs::hard_link(&host, shared.host("another name")).unwrap();
     shared.seen("link count", || fs::metadata(&mount).unwrap().nlink() == 2);
     let same = || fs::metadata(shared.mount("another name")).is_ok_and(|now| now.nlink() == 2);
@@ -223,25 +289,33 @@ fn attributes(shared: &Shared) {
         set(value);
         let mut buf = [0; 16];
         shared.seen("an extended attribute", || {
-            rustix::fs::getxattr(&mount, "user.note", &mut buf).is_ok_and(|len| buf[..len] == *value)
+            rustix::fs::getxattr(&mount, "user.note", &mut buf)
+                .is_ok_and(|len| buf[..len] == *value)
         });
     }
 }
 
 fn directories(shared: &Shared) {
-    let (host, mount) = (|name: &str| shared.host(name), |name: &str| shared.mount(name));
+    let (host, mount) = (
+        |name: &str| shared.host(name),
+        |name: &str| shared.mount(name),
+    );
     for (folder, text) in [("one", "1"), ("two", "2")] {
         fs::create_dir_all(host(folder).join("deep")).unwrap();
         fs::write(host(folder).join("deep/f"), text).unwrap();
     }
-    shared.seen("trees", || mount("one/deep/f").exists() && mount("two/deep/f").exists());
+    shared.seen("trees", || {
+        mount("one/deep/f").exists() && mount("two/deep/f").exists()
+    });
     assert_eq!(fs::read(mount("one/deep/f")).unwrap(), b"1");
     fs::rename(host("one"), host("gone")).unwrap();
     fs::rename(host("two"), host("one")).unwrap();
     shared.seen("a directory in the place of another", || {
         fs::read(mount("one/deep/f")).is_ok_and(|read| read == b"2")
     });
-    shared.seen("the other in a new place", || fs::read(mount("gone/deep/f")).is_ok_and(|read| read == b"1"));
+    shared.seen("the other in a new place", || {
+        fs::read(mount("gone/deep/f")).is_ok_and(|read| read == b"1")
+    });
     // What was found by its old name is written by its new one.
     fs::write(mount("gone/deep/f"), "written").unwrap();
     fs::write(mount("gone/deep/g"), "made").unwrap();
@@ -314,11 +388,14 @@ fn passed_through_contents_are_seen_at_once() {
     shared.bench.mount.unmount();
 }
 
-/// A file is replaced again and again: who opens it reads one version, whole, and never an older one afterwards.
+/// A file is replaced again and again: who opens it reads one version, whole, and never an older
+/// one afterwards.
 fn versions(words: &'static str) {
     let shared = Shared::new(words, Promise::Soon);
     let write = |version: u32| {
-        let bytes = version.to_le_bytes().repeat(1 + version as usize * 97 % 5000);
+        let bytes = version
+            .to_le_bytes()
+            .repeat(1 + version as usize * 97 % 5000);
         fs::write(shared.host("new"), bytes).unwrap();
         fs::rename(shared.host("new"), shared.host("f")).unwrap();
     };
@@ -330,7 +407,9 @@ fn versions(words: &'static str) {
             loop {
                 let was_over = is_over.load(Ordering::Acquire);
                 let mut bytes = Vec::new();
-                match File::open(shared.mount("f")).and_then(|mut file| file.read_to_end(&mut bytes)) {
+                match File::open(shared.mount("f"))
+                    .and_then(|mut file| file.read_to_end(&mut bytes))
+                {
                     Ok(_) => {}
                     // It was replaced twice between two steps of one open(2), as over NFS.
                     Err(error) if Errno::from_io_error(&error) == Some(Errno::STALE) => {
@@ -340,8 +419,14 @@ fn versions(words: &'static str) {
                     Err(error) => panic!("{words}: {error}"),
                 }
                 let version = u32::from_le_bytes(bytes[..4].try_into().unwrap());
-                let whole = version.to_le_bytes().repeat(1 + version as usize * 97 % 5000);
-                assert!(bytes == whole, "{words}: version {version} is not whole: {} bytes", bytes.len());
+                let whole = version
+                    .to_le_bytes()
+                    .repeat(1 + version as usize * 97 % 5000);
+                assert!(
+                    bytes == whole,
+                    "{words}: version {version} is not whole: {} bytes",
+                    bytes.len()
+                );
                 assert!(version >= last, "{words}: version {version} after {last}");
                 (last, reads) = (version, reads + 1);
                 if was_over && version == 300 {
@@ -360,7 +445,12 @@ fn versions(words: &'static str) {
 #[test]
 fn a_file_that_is_replaced_is_read_whole() {
     requires!(root, fuse);
-    for words in ["rw,push=inotify", "rw,push=off,ttl=1ms", "rw,push=off,ttl=0", "rw,cache=none"] {
+    for words in [
+        "rw,push=inotify",
+        "rw,push=off,ttl=1ms",
+        "rw,push=off,ttl=0",
+        "rw,cache=none",
+    ] {
         versions(words);
     }
     if Need::Linux(6, 9).met().is_ok() {
@@ -374,27 +464,42 @@ fn own_writes_do_not_cost_own_pages() {
     requires!(root, fuse, tool("fincore"));
     let shared = Shared::new("rw,push=inotify", Promise::Soon);
     let resident = |name: &str| {
-        let output = command("fincore").args(["-bnro", "RES"]).arg(shared.mount(name)).output().unwrap();
+        let output = command("fincore")
+            .args(["-bnro", "RES"])
+            .arg(shared.mount(name))
+            .output()
+            .unwrap();
         text(&output).trim().parse::<usize>().unwrap()
     };
     fs::write(shared.mount("ours"), [1; LEN]).unwrap();
-    let file = OpenOptions::new().read(true).write(true).open(shared.mount("ours")).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(shared.mount("ours"))
+        .unwrap();
     for version in 2..6 {
         file.write_all_at(&[version; LEN], 0).unwrap();
     }
     assert_eq!(resident("ours"), LEN);
-    // Notices come in the order of changes: after this one there is none to come for what was written before.
+    // Notices come in the order of changes: after this one there is none to come for what was
+    // written before.
     fs::write(shared.host("theirs"), "x").unwrap();
     shared.seen("a file made by others", || shared.mount("theirs").exists());
     fs::write(shared.host("theirs"), "changed").unwrap();
-    shared.seen("and changed", || fs::read(shared.mount("theirs")).unwrap() == b"changed");
-    assert_eq!(fs::metadata(shared.mount("ours")).unwrap().len(), LEN as u64);
+    shared.seen("and changed", || {
+        fs::read(shared.mount("theirs")).unwrap() == b"changed"
+    });
+    assert_eq!(
+        fs::metadata(shared.mount("ours")).unwrap().len(),
+        LEN as u64
+    );
     assert_eq!(resident("ours"), LEN);
     drop(file);
     shared.bench.finish();
 }
 
-/// While the server stands still the host's queue of events overflows: then everything may have changed.
+/// While the server stands still the host's queue of events overflows: then everything may have
+/// changed.
 #[test]
 fn more_changes_than_fit_into_a_queue_are_seen() {
     requires!(root, fuse);
@@ -430,7 +535,8 @@ fn more_changes_than_fit_into_a_queue_are_seen() {
     shared.seen("contents", || reads(b"newer"));
     let mut buf = [0; 16];
     shared.seen("contents of a file held open", || {
-        held.read_at(&mut buf, 0).is_ok_and(|count| buf[..count] == *b"newer")
+        held.read_at(&mut buf, 0)
+            .is_ok_and(|count| buf[..count] == *b"newer")
     });
     shared.seen("names that were not there", || {
         shared.mount("folder/new").exists() && shared.mount("new").exists()
@@ -439,14 +545,21 @@ fn more_changes_than_fit_into_a_queue_are_seen() {
     shared.bench.finish();
 }
 
-/// Both sides work in the same directories at once: nobody waits for ever, own calls succeed, and in the end both see the
-/// same.
+/// Both sides work in the same directories at once: nobody waits for ever, own calls succeed, and
+/// in the end both see the same.
 #[test]
 fn both_sides_work_at_once() {
     requires!(root, fuse);
-    for words in ["rw,push=inotify", "rw,push=off,ttl=0", "rw,push=off,ttl=20ms"] {
+    for words in [
+        "rw,push=inotify",
+        "rw,push=off,ttl=0",
+        "rw,push=off,ttl=20ms",
+    ] {
         let shared = Shared::new(words, Promise::Soon);
-        let (host, mount) = (|name: &str| shared.host(name), |name: &str| shared.mount(name));
+        let (host, mount) = (
+            |name: &str| shared.host(name),
+            |name: &str| shared.mount(name),
+        );
         fs::create_dir(host("d")).unwrap();
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -484,15 +597,22 @@ fn both_sides_work_at_once() {
                 .unwrap()
                 .map(|entry| {
                     let entry = entry.unwrap();
-                    (entry.file_name(), fs::read(entry.path()).unwrap_or_default())
+                    (
+                        entry.file_name(),
+                        fs::read(entry.path()).unwrap_or_default(),
+                    )
                 })
                 .collect();
             names.sort();
             names
         };
-        shared.seen("the same on both sides", || names(mount("d")) == names(host("d")));
+        shared.seen("the same on both sides", || {
+            names(mount("d")) == names(host("d"))
+        });
         let changed = |folder: PathBuf| fs::metadata(folder).unwrap().modified().unwrap();
-        shared.seen("the same times", || changed(mount("d")) == changed(host("d")));
+        shared.seen("the same times", || {
+            changed(mount("d")) == changed(host("d"))
+        });
         shared.bench.finish();
     }
 }
@@ -503,7 +623,11 @@ fn a_change_that_follows_an_own_one_is_seen() {
     requires!(root, fuse);
     let shared = Shared::new("rw,push=inotify", Promise::Soon);
     let theirs = File::create(shared.host("f")).unwrap();
-    let ours = OpenOptions::new().read(true).write(true).open(shared.mount("f")).unwrap();
+    let ours = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(shared.mount("f"))
+        .unwrap();
     for version in (2..20).step_by(2) {
         ours.write_all_at(&[version; LEN], 0).unwrap();
         theirs.write_all_at(&[version + 1; LEN], 0).unwrap();
@@ -523,22 +647,52 @@ fn what_the_kernel_writes_by_itself_is_known_at_once() {
     requires!(root, fuse, linux(6, 9));
     let shared = Shared::new("rw,passthrough=on,push=off,ttl=inf", Promise::AtOnce);
     let path = shared.mount("f");
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .unwrap();
     for round in 1..5_u64 {
-        file.write_all_at(&[round as u8; PAGE], (round - 1) * PAGE as u64).unwrap();
-        let (seen, there) = (fs::metadata(&path).unwrap(), fs::metadata(shared.host("f")).unwrap());
+        file.write_all_at(&[round as u8; PAGE], (round - 1) * PAGE as u64)
+            .unwrap();
+        let (seen, there) = (
+            fs::metadata(&path).unwrap(),
+            fs::metadata(shared.host("f")).unwrap(),
+        );
         assert_eq!((seen.len(), seen.len()), (round * PAGE as u64, there.len()));
-        assert_eq!((seen.mtime(), seen.mtime_nsec()), (there.mtime(), there.mtime_nsec()));
+        assert_eq!(
+            (seen.mtime(), seen.mtime_nsec()),
+            (there.mtime(), there.mtime_nsec())
+        );
     }
-    let copy = OpenOptions::new().read(true).write(true).create_new(true).open(shared.mount("copy")).unwrap();
+    let copy = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(shared.mount("copy"))
+        .unwrap();
     let (mut from, mut to) = (0, 0);
     while from < 4 * PAGE as u64 {
         let left = 4 * PAGE - from as usize;
-        assert!(rustix::fs::copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), left).unwrap() > 0);
+        assert!(
+            rustix::fs::copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), left)
+                .unwrap()
+                > 0
+        );
     }
-    assert_eq!(fs::read(shared.host("copy")).unwrap(), fs::read(shared.host("f")).unwrap());
+    assert_eq!(
+        fs::read(shared.host("copy")).unwrap(),
+        fs::read(shared.host("f")).unwrap()
+    );
     drop((file, copy));
-    let (seen, there) = (fs::metadata(&path).unwrap(), fs::metadata(shared.host("f")).unwrap());
-    assert_eq!((seen.mtime(), seen.mtime_nsec()), (there.mtime(), there.mtime_nsec()));
+    let (seen, there) = (
+        fs::metadata(&path).unwrap(),
+        fs::metadata(shared.host("f")).unwrap(),
+    );
+    assert_eq!(
+        (seen.mtime(), seen.mtime_nsec()),
+        (there.mtime(), there.mtime_nsec())
+    );
     shared.bench.finish();
 }

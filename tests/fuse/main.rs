@@ -1,5 +1,5 @@
-//! Images and directories mounted through FUSE: every operation by calls of the host, whole trees, other users, real
-//! programs, foreign suites, and changes by others.
+//! Images and directories mounted through FUSE: every operation by calls of the host, whole trees,
+//! other users, real programs, foreign suites, and changes by others.
 //!
 //! ```text
 //!   calls of the host --> kernel --> folio mount --> image     --> e2fsck, the kernel's own mount
@@ -70,13 +70,22 @@ impl Bench {
             }
         };
         let mount = FuseMount::new(&behind, &format!("{words}{}", ground.words()));
-        Self { mount, ground, behind, folder }
+        Self {
+            mount,
+            ground,
+            behind,
+            folder,
+        }
     }
 
     /// The same, if the machine has what that takes; else the test is reported as skipped.
     fn try_on(ground: Ground, words: &str, tools: &[&'static str]) -> Option<Self> {
         let tools = tools.iter().map(|tool| Need::Tool(tool));
-        match [Need::Root, Need::Fuse].into_iter().chain(ground.needs()).chain(tools).try_for_each(Need::met)
+        match [Need::Root, Need::Fuse]
+            .into_iter()
+            .chain(ground.needs())
+            .chain(tools)
+            .try_for_each(Need::met)
         {
             Ok(()) => Some(Self::on(ground, words)),
             Err(reason) => {
@@ -97,7 +106,10 @@ impl Bench {
             self.mount.unmount();
             return fsck(&self.behind);
         }
-        let scope = Scope { holes: true, below_root: true };
+        let scope = Scope {
+            holes: true,
+            below_root: true,
+        };
         let seen = Manifest::of(&self.mount.path(), scope);
         self.mount.unmount();
         Manifest::of(&self.behind, scope).assert_same(&seen, "behind the mount, and through it");
@@ -122,7 +134,8 @@ impl Ground {
     }
 }
 
-/// Tests on every ground of functions that take a bench, with the words of `-o` and the programs that are needed.
+/// Tests on every ground of functions that take a bench, with the words of `-o` and the programs
+/// that are needed.
 macro_rules! everywhere {
     ($($name:ident: $words:literal $(, $tool:literal)*;)+) => {
         $crate::everywhere!(@on on_an_image Image: $($name: $words $(, $tool)*;)+);

@@ -1,4 +1,5 @@
-//! How the command behaves as a service: it tells when it is ready, it may die, and it needs no root.
+//! How the command behaves as a service: it tells when it is ready, it may die, and it needs no
+//! root.
 
 use crate::support::require::find;
 use crate::support::requires;
@@ -36,10 +37,17 @@ fn a_service_manager_is_told_and_so_is_a_descriptor() {
     fs::create_dir(at("mount")).unwrap();
     fs::write(at("behind/f"), "there").unwrap();
     let socket = UnixDatagram::bind(at("socket")).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
     let mut shell = Command::new(find("sh").unwrap());
-    shell.arg("-c").arg("exec \"$0\" mount --quiet --ready-fd 7 \"$1/behind\" \"$1/mount\" 7>\"$1/ready\"");
-    shell.arg(env!("CARGO_BIN_EXE_folio")).arg(folder.path()).env("NOTIFY_SOCKET", at("socket"));
+    shell
+        .arg("-c")
+        .arg("exec \"$0\" mount --quiet --ready-fd 7 \"$1/behind\" \"$1/mount\" 7>\"$1/ready\"");
+    shell
+        .arg(env!("CARGO_BIN_EXE_folio"))
+        .arg(folder.path())
+        .env("NOTIFY_SOCKET", at("socket"));
     let target = at("mount");
     let mut server = Server(shell.stdin(Stdio::null()).spawn().unwrap(), &target);
     let mut buf = [0; 4096];
@@ -48,10 +56,14 @@ fn a_service_manager_is_told_and_so_is_a_descriptor() {
         String::from_utf8_lossy(&buf[..len]).into_owned()
     };
     let told = receive(&mut buf);
-    assert!(told.starts_with("READY=1\n") && told.contains(&format!("MAINPID={}", server.0.id())), "{told}");
+    assert!(
+        told.starts_with("READY=1\n") && told.contains(&format!("MAINPID={}", server.0.id())),
+        "{told}"
+    );
     assert_eq!(fs::read(at("mount/f")).unwrap(), b"there");
     assert_eq!(fs::read_to_string(at("ready")).unwrap(), "ready\n");
-    rustix::process::kill_process(rustix::process::Pid::from_child(&server.0), Signal::TERM).unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&server.0), Signal::TERM)
+        .unwrap();
     assert!(server.0.wait().unwrap().success());
     assert_eq!(receive(&mut buf), "STOPPING=1");
     assert!(!at("mount/f").exists());
@@ -63,7 +75,9 @@ everywhere! {
 
 /// What is mounted fails with ENOTCONN afterwards, and the command mounts again in the same place.
 fn a_server_that_is_killed_loses_nothing_that_was_synced(mut bench: Bench) {
-    let synced: Vec<u8> = (0..300_000_u32).map(|number| (number % 253) as u8).collect();
+    let synced: Vec<u8> = (0..300_000_u32)
+        .map(|number| (number % 253) as u8)
+        .collect();
     let mut file = File::create(bench.at("synced")).unwrap();
     file.write_all(&synced).unwrap();
     file.sync_all().unwrap();
@@ -78,7 +92,12 @@ fn a_server_that_is_killed_loses_nothing_that_was_synced(mut bench: Bench) {
     // The kernel reads what is handed to it by itself, but not for a server that is gone.
     drop(file);
     let words = format!("rw{}", bench.ground.words());
-    let Bench { mount, ground, behind, folder: _folder } = bench;
+    let Bench {
+        mount,
+        ground,
+        behind,
+        folder: _folder,
+    } = bench;
     let mount = mount.again(&behind, &words);
     let found = fs::read(mount.at("synced")).unwrap();
     assert_eq!(found[..synced.len()], synced);
@@ -88,7 +107,8 @@ fn a_server_that_is_killed_loses_nothing_that_was_synced(mut bench: Bench) {
     }
 }
 
-/// Nobody else changes an image, so the kernel asks nothing again: not even whether a file may be opened.
+/// Nobody else changes an image, so the kernel asks nothing again: not even whether a file may be
+/// opened.
 #[test]
 fn what_the_kernel_has_of_an_image_needs_no_server() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
@@ -119,15 +139,34 @@ fn what_is_no_place_to_mount_on_is_named() {
     fs::write(&file, "").unwrap();
     let refused = |source: &Path, target: &Path, words: &str, why: &str| {
         let mut folio = command(env!("CARGO_BIN_EXE_folio"));
-        let output = folio.args(["mount", "-o", words]).args([source, target]).output().unwrap();
+        let output = folio
+            .args(["mount", "-o", words])
+            .args([source, target])
+            .output()
+            .unwrap();
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && told.contains(why), "{told}");
     };
     refused(folder.path(), &file, "rw", "not a directory");
-    refused(folder.path(), &folder.path().join("none"), "rw", "cannot mount here");
-    refused(folder.path(), folder.path(), "writeback", "would not see what others write");
+    refused(
+        folder.path(),
+        &folder.path().join("none"),
+        "rw",
+        "cannot mount here",
+    );
+    refused(
+        folder.path(),
+        folder.path(),
+        "writeback",
+        "would not see what others write",
+    );
     refused(folder.path(), folder.path(), "ttl=soon", "ttl");
-    refused(folder.path(), folder.path(), "passthrough=on,cache=none", "passthrough");
+    refused(
+        folder.path(),
+        folder.path(),
+        "passthrough=on,cache=none",
+        "passthrough",
+    );
     let image = empty(folder.path());
     refused(&image, folder.path(), "passthrough=on", "passthrough");
 }
@@ -153,16 +192,31 @@ fn users_mount_what_is_theirs() {
     let target = folder.path().join("mount");
     let as_user = |script: &str| {
         let mut shell = command("setpriv");
-        let ids = [format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_owned()];
-        shell.args(ids).args(["sh", "-ec", script, "sh"]).arg(folder.path());
+        let ids = [
+            format!("--reuid={USER}"),
+            format!("--regid={USER}"),
+            "--clear-groups".to_owned(),
+        ];
+        shell
+            .args(ids)
+            .args(["sh", "-ec", script, "sh"])
+            .arg(folder.path());
         shell
     };
-    let refused =
-        as_user("\"$1/folio\" mount -o passthrough=on \"$1/behind\" \"$1/mount\"").output().unwrap();
+    let refused = as_user("\"$1/folio\" mount -o passthrough=on \"$1/behind\" \"$1/mount\"")
+        .output()
+        .unwrap();
     let told = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && told.contains("passthrough=on: needs root"), "{told}");
-    let mounted = as_user("\"$1/folio\" mount --background \"$1/behind\" \"$1/mount\"").output().unwrap();
-    let worked = as_user("echo mine > \"$1/mount/f\"; cat \"$1/mount/f\" \"$1/behind/f\"").output().unwrap();
+    assert!(
+        !refused.status.success() && told.contains("passthrough=on: needs root"),
+        "{told}"
+    );
+    let mounted = as_user("\"$1/folio\" mount --background \"$1/behind\" \"$1/mount\"")
+        .output()
+        .unwrap();
+    let worked = as_user("echo mine > \"$1/mount/f\"; cat \"$1/mount/f\" \"$1/behind/f\"")
+        .output()
+        .unwrap();
     let unmounted = as_user("fusermount3 -u \"$1/mount\"").output().unwrap();
     if !unmounted.status.success() {
         let _ = command("umount").arg("--lazy").arg(&target).status();
@@ -170,5 +224,8 @@ fn users_mount_what_is_theirs() {
     assert!(mounted.status.success(), "{mounted:?}");
     assert_eq!(worked.stdout, b"mine\nmine\n", "{worked:?}");
     assert!(unmounted.status.success(), "{unmounted:?}");
-    assert_eq!(fs::metadata(folder.path().join("behind/f")).unwrap().uid(), USER);
+    assert_eq!(
+        fs::metadata(folder.path().join("behind/f")).unwrap().uid(),
+        USER
+    );
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use tempfile::TempDir;
 
-/// A mount served by a command in the foreground. Dropping it detaches the mount and ends the command.
+/// A mount served by a command in the foreground. Dropping it detaches the mount and ends the
+/// command.
 pub(crate) struct FuseMount {
     folder: Option<TempDir>,
     server: Child,
@@ -32,20 +33,38 @@ impl FuseMount {
     #[track_caller]
     fn in_folder(folder: TempDir, image: &Path, words: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
-        command.args(["mount", "-o", words]).arg(image).arg(folder.path());
-        let mut server = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("folio starts");
+        command
+            .args(["mount", "-o", words])
+            .arg(image)
+            .arg(folder.path());
+        let mut server = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("folio starts");
         let mut told = BufReader::new(server.stderr.take().expect("standard error is a pipe"));
         let mut line = String::new();
         // It speaks when it is ready, or ends.
         told.read_line(&mut line).expect("folio tells");
-        let this = Self { folder: Some(folder), server, told: Some(told) };
-        assert!(line.contains("until Ctrl-C"), "folio mount {}: {line}", image.display());
+        let this = Self {
+            folder: Some(folder),
+            server,
+            told: Some(told),
+        };
+        assert!(
+            line.contains("until Ctrl-C"),
+            "folio mount {}: {line}",
+            image.display()
+        );
         this
     }
 
     /// Where it is mounted.
     pub(crate) fn path(&self) -> PathBuf {
-        self.folder.as_ref().map(|folder| folder.path().to_path_buf()).unwrap_or_default()
+        self.folder
+            .as_ref()
+            .map(|folder| folder.path().to_path_buf())
+            .unwrap_or_default()
     }
 
     /// A path below it.
@@ -60,19 +79,33 @@ impl FuseMount {
 
     /// Unmounts as its owner does, and waits until the image is complete.
     #[track_caller]
-    #[expect(clippy::disallowed_methods, reason = "nothing tells when a mount is no longer busy")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "nothing tells when a mount is no longer busy"
+    )]
     pub(crate) fn unmount(mut self) {
-        // Busy for a moment: a program that another test starts holds copies of our files until its exec.
+        // Busy for a moment: a program that another test starts holds copies of our files until its
+        // exec.
         for attempt in 0.. {
-            let output = command("umount").arg(self.path()).output().expect("umount runs");
+            let output = command("umount")
+                .arg(self.path())
+                .output()
+                .expect("umount runs");
             if output.status.success() {
                 break;
             }
-            assert!(attempt < 50 && text(&output).contains("busy"), "umount: {}", text(&output));
+            assert!(
+                attempt < 50 && text(&output).contains("busy"),
+                "umount: {}",
+                text(&output)
+            );
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
         let (status, told) = self.ended();
-        assert!(status.success() && told.is_empty(), "folio mount: {status}: {told}");
+        assert!(
+            status.success() && told.is_empty(),
+            "folio mount: {status}: {told}"
+        );
     }
 
     /// How the command ended, and what it told since it was ready.

@@ -2,7 +2,9 @@
 
 use crate::support::requires;
 use crate::{Bench, Ground, everywhere, probe};
-use rustix::fs::{AtFlags, FallocateFlags, Mode, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{
+    AtFlags, FallocateFlags, Mode, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
+};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -23,7 +25,11 @@ fn files_are_made_written_read_and_cut(bench: Bench) {
     let content: Vec<u8> = (0..3_000_001_u32).map(|i| (i % 251) as u8).collect();
     fs::write(&path, &content).unwrap();
     assert_eq!(fs::read(&path).unwrap(), content);
-    let mut file = OpenOptions::new().append(true).read(true).open(&path).unwrap();
+    let mut file = OpenOptions::new()
+        .append(true)
+        .read(true)
+        .open(&path)
+        .unwrap();
     file.write_all(b"end").unwrap();
     assert_eq!(file.metadata().unwrap().len(), 3_000_004);
     let mut last = [0; 5];
@@ -36,11 +42,16 @@ fn files_are_made_written_read_and_cut(bench: Bench) {
     let mut all = Vec::new();
     file.rewind().unwrap();
     file.read_to_end(&mut all).unwrap();
-    assert!(all[..10] == content[..10] && all[10..].iter().all(|&byte| byte == 0) && all.len() == 5000);
+    assert!(
+        all[..10] == content[..10] && all[10..].iter().all(|&byte| byte == 0) && all.len() == 5000
+    );
     drop(file);
     // O_TRUNC, of an empty file too, is a change.
     for _ in 0..2 {
-        let old = Timestamps { last_access: stamp(1), last_modification: stamp(1) };
+        let old = Timestamps {
+            last_access: stamp(1),
+            last_modification: stamp(1),
+        };
         rustix::fs::utimensat(rustix::fs::CWD, &path, &old, AtFlags::empty()).unwrap();
         File::create(&path).unwrap();
         let metadata = fs::metadata(&path).unwrap();
@@ -50,7 +61,10 @@ fn files_are_made_written_read_and_cut(bench: Bench) {
 }
 
 fn stamp(secs: i64) -> Timespec {
-    Timespec { tv_sec: secs, tv_nsec: 123_456_789 }
+    Timespec {
+        tv_sec: secs,
+        tv_nsec: 123_456_789,
+    }
 }
 
 fn names_are_made_moved_linked_and_taken_away(bench: Bench) {
@@ -59,7 +73,10 @@ fn names_are_made_moved_linked_and_taken_away(bench: Bench) {
     fs::write(at("a/f"), "f").unwrap();
     fs::hard_link(at("a/f"), at("a/g")).unwrap();
     assert_eq!(fs::metadata(at("a/f")).unwrap().nlink(), 2);
-    assert_eq!(fs::metadata(at("a/f")).unwrap().ino(), fs::metadata(at("a/g")).unwrap().ino());
+    assert_eq!(
+        fs::metadata(at("a/f")).unwrap().ino(),
+        fs::metadata(at("a/g")).unwrap().ino()
+    );
     symlink("a/f", at("s")).unwrap();
     assert_eq!(fs::read_link(at("s")).unwrap().to_str(), Some("a/f"));
     assert_eq!(fs::read(at("s")).unwrap(), b"f");
@@ -68,24 +85,42 @@ fn names_are_made_moved_linked_and_taken_away(bench: Bench) {
     let rename = |from: &str, to: &str, flags| {
         rustix::fs::renameat_with(rustix::fs::CWD, at(from), rustix::fs::CWD, at(to), flags)
     };
-    assert_eq!(rename("a/f", "a/g", RenameFlags::NOREPLACE), Err(Errno::EXIST));
+    assert_eq!(
+        rename("a/f", "a/g", RenameFlags::NOREPLACE),
+        Err(Errno::EXIST)
+    );
     fs::write(at("other"), "other").unwrap();
     rename("other", "a/f", RenameFlags::EXCHANGE).unwrap();
     assert_eq!(
         (fs::read(at("a/f")).unwrap(), fs::read(at("other")).unwrap()),
         (b"other".to_vec(), b"f".to_vec())
     );
-    assert_eq!(rename("moved", "moved/c/d", RenameFlags::empty()), Err(Errno::INVAL));
-    assert_eq!(fs::remove_dir(at("moved")).unwrap_err().raw_os_error(), Some(39));
+    assert_eq!(
+        rename("moved", "moved/c/d", RenameFlags::empty()),
+        Err(Errno::INVAL)
+    );
+    assert_eq!(
+        fs::remove_dir(at("moved")).unwrap_err().raw_os_error(),
+        Some(39)
+    );
     fs::remove_dir_all(at("moved")).unwrap();
     fs::remove_file(at("s")).unwrap();
     // The limits of names, in bytes; fuse2fs destroys the directory here.
     fs::write(at(&"n".repeat(255)), "").unwrap();
     for name in ["n".repeat(256), "n".repeat(300)] {
-        assert_eq!(fs::write(at(&name), "").unwrap_err().raw_os_error(), Some(36));
-        assert_eq!(fs::metadata(at(&name)).unwrap_err().raw_os_error(), Some(36));
+        assert_eq!(
+            fs::write(at(&name), "").unwrap_err().raw_os_error(),
+            Some(36)
+        );
+        assert_eq!(
+            fs::metadata(at(&name)).unwrap_err().raw_os_error(),
+            Some(36)
+        );
     }
-    for kind in [rustix::fs::FileType::Fifo, rustix::fs::FileType::CharacterDevice] {
+    for kind in [
+        rustix::fs::FileType::Fifo,
+        rustix::fs::FileType::CharacterDevice,
+    ] {
         let device = rustix::fs::makedev(259, 70_000);
         rustix::fs::mknodat(rustix::fs::CWD, at("node"), kind, Mode::from(0o640), device).unwrap();
         let metadata = fs::metadata(at("node")).unwrap();
@@ -102,38 +137,75 @@ fn attributes_and_extended_ones_are_set(bench: Bench) {
     fs::write(&path, "x").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4751)).unwrap();
     std::os::unix::fs::chown(&path, Some(12), Some(34)).unwrap();
-    let times = Timestamps { last_access: stamp(-7), last_modification: stamp(5_000_000_000) };
+    let times = Timestamps {
+        last_access: stamp(-7),
+        last_modification: stamp(5_000_000_000),
+    };
     rustix::fs::utimensat(rustix::fs::CWD, &path, &times, AtFlags::empty()).unwrap();
     let now = fs::metadata(&path).unwrap();
     // A change of owner takes setuid away.
     assert_eq!((now.mode() & 0o7777, now.uid(), now.gid()), (0o751, 12, 34));
-    assert_eq!((now.atime(), now.mtime(), now.mtime_nsec()), (-7, 5_000_000_000, 123_456_789));
+    assert_eq!(
+        (now.atime(), now.mtime(), now.mtime_nsec()),
+        (-7, 5_000_000_000, 123_456_789)
+    );
     if bench.ground == Ground::Image {
-        let born = fs::metadata(&path).unwrap().created().expect("a time of birth, since Linux 6.6");
-        assert!(born.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() > 1 << 30);
+        let born = fs::metadata(&path)
+            .unwrap()
+            .created()
+            .expect("a time of birth, since Linux 6.6");
+        assert!(
+            born.duration_since(std::time::UNIX_EPOCH)
+                .unwrap()
+                .as_secs()
+                > 1 << 30
+        );
     }
     let value = vec![b'v'; 1000];
     for name in ["user.a", "trusted.b", "security.c"] {
         rustix::fs::setxattr(&path, name, &value, XattrFlags::CREATE).unwrap();
     }
-    assert_eq!(rustix::fs::setxattr(&path, "user.a", b"", XattrFlags::CREATE), Err(Errno::EXIST));
+    assert_eq!(
+        rustix::fs::setxattr(&path, "user.a", b"", XattrFlags::CREATE),
+        Err(Errno::EXIST)
+    );
     let mut buf = [0; 4096];
     assert_eq!(rustix::fs::getxattr(&path, "user.a", &mut buf), Ok(1000));
-    assert_eq!(rustix::fs::getxattr(&path, "user.a", &mut buf[..10]), Err(Errno::RANGE));
+    assert_eq!(
+        rustix::fs::getxattr(&path, "user.a", &mut buf[..10]),
+        Err(Errno::RANGE)
+    );
     let len = rustix::fs::listxattr(&path, &mut buf).unwrap();
-    let mut names: Vec<_> = buf[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()).collect();
+    let mut names: Vec<_> = buf[..len]
+        .split(|&byte| byte == 0)
+        .filter(|name| !name.is_empty())
+        .collect();
     names.sort();
     assert_eq!(names, [&b"security.c"[..], b"trusted.b", b"user.a"]);
     rustix::fs::removexattr(&path, "user.a").unwrap();
-    assert_eq!(rustix::fs::getxattr(&path, "user.a", &mut buf), Err(Errno::NODATA));
+    assert_eq!(
+        rustix::fs::getxattr(&path, "user.a", &mut buf),
+        Err(Errno::NODATA)
+    );
     let told = rustix::fs::statvfs(bench.mount.path()).unwrap();
-    assert!(told.f_blocks > 0 && told.f_bfree < told.f_blocks && told.f_namemax == 255 && told.f_files > 0);
+    assert!(
+        told.f_blocks > 0
+            && told.f_bfree < told.f_blocks
+            && told.f_namemax == 255
+            && told.f_files > 0
+    );
     bench.finish();
 }
 
 fn space_is_reserved_punched_found_and_copied(bench: Bench) {
     let open = |name: &str| {
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(bench.at(name)).unwrap()
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(bench.at(name))
+            .unwrap()
     };
     let file = open("f");
     file.write_all_at(&[7; 1 << 20], 0).unwrap();
@@ -143,17 +215,26 @@ fn space_is_reserved_punched_found_and_copied(bench: Bench) {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&file, punch, 128 << 10, 256 << 10).unwrap();
     assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(0)), Ok(128 << 10));
-    assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(128 << 10)), Ok(384 << 10));
+    assert_eq!(
+        rustix::fs::seek(&file, SeekFrom::Data(128 << 10)),
+        Ok(384 << 10)
+    );
     let mut buf = vec![1; 512 << 10];
     file.read_exact_at(&mut buf, 0).unwrap();
     let zeros = 128 << 10..384 << 10;
-    assert!(buf.iter().enumerate().all(|(at, &byte)| byte == if zeros.contains(&at) { 0 } else { 7 }));
+    assert!(
+        buf.iter()
+            .enumerate()
+            .all(|(at, &byte)| byte == if zeros.contains(&at) { 0 } else { 7 })
+    );
     rustix::fs::fallocate(&file, FallocateFlags::ZERO_RANGE, 0, 4096).unwrap();
     let copy = open("copy");
     let (mut from, mut to) = (0, 1000);
     while from < 1 << 20 {
         let left = (1 << 20) - from as usize;
-        let copied = rustix::fs::copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), left).unwrap();
+        let copied =
+            rustix::fs::copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), left)
+                .unwrap();
         assert!(copied > 0);
     }
     let (mut want, mut got) = (vec![0; 1 << 20], vec![0; 1 << 20]);
@@ -167,7 +248,12 @@ fn space_is_reserved_punched_found_and_copied(bench: Bench) {
 fn a_file_without_a_name_goes_on_until_it_is_closed(bench: Bench) {
     let free = || rustix::fs::statvfs(bench.mount.path()).unwrap().f_ffree;
     let before = free();
-    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(bench.at("f")).unwrap();
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(bench.at("f"))
+        .unwrap();
     fs::remove_file(bench.at("f")).unwrap();
     file.write_all(b"still here").unwrap();
     assert_eq!(file.metadata().unwrap().nlink(), 0);
@@ -188,7 +274,12 @@ fn large_directories_are_listed_whole_while_they_change(bench: Bench) {
     for number in 0..3000 {
         File::create(folder.join(format!("a name that is not short {number}"))).unwrap();
     }
-    let names = || fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    let names = || {
+        fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect::<Vec<_>>()
+    };
     let mut listed = names();
     listed.sort();
     listed.dedup();

@@ -1,4 +1,5 @@
-//! Foreign suites, where they are installed: docs/conformance.md has versions, results and exclusions.
+//! Foreign suites, where they are installed: docs/conformance.md has versions, results and
+//! exclusions.
 
 use crate::support::require::find;
 use crate::support::tools::{command, mke2fs, text};
@@ -32,7 +33,14 @@ fn pjdfstest(bench: &Bench, second: &Path, patterns: &[&str], allow_remount: boo
     // Where a helper for FUSE is installed, mount(8) asks it to remount, which it cannot.
     let programs = TempDir::new().unwrap();
     let mount = programs.path().join("mount");
-    fs::write(&mount, format!("#!/bin/sh\nexec {} -i \"$@\"\n", find("mount").unwrap().display())).unwrap();
+    fs::write(
+        &mount,
+        format!(
+            "#!/bin/sh\nexec {} -i \"$@\"\n",
+            find("mount").unwrap().display()
+        ),
+    )
+    .unwrap();
     fs::set_permissions(&mount, fs::Permissions::from_mode(0o755)).unwrap();
     let path = std::env::join_paths([
         programs.path(),
@@ -43,15 +51,29 @@ fn pjdfstest(bench: &Bench, second: &Path, patterns: &[&str], allow_remount: boo
     ]);
     let mut suite = command("pjdfstest");
     suite.env("PATH", path.unwrap());
-    suite.arg("-c").arg(file.path()).arg("-p").arg(bench.mount.path()).arg("-s").arg(second).args(patterns);
+    suite
+        .arg("-c")
+        .arg(file.path())
+        .arg("-p")
+        .arg(bench.mount.path())
+        .arg("-s")
+        .arg(second)
+        .args(patterns);
     let output = suite.output().unwrap();
     let told = text(&output);
-    assert!(output.status.success() && told.contains(" 0 failed"), "pjdfstest: {}\n{told}", output.status);
+    assert!(
+        output.status.success() && told.contains(" 0 failed"),
+        "pjdfstest: {}\n{told}",
+        output.status
+    );
     told
 }
 
 fn skipped(told: &str) -> Vec<&str> {
-    told.lines().filter_map(|line| line.strip_suffix("skipped")).map(str::trim).collect()
+    told.lines()
+        .filter_map(|line| line.strip_suffix("skipped"))
+        .map(str::trim)
+        .collect()
 }
 
 everywhere! {
@@ -66,7 +88,10 @@ fn pjdfstest_passes(bench: Bench) {
     mke2fs(&other, "16M", &[]);
     let second = FuseMount::new(&other, "allow_other,suid,dev");
     let told = pjdfstest(&bench, &second.path(), &[], false);
-    let left: Vec<_> = skipped(&told).into_iter().filter(|case| !case.contains("::erofs_")).collect();
+    let left: Vec<_> = skipped(&told)
+        .into_iter()
+        .filter(|case| !case.contains("::erofs_"))
+        .collect();
     assert_eq!(left, EXCLUDED, "cases that did not run");
     // Those remount what the others use, so they run by themselves.
     let told = pjdfstest(&bench, &second.path(), &["erofs"], true);
@@ -113,8 +138,16 @@ fn fsx_passes(bench: Bench) {
         let mut suite = command("fsx");
         suite.arg("-f").arg(&settings).arg("-P").arg(scratch.path());
         let file = bench.at(&format!("file {seed}"));
-        let output = suite.args(["-S", &seed.to_string(), "-N", "5000"]).arg(file).output().unwrap();
-        assert!(output.status.success(), "fsx, seed {seed}: {}", text(&output));
+        let output = suite
+            .args(["-S", &seed.to_string(), "-N", "5000"])
+            .arg(file)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "fsx, seed {seed}: {}",
+            text(&output)
+        );
     }
     bench.finish();
 }

@@ -10,19 +10,37 @@ use std::path::Path;
 use tempfile::TempDir;
 
 #[path = "../kernel/trees.rs"]
-#[expect(dead_code, reason = "shared with the tests that have the kernel as judge")]
+#[expect(
+    dead_code,
+    reason = "shared with the tests that have the kernel as judge"
+)]
 mod kinds;
 
-const EXACT: Scope = Scope { holes: true, below_root: false };
+const EXACT: Scope = Scope {
+    holes: true,
+    below_root: false,
+};
 
 fn copy(from: &Path, to: &Path) {
     // As the tests with the kernel do: holes as they are.
-    succeed(command("cp").args(["-a", "--sparse=auto"]).arg(from).arg(to));
+    succeed(
+        command("cp")
+            .args(["-a", "--sparse=auto"])
+            .arg(from)
+            .arg(to),
+    );
 }
 
 #[test]
 fn cp_keeps_every_attribute_and_the_kernel_reads_them() {
-    requires!(root, fuse, loop_devices, linux(5, 15), tool("mke2fs"), tool("e2fsck"));
+    requires!(
+        root,
+        fuse,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("e2fsck")
+    );
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     kinds::attributes(&tree, kinds::LARGE_BLOCKS);
@@ -30,15 +48,26 @@ fn cp_keeps_every_attribute_and_the_kernel_reads_them() {
     let bench = Bench::new("dev");
     copy(&tree, &bench.at("tree"));
     want.assert_same(&Manifest::of(&bench.at("tree"), EXACT), "through FUSE");
-    let Bench { mount, behind: image, folder: _folder, .. } = bench;
+    let Bench {
+        mount,
+        behind: image,
+        folder: _folder,
+        ..
+    } = bench;
     mount.unmount();
     fsck(&image);
     let kernel = Mounted::new(&image, "ro");
-    want.assert_same(&Manifest::of(&kernel.path().join("tree"), EXACT), "in the kernel's own mount");
+    want.assert_same(
+        &Manifest::of(&kernel.path().join("tree"), EXACT),
+        "in the kernel's own mount",
+    );
     kernel.unmount();
     // Nothing is in the kernel's cache now.
     let mount = FuseMount::new(&image, "ro,dev");
-    want.assert_same(&Manifest::of(&mount.at("tree"), EXACT), "through FUSE, from the image");
+    want.assert_same(
+        &Manifest::of(&mount.at("tree"), EXACT),
+        "through FUSE, from the image",
+    );
     mount.unmount();
 }
 
@@ -51,7 +80,11 @@ fn several_programs_work_at_once(bench: Bench) {
     let tree = scratch.path().join("tree");
     fs::create_dir(&tree).unwrap();
     for number in 0..300 {
-        fs::write(tree.join(format!("{number}")), vec![number as u8; number * 37]).unwrap();
+        fs::write(
+            tree.join(format!("{number}")),
+            vec![number as u8; number * 37],
+        )
+        .unwrap();
     }
     let want = Manifest::of(&tree, Scope::default());
     // The same calls reach a directory by way of more of them.
@@ -66,13 +99,24 @@ fn several_programs_work_at_once(bench: Bench) {
                     let archive = mine.with_extension("tar");
                     let mut pack = command("tar");
                     succeed(
-                        pack.arg("--format=posix").arg("-cf").arg(&archive).arg("-C").arg(&mine).arg("."),
+                        pack.arg("--format=posix")
+                            .arg("-cf")
+                            .arg(&archive)
+                            .arg("-C")
+                            .arg(&mine)
+                            .arg("."),
                     );
-                    want.assert_same(&Manifest::of(&mine, Scope::default()), "a copy among others");
+                    want.assert_same(
+                        &Manifest::of(&mine, Scope::default()),
+                        "a copy among others",
+                    );
                     fs::remove_dir_all(&mine).unwrap();
                     fs::create_dir(&mine).unwrap();
                     succeed(command("tar").arg("-xf").arg(&archive).arg("-C").arg(&mine));
-                    want.assert_same(&Manifest::of(&mine, Scope::default()), "an archive unpacked");
+                    want.assert_same(
+                        &Manifest::of(&mine, Scope::default()),
+                        "an archive unpacked",
+                    );
                     fs::remove_dir_all(&mine).unwrap();
                 }
             });
@@ -111,11 +155,17 @@ fn a_mount_in_use_is_served_until_nobody_uses_it() {
     std::io::Write::write_all(&mut file, b"still served").unwrap();
     drop(file);
     let (status, told) = bench.mount.ended();
-    assert!(status.success() && told.contains("in use: detached"), "{status}: {told}");
+    assert!(
+        status.success() && told.contains("in use: detached"),
+        "{status}: {told}"
+    );
     fsck(&bench.behind);
     let mount = FuseMount::new(&bench.behind, "ro");
     assert_eq!(fs::read(mount.at("f")).unwrap(), b"still served");
-    assert_eq!(fs::write(mount.at("f"), "").unwrap_err().raw_os_error(), Some(30));
+    assert_eq!(
+        fs::write(mount.at("f"), "").unwrap_err().raw_os_error(),
+        Some(30)
+    );
     mount.unmount();
 }
 
@@ -128,16 +178,29 @@ fn in_the_background_the_command_returns_when_the_mount_is_ready() {
     fs::create_dir(&target).unwrap();
     let mount = |words: &[&str]| {
         let mut command = command(env!("CARGO_BIN_EXE_folio"));
-        command.args(["mount", "--background"]).args(words).arg(&image).arg(&target).output().unwrap()
+        command
+            .args(["mount", "--background"])
+            .args(words)
+            .arg(&image)
+            .arg(&target)
+            .output()
+            .unwrap()
     };
     let refused = mount(&["-o", "rw,nonsense"]);
     assert_eq!(refused.status.code(), Some(3));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("nonsense"), "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("nonsense"),
+        "{refused:?}"
+    );
     let mounted = mount(&[]);
     let worked = mounted.status.success() && fs::write(target.join("f"), "x").is_ok();
     // The image is locked as long as it is served.
-    let ls =
-        || command(env!("CARGO_BIN_EXE_folio")).args([OsStr::new("ls"), image.as_os_str()]).output().unwrap();
+    let ls = || {
+        command(env!("CARGO_BIN_EXE_folio"))
+            .args([OsStr::new("ls"), image.as_os_str()])
+            .output()
+            .unwrap()
+    };
     let while_mounted = ls();
     let unmounted = command("umount").arg(&target).status().unwrap();
     if !unmounted.success() {

@@ -14,9 +14,18 @@ const OTHER_GROUP: u32 = 54_323;
 /// Whether a user with these groups can do this in a shell.
 fn can(groups: &str, script: &str, path: &Path) -> bool {
     let mut shell = command("setpriv");
-    shell.args([&format!("--reuid={USER}"), &format!("--regid={GROUP}"), groups]);
+    shell.args([
+        &format!("--reuid={USER}"),
+        &format!("--regid={GROUP}"),
+        groups,
+    ]);
     shell.args(["sh", "-c", script, "sh"]).arg(path);
-    shell.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
+    shell
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap()
+        .success()
 }
 
 everywhere! {
@@ -36,10 +45,21 @@ fn modes_groups_and_owners_count(bench: Bench) {
     assert!(!can("--clear-groups", "cat \"$1\"", &path));
     // A supplementary group, of which a request says nothing.
     assert!(can(&format!("--groups={OTHER_GROUP}"), "cat \"$1\"", &path));
-    assert!(!can(&format!("--groups={OTHER_GROUP}"), "echo y > \"$1\"", &path));
-    assert!(can("--clear-groups", "umask 027; echo y > \"$1\"", &bench.at("g")));
+    assert!(!can(
+        &format!("--groups={OTHER_GROUP}"),
+        "echo y > \"$1\"",
+        &path
+    ));
+    assert!(can(
+        "--clear-groups",
+        "umask 027; echo y > \"$1\"",
+        &bench.at("g")
+    ));
     let made = fs::metadata(bench.at("g")).unwrap();
-    assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (USER, GROUP, 0o640));
+    assert_eq!(
+        (made.uid(), made.gid(), made.mode() & 0o7777),
+        (USER, GROUP, 0o640)
+    );
     // Whoever writes takes setuid away, unless root does.
     fs::set_permissions(bench.at("g"), Permissions::from_mode(0o6777)).unwrap();
     fs::write(bench.at("g"), "root").unwrap();
@@ -61,8 +81,17 @@ fn with_allow_root_only_the_owner_and_root_are_let_in(bench: Bench) {
     fs::set_permissions(bench.at("f"), Permissions::from_mode(0o666)).unwrap();
     // The kernel has it all by now.
     assert_eq!(fs::read(bench.at("f")).unwrap(), b"secret");
-    assert!(fs::read_dir(bench.mount.path()).unwrap().all(|entry| entry.is_ok()));
-    for script in ["cat \"$1\"", "echo x > \"$1\"", "ls \"$(dirname \"$1\")\"", "touch \"$1.new\""] {
+    assert!(
+        fs::read_dir(bench.mount.path())
+            .unwrap()
+            .all(|entry| entry.is_ok())
+    );
+    for script in [
+        "cat \"$1\"",
+        "echo x > \"$1\"",
+        "ls \"$(dirname \"$1\")\"",
+        "touch \"$1.new\"",
+    ] {
         assert!(!can("--clear-groups", script, &bench.at("f")), "{script}");
     }
     assert_eq!(fs::read(bench.at("f")).unwrap(), b"secret");
@@ -74,22 +103,53 @@ fn acls_are_kept_and_heeded(bench: Bench) {
     fs::write(&path, "x").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     assert!(!can("--clear-groups", "cat \"$1\"", &path));
-    run("setfacl", ["-m".as_ref(), format!("u:{USER}:rw").as_ref(), path.as_os_str()]);
+    run(
+        "setfacl",
+        [
+            "-m".as_ref(),
+            format!("u:{USER}:rw").as_ref(),
+            path.as_os_str(),
+        ],
+    );
     // The mask shows in the group's place.
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
-    assert!(can("--clear-groups", "cat \"$1\" && echo y > \"$1\"", &path));
+    assert!(can(
+        "--clear-groups",
+        "cat \"$1\" && echo y > \"$1\"",
+        &path
+    ));
     fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-    assert!(can("--clear-groups", "cat \"$1\"", &path) && !can("--clear-groups", "echo y > \"$1\"", &path));
+    assert!(
+        can("--clear-groups", "cat \"$1\"", &path)
+            && !can("--clear-groups", "echo y > \"$1\"", &path)
+    );
     assert!(run("getfacl", ["-cpn".as_ref(), path.as_os_str()]).contains("mask::r--"));
     // A default ACL takes the place of the umask.
     let folder = bench.at("folder");
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
-    run("setfacl", ["-dm".as_ref(), format!("u:{USER}:rwx,o::-").as_ref(), folder.as_os_str()]);
-    assert!(can("--clear-groups", "umask 077; echo x > \"$1\"", &folder.join("f")));
-    assert_eq!(fs::metadata(folder.join("f")).unwrap().mode() & 0o777, 0o660);
+    run(
+        "setfacl",
+        [
+            "-dm".as_ref(),
+            format!("u:{USER}:rwx,o::-").as_ref(),
+            folder.as_os_str(),
+        ],
+    );
+    assert!(can(
+        "--clear-groups",
+        "umask 077; echo x > \"$1\"",
+        &folder.join("f")
+    ));
+    assert_eq!(
+        fs::metadata(folder.join("f")).unwrap().mode() & 0o777,
+        0o660
+    );
     let told = run("getfacl", ["-cpn".as_ref(), folder.join("f").as_os_str()]);
-    assert!(told.contains(&format!("user:{USER}:rwx")) && told.contains("mask::rw-"), "{told}");
+    assert!(
+        told.contains(&format!("user:{USER}:rwx")) && told.contains("mask::rw-"),
+        "{told}"
+    );
     bench.finish();
 }
 

@@ -1,4 +1,5 @@
-//! The stored corpora of the fuzz targets, through the same functions, with stable Rust; and a few inputs by chance.
+//! The stored corpora of the fuzz targets, through the same functions, with stable Rust; and a few
+//! inputs by chance.
 
 #[path = "../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub, reason = "it is a crate of its own under fuzz/")]
@@ -11,14 +12,21 @@ use std::path::Path;
 const CASES: u64 = 40;
 
 fn cases() -> u64 {
-    std::env::var("FOLIO_FUZZ_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(CASES)
+    std::env::var("FOLIO_FUZZ_CASES")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(CASES)
 }
 
 /// Runs `target` on every stored input and on some that a small generator makes.
 fn run(name: &str, target: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fuzz/corpus")
+        .join(name);
     let mut stored = 0;
-    for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+    for entry in
+        fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+    {
         let path = entry.unwrap().path();
         let bytes = fs::read(&path).unwrap();
         let outcome = std::panic::catch_unwind(|| target(&bytes));
@@ -30,7 +38,9 @@ fn run(name: &str, target: fn(&[u8])) {
         let mut state = seed;
         let bytes: Vec<u8> = (0..200)
             .map(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) as u8
             })
             .collect();

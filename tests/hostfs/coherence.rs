@@ -26,7 +26,11 @@ impl History {
     fn promised(&self, asked: Instant, ttl: Duration) -> u64 {
         let history = self.0.lock().unwrap();
         let is_old = |(at, _): &&(Instant, u64)| *at + ttl + MARGIN <= asked;
-        history.iter().rev().find(is_old).map_or(0, |(_, version)| *version)
+        history
+            .iter()
+            .rev()
+            .find(is_old)
+            .map_or(0, |(_, version)| *version)
     }
 }
 
@@ -36,7 +40,11 @@ fn page(version: u64) -> Vec<u8> {
 
 /// The oldest and the newest version in some bytes.
 fn versions(bytes: &[u8]) -> (u64, u64) {
-    let all = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    let all = bytes
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|word| u64::from_le_bytes(*word));
     (all.clone().min().unwrap_or(0), all.max().unwrap_or(0))
 }
 
@@ -65,7 +73,10 @@ fn read_page(p: &Process, fd: Fd, spare: Fd, way: usize, at: u64) -> Vec<u8> {
         }
         _ => {
             let (mut from, mut to) = (at, 0);
-            return sent(p.copy_file_range(fd, Some(&mut from), spare, Some(&mut to), PAGE).unwrap());
+            return sent(
+                p.copy_file_range(fd, Some(&mut from), spare, Some(&mut to), PAGE)
+                    .unwrap(),
+            );
         }
     }
     bytes
@@ -84,11 +95,16 @@ fn a_file_that_is_overwritten_is_read_as_promised() {
                 let file = File::options().write(true).open(world.host("f")).unwrap();
                 for version in 1.. {
                     for index in 0..PAGES {
-                        file.write_all_at(&page(version), (index * PAGE) as u64).unwrap();
+                        file.write_all_at(&page(version), (index * PAGE) as u64)
+                            .unwrap();
                     }
                     history.acknowledge(version);
                     // Now and then it rests, so that what was cached wrongly shows.
-                    pause(Duration::from_millis(if version % 16 == 0 { 320 } else { 1 }));
+                    pause(Duration::from_millis(if version % 16 == 0 {
+                        320
+                    } else {
+                        1
+                    }));
                     if is_over.is_over() {
                         break;
                     }
@@ -96,7 +112,9 @@ fn a_file_that_is_overwritten_is_read_as_promised() {
             });
             let p = &world.p;
             let fd = p.open("/h/f", OpenFlags::empty(), 0).unwrap();
-            let spare = p.open("/h/spare", OpenFlags::CREAT | OpenFlags::RDWR, 0o600).unwrap();
+            let spare = p
+                .open("/h/spare", OpenFlags::CREAT | OpenFlags::RDWR, 0o600)
+                .unwrap();
             let mut seen = [0; PAGES];
             let start = Instant::now();
             while start.elapsed() < RUN {
@@ -105,12 +123,23 @@ fn a_file_that_is_overwritten_is_read_as_promised() {
                     reads += 1;
                     let asked = Instant::now();
                     let promised = history.promised(asked, ttl);
-                    let (oldest, newest) = versions(&read_page(p, fd, spare, way, (index * PAGE) as u64));
-                    assert!(oldest >= promised, "{words}, way {way}: {oldest} instead of {promised}");
-                    assert!(newest >= seen[index], "{words}, way {way}: {newest} after {}", seen[index]);
+                    let (oldest, newest) =
+                        versions(&read_page(p, fd, spare, way, (index * PAGE) as u64));
+                    assert!(
+                        oldest >= promised,
+                        "{words}, way {way}: {oldest} instead of {promised}"
+                    );
+                    assert!(
+                        newest >= seen[index],
+                        "{words}, way {way}: {newest} after {}",
+                        seen[index]
+                    );
                     // The host copies into a page while others copy out of it, too; but only then.
                     mixed += usize::from(oldest != newest);
-                    assert!(newest - oldest <= 1, "{words}, way {way}: {oldest} and {newest} in one page");
+                    assert!(
+                        newest - oldest <= 1,
+                        "{words}, way {way}: {oldest} and {newest} in one page"
+                    );
                     seen[index] = newest;
                 }
             }
@@ -121,7 +150,8 @@ fn a_file_that_is_overwritten_is_read_as_promised() {
         assert!(reads > 100, "{words}");
         // At rest nothing may be mixed or old.
         eventually("the last version", ttl, || {
-            versions(&world.read("/h/f").unwrap()) == versions(&std::fs::read(world.host("f")).unwrap())
+            versions(&world.read("/h/f").unwrap())
+                == versions(&std::fs::read(world.host("f")).unwrap())
         });
     }
 }
@@ -141,7 +171,11 @@ fn a_file_that_is_replaced_is_read_as_a_whole() {
                     write_host(&world.host("new"), &bytes);
                     std::fs::rename(world.host("new"), world.host("f")).unwrap();
                     history.acknowledge(version);
-                    pause(Duration::from_millis(if version % 16 == 0 { 320 } else { 1 }));
+                    pause(Duration::from_millis(if version % 16 == 0 {
+                        320
+                    } else {
+                        1
+                    }));
                     if is_over.is_over() {
                         break;
                     }
@@ -154,8 +188,15 @@ fn a_file_that_is_replaced_is_read_as_a_whole() {
                 let bytes = world.read("/h/f").unwrap();
                 let (oldest, newest) = versions(&bytes);
                 assert_eq!(oldest, newest, "{words}: a mix");
-                assert_eq!(bytes.len(), PAGE * (PAGES + (newest % 3) as usize), "{words}: version {newest}");
-                assert!(oldest >= promised.max(last), "{words}: {oldest} instead of {promised} after {last}");
+                assert_eq!(
+                    bytes.len(),
+                    PAGE * (PAGES + (newest % 3) as usize),
+                    "{words}: version {newest}"
+                );
+                assert!(
+                    oldest >= promised.max(last),
+                    "{words}: {oldest} instead of {promised} after {last}"
+                );
                 last = oldest;
                 let promised = history.promised(Instant::now(), ttl);
                 let size = world.p.stat("/h/f").unwrap().size_bytes as usize / PAGE - PAGES;
@@ -174,7 +215,10 @@ fn a_file_that_grows_is_seen_to_grow() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let _ender = is_over.ender();
-                let file = File::options().append(true).open(world.host("log")).unwrap();
+                let file = File::options()
+                    .append(true)
+                    .open(world.host("log"))
+                    .unwrap();
                 for version in 1..=2000_u64 {
                     std::io::Write::write_all(&mut &file, &version.to_le_bytes()).unwrap();
                     history.acknowledge(version);
@@ -187,10 +231,16 @@ fn a_file_that_grows_is_seen_to_grow() {
             while !is_over.is_over() {
                 let asked = Instant::now();
                 let end = p.lseek(fd, 0, Whence::End).unwrap() / 8;
-                assert!(end >= history.promised(asked, ttl).max(last), "{words}: end {end} after {last}");
+                assert!(
+                    end >= history.promised(asked, ttl).max(last),
+                    "{words}: end {end} after {last}"
+                );
                 let asked = Instant::now();
                 let size = p.stat("/h/log").unwrap().size_bytes / 8;
-                assert!(size >= history.promised(asked, ttl).max(end), "{words}: size {size} after {end}");
+                assert!(
+                    size >= history.promised(asked, ttl).max(end),
+                    "{words}: size {size} after {end}"
+                );
                 // All of it is there, and no zeros that nobody wrote.
                 let bytes = read_all(p, fd).unwrap();
                 for (place, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
@@ -201,7 +251,11 @@ fn a_file_that_grows_is_seen_to_grow() {
                         bytes.len()
                     );
                 }
-                assert!(bytes.len() as u64 / 8 >= size, "{words}: {} bytes of {size} words", bytes.len());
+                assert!(
+                    bytes.len() as u64 / 8 >= size,
+                    "{words}: {} bytes of {size} words",
+                    bytes.len()
+                );
                 last = size;
             }
             p.close(fd).unwrap();
@@ -221,7 +275,8 @@ fn a_file_that_shrinks_shows_no_zeros() {
                 let file = File::options().write(true).open(world.host("f")).unwrap();
                 let start = Instant::now();
                 while start.elapsed() < RUN / 2 {
-                    // To nothing: the rest of a folio the host itself shows to readers as zeros for a moment.
+                    // To nothing: the rest of a folio the host itself shows to readers as zeros for
+                    // a moment.
                     file.set_len(0).unwrap();
                     file.write_all_at(&[1; 3 * PAGE], 0).unwrap();
                     pause(Duration::from_micros(300));
@@ -284,11 +339,16 @@ fn names_come_and_go_as_promised() {
             // Something else by the same name.
             std::fs::create_dir(world.host(&name)).unwrap();
             write_host(&world.host(&name).join("in"), b"in");
-            eventually("a directory", ttl, || world.read(&format!("/h/{name}/in")).is_ok_and(|b| b == b"in"));
+            eventually("a directory", ttl, || {
+                world
+                    .read(&format!("/h/{name}/in"))
+                    .is_ok_and(|b| b == b"in")
+            });
             std::fs::remove_dir_all(world.host(&name)).unwrap();
             symlink("/r", world.host(&name)).unwrap();
             eventually("a link", ttl, || {
-                p.readlink(format!("/h/{name}")).is_ok_and(|target| target == b"/r")
+                p.readlink(format!("/h/{name}"))
+                    .is_ok_and(|target| target == b"/r")
             });
             std::fs::remove_file(world.host(&name)).unwrap();
             eventually("its removal", ttl, || !is_there(&name));
@@ -308,17 +368,28 @@ fn attributes_change_as_promised() {
             let mode = 0o600 | round;
             p.stat("/h/f").unwrap();
             // By another name than the one that was asked for.
-            std::fs::set_permissions(world.host("g"), PermissionsExt::from_mode(mode.into())).unwrap();
+            std::fs::set_permissions(world.host("g"), PermissionsExt::from_mode(mode.into()))
+                .unwrap();
             eventually("a mode", ttl, || p.stat("/h/f").unwrap().mode == mode);
             write_host(&world.host("g"), &vec![b'x'; round.into()]);
-            eventually("a size", ttl, || world.read("/h/f").unwrap().len() == usize::from(round));
+            eventually("a size", ttl, || {
+                world.read("/h/f").unwrap().len() == usize::from(round)
+            });
         }
         std::fs::remove_file(world.host("f")).unwrap();
-        eventually("one name less", ttl, || p.stat("/h/g").unwrap().link_count == 1);
+        eventually("one name less", ttl, || {
+            p.stat("/h/g").unwrap().link_count == 1
+        });
         let told = std::fs::metadata(world.host("g")).unwrap();
         let seen = p.stat("/h/g").unwrap();
-        assert_eq!((seen.number.0, seen.uid, seen.blocks_512), (told.ino(), told.uid(), told.blocks()));
-        assert_eq!((seen.modified.secs, i64::from(seen.modified.nanos)), (told.mtime(), told.mtime_nsec()));
+        assert_eq!(
+            (seen.number.0, seen.uid, seen.blocks_512),
+            (told.ino(), told.uid(), told.blocks())
+        );
+        assert_eq!(
+            (seen.modified.secs, i64::from(seen.modified.nanos)),
+            (told.mtime(), told.mtime_nsec())
+        );
     }
 }
 
@@ -340,7 +411,9 @@ fn who_stands_in_a_directory_that_others_move_goes_on() {
         // And back, with something else where it was.
         std::fs::create_dir_all(world.host("a/deep/down")).unwrap();
         std::fs::rename(world.host("b/deep"), world.host("a/other")).unwrap();
-        eventually("another at the old place", ttl, || p.stat("/h/a/deep/down/f").is_err());
+        eventually("another at the old place", ttl, || {
+            p.stat("/h/a/deep/down/f").is_err()
+        });
         assert_eq!(p.stat("/h/a/other/down/f").unwrap().size_bytes, 1);
         assert_eq!(world.read("f").unwrap(), b"1", "{words}");
         p.chdir("/").unwrap();

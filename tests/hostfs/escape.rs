@@ -25,9 +25,16 @@ fn check_untouched(world: &World) {
     for name in ["secret", "vault/secret"] {
         let path = world.outside(name);
         assert_eq!(std::fs::read(&path).unwrap(), b"secret", "{name}");
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640, "{name}");
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777,
+            0o640,
+            "{name}"
+        );
     }
-    assert_eq!(std::fs::read_dir(world.outside("vault")).unwrap().count(), 1);
+    assert_eq!(
+        std::fs::read_dir(world.outside("vault")).unwrap().count(),
+        1
+    );
 }
 
 #[test]
@@ -39,19 +46,31 @@ fn links_are_followed_inside_alone() {
     symlink("../vault", world.host("folder")).unwrap();
     std::fs::create_dir(world.host("d")).unwrap();
     symlink("../../secret", world.host("d/up")).unwrap();
-    for path in
-        ["/h/absolute", "/h/relative", "/h/folder/secret", "/h/d/up", "/h/../secret", "/h/d/../../secret"]
-    {
+    for path in [
+        "/h/absolute",
+        "/h/relative",
+        "/h/folder/secret",
+        "/h/d/up",
+        "/h/../secret",
+        "/h/d/../../secret",
+    ] {
         assert_eq!(errno(world.read(path)), Some(Errno::NOENT), "{path}");
         assert!(p.chmod(path, 0o777).is_err(), "{path}");
         assert!(p.truncate(path, 0).is_err(), "{path}");
-        assert!(p.setxattr(path, b"user.a", b"1", XattrFlags::empty()).is_err(), "{path}");
+        assert!(
+            p.setxattr(path, b"user.a", b"1", XattrFlags::empty())
+                .is_err(),
+            "{path}"
+        );
     }
     // Here `..` of a share is what it lies on, and its links lead there, too.
     world.write("/secret", b"inside").unwrap();
     assert_eq!(world.read("/h/relative").unwrap(), b"inside");
     assert!(world.write("/h/folder/new", b"1").is_err());
-    assert!(p.link("/h/absolute", "/h/linked").is_ok(), "the link itself");
+    assert!(
+        p.link("/h/absolute", "/h/linked").is_ok(),
+        "the link itself"
+    );
     assert_eq!(p.lstat("/h/linked").unwrap().file_type, FileType::Symlink);
     check_untouched(&world);
 }
@@ -61,10 +80,22 @@ fn devices_and_pipes_are_seen_and_not_opened() {
     requires!(root);
     let world = world("ttl=0");
     let p = &world.p;
-    p.mknodat(AT_FDCWD, "/h/pipe", FileType::Fifo, 0o600, (0, 0)).unwrap();
-    p.mknodat(AT_FDCWD, "/h/socket", FileType::Socket, 0o600, (0, 0)).unwrap();
-    let made = p.mknodat(AT_FDCWD, "/h/null", FileType::CharacterDevice, 0o600, (1, 3));
-    let names = if made.is_ok() { vec!["pipe", "socket", "null"] } else { vec!["pipe", "socket"] };
+    p.mknodat(AT_FDCWD, "/h/pipe", FileType::Fifo, 0o600, (0, 0))
+        .unwrap();
+    p.mknodat(AT_FDCWD, "/h/socket", FileType::Socket, 0o600, (0, 0))
+        .unwrap();
+    let made = p.mknodat(
+        AT_FDCWD,
+        "/h/null",
+        FileType::CharacterDevice,
+        0o600,
+        (1, 3),
+    );
+    let names = if made.is_ok() {
+        vec!["pipe", "socket", "null"]
+    } else {
+        vec!["pipe", "socket"]
+    };
     for name in names {
         let path = format!("/h/{name}");
         for flags in [OpenFlags::empty(), OpenFlags::WRONLY, OpenFlags::RDWR] {
@@ -89,7 +120,10 @@ fn devices_and_pipes_are_seen_and_not_opened() {
     )
     .unwrap();
     for flags in [OpenFlags::empty(), OpenFlags::WRONLY] {
-        assert!(matches!(errno(world.p.open("/h/f", flags, 0)), Some(Errno::NXIO | Errno::STALE)));
+        assert!(matches!(
+            errno(world.p.open("/h/f", flags, 0)),
+            Some(Errno::NXIO | Errno::STALE)
+        ));
     }
 }
 
@@ -107,7 +141,13 @@ fn a_directory_that_others_move_out_is_gone() {
         assert!(world.write("new", b"1").is_err(), "{words}");
         assert!(p.mkdir("sub", 0o755).is_err(), "{words}");
         assert!(world.write("/h/d/e/new", b"1").is_err(), "{words}");
-        assert_eq!(std::fs::read_dir(world.outside("vault/d/e")).unwrap().count(), 0, "{words}");
+        assert_eq!(
+            std::fs::read_dir(world.outside("vault/d/e"))
+                .unwrap()
+                .count(),
+            0,
+            "{words}"
+        );
         p.chdir("/").unwrap();
         std::fs::remove_dir_all(world.outside("vault/d")).unwrap();
         check_untouched(&world);
@@ -125,9 +165,14 @@ fn magic_links_of_proc_lead_nowhere() {
         let target = p.readlink(format!("/h/{name}")).unwrap();
         assert_eq!(
             target,
-            rustix::fs::readlink(format!("/proc/self/{name}"), Vec::new()).unwrap().into_bytes()
+            rustix::fs::readlink(format!("/proc/self/{name}"), Vec::new())
+                .unwrap()
+                .into_bytes()
         );
-        assert_eq!(p.lstat(format!("/h/{name}")).unwrap().file_type, FileType::Symlink);
+        assert_eq!(
+            p.lstat(format!("/h/{name}")).unwrap().file_type,
+            FileType::Symlink
+        );
         // It leads where it says, from the root here.
         assert!(p.stat(format!("/h/{name}/etc/passwd")).is_err(), "{name}");
     }
@@ -139,7 +184,8 @@ fn magic_links_of_proc_lead_nowhere() {
     p.chdir("/").unwrap();
 }
 
-/// A thread that swaps a directory and a link to outside as fast as it can, while others walk and make.
+/// A thread that swaps a directory and a link to outside as fast as it can, while others walk and
+/// make.
 #[test]
 fn a_race_of_directory_and_link_is_never_won() {
     for words in ["ttl=0,push=off", "push=off", "push=inotify"] {
@@ -154,7 +200,8 @@ fn a_race_of_directory_and_link_is_never_won() {
                 while !is_over.is_over() {
                     let exchange = rustix::fs::RenameFlags::EXCHANGE;
                     let (a, b) = (world.host("d"), world.host("link"));
-                    rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, exchange).unwrap();
+                    rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, exchange)
+                        .unwrap();
                 }
             });
             let p = &world.p;
@@ -175,7 +222,8 @@ fn a_race_of_directory_and_link_is_never_won() {
                 let _: folio::Result<()> = p.rmdir(format!("/h/d/sub{}", round % 7));
                 let _: folio::Result<()> = p.link("/h/d/secret", "/h/linked");
                 let _: folio::Result<()> = p.unlink("/h/linked");
-                let _: folio::Result<()> = p.setxattr("/h/d/secret", b"user.a", b"1", XattrFlags::empty());
+                let _: folio::Result<()> =
+                    p.setxattr("/h/d/secret", b"user.a", b"1", XattrFlags::empty());
             }
         });
         check_untouched(&world);
@@ -195,7 +243,8 @@ fn a_race_of_file_and_link_is_never_won() {
             while !is_over.is_over() {
                 let exchange = rustix::fs::RenameFlags::EXCHANGE;
                 let (a, b) = (world.host("f"), world.host("link"));
-                rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, exchange).unwrap();
+                rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, exchange)
+                    .unwrap();
             }
         });
         let p = &world.p;

@@ -1,4 +1,5 @@
-//! Host directories: what others change is seen in time, what we change reaches the host, and nothing leads out.
+//! Host directories: what others change is seen in time, what we change reaches the host, and
+//! nothing leads out.
 
 #[path = "../support/mod.rs"]
 #[macro_use]
@@ -39,13 +40,18 @@ impl World {
 
     /// Mounts `share` in a folder.
     fn on(folder: tempfile::TempDir, words: &str) -> Self {
-        let kernel = Kernel::new(KernelOptions { cache_bytes: 16 << 20, ..KernelOptions::default() });
+        let kernel = Kernel::new(KernelOptions {
+            cache_bytes: 16 << 20,
+            ..KernelOptions::default()
+        });
         let p = kernel.process(Credentials::root());
         p.umask(0);
         p.mkdir("/h", 0o755).unwrap();
         p.mkdir("/r", 0o755).unwrap();
         let options = MountOptions::parse(words).unwrap();
-        kernel.mount_hostfs(folder.path().join("share"), "/h", &options).unwrap();
+        kernel
+            .mount_hostfs(folder.path().join("share"), "/h", &options)
+            .unwrap();
         Self { p, kernel, folder }
     }
 
@@ -67,7 +73,11 @@ impl World {
     }
 
     fn write(&self, path: &str, bytes: &[u8]) -> folio::Result<()> {
-        let fd = self.p.open(path, OpenFlags::CREAT | OpenFlags::TRUNC | OpenFlags::WRONLY, 0o644)?;
+        let fd = self.p.open(
+            path,
+            OpenFlags::CREAT | OpenFlags::TRUNC | OpenFlags::WRONLY,
+            0o644,
+        )?;
         assert_eq!(self.p.pwrite(fd, bytes, 0)?, bytes.len());
         self.p.close(fd)
     }
@@ -81,8 +91,10 @@ impl World {
         let listed = self.p.getdents(fd, usize::MAX);
         self.p.close(fd)?;
         let entries = listed?;
-        let mut names: Vec<_> =
-            entries.into_iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()).collect();
+        let mut names: Vec<_> = entries
+            .into_iter()
+            .map(|entry| String::from_utf8_lossy(&entry.name).into_owned())
+            .collect();
         names.retain(|name| name != "." && name != "..");
         names.sort();
         Ok(names)
@@ -142,7 +154,10 @@ fn eventually(what: &str, ttl: Duration, mut is_seen: impl FnMut() -> bool) {
         if is_seen() {
             return;
         }
-        assert!(asked < ttl + MARGIN, "{what}: not seen {asked:?} after it was made");
+        assert!(
+            asked < ttl + MARGIN,
+            "{what}: not seen {asked:?} after it was made"
+        );
         pause(Duration::from_micros(100));
     }
 }

@@ -14,25 +14,36 @@ fn new_inodes_are_as_asked_whatever_the_hosts_umask() {
     std::fs::set_permissions(world.host(""), PermissionsExt::from_mode(0o777)).unwrap();
     p.umask(0o001);
     let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    let fd = p.open("/h/f", OpenFlags::CREAT | OpenFlags::WRONLY, 0o666).unwrap();
+    let fd = p
+        .open("/h/f", OpenFlags::CREAT | OpenFlags::WRONLY, 0o666)
+        .unwrap();
     p.close(fd).unwrap();
     p.mkdir("/h/d", 0o777).unwrap();
     p.symlink("target", "/h/l").unwrap();
     rustix::process::umask(before);
     for (name, mode) in [("f", 0o666), ("d", 0o776)] {
         let told = std::fs::metadata(world.host(name)).unwrap();
-        assert_eq!((told.mode() & 0o7777, told.uid(), told.gid()), (mode, 7, 8), "{name}");
+        assert_eq!(
+            (told.mode() & 0o7777, told.uid(), told.gid()),
+            (mode, 7, 8),
+            "{name}"
+        );
     }
     let told = std::fs::symlink_metadata(world.host("l")).unwrap();
     assert_eq!((told.uid(), told.gid()), (7, 8));
-    assert_eq!(std::fs::read_link(world.host("l")).unwrap().to_str(), Some("target"));
+    assert_eq!(
+        std::fs::read_link(world.host("l")).unwrap().to_str(),
+        Some("target")
+    );
 }
 
 #[test]
 fn a_file_that_may_not_be_written_is_written_by_who_made_it() {
     let world = World::new("");
     let p = &world.p;
-    let fd = p.open("/h/object", OpenFlags::CREAT | OpenFlags::WRONLY, 0o444).unwrap();
+    let fd = p
+        .open("/h/object", OpenFlags::CREAT | OpenFlags::WRONLY, 0o444)
+        .unwrap();
     p.pwrite(fd, b"git", 0).unwrap();
     p.close(fd).unwrap();
     assert_eq!(std::fs::read(world.host("object")).unwrap(), b"git");
@@ -47,7 +58,10 @@ fn renames_do_what_they_say() {
         world.write("/h/b", b"b").unwrap();
         p.mkdir("/h/d", 0o755).unwrap();
         let rename = |from: &str, to: &str, flags| p.renameat2(AT_FDCWD, from, AT_FDCWD, to, flags);
-        assert_eq!(errno(rename("/h/a", "/h/b", RenameFlags::NOREPLACE)), Some(Errno::EXIST));
+        assert_eq!(
+            errno(rename("/h/a", "/h/b", RenameFlags::NOREPLACE)),
+            Some(Errno::EXIST)
+        );
         rename("/h/a", "/h/b", RenameFlags::EXCHANGE).unwrap();
         assert_eq!(
             (world.read("/h/a").unwrap(), world.read("/h/b").unwrap()),
@@ -86,7 +100,8 @@ fn unnamed_files_get_names() {
     let fd = p.open("/h", flags, 0o640).unwrap();
     p.pwrite(fd, b"made whole", 0).unwrap();
     assert_eq!(world.list("/h"), [""; 0]);
-    p.linkat(fd, "", AT_FDCWD, "/h/named", AtFlags::EMPTY_PATH).unwrap();
+    p.linkat(fd, "", AT_FDCWD, "/h/named", AtFlags::EMPTY_PATH)
+        .unwrap();
     p.close(fd).unwrap();
     assert_eq!(std::fs::read(world.host("named")).unwrap(), b"made whole");
     assert_eq!(p.stat("/h/named").unwrap().link_count, 1);
@@ -97,7 +112,10 @@ fn a_long_listing_goes_on_where_it_was() {
     let world = World::new("push=off");
     let p = &world.p;
     for number in 0..3000 {
-        write_host(&world.host(&format!("a file with a rather long name {number:05}")), b"");
+        write_host(
+            &world.host(&format!("a file with a rather long name {number:05}")),
+            b"",
+        );
     }
     let fd = p.open("/h", OpenFlags::DIRECTORY, 0).unwrap();
     let mut names = Vec::new();
@@ -140,17 +158,26 @@ fn extended_attributes_and_acls_are_the_hosts() {
     let world = World::new("ttl=0,map=u:0:0:1000,map=u:1000:5000:1000");
     let p = &world.p;
     world.write("/h/f", b"1").unwrap();
-    p.setxattr("/h/f", b"user.colour", b"red", XattrFlags::CREATE).unwrap();
+    p.setxattr("/h/f", b"user.colour", b"red", XattrFlags::CREATE)
+        .unwrap();
     assert_eq!(p.getxattr("/h/f", b"user.colour").unwrap(), b"red");
     assert_eq!(p.listxattr("/h/f").unwrap(), [b"user.colour".to_vec()]);
     let mut value = [0; 16];
     let read = rustix::fs::getxattr(world.host("f"), c"user.colour", &mut value).unwrap();
     assert_eq!(&value[..read], b"red");
     p.removexattr("/h/f", b"user.colour").unwrap();
-    assert_eq!(errno(p.getxattr("/h/f", b"user.colour")), Some(Errno::NODATA));
+    assert_eq!(
+        errno(p.getxattr("/h/f", b"user.colour")),
+        Some(Errno::NODATA)
+    );
     // User 1001 inside is 5001 on the host.
     let entry = |tag: u16, bits: u16, id: u32| {
-        [tag.to_le_bytes().to_vec(), bits.to_le_bytes().to_vec(), id.to_le_bytes().to_vec()].concat()
+        [
+            tag.to_le_bytes().to_vec(),
+            bits.to_le_bytes().to_vec(),
+            id.to_le_bytes().to_vec(),
+        ]
+        .concat()
     };
     let acl = |uid| {
         let none = u32::MAX;
@@ -164,13 +191,25 @@ fn extended_attributes_and_acls_are_the_hosts() {
         ]
         .concat()
     };
-    p.setxattr("/h/f", b"system.posix_acl_access", &acl(1001), XattrFlags::empty()).unwrap();
+    p.setxattr(
+        "/h/f",
+        b"system.posix_acl_access",
+        &acl(1001),
+        XattrFlags::empty(),
+    )
+    .unwrap();
     let mut value = [0; 64];
-    let read = rustix::fs::getxattr(world.host("f"), c"system.posix_acl_access", &mut value).unwrap();
+    let read =
+        rustix::fs::getxattr(world.host("f"), c"system.posix_acl_access", &mut value).unwrap();
     assert_eq!(&value[..read], acl(5001));
-    assert_eq!(p.getxattr("/h/f", b"system.posix_acl_access").unwrap(), acl(1001));
+    assert_eq!(
+        p.getxattr("/h/f", b"system.posix_acl_access").unwrap(),
+        acl(1001)
+    );
     let may = |uid| {
-        let who = world.kernel.process(Credentials::user(uid, uid, Vec::new()));
+        let who = world
+            .kernel
+            .process(Credentials::user(uid, uid, Vec::new()));
         who.access("/h/f", 4).is_ok()
     };
     assert!(may(1001) && !may(1002));
@@ -220,19 +259,28 @@ fn several_devices_have_numbers_of_their_own() {
     requires!(root);
     let world = World::new("ttl=0");
     std::fs::create_dir(world.host("proc")).unwrap();
-    let mount =
-        std::process::Command::new("mount").args(["-t", "tmpfs", "none"]).arg(world.host("proc")).status();
+    let mount = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "none"])
+        .arg(world.host("proc"))
+        .status();
     if !mount.is_ok_and(|status| status.success()) {
         support::report_skip("no tmpfs can be mounted here");
         return;
     }
     write_host(&world.host("proc/f"), b"1");
     let p = &world.p;
-    let seen = [p.stat("/h").unwrap(), p.stat("/h/proc").unwrap(), p.stat("/h/proc/f").unwrap()];
+    let seen = [
+        p.stat("/h").unwrap(),
+        p.stat("/h/proc").unwrap(),
+        p.stat("/h/proc/f").unwrap(),
+    ];
     let listed = p.open("/h/proc", OpenFlags::DIRECTORY, 0).unwrap();
     let entries = p.getdents(listed, 100).unwrap();
     p.close(listed).unwrap();
-    let found: Option<u64> = entries.iter().find(|entry| entry.name == b"f").map(|entry| entry.number);
+    let found: Option<u64> = entries
+        .iter()
+        .find(|entry| entry.name == b"f")
+        .map(|entry| entry.number);
     rustix::mount::unmount(world.host("proc"), rustix::mount::UnmountFlags::DETACH).unwrap();
     assert!(
         seen[1].number.0 >> 48 == 1 && seen[2].number.0 >> 48 == 1 && seen[0].number.0 >> 48 == 0,
@@ -249,10 +297,21 @@ fn what_cannot_be_mounted_is_refused_by_name() {
         kernel.mount_hostfs(path, "/", &MountOptions::parse(words).unwrap())
     };
     let error = mount(folder.path(), "colour=red").unwrap_err();
-    assert!(error.to_string().contains("unknown mount option \"colour=red\""), "{error}");
-    assert_eq!(errno(mount(&folder.path().join("nothing"), "")), Some(Errno::NOENT));
+    assert!(
+        error
+            .to_string()
+            .contains("unknown mount option \"colour=red\""),
+        "{error}"
+    );
+    assert_eq!(
+        errno(mount(&folder.path().join("nothing"), "")),
+        Some(Errno::NOENT)
+    );
     write_host(&folder.path().join("file"), b"");
-    assert_eq!(errno(mount(&folder.path().join("file"), "")), Some(Errno::NOTDIR));
+    assert_eq!(
+        errno(mount(&folder.path().join("file"), "")),
+        Some(Errno::NOTDIR)
+    );
     mount(folder.path(), "").unwrap();
     let p = kernel.process(Credentials::root());
     assert_eq!(p.stat("/file").unwrap().size_bytes, 0);

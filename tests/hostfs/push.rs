@@ -18,7 +18,9 @@ impl ChangeListener for Notes {
     fn changed(&self, change: Change<'_>) {
         let note = match change {
             Change::Inode(number) => format!("inode {number}"),
-            Change::Name(directory, name) => format!("name {directory} {}", String::from_utf8_lossy(name)),
+            Change::Name(directory, name) => {
+                format!("name {directory} {}", String::from_utf8_lossy(name))
+            }
             Change::Everything => "everything".to_owned(),
         };
         self.0.lock().unwrap().push(note);
@@ -49,7 +51,12 @@ fn listening(words: &str) -> (World, Arc<Notes>) {
     let world = World::new(words);
     let notes = Arc::new(Notes::default());
     let listener: Arc<dyn ChangeListener> = notes.clone();
-    assert!(world.kernel.listen("/h", Arc::downgrade(&listener)).unwrap());
+    assert!(
+        world
+            .kernel
+            .listen("/h", Arc::downgrade(&listener))
+            .unwrap()
+    );
     (world, notes)
 }
 
@@ -70,14 +77,25 @@ fn listeners_are_told_of_what_others_change() {
     write_host(&world.host("g"), b"");
     eventually("a new name", SOON, || notes.has(&format!("name {root} g")));
     std::fs::rename(world.host("f"), world.host("h")).unwrap();
-    eventually("a name that went", SOON, || notes.has(&format!("name {root} f")));
-    eventually("a name that came", SOON, || notes.has(&format!("name {root} h")));
+    eventually("a name that went", SOON, || {
+        notes.has(&format!("name {root} f"))
+    });
+    eventually("a name that came", SOON, || {
+        notes.has(&format!("name {root} h"))
+    });
     assert_eq!(p.stat("/h/h").unwrap().number, file);
     assert!(p.stat("/h/f").is_err());
     notes.settle();
     // Where it is now it is told of, too.
-    File::options().write(true).open(world.host("h")).unwrap().write_all_at(b"3", 0).unwrap();
-    eventually("a write elsewhere", SOON, || notes.has(&format!("inode {file}")));
+    File::options()
+        .write(true)
+        .open(world.host("h"))
+        .unwrap()
+        .write_all_at(b"3", 0)
+        .unwrap();
+    eventually("a write elsewhere", SOON, || {
+        notes.has(&format!("inode {file}"))
+    });
     assert_eq!(world.read("/h/h").unwrap(), b"32");
 }
 
@@ -87,10 +105,13 @@ fn nobody_is_told_of_our_own_changes() {
     let p = &world.p;
     p.stat("/h").unwrap();
     p.mkdir("/h/d", 0o755).unwrap();
-    let fd = p.open("/h/d/f", OpenFlags::CREAT | OpenFlags::RDWR, 0o644).unwrap();
+    let fd = p
+        .open("/h/d/f", OpenFlags::CREAT | OpenFlags::RDWR, 0o644)
+        .unwrap();
     notes.settle();
     for round in 0..20 {
-        p.pwrite(fd, &[round; 5000], u64::from(round) * 100).unwrap();
+        p.pwrite(fd, &[round; 5000], u64::from(round) * 100)
+            .unwrap();
         pause(Duration::from_millis(2));
     }
     pause(Duration::from_millis(50));
@@ -100,7 +121,11 @@ fn nobody_is_told_of_our_own_changes() {
     p.unlink("/h/d/i").unwrap();
     p.symlink("x", "/h/d/l").unwrap();
     pause(Duration::from_millis(50));
-    let told: Vec<_> = notes.all().into_iter().filter(|note| note.starts_with("name")).collect();
+    let told: Vec<_> = notes
+        .all()
+        .into_iter()
+        .filter(|note| note.starts_with("name"))
+        .collect();
     assert_eq!(told, [""; 0], "names");
     p.close(fd).unwrap();
 }
@@ -110,7 +135,13 @@ fn an_unchanged_file_is_not_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     write_host(&folder.path().join("f"), b"1");
     let kernel = Kernel::new(KernelOptions::default());
-    kernel.mount_hostfs(folder.path(), "/", &MountOptions::parse("push=inotify").unwrap()).unwrap();
+    kernel
+        .mount_hostfs(
+            folder.path(),
+            "/",
+            &MountOptions::parse("push=inotify").unwrap(),
+        )
+        .unwrap();
     let who = Credentials::root();
     let caller = Caller::new(&kernel, &who, 0);
     let root = caller.root();
@@ -121,11 +152,18 @@ fn an_unchanged_file_is_not_asked_for() {
         root.stat().unwrap();
         caller.lookup(&root, b"nothing").unwrap();
         caller.lookup(&root, b"f").unwrap();
-        let ttls = [file.ttl(), root.ttl(), caller.name_ttl(&root, b"f"), caller.name_ttl(&root, b"nothing")];
+        let ttls = [
+            file.ttl(),
+            root.ttl(),
+            caller.name_ttl(&root, b"f"),
+            caller.name_ttl(&root, b"nothing"),
+        ];
         ttls == [Duration::MAX; 4]
     });
     write_host(&folder.path().join("f"), b"22");
-    eventually("a change", SOON, || file.ttl() < Duration::MAX || file.attributes().size_bytes == 2);
+    eventually("a change", SOON, || {
+        file.ttl() < Duration::MAX || file.attributes().size_bytes == 2
+    });
     assert_eq!(file.stat().unwrap().size_bytes, 2);
 }
 
@@ -142,7 +180,10 @@ fn a_file_with_several_names_is_told_of_by_any() {
             p.stat("/h/f").unwrap();
             pause(Duration::from_millis(2));
         }
-        write_host(&world.host("unseen/g"), &vec![round; 10 + usize::from(round)]);
+        write_host(
+            &world.host("unseen/g"),
+            &vec![round; 10 + usize::from(round)],
+        );
         eventually("a write by another name", SOON, || {
             p.stat("/h/f").unwrap().size_bytes == 10 + u64::from(round)
         });
@@ -157,8 +198,11 @@ fn an_overflow_makes_everything_doubtful() {
         write_host(&world.host(&format!("f{number}")), b"1");
         p.stat(format!("/h/f{number}")).unwrap();
     }
-    let most: usize =
-        std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap().trim().parse().unwrap();
+    let most: usize = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
     if most > 1 << 17 {
         support::report_skip("the queue of events is too long to fill");
         return;
@@ -179,8 +223,14 @@ fn an_overflow_makes_everything_doubtful() {
             rustix::fs::CWD,
             world.host(name),
             &rustix::fs::Timestamps {
-                last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
-                last_modification: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+                last_access: rustix::fs::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: rustix::fs::UTIME_NOW,
+                },
+                last_modification: rustix::fs::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: rustix::fs::UTIME_NOW,
+                },
             },
             rustix::fs::AtFlags::empty(),
         )
@@ -190,7 +240,9 @@ fn an_overflow_makes_everything_doubtful() {
         write_host(&world.host(&format!("f{number}")), b"22");
     }
     drop(slow);
-    eventually("everything", Duration::from_secs(20), || notes.has("everything"));
+    eventually("everything", Duration::from_secs(20), || {
+        notes.has("everything")
+    });
     for number in 0..50 {
         assert_eq!(p.stat(format!("/h/f{number}")).unwrap().size_bytes, 2);
     }
@@ -206,7 +258,9 @@ fn where_watches_run_out_the_time_to_live_counts_and_it_is_said() {
         let own = std::env::current_exe().unwrap();
         let mut again = support::require::with_watches(3, own.as_os_str());
         let test = std::thread::current();
-        again.args(["--exact", test.name().unwrap(), "--nocapture"]).env(FEW, "1");
+        again
+            .args(["--exact", test.name().unwrap(), "--nocapture"])
+            .env(FEW, "1");
         support::tools::succeed(&mut again);
         return;
     }
@@ -217,13 +271,24 @@ fn where_watches_run_out_the_time_to_live_counts_and_it_is_said() {
         write_host(&host(format!("d{number}/f")), b"1");
     }
     let kernel = Kernel::new(KernelOptions::default());
-    kernel.mount_hostfs(folder.path(), "/", &MountOptions::parse("push=inotify").unwrap()).unwrap();
+    kernel
+        .mount_hostfs(
+            folder.path(),
+            "/",
+            &MountOptions::parse("push=inotify").unwrap(),
+        )
+        .unwrap();
     let notes = Arc::new(Notes::default());
     let listener: Arc<dyn ChangeListener> = notes.clone();
     assert!(kernel.listen("/", Arc::downgrade(&listener)).unwrap());
     let who = Credentials::root();
     let caller = Caller::new(&kernel, &who, 0);
-    let directory = |number| caller.lookup(&caller.root(), format!("d{number}").as_bytes()).unwrap().unwrap();
+    let directory = |number| {
+        caller
+            .lookup(&caller.root(), format!("d{number}").as_bytes())
+            .unwrap()
+            .unwrap()
+    };
     let file = |number: usize| caller.lookup(&directory(number), b"f").unwrap().unwrap();
     // One watch is the root's, two are those of the first directories.
     let files: Vec<_> = (0..6).map(file).collect();
@@ -232,20 +297,33 @@ fn where_watches_run_out_the_time_to_live_counts_and_it_is_said() {
         files[number].ttl() == Duration::MAX
     };
     for number in [0, 1] {
-        eventually("an end of questions", Duration::from_secs(5), || is_believed_for_ever(number));
+        eventually("an end of questions", Duration::from_secs(5), || {
+            is_believed_for_ever(number)
+        });
     }
     for file in &files[2..] {
         file.stat().unwrap();
-        assert!(file.ttl() <= Duration::from_millis(1), "its directory has no watch");
+        assert!(
+            file.ttl() <= Duration::from_millis(1),
+            "its directory has no watch"
+        );
     }
     let warnings = kernel.warnings("/").unwrap();
-    assert!(warnings.len() == 1 && warnings[0].contains("fs.inotify.max_user_watches"), "{warnings:?}");
-    assert_eq!(notes.all().iter().filter(|note| *note == "warning").count(), 1);
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("fs.inotify.max_user_watches"),
+        "{warnings:?}"
+    );
+    assert_eq!(
+        notes.all().iter().filter(|note| *note == "warning").count(),
+        1
+    );
     for (number, file) in files.iter().enumerate() {
         write_host(&host(format!("d{number}/f")), b"22");
         eventually("a change", SOON, || file.stat().unwrap().size_bytes == 2);
         write_host(&host(format!("d{number}/g")), b"");
-        eventually("a name", SOON, || caller.lookup(&directory(number), b"g").unwrap().is_some());
+        eventually("a name", SOON, || {
+            caller.lookup(&directory(number), b"g").unwrap().is_some()
+        });
     }
     // Once there are more, they are used.
     std::fs::write(support::require::WATCHES_MAX, "100").unwrap();
@@ -264,7 +342,10 @@ fn what_cannot_be_told_is_said() {
     std::os::unix::fs::symlink("/proc/self", folder.path().join("share")).unwrap();
     let world = World::on(folder, "push=auto");
     let warnings = world.kernel.warnings("/h").unwrap();
-    assert!(warnings.len() == 1 && warnings[0].contains("time to live"), "{warnings:?}");
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("time to live"),
+        "{warnings:?}"
+    );
     let world = World::new("push=inotify");
     assert_eq!(world.kernel.warnings("/h").unwrap(), [""; 0]);
     let world = World::new("push=off");

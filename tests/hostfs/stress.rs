@@ -1,4 +1,5 @@
-//! Everybody changes everything at once, here and on the host: nobody hangs, and at rest both see the same.
+//! Everybody changes everything at once, here and on the host: nobody hangs, and at rest both see
+//! the same.
 
 use super::{Over, World, eventually, pause};
 use folio::Process;
@@ -25,7 +26,10 @@ impl Random {
     /// A path of up to three of three names.
     fn path(&mut self) -> String {
         let depth = 1 + self.below(3);
-        (0..depth).map(|_| ["a", "b", "c"][self.below(3)]).collect::<Vec<_>>().join("/")
+        (0..depth)
+            .map(|_| ["a", "b", "c"][self.below(3)])
+            .collect::<Vec<_>>()
+            .join("/")
     }
 }
 
@@ -46,7 +50,10 @@ fn change_host(share: &Path, random: &mut Random) {
 
 /// One change here.
 fn change_here(p: &Process, random: &mut Random) {
-    let (one, other) = (format!("/h/{}", random.path()), format!("/h/{}", random.path()));
+    let (one, other) = (
+        format!("/h/{}", random.path()),
+        format!("/h/{}", random.path()),
+    );
     let bytes = vec![random.below(256) as u8; random.below(10_000)];
     let rename = |flags| p.renameat2(AT_FDCWD, &one, AT_FDCWD, &other, flags);
     let write = |flags| {
@@ -127,18 +134,25 @@ fn stress(words: &str) {
     let mut expected = Tree::new();
     tree_of_host(&share, "", &mut expected);
     // When it is seen is the matter of other tests.
-    eventually(&format!("{words}: the same tree"), Duration::from_secs(5), || {
-        let mut found = Tree::new();
-        let told = tree_here(&world, "/h", "", &mut found);
-        if let Err(error) = &told {
-            eprintln!("{words}: {error}");
-        }
-        for name in expected.keys().chain(found.keys()).filter(|name| found.get(*name) != expected.get(*name))
-        {
-            eprintln!("{words}: {name} is not the same");
-        }
-        told.is_ok() && found == expected
-    });
+    eventually(
+        &format!("{words}: the same tree"),
+        Duration::from_secs(5),
+        || {
+            let mut found = Tree::new();
+            let told = tree_here(&world, "/h", "", &mut found);
+            if let Err(error) = &told {
+                eprintln!("{words}: {error}");
+            }
+            for name in expected
+                .keys()
+                .chain(found.keys())
+                .filter(|name| found.get(*name) != expected.get(*name))
+            {
+                eprintln!("{words}: {name} is not the same");
+            }
+            told.is_ok() && found == expected
+        },
+    );
     world.kernel.unmount("/h").unwrap();
 }
 

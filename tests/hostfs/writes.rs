@@ -11,27 +11,52 @@ use std::time::Duration;
 const PAGE: usize = 4096;
 
 fn create(world: &World, path: &str) -> Fd {
-    world.p.open(path, OpenFlags::CREAT | OpenFlags::RDWR, 0o644).unwrap()
+    world
+        .p
+        .open(path, OpenFlags::CREAT | OpenFlags::RDWR, 0o644)
+        .unwrap()
 }
 
 #[test]
 fn a_write_is_on_the_host_when_it_returns() {
-    for words in ["push=off", "ttl=inf,push=off", "cache=none", "cache=host", "push=inotify"] {
+    for words in [
+        "push=off",
+        "ttl=inf,push=off",
+        "cache=none",
+        "cache=host",
+        "push=inotify",
+    ] {
         let world = World::new(words);
         let fd = create(&world, "/h/f");
         let p = &world.p;
-        for (offset, len) in [(0, 10), (5, 3 * PAGE), (100 * PAGE as u64, 7), (PAGE as u64 - 1, 2)] {
+        for (offset, len) in [
+            (0, 10),
+            (5, 3 * PAGE),
+            (100 * PAGE as u64, 7),
+            (PAGE as u64 - 1, 2),
+        ] {
             let bytes = vec![len as u8; len];
             assert_eq!(p.pwrite(fd, &bytes, offset).unwrap(), len);
             let mut found = vec![0; len];
-            File::open(world.host("f")).unwrap().read_exact_at(&mut found, offset).unwrap();
+            File::open(world.host("f"))
+                .unwrap()
+                .read_exact_at(&mut found, offset)
+                .unwrap();
             assert_eq!(found, bytes, "{words}");
-            assert_eq!(read_all(p, fd).unwrap(), std::fs::read(world.host("f")).unwrap(), "{words}");
+            assert_eq!(
+                read_all(p, fd).unwrap(),
+                std::fs::read(world.host("f")).unwrap(),
+                "{words}"
+            );
         }
         p.ftruncate(fd, 5).unwrap();
         assert_eq!(std::fs::metadata(world.host("f")).unwrap().len(), 5);
         p.ftruncate(fd, 2 * PAGE as u64).unwrap();
-        assert_eq!(read_all(p, fd).unwrap(), std::fs::read(world.host("f")).unwrap(), "{words}");
+        assert_eq!(
+            read_all(p, fd).unwrap(),
+            std::fs::read(world.host("f")).unwrap(),
+            "{words}"
+        );
         p.close(fd).unwrap();
     }
 }
@@ -43,12 +68,18 @@ fn appends_of_several_go_one_behind_the_other() {
         write_host(&world.host("log"), b"");
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let file = File::options().append(true).open(world.host("log")).unwrap();
+                let file = File::options()
+                    .append(true)
+                    .open(world.host("log"))
+                    .unwrap();
                 for _ in 0..500 {
                     std::io::Write::write_all(&mut &file, b"outside\n").unwrap();
                 }
             });
-            let fd = world.p.open("/h/log", OpenFlags::WRONLY | OpenFlags::APPEND, 0).unwrap();
+            let fd = world
+                .p
+                .open("/h/log", OpenFlags::WRONLY | OpenFlags::APPEND, 0)
+                .unwrap();
             for _ in 0..500 {
                 assert_eq!(world.p.write(fd, b"inside.\n").unwrap(), 8);
             }
@@ -57,14 +88,25 @@ fn appends_of_several_go_one_behind_the_other() {
         let log = std::fs::read(world.host("log")).unwrap();
         assert_eq!(log.len(), 8000, "{words}");
         let count = |line: &[u8]| log.chunks(8).filter(|found| *found == line).count();
-        assert_eq!((count(b"inside.\n"), count(b"outside\n")), (500, 500), "{words}");
-        eventually("the whole log", Duration::from_millis(1), || world.read("/h/log").unwrap() == log);
+        assert_eq!(
+            (count(b"inside.\n"), count(b"outside\n")),
+            (500, 500),
+            "{words}"
+        );
+        eventually("the whole log", Duration::from_millis(1), || {
+            world.read("/h/log").unwrap() == log
+        });
     }
 }
 
 #[test]
 fn a_change_by_others_between_our_own_is_not_taken_for_ours() {
-    for words in ["push=off", "ttl=0,push=off", "ttl=inf,push=off", "push=inotify"] {
+    for words in [
+        "push=off",
+        "ttl=0,push=off",
+        "ttl=inf,push=off",
+        "push=inotify",
+    ] {
         let world = World::new(words);
         let p = &world.p;
         let fd = create(&world, "/h/f");
@@ -78,7 +120,11 @@ fn a_change_by_others_between_our_own_is_not_taken_for_ours() {
                 let bytes = read_all(p, fd).unwrap();
                 bytes[..2 * PAGE].iter().all(|byte| *byte == round)
             };
-            eventually(&format!("{words}: the other's page"), Duration::from_millis(60), is_seen);
+            eventually(
+                &format!("{words}: the other's page"),
+                Duration::from_millis(60),
+                is_seen,
+            );
         }
         p.close(fd).unwrap();
     }
@@ -86,24 +132,38 @@ fn a_change_by_others_between_our_own_is_not_taken_for_ours() {
 
 #[test]
 fn written_back_data_is_on_the_host_after_fsync() {
-    for words in
-        ["cache=writeback,push=off", "cache=writeback,push=inotify", "cache=writeback,ttl=inf,push=off"]
-    {
+    for words in [
+        "cache=writeback,push=off",
+        "cache=writeback,push=inotify",
+        "cache=writeback,ttl=inf,push=off",
+    ] {
         let world = World::new(words);
         let p = &world.p;
         let fd = create(&world, "/h/f");
         for round in 1..20_u8 {
             let bytes = vec![round; 3 * PAGE + usize::from(round)];
             p.pwrite(fd, &bytes, 0).unwrap();
-            assert_eq!(p.fstat(fd).unwrap().size_bytes, 3 * PAGE as u64 + u64::from(round));
+            assert_eq!(
+                p.fstat(fd).unwrap().size_bytes,
+                3 * PAGE as u64 + u64::from(round)
+            );
             assert_eq!(read_all(p, fd).unwrap(), bytes);
             p.fsync(fd).unwrap();
-            assert_eq!(std::fs::read(world.host("f")).unwrap(), bytes, "{words}, round {round}");
+            assert_eq!(
+                std::fs::read(world.host("f")).unwrap(),
+                bytes,
+                "{words}, round {round}"
+            );
         }
         // And what is closed is there, too.
         p.pwrite(fd, b"closed", 0).unwrap();
         p.close(fd).unwrap();
-        assert!(std::fs::read(world.host("f")).unwrap().starts_with(b"closed"), "{words}");
+        assert!(
+            std::fs::read(world.host("f"))
+                .unwrap()
+                .starts_with(b"closed"),
+            "{words}"
+        );
     }
 }
 
@@ -152,7 +212,13 @@ fn a_time_that_was_set_outlives_what_was_written_before() {
     p.fsync(fd).unwrap();
     assert_eq!(p.fstat(fd).unwrap().modified, time);
     p.close(fd).unwrap();
-    let modified = std::fs::metadata(world.host("f")).unwrap().modified().unwrap();
+    let modified = std::fs::metadata(world.host("f"))
+        .unwrap()
+        .modified()
+        .unwrap();
     let since = modified.duration_since(std::time::UNIX_EPOCH).unwrap();
-    assert_eq!((since.as_secs() as i64, since.subsec_nanos()), (time.secs, time.nanos));
+    assert_eq!(
+        (since.as_secs() as i64, since.subsec_nanos()),
+        (time.secs, time.nanos)
+    );
 }

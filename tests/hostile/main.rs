@@ -1,7 +1,8 @@
-//! Damaged ext4 images: whatever the bytes say, there is an answer or an error, never a panic, a hang or a flood.
+//! Damaged ext4 images: whatever the bytes say, there is an answer or an error, never a panic, a
+//! hang or a flood.
 //!
-//! Each case damages a small image that holds every kind of structure, then walks and reads all of it, and on a
-//! second pass changes it. `FOLIO_HOSTILE_CASES` asks for more cases than the default.
+//! Each case damages a small image that holds every kind of structure, then walks and reads all of
+//! it, and on a second pass changes it. `FOLIO_HOSTILE_CASES` asks for more cases than the default.
 
 #[path = "../support/mod.rs"]
 #[macro_use]
@@ -29,14 +30,20 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
 }
 
 fn kernel() -> (Arc<Kernel>, Process) {
-    let options =
-        KernelOptions { cache_bytes: 1 << 20, background_writeback: false, ..KernelOptions::default() };
+    let options = KernelOptions {
+        cache_bytes: 1 << 20,
+        background_writeback: false,
+        ..KernelOptions::default()
+    };
     let kernel = Kernel::new(options);
     let process = kernel.process(Credentials::root());
     process.mkdir("/disk", 0o755).unwrap();
@@ -46,7 +53,9 @@ fn kernel() -> (Arc<Kernel>, Process) {
 /// Puts every kind of structure into the file system on `device`.
 fn fill(device: &Arc<MemoryDevice>) {
     let (kernel, process) = kernel();
-    kernel.mount_ext4(device.clone(), "/disk", &MountOptions::default()).unwrap();
+    kernel
+        .mount_ext4(device.clone(), "/disk", &MountOptions::default())
+        .unwrap();
     process.mkdir("/disk/many", 0o755).unwrap();
     for i in 0..400 {
         let fd = process.open(
@@ -61,19 +70,29 @@ fn fill(device: &Arc<MemoryDevice>) {
     for i in 0..300 {
         process.pwrite(fd, &[DATA; 1024], i * 8192).unwrap();
     }
-    process.fallocate(fd, FallocateMode::Allocate, 4 << 20, 64 << 10).unwrap();
+    process
+        .fallocate(fd, FallocateMode::Allocate, 4 << 20, 64 << 10)
+        .unwrap();
     process.close(fd).unwrap();
     let fd = process.open("/disk/file", flags, 0o644).unwrap();
     process.write(fd, &vec![DATA; 100_000]).unwrap();
     process.close(fd).unwrap();
-    process.setxattr("/disk/file", b"user.small", b"value", XattrFlags::empty()).unwrap();
-    process.setxattr("/disk/file", b"user.large", &[7; 600], XattrFlags::empty()).unwrap();
+    process
+        .setxattr("/disk/file", b"user.small", b"value", XattrFlags::empty())
+        .unwrap();
+    process
+        .setxattr("/disk/file", b"user.large", &[7; 600], XattrFlags::empty())
+        .unwrap();
     process.link("/disk/file", "/disk/hard").unwrap();
     process.symlink("file", "/disk/short").unwrap();
     process.symlink("x/".repeat(200), "/disk/long").unwrap();
-    process.mknodat(AT_FDCWD, "/disk/node", FileType::BlockDevice, 0o600, (8, 1)).unwrap();
+    process
+        .mknodat(AT_FDCWD, "/disk/node", FileType::BlockDevice, 0o600, (8, 1))
+        .unwrap();
     for depth in 1..8 {
-        process.mkdir(format!("/disk{}", "/deep".repeat(depth)), 0o755).unwrap();
+        process
+            .mkdir(format!("/disk{}", "/deep".repeat(depth)), 0o755)
+            .unwrap();
     }
     drop(process);
     kernel.unmount("/disk").unwrap();
@@ -91,16 +110,22 @@ fn look(process: &Process) -> usize {
     let mut names_left = NAMES_MAX;
     let mut buf = vec![0; 64 << 10];
     while let Some(path) = waiting.pop() {
-        let Ok(dir) = process.open(&path, OpenFlags::DIRECTORY, 0) else { continue };
+        let Ok(dir) = process.open(&path, OpenFlags::DIRECTORY, 0) else {
+            continue;
+        };
         while let Ok(entries) = process.getdents(dir, 100) {
             if entries.is_empty() || names_left == 0 {
                 break;
             }
             for entry in entries {
                 names_left = names_left.saturating_sub(1);
-                let Ok(name) = String::from_utf8(entry.name) else { continue };
+                let Ok(name) = String::from_utf8(entry.name) else {
+                    continue;
+                };
                 let at = format!("{path}/{name}");
-                let Ok(found) = process.fstatat(AT_FDCWD, &at, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+                let Ok(found) = process.fstatat(AT_FDCWD, &at, AtFlags::SYMLINK_NOFOLLOW) else {
+                    continue;
+                };
                 for xattr in process.llistxattr(&at).unwrap_or_default() {
                     let _ = process.lgetxattr(&at, &xattr);
                 }
@@ -129,8 +154,11 @@ fn look(process: &Process) -> usize {
 /// Changes a little of everything.
 fn change(process: &Process) {
     for i in 0..20 {
-        if let Ok(fd) = process.open(format!("/disk/many/new-{i}"), OpenFlags::CREAT | OpenFlags::RDWR, 0o644)
-        {
+        if let Ok(fd) = process.open(
+            format!("/disk/many/new-{i}"),
+            OpenFlags::CREAT | OpenFlags::RDWR,
+            0o644,
+        ) {
             let _ = process.write(fd, &[DATA; 5000]);
             let _ = process.close(fd);
         }
@@ -147,7 +175,8 @@ fn change(process: &Process) {
     let _ = process.sync();
 }
 
-/// Mounts what `bytes` hold, reads it all, then mounts it for writing and changes it. Returns the names met.
+/// Mounts what `bytes` hold, reads it all, then mounts it for writing and changes it. Returns the
+/// names met.
 fn exercise(bytes: &[u8]) -> usize {
     let mut names = 0;
     for read_only in [true, false] {
@@ -158,7 +187,10 @@ fn exercise(bytes: &[u8]) -> usize {
             }
         }
         let (kernel, process) = kernel();
-        let options = MountOptions { read_only, ..MountOptions::default() };
+        let options = MountOptions {
+            read_only,
+            ..MountOptions::default()
+        };
         let Err(error) = kernel.mount_ext4(device, "/disk", &options) else {
             names += look(&process);
             if !read_only {
@@ -168,12 +200,16 @@ fn exercise(bytes: &[u8]) -> usize {
             let _ = kernel.unmount("/disk");
             continue;
         };
-        assert!(error.to_string().contains("ext4"), "no structure named: {error}");
+        assert!(
+            error.to_string().contains("ext4"),
+            "no structure named: {error}"
+        );
     }
     names
 }
 
-/// Runs `case` for each seed in turn; one that takes too long ends the whole program with its seed told.
+/// Runs `case` for each seed in turn; one that takes too long ends the whole program with its seed
+/// told.
 fn under_watch(what: &str, seeds: std::ops::Range<u64>, mut case: impl FnMut(u64)) {
     let (heartbeat, beats) = channel::<u64>();
     let name = what.to_owned();
@@ -200,7 +236,10 @@ fn under_watch(what: &str, seeds: std::ops::Range<u64>, mut case: impl FnMut(u64
 }
 
 fn cases() -> u64 {
-    std::env::var("FOLIO_HOSTILE_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(250)
+    std::env::var("FOLIO_HOSTILE_CASES")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(250)
 }
 
 /// Damages one to four places that hold metadata.
@@ -216,7 +255,8 @@ fn damage(bytes: &mut [u8], interesting: &[usize], random: &mut Random) {
             4 => (random.below(IMAGE_BYTES / 1024) as u32).to_le_bytes(),
             _ => {
                 let bit = random.below(32) as u32;
-                let old = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+                let old =
+                    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
                 (old ^ 1 << bit).to_le_bytes()
             }
         };
@@ -224,12 +264,15 @@ fn damage(bytes: &mut [u8], interesting: &[usize], random: &mut Random) {
     }
 }
 
-/// Where metadata lies: pieces of 1 KiB that are neither zeros nor file data, without the empty journal.
+/// Where metadata lies: pieces of 1 KiB that are neither zeros nor file data, without the empty
+/// journal.
 fn interesting(bytes: &[u8]) -> Vec<usize> {
     let mut found: Vec<usize> = bytes
         .chunks(1024)
         .enumerate()
-        .filter(|(_, piece)| piece.iter().any(|byte| *byte != 0) && piece.iter().any(|byte| *byte != DATA))
+        .filter(|(_, piece)| {
+            piece.iter().any(|byte| *byte != 0) && piece.iter().any(|byte| *byte != DATA)
+        })
         .map(|(index, _)| index * 1024)
         .collect();
     // The superblock is one piece of hundreds, and the richest.
@@ -239,11 +282,18 @@ fn interesting(bytes: &[u8]) -> Vec<usize> {
 
 fn bit_flips(what: &str, device: &Arc<MemoryDevice>) {
     let intact = contents(device);
-    assert!(exercise(&intact) > 800, "the intact image is read twice, whole");
+    assert!(
+        exercise(&intact) > 800,
+        "the intact image is read twice, whole"
+    );
     let places = interesting(&intact);
     under_watch(what, 0..cases(), |seed| {
         let mut bytes = intact.clone();
-        damage(&mut bytes, &places, &mut Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1));
+        damage(
+            &mut bytes,
+            &places,
+            &mut Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1),
+        );
         exercise(&bytes);
     });
 }
@@ -277,7 +327,12 @@ fn flips_without_checksums() {
 #[test]
 fn flips_without_checksums_in_large_blocks() {
     requires!(tool("mke2fs"));
-    let device = foreign(&["-b", "4096", "-O", "^metadata_csum,^metadata_csum_seed,^flex_bg"]);
+    let device = foreign(&[
+        "-b",
+        "4096",
+        "-O",
+        "^metadata_csum,^metadata_csum_seed,^flex_bg",
+    ]);
     fill(&device);
     bit_flips("4 KiB blocks", &device);
 }
@@ -308,9 +363,16 @@ fn truncated_images_are_refused_or_read() {
         exercise(&intact[..(step as usize) << 20]);
     });
     let short = Arc::new(MemoryDevice::new(IMAGE_BYTES / 2));
-    short.write_at(&intact[..(IMAGE_BYTES / 2) as usize], 0).unwrap();
+    short
+        .write_at(&intact[..(IMAGE_BYTES / 2) as usize], 0)
+        .unwrap();
     let (kernel, _process) = kernel();
-    let error = kernel.mount_ext4(short, "/disk", &MountOptions::default()).unwrap_err();
+    let error = kernel
+        .mount_ext4(short, "/disk", &MountOptions::default())
+        .unwrap_err();
     assert_eq!(error.errno(), Errno::UCLEAN);
-    assert!(error.to_string().contains("superblock") && error.to_string().contains("cut short"), "{error}");
+    assert!(
+        error.to_string().contains("superblock") && error.to_string().contains("cut short"),
+        "{error}"
+    );
 }

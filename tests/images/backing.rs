@@ -24,7 +24,11 @@ fn overlay(path: &Path, name: &[u8], format: Option<&[u8]>) {
     let mut at = EXTENSIONS;
     file.write_all_at(&[0; 4096], at).unwrap();
     if let Some(format) = format {
-        let head = [BACKING_FORMAT.to_be_bytes(), (format.len() as u32).to_be_bytes()].concat();
+        let head = [
+            BACKING_FORMAT.to_be_bytes(),
+            (format.len() as u32).to_be_bytes(),
+        ]
+        .concat();
         file.write_all_at(&head, at).unwrap();
         file.write_all_at(format, at + 8).unwrap();
         at += 8 + (format.len() as u64).next_multiple_of(8);
@@ -32,7 +36,8 @@ fn overlay(path: &Path, name: &[u8], format: Option<&[u8]>) {
     let offset = at + 8;
     file.write_all_at(name, offset).unwrap();
     file.write_all_at(&offset.to_be_bytes(), 8).unwrap();
-    file.write_all_at(&(name.len() as u32).to_be_bytes(), 16).unwrap();
+    file.write_all_at(&(name.len() as u32).to_be_bytes(), 16)
+        .unwrap();
 }
 
 /// A new image whose header says that its data lies in the file `name`.
@@ -49,7 +54,9 @@ fn with_data_in(path: &Path, name: &[u8]) {
 }
 
 fn refusal(path: &Path, options: &OpenOptions) -> Error {
-    open(path, options).err().unwrap_or_else(|| panic!("{} was opened", path.display()))
+    open(path, options)
+        .err()
+        .unwrap_or_else(|| panic!("{} was opened", path.display()))
 }
 
 /// Notices when a file is opened.
@@ -64,11 +71,14 @@ impl Watch {
 
     fn was_opened(&self) -> bool {
         let mut buf = [MaybeUninit::uninit(); 512];
-        Reader::new(&self.0, &mut buf).next().is_ok_and(|event| event.events().contains(ReadFlags::OPEN))
+        Reader::new(&self.0, &mut buf)
+            .next()
+            .is_ok_and(|event| event.events().contains(ReadFlags::OPEN))
     }
 }
 
-/// A folder with a secret, a folder inside it for images, and a file there that links to the secret.
+/// A folder with a secret, a folder inside it for images, and a file there that links to the
+/// secret.
 fn folders() -> (TempDir, PathBuf, PathBuf) {
     let folder = TempDir::new().unwrap();
     let (inner, secret) = (folder.path().join("inner"), folder.path().join("secret"));
@@ -101,9 +111,15 @@ fn nothing_outside_the_folder_is_opened() {
     for name in names {
         for format in [None, Some(&b"raw"[..]), Some(b"qcow2")] {
             overlay(&top, name.as_bytes(), format);
-            for policy in [BackingPolicy::Beside, BackingPolicy::Refuse, BackingPolicy::Within(inner.clone())]
-            {
-                let options = OpenOptions { backing: policy, ..OpenOptions::default() };
+            for policy in [
+                BackingPolicy::Beside,
+                BackingPolicy::Refuse,
+                BackingPolicy::Within(inner.clone()),
+            ] {
+                let options = OpenOptions {
+                    backing: policy,
+                    ..OpenOptions::default()
+                };
                 let error = refusal(&top, &options);
                 assert_eq!(error.errno(), Errno::PERM, "{name}: {error}");
                 assert!(
@@ -118,14 +134,23 @@ fn nothing_outside_the_folder_is_opened() {
     for name in [absolute, "../secret", "link", "up/secret", "file:../secret"] {
         with_data_in(&top, name.as_bytes());
         for read_only in [true, false] {
-            let error = refusal(&top, &OpenOptions { read_only, ..OpenOptions::default() });
+            let error = refusal(
+                &top,
+                &OpenOptions {
+                    read_only,
+                    ..OpenOptions::default()
+                },
+            );
             assert_eq!(error.errno(), Errno::PERM, "{name}: {error}");
         }
         assert!(!watch.was_opened(), "{name}");
         std::fs::remove_file(&top).unwrap();
     }
     overlay(&top, b"link", Some(b"raw"));
-    let anywhere = OpenOptions { backing: BackingPolicy::Anywhere, ..OpenOptions::default() };
+    let anywhere = OpenOptions {
+        backing: BackingPolicy::Anywhere,
+        ..OpenOptions::default()
+    };
     open(&top, &anywhere).unwrap();
     assert!(watch.was_opened(), "an open is noticed");
 }
@@ -135,7 +160,11 @@ fn nothing_outside_the_folder_is_opened() {
 fn nor_by_the_images_between() {
     let (_folder, inner, secret) = folders();
     let watch = Watch::new(&secret);
-    overlay(&inner.join("below/middle.qcow2"), b"../../secret", Some(b"raw"));
+    overlay(
+        &inner.join("below/middle.qcow2"),
+        b"../../secret",
+        Some(b"raw"),
+    );
     let top = inner.join("top.qcow2");
     // Its format is not named, and is found out.
     overlay(&top, b"below/middle.qcow2", None);
@@ -151,7 +180,9 @@ fn names_that_are_no_paths_are_refused() {
     let watch = Watch::new(&secret);
     let secret = secret.display();
     let names = [
-        format!("json:{{\"driver\":\"raw\",\"file\":{{\"driver\":\"file\",\"filename\":\"{secret}\"}}}}"),
+        format!(
+            "json:{{\"driver\":\"raw\",\"file\":{{\"driver\":\"file\",\"filename\":\"{secret}\"}}}}"
+        ),
         format!("json:{{\"file.filename\":\"{secret}\"}}"),
         "nbd://127.0.0.1:1/".to_owned(),
         "nbd:unix:/nowhere".to_owned(),
@@ -166,7 +197,13 @@ fn names_that_are_no_paths_are_refused() {
     for name in names {
         overlay(&top, name.as_bytes(), None);
         for policy in [BackingPolicy::Beside, BackingPolicy::Anywhere] {
-            let error = refusal(&top, &OpenOptions { backing: policy, ..OpenOptions::default() });
+            let error = refusal(
+                &top,
+                &OpenOptions {
+                    backing: policy,
+                    ..OpenOptions::default()
+                },
+            );
             assert_eq!(error.errno(), Errno::OPNOTSUPP, "{name}: {error}");
             assert!(error.to_string().contains("protocol"), "{error}");
         }
@@ -174,20 +211,45 @@ fn names_that_are_no_paths_are_refused() {
     }
     for name in ["json:{}", "nbd://127.0.0.1:1/"] {
         with_data_in(&top, name.as_bytes());
-        assert_eq!(refusal(&top, &OpenOptions::default()).errno(), Errno::OPNOTSUPP);
+        assert_eq!(
+            refusal(&top, &OpenOptions::default()).errno(),
+            Errno::OPNOTSUPP
+        );
         std::fs::remove_file(&top).unwrap();
     }
-    for name in [&b"top.qcow2"[..], b"sec\0ret", b"\xff\xfe", b"", &[b'x'; 4000], b"nowhere", b"."] {
+    for name in [
+        &b"top.qcow2"[..],
+        b"sec\0ret",
+        b"\xff\xfe",
+        b"",
+        &[b'x'; 4000],
+        b"nowhere",
+        b".",
+    ] {
         with_data_in(&top, name);
         refusal(&top, &OpenOptions::default());
         std::fs::remove_file(&top).unwrap();
     }
-    for name in [&b"sec\0ret"[..], b"\xff\xfe", &[b'x'; 1023], b"nowhere", b"."] {
+    for name in [
+        &b"sec\0ret"[..],
+        b"\xff\xfe",
+        &[b'x'; 1023],
+        b"nowhere",
+        b".",
+    ] {
         overlay(&top, name, None);
         refusal(&top, &OpenOptions::default());
         std::fs::remove_file(&top).unwrap();
     }
-    for format in [&b"nbd"[..], b"file", b"host_device", b"vmdk", b"", b"\xff", b"raw\0"] {
+    for format in [
+        &b"nbd"[..],
+        b"file",
+        b"host_device",
+        b"vmdk",
+        b"",
+        b"\xff",
+        b"raw\0",
+    ] {
         overlay(&top, b"below", Some(format));
         refusal(&top, &OpenOptions::default());
         std::fs::remove_file(&top).unwrap();
@@ -208,7 +270,10 @@ fn what_is_no_file_is_not_opened() {
         overlay(&top, name.as_bytes(), Some(b"raw"));
         let error = refusal(&top, &OpenOptions::default());
         assert_eq!(error.errno(), Errno::PERM, "{error}");
-        let anywhere = OpenOptions { backing: BackingPolicy::Anywhere, ..OpenOptions::default() };
+        let anywhere = OpenOptions {
+            backing: BackingPolicy::Anywhere,
+            ..OpenOptions::default()
+        };
         refusal(&top, &anywhere);
         std::fs::remove_file(&top).unwrap();
         with_data_in(&top, name.as_bytes());
@@ -239,7 +304,10 @@ fn device_nodes_beside_are_not_opened() {
         assert!(!watch.was_opened(), "{name}");
         std::fs::remove_file(&top).unwrap();
     }
-    assert_eq!(refusal(&folder.path().join("null"), &OpenOptions::default()).errno(), Errno::INVAL);
+    assert_eq!(
+        refusal(&folder.path().join("null"), &OpenOptions::default()).errno(),
+        Errno::INVAL
+    );
 }
 
 #[test]
@@ -248,12 +316,20 @@ fn chains_end() {
     let folder = TempDir::new().unwrap();
     let at = |n: usize| folder.path().join(format!("{n}.qcow2"));
     for n in 0..DEPTH {
-        overlay(&at(n), format!("{}.qcow2", n + 1).as_bytes(), Some(b"qcow2"));
+        overlay(
+            &at(n),
+            format!("{}.qcow2", n + 1).as_bytes(),
+            Some(b"qcow2"),
+        );
     }
     drop(Qcow2Device::create(at(DEPTH), LEN, &CreateOptions::default()).unwrap());
     let error = refusal(&at(0), &OpenOptions::default());
     assert_eq!(error.errno(), Errno::LOOP, "{error}");
-    assert!(error.to_string().len() < 20_000, "{}", error.to_string().len());
+    assert!(
+        error.to_string().len() < 20_000,
+        "{}",
+        error.to_string().len()
+    );
     open(at(DEPTH - 40), &OpenOptions::default()).unwrap();
 }
 
@@ -271,9 +347,18 @@ fn chains_do_not_loop() {
     overlay(&at("c"), b"b", None);
     for name in ["self", "hard", "soft", "a"] {
         for read_only in [true, false] {
-            let error = refusal(&at(name), &OpenOptions { read_only, ..OpenOptions::default() });
+            let error = refusal(
+                &at(name),
+                &OpenOptions {
+                    read_only,
+                    ..OpenOptions::default()
+                },
+            );
             assert_eq!(error.errno(), Errno::LOOP, "{error}");
-            assert!(error.to_string().contains("its own backing file"), "{error}");
+            assert!(
+                error.to_string().contains("its own backing file"),
+                "{error}"
+            );
         }
     }
     overlay(&at("d"), b"round", None);

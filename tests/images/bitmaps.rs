@@ -25,11 +25,21 @@ fn writers_call_bitmaps_out_of_step() {
     let text = path.to_str().unwrap();
     with_bitmaps(&path);
     let before = std::fs::read(&path).unwrap();
-    let device = open(&path, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    let device = open(
+        &path,
+        &OpenOptions {
+            read_only: true,
+            ..OpenOptions::default()
+        },
+    )
+    .unwrap();
     device.read_at(&mut [0; 4096], 0).unwrap();
     drop(device);
     drop(open(&path, &OpenOptions::default()).unwrap());
-    assert!(std::fs::read(&path).unwrap() == before, "nothing was written");
+    assert!(
+        std::fs::read(&path).unwrap() == before,
+        "nothing was written"
+    );
     let device = open(&path, &OpenOptions::default()).unwrap();
     let mut want = vec![0; 2 << 20];
     device.read_at(&mut want, 0).unwrap();
@@ -57,7 +67,11 @@ fn directories_that_are_none_are_not_written() {
     let path = folder.path().join("disk.qcow2");
     with_bitmaps(&path);
     let good = std::fs::read(&path).unwrap();
-    let extension = good.windows(4).position(|bytes| bytes == [0x23, 0x85, 0x28, 0x75]).unwrap() + 8;
+    let extension = good
+        .windows(4)
+        .position(|bytes| bytes == [0x23, 0x85, 0x28, 0x75])
+        .unwrap()
+        + 8;
     let at = u64::from_be_bytes(good[extension + 16..extension + 24].try_into().unwrap()) as usize;
     let cases: [(usize, &[u8]); 7] = [
         (extension, &u32::MAX.to_be_bytes()),

@@ -1,4 +1,5 @@
-//! The check against `qemu-img check`: the same sums on good and damaged images, and clean images after a repair.
+//! The check against `qemu-img check`: the same sums on good and damaged images, and clean images
+//! after a repair.
 
 use crate::model::Random;
 use crate::support::requires;
@@ -11,7 +12,11 @@ use tempfile::TempDir;
 const LEN: usize = 3 << 20;
 
 fn qemu_img(folder: &Path, line: &str) {
-    succeed(command("qemu-img").args(line.split_whitespace()).current_dir(folder));
+    succeed(
+        command("qemu-img")
+            .args(line.split_whitespace())
+            .current_dir(folder),
+    );
 }
 
 fn check(path: &Path, repair: Repair) -> ImageCheck {
@@ -21,7 +26,11 @@ fn check(path: &Path, repair: Repair) -> ImageCheck {
 /// What qemu-img finds, in our terms.
 #[track_caller]
 fn judge(path: &Path) -> ImageCheck {
-    let output = command("qemu-img").args(["check", "--output=json"]).arg(path).output().unwrap();
+    let output = command("qemu-img")
+        .args(["check", "--output=json"])
+        .arg(path)
+        .output()
+        .unwrap();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let key = |name: &str| json[name].as_u64().unwrap_or(0);
     ImageCheck {
@@ -50,17 +59,24 @@ fn content(seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; LEN];
     for block in bytes.chunks_mut(20_000) {
         let value = random.next() as u8;
-        block.iter_mut().take(random.below(20_000) as usize).for_each(|byte| *byte = value);
+        block
+            .iter_mut()
+            .take(random.below(20_000) as usize)
+            .for_each(|byte| *byte = value);
     }
     bytes
 }
 
-/// An image of these options with two snapshots and writes between them, in pieces so that it is fragmented.
+/// An image of these options with two snapshots and writes between them, in pieces so that it is
+/// fragmented.
 fn sample(folder: &Path, options: &str) -> PathBuf {
     std::fs::write(folder.join("source.raw"), content(3)).unwrap();
     let data = format!("data_file={}", folder.join("data.raw").display());
     let options = options.replace("data_file=data.raw", &data);
-    qemu_img(folder, &format!("convert -f raw -O qcow2 {options} source.raw disk.qcow2"));
+    qemu_img(
+        folder,
+        &format!("convert -f raw -O qcow2 {options} source.raw disk.qcow2"),
+    );
     let path = folder.join("disk.qcow2");
     let text = path.to_str().unwrap().to_owned();
     for (round, at) in ["100k", "1500k"].into_iter().enumerate() {
@@ -68,7 +84,10 @@ fn sample(folder: &Path, options: &str) -> PathBuf {
             qemu_img(folder, &format!("snapshot -c round{round} disk.qcow2"));
         }
         for size in ["3k", "70k"] {
-            run("qemu-io", ["-c", &format!("write -P {} {at} {size}", round + 1), &text]);
+            run(
+                "qemu-io",
+                ["-c", &format!("write -P {} {at} {size}", round + 1), &text],
+            );
         }
     }
     path
@@ -114,7 +133,10 @@ fn bitmaps_count() {
     let path = sample(folder.path(), "-o cluster_size=4k");
     qemu_img(folder.path(), "bitmap --add -g 512 disk.qcow2 one");
     qemu_img(folder.path(), "bitmap --add disk.qcow2 two");
-    run("qemu-io", ["-c", "write -P 9 500k 300k", path.to_str().unwrap()]);
+    run(
+        "qemu-io",
+        ["-c", "write -P 9 500k 300k", path.to_str().unwrap()],
+    );
     assert_eq!(agrees(&path).leaks, 0);
 }
 
@@ -126,7 +148,11 @@ struct Map {
 
 impl Map {
     fn open(path: &Path) -> Self {
-        let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        let file = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(path)
+            .unwrap();
         let mut this = Self { file, cluster: 1 };
         this.cluster = 1 << (this.number(16) & 0xffff_ffff);
         this
@@ -146,7 +172,9 @@ impl Map {
     fn set_refcount(&self, cluster: u64, value: u16) {
         let per_block = self.cluster / 2;
         let block = self.number(self.number(48) + cluster / per_block * 8);
-        self.file.write_all_at(&value.to_be_bytes(), block + cluster % per_block * 2).unwrap();
+        self.file
+            .write_all_at(&value.to_be_bytes(), block + cluster % per_block * 2)
+            .unwrap();
     }
 
     fn l1(&self) -> u64 {
@@ -159,7 +187,8 @@ impl Map {
 
     /// Offset of an entry of the first L2 table that stores data for the disk alone.
     fn data_entry(&self) -> u64 {
-        let entry = (0..self.cluster / 8).find(|index| self.number(self.l2() + index * 8) >> 63 == 1);
+        let entry =
+            (0..self.cluster / 8).find(|index| self.number(self.l2() + index * 8) >> 63 == 1);
         self.l2() + entry.unwrap() * 8
     }
 }
@@ -174,18 +203,29 @@ const MENDABLE: [Damage; 8] = [
         map.set_refcount(end, 1);
         map.set_refcount(end + 1, 3);
     }),
-    ("refcounts too high", |map| (0..4).for_each(|cluster| map.set_refcount(cluster, 5))),
+    ("refcounts too high", |map| {
+        (0..4).for_each(|cluster| map.set_refcount(cluster, 5))
+    }),
     ("a refcount of data is zero", |map| {
-        map.set_refcount((map.number(map.data_entry()) & 0x00ff_ffff_ffff_fe00) / map.cluster, 0);
+        map.set_refcount(
+            (map.number(map.data_entry()) & 0x00ff_ffff_ffff_fe00) / map.cluster,
+            0,
+        );
     }),
     ("the header counts as free", |map| map.set_refcount(0, 0)),
     ("an L2 entry lacks its flag", |map| {
         let at = map.data_entry();
         map.set(at, map.number(at) & !(1 << 63));
     }),
-    ("an L1 entry lacks its flag", |map| map.set(map.l1(), map.number(map.l1()) & !(1 << 63))),
-    ("the refcount block is gone", |map| map.set(map.number(48), 0)),
-    ("the refcount block is not aligned", |map| map.set(map.number(48), map.number(map.number(48)) + 512)),
+    ("an L1 entry lacks its flag", |map| {
+        map.set(map.l1(), map.number(map.l1()) & !(1 << 63))
+    }),
+    ("the refcount block is gone", |map| {
+        map.set(map.number(48), 0)
+    }),
+    ("the refcount block is not aligned", |map| {
+        map.set(map.number(48), map.number(map.number(48)) + 512)
+    }),
 ];
 
 #[test]
@@ -200,7 +240,11 @@ fn damage_is_found_and_mended() {
             damage(&Map::open(&path));
             // QEMU counts every cluster that such a block described as an error of its own.
             let is_compared = !name.ends_with("not aligned");
-            let found = if is_compared { agrees(&path) } else { check(&path, Repair::Nothing) };
+            let found = if is_compared {
+                agrees(&path)
+            } else {
+                check(&path, Repair::Nothing)
+            };
             assert!(found.leaks + found.corruptions > 0, "{name}");
             if found.corruptions == 0 {
                 let left = check(&path, Repair::Leaks);
@@ -208,7 +252,11 @@ fn damage_is_found_and_mended() {
             } else {
                 // Flags that only follow from sound refcounts are set right, as QEMU does.
                 let before = check(&path, Repair::Leaks);
-                assert_eq!(before.corruptions > 0, !name.ends_with("its flag"), "{name}");
+                assert_eq!(
+                    before.corruptions > 0,
+                    !name.ends_with("its flag"),
+                    "{name}"
+                );
                 let left = check(&path, Repair::All);
                 assert_eq!((left.leaks, left.corruptions), (0, 0), "{options} {name}");
             }
@@ -227,12 +275,24 @@ fn damage_is_found_and_mended() {
 
 /// Damage that needs a guess: told, counted as QEMU does, and left with what may belong to it.
 const HOPELESS: [Damage; 6] = [
-    ("an L2 entry beyond the end", |map| map.set(map.data_entry(), (1 << 63) | (1 << 40))),
-    ("an L2 entry that is not aligned", |map| map.set(map.data_entry(), map.number(map.data_entry()) + 512)),
-    ("an L1 entry beyond the end", |map| map.set(map.l1(), (1 << 63) | (1 << 40))),
-    ("an L1 entry that is not aligned", |map| map.set(map.l1(), map.number(map.l1()) + 512)),
-    ("reserved bits of an L2 entry", |map| map.set(map.data_entry(), map.number(map.data_entry()) | 8)),
-    ("reserved bits of an L1 entry", |map| map.set(map.l1(), map.number(map.l1()) | 8)),
+    ("an L2 entry beyond the end", |map| {
+        map.set(map.data_entry(), (1 << 63) | (1 << 40))
+    }),
+    ("an L2 entry that is not aligned", |map| {
+        map.set(map.data_entry(), map.number(map.data_entry()) + 512)
+    }),
+    ("an L1 entry beyond the end", |map| {
+        map.set(map.l1(), (1 << 63) | (1 << 40))
+    }),
+    ("an L1 entry that is not aligned", |map| {
+        map.set(map.l1(), map.number(map.l1()) + 512)
+    }),
+    ("reserved bits of an L2 entry", |map| {
+        map.set(map.data_entry(), map.number(map.data_entry()) | 8)
+    }),
+    ("reserved bits of an L1 entry", |map| {
+        map.set(map.l1(), map.number(map.l1()) | 8)
+    }),
 ];
 
 #[test]
@@ -244,10 +304,16 @@ fn what_needs_a_guess_is_left() {
         damage(&Map::open(&path));
         let found = check(&path, Repair::Nothing);
         let judged = judge(&path);
-        assert!(found.corruptions > 0 && judged.corruptions > 0, "{name}: {found:?}, {judged:?}");
+        assert!(
+            found.corruptions > 0 && judged.corruptions > 0,
+            "{name}: {found:?}, {judged:?}"
+        );
         let left = check(&path, Repair::All);
         assert!(left.corruptions > 0, "{name}");
-        assert_eq!(left.leaks, found.leaks, "{name}: what could be lost data is not given back");
+        assert_eq!(
+            left.leaks, found.leaks,
+            "{name}: what could be lost data is not given back"
+        );
     }
 }
 
@@ -267,20 +333,31 @@ fn clusters_used_twice_are_found() {
 #[test]
 fn dirty_images_are_mended() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    for options in
-        ["lazy_refcounts=on", "lazy_refcounts=on,cluster_size=4k", "lazy_refcounts=on,extended_l2=on"]
-    {
+    for options in [
+        "lazy_refcounts=on",
+        "lazy_refcounts=on,cluster_size=4k",
+        "lazy_refcounts=on,extended_l2=on",
+    ] {
         let folder = TempDir::new().unwrap();
-        qemu_img(folder.path(), &format!("create -f qcow2 -o {options} disk.qcow2 64M"));
+        qemu_img(
+            folder.path(),
+            &format!("create -f qcow2 -o {options} disk.qcow2 64M"),
+        );
         let path = folder.path().join("disk.qcow2");
         let lines = ["write -P 1 0 200k", "write -P 2 10M 3M", "flush", "abort"];
-        let arguments = lines.iter().flat_map(|line| ["-c", line]).chain([path.to_str().unwrap()]);
+        let arguments = lines
+            .iter()
+            .flat_map(|line| ["-c", line])
+            .chain([path.to_str().unwrap()]);
         let _ = command("qemu-io").args(arguments).output().unwrap();
         assert_eq!(Map::open(&path).number(72) & 1, 1, "marked dirty");
         let found = agrees(&path);
         assert!(found.corruptions > 0);
         let left = check(&path, Repair::All);
-        assert_eq!((left.corruptions, left.corruptions_fixed), (0, found.corruptions));
+        assert_eq!(
+            (left.corruptions, left.corruptions_fixed),
+            (0, found.corruptions)
+        );
         assert_eq!(Map::open(&path).number(72) & 1, 0, "the mark is gone");
         qemu_check(&path);
         for line in ["read -P 1 0 200k", "read -P 0 200k 9m", "read -P 2 10M 3M"] {
@@ -302,7 +379,10 @@ fn images_made_here_are_clean_and_raw_ones_cannot_be_checked() {
     assert_eq!(error.errno(), folio::Errno::BUSY);
     drop(device);
     let report = check(&path, Repair::Nothing);
-    assert_eq!((report.leaks, report.corruptions, report.allocated_clusters), (0, 0, 2));
+    assert_eq!(
+        (report.leaks, report.corruptions, report.allocated_clusters),
+        (0, 0, 2)
+    );
     let raw = Some(block::ImageFormat::Raw);
     let error = block::check(&path, raw, Repair::Nothing, &mut |_| {}).unwrap_err();
     assert_eq!(error.errno(), folio::Errno::OPNOTSUPP);
@@ -312,18 +392,28 @@ fn images_made_here_are_clean_and_raw_ones_cannot_be_checked() {
 #[test]
 fn flipped_bits_end_in_a_report() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    let folder = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap();
+    let folder = TempDir::new_in("/dev/shm")
+        .or_else(|_| TempDir::new())
+        .unwrap();
     let path = sample(folder.path(), "-o cluster_size=512");
     let good = std::fs::read(&path).unwrap();
     let mut random = Random::new(8);
-    let places: Vec<usize> =
-        (0..112).chain((0..300).map(|_| random.below(good.len() as u64) as usize)).collect();
+    let places: Vec<usize> = (0..112)
+        .chain((0..300).map(|_| random.below(good.len() as u64) as usize))
+        .collect();
     for at in places {
         let mut bytes = good.clone();
         bytes[at] ^= 1 << random.below(8);
         std::fs::write(&path, &bytes).unwrap();
-        let Ok(found) = block::check(&path, None, Repair::Nothing, &mut |_| {}) else { continue };
-        let Ok(left) = block::check(&path, None, Repair::All, &mut |_| {}) else { continue };
-        assert!(left.corruptions <= found.corruptions, "byte {at}: {found:?}, then {left:?}");
+        let Ok(found) = block::check(&path, None, Repair::Nothing, &mut |_| {}) else {
+            continue;
+        };
+        let Ok(left) = block::check(&path, None, Repair::All, &mut |_| {}) else {
+            continue;
+        };
+        assert!(
+            left.corruptions <= found.corruptions,
+            "byte {at}: {found:?}, then {left:?}"
+        );
     }
 }

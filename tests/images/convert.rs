@@ -4,8 +4,8 @@ use crate::model::Random;
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, succeed};
 use folio::block::{
-    self, BackingName, CompareOptions, Compat, Compression, CopyOptions, CreateOptions, Device, Difference,
-    ImageFormat, OpenOptions, Qcow2Device, copy, copy_compressed, create_with,
+    self, BackingName, CompareOptions, Compat, Compression, CopyOptions, CreateOptions, Device,
+    Difference, ImageFormat, OpenOptions, Qcow2Device, copy, copy_compressed, create_with,
 };
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -22,7 +22,9 @@ fn source(path: &Path, seed: u64) {
         let count = 1 + random.below(200_000) as usize;
         let piece: Vec<u8> = match random.below(4) {
             0 => (0..count).map(|_| random.next() as u8).collect(),
-            1 => (0..count).map(|index| b"the same words again"[index % 20]).collect(),
+            1 => (0..count)
+                .map(|index| b"the same words again"[index % 20])
+                .collect(),
             2 => vec![0; count],
             _ => Vec::new(),
         };
@@ -37,16 +39,39 @@ fn compare_by_qemu(first: &Path, second: &Path) {
 }
 
 fn writable(path: &Path) -> Qcow2Device {
-    Qcow2Device::open_at(path, &OpenOptions { is_volatile: true, ..OpenOptions::default() }).unwrap()
+    Qcow2Device::open_at(
+        path,
+        &OpenOptions {
+            is_volatile: true,
+            ..OpenOptions::default()
+        },
+    )
+    .unwrap()
 }
 
 fn reading(path: &Path) -> std::sync::Arc<dyn Device> {
-    block::open(path, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap()
+    block::open(
+        path,
+        &OpenOptions {
+            read_only: true,
+            ..OpenOptions::default()
+        },
+    )
+    .unwrap()
 }
 
 /// Into a qcow2 image and back into a raw one.
-fn there_and_back(folder: &Path, create: &CreateOptions, options: &CopyOptions<'_>, is_compressed: bool) {
-    let (from, to, back) = (folder.join("from.raw"), folder.join("to.qcow2"), folder.join("back.raw"));
+fn there_and_back(
+    folder: &Path,
+    create: &CreateOptions,
+    options: &CopyOptions<'_>,
+    is_compressed: bool,
+) {
+    let (from, to, back) = (
+        folder.join("from.raw"),
+        folder.join("to.qcow2"),
+        folder.join("back.raw"),
+    );
     let raw = reading(&from);
     create_with(&to, ImageFormat::Qcow2, raw.len_bytes(), create).unwrap();
     let target = writable(&to);
@@ -58,7 +83,13 @@ fn there_and_back(folder: &Path, create: &CreateOptions, options: &CopyOptions<'
     drop(target);
     qemu_check(&to);
     compare_by_qemu(&from, &to);
-    create_with(&back, ImageFormat::Raw, raw.len_bytes(), &CreateOptions::default()).unwrap();
+    create_with(
+        &back,
+        ImageFormat::Raw,
+        raw.len_bytes(),
+        &CreateOptions::default(),
+    )
+    .unwrap();
     let target = block::open(&back, &OpenOptions::default()).unwrap();
     copy(&*reading(&to), &*target, &CopyOptions::default()).unwrap();
     assert!(std::fs::read(&from).unwrap() == std::fs::read(&back).unwrap());
@@ -71,13 +102,37 @@ fn variants() -> Vec<CreateOptions> {
     let base = CreateOptions::default;
     vec![
         base(),
-        CreateOptions { compat: Compat::V0_10, ..base() },
-        CreateOptions { cluster_bytes: 512, ..base() },
-        CreateOptions { cluster_bytes: 512, refcount_bits: 1, ..base() },
-        CreateOptions { cluster_bytes: 4096, refcount_bits: 2, ..base() },
-        CreateOptions { cluster_bytes: 2 << 20, ..base() },
-        CreateOptions { refcount_bits: 64, lazy_refcounts: true, ..base() },
-        CreateOptions { extended_l2: true, ..base() },
+        CreateOptions {
+            compat: Compat::V0_10,
+            ..base()
+        },
+        CreateOptions {
+            cluster_bytes: 512,
+            ..base()
+        },
+        CreateOptions {
+            cluster_bytes: 512,
+            refcount_bits: 1,
+            ..base()
+        },
+        CreateOptions {
+            cluster_bytes: 4096,
+            refcount_bits: 2,
+            ..base()
+        },
+        CreateOptions {
+            cluster_bytes: 2 << 20,
+            ..base()
+        },
+        CreateOptions {
+            refcount_bits: 64,
+            lazy_refcounts: true,
+            ..base()
+        },
+        CreateOptions {
+            extended_l2: true,
+            ..base()
+        },
     ]
 }
 
@@ -88,7 +143,11 @@ fn plain_images_go_there_and_back() {
     for (seed, create) in variants().iter().enumerate() {
         source(&folder.path().join("from.raw"), seed as u64);
         for zero_run_bytes in [0, 512, 4096] {
-            let options = CopyOptions { zero_run_bytes, threads: 3, ..CopyOptions::default() };
+            let options = CopyOptions {
+                zero_run_bytes,
+                threads: 3,
+                ..CopyOptions::default()
+            };
             there_and_back(folder.path(), create, &options, false);
         }
     }
@@ -98,12 +157,21 @@ fn plain_images_go_there_and_back() {
 fn compressed_images_go_there_and_back() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
-    let zstd = variants().into_iter().filter(|options| options.compat == Compat::V1_1);
-    let zstd = zstd.map(|options| CreateOptions { compression: Compression::Zstd, ..options });
+    let zstd = variants()
+        .into_iter()
+        .filter(|options| options.compat == Compat::V1_1);
+    let zstd = zstd.map(|options| CreateOptions {
+        compression: Compression::Zstd,
+        ..options
+    });
     for (seed, create) in variants().into_iter().chain(zstd).enumerate() {
         source(&folder.path().join("from.raw"), 100 + seed as u64);
         for (zero_run_bytes, threads) in [(4096, 3), (0, 2)] {
-            let options = CopyOptions { zero_run_bytes, threads, ..CopyOptions::default() };
+            let options = CopyOptions {
+                zero_run_bytes,
+                threads,
+                ..CopyOptions::default()
+            };
             there_and_back(folder.path(), &create, &options, true);
         }
     }
@@ -117,8 +185,17 @@ fn the_same_source_makes_the_same_compressed_image() {
     let image = |threads| {
         let path = folder.path().join(format!("{threads}.qcow2"));
         let raw = reading(&from);
-        create_with(&path, ImageFormat::Qcow2, raw.len_bytes(), &CreateOptions::default()).unwrap();
-        let options = CopyOptions { threads, ..CopyOptions::default() };
+        create_with(
+            &path,
+            ImageFormat::Qcow2,
+            raw.len_bytes(),
+            &CreateOptions::default(),
+        )
+        .unwrap();
+        let options = CopyOptions {
+            threads,
+            ..CopyOptions::default()
+        };
         let target = writable(&path);
         copy_compressed(&*raw, &target, &options).unwrap();
         target.flush().unwrap();
@@ -135,15 +212,31 @@ fn the_same_source_makes_the_same_compressed_image() {
 fn a_compressed_image_goes_on_living() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
-    let (from, to) = (folder.path().join("from.raw"), folder.path().join("to.qcow2"));
+    let (from, to) = (
+        folder.path().join("from.raw"),
+        folder.path().join("to.qcow2"),
+    );
     source(&from, 300);
     let raw = reading(&from);
-    create_with(&to, ImageFormat::Qcow2, raw.len_bytes(), &CreateOptions::default()).unwrap();
+    create_with(
+        &to,
+        ImageFormat::Qcow2,
+        raw.len_bytes(),
+        &CreateOptions::default(),
+    )
+    .unwrap();
     // Over what is there: old clusters are given back.
     for seed in 0..3 {
         let target = writable(&to);
-        copy_compressed(&*raw, &target, &CopyOptions { is_target_zero: false, ..CopyOptions::default() })
-            .unwrap();
+        copy_compressed(
+            &*raw,
+            &target,
+            &CopyOptions {
+                is_target_zero: false,
+                ..CopyOptions::default()
+            },
+        )
+        .unwrap();
         target.flush().unwrap();
         let mut want = std::fs::read(&from).unwrap();
         crate::model::run(&target, &mut want, 40 + seed, 80);
@@ -167,12 +260,18 @@ fn an_overlay_is_longer_than_what_it_stands_on() {
     );
     source(&base, 400);
     let len_bytes = std::fs::metadata(&base).unwrap().len() + (3 << 20) + 1024;
-    let backing = Some(BackingName { name: "base.raw".to_owned(), format: Some(ImageFormat::Raw) });
+    let backing = Some(BackingName {
+        name: "base.raw".to_owned(),
+        format: Some(ImageFormat::Raw),
+    });
     create_with(
         &overlay,
         ImageFormat::Qcow2,
         len_bytes,
-        &CreateOptions { backing, ..CreateOptions::default() },
+        &CreateOptions {
+            backing,
+            ..CreateOptions::default()
+        },
     )
     .unwrap();
     let device = block::open(&overlay, &OpenOptions::default()).unwrap();
@@ -182,7 +281,13 @@ fn an_overlay_is_longer_than_what_it_stands_on() {
     device.flush().unwrap();
     drop(device);
     for is_compressed in [false, true] {
-        create_with(&flat, ImageFormat::Qcow2, len_bytes, &CreateOptions::default()).unwrap();
+        create_with(
+            &flat,
+            ImageFormat::Qcow2,
+            len_bytes,
+            &CreateOptions::default(),
+        )
+        .unwrap();
         let target = writable(&flat);
         match is_compressed {
             true => copy_compressed(&*reading(&overlay), &target, &CopyOptions::default()).unwrap(),
@@ -192,15 +297,27 @@ fn an_overlay_is_longer_than_what_it_stands_on() {
         drop(target);
         qemu_check(&flat);
         compare_by_qemu(&overlay, &flat);
-        let same = block::compare(&*reading(&overlay), &*reading(&flat), &CompareOptions::default()).unwrap();
+        let same = block::compare(
+            &*reading(&overlay),
+            &*reading(&flat),
+            &CompareOptions::default(),
+        )
+        .unwrap();
         assert_eq!(same.difference, None);
         let device = block::open(&flat, &OpenOptions::default()).unwrap();
         device.write_at(&[1], 70_123).unwrap();
         device.flush().unwrap();
         drop(device);
-        let other =
-            block::compare(&*reading(&overlay), &*reading(&flat), &CompareOptions::default()).unwrap();
-        assert_eq!(other.difference, Some(Difference::Content(70_123 / 512 * 512)));
+        let other = block::compare(
+            &*reading(&overlay),
+            &*reading(&flat),
+            &CompareOptions::default(),
+        )
+        .unwrap();
+        assert_eq!(
+            other.difference,
+            Some(Difference::Content(70_123 / 512 * 512))
+        );
         std::fs::remove_file(&flat).unwrap();
     }
 }

@@ -1,4 +1,5 @@
-//! New images with every option: QEMU finds what was asked for, calls them clean, and writes into them.
+//! New images with every option: QEMU finds what was asked for, calls them clean, and writes into
+//! them.
 
 use crate::model;
 use crate::support::requires;
@@ -15,8 +16,14 @@ const LEN: u64 = 5 << 20;
 
 /// qemu-img's words about an image, without those that depend on where it lies and what it takes.
 fn info(path: &Path) -> String {
-    let said = text(&succeed(command("qemu-img").args(["info", "--output=json"]).arg(path)));
-    said.lines().filter(|line| !line.contains("filename\"") && !line.contains("actual-size")).collect()
+    let said = text(&succeed(
+        command("qemu-img")
+            .args(["info", "--output=json"])
+            .arg(path),
+    ));
+    said.lines()
+        .filter(|line| !line.contains("filename\"") && !line.contains("actual-size"))
+        .collect()
 }
 
 /// Makes an image of ours and one of QEMU's and compares what QEMU says of both; writes into ours.
@@ -27,11 +34,24 @@ fn same_as_qemu(folder: &Path, len_bytes: u64, options: &CreateOptions, words: &
     }
     create_with(&ours, ImageFormat::Qcow2, len_bytes, options).unwrap();
     let line = format!("create -f qcow2 -o {words} theirs.qcow2 {len_bytes}");
-    succeed(command("qemu-img").args(line.split(' ')).current_dir(folder));
+    succeed(
+        command("qemu-img")
+            .args(line.split(' '))
+            .current_dir(folder),
+    );
     assert_eq!(info(&ours), info(&theirs), "{words}");
     qemu_check(&ours);
     let ours_text = ours.to_str().unwrap();
-    run("qemu-io", ["-c", "write -P 7 1M 1M", "-c", "write -P 8 4095k 2k", ours_text]);
+    run(
+        "qemu-io",
+        [
+            "-c",
+            "write -P 7 1M 1M",
+            "-c",
+            "write -P 8 4095k 2k",
+            ours_text,
+        ],
+    );
     qemu_check(&ours);
     let mut want = vec![0; len_bytes as usize];
     want[1 << 20..2 << 20].fill(7);
@@ -50,33 +70,73 @@ fn every_option_is_what_qemu_makes_of_it() {
     let base = CreateOptions::default;
     let widths = [1, 2, 4, 8, 32, 64];
     for refcount_bits in widths {
-        let options = CreateOptions { refcount_bits, cluster_bytes: 4096, ..base() };
+        let options = CreateOptions {
+            refcount_bits,
+            cluster_bytes: 4096,
+            ..base()
+        };
         let words = format!("refcount_bits={refcount_bits},cluster_size=4096");
         same_as_qemu(folder.path(), LEN, &options, &words);
     }
     for cluster_bytes in [512, 65536, 2 << 20] {
         for (compat, name) in [(Compat::V0_10, "0.10"), (Compat::V1_1, "1.1")] {
-            let options = CreateOptions { cluster_bytes, compat, ..base() };
+            let options = CreateOptions {
+                cluster_bytes,
+                compat,
+                ..base()
+            };
             let words = format!("cluster_size={cluster_bytes},compat={name}");
             same_as_qemu(folder.path(), LEN + 512, &options, &words);
         }
     }
-    let options = CreateOptions { lazy_refcounts: true, compression: Compression::Zstd, ..base() };
-    same_as_qemu(folder.path(), LEN, &options, "lazy_refcounts=on,compression_type=zstd");
-    same_as_qemu(folder.path(), LEN, &CreateOptions { extended_l2: true, ..base() }, "extended_l2=on");
+    let options = CreateOptions {
+        lazy_refcounts: true,
+        compression: Compression::Zstd,
+        ..base()
+    };
+    same_as_qemu(
+        folder.path(),
+        LEN,
+        &options,
+        "lazy_refcounts=on,compression_type=zstd",
+    );
+    same_as_qemu(
+        folder.path(),
+        LEN,
+        &CreateOptions {
+            extended_l2: true,
+            ..base()
+        },
+        "extended_l2=on",
+    );
 }
 
 #[test]
 fn preallocation_takes_what_it_says() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
-    let taken = |path: &Path| std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap()) * 512;
-    for preallocation in [Preallocation::Metadata, Preallocation::Falloc, Preallocation::Full] {
-        let options = CreateOptions { preallocation, ..CreateOptions::default() };
-        let words = format!("preallocation={}", format!("{preallocation:?}").to_lowercase());
+    let taken = |path: &Path| {
+        std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap()) * 512
+    };
+    for preallocation in [
+        Preallocation::Metadata,
+        Preallocation::Falloc,
+        Preallocation::Full,
+    ] {
+        let options = CreateOptions {
+            preallocation,
+            ..CreateOptions::default()
+        };
+        let words = format!(
+            "preallocation={}",
+            format!("{preallocation:?}").to_lowercase()
+        );
         same_as_qemu(folder.path(), LEN, &options, &words);
         let ours = folder.path().join("ours.qcow2");
-        assert!(preallocation == Preallocation::Metadata || taken(&ours) >= LEN, "{words}");
+        assert!(
+            preallocation == Preallocation::Metadata || taken(&ours) >= LEN,
+            "{words}"
+        );
         let raw = folder.path().join(words);
         if preallocation == Preallocation::Metadata {
             let refused = create_with(&raw, ImageFormat::Raw, LEN, &options).unwrap_err();
@@ -96,18 +156,33 @@ fn a_backing_file_is_named_with_its_format() {
     std::fs::write(folder.path().join("base.raw"), vec![5; (1 << 20) + 512]).unwrap();
     for cluster_bytes in [512, 65536] {
         for compat in [Compat::V0_10, Compat::V1_1] {
-            let backing = Some(BackingName { name: "base.raw".to_owned(), format: Some(ImageFormat::Raw) });
-            let options = CreateOptions { backing, compat, cluster_bytes, ..CreateOptions::default() };
-            let path = folder.path().join(format!("{compat:?}-{cluster_bytes}.qcow2"));
+            let backing = Some(BackingName {
+                name: "base.raw".to_owned(),
+                format: Some(ImageFormat::Raw),
+            });
+            let options = CreateOptions {
+                backing,
+                compat,
+                cluster_bytes,
+                ..CreateOptions::default()
+            };
+            let path = folder
+                .path()
+                .join(format!("{compat:?}-{cluster_bytes}.qcow2"));
             create_with(&path, ImageFormat::Qcow2, 2 << 20, &options).unwrap();
             let said = text(&succeed(command("qemu-img").arg("info").arg(&path)));
             assert!(
-                said.contains("backing file: base.raw") && said.contains("backing file format: raw"),
+                said.contains("backing file: base.raw")
+                    && said.contains("backing file format: raw"),
                 "{said}"
             );
             let mut want = vec![5; (1 << 20) + 512];
             want.resize(2 << 20, 0);
-            model::same(&*block::open(&path, &OpenOptions::default()).unwrap(), &want, 1);
+            model::same(
+                &*block::open(&path, &OpenOptions::default()).unwrap(),
+                &want,
+                1,
+            );
             qemu_check(&path);
         }
     }
@@ -118,8 +193,14 @@ fn a_data_file_is_made_with_the_image() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
-    let data_file = Some(DataFileName { name: "data".to_owned(), is_raw: true });
-    let options = CreateOptions { data_file, ..CreateOptions::default() };
+    let data_file = Some(DataFileName {
+        name: "data".to_owned(),
+        is_raw: true,
+    });
+    let options = CreateOptions {
+        data_file,
+        ..CreateOptions::default()
+    };
     create_with(&path, ImageFormat::Qcow2, LEN, &options).unwrap();
     let device = block::open(&path, &OpenOptions::default()).unwrap();
     let mut want = vec![0; LEN as usize];
@@ -127,7 +208,11 @@ fn a_data_file_is_made_with_the_image() {
     device.flush().unwrap();
     drop(device);
     assert!(std::fs::read(folder.path().join("data")).unwrap() == want);
-    succeed(command("qemu-img").args(["check", "disk.qcow2"]).current_dir(folder.path()));
+    succeed(
+        command("qemu-img")
+            .args(["check", "disk.qcow2"])
+            .current_dir(folder.path()),
+    );
 }
 
 #[test]
@@ -135,16 +220,44 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
     let base = CreateOptions::default;
-    let old = || CreateOptions { compat: Compat::V0_10, ..base() };
-    let backing = Some(BackingName { name: "x".repeat(1024), format: None });
+    let old = || CreateOptions {
+        compat: Compat::V0_10,
+        ..base()
+    };
+    let backing = Some(BackingName {
+        name: "x".repeat(1024),
+        format: None,
+    });
     let wrong = [
-        CreateOptions { cluster_bytes: 3 << 10, ..base() },
-        CreateOptions { cluster_bytes: 4 << 20, ..base() },
-        CreateOptions { refcount_bits: 128, ..base() },
-        CreateOptions { refcount_bits: 8, ..old() },
-        CreateOptions { lazy_refcounts: true, ..old() },
-        CreateOptions { compression: Compression::Zstd, ..old() },
-        CreateOptions { extended_l2: true, cluster_bytes: 4096, ..base() },
+        CreateOptions {
+            cluster_bytes: 3 << 10,
+            ..base()
+        },
+        CreateOptions {
+            cluster_bytes: 4 << 20,
+            ..base()
+        },
+        CreateOptions {
+            refcount_bits: 128,
+            ..base()
+        },
+        CreateOptions {
+            refcount_bits: 8,
+            ..old()
+        },
+        CreateOptions {
+            lazy_refcounts: true,
+            ..old()
+        },
+        CreateOptions {
+            compression: Compression::Zstd,
+            ..old()
+        },
+        CreateOptions {
+            extended_l2: true,
+            cluster_bytes: 4096,
+            ..base()
+        },
         CreateOptions { backing, ..base() },
     ];
     for options in wrong {
@@ -152,7 +265,10 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
         assert_eq!(refused.errno(), Errno::INVAL, "{refused}");
         assert!(!path.exists());
     }
-    let small = CreateOptions { cluster_bytes: 512, ..base() };
+    let small = CreateOptions {
+        cluster_bytes: 512,
+        ..base()
+    };
     let refused = create_with(&path, ImageFormat::Qcow2, 1 << 50, &small).unwrap_err();
     assert_eq!(refused.errno(), Errno::FBIG, "{refused}");
     assert!(!path.exists());
@@ -166,16 +282,33 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
 fn other_formats_are_refused_by_name() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
-    for (format, name) in
-        [("vmdk", "vmdk"), ("vhdx", "vhdx"), ("vpc", "vhd (vpc)"), ("vdi", "vdi"), ("qed", "qed")]
-    {
+    for (format, name) in [
+        ("vmdk", "vmdk"),
+        ("vhdx", "vhdx"),
+        ("vpc", "vhd (vpc)"),
+        ("vdi", "vdi"),
+        ("qed", "qed"),
+    ] {
         let path = folder.path().join(format);
-        succeed(command("qemu-img").args(["create", "-f", format]).arg(&path).arg("10M"));
-        let refused = block::open(&path, &OpenOptions::default()).err().expect("has to be refused");
+        succeed(
+            command("qemu-img")
+                .args(["create", "-f", format])
+                .arg(&path)
+                .arg("10M"),
+        );
+        let refused = block::open(&path, &OpenOptions::default())
+            .err()
+            .expect("has to be refused");
         assert_eq!(refused.errno(), Errno::OPNOTSUPP);
         let said = refused.to_string();
-        assert!(said.contains(&format!("a {name} image")) && said.contains("qemu-img convert"), "{said}");
-        let raw = OpenOptions { format: Some(ImageFormat::Raw), ..OpenOptions::default() };
+        assert!(
+            said.contains(&format!("a {name} image")) && said.contains("qemu-img convert"),
+            "{said}"
+        );
+        let raw = OpenOptions {
+            format: Some(ImageFormat::Raw),
+            ..OpenOptions::default()
+        };
         block::open(&path, &raw).unwrap();
     }
 }

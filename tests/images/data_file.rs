@@ -27,31 +27,60 @@ fn qemu<'a>(folder: &Path, program: &str, arguments: impl IntoIterator<Item = &'
 /// What QEMU reads; as a raw file.
 #[track_caller]
 fn by_qemu(folder: &Path) -> Vec<u8> {
-    qemu(folder, "qemu-img", ["convert", "-O", "raw", "disk.qcow2", "back.raw"]);
+    qemu(
+        folder,
+        "qemu-img",
+        ["convert", "-O", "raw", "disk.qcow2", "back.raw"],
+    );
     std::fs::read(folder.join("back.raw")).unwrap()
 }
 
-/// Makes an image and lets qemu-io write, then reads and writes it ourselves, then lets QEMU write again.
+/// Makes an image and lets qemu-io write, then reads and writes it ourselves, then lets QEMU write
+/// again.
 fn both_ways(options: &str, seed: u64) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
     let options = format!("data_file=data.raw,{options}");
-    qemu(folder.path(), "qemu-img", ["create", "-f", "qcow2", "-o", &options, "disk.qcow2", "2M"]);
+    qemu(
+        folder.path(),
+        "qemu-img",
+        ["create", "-f", "qcow2", "-o", &options, "disk.qcow2", "2M"],
+    );
     for round in 0..2 {
-        qemu(folder.path(), "qemu-io", WRITES.iter().flat_map(|line| ["-c", line]).chain(["disk.qcow2"]));
+        qemu(
+            folder.path(),
+            "qemu-io",
+            WRITES
+                .iter()
+                .flat_map(|line| ["-c", line])
+                .chain(["disk.qcow2"]),
+        );
         let mut want = by_qemu(folder.path());
-        let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let read_only = OpenOptions {
+            read_only: true,
+            ..OpenOptions::default()
+        };
         model::same(&*open(&path, &read_only).unwrap(), &want, seed);
         let device = open(&path, &OpenOptions::default()).unwrap();
         model::run(&*device, &mut want, seed + round, 150);
         device.flush().unwrap();
         model::run(&*device, &mut want, seed + round + 10, 50);
         drop(device);
-        succeed(command("qemu-img").args(["check", "disk.qcow2"]).current_dir(folder.path()));
-        assert!(by_qemu(folder.path()) == want, "{options}, seed {seed}: QEMU reads something else");
+        succeed(
+            command("qemu-img")
+                .args(["check", "disk.qcow2"])
+                .current_dir(folder.path()),
+        );
+        assert!(
+            by_qemu(folder.path()) == want,
+            "{options}, seed {seed}: QEMU reads something else"
+        );
         if options.contains("raw=on") {
             let data = std::fs::read(folder.path().join("data.raw")).unwrap();
-            assert!(data == want, "{options}, seed {seed}: the data file is not the disk");
+            assert!(
+                data == want,
+                "{options}, seed {seed}: the data file is not the disk"
+            );
             let info = run("qemu-img", ["info", path.to_str().unwrap()]);
             assert!(info.contains("data file raw: true"), "{info}");
         }
@@ -82,7 +111,11 @@ fn data_files_over_a_backing_file() {
     let device = open(&path, &OpenOptions::default()).unwrap();
     model::run(&*device, &mut want, 6, 200);
     drop(device);
-    succeed(command("qemu-img").args(["check", "disk.qcow2"]).current_dir(folder.path()));
+    succeed(
+        command("qemu-img")
+            .args(["check", "disk.qcow2"])
+            .current_dir(folder.path()),
+    );
     assert!(by_qemu(folder.path()) == want, "QEMU reads something else");
     assert!(std::fs::read(folder.path().join("base.raw")).unwrap() == vec![7; LEN]);
 }
@@ -91,7 +124,8 @@ fn refusal(path: &Path, options: &OpenOptions) -> Error {
     open(path, options).err().expect("has to be refused")
 }
 
-/// The name in the image opens no file that the caller did not allow, and a file in use is not opened.
+/// The name in the image opens no file that the caller did not allow, and a file in use is not
+/// opened.
 #[test]
 fn data_files_need_leave_and_are_locked() {
     requires!(tool("qemu-img"));
@@ -99,26 +133,48 @@ fn data_files_need_leave_and_are_locked() {
     let inner = folder.path().join("inner");
     std::fs::create_dir(&inner).unwrap();
     let path = inner.join("disk.qcow2");
-    qemu(&inner, "qemu-img", "create -f qcow2 -o data_file=../data.raw disk.qcow2 2M".split(' '));
+    qemu(
+        &inner,
+        "qemu-img",
+        "create -f qcow2 -o data_file=../data.raw disk.qcow2 2M".split(' '),
+    );
     let error = refusal(&path, &OpenOptions::default());
     assert_eq!(error.errno(), Errno::PERM);
     assert!(
-        error.to_string().contains("data file \"../data.raw\": lies outside the image's folder"),
+        error
+            .to_string()
+            .contains("data file \"../data.raw\": lies outside the image's folder"),
         "{error}"
     );
-    let anywhere = OpenOptions { backing: BackingPolicy::Anywhere, ..OpenOptions::default() };
+    let anywhere = OpenOptions {
+        backing: BackingPolicy::Anywhere,
+        ..OpenOptions::default()
+    };
     let device = open(&path, &anywhere).unwrap();
     device.write_at(&[1; 512], 0).unwrap();
     device.flush().unwrap();
-    let read_only = OpenOptions { read_only: true, ..anywhere.clone() };
-    assert_eq!(refusal(&folder.path().join("data.raw"), &read_only).errno(), Errno::BUSY);
+    let read_only = OpenOptions {
+        read_only: true,
+        ..anywhere.clone()
+    };
+    assert_eq!(
+        refusal(&folder.path().join("data.raw"), &read_only).errno(),
+        Errno::BUSY
+    );
     drop(device);
     let data = open(folder.path().join("data.raw"), &OpenOptions::default()).unwrap();
     assert_eq!(refusal(&path, &read_only).errno(), Errno::BUSY);
     drop(data);
     open(&path, &read_only).unwrap();
-    let refuse = OpenOptions { backing: BackingPolicy::Refuse, ..OpenOptions::default() };
-    assert!(refusal(&path, &refuse).to_string().contains("data files are not allowed"));
+    let refuse = OpenOptions {
+        backing: BackingPolicy::Refuse,
+        ..OpenOptions::default()
+    };
+    assert!(
+        refusal(&path, &refuse)
+            .to_string()
+            .contains("data files are not allowed")
+    );
     std::fs::remove_file(folder.path().join("data.raw")).unwrap();
     assert_eq!(refusal(&path, &anywhere).errno(), Errno::NOENT);
 }
@@ -129,7 +185,11 @@ fn data_files_of_broken_headers() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("d.qcow2");
-    qemu(folder.path(), "qemu-img", "create -f qcow2 -o data_file=data.raw d.qcow2 2M".split(' '));
+    qemu(
+        folder.path(),
+        "qemu-img",
+        "create -f qcow2 -o data_file=data.raw d.qcow2 2M".split(' '),
+    );
     let good = std::fs::read(&path).unwrap();
     let name_at = good.windows(4).position(|bytes| bytes == b"DATA").unwrap();
     let itself = (name_at + 4, &b"\0\0\0\x07d.qcow2"[..]);
@@ -154,12 +214,18 @@ fn data_files_of_broken_headers() {
     let good = std::fs::read(&path).unwrap();
     let entry = (1u64 << 63).to_be_bytes();
     let entry_at = good.chunks(8).rposition(|bytes| bytes == entry).unwrap() * 8;
-    for (entry, name) in [((1u64 << 63) | 0x10000, "not its own offset"), (1 << 62, "compressed cluster")] {
+    for (entry, name) in [
+        ((1u64 << 63) | 0x10000, "not its own offset"),
+        (1 << 62, "compressed cluster"),
+    ] {
         let mut image = good.clone();
         image[entry_at..entry_at + 8].copy_from_slice(&entry.to_be_bytes());
         std::fs::write(&path, &image).unwrap();
         let device = open(&path, &OpenOptions::default()).unwrap();
-        for result in [device.read_at(&mut [0; 512], 0), device.write_at(&[1; 512], 0)] {
+        for result in [
+            device.read_at(&mut [0; 512], 0),
+            device.write_at(&[1; 512], 0),
+        ] {
             let said = result.unwrap_err().to_string();
             assert!(said.contains(name), "{said}");
         }

@@ -5,8 +5,9 @@ use crate::support::requires;
 use crate::support::tools::{command, succeed};
 use folio::base::Timespec;
 use folio::block::{
-    Allocation, BackingName, Compat, CreateOptions, DataFileName, Device, ImageFormat, MemoryDevice,
-    OpenOptions, Qcow2Device, Repair, check, create_snapshot, create_with, delete_snapshot, open, overlay,
+    Allocation, BackingName, Compat, CreateOptions, DataFileName, Device, ImageFormat,
+    MemoryDevice, OpenOptions, Qcow2Device, Repair, check, create_snapshot, create_with,
+    delete_snapshot, open, overlay,
 };
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -17,15 +18,22 @@ const LEN: u64 = 256 << 10;
 
 /// A folder in memory where there is one: each of the many images is synced.
 fn scratch() -> TempDir {
-    TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
+    TempDir::new_in("/dev/shm")
+        .or_else(|_| TempDir::new())
+        .unwrap()
 }
 
 /// Opens the bytes as an image and reads, maps, writes and flushes it; whatever it says is fine.
 fn provoke(path: &Path, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
     for read_only in [true, false] {
-        let options = OpenOptions { read_only, ..OpenOptions::default() };
-        let Ok(device) = open(path, &options) else { continue };
+        let options = OpenOptions {
+            read_only,
+            ..OpenOptions::default()
+        };
+        let Ok(device) = open(path, &options) else {
+            continue;
+        };
         use_it(&*device);
     }
 }
@@ -50,11 +58,22 @@ fn use_it(device: &dyn Device) {
 /// An image with a bit of everything, small enough that each of its bytes matters.
 fn sample(folder: &Path, options: &str) -> Vec<u8> {
     let mut random = Random::new(4);
-    let source: Vec<u8> =
-        (0..LEN).map(|at| if at / 4096 % 2 == 0 { random.below(4) as u8 } else { 0 }).collect();
+    let source: Vec<u8> = (0..LEN)
+        .map(|at| {
+            if at / 4096 % 2 == 0 {
+                random.below(4) as u8
+            } else {
+                0
+            }
+        })
+        .collect();
     std::fs::write(folder.join("source.raw"), source).unwrap();
     let line = format!("convert -f raw -O qcow2 {options} source.raw sample.qcow2");
-    succeed(command("qemu-img").args(line.split(' ')).current_dir(folder));
+    succeed(
+        command("qemu-img")
+            .args(line.split(' '))
+            .current_dir(folder),
+    );
     std::fs::read(folder.join("sample.qcow2")).unwrap()
 }
 
@@ -63,9 +82,11 @@ fn flipped_bits_in_metadata() {
     requires!(tool("qemu-img"));
     let folder = scratch();
     let path = folder.path().join("broken.qcow2");
-    for options in
-        ["-o cluster_size=512", "-c -o cluster_size=512", "-c -o cluster_size=512,compression_type=zstd"]
-    {
+    for options in [
+        "-o cluster_size=512",
+        "-c -o cluster_size=512",
+        "-c -o cluster_size=512,compression_type=zstd",
+    ] {
         let good = sample(folder.path(), options);
         let mut random = Random::new(5);
         // The whole header, then a sample of the tables, which lie in the first and last clusters.
@@ -86,10 +107,14 @@ fn flipped_bits_in_metadata() {
     }
 }
 
-/// Clusters that hold tables: of the header, L1 and L2, refcounts and snapshots, of the disk and of each snapshot.
+/// Clusters that hold tables: of the header, L1 and L2, refcounts and snapshots, of the disk and of
+/// each snapshot.
 fn metadata(image: &[u8]) -> Vec<usize> {
-    let number =
-        |at: usize, len: usize| image[at..at + len].iter().fold(0, |n, byte| n << 8 | usize::from(*byte));
+    let number = |at: usize, len: usize| {
+        image[at..at + len]
+            .iter()
+            .fold(0, |n, byte| n << 8 | usize::from(*byte))
+    };
     let cluster = 1 << number(20, 4);
     let address = |at: usize| number(at, 8) & 0x00ff_ffff_ffff_fe00;
     let (refcounts, snapshots) = (number(48, 8), number(64, 8));
@@ -99,7 +124,8 @@ fn metadata(image: &[u8]) -> Vec<usize> {
     let mut at = snapshots;
     for _ in 0..number(60, 4) {
         tables.push((number(at, 8), number(at + 8, 4)));
-        at += (40 + number(at + 36, 4) + number(at + 12, 2) + number(at + 14, 2)).next_multiple_of(8);
+        at +=
+            (40 + number(at + 36, 4) + number(at + 12, 2) + number(at + 14, 2)).next_multiple_of(8);
     }
     for (at, entries) in tables {
         starts.push(at);
@@ -107,11 +133,14 @@ fn metadata(image: &[u8]) -> Vec<usize> {
     }
     starts.sort_unstable();
     starts.dedup();
-    let bytes = starts.into_iter().flat_map(|start| start..(start + cluster).min(start + 512));
+    let bytes = starts
+        .into_iter()
+        .flat_map(|start| start..(start + cluster).min(start + 512));
     bytes.filter(|at| *at < image.len()).collect()
 }
 
-/// Each byte of a small image's metadata: one bit of it, all of them, none; of the header, each bit.
+/// Each byte of a small image's metadata: one bit of it, all of them, none; of the header, each
+/// bit.
 #[test]
 fn every_byte_of_metadata() {
     // `fuzz/images/make.sh` makes them.
@@ -129,13 +158,18 @@ fn every_byte_of_metadata() {
         for at in places {
             let old = image[at];
             let bits = if at < 120 { 0xff } else { 1 << (at % 8) };
-            let flipped = (0..8).map(|bit| 1 << bit).filter(|bit| bits & bit != 0).map(|bit| old ^ bit);
+            let flipped = (0..8)
+                .map(|bit| 1 << bit)
+                .filter(|bit| bits & bit != 0)
+                .map(|bit| old ^ bit);
             for new in flipped.chain([0, 0xff]).filter(|new| *new != old) {
                 let device = overlay(room.clone());
                 device.write_at(&[new], at as u64).unwrap();
                 match Qcow2Device::open_on(device) {
                     Ok(device) => use_it(&device),
-                    Err(error) => assert!(error.to_string().contains("qcow2"), "byte {at}: {error}"),
+                    Err(error) => {
+                        assert!(error.to_string().contains("qcow2"), "byte {at}: {error}")
+                    }
                 }
             }
         }
@@ -159,7 +193,11 @@ fn truncated_anywhere() {
 fn absurd_headers_are_refused_by_name() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
-    let options = CreateOptions { cluster_bytes: 65536, compat: Compat::V1_1, ..CreateOptions::default() };
+    let options = CreateOptions {
+        cluster_bytes: 65536,
+        compat: Compat::V1_1,
+        ..CreateOptions::default()
+    };
     drop(Qcow2Device::create(&path, LEN, &options).unwrap());
     let good = std::fs::read(&path).unwrap();
     let cases: [(usize, &[u8], &str); 11] = [
@@ -171,7 +209,11 @@ fn absurd_headers_are_refused_by_name() {
         (40, &0x1001u64.to_be_bytes(), "L1 table at 0x1001"),
         (48, &(1u64 << 60).to_be_bytes(), "refcount table at"),
         (56, &u32::MAX.to_be_bytes(), "refcount table of"),
-        (72, &(1u64 << 40).to_be_bytes(), "incompatible features: bit 40"),
+        (
+            72,
+            &(1u64 << 40).to_be_bytes(),
+            "incompatible features: bit 40",
+        ),
         (72, &2u64.to_be_bytes(), "marked corrupt"),
         (96, &7u32.to_be_bytes(), "refcount_order 7"),
     ];
@@ -179,7 +221,10 @@ fn absurd_headers_are_refused_by_name() {
         let mut image = good.clone();
         image[at..at + bytes.len()].copy_from_slice(bytes);
         std::fs::write(&path, &image).unwrap();
-        let said = open(&path, &OpenOptions::default()).err().expect("refused").to_string();
+        let said = open(&path, &OpenOptions::default())
+            .err()
+            .expect("refused")
+            .to_string();
         assert!(said.contains(name) && said.contains("qcow2"), "{said}");
         assert_eq!(std::fs::read(&path).unwrap(), image, "left as it was");
     }
@@ -190,11 +235,24 @@ fn absurd_headers_are_refused_by_name() {
 fn features_that_contradict_each_other() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
-    let small = CreateOptions { cluster_bytes: 8 << 10, ..CreateOptions::default() };
-    let backing = BackingName { name: "base".to_owned(), format: None };
-    let over = CreateOptions { backing: Some(backing), ..CreateOptions::default() };
-    // Incompatible features: 4 is an external data file, 16 extended L2 entries; autoclear: 2 is a raw data file.
-    let cases = [(&small, 16u64, 0u64, "extended L2 entries"), (&small, 4, 2, "without a name")];
+    let small = CreateOptions {
+        cluster_bytes: 8 << 10,
+        ..CreateOptions::default()
+    };
+    let backing = BackingName {
+        name: "base".to_owned(),
+        format: None,
+    };
+    let over = CreateOptions {
+        backing: Some(backing),
+        ..CreateOptions::default()
+    };
+    // Incompatible features: 4 is an external data file, 16 extended L2 entries; autoclear: 2 is a
+    // raw data file.
+    let cases = [
+        (&small, 16u64, 0u64, "extended L2 entries"),
+        (&small, 4, 2, "without a name"),
+    ];
     for (options, incompatible, autoclear, name) in cases {
         let _ = std::fs::remove_file(&path);
         create_with(&path, ImageFormat::Qcow2, LEN, options).unwrap();
@@ -202,25 +260,49 @@ fn features_that_contradict_each_other() {
         image[72..80].copy_from_slice(&incompatible.to_be_bytes());
         image[88..96].copy_from_slice(&autoclear.to_be_bytes());
         std::fs::write(&path, &image).unwrap();
-        let said = open(&path, &OpenOptions::default()).err().expect("refused").to_string();
+        let said = open(&path, &OpenOptions::default())
+            .err()
+            .expect("refused")
+            .to_string();
         assert!(said.contains(name), "{said}");
     }
     std::fs::remove_file(&path).unwrap();
-    let data_file = DataFileName { name: "data".to_owned(), is_raw: false };
-    create_with(&path, ImageFormat::Qcow2, LEN, &CreateOptions { data_file: Some(data_file), ..over })
-        .unwrap();
+    let data_file = DataFileName {
+        name: "data".to_owned(),
+        is_raw: false,
+    };
+    create_with(
+        &path,
+        ImageFormat::Qcow2,
+        LEN,
+        &CreateOptions {
+            data_file: Some(data_file),
+            ..over
+        },
+    )
+    .unwrap();
     let mut image = std::fs::read(&path).unwrap();
     image[88..96].copy_from_slice(&2u64.to_be_bytes());
     std::fs::write(&path, &image).unwrap();
-    let said = open(&path, &OpenOptions::default()).err().expect("refused").to_string();
-    assert!(said.contains("raw external data file and a backing file"), "{said}");
+    let said = open(&path, &OpenOptions::default())
+        .err()
+        .expect("refused")
+        .to_string();
+    assert!(
+        said.contains("raw external data file and a backing file"),
+        "{said}"
+    );
 }
 
 #[test]
 fn clusters_that_only_seem_free_are_not_given_out() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
-    let options = CreateOptions { cluster_bytes: 4096, compat: Compat::V1_1, ..CreateOptions::default() };
+    let options = CreateOptions {
+        cluster_bytes: 4096,
+        compat: Compat::V1_1,
+        ..CreateOptions::default()
+    };
     drop(Qcow2Device::create(&path, LEN, &options).unwrap());
     let mut image = std::fs::read(&path).unwrap();
     // The refcount block is the third cluster: header, table, block and L1 now count as free.
@@ -228,7 +310,12 @@ fn clusters_that_only_seem_free_are_not_given_out() {
     std::fs::write(&path, &image).unwrap();
     let device = open(&path, &OpenOptions::default()).unwrap();
     let error = device.write_at(&[1; 512], 0).unwrap_err();
-    assert!(error.to_string().contains("counts as free but holds metadata"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("counts as free but holds metadata"),
+        "{error}"
+    );
     drop(device);
     assert_eq!(std::fs::read(&path).unwrap(), image, "left as it was");
 }
@@ -242,9 +329,16 @@ fn one_table_named_a_million_times_is_no_flood() {
     // As large as its L1 table can say: 32 MiB of entries of 512 GiB each.
     let len = (4u64 << 20) * (CLUSTER as u64 / 8) * CLUSTER as u64;
     assert_eq!(len, 1 << 61);
-    let options = CreateOptions { cluster_bytes: CLUSTER as u32, ..CreateOptions::default() };
+    let options = CreateOptions {
+        cluster_bytes: CLUSTER as u32,
+        ..CreateOptions::default()
+    };
     drop(Qcow2Device::create(&path, len, &options).unwrap());
-    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
     let word = |at: u64| {
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, at).unwrap();
@@ -253,23 +347,34 @@ fn one_table_named_a_million_times_is_no_flood() {
     let (l1, refcount_table) = (word(40), word(48));
     let end = file.metadata().unwrap().len();
     let name = |table: u64, bytes: usize, host: u64| {
-        file.write_all_at(&host.to_be_bytes().repeat(bytes / 8), table).unwrap();
+        file.write_all_at(&host.to_be_bytes().repeat(bytes / 8), table)
+            .unwrap();
     };
     // An L2 table of zero clusters.
-    file.write_all_at(&1u64.to_be_bytes().repeat(CLUSTER / 8), end).unwrap();
+    file.write_all_at(&1u64.to_be_bytes().repeat(CLUSTER / 8), end)
+        .unwrap();
     name(l1, 32 << 20, end | 1 << 63);
-    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let read_only = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
     let device = open(&path, &read_only).unwrap();
     let (kind, count) = device.allocation(0, 1 << 45).unwrap();
     assert!(kind == Allocation::Hole && count > 0, "{kind:?}, {count}");
     drop(device);
-    let said = open(&path, &OpenOptions::default()).err().expect("refused").to_string();
+    let said = open(&path, &OpenOptions::default())
+        .err()
+        .expect("refused")
+        .to_string();
     assert!(said.contains("holds two tables"), "{said}");
     name(l1, 32 << 20, 0);
     // A refcount block without a free cluster.
     file.write_all_at(&vec![1; CLUSTER], end).unwrap();
     name(refcount_table, CLUSTER, end);
-    let said = open(&path, &OpenOptions::default()).err().expect("refused").to_string();
+    let said = open(&path, &OpenOptions::default())
+        .err()
+        .expect("refused")
+        .to_string();
     assert!(said.contains("holds two tables"), "{said}");
 }
 
@@ -278,7 +383,10 @@ fn one_table_named_a_million_times_is_no_flood() {
 fn a_huge_sparse_file_is_checked_and_mended_soon() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
-    let options = CreateOptions { cluster_bytes: 512, ..CreateOptions::default() };
+    let options = CreateOptions {
+        cluster_bytes: 512,
+        ..CreateOptions::default()
+    };
     let device = Qcow2Device::create(&path, LEN, &options).unwrap();
     device.write_at(&[1; 5000], 7000).unwrap();
     drop(device);
@@ -288,7 +396,10 @@ fn a_huge_sparse_file_is_checked_and_mended_soon() {
     file.write_all_at(&1u64.to_be_bytes(), 72).unwrap();
     for repair in [Repair::Nothing, Repair::All] {
         let report = check(&path, None, repair, &mut |_| {}).unwrap();
-        assert_eq!((report.leaks, report.corruptions, report.check_errors), (0, 0, 0));
+        assert_eq!(
+            (report.leaks, report.corruptions, report.check_errors),
+            (0, 0, 0)
+        );
     }
     let device = open(&path, &OpenOptions::default()).unwrap();
     let mut bytes = [0; 5000];

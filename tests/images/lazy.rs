@@ -14,16 +14,22 @@ fn is_dirty(path: &Path) -> bool {
     std::fs::read(path).unwrap()[79] & 1 != 0
 }
 
-/// What is on the disk between a flush and the close says that its refcounts are stale, and holds what was flushed.
+/// What is on the disk between a flush and the close says that its refcounts are stale, and holds
+/// what was flushed.
 #[test]
 fn refcounts_wait_for_the_close() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
-    let [path, copy, raw] = ["disk.qcow2", "copy.qcow2", "raw"].map(|name| folder.path().join(name));
+    let [path, copy, raw] =
+        ["disk.qcow2", "copy.qcow2", "raw"].map(|name| folder.path().join(name));
     for cluster_size in ["512", "64k"] {
         let options = format!("lazy_refcounts=on,cluster_size={cluster_size}");
         let arguments = ["create", "-f", "qcow2", "-o", &options, "disk.qcow2", "2M"];
-        succeed(command("qemu-img").args(arguments).current_dir(folder.path()));
+        succeed(
+            command("qemu-img")
+                .args(arguments)
+                .current_dir(folder.path()),
+        );
         let mut want = vec![0; LEN];
         let device = open(&path, &OpenOptions::default()).unwrap();
         assert!(!is_dirty(&path), "nothing is written yet");
@@ -32,12 +38,18 @@ fn refcounts_wait_for_the_close() {
             device.flush().unwrap();
             assert!(is_dirty(&path));
             std::fs::copy(&path, &copy).unwrap();
-            let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+            let read_only = OpenOptions {
+                read_only: true,
+                ..OpenOptions::default()
+            };
             model::same(&*open(&copy, &read_only).unwrap(), &want, round);
             assert!(is_dirty(&copy), "readers leave it");
             run("qemu-img", ["check", "-r", "all", copy.to_str().unwrap()]);
             to_raw(&copy, &raw);
-            assert!(std::fs::read(&raw).unwrap() == want, "clusters of {cluster_size}, round {round}");
+            assert!(
+                std::fs::read(&raw).unwrap() == want,
+                "clusters of {cluster_size}, round {round}"
+            );
         }
         drop(device);
         assert!(!is_dirty(&path));
@@ -52,21 +64,32 @@ fn refcounts_wait_for_the_close() {
 fn stale_refcounts_are_rebuilt_before_writing() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
-    let [path, copy, raw] = ["disk.qcow2", "copy.qcow2", "raw"].map(|name| folder.path().join(name));
-    for (seed, options) in
-        ["cluster_size=512,refcount_bits=64", "cluster_size=64k", "cluster_size=16k,extended_l2=on"]
-            .into_iter()
-            .enumerate()
+    let [path, copy, raw] =
+        ["disk.qcow2", "copy.qcow2", "raw"].map(|name| folder.path().join(name));
+    for (seed, options) in [
+        "cluster_size=512,refcount_bits=64",
+        "cluster_size=64k",
+        "cluster_size=16k,extended_l2=on",
+    ]
+    .into_iter()
+    .enumerate()
     {
         let options = format!("lazy_refcounts=on,{options}");
         let arguments = ["create", "-f", "qcow2", "-o", &options, "disk.qcow2", "2M"];
-        succeed(command("qemu-img").args(arguments).current_dir(folder.path()));
+        succeed(
+            command("qemu-img")
+                .args(arguments)
+                .current_dir(folder.path()),
+        );
         let mut want = vec![0; LEN];
         let device = open(&path, &OpenOptions::default()).unwrap();
         model::run(&*device, &mut want, seed as u64, 100);
         drop(device);
         let before = want.clone();
-        run("qemu-img", ["snapshot", "-c", "before", path.to_str().unwrap()]);
+        run(
+            "qemu-img",
+            ["snapshot", "-c", "before", path.to_str().unwrap()],
+        );
         let device = open(&path, &OpenOptions::default()).unwrap();
         model::run(&*device, &mut want, 20 + seed as u64, 100);
         device.flush().unwrap();
@@ -82,21 +105,45 @@ fn stale_refcounts_are_rebuilt_before_writing() {
             assert!(!is_dirty(&copy));
             qemu_check(&copy);
             to_raw(&copy, &raw);
-            assert!(std::fs::read(&raw).unwrap() == want, "{options}, round {round}");
+            assert!(
+                std::fs::read(&raw).unwrap() == want,
+                "{options}, round {round}"
+            );
             // QEMU writes, and is killed.
-            let lines = ["discard 1M 300k", "write -P 1 1M 300k", "write -z 4k 8k", "flush", "sigraise 9"];
+            let lines = [
+                "discard 1M 300k",
+                "write -P 1 1M 300k",
+                "write -z 4k 8k",
+                "flush",
+                "sigraise 9",
+            ];
             let arguments = lines.iter().flat_map(|line| ["-c", line]);
-            let arguments = ["-d", "unmap", copy.to_str().unwrap()].into_iter().chain(arguments);
-            assert!(!command("qemu-io").args(arguments).output().unwrap().status.success());
+            let arguments = ["-d", "unmap", copy.to_str().unwrap()]
+                .into_iter()
+                .chain(arguments);
+            assert!(
+                !command("qemu-io")
+                    .args(arguments)
+                    .output()
+                    .unwrap()
+                    .status
+                    .success()
+            );
             want[1 << 20..(1 << 20) + (300 << 10)].fill(1);
             want[4 << 10..12 << 10].fill(0);
             assert!(is_dirty(&copy));
         }
         drop(open(&copy, &OpenOptions::default()).unwrap());
-        run("qemu-img", ["snapshot", "-a", "before", copy.to_str().unwrap()]);
+        run(
+            "qemu-img",
+            ["snapshot", "-a", "before", copy.to_str().unwrap()],
+        );
         qemu_check(&copy);
         to_raw(&copy, &raw);
-        assert!(std::fs::read(&raw).unwrap() == before, "{options}: the snapshot");
+        assert!(
+            std::fs::read(&raw).unwrap() == before,
+            "{options}: the snapshot"
+        );
     }
 }
 
@@ -106,8 +153,20 @@ fn a_dirty_image_with_bad_tables_is_only_read() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("disk.qcow2");
-    let arguments = ["create", "-f", "qcow2", "-o", "lazy_refcounts=on", "disk.qcow2", "2M"];
-    succeed(command("qemu-img").args(arguments).current_dir(folder.path()));
+    let arguments = [
+        "create",
+        "-f",
+        "qcow2",
+        "-o",
+        "lazy_refcounts=on",
+        "disk.qcow2",
+        "2M",
+    ];
+    succeed(
+        command("qemu-img")
+            .args(arguments)
+            .current_dir(folder.path()),
+    );
     let device = open(&path, &OpenOptions::default()).unwrap();
     device.write_at(&[1; 65536], 0).unwrap();
     device.flush().unwrap();
@@ -121,8 +180,14 @@ fn a_dirty_image_with_bad_tables_is_only_read() {
     let error = open(&path, &OpenOptions::default()).err().expect("refused");
     assert_eq!(error.errno(), folio::Errno::UCLEAN);
     assert!(error.to_string().contains("was not closed"), "{error}");
-    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let read_only = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
     let mut bytes = vec![0; 65536];
-    open(&path, &read_only).unwrap().read_at(&mut bytes, 0).unwrap();
+    open(&path, &read_only)
+        .unwrap()
+        .read_at(&mut bytes, 0)
+        .unwrap();
     assert!(bytes == [1; 65536]);
 }

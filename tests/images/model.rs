@@ -35,8 +35,11 @@ pub(crate) fn run(device: &dyn Device, model: &mut [u8], seed: u64, count: usize
         let most = if random.below(4) == 0 { 300_000 } else { 9000 };
         let offset = random.below(len);
         let size = (1 + random.below(most)).min(len - offset);
-        let (offset, size) =
-            if random.below(3) == 0 { (offset & !4095, size & !4095) } else { (offset, size) };
+        let (offset, size) = if random.below(3) == 0 {
+            (offset & !4095, size & !4095)
+        } else {
+            (offset, size)
+        };
         let range = offset as usize..(offset + size) as usize;
         match random.below(12) {
             0..=5 => {
@@ -49,7 +52,10 @@ pub(crate) fn run(device: &dyn Device, model: &mut [u8], seed: u64, count: usize
             6..=8 => {
                 let mut back = vec![0xaa; range.len()];
                 device.read_at(&mut back, offset).unwrap();
-                assert!(back == model[range], "seed {seed}, step {step}: {size} bytes at {offset}");
+                assert!(
+                    back == model[range],
+                    "seed {seed}, step {step}: {size} bytes at {offset}"
+                );
             }
             9 => {
                 device.write_zeroes(offset, size).unwrap();
@@ -78,7 +84,9 @@ pub(crate) fn same(device: &dyn Device, model: &[u8], seed: u64) {
     }
     let mut at = 0;
     while at < model.len() {
-        let (kind, count) = device.allocation(at as u64, (model.len() - at) as u64).unwrap();
+        let (kind, count) = device
+            .allocation(at as u64, (model.len() - at) as u64)
+            .unwrap();
         assert!(count > 0 && at + count as usize <= model.len());
         if kind != folio::block::Allocation::Data {
             assert!(

@@ -1,4 +1,5 @@
-//! Overlays: another backing file under one, and one into its backing file, as qemu-img does it on a copy.
+//! Overlays: another backing file under one, and one into its backing file, as qemu-img does it on
+//! a copy.
 
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed};
@@ -16,16 +17,29 @@ const VARIANTS: [&str; 6] = [
 ];
 
 fn qemu_img(folder: &Path, line: &str) {
-    succeed(command("qemu-img").args(line.split_whitespace()).current_dir(folder));
+    succeed(
+        command("qemu-img")
+            .args(line.split_whitespace())
+            .current_dir(folder),
+    );
 }
 
 fn write(folder: &Path, name: &str, lines: &[&str]) {
     let path = folder.join(name);
-    run("qemu-io", lines.iter().flat_map(|line| ["-c", line]).chain([path.to_str().unwrap()]));
+    run(
+        "qemu-io",
+        lines
+            .iter()
+            .flat_map(|line| ["-c", line])
+            .chain([path.to_str().unwrap()]),
+    );
 }
 
 fn name_of(name: &str, format: ImageFormat) -> Option<BackingName> {
-    Some(BackingName { name: name.to_owned(), format: Some(format) })
+    Some(BackingName {
+        name: name.to_owned(),
+        format: Some(format),
+    })
 }
 
 fn raw(folder: &Path, name: &str) -> Vec<u8> {
@@ -35,7 +49,11 @@ fn raw(folder: &Path, name: &str) -> Vec<u8> {
 
 fn info(folder: &Path, name: &str) -> serde_json::Value {
     let path = folder.join(name);
-    serde_json::from_str(&run("qemu-img", ["info", "--output=json", path.to_str().unwrap()])).unwrap()
+    serde_json::from_str(&run(
+        "qemu-img",
+        ["info", "--output=json", path.to_str().unwrap()],
+    ))
+    .unwrap()
 }
 
 /// Two bases that differ here and there, an overlay over the first, twice.
@@ -52,8 +70,19 @@ fn scene(options: &str) -> TempDir {
     std::fs::write(folder.join("source.raw"), &bytes).unwrap();
     qemu_img(folder, "convert -f raw -O qcow2 source.raw two.qcow2");
     for name in ["ours.qcow2", "theirs.qcow2"] {
-        qemu_img(folder, &format!("create -q -f qcow2 -o {options} -b one.raw -F raw {name} 6M"));
-        write(folder, name, &["write -P 7 1500k 300k", "write -P 8 5900k 100k", "write -z 2900k 100k"]);
+        qemu_img(
+            folder,
+            &format!("create -q -f qcow2 -o {options} -b one.raw -F raw {name} 6M"),
+        );
+        write(
+            folder,
+            name,
+            &[
+                "write -P 7 1500k 300k",
+                "write -P 8 5900k 100k",
+                "write -z 2900k 100k",
+            ],
+        );
     }
     scene
 }
@@ -72,15 +101,24 @@ fn another_backing_file_and_the_same_disk() {
         assert!(raw(folder, "ours.qcow2") == before, "{options}");
         let found = info(folder, "ours.qcow2");
         assert_eq!(
-            (&found["backing-filename"], &found["backing-filename-format"]),
+            (
+                &found["backing-filename"],
+                &found["backing-filename-format"]
+            ),
             (&"two.qcow2".into(), &"qcow2".into())
         );
         qemu_img(folder, "rebase -b two.qcow2 -F qcow2 theirs.qcow2");
-        // What is the same below is not copied: no more than qemu-img takes, and what alignment costs.
-        let used =
-            |name| folio::block::check(folder.join(name), None, block::Repair::Nothing, &mut |_| {}).unwrap();
+        // What is the same below is not copied: no more than qemu-img takes, and what alignment
+        // costs.
+        let used = |name| {
+            folio::block::check(folder.join(name), None, block::Repair::Nothing, &mut |_| {})
+                .unwrap()
+        };
         let (ours, theirs) = (used("ours.qcow2"), used("theirs.qcow2"));
-        assert!(ours.allocated_clusters <= theirs.allocated_clusters + 2, "{options}: {ours:?} {theirs:?}");
+        assert!(
+            ours.allocated_clusters <= theirs.allocated_clusters + 2,
+            "{options}: {ours:?} {theirs:?}"
+        );
         // To none, and back to one that must not show.
         block::rebase(&path, None, &OverlayOptions::default()).unwrap();
         qemu_check(&path);
@@ -104,17 +142,29 @@ fn a_name_alone() {
         let path = folder.join("ours.qcow2");
         let long = format!("{}two.qcow2", "./".repeat(200));
         for name in ["two.qcow2", "nowhere/at-all.qcow2", &long, "", "one.raw"] {
-            let format = if name.ends_with("raw") { ImageFormat::Raw } else { ImageFormat::Qcow2 };
+            let format = if name.ends_with("raw") {
+                ImageFormat::Raw
+            } else {
+                ImageFormat::Qcow2
+            };
             let backing = (!name.is_empty()).then(|| name_of(name, format)).flatten();
-            let renamed = block::rename_backing(&path, backing.as_ref(), &OverlayOptions::default());
+            let renamed =
+                block::rename_backing(&path, backing.as_ref(), &OverlayOptions::default());
             if options == "cluster_size=512" && name == long {
                 assert_eq!(renamed.unwrap_err().errno(), folio::Errno::INVAL);
                 continue;
             }
             renamed.unwrap();
             let found = info(folder, "ours.qcow2");
-            assert_eq!(found["backing-filename"].as_str().unwrap_or(""), name, "{options}");
-            assert_eq!(found["format-specific"], info(folder, "theirs.qcow2")["format-specific"]);
+            assert_eq!(
+                found["backing-filename"].as_str().unwrap_or(""),
+                name,
+                "{options}"
+            );
+            assert_eq!(
+                found["format-specific"],
+                info(folder, "theirs.qcow2")["format-specific"]
+            );
             // This check opens no backing file.
             let report = block::check(&path, None, block::Repair::Nothing, &mut |_| {}).unwrap();
             assert_eq!((report.leaks, report.corruptions), (0, 0));
@@ -135,8 +185,16 @@ fn bitmaps_and_feature_names_survive_a_new_name() {
     qemu_img(folder, "bitmap --add ours.qcow2 one");
     let before = info(folder, "ours.qcow2");
     let two = name_of("two.qcow2", ImageFormat::Qcow2);
-    block::rename_backing(folder.join("ours.qcow2"), two.as_ref(), &OverlayOptions::default()).unwrap();
-    assert_eq!(info(folder, "ours.qcow2")["format-specific"], before["format-specific"]);
+    block::rename_backing(
+        folder.join("ours.qcow2"),
+        two.as_ref(),
+        &OverlayOptions::default(),
+    )
+    .unwrap();
+    assert_eq!(
+        info(folder, "ours.qcow2")["format-specific"],
+        before["format-specific"]
+    );
     qemu_check(&folder.join("ours.qcow2"));
 }
 
@@ -159,7 +217,10 @@ fn commit_as_qemu_img_does() {
         let empty = block::check(&path, None, block::Repair::Nothing, &mut |_| {}).unwrap();
         assert_eq!((empty.allocated_clusters, empty.leaks), (0, 0));
         let map = run("qemu-img", ["map", "--output=json", path.to_str().unwrap()]);
-        assert!(!map.contains("\"depth\": 0, \"present\": true"), "{options}: it holds nothing: {map}");
+        assert!(
+            !map.contains("\"depth\": 0, \"present\": true"),
+            "{options}: it holds nothing: {map}"
+        );
         assert!(raw(folder, "ours.qcow2") == want);
         assert!(std::fs::read(folder.join("one.raw")).unwrap() == want);
     }
@@ -170,11 +231,27 @@ fn commit_into_an_overlay_of_an_overlay() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let scene = scene("cluster_size=4k");
     let folder = scene.path();
-    qemu_img(folder, "create -q -f qcow2 -b ours.qcow2 -F qcow2 top.qcow2 8M");
-    write(folder, "top.qcow2", &["write -P 5 0 100k", "write -P 6 7M 100k", "write -z 1600k 64k"]);
+    qemu_img(
+        folder,
+        "create -q -f qcow2 -b ours.qcow2 -F qcow2 top.qcow2 8M",
+    );
+    write(
+        folder,
+        "top.qcow2",
+        &[
+            "write -P 5 0 100k",
+            "write -P 6 7M 100k",
+            "write -z 1600k 64k",
+        ],
+    );
     let want = raw(folder, "top.qcow2");
     let below = std::fs::read(folder.join("one.raw")).unwrap();
-    block::commit(folder.join("top.qcow2"), Committed::Emptied, &OverlayOptions::default()).unwrap();
+    block::commit(
+        folder.join("top.qcow2"),
+        Committed::Emptied,
+        &OverlayOptions::default(),
+    )
+    .unwrap();
     for name in ["top.qcow2", "ours.qcow2"] {
         qemu_check(&folder.join(name));
         assert!(raw(folder, name) == want, "{name}");
@@ -198,12 +275,23 @@ fn what_is_refused() {
     let long = name_of(&"x".repeat(1024), ImageFormat::Raw);
     assert!(said(block::rename_backing(&path, long.as_ref(), &options)).contains("does not fit"));
     assert!(
-        said(block::commit(folder.join("two.qcow2"), Committed::Kept, &options)).contains("no backing file")
+        said(block::commit(
+            folder.join("two.qcow2"),
+            Committed::Kept,
+            &options
+        ))
+        .contains("no backing file")
     );
-    let cancelled = OverlayOptions { is_cancelled: &|| true, ..OverlayOptions::default() };
+    let cancelled = OverlayOptions {
+        is_cancelled: &|| true,
+        ..OverlayOptions::default()
+    };
     let error = block::rebase(&path, None, &cancelled).unwrap_err();
     assert_eq!(error.errno(), folio::Errno::INTR);
-    assert!(std::fs::read(&path).unwrap() == before, "nothing was changed");
+    assert!(
+        std::fs::read(&path).unwrap() == before,
+        "nothing was changed"
+    );
     qemu_img(folder, "snapshot -c one ours.qcow2");
     assert!(said(block::rebase(&path, None, &options)).contains("snapshots"));
 }

@@ -10,33 +10,60 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 fn qemu_img(folder: &Path, line: &str) {
-    succeed(command("qemu-img").args(line.split_whitespace()).current_dir(folder));
+    succeed(
+        command("qemu-img")
+            .args(line.split_whitespace())
+            .current_dir(folder),
+    );
 }
 
 fn any() -> ResizeImage {
-    ResizeImage { may_shrink: true, ..ResizeImage::default() }
+    ResizeImage {
+        may_shrink: true,
+        ..ResizeImage::default()
+    }
 }
 
 fn write(path: &Path, lines: &[&str]) {
-    run("qemu-io", lines.iter().flat_map(|line| ["-c", line]).chain([path.to_str().unwrap()]));
+    run(
+        "qemu-io",
+        lines
+            .iter()
+            .flat_map(|line| ["-c", line])
+            .chain([path.to_str().unwrap()]),
+    );
 }
 
 #[track_caller]
 fn clean(path: &Path) {
     qemu_check(path);
     let report = block::check(path, None, Repair::Nothing, &mut |_| {}).unwrap();
-    assert_eq!((report.leaks, report.corruptions, report.check_errors), (0, 0, 0));
+    assert_eq!(
+        (report.leaks, report.corruptions, report.check_errors),
+        (0, 0, 0)
+    );
 }
 
 /// Resizes `ours` here and `theirs` by qemu-img.
 #[track_caller]
 fn resize_both(folder: &Path, len_bytes: u64) {
     block::resize(folder.join("ours.qcow2"), len_bytes, &any()).unwrap();
-    qemu_img(folder, &format!("resize -q --shrink theirs.qcow2 {len_bytes}"));
+    qemu_img(
+        folder,
+        &format!("resize -q --shrink theirs.qcow2 {len_bytes}"),
+    );
     clean(&folder.join("ours.qcow2"));
     qemu_img(folder, "compare ours.qcow2 theirs.qcow2");
-    let read_only = block::OpenOptions { read_only: true, ..block::OpenOptions::default() };
-    assert_eq!(block::open(folder.join("ours.qcow2"), &read_only).unwrap().len_bytes(), len_bytes);
+    let read_only = block::OpenOptions {
+        read_only: true,
+        ..block::OpenOptions::default()
+    };
+    assert_eq!(
+        block::open(folder.join("ours.qcow2"), &read_only)
+            .unwrap()
+            .len_bytes(),
+        len_bytes
+    );
 }
 
 fn both(folder: &Path) -> [PathBuf; 2] {
@@ -47,17 +74,36 @@ fn both(folder: &Path) -> [PathBuf; 2] {
 #[test]
 fn smaller_and_larger_as_qemu_img_does() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    for options in ["", "-o cluster_size=4k", "-o cluster_size=512", "-o compat=0.10", "-o lazy_refcounts=on"]
-    {
+    for options in [
+        "",
+        "-o cluster_size=4k",
+        "-o cluster_size=512",
+        "-o compat=0.10",
+        "-o lazy_refcounts=on",
+    ] {
         let folder = TempDir::new().unwrap();
         let folder = folder.path();
-        qemu_img(folder, &format!("create -q -f qcow2 {options} ours.qcow2 6M"));
-        write(&folder.join("ours.qcow2"), &["write -P 1 0 3M", "write -P 2 4M 1M", "write -P 3 5M 100k"]);
+        qemu_img(
+            folder,
+            &format!("create -q -f qcow2 {options} ours.qcow2 6M"),
+        );
+        write(
+            &folder.join("ours.qcow2"),
+            &["write -P 1 0 3M", "write -P 2 4M 1M", "write -P 3 5M 100k"],
+        );
         let pair = both(folder);
-        // qemu-img keeps what lies behind the end in its cluster, so whole clusters where it grows again.
-        for len_bytes in
-            [5 * MIB, 200 * MIB, 64 * MIB, 4 * MIB + 128 * KIB, 2 * MIB, 40 * MIB, 128 * KIB, 3 * MIB]
-        {
+        // qemu-img keeps what lies behind the end in its cluster, so whole clusters where it grows
+        // again.
+        for len_bytes in [
+            5 * MIB,
+            200 * MIB,
+            64 * MIB,
+            4 * MIB + 128 * KIB,
+            2 * MIB,
+            40 * MIB,
+            128 * KIB,
+            3 * MIB,
+        ] {
             resize_both(folder, len_bytes);
             if len_bytes > MIB {
                 let line = format!("write -P 7 {} 64k", len_bytes / 2);
@@ -73,7 +119,10 @@ fn the_l1_table_moves() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    qemu_img(folder, "create -q -f qcow2 -o cluster_size=512 ours.qcow2 1M");
+    qemu_img(
+        folder,
+        "create -q -f qcow2 -o cluster_size=512 ours.qcow2 1M",
+    );
     write(&folder.join("ours.qcow2"), &["write -P 1 0 1M"]);
     let pair = both(folder);
     for size in [3, 17, 100, 1000] {
@@ -85,7 +134,10 @@ fn the_l1_table_moves() {
     // qemu-img takes minutes for this one.
     block::resize(&pair[0], 2 * MIB, &any()).unwrap();
     clean(&pair[0]);
-    assert!(std::fs::metadata(&pair[0]).unwrap().len() < 2 * MIB, "the file is shorter, too");
+    assert!(
+        std::fs::metadata(&pair[0]).unwrap().len() < 2 * MIB,
+        "the file is shorter, too"
+    );
     let error = block::resize(&pair[0], 1 << 50, &any()).unwrap_err();
     assert_eq!(error.errno(), folio::Errno::FBIG);
 }
@@ -97,7 +149,10 @@ fn what_was_cut_off_reads_as_zeros() {
     for options in ["", "-o compat=0.10"] {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("disk.qcow2");
-        qemu_img(folder.path(), &format!("create -q -f qcow2 {options} disk.qcow2 1M"));
+        qemu_img(
+            folder.path(),
+            &format!("create -q -f qcow2 {options} disk.qcow2 1M"),
+        );
         write(&path, &["write -P 1 0 1M"]);
         let mut want = vec![1; MIB as usize];
         for len_bytes in [100 * KIB + 512, 300 * KIB, 512, MIB] {
@@ -128,7 +183,10 @@ fn a_longer_backing_file_does_not_show() {
         let folder = TempDir::new().unwrap();
         let folder = folder.path();
         std::fs::write(folder.join("base.raw"), vec![6; 3 * MIB as usize]).unwrap();
-        qemu_img(folder, &format!("create -q -f qcow2 -o {options} -b base.raw -F raw ours.qcow2 1M"));
+        qemu_img(
+            folder,
+            &format!("create -q -f qcow2 -o {options} -b base.raw -F raw ours.qcow2 1M"),
+        );
         write(&folder.join("ours.qcow2"), &["write -P 1 500k 10k"]);
         if options == "compat=0.10" {
             // qemu-img cannot do it there, for want of zero clusters.
@@ -154,13 +212,19 @@ fn snapshots_keep_their_size() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    qemu_img(folder, "create -q -f qcow2 -o cluster_size=4k ours.qcow2 4M");
+    qemu_img(
+        folder,
+        "create -q -f qcow2 -o cluster_size=4k ours.qcow2 4M",
+    );
     write(&folder.join("ours.qcow2"), &["write -P 1 0 4M"]);
     qemu_img(folder, "snapshot -c one ours.qcow2");
     let pair = both(folder);
     for len_bytes in [MIB + 512, 9 * MIB] {
         block::resize(&pair[0], len_bytes, &any()).unwrap();
-        qemu_img(folder, &format!("resize -q --shrink theirs.qcow2 {len_bytes}"));
+        qemu_img(
+            folder,
+            &format!("resize -q --shrink theirs.qcow2 {len_bytes}"),
+        );
         clean(&pair[0]);
     }
     for path in &pair {
@@ -178,14 +242,25 @@ fn snapshots_keep_their_size() {
 fn preallocation_of_the_new_part() {
     requires!(tool("qemu-img"), tool("qemu-io"));
     let folder = TempDir::new().unwrap();
-    for preallocation in [Preallocation::Metadata, Preallocation::Falloc, Preallocation::Full] {
+    for preallocation in [
+        Preallocation::Metadata,
+        Preallocation::Falloc,
+        Preallocation::Full,
+    ] {
         for format in ImageFormat::ALL {
             let path = folder.path().join(format!("{preallocation:?}.{format}"));
             let device = block::create(&path, format, MIB).unwrap();
             device.write_at(&[7; 100_000], 900_000).unwrap();
             device.flush().unwrap();
             drop(device);
-            let resized = block::resize(&path, 5 * MIB, &ResizeImage { preallocation, ..any() });
+            let resized = block::resize(
+                &path,
+                5 * MIB,
+                &ResizeImage {
+                    preallocation,
+                    ..any()
+                },
+            );
             if format == ImageFormat::Raw && preallocation == Preallocation::Metadata {
                 assert_eq!(resized.unwrap_err().errno(), folio::Errno::INVAL);
                 continue;
@@ -222,7 +297,12 @@ fn less_needs_leave_and_bitmaps_fall_out_of_step() {
         assert!(error.to_string().contains("would be lost"), "{error}");
         assert!(std::fs::read(&path).unwrap() == before);
         block::resize(&path, MIB, &any()).unwrap();
-        assert_eq!(block::open(&path, &block::OpenOptions::default()).unwrap().len_bytes(), MIB);
+        assert_eq!(
+            block::open(&path, &block::OpenOptions::default())
+                .unwrap()
+                .len_bytes(),
+            MIB
+        );
     }
     // A bitmap for another size is out of step, and says so.
     qemu_img(folder, "bitmap --add disk.qcow2 one");
@@ -230,6 +310,9 @@ fn less_needs_leave_and_bitmaps_fall_out_of_step() {
         block::resize(folder.join("disk.qcow2"), len_bytes, &any()).unwrap();
         clean(&folder.join("disk.qcow2"));
     }
-    let info = run("qemu-img", ["info", folder.join("disk.qcow2").to_str().unwrap()]);
+    let info = run(
+        "qemu-img",
+        ["info", folder.join("disk.qcow2").to_str().unwrap()],
+    );
     assert!(info.contains("in-use"), "{info}");
 }

@@ -8,7 +8,11 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 fn qemu_img(folder: &Path, line: &str) {
-    succeed(command("qemu-img").args(line.split_whitespace()).current_dir(folder));
+    succeed(
+        command("qemu-img")
+            .args(line.split_whitespace())
+            .current_dir(folder),
+    );
 }
 
 /// The same image twice; one is changed here, the other by qemu-img.
@@ -20,9 +24,24 @@ struct Pair {
 impl Pair {
     fn new(options: &str) -> Self {
         let folder = TempDir::new().unwrap();
-        qemu_img(folder.path(), &format!("create -f qcow2 {options} ours.qcow2 5M"));
-        let this = Self { folder, options: options.to_owned() };
-        run("qemu-io", ["-c", "write -P 1 0 3M", "-c", "write -P 2 4M 300k", this.text("ours")]);
+        qemu_img(
+            folder.path(),
+            &format!("create -f qcow2 {options} ours.qcow2 5M"),
+        );
+        let this = Self {
+            folder,
+            options: options.to_owned(),
+        };
+        run(
+            "qemu-io",
+            [
+                "-c",
+                "write -P 1 0 3M",
+                "-c",
+                "write -P 2 4M 300k",
+                this.text("ours"),
+            ],
+        );
         std::fs::copy(this.path("ours"), this.path("theirs")).unwrap();
         this
     }
@@ -33,7 +52,13 @@ impl Pair {
 
     fn text(&self, whose: &str) -> &'static str {
         // Leaked: a test's few names.
-        Box::leak(self.path(whose).to_str().unwrap().to_owned().into_boxed_str())
+        Box::leak(
+            self.path(whose)
+                .to_str()
+                .unwrap()
+                .to_owned()
+                .into_boxed_str(),
+        )
     }
 
     fn write(&self, line: &str) {
@@ -50,20 +75,35 @@ impl Pair {
     }
 
     fn create(&self, name: &str) {
-        block::create_snapshot(self.path("ours"), None, name, Timespec::new(1_700_000_000, 5)).unwrap();
-        qemu_img(self.folder.path(), &format!("snapshot -c {name} theirs.qcow2"));
+        block::create_snapshot(
+            self.path("ours"),
+            None,
+            name,
+            Timespec::new(1_700_000_000, 5),
+        )
+        .unwrap();
+        qemu_img(
+            self.folder.path(),
+            &format!("snapshot -c {name} theirs.qcow2"),
+        );
         self.same();
     }
 
     fn apply(&self, which: &str) {
         block::apply_snapshot(self.path("ours"), None, which).unwrap();
-        qemu_img(self.folder.path(), &format!("snapshot -a {which} theirs.qcow2"));
+        qemu_img(
+            self.folder.path(),
+            &format!("snapshot -a {which} theirs.qcow2"),
+        );
         self.same();
     }
 
     fn delete(&self, name: &str) {
         block::delete_snapshot(self.path("ours"), None, name).unwrap();
-        qemu_img(self.folder.path(), &format!("snapshot -d {name} theirs.qcow2"));
+        qemu_img(
+            self.folder.path(),
+            &format!("snapshot -d {name} theirs.qcow2"),
+        );
         self.same();
     }
 
@@ -72,21 +112,36 @@ impl Pair {
         let ours = self.path("ours");
         qemu_check(&ours);
         let report = block::check(&ours, None, Repair::Nothing, &mut |_| {}).unwrap();
-        assert_eq!((report.leaks, report.corruptions, report.check_errors), (0, 0, 0), "{}", self.options);
+        assert_eq!(
+            (report.leaks, report.corruptions, report.check_errors),
+            (0, 0, 0),
+            "{}",
+            self.options
+        );
         qemu_img(self.folder.path(), "compare -s ours.qcow2 theirs.qcow2");
         let list = |whose| -> Vec<(String, String)> {
             let found = block::snapshots(self.path(whose), None).unwrap();
-            found.into_iter().map(|snapshot| (snapshot.id, snapshot.name)).collect()
+            found
+                .into_iter()
+                .map(|snapshot| (snapshot.id, snapshot.name))
+                .collect()
         };
         assert_eq!(list("ours"), list("theirs"));
         // What each snapshot holds, read by QEMU.
         for (_, name) in list("ours") {
             for whose in ["ours", "theirs"] {
-                let line = format!("convert -l snapshot.name={name} -O raw {whose}.qcow2 {whose}.raw");
+                let line =
+                    format!("convert -l snapshot.name={name} -O raw {whose}.qcow2 {whose}.raw");
                 qemu_img(self.folder.path(), &line);
             }
-            let read = |whose: &str| std::fs::read(self.folder.path().join(format!("{whose}.raw"))).unwrap();
-            assert!(read("ours") == read("theirs"), "{}: snapshot {name}", self.options);
+            let read = |whose: &str| {
+                std::fs::read(self.folder.path().join(format!("{whose}.raw"))).unwrap()
+            };
+            assert!(
+                read("ours") == read("theirs"),
+                "{}: snapshot {name}",
+                self.options
+            );
         }
     }
 }
@@ -127,7 +182,10 @@ fn extended_tables_and_compressed_clusters_are_shared() {
     let bytes: Vec<u8> = (0..3_000_000u32).map(|at| (at / 5000) as u8).collect();
     std::fs::write(folder.path().join("source.raw"), &bytes).unwrap();
     for options in ["-c", "-c -o cluster_size=4k", "-o extended_l2=on"] {
-        qemu_img(folder.path(), &format!("convert -f raw -O qcow2 {options} source.raw disk.qcow2"));
+        qemu_img(
+            folder.path(),
+            &format!("convert -f raw -O qcow2 {options} source.raw disk.qcow2"),
+        );
         let path = folder.path().join("disk.qcow2");
         block::create_snapshot(&path, None, "one", Timespec::new(1, 0)).unwrap();
         qemu_check(&path);
@@ -135,10 +193,16 @@ fn extended_tables_and_compressed_clusters_are_shared() {
         qemu_check(&path);
         block::apply_snapshot(&path, None, "one").unwrap();
         qemu_check(&path);
-        qemu_img(folder.path(), "compare -f qcow2 -F raw disk.qcow2 source.raw");
+        qemu_img(
+            folder.path(),
+            "compare -f qcow2 -F raw disk.qcow2 source.raw",
+        );
         block::delete_snapshot(&path, None, "1").unwrap();
         qemu_check(&path);
-        qemu_img(folder.path(), "compare -f qcow2 -F raw disk.qcow2 source.raw");
+        qemu_img(
+            folder.path(),
+            "compare -f qcow2 -F raw disk.qcow2 source.raw",
+        );
     }
 }
 
@@ -169,14 +233,31 @@ fn what_cannot_be_done_changes_nothing() {
         assert!(said.contains(words), "{said}");
     };
     let now = Timespec::new(1, 0);
-    refused(block::create_snapshot(&path, None, "one", now), "than 1 bits count");
-    refused(block::apply_snapshot(&path, None, "one"), "no snapshot \"one\"");
-    refused(block::delete_snapshot(&path, None, "1"), "no snapshot \"1\"");
-    refused(block::create_snapshot(&path, None, &"x".repeat(256), now), "at most 255");
+    refused(
+        block::create_snapshot(&path, None, "one", now),
+        "than 1 bits count",
+    );
+    refused(
+        block::apply_snapshot(&path, None, "one"),
+        "no snapshot \"one\"",
+    );
+    refused(
+        block::delete_snapshot(&path, None, "1"),
+        "no snapshot \"1\"",
+    );
+    refused(
+        block::create_snapshot(&path, None, &"x".repeat(256), now),
+        "at most 255",
+    );
     let after = std::fs::read(&path).unwrap();
-    assert!(after.starts_with(&before[..64 << 10]) && block::snapshots(&path, None).unwrap().is_empty());
+    assert!(
+        after.starts_with(&before[..64 << 10]) && block::snapshots(&path, None).unwrap().is_empty()
+    );
     qemu_check(&path);
-    refused(block::create_snapshot(&path, Some(block::ImageFormat::Raw), "one", now), "no snapshots");
+    refused(
+        block::create_snapshot(&path, Some(block::ImageFormat::Raw), "one", now),
+        "no snapshots",
+    );
     let device = block::open(&path, &OpenOptions::default()).unwrap();
     refused(block::create_snapshot(&path, None, "one", now), "in use");
     drop(device);
@@ -184,10 +265,14 @@ fn what_cannot_be_done_changes_nothing() {
     let mut bytes = before;
     bytes[48..56].fill(0);
     std::fs::write(&path, bytes).unwrap();
-    refused(block::create_snapshot(&path, None, "one", now), "--repair all");
+    refused(
+        block::create_snapshot(&path, None, "one", now),
+        "--repair all",
+    );
 }
 
-/// More snapshots than the first refcount block describes clusters for: the refcount tree grows on the way.
+/// More snapshots than the first refcount block describes clusters for: the refcount tree grows on
+/// the way.
 #[test]
 fn many_snapshots() {
     requires!(tool("qemu-img"), tool("qemu-io"));
@@ -195,7 +280,9 @@ fn many_snapshots() {
     let path = pair.path("ours");
     for index in 0..40 {
         let device = block::open(&path, &OpenOptions::default()).unwrap();
-        device.write_at(&[index as u8; 5000], index * 100_000).unwrap();
+        device
+            .write_at(&[index as u8; 5000], index * 100_000)
+            .unwrap();
         device.flush().unwrap();
         drop(device);
         block::create_snapshot(&path, None, &format!("s{index}"), Timespec::new(1, 0)).unwrap();

@@ -1,4 +1,5 @@
-//! Images that qemu-img makes, in every variant: read as QEMU reads them, and still clean after we wrote.
+//! Images that qemu-img makes, in every variant: read as QEMU reads them, and still clean after we
+//! wrote.
 
 use crate::model;
 use crate::support::requires;
@@ -16,20 +17,29 @@ fn content(seed: u64) -> Vec<u8> {
     for block in bytes.chunks_mut(10_000) {
         if random.below(2) == 0 {
             let piece: Vec<u8> = (0..64).map(|_| random.next() as u8).collect();
-            block.chunks_mut(64).for_each(|part| part.copy_from_slice(&piece[..part.len()]));
+            block
+                .chunks_mut(64)
+                .for_each(|part| part.copy_from_slice(&piece[..part.len()]));
         }
     }
     bytes
 }
 
 fn qemu_img(folder: &Path, line: &str) {
-    succeed(command("qemu-img").args(line.split(' ')).current_dir(folder));
+    succeed(
+        command("qemu-img")
+            .args(line.split(' '))
+            .current_dir(folder),
+    );
 }
 
 /// Reads the image and compares; writes at random and lets QEMU compare.
 #[track_caller]
 fn read_then_write(path: &Path, mut want: Vec<u8>, seed: u64) {
-    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let read_only = OpenOptions {
+        read_only: true,
+        ..OpenOptions::default()
+    };
     let device = open(path, &read_only).unwrap();
     model::same(&*device, &want, seed);
     drop(device);
@@ -41,7 +51,11 @@ fn read_then_write(path: &Path, mut want: Vec<u8>, seed: u64) {
     qemu_check(path);
     let raw = path.with_extension("back");
     to_raw(path, &raw);
-    assert!(std::fs::read(&raw).unwrap() == want, "{}: QEMU reads something else", path.display());
+    assert!(
+        std::fs::read(&raw).unwrap() == want,
+        "{}: QEMU reads something else",
+        path.display()
+    );
 }
 
 /// Converts a raw image with these options and checks both ways.
@@ -73,7 +87,8 @@ fn versions_and_cluster_sizes() {
 #[test]
 fn refcounts_of_every_width() {
     requires!(tool("qemu-img"));
-    let widths = [1, 2, 4, 8, 16, 32, 64].map(|bits| format!("-o refcount_bits={bits},cluster_size=1024"));
+    let widths =
+        [1, 2, 4, 8, 16, 32, 64].map(|bits| format!("-o refcount_bits={bits},cluster_size=1024"));
     converted(&widths.each_ref().map(String::as_str));
 }
 
@@ -111,9 +126,13 @@ fn subclusters_that_qemu_wrote() {
     let path = folder.path().join("disk.qcow2");
     let raw = folder.path().join("back.raw");
     std::fs::write(folder.path().join("base.raw"), content(60)).unwrap();
-    for (seed, options) in ["", "-b base.raw -F raw", "-o data_file=data.raw"].into_iter().enumerate() {
+    for (seed, options) in ["", "-b base.raw -F raw", "-o data_file=data.raw"]
+        .into_iter()
+        .enumerate()
+    {
         let seed = seed as u64;
-        let line = format!("create -f qcow2 -o extended_l2=on,cluster_size=64k {options} disk.qcow2 2M");
+        let line =
+            format!("create -f qcow2 -o extended_l2=on,cluster_size=64k {options} disk.qcow2 2M");
         qemu_img(folder.path(), line.replace("  ", " ").as_str());
         let mut random = model::Random::new(seed);
         for round in 0..3 {
@@ -126,21 +145,30 @@ fn subclusters_that_qemu_wrote() {
                     _ => (offset & !2047, (1 + random.below(most)) * 2048),
                 };
                 let len = len.min(LEN as u64 - offset);
-                let what =
-                    ["write -P 5", "write -P 6", "write -z", "write -z -u", "discard", "write -c -P 7"];
+                let what = [
+                    "write -P 5",
+                    "write -P 6",
+                    "write -z",
+                    "write -z -u",
+                    "discard",
+                    "write -c -P 7",
+                ];
                 let mut what = what[random.below(6) as usize];
                 if what.contains("-c") && options.contains("data_file") {
                     what = "write -P 8";
                 }
                 match what.contains("-c") {
-                    true => {
-                        lines.push(format!("{what} {} 64k", (offset & !0xffff).min(LEN as u64 - 0x10000)))
-                    }
+                    true => lines.push(format!(
+                        "{what} {} 64k",
+                        (offset & !0xffff).min(LEN as u64 - 0x10000)
+                    )),
                     false => lines.push(format!("{what} {offset} {len}")),
                 }
             }
             let mut qemu_io = command("qemu-io");
-            qemu_io.current_dir(folder.path()).args(["-d", "unmap", "disk.qcow2"]);
+            qemu_io
+                .current_dir(folder.path())
+                .args(["-d", "unmap", "disk.qcow2"]);
             lines.iter().for_each(|line| {
                 qemu_io.args(["-c", line]);
             });
@@ -156,12 +184,16 @@ fn subclusters_that_qemu_wrote() {
             qemu_img(folder.path(), "check disk.qcow2");
             qemu_img(folder.path(), "convert -O raw disk.qcow2 back.raw");
             let found = std::fs::read(&raw).unwrap();
-            assert!(found == want, "{options:?}, round {round}: QEMU reads something else");
+            assert!(
+                found == want,
+                "{options:?}, round {round}: QEMU reads something else"
+            );
         }
     }
 }
 
-/// A small write copies what it leaves of its subcluster, not of its cluster; a cluster without data gives space back.
+/// A small write copies what it leaves of its subcluster, not of its cluster; a cluster without
+/// data gives space back.
 #[test]
 fn subclusters_are_copied_one_by_one() {
     requires!(tool("qemu-img"));
@@ -173,11 +205,19 @@ fn subclusters_are_copied_one_by_one() {
     let device = open(&path, &OpenOptions::default()).unwrap();
     device.write_at(&[1; 512], (64 << 10) + 2048 + 100).unwrap();
     device.flush().unwrap();
-    let map = run("qemu-img", ["map", "-U", "--output=json", path.to_str().unwrap()]);
-    let own: Vec<&str> = map.lines().filter(|line| line.contains("\"depth\": 0")).collect();
+    let map = run(
+        "qemu-img",
+        ["map", "-U", "--output=json", path.to_str().unwrap()],
+    );
+    let own: Vec<&str> = map
+        .lines()
+        .filter(|line| line.contains("\"depth\": 0"))
+        .collect();
     let is_one = own.len() == 1 && own[0].contains("\"start\": 67584, \"length\": 2048,");
     assert!(is_one, "{map}");
-    let used = |path: &Path| std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap()) * 512;
+    let used = |path: &Path| {
+        std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap()) * 512
+    };
     device.write_at(&vec![2; 1 << 20], 64 << 10).unwrap();
     device.flush().unwrap();
     let before = used(&path);
@@ -186,7 +226,10 @@ fn subclusters_are_copied_one_by_one() {
     }
     device.flush().unwrap();
     let after = used(&path);
-    assert!(after + (900 << 10) < before, "{before} bytes on the host, then {after}");
+    assert!(
+        after + (900 << 10) < before,
+        "{before} bytes on the host, then {after}"
+    );
     drop(device);
     qemu_check(&path);
 }
@@ -210,8 +253,19 @@ fn zero_clusters_of_both_kinds() {
     let path = folder.path().join("disk.qcow2");
     qemu_img(folder.path(), "create -f qcow2 disk.qcow2 2M");
     let path_text = path.to_str().unwrap();
-    let lines = ["write -P 7 0 1M", "write -z 64k 128k", "write -z -u 512k 64k", "write -z 1M 256k"];
-    run("qemu-io", lines.iter().flat_map(|line| ["-c", line]).chain([path_text]));
+    let lines = [
+        "write -P 7 0 1M",
+        "write -z 64k 128k",
+        "write -z -u 512k 64k",
+        "write -z 1M 256k",
+    ];
+    run(
+        "qemu-io",
+        lines
+            .iter()
+            .flat_map(|line| ["-c", line])
+            .chain([path_text]),
+    );
     let mut want = vec![0; LEN];
     want[..1 << 20].fill(7);
     want[64 << 10..192 << 10].fill(0);
@@ -261,20 +315,35 @@ fn backing_chains_read_through() {
         // The lowest is shorter than what stands on it, and no multiple of a cluster.
         let mut want = content(90)[..(1 << 20) + 512].to_vec();
         std::fs::write(folder.path().join("base.raw"), &want).unwrap();
-        qemu_img(folder.path(), &format!("create -f qcow2 -o {option} -b base.raw -F raw middle.qcow2 2M"));
+        qemu_img(
+            folder.path(),
+            &format!("create -f qcow2 -o {option} -b base.raw -F raw middle.qcow2 2M"),
+        );
         let middle = folder.path().join("middle.qcow2");
-        run("qemu-io", ["-c", "write -P 9 300k 100k", middle.to_str().unwrap()]);
+        run(
+            "qemu-io",
+            ["-c", "write -P 9 300k 100k", middle.to_str().unwrap()],
+        );
         want.resize(LEN, 0);
         want[300 << 10..400 << 10].fill(9);
-        qemu_img(folder.path(), &format!("create -f qcow2 -o {option} -b middle.qcow2 -F qcow2 top.qcow2"));
+        qemu_img(
+            folder.path(),
+            &format!("create -f qcow2 -o {option} -b middle.qcow2 -F qcow2 top.qcow2"),
+        );
         let base_before = std::fs::read(&middle).unwrap();
         read_then_write(&folder.path().join("top.qcow2"), want, 3000);
-        assert!(std::fs::read(&middle).unwrap() == base_before, "the backing file was written");
+        assert!(
+            std::fs::read(&middle).unwrap() == base_before,
+            "the backing file was written"
+        );
     }
 }
 
 fn refusal(path: &Path, options: &OpenOptions) -> String {
-    open(path, options).err().expect("has to be refused").to_string()
+    open(path, options)
+        .err()
+        .expect("has to be refused")
+        .to_string()
 }
 
 #[test]
@@ -287,23 +356,39 @@ fn backing_files_elsewhere_need_leave() {
     std::os::unix::fs::symlink("../base.raw", inner.join("link.raw")).unwrap();
     let top = inner.join("top.qcow2");
     for name in ["../base.raw", "link.raw"] {
-        qemu_img(&inner, &format!("create -f qcow2 -b {name} -F raw top.qcow2 2M"));
+        qemu_img(
+            &inner,
+            &format!("create -f qcow2 -b {name} -F raw top.qcow2 2M"),
+        );
         let said = refusal(&top, &OpenOptions::default());
         assert!(said.contains("lies outside the image's folder"), "{said}");
-        let anywhere = OpenOptions { backing: BackingPolicy::Anywhere, ..OpenOptions::default() };
+        let anywhere = OpenOptions {
+            backing: BackingPolicy::Anywhere,
+            ..OpenOptions::default()
+        };
         model::same(&*open(&top, &anywhere).unwrap(), &vec![5; LEN], 0);
     }
     let beside = folder.path().join("beside.qcow2");
-    qemu_img(folder.path(), "create -f qcow2 -b base.raw -F raw beside.qcow2 2M");
+    qemu_img(
+        folder.path(),
+        "create -f qcow2 -b base.raw -F raw beside.qcow2 2M",
+    );
     open(&beside, &OpenOptions::default()).unwrap();
-    let none = OpenOptions { backing: BackingPolicy::Refuse, ..OpenOptions::default() };
+    let none = OpenOptions {
+        backing: BackingPolicy::Refuse,
+        ..OpenOptions::default()
+    };
     assert!(refusal(&beside, &none).contains("backing files are not allowed"));
     // A loop, made with -u so that qemu-img does not open it.
     qemu_img(folder.path(), "create -f qcow2 a.qcow2 1M");
-    qemu_img(folder.path(), "create -f qcow2 -b a.qcow2 -F qcow2 b.qcow2 1M");
+    qemu_img(
+        folder.path(),
+        "create -f qcow2 -b a.qcow2 -F qcow2 b.qcow2 1M",
+    );
     qemu_img(folder.path(), "rebase -u -b b.qcow2 -F qcow2 a.qcow2");
     assert!(
-        refusal(&folder.path().join("a.qcow2"), &OpenOptions::default()).contains("its own backing file")
+        refusal(&folder.path().join("a.qcow2"), &OpenOptions::default())
+            .contains("its own backing file")
     );
 }
 
@@ -318,12 +403,20 @@ fn what_is_not_done_is_named() {
         assert!(said.contains(name), "{said}");
         std::fs::remove_file(path).unwrap();
     };
-    // LUKS, which qemu-img times on the machine's clock, is refused by a changed header in hostile.rs.
-    let secret = "create -f qcow2 --object secret,id=key,data=abc -o encrypt.key-secret=key,encrypt.format";
+    // LUKS, which qemu-img times on the machine's clock, is refused by a changed header in
+    // hostile.rs.
+    let secret =
+        "create -f qcow2 --object secret,id=key,data=abc -o encrypt.key-secret=key,encrypt.format";
     refused(&format!("{secret}=aes disk.qcow2 1M"), "AES encryption");
     // Any image can be opened as what it is not, if someone says so.
     qemu_img(folder.path(), "create -f qcow2 disk.qcow2 1M");
-    let raw = OpenOptions { format: Some(ImageFormat::Raw), ..OpenOptions::default() };
+    let raw = OpenOptions {
+        format: Some(ImageFormat::Raw),
+        ..OpenOptions::default()
+    };
     let path = folder.path().join("disk.qcow2");
-    assert_eq!(open(&path, &raw).unwrap().len_bytes(), std::fs::metadata(&path).unwrap().len());
+    assert_eq!(
+        open(&path, &raw).unwrap().len_bytes(),
+        std::fs::metadata(&path).unwrap().len()
+    );
 }

@@ -22,7 +22,10 @@ fn write_and_judge(folder: &Path, options: &CreateOptions, seed: u64) {
         drop(device);
         qemu_check(&path);
         to_raw(&path, &raw);
-        assert!(std::fs::read(&raw).unwrap() == model, "seed {seed}, round {round}, {options:?}");
+        assert!(
+            std::fs::read(&raw).unwrap() == model,
+            "seed {seed}, round {round}, {options:?}"
+        );
         device = open(&path);
         model::same(&*device, &model, seed);
     }
@@ -43,7 +46,11 @@ fn random_writes_are_what_qemu_reads() {
         for compat in [Compat::V0_10, Compat::V1_1] {
             write_and_judge(
                 folder.path(),
-                &CreateOptions { cluster_bytes, compat, ..CreateOptions::default() },
+                &CreateOptions {
+                    cluster_bytes,
+                    compat,
+                    ..CreateOptions::default()
+                },
                 seed,
             );
         }
@@ -54,17 +61,48 @@ fn random_writes_are_what_qemu_reads() {
 fn special(folder: &Path) -> Vec<CreateOptions> {
     let data_file = |name: &str, is_raw| {
         // QEMU looks for a relative name in its own folder.
-        Some(DataFileName { name: folder.join(name).to_str().unwrap().to_owned(), is_raw })
+        Some(DataFileName {
+            name: folder.join(name).to_str().unwrap().to_owned(),
+            is_raw,
+        })
     };
-    let plain = CreateOptions { cluster_bytes: 16 << 10, ..CreateOptions::default() };
+    let plain = CreateOptions {
+        cluster_bytes: 16 << 10,
+        ..CreateOptions::default()
+    };
     vec![
-        CreateOptions { extended_l2: true, ..plain.clone() },
-        CreateOptions { lazy_refcounts: true, ..plain.clone() },
-        CreateOptions { extended_l2: true, lazy_refcounts: true, refcount_bits: 1, ..plain.clone() },
-        CreateOptions { data_file: data_file("a", false), ..plain.clone() },
-        CreateOptions { data_file: data_file("b", true), ..plain.clone() },
-        CreateOptions { data_file: data_file("c", true), extended_l2: true, ..plain.clone() },
-        CreateOptions { extended_l2: true, preallocation: Preallocation::Metadata, ..plain },
+        CreateOptions {
+            extended_l2: true,
+            ..plain.clone()
+        },
+        CreateOptions {
+            lazy_refcounts: true,
+            ..plain.clone()
+        },
+        CreateOptions {
+            extended_l2: true,
+            lazy_refcounts: true,
+            refcount_bits: 1,
+            ..plain.clone()
+        },
+        CreateOptions {
+            data_file: data_file("a", false),
+            ..plain.clone()
+        },
+        CreateOptions {
+            data_file: data_file("b", true),
+            ..plain.clone()
+        },
+        CreateOptions {
+            data_file: data_file("c", true),
+            extended_l2: true,
+            ..plain.clone()
+        },
+        CreateOptions {
+            extended_l2: true,
+            preallocation: Preallocation::Metadata,
+            ..plain
+        },
     ]
 }
 
@@ -76,7 +114,10 @@ fn random_writes_into_special_images() {
         write_and_judge(folder.path(), &options, seed);
         if let Some(data_file) = options.data_file.filter(|file| file.is_raw) {
             let raw = std::fs::read(folder.path().join("back.raw")).unwrap();
-            assert!(std::fs::read(data_file.name).unwrap() == raw, "the data file is not the disk");
+            assert!(
+                std::fs::read(data_file.name).unwrap() == raw,
+                "the data file is not the disk"
+            );
         }
     }
 }
@@ -85,14 +126,18 @@ fn random_writes_into_special_images() {
 fn threads_that_share_clusters_keep_their_bytes() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
-    let options = CreateOptions { cluster_bytes: 16 << 10, ..CreateOptions::default() };
+    let options = CreateOptions {
+        cluster_bytes: 16 << 10,
+        ..CreateOptions::default()
+    };
     threads_keep_their_bytes(&folder.path().join("disk.qcow2"), &options);
     for (index, options) in special(folder.path()).iter().enumerate() {
         threads_keep_their_bytes(&folder.path().join(format!("{index}.qcow2")), options);
     }
 }
 
-/// Threads whose bytes share clusters: none may lose another's, while yet another flushes and discards.
+/// Threads whose bytes share clusters: none may lose another's, while yet another flushes and
+/// discards.
 fn threads_keep_their_bytes(path: &Path, options: &CreateOptions) {
     const THREADS: usize = 4;
     const STRIPE: usize = 5000;
@@ -110,13 +155,17 @@ fn threads_keep_their_bytes(path: &Path, options: &CreateOptions) {
                     assert!(back == mine[range], "thread {thread}, stripe {stripe}");
                 }
                 1 => {
-                    device.write_zeroes(range.start as u64, range.len() as u64).unwrap();
+                    device
+                        .write_zeroes(range.start as u64, range.len() as u64)
+                        .unwrap();
                     mine[range].fill(0);
                 }
                 2 => device.flush().unwrap(),
                 _ => {
                     mine[range.clone()].fill(1 + random.below(255) as u8);
-                    device.write_at(&mine[range.clone()], range.start as u64).unwrap();
+                    device
+                        .write_at(&mine[range.clone()], range.start as u64)
+                        .unwrap();
                 }
             }
         }
@@ -124,10 +173,17 @@ fn threads_keep_their_bytes(path: &Path, options: &CreateOptions) {
     };
     let models: Vec<Vec<u8>> = std::thread::scope(|scope| {
         let work = &work;
-        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| scope.spawn(move || work(thread)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     });
-    let want: Vec<u8> = (0..LEN).map(|at| models[at / STRIPE % THREADS][at]).collect();
+    let want: Vec<u8> = (0..LEN)
+        .map(|at| models[at / STRIPE % THREADS][at])
+        .collect();
     model::same(&device, &want, 0);
     device.flush().unwrap();
     drop(device);

@@ -25,7 +25,8 @@ const WHO: [(u32, u32, &[u32]); 8] = [
     (1003, 2009, &[2002, 2003]),
     (1002, 2001, &[2003]),
 ];
-/// Entries beyond those of the mode, in setfacl's words. The mask is told, so that setfacl does not reckon it.
+/// Entries beyond those of the mode, in setfacl's words. The mask is told, so that setfacl does not
+/// reckon it.
 const ACLS: [&str; 12] = [
     "",
     "u:1002:rwx,m::rwx",
@@ -44,9 +45,19 @@ const MODES: [u32; 5] = [0o640, 0o604, 0o007, 0o750, 0o070];
 
 /// A kernel of Folio's in which the image is `/`.
 fn open(image: &Path, read_only: bool) -> Arc<Kernel> {
-    let device = block::open(image, &OpenOptions { read_only, ..OpenOptions::default() }).unwrap();
+    let device = block::open(
+        image,
+        &OpenOptions {
+            read_only,
+            ..OpenOptions::default()
+        },
+    )
+    .unwrap();
     let kernel = Kernel::new(KernelOptions::default());
-    let options = MountOptions { read_only, ..MountOptions::default() };
+    let options = MountOptions {
+        read_only,
+        ..MountOptions::default()
+    };
     kernel.mount_ext4(device, "/", &options).unwrap();
     kernel
 }
@@ -58,17 +69,31 @@ fn process(kernel: &Arc<Kernel>, (uid, gid, groups): (u32, u32, &[u32])) -> Proc
 /// Runs a script of the shell as somebody else.
 fn run_as((uid, gid, groups): (u32, u32, &[u32]), script: &str, folder: &Path) -> String {
     let list: Vec<_> = groups.iter().map(u32::to_string).collect();
-    let groups =
-        if list.is_empty() { "--clear-groups".to_owned() } else { format!("--groups={}", list.join(",")) };
+    let groups = if list.is_empty() {
+        "--clear-groups".to_owned()
+    } else {
+        format!("--groups={}", list.join(","))
+    };
     let mut shell = command("setpriv");
-    shell.args([&format!("--reuid={uid}"), &format!("--regid={gid}"), &groups]);
+    shell.args([
+        &format!("--reuid={uid}"),
+        &format!("--regid={gid}"),
+        &groups,
+    ]);
     let output = succeed(shell.args(["sh", "-c", script, "sh"]).arg(folder));
     String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
 fn the_kernel_and_folio_let_the_same_people_in() {
-    requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"), tool("setfacl"), tool("setpriv"));
+    requires!(
+        root,
+        loop_devices,
+        tool("mke2fs"),
+        tool("e2fsck"),
+        tool("setfacl"),
+        tool("setpriv")
+    );
     let scratch = TempDir::new().unwrap();
     let image = scratch.path().join("disk.img");
     mke2fs(&image, "32M", &[]);
@@ -85,21 +110,32 @@ fn the_kernel_and_folio_let_the_same_people_in() {
                 chown(&path, Some(OWNER.0), Some(OWNER.1)).unwrap();
                 fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
                 if !acl.is_empty() {
-                    run("setfacl", ["-n".as_ref(), "-m".as_ref(), acl.as_ref(), path.as_os_str()]);
+                    run(
+                        "setfacl",
+                        ["-n".as_ref(), "-m".as_ref(), acl.as_ref(), path.as_os_str()],
+                    );
                 }
             }
         }
     }
     let script = r#"cd "$1"; for name in *-*; do
         for want in r w x; do test -$want "$name" && echo "$name $want"; done; done; true"#;
-    let want: Vec<_> = WHO.iter().map(|who| run_as(*who, script, &mounted.path())).collect();
+    let want: Vec<_> = WHO
+        .iter()
+        .map(|who| run_as(*who, script, &mounted.path()))
+        .collect();
     mounted.unmount();
     let kernel = open(&image, true);
     for (who, want) in WHO.iter().zip(want) {
         let process = process(&kernel, *who);
         let mut got = String::new();
         let root = process.open("/", OpenFlags::DIRECTORY, 0).unwrap();
-        let mut names: Vec<_> = process.getdents(root, 1000).unwrap().into_iter().map(|e| e.name).collect();
+        let mut names: Vec<_> = process
+            .getdents(root, 1000)
+            .unwrap()
+            .into_iter()
+            .map(|e| e.name)
+            .collect();
         names.sort();
         for name in names.iter().filter(|name| name.contains(&b'-')) {
             let name = String::from_utf8_lossy(name);
@@ -113,11 +149,14 @@ fn the_kernel_and_folio_let_the_same_people_in() {
             }
         }
         // The mount is read-only, so that writing is refused to all: EROFS comes after EACCES.
-        let writable = names.iter().filter(|name| name.contains(&b'-')).filter_map(|name| {
-            let name = String::from_utf8_lossy(name).into_owned();
-            let refused = process.access(&name, 2).unwrap_err().errno();
-            (refused == folio::Errno::ROFS).then(|| format!("{name} w\n"))
-        });
+        let writable = names
+            .iter()
+            .filter(|name| name.contains(&b'-'))
+            .filter_map(|name| {
+                let name = String::from_utf8_lossy(name).into_owned();
+                let refused = process.access(&name, 2).unwrap_err().errno();
+                (refused == folio::Errno::ROFS).then(|| format!("{name} w\n"))
+            });
         got.extend(writable);
         let sorted = |text: &str| {
             let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
@@ -143,7 +182,13 @@ const UMASKS: [u16; 2] = [0o022, 0o077];
 
 #[test]
 fn new_inodes_inherit_as_in_the_kernel() {
-    requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"), tool("setfacl"));
+    requires!(
+        root,
+        loop_devices,
+        tool("mke2fs"),
+        tool("e2fsck"),
+        tool("setfacl")
+    );
     let scratch = TempDir::new().unwrap();
     let image = scratch.path().join("disk.img");
     mke2fs(&image, "32M", &[]);
@@ -155,13 +200,20 @@ fn new_inodes_inherit_as_in_the_kernel() {
             if !acl.is_empty() {
                 run(
                     "setfacl",
-                    ["-n", "-d", "-m", acl].map(AsRef::as_ref).into_iter().chain([path.as_os_str()]),
+                    ["-n", "-d", "-m", acl]
+                        .map(AsRef::as_ref)
+                        .into_iter()
+                        .chain([path.as_os_str()]),
                 );
             }
         }
         let script = r#"cd "$1"; for mask in 022 077; do umask $mask; mkdir d$mask; : > f$mask; mkfifo -m 666 p$mask;
             mkdir d$mask/in; ln -s x l$mask; done"#;
-        run_as((0, 0, &[]), script, &mounted.path().join(format!("kernel-{index}")));
+        run_as(
+            (0, 0, &[]),
+            script,
+            &mounted.path().join(format!("kernel-{index}")),
+        );
     }
     mounted.unmount();
     let kernel = open(&image, false);
@@ -171,11 +223,19 @@ fn new_inodes_inherit_as_in_the_kernel() {
             let at = |name: &str| format!("/folio-{index}/{name}{mask:03o}");
             root.umask(mask);
             root.mkdir(at("d"), 0o777).unwrap();
-            let fd = root.open(at("f"), OpenFlags::CREAT | OpenFlags::WRONLY, 0o666).unwrap();
+            let fd = root
+                .open(at("f"), OpenFlags::CREAT | OpenFlags::WRONLY, 0o666)
+                .unwrap();
             root.close(fd).unwrap();
             // mkfifo -m changes the mode afterwards.
-            root.mknodat(folio::syscall::AT_FDCWD, at("p"), folio::vfs::FileType::Fifo, 0o666, (0, 0))
-                .unwrap();
+            root.mknodat(
+                folio::syscall::AT_FDCWD,
+                at("p"),
+                folio::vfs::FileType::Fifo,
+                0o666,
+                (0, 0),
+            )
+            .unwrap();
             root.chmod(at("p"), 0o666).unwrap();
             root.mkdir(format!("{}/in", at("d")), 0o777).unwrap();
             root.symlink("x", at("l")).unwrap();
@@ -204,7 +264,10 @@ fn made(process: &Process, folder: &str) -> Made {
             let path = format!("{at}/{name}");
             let mode = process.lstat(&*path).unwrap().mode;
             let acl = |name: &[u8]| process.lgetxattr(&*path, name).ok();
-            let acls = (acl(b"system.posix_acl_access"), acl(b"system.posix_acl_default"));
+            let acls = (
+                acl(b"system.posix_acl_access"),
+                acl(b"system.posix_acl_default"),
+            );
             if entry.file_type == Some(folio::vfs::FileType::Directory) {
                 open.push(path.clone());
             }
@@ -217,27 +280,40 @@ fn made(process: &Process, folder: &str) -> Made {
 
 /// The ACL in memory follows chmod(2), and a new ACL takes setgid from whoever is not of the group.
 fn chmod_and_setgid(kernel: &Arc<Kernel>, root: &Process) {
-    let fd = root.open("/f", OpenFlags::CREAT | OpenFlags::WRONLY, 0o600).unwrap();
+    let fd = root
+        .open("/f", OpenFlags::CREAT | OpenFlags::WRONLY, 0o600)
+        .unwrap();
     root.close(fd).unwrap();
     root.chown("/f", Some(1001), Some(2001)).unwrap();
     // u::rw- u:1002:rw- g::r-- m::rw- o::---
-    let entries: [(u16, u16, u32); 5] =
-        [(1, 6, u32::MAX), (2, 6, 1002), (4, 4, u32::MAX), (0x10, 6, u32::MAX), (0x20, 0, u32::MAX)];
-    let acl = entries.iter().fold(2_u32.to_le_bytes().to_vec(), |mut bytes, (tag, permissions, id)| {
-        bytes.extend(tag.to_le_bytes());
-        bytes.extend(permissions.to_le_bytes());
-        bytes.extend(id.to_le_bytes());
-        bytes
-    });
+    let entries: [(u16, u16, u32); 5] = [
+        (1, 6, u32::MAX),
+        (2, 6, 1002),
+        (4, 4, u32::MAX),
+        (0x10, 6, u32::MAX),
+        (0x20, 0, u32::MAX),
+    ];
+    let acl = entries.iter().fold(
+        2_u32.to_le_bytes().to_vec(),
+        |mut bytes, (tag, permissions, id)| {
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend(permissions.to_le_bytes());
+            bytes.extend(id.to_le_bytes());
+            bytes
+        },
+    );
     let named = process(kernel, (1002, 9, &[]));
     assert!(named.access("/f", 4).is_err());
-    root.setxattr("/f", b"system.posix_acl_access", &acl, XattrFlags::empty()).unwrap();
+    root.setxattr("/f", b"system.posix_acl_access", &acl, XattrFlags::empty())
+        .unwrap();
     assert!(named.access("/f", 6).is_ok());
     assert_eq!(root.stat("/f").unwrap().mode, 0o660);
     root.chmod("/f", 0o2640).unwrap();
     assert!(named.access("/f", 4).is_ok() && named.access("/f", 2).is_err());
     let owner = process(kernel, (1001, 9, &[]));
-    owner.setxattr("/f", b"system.posix_acl_access", &acl, XattrFlags::empty()).unwrap();
+    owner
+        .setxattr("/f", b"system.posix_acl_access", &acl, XattrFlags::empty())
+        .unwrap();
     assert_eq!(root.stat("/f").unwrap().mode, 0o660, "setgid is gone");
     root.removexattr("/f", b"system.posix_acl_access").unwrap();
     assert!(named.access("/f", 4).is_err());

@@ -28,7 +28,10 @@ fn back(tree: &Path, scope: Scope, maker: Maker) {
         let out = scratch.path().join("out");
         let before = std::fs::metadata(image).unwrap().modified().unwrap();
         folio_copy(at(image, "/srv"), &out, None);
-        want.assert_same(&Manifest::of(&out, scope), &format!("{maker:?}, {}", image.display()));
+        want.assert_same(
+            &Manifest::of(&out, scope),
+            &format!("{maker:?}, {}", image.display()),
+        );
         let after = std::fs::metadata(image).unwrap().modified().unwrap();
         assert_eq!(before, after, "reading leaves the image as it was");
         std::fs::remove_dir_all(out).unwrap();
@@ -37,7 +40,13 @@ fn back(tree: &Path, scope: Scope, maker: Maker) {
 
 #[test]
 fn a_real_tree_comes_back() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("qemu-img"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("qemu-img")
+    );
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     if trees::real(&tree) {
@@ -47,7 +56,13 @@ fn a_real_tree_comes_back() {
 
 #[test]
 fn every_attribute_comes_back() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("qemu-img"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("qemu-img")
+    );
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     trees::attributes(&tree, LARGE_BLOCKS);
@@ -58,7 +73,13 @@ fn every_attribute_comes_back() {
 
 #[test]
 fn every_attribute_comes_back_from_small_blocks() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("qemu-img"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("qemu-img")
+    );
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     trees::attributes(&tree, trees::SMALL_BLOCKS);

@@ -1,4 +1,5 @@
-//! Images that hold files already: adding, deleting, copying on, and images that the kernel left dirty.
+//! Images that hold files already: adding, deleting, copying on, and images that the kernel left
+//! dirty.
 
 use crate::images::{self, EXACT, Format, Maker, UPSTREAM, at, folio, folio_copy};
 use crate::support::tools::{command, fsck, run, succeed};
@@ -31,12 +32,22 @@ fn names(folder: &Path) -> Vec<String> {
 /// Free blocks and free inodes, as the superblock tells them.
 fn free(image: &Path) -> Vec<String> {
     let said = run("dumpe2fs", [OsStr::new("-h"), image.as_os_str()]);
-    said.lines().filter(|line| line.starts_with("Free ")).map(str::to_owned).collect()
+    said.lines()
+        .filter(|line| line.starts_with("Free "))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
 fn files_are_added_to_an_image_in_use_and_deleted_again() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("e2fsck"), tool("dumpe2fs"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("e2fsck"),
+        tool("dumpe2fs")
+    );
     let (scratch, tree, want) = prepared();
     let image = images::empty(scratch.path(), Format::Raw, UPSTREAM, "1G");
     let mounted = Mounted::new(&image, "rw");
@@ -45,17 +56,35 @@ fn files_are_added_to_an_image_in_use_and_deleted_again() {
     let before = free(&image);
     folio_copy(&tree, at(&image, "/second"), None);
     images::judge(&image, |mounted| {
-        want.assert_same(&Manifest::of(&mounted.join("first"), EXACT), "what was there");
-        want.assert_same(&Manifest::of(&mounted.join("second"), EXACT), "what was added");
+        want.assert_same(
+            &Manifest::of(&mounted.join("first"), EXACT),
+            "what was there",
+        );
+        want.assert_same(
+            &Manifest::of(&mounted.join("second"), EXACT),
+            "what was added",
+        );
     });
     assert_ne!(before, free(&image), "the second tree takes space");
-    succeed(&mut folio([OsStr::new("rm"), OsStr::new("-r"), &at(&image, "/second")]));
+    succeed(&mut folio([
+        OsStr::new("rm"),
+        OsStr::new("-r"),
+        &at(&image, "/second"),
+    ]));
     images::judge(&image, |mounted| {
         want.assert_same(&Manifest::of(&mounted.join("first"), EXACT), "what is left");
         assert_eq!(names(mounted), ["first"]);
     });
-    assert_eq!(before, free(&image), "a deleted tree gives all its space back");
-    succeed(&mut folio([OsStr::new("rm"), OsStr::new("-r"), &at(&image, "/first")]));
+    assert_eq!(
+        before,
+        free(&image),
+        "a deleted tree gives all its space back"
+    );
+    succeed(&mut folio([
+        OsStr::new("rm"),
+        OsStr::new("-r"),
+        &at(&image, "/first"),
+    ]));
     images::judge(&image, |mounted| assert_eq!(names(mounted), [""; 0]));
 }
 
@@ -75,7 +104,14 @@ fn the_kernel_goes_on_where_folio_stopped() {
 
 #[test]
 fn a_tree_goes_from_image_to_image() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("e2fsck"), tool("qemu-img"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("e2fsck"),
+        tool("qemu-img")
+    );
     let (scratch, tree, want) = prepared();
     let image = images::empty(scratch.path(), Format::Raw, UPSTREAM, "1G");
     folio_copy(&tree, at(&image, "/srv"), None);
@@ -84,8 +120,9 @@ fn a_tree_goes_from_image_to_image() {
     images::assert_holds(&other, "/copy", &want, EXACT, "from raw to qcow2");
 }
 
-/// A copy of an image taken while the kernel had it mounted, and the tree at `/renamed` as the kernel saw it.
-/// The last changes stand in the journal alone, and one inode has lost its name while it was open.
+/// A copy of an image taken while the kernel had it mounted, and the tree at `/renamed` as the
+/// kernel saw it. The last changes stand in the journal alone, and one inode has lost its name
+/// while it was open.
 fn left_dirty(scratch: &TempDir, tree: &Path) -> (PathBuf, Manifest) {
     let image = images::empty(scratch.path(), Format::Raw, UPSTREAM, "1G");
     let dirty = scratch.path().join("dirty.img");
@@ -97,36 +134,70 @@ fn left_dirty(scratch: &TempDir, tree: &Path) -> (PathBuf, Manifest) {
     std::fs::rename(&srv, &renamed).unwrap();
     std::fs::remove_dir_all(renamed.join("many")).unwrap();
     for index in 0..200 {
-        std::fs::write(renamed.join(format!("added {index}")), vec![index as u8; index * 100]).unwrap();
+        std::fs::write(
+            renamed.join(format!("added {index}")),
+            vec![index as u8; index * 100],
+        )
+        .unwrap();
     }
     let open = File::open(renamed.join("odd size")).unwrap();
     std::fs::remove_file(renamed.join("odd size")).unwrap();
     for index in 0..200 {
-        File::open(renamed.join(format!("added {index}"))).unwrap().sync_all().unwrap();
+        File::open(renamed.join(format!("added {index}")))
+            .unwrap()
+            .sync_all()
+            .unwrap();
     }
     File::open(mounted.path()).unwrap().sync_all().unwrap();
     let sparse = ["--sparse=always"].map(OsStr::new);
-    succeed(command("cp").args(sparse).args([image.as_os_str(), dirty.as_os_str()]));
+    succeed(
+        command("cp")
+            .args(sparse)
+            .args([image.as_os_str(), dirty.as_os_str()]),
+    );
     let want = Manifest::of(&renamed, EXACT);
     drop(open);
     mounted.unmount();
     let said = run("dumpe2fs", [OsStr::new("-h"), dirty.as_os_str()]);
-    assert!(said.contains("needs_recovery"), "the copy is dirty:\n{said}");
-    let said = run("debugfs", [OsStr::new("-R"), OsStr::new("ls -p /"), dirty.as_os_str()]);
-    assert!(!said.contains("renamed"), "the copy needs its journal:\n{said}");
+    assert!(
+        said.contains("needs_recovery"),
+        "the copy is dirty:\n{said}"
+    );
+    let said = run(
+        "debugfs",
+        [OsStr::new("-R"), OsStr::new("ls -p /"), dirty.as_os_str()],
+    );
+    assert!(
+        !said.contains("renamed"),
+        "the copy needs its journal:\n{said}"
+    );
     (dirty, want)
 }
 
 #[test]
 fn an_image_left_dirty_by_the_kernel_is_read_right() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("dumpe2fs"), tool("debugfs"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("dumpe2fs"),
+        tool("debugfs")
+    );
     let (scratch, tree, _) = prepared();
     let (dirty, want) = left_dirty(&scratch, &tree);
     let before = std::fs::metadata(&dirty).unwrap().modified().unwrap();
     let out = scratch.path().join("out");
     folio_copy(at(&dirty, "/renamed"), &out, None);
-    want.assert_same(&Manifest::of(&out, EXACT), "read with the journal replayed in memory");
-    assert_eq!(before, std::fs::metadata(&dirty).unwrap().modified().unwrap(), "reading writes nothing");
+    want.assert_same(
+        &Manifest::of(&out, EXACT),
+        "read with the journal replayed in memory",
+    );
+    assert_eq!(
+        before,
+        std::fs::metadata(&dirty).unwrap().modified().unwrap(),
+        "reading writes nothing"
+    );
 }
 
 #[test]
@@ -144,8 +215,14 @@ fn an_image_left_dirty_by_the_kernel_is_replayed_and_written() {
     let (dirty, want) = left_dirty(&scratch, &tree);
     folio_copy(&tree, at(&dirty, "/second"), None);
     images::judge(&dirty, |mounted| {
-        want.assert_same(&Manifest::of(&mounted.join("renamed"), EXACT), "what the journal held");
-        added.assert_same(&Manifest::of(&mounted.join("second"), EXACT), "what was added");
+        want.assert_same(
+            &Manifest::of(&mounted.join("renamed"), EXACT),
+            "what the journal held",
+        );
+        added.assert_same(
+            &Manifest::of(&mounted.join("second"), EXACT),
+            "what was added",
+        );
         assert_eq!(names(mounted), ["renamed", "second"]);
     });
 }

@@ -7,9 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Trees made here: holes are looked at.
-pub(crate) const EXACT: Scope = Scope { holes: true, below_root: false };
+pub(crate) const EXACT: Scope = Scope {
+    holes: true,
+    below_root: false,
+};
 /// Trees of the machine: whether a file has holes is the host's business.
-pub(crate) const LOOSE: Scope = Scope { holes: false, below_root: false };
+pub(crate) const LOOSE: Scope = Scope {
+    holes: false,
+    below_root: false,
+};
 
 /// The container of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,19 +60,32 @@ pub(crate) fn at(image: &Path, path: &str) -> OsString {
 /// `folio cp -a FROM TO`, which has to succeed and say nothing.
 #[track_caller]
 pub(crate) fn folio_copy(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>, create: Option<&str>) {
-    let mut command = folio([OsStr::new("cp"), OsStr::new("-a"), from.as_ref(), to.as_ref()]);
+    let mut command = folio([
+        OsStr::new("cp"),
+        OsStr::new("-a"),
+        from.as_ref(),
+        to.as_ref(),
+    ]);
     if let Some(size) = create {
         command.args(["--create", size]);
     }
     let output = succeed(&mut command);
-    assert_eq!(text(&output), "", "{command:?} has nothing to complain about");
+    assert_eq!(
+        text(&output),
+        "",
+        "{command:?} has nothing to complain about"
+    );
 }
 
 /// Copies with the kernel's own calls; `to` is absent before.
 #[track_caller]
 pub(crate) fn kernel_copy(from: &Path, to: &Path) {
     let options = ["-a", "--sparse=auto"].map(OsStr::new);
-    succeed(command("cp").args(options).args([from.as_os_str(), to.as_os_str()]));
+    succeed(
+        command("cp")
+            .args(options)
+            .args([from.as_os_str(), to.as_os_str()]),
+    );
 }
 
 /// An image with an empty file system, for makers other than Folio; its path.
@@ -88,14 +107,24 @@ pub(crate) fn empty(folder: &Path, format: Format, maker: Maker, size: &str) -> 
 }
 
 fn path(folder: &Path, format: Format) -> PathBuf {
-    folder.join(if format == Format::Raw { "disk.img" } else { "disk.qcow2" })
+    folder.join(if format == Format::Raw {
+        "disk.img"
+    } else {
+        "disk.qcow2"
+    })
 }
 
 /// e2fsck and qemu-img find nothing; `look` sees the file system in the kernel's mount.
 #[track_caller]
 pub(crate) fn judge(image: &Path, look: impl FnOnce(&Path)) {
-    let is_qcow2 = image.extension().is_some_and(|extension| extension == "qcow2");
-    let raw = if is_qcow2 { image.with_extension("judge") } else { image.to_path_buf() };
+    let is_qcow2 = image
+        .extension()
+        .is_some_and(|extension| extension == "qcow2");
+    let raw = if is_qcow2 {
+        image.with_extension("judge")
+    } else {
+        image.to_path_buf()
+    };
     if is_qcow2 {
         qemu_check(image);
         to_raw(image, &raw);
@@ -118,6 +147,9 @@ pub(crate) fn assert_holds(image: &Path, path: &str, want: &Manifest, scope: Sco
     });
     let back = image.with_extension("back");
     folio_copy(at(image, path), &back, None);
-    want.assert_same(&Manifest::of(&back, scope), &format!("{what}, copied out by folio"));
+    want.assert_same(
+        &Manifest::of(&back, scope),
+        &format!("{what}, copied out by folio"),
+    );
     std::fs::remove_dir_all(back).unwrap();
 }

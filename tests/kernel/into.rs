@@ -14,7 +14,13 @@ fn into(tree: &Path, want: &Manifest, scope: Scope, format: Format, maker: Maker
     let image = images::empty(scratch.path(), format, maker, "2G");
     let create = (maker == Maker::Folio).then_some("2G");
     folio_copy(tree, at(&image, "/srv"), create);
-    images::assert_holds(&image, "/srv", want, scope, &format!("{format:?}, {maker:?}"));
+    images::assert_holds(
+        &image,
+        "/srv",
+        want,
+        scope,
+        &format!("{format:?}, {maker:?}"),
+    );
 }
 
 fn attributes_into(format: Format, maker: Maker, limits: trees::Limits) {
@@ -26,7 +32,14 @@ fn attributes_into(format: Format, maker: Maker, limits: trees::Limits) {
 
 #[test]
 fn a_real_tree_in_every_kind_of_image() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("e2fsck"), tool("qemu-img"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("e2fsck"),
+        tool("qemu-img")
+    );
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     if !trees::real(&tree) {
@@ -42,32 +55,63 @@ fn a_real_tree_in_every_kind_of_image() {
 
 #[test]
 fn every_attribute_in_a_file_system_made_by_folio() {
-    requires!(root, loop_devices, linux(5, 15), tool("e2fsck"), tool("qemu-img"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("e2fsck"),
+        tool("qemu-img")
+    );
     attributes_into(Format::Raw, Maker::Folio, LARGE_BLOCKS);
     attributes_into(Format::Qcow2, Maker::Folio, LARGE_BLOCKS);
 }
 
 #[test]
 fn every_attribute_in_upstream_defaults() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("e2fsck"), tool("qemu-img"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("e2fsck"),
+        tool("qemu-img")
+    );
     attributes_into(Format::Raw, UPSTREAM, LARGE_BLOCKS);
     attributes_into(Format::Qcow2, UPSTREAM, LARGE_BLOCKS);
 }
 
 #[test]
 fn every_attribute_in_the_distribution_defaults() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("e2fsck"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("e2fsck")
+    );
     attributes_into(Format::Raw, DEFAULT, LARGE_BLOCKS);
 }
 
 #[test]
 fn every_attribute_in_small_blocks() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("e2fsck"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("e2fsck")
+    );
     attributes_into(Format::Raw, SMALL_BLOCKS, trees::SMALL_BLOCKS);
 }
 
 #[test]
 fn every_attribute_without_checksums() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("e2fsck"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("e2fsck")
+    );
     attributes_into(Format::Raw, OLD, LARGE_BLOCKS);
 }

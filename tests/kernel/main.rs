@@ -1,4 +1,5 @@
-//! The kernel as judge: what Folio writes the kernel reads, what the kernel writes Folio reads, e2fsck agrees.
+//! The kernel as judge: what Folio writes the kernel reads, what the kernel writes Folio reads,
+//! e2fsck agrees.
 //!
 //! ```text
 //!   tree on the host --folio cp -a--> image --kernel's mount--> the same tree?      into.rs
@@ -25,7 +26,13 @@ use tempfile::TempDir;
 /// The control: what the other tests compare can be told apart and survives the kernel's own copy.
 #[test]
 fn the_kernel_agrees_with_itself() {
-    requires!(root, loop_devices, linux(5, 15), tool("mke2fs"), tool("e2fsck"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("mke2fs"),
+        tool("e2fsck")
+    );
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     trees::attributes(&tree, trees::LARGE_BLOCKS);
@@ -39,7 +46,11 @@ fn the_kernel_agrees_with_itself() {
     want.assert_same(&got, "cp -a in the kernel");
     fsck(&image);
     std::fs::write(tree.join("one byte"), "y").unwrap();
-    assert_ne!(want, Manifest::of(&tree, images::EXACT), "a changed byte is seen");
+    assert_ne!(
+        want,
+        Manifest::of(&tree, images::EXACT),
+        "a changed byte is seen"
+    );
 }
 
 /// The machine's own files make a tree that is worth copying.
@@ -52,6 +63,9 @@ fn the_machine_has_a_real_tree() {
     }
     let real = Manifest::of(&tree, Scope::default());
     let (symlinks, links) = (real.count("symlink"), real.count(" links "));
-    println!("{} files, {symlinks} symbolic links, {links} with hard links", real.files);
+    println!(
+        "{} files, {symlinks} symbolic links, {links} with hard links",
+        real.files
+    );
     assert!(real.files >= trees::REAL.files_min && symlinks > 0 && links > 0);
 }

@@ -12,13 +12,18 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 /// What makes a tree a real one, and what a test can afford.
-pub(crate) const REAL: real_tree::Limits =
-    real_tree::Limits { files_min: 10_000, files_max: 25_000, bytes_max: 400 << 20 };
+pub(crate) const REAL: real_tree::Limits = real_tree::Limits {
+    files_min: 10_000,
+    files_max: 25_000,
+    bytes_max: 400 << 20,
+};
 
 /// Makes a tree of the machine's own files; false, with the skip reported, if it has too few.
 pub(crate) fn real(target: &Path) -> bool {
     fs::create_dir(target).unwrap();
-    real_tree::copy_to(target, REAL).map_err(|reason| report_skip(&reason)).is_ok()
+    real_tree::copy_to(target, REAL)
+        .map_err(|reason| report_skip(&reason))
+        .is_ok()
 }
 
 /// What the size of a block limits.
@@ -29,9 +34,15 @@ pub(crate) struct Limits {
 }
 
 /// Blocks of 4 KiB.
-pub(crate) const LARGE_BLOCKS: Limits = Limits { xattr_bytes: 3000, symlink_bytes: 4095 };
+pub(crate) const LARGE_BLOCKS: Limits = Limits {
+    xattr_bytes: 3000,
+    symlink_bytes: 4095,
+};
 /// Blocks of 1 KiB.
-pub(crate) const SMALL_BLOCKS: Limits = Limits { xattr_bytes: 600, symlink_bytes: 1023 };
+pub(crate) const SMALL_BLOCKS: Limits = Limits {
+    xattr_bytes: 600,
+    symlink_bytes: 1023,
+};
 
 /// Every kind of file and attribute that ext4 keeps, in the new folder `target`.
 pub(crate) fn attributes(target: &Path, limits: Limits) {
@@ -48,14 +59,25 @@ fn kinds(target: &Path, symlink_bytes_max: usize) {
     fs::write(target.join("empty"), "").unwrap();
     fs::write(target.join("one byte"), "x").unwrap();
     fs::create_dir(target.join("empty folder")).unwrap();
-    for (name, kind, numbers) in
-        [("pipe", "p", ""), ("zero", "c", "1 5"), ("disk", "b", "8 1"), ("high", "c", "500 70000")]
-    {
+    for (name, kind, numbers) in [
+        ("pipe", "p", ""),
+        ("zero", "c", "1 5"),
+        ("disk", "b", "8 1"),
+        ("high", "c", "500 70000"),
+    ] {
         let path = target.join(name);
-        succeed(command("mknod").arg(path).arg(kind).args(numbers.split_whitespace()));
+        succeed(
+            command("mknod")
+                .arg(path)
+                .arg(kind)
+                .args(numbers.split_whitespace()),
+        );
     }
     std::os::unix::net::UnixListener::bind(target.join("socket")).unwrap();
-    for len in [1, 59, 60, 61, 255, 1023, 1024, 4095].into_iter().filter(|&len| len <= symlink_bytes_max) {
+    for len in [1, 59, 60, 61, 255, 1023, 1024, 4095]
+        .into_iter()
+        .filter(|&len| len <= symlink_bytes_max)
+    {
         let mut text = "../".repeat(len / 3);
         text.push_str(&"t".repeat(len - text.len()));
         symlink(text, target.join(format!("symlink {len}"))).unwrap();
@@ -95,14 +117,22 @@ fn names(target: &Path) {
     let many = target.join("many");
     fs::create_dir(&many).unwrap();
     for index in 0..3000 {
-        fs::write(many.join(format!("entry number {index:05} of a folder with an index")), "").unwrap();
+        fs::write(
+            many.join(format!("entry number {index:05} of a folder with an index")),
+            "",
+        )
+        .unwrap();
     }
 }
 
 fn holes(target: &Path) {
     let unit = 64 << 10;
     let data = vec![0x5a; unit];
-    let sizes = [("hole in front", 3, &[2][..]), ("hole behind", 5, &[0]), ("all hole", 64, &[])];
+    let sizes = [
+        ("hole in front", 3, &[2][..]),
+        ("hole behind", 5, &[0]),
+        ("all hole", 64, &[]),
+    ];
     let many: Vec<usize> = (0..700).step_by(2).collect();
     for (name, units, written) in sizes.into_iter().chain([("many holes", 701, &many[..])]) {
         let mut file = File::create(target.join(name)).unwrap();
@@ -120,8 +150,14 @@ fn holes(target: &Path) {
 
 /// Sets access and modification time without following a symbolic link.
 fn set_time(path: &Path, seconds: i64, nanoseconds: i64) {
-    let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
-    let times = Timestamps { last_access: time, last_modification: time };
+    let time = Timespec {
+        tv_sec: seconds,
+        tv_nsec: nanoseconds,
+    };
+    let times = Timestamps {
+        last_access: time,
+        last_modification: time,
+    };
     rustix::fs::utimensat(rustix::fs::CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
 }
 
@@ -151,14 +187,29 @@ fn xattrs(target: &Path, large_bytes: usize) {
         rustix::fs::lsetxattr(target.join(name), attribute, value, XattrFlags::empty())
             .unwrap_or_else(|error| panic!("{attribute} of {name}: {error}"));
     };
-    for name in ["xattr small", "xattr large", "xattr many", "xattr empty", "acl", "capable"] {
+    for name in [
+        "xattr small",
+        "xattr large",
+        "xattr many",
+        "xattr empty",
+        "acl",
+        "capable",
+    ] {
         fs::write(target.join(name), name).unwrap();
     }
     set("xattr small", "user.small", b"tiny");
-    set("xattr large", "user.large", &(0..large_bytes).map(|at| at as u8).collect::<Vec<_>>());
+    set(
+        "xattr large",
+        "user.large",
+        &(0..large_bytes).map(|at| at as u8).collect::<Vec<_>>(),
+    );
     set("xattr empty", "user.empty", b"");
     for index in 0..20 {
-        set("xattr many", &format!("user.number.{index:02}"), format!("value {index}").as_bytes());
+        set(
+            "xattr many",
+            &format!("user.number.{index:02}"),
+            format!("value {index}").as_bytes(),
+        );
     }
     set("empty folder", "user.folder", b"folders too");
     set("dangling", "trusted.symlink", b"and symlinks");
@@ -175,7 +226,12 @@ fn xattrs(target: &Path, large_bytes: usize) {
 }
 
 fn owners(target: &Path) {
-    let modes = [("mode setuid", 0o4755), ("mode setgid", 0o2711), ("mode none", 0), ("mode all", 0o7777)];
+    let modes = [
+        ("mode setuid", 0o4755),
+        ("mode setgid", 0o2711),
+        ("mode none", 0),
+        ("mode all", 0o7777),
+    ];
     for (name, mode) in modes {
         let path = target.join(name);
         fs::write(&path, name).unwrap();

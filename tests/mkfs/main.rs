@@ -22,7 +22,11 @@ const NOW_SECS: i64 = 1_700_000_000;
 /// Options that make the same bytes each time.
 fn fixed() -> FormatOptions {
     let clock = Clock::Fixed(Timespec::new(NOW_SECS, 0));
-    FormatOptions { uuid: Some(UUID), clock, ..FormatOptions::default() }
+    FormatOptions {
+        uuid: Some(UUID),
+        clock,
+        ..FormatOptions::default()
+    }
 }
 
 fn format_file(path: &Path, len_bytes: u64, options: &FormatOptions) -> FormatReport {
@@ -30,16 +34,40 @@ fn format_file(path: &Path, len_bytes: u64, options: &FormatOptions) -> FormatRe
     format_ext4(&device, options).unwrap_or_else(|e| panic!("{len_bytes} bytes, {options:?}: {e}"))
 }
 
-/// mke2fs with upstream's default features, and with the hash seed and the clock that Folio used on `ours`.
-fn mke2fs_like(ours: &Path, theirs: &Path, len_bytes: u64, options: &FormatOptions, arguments: &[&str]) {
+/// mke2fs with upstream's default features, and with the hash seed and the clock that Folio used on
+/// `ours`.
+fn mke2fs_like(
+    ours: &Path,
+    theirs: &Path,
+    len_bytes: u64,
+    options: &FormatOptions,
+    arguments: &[&str],
+) {
     let header = run("dumpe2fs", [Path::new("-h"), ours]);
-    let seed = header.lines().find_map(|l| l.strip_prefix("Directory Hash Seed:")).unwrap().trim();
-    std::fs::File::create_new(theirs).unwrap().set_len(len_bytes).unwrap();
+    let seed = header
+        .lines()
+        .find_map(|l| l.strip_prefix("Directory Hash Seed:"))
+        .unwrap()
+        .trim();
+    std::fs::File::create_new(theirs)
+        .unwrap()
+        .set_len(len_bytes)
+        .unwrap();
     let (uid, gid) = options.root_owner;
-    let extended = format!("lazy_itable_init=0,lazy_journal_init=0,hash_seed={seed},root_owner={uid}:{gid}");
+    let extended =
+        format!("lazy_itable_init=0,lazy_journal_init=0,hash_seed={seed},root_owner={uid}:{gid}");
     let mut mke2fs = command("mke2fs");
     mke2fs.env("E2FSPROGS_FAKE_TIME", NOW_SECS.to_string());
-    mke2fs.args(["-q", "-F", "-t", "ext4", "-O", "metadata_csum_seed,orphan_file", "-U", UUID_TEXT]);
+    mke2fs.args([
+        "-q",
+        "-F",
+        "-t",
+        "ext4",
+        "-O",
+        "metadata_csum_seed,orphan_file",
+        "-U",
+        UUID_TEXT,
+    ]);
     mke2fs.args(["-E", &extended]).args(arguments);
     if let Some(block_size) = options.block_size {
         mke2fs.args(["-b", &block_size.to_string()]);
@@ -55,8 +83,10 @@ fn differing_pages(a: &RawDevice, b: &RawDevice) -> Vec<u64> {
     let (mut page_a, mut page_b) = ([0; PAGE as usize], [0; PAGE as usize]);
     while at < a.len_bytes() {
         let left = a.len_bytes() - at;
-        let ((kind_a, len_a), (kind_b, len_b)) =
-            (a.allocation(at, left).unwrap(), b.allocation(at, left).unwrap());
+        let ((kind_a, len_a), (kind_b, len_b)) = (
+            a.allocation(at, left).unwrap(),
+            b.allocation(at, left).unwrap(),
+        );
         if kind_a != Allocation::Data && kind_b != Allocation::Data {
             at += (len_a.min(len_b) / PAGE * PAGE).max(PAGE);
             continue;
@@ -76,7 +106,8 @@ fn differing_pages(a: &RawDevice, b: &RawDevice) -> Vec<u64> {
     found
 }
 
-/// Blanks what depends on how a superblock was written: `s_kbytes_written`, and the checksum over it.
+/// Blanks what depends on how a superblock was written: `s_kbytes_written`, and the checksum over
+/// it.
 fn forget_kbytes_written(superblock: &mut [u8]) {
     if superblock[0x38..0x3A] == [0x53, 0xEF] {
         superblock[0x178..0x180].fill(0);
@@ -90,7 +121,9 @@ struct Scratch {
 
 impl Scratch {
     fn new() -> Self {
-        Self { folder: TempDir::with_prefix("folio-mkfs-").unwrap() }
+        Self {
+            folder: TempDir::with_prefix("folio-mkfs-").unwrap(),
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -101,7 +134,11 @@ impl Scratch {
 }
 
 /// Formats with Folio and with mke2fs; says how they differ, if they do.
-fn difference_to_mke2fs(len_bytes: u64, options: &FormatOptions, arguments: &[&str]) -> Option<String> {
+fn difference_to_mke2fs(
+    len_bytes: u64,
+    options: &FormatOptions,
+    arguments: &[&str],
+) -> Option<String> {
     let scratch = Scratch::new();
     let (ours, theirs) = (scratch.path("ours.img"), scratch.path("theirs.img"));
     let report = format_file(&ours, len_bytes, options);
@@ -120,7 +157,11 @@ fn difference_to_mke2fs(len_bytes: u64, options: &FormatOptions, arguments: &[&s
     }
     let dump = |path: &Path| run("dumpe2fs", [path]);
     let (dump_ours, dump_theirs) = (dump(&ours), dump(&theirs));
-    let lines = dump_ours.lines().zip(dump_theirs.lines()).filter(|(a, b)| a != b).take(12);
+    let lines = dump_ours
+        .lines()
+        .zip(dump_theirs.lines())
+        .filter(|(a, b)| a != b)
+        .take(12);
     let lines: Vec<String> = lines.map(|(a, b)| format!("-{a}\n+{b}")).collect();
     let (count, first) = (pages.len(), &pages[..pages.len().min(8)]);
     let lines = lines.join("\n");
@@ -158,14 +199,21 @@ const MATRIX: [(u64, u32); 24] = [
 ];
 
 fn with_block_size(block_size: u32) -> FormatOptions {
-    FormatOptions { block_size: Some(block_size).filter(|size| *size != 0), ..fixed() }
+    FormatOptions {
+        block_size: Some(block_size).filter(|size| *size != 0),
+        ..fixed()
+    }
 }
 
 #[test]
 fn e2fsck_finds_nothing() {
     requires!(tool("e2fsck"));
     let scratch = Scratch::new();
-    for (len_bytes, block_size) in MATRIX.into_iter().chain([(100 * GIB, 0), (100 * GIB, 1024), (TIB, 0)]) {
+    for (len_bytes, block_size) in
+        MATRIX
+            .into_iter()
+            .chain([(100 * GIB, 0), (100 * GIB, 1024), (TIB, 0)])
+    {
         let image = scratch.path("disk.img");
         format_file(&image, len_bytes, &with_block_size(block_size));
         fsck(&image);
@@ -184,7 +232,8 @@ fn every_byte_is_as_mke2fs_writes_it() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Sizes that no table would think of: last groups too small to keep, odd inode counts, short flex groups.
+/// Sizes that no table would think of: last groups too small to keep, odd inode counts, short flex
+/// groups.
 #[test]
 fn every_byte_is_as_mke2fs_writes_it_at_odd_sizes() {
     requires!(tool("mke2fs"), tool("dumpe2fs"), tool("e2fsck"));
@@ -238,11 +287,14 @@ fn options_mean_what_they_mean_to_mke2fs() {
 fn header(image: &Path) -> Vec<String> {
     let free = ["Lifetime writes:", "Checksum:"];
     let text = run("dumpe2fs", [Path::new("-h"), image]);
-    let kept = text.lines().filter(|line| !free.iter().any(|name| line.starts_with(name)));
+    let kept = text
+        .lines()
+        .filter(|line| !free.iter().any(|name| line.starts_with(name)));
     kept.map(str::to_owned).collect()
 }
 
-/// Where bytes may differ (one group in a flex group, journals of many extents), the numbers still do not.
+/// Where bytes may differ (one group in a flex group, journals of many extents), the numbers still
+/// do not.
 #[test]
 fn numbers_are_as_mke2fs_has_them() {
     requires!(tool("mke2fs"), tool("dumpe2fs"));
@@ -283,7 +335,10 @@ fn old_contents_leave_no_trace_and_two_runs_write_the_same() {
     format_ext4(&dirty, &fixed()).unwrap();
     let got = read(&dirty);
     // What is not in use keeps its old bytes; every other block is as on a clean device.
-    let differing = want.chunks(1024).zip(got.chunks(1024)).filter(|(want, got)| want != got);
+    let differing = want
+        .chunks(1024)
+        .zip(got.chunks(1024))
+        .filter(|(want, got)| want != got);
     let mut free = 0;
     for (want, got) in differing {
         assert!(want.iter().all(|byte| *byte == 0) && got.iter().all(|byte| *byte == 0xA5));
@@ -302,9 +357,13 @@ fn each_file_system_is_its_own() {
 fn the_kernel_writes_on_it() {
     requires!(root, loop_devices, linux(5, 15), tool("e2fsck"));
     let scratch = Scratch::new();
-    for (len_bytes, block_size) in
-        [(8 * MIB, 0), (256 * MIB, 0), (256 * MIB, 4096), (2 * GIB, 0), (100 * GIB, 0)]
-    {
+    for (len_bytes, block_size) in [
+        (8 * MIB, 0),
+        (256 * MIB, 0),
+        (256 * MIB, 4096),
+        (2 * GIB, 0),
+        (100 * GIB, 0),
+    ] {
         let image = scratch.path("disk.img");
         format_file(&image, len_bytes, &with_block_size(block_size));
         let mounted = Mounted::new(&image, "rw");
@@ -312,14 +371,21 @@ fn the_kernel_writes_on_it() {
             let folder = mounted.path().join(format!("folder {folder}"));
             std::fs::create_dir(&folder).unwrap();
             for file in 0..20 {
-                std::fs::write(folder.join(format!("file {file}")), vec![file; 500 * file as usize]).unwrap();
+                std::fs::write(
+                    folder.join(format!("file {file}")),
+                    vec![file; 500 * file as usize],
+                )
+                .unwrap();
             }
         }
         std::fs::remove_dir_all(mounted.path().join("folder 7")).unwrap();
         mounted.unmount();
         fsck(&image);
         let mounted = Mounted::new(&image, "ro");
-        assert_eq!(std::fs::read(mounted.path().join("folder 3/file 19")).unwrap(), [19; 9500]);
+        assert_eq!(
+            std::fs::read(mounted.path().join("folder 3/file 19")).unwrap(),
+            [19; 9500]
+        );
         mounted.unmount();
     }
 }
@@ -339,23 +405,42 @@ fn resize2fs_grows_it() {
 /// Whether the process has a capability, by its number in capabilities(7).
 fn has_capability(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .unwrap()
+        .trim();
     u64::from_str_radix(effective, 16).unwrap() >> number & 1 == 1
 }
 
 /// Growth while mounted, by the kernel, takes the reserved blocks that the resize inode lists.
 #[test]
 fn the_kernel_grows_it_while_mounted() {
-    requires!(root, loop_devices, linux(5, 15), tool("e2fsck"), tool("resize2fs"), tool("findmnt"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 15),
+        tool("e2fsck"),
+        tool("resize2fs"),
+        tool("findmnt")
+    );
     if !has_capability(24) {
         return support::require::report_skip("needs CAP_SYS_RESOURCE");
     }
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
     format_file(&image, 512 * MIB, &fixed());
-    std::fs::File::options().write(true).open(&image).unwrap().set_len(20 * GIB).unwrap();
+    std::fs::File::options()
+        .write(true)
+        .open(&image)
+        .unwrap()
+        .set_len(20 * GIB)
+        .unwrap();
     let mounted = Mounted::new(&image, "rw");
-    let device = run("findmnt", [Path::new("-no"), Path::new("SOURCE"), &mounted.path()]);
+    let device = run(
+        "findmnt",
+        [Path::new("-no"), Path::new("SOURCE"), &mounted.path()],
+    );
     run("resize2fs", [device.trim()]);
     std::fs::write(mounted.path().join("file"), vec![1; 1 << 20]).unwrap();
     mounted.unmount();
@@ -365,11 +450,22 @@ fn the_kernel_grows_it_while_mounted() {
 #[test]
 fn refusals_say_why() {
     let refuse = |len_bytes: u64, options: FormatOptions| {
-        format_ext4(&MemoryDevice::new(len_bytes), &options).unwrap_err().to_string()
+        format_ext4(&MemoryDevice::new(len_bytes), &options)
+            .unwrap_err()
+            .to_string()
     };
-    assert_eq!(refuse(4 * KIB, fixed()), "mkfs.ext4: a device of 4096 bytes is too small");
-    let long = FormatOptions { label: "seventeen bytes !".to_owned(), ..fixed() };
-    assert_eq!(refuse(8 * MIB, long), "mkfs.ext4: label is 17 bytes long, more than 16");
+    assert_eq!(
+        refuse(4 * KIB, fixed()),
+        "mkfs.ext4: a device of 4096 bytes is too small"
+    );
+    let long = FormatOptions {
+        label: "seventeen bytes !".to_owned(),
+        ..fixed()
+    };
+    assert_eq!(
+        refuse(8 * MIB, long),
+        "mkfs.ext4: label is 17 bytes long, more than 16"
+    );
     let huge = refuse(1 << 60, fixed());
     assert_eq!(huge, "mkfs.ext4: 8589934592 block groups are too many");
 }
@@ -391,6 +487,9 @@ fn the_smallest_sizes() {
                 fsck(&image);
             }
         }
-        assert!(first_that_fits.is_some_and(|len| len < MIB / 2), "{first_that_fits:?}");
+        assert!(
+            first_that_fits.is_some_and(|len| len < MIB / 2),
+            "{first_that_fits:?}"
+        );
     }
 }

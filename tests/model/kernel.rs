@@ -1,7 +1,8 @@
-//! Several programs at once on Folio's ext4 and, call by call the same, on the kernel's: the same answers and trees.
+//! Several programs at once on Folio's ext4 and, call by call the same, on the kernel's: the same
+//! answers and trees.
 //!
-//! Each works in a directory of its own, and under names of its own in one that all share, so what comes out is
-//! determined whoever is faster.
+//! Each works in a directory of its own, and under names of its own in one that all share, so what
+//! comes out is determined whoever is faster.
 
 use crate::support::tools::{fsck, mke2fs};
 use crate::support::{Manifest, Mounted, Scope};
@@ -76,7 +77,9 @@ impl Random {
 type Answer = Result<u64, i32>;
 
 fn sum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(bytes.len() as u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)))
+    bytes.iter().fold(bytes.len() as u64, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(u64::from(*byte))
+    })
 }
 
 fn on_folio(process: &Process, call: &Call) -> Answer {
@@ -91,11 +94,15 @@ fn on_folio(process: &Process, call: &Call) -> Answer {
     match call {
         Call::Mkdir(path) => process.mkdir(at(path), 0o755).map(nothing),
         Call::Rmdir(path) => process.rmdir(at(path)).map(nothing),
-        Call::Write(path, offset, len, byte) => {
-            with(path, OpenFlags::CREAT | OpenFlags::WRONLY | OpenFlags::NOFOLLOW, &|fd| {
-                process.pwrite(fd, &vec![*byte; *len], *offset).map(|count| count as u64)
-            })
-        }
+        Call::Write(path, offset, len, byte) => with(
+            path,
+            OpenFlags::CREAT | OpenFlags::WRONLY | OpenFlags::NOFOLLOW,
+            &|fd| {
+                process
+                    .pwrite(fd, &vec![*byte; *len], *offset)
+                    .map(|count| count as u64)
+            },
+        ),
         Call::Truncate(path, size) => with(path, OpenFlags::WRONLY | OpenFlags::NOFOLLOW, &|fd| {
             process.ftruncate(fd, *size).map(nothing)
         }),
@@ -103,10 +110,12 @@ fn on_folio(process: &Process, call: &Call) -> Answer {
         Call::Rename(from, to) => process.rename(at(from), at(to)).map(nothing),
         Call::Link(from, to) => process.link(at(from), at(to)).map(nothing),
         Call::Symlink(target, path) => process.symlink(target, at(path)).map(nothing),
-        Call::Chmod(path, mode) => {
-            with(path, OpenFlags::NOFOLLOW, &|fd| process.fchmod(fd, *mode).map(nothing))
-        }
-        Call::Fsync(path) => with(path, OpenFlags::NOFOLLOW, &|fd| process.fsync(fd).map(nothing)),
+        Call::Chmod(path, mode) => with(path, OpenFlags::NOFOLLOW, &|fd| {
+            process.fchmod(fd, *mode).map(nothing)
+        }),
+        Call::Fsync(path) => with(path, OpenFlags::NOFOLLOW, &|fd| {
+            process.fsync(fd).map(nothing)
+        }),
         Call::Read(path) => with(path, OpenFlags::NOFOLLOW, &|fd| {
             let mut bytes = vec![0; process.fstat(fd)?.size_bytes as usize];
             let count = process.pread(fd, &mut bytes, 0)?;
@@ -119,7 +128,11 @@ fn on_folio(process: &Process, call: &Call) -> Answer {
 fn on_kernel(root: &Path, call: &Call) -> Answer {
     let at = |path: &String| root.join(path);
     let opened = |path: &String, flags| {
-        rustix::fs::open(at(path), flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::from_raw_mode(0o644))
+        rustix::fs::open(
+            at(path),
+            flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::from_raw_mode(0o644),
+        )
     };
     let nothing = |()| 0;
     match call {
@@ -128,9 +141,9 @@ fn on_kernel(root: &Path, call: &Call) -> Answer {
         Call::Write(path, offset, len, byte) => opened(path, OFlags::CREATE | OFlags::WRONLY)
             .and_then(|fd| rustix::io::pwrite(fd, &vec![*byte; *len], *offset))
             .map(|count| count as u64),
-        Call::Truncate(path, size) => {
-            opened(path, OFlags::WRONLY).and_then(|fd| rustix::fs::ftruncate(fd, *size)).map(nothing)
-        }
+        Call::Truncate(path, size) => opened(path, OFlags::WRONLY)
+            .and_then(|fd| rustix::fs::ftruncate(fd, *size))
+            .map(nothing),
         Call::Unlink(path) => rustix::fs::unlink(at(path)).map(nothing),
         Call::Rename(from, to) => rustix::fs::rename(at(from), at(to)).map(nothing),
         Call::Link(from, to) => rustix::fs::link(at(from), at(to)).map(nothing),
@@ -138,7 +151,9 @@ fn on_kernel(root: &Path, call: &Call) -> Answer {
         Call::Chmod(path, mode) => opened(path, OFlags::RDONLY)
             .and_then(|fd| rustix::fs::fchmod(fd, Mode::from_raw_mode((*mode).into())))
             .map(nothing),
-        Call::Fsync(path) => opened(path, OFlags::RDONLY).and_then(rustix::fs::fsync).map(nothing),
+        Call::Fsync(path) => opened(path, OFlags::RDONLY)
+            .and_then(rustix::fs::fsync)
+            .map(nothing),
         Call::Read(path) => opened(path, OFlags::RDONLY).and_then(|fd| {
             let mut bytes = vec![0; rustix::fs::fstat(&fd)?.st_size as usize];
             let count = rustix::io::pread(fd, &mut bytes, 0)?;
@@ -153,7 +168,8 @@ fn run(seed: u64, answer: impl Fn(&Call) -> Answer + Sync) -> Vec<Vec<(String, A
     answer(&Call::Mkdir("shared".to_owned())).unwrap();
     let work = |thread: usize| {
         answer(&Call::Mkdir(format!("own-{thread}"))).unwrap();
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (thread as u64 + 1) << 32 | 1);
+        let mut random =
+            Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (thread as u64 + 1) << 32 | 1);
         let mut answers = Vec::new();
         for _ in 0..CALLS {
             let call = random.call(thread);
@@ -163,16 +179,27 @@ fn run(seed: u64, answer: impl Fn(&Call) -> Answer + Sync) -> Vec<Vec<(String, A
     };
     std::thread::scope(|scope| {
         let work = &work;
-        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| scope.spawn(move || work(thread)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     })
 }
 
 /// The tree with all times made the same.
 fn manifest(root: &Path) -> Manifest {
     let mut open = vec![root.to_path_buf()];
-    let zero = rustix::fs::Timespec { tv_sec: 0, tv_nsec: 0 };
-    let zero = Timestamps { last_access: zero, last_modification: zero };
+    let zero = rustix::fs::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let zero = Timestamps {
+        last_access: zero,
+        last_modification: zero,
+    };
     while let Some(folder) = open.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let entry = entry.unwrap();
@@ -182,7 +209,13 @@ fn manifest(root: &Path) -> Manifest {
             }
         }
     }
-    Manifest::of(root, Scope { holes: false, below_root: true })
+    Manifest::of(
+        root,
+        Scope {
+            holes: false,
+            below_root: true,
+        },
+    )
 }
 
 #[test]
@@ -190,7 +223,10 @@ fn threads_get_what_they_get_from_the_kernel() {
     requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
     let folder = tempfile::TempDir::new().unwrap();
     for seed in 1..=3 {
-        let (ours, theirs) = (folder.path().join("ours.img"), folder.path().join("theirs.img"));
+        let (ours, theirs) = (
+            folder.path().join("ours.img"),
+            folder.path().join("theirs.img"),
+        );
         for image in [&ours, &theirs] {
             let _ = std::fs::remove_file(image);
             mke2fs(image, "64M", &[]);
@@ -203,17 +239,26 @@ fn threads_get_what_they_get_from_the_kernel() {
         mounted.unmount();
 
         // A small cache, so that writeback and reclaim go on meanwhile.
-        let kernel = Kernel::new(KernelOptions { cache_bytes: 2 << 20, ..KernelOptions::default() });
+        let kernel = Kernel::new(KernelOptions {
+            cache_bytes: 2 << 20,
+            ..KernelOptions::default()
+        });
         let process = kernel.process(Credentials::root());
         process.umask(0);
         process.mkdir("/disk", 0o755).unwrap();
         let device = open(&ours, &OpenOptions::default()).unwrap();
-        kernel.mount_ext4(device, "/disk", &MountOptions::default()).unwrap();
+        kernel
+            .mount_ext4(device, "/disk", &MountOptions::default())
+            .unwrap();
         let answers = run(seed, |call| on_folio(&process, call));
         drop(process);
         kernel.unmount("/disk").unwrap();
         drop(kernel);
-        let done = expected.iter().flatten().filter(|(_, answer)| answer.is_ok()).count();
+        let done = expected
+            .iter()
+            .flatten()
+            .filter(|(_, answer)| answer.is_ok())
+            .count();
         assert!(done > THREADS * CALLS / 4, "{done} calls did anything");
         for (thread, (answers, expected)) in answers.iter().zip(&expected).enumerate() {
             for (count, (got, want)) in answers.iter().zip(expected).enumerate() {

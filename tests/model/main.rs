@@ -1,4 +1,5 @@
-//! Random operations on a file system and on a plain model must give the same answers and the same tree.
+//! Random operations on a file system and on a plain model must give the same answers and the same
+//! tree.
 
 #[path = "../support/mod.rs"]
 #[macro_use]
@@ -22,15 +23,25 @@ use std::sync::Arc;
 
 /// How many sequences each file system gets; `FOLIO_MODEL_CASES` asks for more.
 fn cases(default: u32) -> ProptestConfig {
-    let cases = std::env::var("FOLIO_MODEL_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+    let cases = std::env::var("FOLIO_MODEL_CASES")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default);
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
-/// Runs the operations on a fresh ext4 in memory with a cache so small that pages come and go all the time, then
-/// lets e2fsck judge what is left on the device.
+/// Runs the operations on a fresh ext4 in memory with a cache so small that pages come and go all
+/// the time, then lets e2fsck judge what is left on the device.
 fn on_ext4(block_size: u32, background_writeback: bool, operations: &[Operation]) {
     let device = Arc::new(MemoryDevice::new(24 << 20));
-    let format = FormatOptions { block_size: Some(block_size), ..FormatOptions::default() };
+    let format = FormatOptions {
+        block_size: Some(block_size),
+        ..FormatOptions::default()
+    };
     format_ext4(&*device, &format).unwrap();
     let kernel = Kernel::new(KernelOptions {
         cache_bytes: 256 << 10,
@@ -40,7 +51,9 @@ fn on_ext4(block_size: u32, background_writeback: bool, operations: &[Operation]
     let process = kernel.process(Credentials::root());
     process.umask(0);
     process.mkdir("/disk", 0o755).unwrap();
-    kernel.mount_ext4(device.clone(), "/disk", &MountOptions::default()).unwrap();
+    kernel
+        .mount_ext4(device.clone(), "/disk", &MountOptions::default())
+        .unwrap();
     process.mkdir("/disk/tree", 0o755).unwrap();
     run::run(&process, "/disk/tree", operations, Some(block_size.into()));
     drop(process);
@@ -102,16 +115,27 @@ fn count(process: &Process, path: &str, held: &mut BTreeMap<u64, u64>) -> u64 {
     names
 }
 
-/// Runs the operations on a host directory by way of a hostfs, then lets another one say what the host has.
-fn on_hostfs(words: &str, folder: &std::path::Path, block_size: Option<u64>, operations: &[Operation]) {
+/// Runs the operations on a host directory by way of a hostfs, then lets another one say what the
+/// host has.
+fn on_hostfs(
+    words: &str,
+    folder: &std::path::Path,
+    block_size: Option<u64>,
+    operations: &[Operation],
+) {
     let host = tempfile::tempdir_in(folder).unwrap();
     let mounted = |words: &str| {
-        let options = KernelOptions { cache_bytes: 256 << 10, ..KernelOptions::default() };
+        let options = KernelOptions {
+            cache_bytes: 256 << 10,
+            ..KernelOptions::default()
+        };
         let kernel = Kernel::new(options);
         let process = kernel.process(Credentials::root());
         process.umask(0);
         process.mkdir("/disk", 0o755).unwrap();
-        kernel.mount_hostfs(host.path(), "/disk", &MountOptions::parse(words).unwrap()).unwrap();
+        kernel
+            .mount_hostfs(host.path(), "/disk", &MountOptions::parse(words).unwrap())
+            .unwrap();
         (process, kernel)
     };
     let (process, kernel) = mounted(words);

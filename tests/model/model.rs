@@ -25,7 +25,10 @@ pub(crate) struct Node {
 #[derive(Debug, Clone)]
 pub(crate) enum Kind {
     File(Vec<u8>),
-    Directory { names: BTreeMap<String, usize>, parent: usize },
+    Directory {
+        names: BTreeMap<String, usize>,
+        parent: usize,
+    },
     Link(String),
 }
 
@@ -54,13 +57,35 @@ const ROOT: usize = 0;
 
 impl Model {
     pub(crate) fn new(block_size: Option<u64>) -> Self {
-        let root = Self::node(Kind::Directory { names: BTreeMap::new(), parent: ROOT }, 0o755);
-        Self { nodes: vec![root], held: [None; HELD], block_size }
+        let root = Self::node(
+            Kind::Directory {
+                names: BTreeMap::new(),
+                parent: ROOT,
+            },
+            0o755,
+        );
+        Self {
+            nodes: vec![root],
+            held: [None; HELD],
+            block_size,
+        }
     }
 
     fn node(kind: Kind, mode: u16) -> Node {
-        let links = if matches!(kind, Kind::Directory { .. }) { 2 } else { 1 };
-        Node { kind, mode, uid: 0, gid: 0, links, xattrs: BTreeMap::new(), modified: None }
+        let links = if matches!(kind, Kind::Directory { .. }) {
+            2
+        } else {
+            1
+        };
+        Node {
+            kind,
+            mode,
+            uid: 0,
+            gid: 0,
+            links,
+            xattrs: BTreeMap::new(),
+            modified: None,
+        }
     }
 
     /// Does one operation; answers with what was read, or the errno.
@@ -68,13 +93,18 @@ impl Model {
         let nothing = |()| Vec::new();
         match operation {
             Operation::Mkdir(path, mode) => {
-                let kind = Kind::Directory { names: BTreeMap::new(), parent: ROOT };
+                let kind = Kind::Directory {
+                    names: BTreeMap::new(),
+                    parent: ROOT,
+                };
                 self.make(path, kind, mode & 0o1777).map(nothing)
             }
-            Operation::Symlink(target, path) => {
-                self.make(path, Kind::Link(target.clone()), 0o777).map(nothing)
+            Operation::Symlink(target, path) => self
+                .make(path, Kind::Link(target.clone()), 0o777)
+                .map(nothing),
+            Operation::Create(path, mode, exclusive) => {
+                self.create(path, *mode, *exclusive).map(nothing)
             }
-            Operation::Create(path, mode, exclusive) => self.create(path, *mode, *exclusive).map(nothing),
             Operation::Rmdir(path) => self.rmdir(path).map(nothing),
             Operation::Unlink(path) => self.unlink(path).map(nothing),
             Operation::Rename(from, to, flags) => self.rename(from, to, *flags).map(nothing),
@@ -96,7 +126,9 @@ impl Model {
             }
             Operation::SetXattr(path, name, len) => {
                 let at = self.find(path, true)?;
-                self.nodes[at].xattrs.insert(xattr_name(*name), vec![*name; *len]);
+                self.nodes[at]
+                    .xattrs
+                    .insert(xattr_name(*name), vec![*name; *len]);
                 Ok(Vec::new())
             }
             Operation::RemoveXattr(path, name) => {
@@ -200,7 +232,9 @@ impl Model {
     }
 
     fn follow(&self, directory: usize, at: usize, links: &mut u32) -> Answer<usize> {
-        let Kind::Link(target) = &self.nodes[at].kind else { return Ok(at) };
+        let Kind::Link(target) = &self.nodes[at].kind else {
+            return Ok(at);
+        };
         *links += 1;
         if *links > 40 {
             return Err(Errno::LOOP);
@@ -230,7 +264,11 @@ impl Model {
             ".." => Last::DotDot,
             name => Last::Name(name.to_owned()),
         };
-        Ok(Place { directory, last, has_slash: path.len() > trimmed.len() })
+        Ok(Place {
+            directory,
+            last,
+            has_slash: path.len() > trimmed.len(),
+        })
     }
 
     fn find(&self, path: &str, follows: bool) -> Answer<usize> {
@@ -245,19 +283,29 @@ impl Model {
         if follows || place.has_slash {
             at = self.follow(place.directory, at, &mut links)?;
         }
-        if place.has_slash { self.names(at).map(|_| at) } else { Ok(at) }
+        if place.has_slash {
+            self.names(at).map(|_| at)
+        } else {
+            Ok(at)
+        }
     }
 
     fn find_writable(&self, path: &str) -> Answer<usize> {
         let at = self.find(path, true)?;
-        if self.is_directory(at) { Err(Errno::ISDIR) } else { Ok(at) }
+        if self.is_directory(at) {
+            Err(Errno::ISDIR)
+        } else {
+            Ok(at)
+        }
     }
 
     // Names
 
     fn make(&mut self, path: &str, kind: Kind, mode: u16) -> Answer<()> {
         let place = self.place(path, &mut 0)?;
-        let Last::Name(name) = place.last else { return Err(Errno::EXIST) };
+        let Last::Name(name) = place.last else {
+            return Err(Errno::EXIST);
+        };
         if self.child(place.directory, &name)?.is_some() {
             return Err(Errno::EXIST);
         }
@@ -294,7 +342,11 @@ impl Model {
         let mut place = self.place(path, &mut links)?;
         loop {
             let Last::Name(name) = &place.last else {
-                return Err(if exclusive { Errno::EXIST } else { Errno::ISDIR });
+                return Err(if exclusive {
+                    Errno::EXIST
+                } else {
+                    Errno::ISDIR
+                });
             };
             if place.has_slash {
                 return Err(Errno::ISDIR);
@@ -353,7 +405,9 @@ impl Model {
 
     fn unlink(&mut self, path: &str) -> Answer<()> {
         let place = self.place(path, &mut 0)?;
-        let Last::Name(name) = place.last else { return Err(Errno::ISDIR) };
+        let Last::Name(name) = place.last else {
+            return Err(Errno::ISDIR);
+        };
         let at = self.child(place.directory, &name)?.ok_or(Errno::NOENT)?;
         if self.is_directory(at) {
             return Err(Errno::ISDIR);
@@ -368,7 +422,9 @@ impl Model {
     fn link(&mut self, from: &str, to: &str) -> Answer<()> {
         let at = self.find(from, false)?;
         let place = self.place(to, &mut 0)?;
-        let Last::Name(name) = place.last else { return Err(Errno::EXIST) };
+        let Last::Name(name) = place.last else {
+            return Err(Errno::EXIST);
+        };
         if self.child(place.directory, &name)?.is_some() {
             return Err(Errno::EXIST);
         }
@@ -393,13 +449,21 @@ impl Model {
     }
 
     fn rename(&mut self, from: &str, to: &str, flags: RenameFlags) -> Answer<()> {
-        let (exchange, no_replace) =
-            (flags.contains(RenameFlags::EXCHANGE), flags.contains(RenameFlags::NOREPLACE));
+        let (exchange, no_replace) = (
+            flags.contains(RenameFlags::EXCHANGE),
+            flags.contains(RenameFlags::NOREPLACE),
+        );
         let old = self.place(from, &mut 0)?;
         let new = self.place(to, &mut 0)?;
-        let Last::Name(old_name) = old.last else { return Err(Errno::BUSY) };
+        let Last::Name(old_name) = old.last else {
+            return Err(Errno::BUSY);
+        };
         let Last::Name(new_name) = new.last else {
-            return Err(if no_replace { Errno::EXIST } else { Errno::BUSY });
+            return Err(if no_replace {
+                Errno::EXIST
+            } else {
+                Errno::BUSY
+            });
         };
         let source = self.child(old.directory, &old_name)?.ok_or(Errno::NOENT)?;
         let target = self.child(new.directory, &new_name)?;
@@ -422,7 +486,11 @@ impl Model {
         }
         if let Some(target) = target {
             if target_is_directory && self.is_above(target, old.directory) {
-                return Err(if exchange { Errno::INVAL } else { Errno::NOTEMPTY });
+                return Err(if exchange {
+                    Errno::INVAL
+                } else {
+                    Errno::NOTEMPTY
+                });
             }
             if source == target {
                 return Ok(());
@@ -497,12 +565,24 @@ impl Model {
         bytes[start..end].fill(byte);
     }
 
-    fn fallocate(&mut self, at: usize, mode: FallocateMode, offset: usize, len: usize) -> Answer<()> {
-        use FallocateMode::{Allocate, CollapseRange, InsertRange, PunchHole, ZeroRange, ZeroRangeKeepSize};
+    fn fallocate(
+        &mut self,
+        at: usize,
+        mode: FallocateMode,
+        offset: usize,
+        len: usize,
+    ) -> Answer<()> {
+        use FallocateMode::{
+            Allocate, CollapseRange, InsertRange, PunchHole, ZeroRange, ZeroRangeKeepSize,
+        };
         if matches!(mode, CollapseRange | InsertRange) {
             let block_size = self.block_size.ok_or(Errno::OPNOTSUPP)?;
             let size = self.bytes(at).len();
-            let last = if mode == CollapseRange { offset + len } else { offset };
+            let last = if mode == CollapseRange {
+                offset + len
+            } else {
+                offset
+            };
             if !((offset | len) as u64).is_multiple_of(block_size) || last >= size {
                 return Err(Errno::INVAL);
             }

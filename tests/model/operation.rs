@@ -29,7 +29,8 @@ pub(crate) enum Operation {
     RemoveXattr(String, u8),
     Fsync(String),
     Sync,
-    /// Keeps a file open in one of a few slots; the next calls go to it though its name may be gone.
+    /// Keeps a file open in one of a few slots; the next calls go to it though its name may be
+    /// gone.
     Hold(usize, String),
     WriteHeld(usize, u64, usize, u8),
     ReadHeld(usize),
@@ -53,7 +54,9 @@ fn name() -> impl Strategy<Value = String> {
 /// Names joined by slashes; never leads above the root.
 fn names() -> impl Strategy<Value = String> {
     let count = prop_oneof![4 => Just(1usize), 4 => Just(2), 2 => Just(3)];
-    count.prop_flat_map(|count| prop::collection::vec(name(), count)).prop_map(|names| names.join("/"))
+    count
+        .prop_flat_map(|count| prop::collection::vec(name(), count))
+        .prop_map(|names| names.join("/"))
 }
 
 fn path() -> impl Strategy<Value = String> {
@@ -85,11 +88,20 @@ fn either() -> impl Strategy<Value = String> {
 }
 
 fn offset() -> impl Strategy<Value = u64> {
-    prop_oneof![0..100u64, 0..20_000u64, (0..12u64).prop_map(|page| page * 4096), 0..200_000u64]
+    prop_oneof![
+        0..100u64,
+        0..20_000u64,
+        (0..12u64).prop_map(|page| page * 4096),
+        0..200_000u64
+    ]
 }
 
 fn len() -> impl Strategy<Value = usize> {
-    prop_oneof![0..50usize, 0..10_000usize, (0..5usize).prop_map(|pages| pages * 4096)]
+    prop_oneof![
+        0..50usize,
+        0..10_000usize,
+        (0..5usize).prop_map(|pages| pages * 4096)
+    ]
 }
 
 fn rename_flags() -> impl Strategy<Value = RenameFlags> {
@@ -102,7 +114,13 @@ fn rename_flags() -> impl Strategy<Value = RenameFlags> {
 
 fn fallocate_mode() -> impl Strategy<Value = FallocateMode> {
     use FallocateMode::*;
-    prop::sample::select(vec![Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize])
+    prop::sample::select(vec![
+        Allocate,
+        AllocateKeepSize,
+        PunchHole,
+        ZeroRange,
+        ZeroRangeKeepSize,
+    ])
 }
 
 fn id() -> impl Strategy<Value = Option<u32>> {
@@ -160,10 +178,12 @@ fn attribute_operation() -> impl Strategy<Value = Operation> {
 
 /// Sequences of at most `count` random operations, after a few that make something to work on.
 pub(crate) fn operations(count: usize) -> impl Strategy<Value = Vec<Operation>> {
-    let operation = prop_oneof![4 => names_operation(), 5 => data_operation(), 2 => attribute_operation()];
+    let operation =
+        prop_oneof![4 => names_operation(), 5 => data_operation(), 2 => attribute_operation()];
     prop::collection::vec(operation, 1..count).prop_map(|random| {
         let directories = ["a", "a/a", "d"].map(|path| Operation::Mkdir(path.to_owned(), 0o755));
-        let files = ["a/b", "a/a/b", "b", "c"].map(|path| Operation::Create(path.to_owned(), 0o644, true));
+        let files =
+            ["a/b", "a/a/b", "b", "c"].map(|path| Operation::Create(path.to_owned(), 0o644, true));
         directories.into_iter().chain(files).chain(random).collect()
     })
 }

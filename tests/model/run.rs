@@ -7,11 +7,21 @@ use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags};
 use folio::vfs::{FileType, SetTime, XattrFlags};
 use folio::{Errno, Process, Result};
 
-/// Runs `operations` below `root`, a fresh directory of mode 0755, as the superuser with umask 0; every answer
-/// and at the end the whole tree must be as the model says. Returns the model, for [`check`] after a remount.
-pub(crate) fn run(process: &Process, root: &str, operations: &[Operation], block_size: Option<u64>) -> Model {
+/// Runs `operations` below `root`, a fresh directory of mode 0755, as the superuser with umask 0;
+/// every answer and at the end the whole tree must be as the model says. Returns the model, for
+/// [`check`] after a remount.
+pub(crate) fn run(
+    process: &Process,
+    root: &str,
+    operations: &[Operation],
+    block_size: Option<u64>,
+) -> Model {
     let mut model = Model::new(block_size);
-    let mut tester = Tester { process, root, held: [None; HELD] };
+    let mut tester = Tester {
+        process,
+        root,
+        held: [None; HELD],
+    };
     for (count, operation) in operations.iter().enumerate() {
         let expected = model.apply(operation);
         let answer = tester.perform(operation).map_err(|error| error.errno());
@@ -51,7 +61,12 @@ impl Tester<'_> {
     }
 
     /// Opens, calls, closes.
-    fn with<T>(&self, path: &str, flags: OpenFlags, call: impl FnOnce(Fd) -> Result<T>) -> Result<T> {
+    fn with<T>(
+        &self,
+        path: &str,
+        flags: OpenFlags,
+        call: impl FnOnce(Fd) -> Result<T>,
+    ) -> Result<T> {
         let fd = self.process.open(self.path(path), flags, 0)?;
         let result = call(fd);
         self.process.close(fd)?;
@@ -64,8 +79,16 @@ impl Tester<'_> {
             Operation::Mkdir(path, mode) => p.mkdir(self.path(path), *mode)?,
             Operation::Rmdir(path) => p.rmdir(self.path(path))?,
             Operation::Create(path, mode, exclusive) => {
-                let excl = if *exclusive { OpenFlags::EXCL } else { OpenFlags::empty() };
-                let fd = p.open(self.path(path), OpenFlags::CREAT | OpenFlags::WRONLY | excl, *mode)?;
+                let excl = if *exclusive {
+                    OpenFlags::EXCL
+                } else {
+                    OpenFlags::empty()
+                };
+                let fd = p.open(
+                    self.path(path),
+                    OpenFlags::CREAT | OpenFlags::WRONLY | excl,
+                    *mode,
+                )?;
                 p.close(fd)?;
             }
             Operation::Unlink(path) => p.unlink(self.path(path))?,
@@ -83,9 +106,16 @@ impl Tester<'_> {
                 p.utimensat(AT_FDCWD, self.path(path), None, time, AtFlags::empty())?;
             }
             Operation::SetXattr(path, name, len) => {
-                p.setxattr(self.path(path), &xattr_name(*name), &vec![*name; *len], XattrFlags::empty())?;
+                p.setxattr(
+                    self.path(path),
+                    &xattr_name(*name),
+                    &vec![*name; *len],
+                    XattrFlags::empty(),
+                )?;
             }
-            Operation::RemoveXattr(path, name) => p.removexattr(self.path(path), &xattr_name(*name))?,
+            Operation::RemoveXattr(path, name) => {
+                p.removexattr(self.path(path), &xattr_name(*name))?
+            }
             Operation::Sync => p.sync()?,
             Operation::Check => {}
             data => return self.perform_data(data),
@@ -97,15 +127,21 @@ impl Tester<'_> {
         let p = self.process;
         match operation {
             Operation::Write(path, offset, len, byte) => {
-                self.with(path, OpenFlags::WRONLY, |fd| write_all(p, fd, *offset, *len, *byte))?;
+                self.with(path, OpenFlags::WRONLY, |fd| {
+                    write_all(p, fd, *offset, *len, *byte)
+                })?;
             }
             Operation::Append(path, len, byte) => {
                 let flags = OpenFlags::WRONLY | OpenFlags::APPEND;
                 self.with(path, flags, |fd| write_all(p, fd, 0, *len, *byte))?;
             }
-            Operation::Read(path) => return self.with(path, OpenFlags::empty(), |fd| read_all(p, fd)),
+            Operation::Read(path) => {
+                return self.with(path, OpenFlags::empty(), |fd| read_all(p, fd));
+            }
             Operation::Fallocate(path, mode, offset, len) => {
-                self.with(path, OpenFlags::WRONLY, |fd| p.fallocate(fd, *mode, *offset, *len))?;
+                self.with(path, OpenFlags::WRONLY, |fd| {
+                    p.fallocate(fd, *mode, *offset, *len)
+                })?;
             }
             Operation::Fsync(path) => self.with(path, OpenFlags::empty(), |fd| p.fsync(fd))?,
             Operation::Hold(slot, path) => {
@@ -115,7 +151,13 @@ impl Tester<'_> {
                 }
             }
             Operation::WriteHeld(slot, offset, len, byte) => {
-                write_all(p, self.held[*slot].ok_or(Errno::BADF)?, *offset, *len, *byte)?;
+                write_all(
+                    p,
+                    self.held[*slot].ok_or(Errno::BADF)?,
+                    *offset,
+                    *len,
+                    *byte,
+                )?;
             }
             Operation::ReadHeld(slot) => return read_all(p, self.held[*slot].ok_or(Errno::BADF)?),
             Operation::CloseHeld(slot) => p.close(self.held[*slot].take().ok_or(Errno::BADF)?)?,
@@ -155,26 +197,51 @@ fn check_node(
     numbers: &mut std::collections::HashMap<u64, usize>,
 ) {
     let node = &model.nodes[at];
-    let actual = p.lstat(path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    assert_eq!(*numbers.entry(actual.number.0).or_insert(at), at, "{path}: two files with one number");
+    let actual = p
+        .lstat(path)
+        .unwrap_or_else(|error| panic!("{path}: {error}"));
+    assert_eq!(
+        *numbers.entry(actual.number.0).or_insert(at),
+        at,
+        "{path}: two files with one number"
+    );
     let file_type = match node.kind {
         Kind::File(_) => FileType::Regular,
         Kind::Directory { .. } => FileType::Directory,
         Kind::Link(_) => FileType::Symlink,
     };
     assert_eq!(
-        (actual.file_type, actual.mode, actual.uid, actual.gid, actual.link_count),
+        (
+            actual.file_type,
+            actual.mode,
+            actual.uid,
+            actual.gid,
+            actual.link_count
+        ),
         (file_type, node.mode, node.uid, node.gid, node.links),
         "{path}: type, mode, owner, group, links"
     );
     if let Some(secs) = node.modified {
-        assert_eq!(actual.modified, Timespec::new(secs, 123_456_789), "{path}: modification time");
+        assert_eq!(
+            actual.modified,
+            Timespec::new(secs, 123_456_789),
+            "{path}: modification time"
+        );
     }
     let mut xattrs: Vec<_> = p.llistxattr(path).unwrap();
     xattrs.sort();
-    assert_eq!(xattrs, node.xattrs.keys().cloned().collect::<Vec<_>>(), "{path}: attributes");
+    assert_eq!(
+        xattrs,
+        node.xattrs.keys().cloned().collect::<Vec<_>>(),
+        "{path}: attributes"
+    );
     for (name, value) in &node.xattrs {
-        assert_eq!(&p.lgetxattr(path, name).unwrap(), value, "{path}: {}", String::from_utf8_lossy(name));
+        assert_eq!(
+            &p.lgetxattr(path, name).unwrap(),
+            value,
+            "{path}: {}",
+            String::from_utf8_lossy(name)
+        );
     }
     match &node.kind {
         Kind::Link(target) => assert_eq!(p.readlink(path).unwrap(), target.as_bytes(), "{path}"),
@@ -184,10 +251,17 @@ fn check_node(
             let read = read_all(p, fd).unwrap();
             p.close(fd).unwrap();
             let differs = read.iter().zip(bytes).position(|(read, byte)| read != byte);
-            assert!(read.len() == bytes.len() && differs.is_none(), "{path}: contents differ at {differs:?}");
+            assert!(
+                read.len() == bytes.len() && differs.is_none(),
+                "{path}: contents differ at {differs:?}"
+            );
         }
         Kind::Directory { names, .. } => {
-            assert_eq!(list(p, path), names.keys().cloned().collect::<Vec<_>>(), "{path}: names");
+            assert_eq!(
+                list(p, path),
+                names.keys().cloned().collect::<Vec<_>>(),
+                "{path}: names"
+            );
             for (name, child) in names {
                 check_node(p, &format!("{path}/{name}"), model, *child, numbers);
             }
@@ -203,7 +277,11 @@ fn list(p: &Process, path: &str) -> Vec<String> {
         if entries.is_empty() {
             break;
         }
-        names.extend(entries.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()));
+        names.extend(
+            entries
+                .into_iter()
+                .map(|entry| String::from_utf8(entry.name).unwrap()),
+        );
     }
     p.close(fd).unwrap();
     names.retain(|name| name != "." && name != "..");

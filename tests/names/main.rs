@@ -1,5 +1,5 @@
-//! Names and attributes: large directories and xattrs that Folio makes please e2fsck and the kernel, and those that
-//! the kernel makes read the same in Folio.
+//! Names and attributes: large directories and xattrs that Folio makes please e2fsck and the
+//! kernel, and those that the kernel makes read the same in Folio.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -25,7 +25,10 @@ fn with_image<T>(image: &Path, read_only: bool, work: impl FnOnce(&Process) -> T
     let process = kernel.process(Credentials::root());
     process.mkdir("/i", 0o755).unwrap();
     let device = Arc::new(RawDevice::open(image, read_only).unwrap());
-    let options = MountOptions { read_only, ..MountOptions::default() };
+    let options = MountOptions {
+        read_only,
+        ..MountOptions::default()
+    };
     kernel.mount_ext4(device, "/i", &options).unwrap();
     let out = work(&process);
     kernel.unmount("/i").unwrap();
@@ -33,7 +36,9 @@ fn with_image<T>(image: &Path, read_only: bool, work: impl FnOnce(&Process) -> T
 }
 
 fn touch(process: &Process, path: &str) {
-    let fd = process.open(path, OpenFlags::CREAT | OpenFlags::WRONLY, 0o644).unwrap();
+    let fd = process
+        .open(path, OpenFlags::CREAT | OpenFlags::WRONLY, 0o644)
+        .unwrap();
     process.close(fd).unwrap();
 }
 
@@ -58,7 +63,9 @@ fn names(process: &Process, path: &str) -> BTreeSet<Vec<u8>> {
 
 fn host_names(path: &Path) -> BTreeSet<Vec<u8>> {
     let entries = std::fs::read_dir(path).unwrap();
-    entries.map(|entry| entry.unwrap().file_name().into_vec()).collect()
+    entries
+        .map(|entry| entry.unwrap().file_name().into_vec())
+        .collect()
 }
 
 /// The `number`th of a set of names whose lengths vary up to about `len_max`.
@@ -145,7 +152,8 @@ const KINDS: [Kind; 8] = [
     },
 ];
 
-/// Makes `/i/big` with links to one file, removes and renames some. Returns the names that should be there.
+/// Makes `/i/big` with links to one file, removes and renames some. Returns the names that should
+/// be there.
 fn fill(process: &Process, kind: &Kind) -> BTreeSet<Vec<u8>> {
     process.mkdir("/i/big", 0o755).unwrap();
     touch(process, "/i/target");
@@ -161,43 +169,76 @@ fn fill(process: &Process, kind: &Kind) -> BTreeSet<Vec<u8>> {
         if number % 2 == 0 {
             process.unlink(format!("/i/big/{old}")).unwrap();
         } else {
-            process.rename(format!("/i/big/{old}"), format!("/i/big/renamed-{number}")).unwrap();
+            process
+                .rename(format!("/i/big/{old}"), format!("/i/big/renamed-{number}"))
+                .unwrap();
             left.insert(format!("renamed-{number}").into_bytes());
         }
     }
-    let again = process.link("/i/target", format!("/i/big/{}", name(1, kind.name_len_max)));
+    let again = process.link(
+        "/i/target",
+        format!("/i/big/{}", name(1, kind.name_len_max)),
+    );
     assert_eq!(again.unwrap_err().errno(), Errno::EXIST);
     left
 }
 
 #[test]
 fn large_directories_please_e2fsck_and_debugfs() {
-    requires!(tool("mke2fs"), tool("tune2fs"), tool("e2fsck"), tool("debugfs"));
+    requires!(
+        tool("mke2fs"),
+        tool("tune2fs"),
+        tool("e2fsck"),
+        tool("debugfs")
+    );
     for kind in &KINDS {
         println!("{}", kind.label);
         let scratch = TempDir::new().unwrap();
         let image = scratch.path().join("disk.img");
         mke2fs(&image, "256M", kind.options);
         if let Some(hash) = kind.hash {
-            run("tune2fs", ["-E", &format!("hash_alg={hash}"), &image.display().to_string()]);
+            run(
+                "tune2fs",
+                [
+                    "-E",
+                    &format!("hash_alg={hash}"),
+                    &image.display().to_string(),
+                ],
+            );
         }
         let left = with_image(&image, false, |process| fill(process, kind));
         fsck(&image);
         if let Some(levels) = kind.indirect_levels {
-            let dump = text(&succeed(command("debugfs").args(["-R", "htree_dump /big"]).arg(&image)));
+            let dump = text(&succeed(
+                command("debugfs")
+                    .args(["-R", "htree_dump /big"])
+                    .arg(&image),
+            ));
             let line = format!("Indirect levels: {levels}");
-            assert!(dump.contains(&line), "{}: {}", kind.label, &dump[..dump.len().min(600)]);
+            assert!(
+                dump.contains(&line),
+                "{}: {}",
+                kind.label,
+                &dump[..dump.len().min(600)]
+            );
         }
         with_image(&image, true, |process| {
             assert_eq!(names(process, "/i/big"), left, "{}", kind.label);
             for name in left.iter().step_by(97) {
-                process.lstat(Path::new("/i/big").join(OsStr::from_bytes(name))).unwrap();
+                process
+                    .lstat(Path::new("/i/big").join(OsStr::from_bytes(name)))
+                    .unwrap();
             }
         });
         if support::Need::LoopDevices.met().is_ok() {
             let mounted = Mounted::new(&image, "ro,noload");
             let big = mounted.path().join("big");
-            assert_eq!(host_names(&big), left, "{}: as the kernel lists it", kind.label);
+            assert_eq!(
+                host_names(&big),
+                left,
+                "{}: as the kernel lists it",
+                kind.label
+            );
             for name in left.iter().step_by(97) {
                 std::fs::symlink_metadata(big.join(OsStr::from_bytes(name))).unwrap();
             }
@@ -227,7 +268,9 @@ fn the_kernels_directories_read_the_same_and_grow_on() {
         with_image(&image, false, |process| {
             assert_eq!(names(process, "/i/big"), there);
             for name in &there {
-                process.lstat(Path::new("/i/big").join(OsStr::from_bytes(name))).unwrap();
+                process
+                    .lstat(Path::new("/i/big").join(OsStr::from_bytes(name)))
+                    .unwrap();
             }
             for number in 15_000..20_000 {
                 let name = name(number, 90);
@@ -251,7 +294,9 @@ fn the_kernels_directories_read_the_same_and_grow_on() {
         }
         mounted.unmount();
         fsck(&image);
-        with_image(&image, true, |process| assert_eq!(names(process, "/i/big"), there));
+        with_image(&image, true, |process| {
+            assert_eq!(names(process, "/i/big"), there)
+        });
         let mounted = Mounted::new(&image, "rw");
         std::fs::remove_dir_all(mounted.path().join("big")).unwrap();
         mounted.unmount();
@@ -266,7 +311,10 @@ fn attributes() -> Vec<(String, Vec<u8>)> {
         ("user.empty".into(), Vec::new()),
         ("user.long".into(), vec![b'x'; 300]),
         ("trusted.overlay.opaque".into(), b"y".to_vec()),
-        ("security.selinux".into(), b"system_u:object_r:etc_t:s0\0".to_vec()),
+        (
+            "security.selinux".into(),
+            b"system_u:object_r:etc_t:s0\0".to_vec(),
+        ),
         ("user.umlaut.\u{e4}".into(), vec![0, 255, 1, 2, 3]),
     ]
 }
@@ -292,7 +340,11 @@ fn host_xattr(path: &Path, name: &str) -> Option<Vec<u8>> {
 #[test]
 fn attributes_please_e2fsck_and_the_kernel() {
     requires!(tool("mke2fs"), tool("e2fsck"));
-    for options in [&["-b", "1024"][..], &["-b", "4096", "-I", "512"], &["-b", "1024", "-I", "128"]] {
+    for options in [
+        &["-b", "1024"][..],
+        &["-b", "4096", "-I", "512"],
+        &["-b", "1024", "-I", "128"],
+    ] {
         let scratch = TempDir::new().unwrap();
         let image = scratch.path().join("disk.img");
         mke2fs(&image, "64M", options);
@@ -302,29 +354,60 @@ fn attributes_please_e2fsck_and_the_kernel() {
             process.symlink("file", "/i/link").unwrap();
             for (name, value) in attributes() {
                 for path in ["/i/file", "/i/folder"] {
-                    process.setxattr(path, name.as_bytes(), &value, XattrFlags::CREATE).unwrap();
+                    process
+                        .setxattr(path, name.as_bytes(), &value, XattrFlags::CREATE)
+                        .unwrap();
                 }
             }
-            process.lsetxattr("/i/link", b"trusted.t", b"on the link", XattrFlags::empty()).unwrap();
+            process
+                .lsetxattr("/i/link", b"trusted.t", b"on the link", XattrFlags::empty())
+                .unwrap();
             let again = process.setxattr("/i/file", b"user.colour", b"red", XattrFlags::CREATE);
             assert_eq!(again.unwrap_err().errno(), Errno::EXIST);
-            process.setxattr("/i/file", b"user.gone", &[7; 100], XattrFlags::empty()).unwrap();
+            process
+                .setxattr("/i/file", b"user.gone", &[7; 100], XattrFlags::empty())
+                .unwrap();
             process.removexattr("/i/file", b"user.gone").unwrap();
-            let too_much = process.setxattr("/i/file", b"user.huge", &[7; 5000], XattrFlags::empty());
+            let too_much =
+                process.setxattr("/i/file", b"user.huge", &[7; 5000], XattrFlags::empty());
             assert_eq!(too_much.unwrap_err().errno(), Errno::NOSPC);
-            process.setxattr("/i/file", b"system.posix_acl_access", &ACL, XattrFlags::empty()).unwrap();
-            assert_eq!(process.stat("/i/file").unwrap().mode, 0o664, "the mask is the mode's group");
+            process
+                .setxattr(
+                    "/i/file",
+                    b"system.posix_acl_access",
+                    &ACL,
+                    XattrFlags::empty(),
+                )
+                .unwrap();
+            assert_eq!(
+                process.stat("/i/file").unwrap().mode,
+                0o664,
+                "the mask is the mode's group"
+            );
             process.chmod("/i/file", 0o640).unwrap();
-            let acl = process.getxattr("/i/file", b"system.posix_acl_access").unwrap();
+            let acl = process
+                .getxattr("/i/file", b"system.posix_acl_access")
+                .unwrap();
             assert_eq!(acl[38], 4, "the mask follows the mode");
-            process.setxattr("/i/folder", b"system.posix_acl_default", &ACL, XattrFlags::empty()).unwrap();
+            process
+                .setxattr(
+                    "/i/folder",
+                    b"system.posix_acl_default",
+                    &ACL,
+                    XattrFlags::empty(),
+                )
+                .unwrap();
         });
         fsck(&image);
         with_image(&image, true, |process| {
             let listed: BTreeSet<_> = process.listxattr("/i/file").unwrap().into_iter().collect();
             assert_eq!(listed.len(), attributes().len() + 1, "{listed:?}");
             for (name, value) in attributes() {
-                assert_eq!(process.getxattr("/i/file", name.as_bytes()).unwrap(), value, "{name}");
+                assert_eq!(
+                    process.getxattr("/i/file", name.as_bytes()).unwrap(),
+                    value,
+                    "{name}"
+                );
             }
         });
         if support::Need::LoopDevices.met().is_err() {
@@ -342,7 +425,10 @@ fn attributes_please_e2fsck_and_the_kernel() {
         }
         let default = host_xattr(&mounted.path().join("folder"), "system.posix_acl_default");
         assert_eq!(default.as_deref(), Some(&ACL[..]));
-        assert_eq!(host_xattr(&mounted.path().join("link"), "trusted.t"), Some(b"on the link".to_vec()));
+        assert_eq!(
+            host_xattr(&mounted.path().join("link"), "trusted.t"),
+            Some(b"on the link".to_vec())
+        );
         mounted.unmount();
     }
 }
@@ -363,7 +449,8 @@ fn the_kernels_attributes_read_the_same() {
     for (name, value) in &set {
         rustix::fs::setxattr(&file, name.as_str(), value, rustix::fs::XattrFlags::empty()).unwrap();
     }
-    // The same attributes on two files may share a block; changing one must leave the other as it is.
+    // The same attributes on two files may share a block; changing one must leave the other as it
+    // is.
     let twin = mounted.path().join("twin");
     std::fs::write(&twin, "x").unwrap();
     for path in [&file, &twin] {
@@ -372,7 +459,11 @@ fn the_kernels_attributes_read_the_same() {
     mounted.unmount();
     with_image(&image, true, |process| {
         for (name, value) in &set {
-            assert_eq!(&process.getxattr("/i/file", name.as_bytes()).unwrap(), value, "{name}");
+            assert_eq!(
+                &process.getxattr("/i/file", name.as_bytes()).unwrap(),
+                value,
+                "{name}"
+            );
         }
         assert_eq!(process.getxattr("/i/twin", b"user.twin").unwrap(), [9; 50]);
     });
@@ -385,19 +476,34 @@ fn a_shared_attribute_block_is_copied_before_it_changes() {
     let image = scratch.path().join("disk.img");
     mke2fs(&image, "64M", &["-b", "4096"]);
     let mounted = Mounted::new(&image, "rw");
-    let paths: Vec<PathBuf> = (0..3).map(|number| mounted.path().join(format!("file-{number}"))).collect();
+    let paths: Vec<PathBuf> = (0..3)
+        .map(|number| mounted.path().join(format!("file-{number}")))
+        .collect();
     for path in &paths {
         std::fs::write(path, "x").unwrap();
-        rustix::fs::setxattr(path, "user.same", &[9; 500], rustix::fs::XattrFlags::empty()).unwrap();
+        rustix::fs::setxattr(
+            path,
+            "user.same",
+            &[9; 500],
+            rustix::fs::XattrFlags::empty(),
+        )
+        .unwrap();
     }
     mounted.unmount();
     with_image(&image, false, |process| {
-        process.setxattr("/i/file-0", b"user.same", &[8; 500], XattrFlags::REPLACE).unwrap();
+        process
+            .setxattr("/i/file-0", b"user.same", &[8; 500], XattrFlags::REPLACE)
+            .unwrap();
         process.removexattr("/i/file-1", b"user.same").unwrap();
-        assert_eq!(process.getxattr("/i/file-2", b"user.same").unwrap(), [9; 500]);
+        assert_eq!(
+            process.getxattr("/i/file-2", b"user.same").unwrap(),
+            [9; 500]
+        );
     });
     fsck(&image);
-    with_image(&image, false, |process| process.unlink("/i/file-2").unwrap());
+    with_image(&image, false, |process| {
+        process.unlink("/i/file-2").unwrap()
+    });
     fsck(&image);
 }
 
@@ -410,7 +516,13 @@ fn the_kernels_inline_files_and_directories_read_the_same() {
     let mounted = Mounted::new(&image, "rw");
     let folder = mounted.path().join("folder");
     std::fs::create_dir(&folder).unwrap();
-    for (name, len) in [("a", 1), ("b-name", 60), ("c", 61), ("d", 200), ("e-long-long-name", 5000)] {
+    for (name, len) in [
+        ("a", 1),
+        ("b-name", 60),
+        ("c", 61),
+        ("d", 200),
+        ("e-long-long-name", 5000),
+    ] {
         std::fs::write(folder.join(name), vec![b'q'; len]).unwrap();
     }
     std::os::unix::fs::symlink("a", folder.join("link")).unwrap();
@@ -418,8 +530,16 @@ fn the_kernels_inline_files_and_directories_read_the_same() {
     mounted.unmount();
     with_image(&image, true, |process| {
         assert_eq!(names(process, "/i/folder"), want);
-        for (name, len) in [("a", 1), ("b-name", 60), ("c", 61), ("d", 200), ("e-long-long-name", 5000)] {
-            let fd = process.open(format!("/i/folder/{name}"), OpenFlags::empty(), 0).unwrap();
+        for (name, len) in [
+            ("a", 1),
+            ("b-name", 60),
+            ("c", 61),
+            ("d", 200),
+            ("e-long-long-name", 5000),
+        ] {
+            let fd = process
+                .open(format!("/i/folder/{name}"), OpenFlags::empty(), 0)
+                .unwrap();
             let mut bytes = vec![0; 6000];
             assert_eq!(process.read(fd, &mut bytes).unwrap(), len, "{name}");
             assert!(bytes[..len].iter().all(|&byte| byte == b'q'));
@@ -444,7 +564,11 @@ fn a_long_linear_directory_grows_on() {
         there.insert(name.into_bytes());
     }
     let image = scratch.path().join("disk.img");
-    mke2fs(&image, "64M", &["-b", "1024", "-d", &tree.display().to_string()]);
+    mke2fs(
+        &image,
+        "64M",
+        &["-b", "1024", "-d", &tree.display().to_string()],
+    );
     with_image(&image, false, |process| {
         assert_eq!(names(process, "/i/big"), there);
         for number in 1_000..1_500 {
@@ -453,7 +577,9 @@ fn a_long_linear_directory_grows_on() {
             there.insert(name.into_bytes());
         }
         for number in 200..900 {
-            process.unlink(format!("/i/big/{}", name(number, 60))).unwrap();
+            process
+                .unlink(format!("/i/big/{}", name(number, 60)))
+                .unwrap();
             there.remove(name(number, 60).as_bytes());
         }
         assert_eq!(names(process, "/i/big"), there);
@@ -463,9 +589,14 @@ fn a_long_linear_directory_grows_on() {
             process.stat("/i/other/moved/..").unwrap().number,
             process.stat("/i/other").unwrap().number
         );
-        assert_eq!(process.rmdir("/i/other/moved").unwrap_err().errno(), Errno::NOTEMPTY);
+        assert_eq!(
+            process.rmdir("/i/other/moved").unwrap_err().errno(),
+            Errno::NOTEMPTY
+        );
         for name in &there {
-            process.unlink(Path::new("/i/other/moved").join(OsStr::from_bytes(name))).unwrap();
+            process
+                .unlink(Path::new("/i/other/moved").join(OsStr::from_bytes(name)))
+                .unwrap();
         }
         process.rmdir("/i/other/moved").unwrap();
     });
@@ -474,9 +605,16 @@ fn a_long_linear_directory_grows_on() {
 
 /// The device blocks of a directory, as debugfs tells them.
 fn blocks_of(image: &Path, path: &str) -> Vec<u64> {
-    let output = succeed(command("debugfs").args(["-R", &format!("blocks {path}")]).arg(image));
+    let output = succeed(
+        command("debugfs")
+            .args(["-R", &format!("blocks {path}")])
+            .arg(image),
+    );
     let numbers = String::from_utf8_lossy(&output.stdout).into_owned();
-    numbers.split_whitespace().map(|number| number.parse().unwrap()).collect()
+    numbers
+        .split_whitespace()
+        .map(|number| number.parse().unwrap())
+        .collect()
 }
 
 /// An image of 1 KiB blocks with 600 names in `/big`, made by Folio.
@@ -486,7 +624,9 @@ fn indexed_image(image: &Path, features: &str) {
         process.mkdir("/i/big", 0o755).unwrap();
         touch(process, "/i/target");
         for number in 0..600 {
-            process.link("/i/target", format!("/i/big/{}", name(number, 60))).unwrap();
+            process
+                .link("/i/target", format!("/i/big/{}", name(number, 60)))
+                .unwrap();
         }
     });
 }
@@ -498,8 +638,13 @@ fn a_damaged_directory_is_told_by_inode_and_block() {
     let image = scratch.path().join("disk.img");
     indexed_image(&image, "metadata_csum");
     let blocks = blocks_of(&image, "/big");
-    let file = std::fs::File::options().read(true).write(true).open(&image).unwrap();
-    file.write_all_at(b"damage", blocks[3] * 1024 + 500).unwrap();
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&image)
+        .unwrap();
+    file.write_all_at(b"damage", blocks[3] * 1024 + 500)
+        .unwrap();
     with_image(&image, true, |process| {
         let number = process.stat("/i/big").unwrap().number;
         let fd = process.open("/i/big", OpenFlags::DIRECTORY, 0).unwrap();
@@ -526,21 +671,35 @@ fn damaged_directories_never_panic() {
     let mut random = 1_u64;
     let mut below = |bound: u64| {
         // Knuth's MMIX generator.
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % bound
     };
     for _ in 0..60 {
         let mut bytes = whole.clone();
         for _ in 0..4 {
             // The root of the index takes half of the blows, and most fall on its head.
-            let block = if below(2) == 0 { 0 } else { below(blocks.len() as u64) };
-            let at = blocks[block as usize] * 1024 + if below(2) == 0 { below(64) } else { below(1024) };
+            let block = if below(2) == 0 {
+                0
+            } else {
+                below(blocks.len() as u64)
+            };
+            let at = blocks[block as usize] * 1024
+                + if below(2) == 0 {
+                    below(64)
+                } else {
+                    below(1024)
+                };
             bytes[at as usize] = below(256) as u8;
         }
         std::fs::write(&image, &bytes).unwrap();
         with_image(&image, false, |process| {
             if let Ok(fd) = process.open("/i/big", OpenFlags::DIRECTORY, 0) {
-                while process.getdents(fd, 50).is_ok_and(|batch| !batch.is_empty()) {}
+                while process
+                    .getdents(fd, 50)
+                    .is_ok_and(|batch| !batch.is_empty())
+                {}
                 process.close(fd).unwrap();
             }
             for number in (0..700).step_by(9) {

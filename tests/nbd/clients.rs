@@ -26,7 +26,10 @@ fn nbdinfo_sees_what_is_there() {
         assert!(said.contains(words), "{words}: {said}");
     }
     let said = run("nbdinfo", ["--map", &served.uri]);
-    let map: Vec<Vec<&str>> = said.lines().map(|line| line.split_whitespace().collect()).collect();
+    let map: Vec<Vec<&str>> = said
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
     let want = [
         ["0", "1048576", "3", "hole,zero"],
         ["1048576", "2097152", "0", "data"],
@@ -34,7 +37,10 @@ fn nbdinfo_sees_what_is_there() {
         ["66060288", "1048576", "0", "data"],
     ];
     assert_eq!(map, want);
-    let said = run("nbdinfo", ["--list", served.uri.replace("a%20disk", "").as_str()]);
+    let said = run(
+        "nbdinfo",
+        ["--list", served.uri.replace("a%20disk", "").as_str()],
+    );
     assert!(said.contains("export=\"a disk\""), "{said}");
     served.stop();
 }
@@ -47,16 +53,37 @@ fn nbdcopy_carries_disks_both_ways_over_several_connections() {
         let source = image(&folder, name);
         let served = Served::new(&source, &["--read-only"]);
         let copy = folder.path().join("copy");
-        run("nbdcopy", ["--connections=4", &served.uri, copy.to_str().unwrap()]);
+        run(
+            "nbdcopy",
+            ["--connections=4", &served.uri, copy.to_str().unwrap()],
+        );
         served.stop();
-        run("qemu-img", [OsStr::new("compare"), source.as_os_str(), copy.as_os_str()]);
+        run(
+            "qemu-img",
+            [OsStr::new("compare"), source.as_os_str(), copy.as_os_str()],
+        );
         let target = folder.path().join("target.qcow2");
         drop(folio::block::create(&target, folio::block::ImageFormat::Qcow2, 64 << 20).unwrap());
         let served = Served::new(&target, &[]);
-        run("nbdcopy", ["--connections=4", "--flush", copy.to_str().unwrap(), &served.uri]);
+        run(
+            "nbdcopy",
+            [
+                "--connections=4",
+                "--flush",
+                copy.to_str().unwrap(),
+                &served.uri,
+            ],
+        );
         served.stop();
         qemu_check(&target);
-        run("qemu-img", [OsStr::new("compare"), source.as_os_str(), target.as_os_str()]);
+        run(
+            "qemu-img",
+            [
+                OsStr::new("compare"),
+                source.as_os_str(),
+                target.as_os_str(),
+            ],
+        );
         std::fs::remove_file(&target).unwrap();
     }
 }
@@ -68,8 +95,20 @@ fn qemu_img_converts_maps_and_compares() {
     let source = image(&folder, "disk.qcow2");
     let served = Served::new(&source, &["--read-only"]);
     let converted = folder.path().join("converted.qcow2");
-    run("qemu-img", ["convert", "-O", "qcow2", &served.uri, converted.to_str().unwrap()]);
-    run("qemu-img", ["compare", &served.uri, converted.to_str().unwrap()]);
+    run(
+        "qemu-img",
+        [
+            "convert",
+            "-O",
+            "qcow2",
+            &served.uri,
+            converted.to_str().unwrap(),
+        ],
+    );
+    run(
+        "qemu-img",
+        ["compare", &served.uri, converted.to_str().unwrap()],
+    );
     let map = run("qemu-img", ["map", "--output=json", &served.uri]);
     let map: serde_json::Value = serde_json::from_str(&map).unwrap();
     let data: Vec<_> = map
@@ -77,7 +116,12 @@ fn qemu_img_converts_maps_and_compares() {
         .unwrap()
         .iter()
         .filter(|extent| extent["data"] == true)
-        .map(|extent| (extent["start"].as_u64().unwrap(), extent["length"].as_u64().unwrap()))
+        .map(|extent| {
+            (
+                extent["start"].as_u64().unwrap(),
+                extent["length"].as_u64().unwrap(),
+            )
+        })
         .collect();
     assert_eq!(data, [(1 << 20, 2 << 20), (63 << 20, 1 << 20)]);
     served.stop();
@@ -86,10 +130,27 @@ fn qemu_img_converts_maps_and_compares() {
     let target = folder.path().join("target.qcow2");
     drop(folio::block::create(&target, folio::block::ImageFormat::Qcow2, 64 << 20).unwrap());
     let served = Served::new(&target, &[]);
-    run("qemu-img", ["convert", "-n", "-O", "raw", converted.to_str().unwrap(), &served.uri]);
+    run(
+        "qemu-img",
+        [
+            "convert",
+            "-n",
+            "-O",
+            "raw",
+            converted.to_str().unwrap(),
+            &served.uri,
+        ],
+    );
     served.stop();
     qemu_check(&target);
-    run("qemu-img", [OsStr::new("compare"), source.as_os_str(), target.as_os_str()]);
+    run(
+        "qemu-img",
+        [
+            OsStr::new("compare"),
+            source.as_os_str(),
+            target.as_os_str(),
+        ],
+    );
 }
 
 #[test]
@@ -125,10 +186,26 @@ fn qemu_io_changes_every_way() {
         if name.ends_with("qcow2") {
             qemu_check(&disk);
         }
-        assert!(bytes(&disk, 10 << 20, 128 << 10).iter().all(|byte| *byte == 0x55));
-        assert!(bytes(&disk, 2 << 20, 100 << 10).iter().all(|byte| *byte == 0));
-        assert!(bytes(&disk, (2 << 20) + (100 << 10), 4096).iter().all(|byte| *byte == 0x11));
-        assert!(bytes(&disk, 40 << 20, 4 << 20).iter().all(|byte| *byte == 0));
+        assert!(
+            bytes(&disk, 10 << 20, 128 << 10)
+                .iter()
+                .all(|byte| *byte == 0x55)
+        );
+        assert!(
+            bytes(&disk, 2 << 20, 100 << 10)
+                .iter()
+                .all(|byte| *byte == 0)
+        );
+        assert!(
+            bytes(&disk, (2 << 20) + (100 << 10), 4096)
+                .iter()
+                .all(|byte| *byte == 0x11)
+        );
+        assert!(
+            bytes(&disk, 40 << 20, 4 << 20)
+                .iter()
+                .all(|byte| *byte == 0)
+        );
         assert!(bytes(&disk, 12345, 777).iter().all(|byte| *byte == 0x66));
     }
 }
@@ -140,8 +217,15 @@ fn read_only_refuses_every_change() {
     let disk = image(&folder, "disk.qcow2");
     let before = std::fs::read(&disk).unwrap();
     let served = Served::new(&disk, &["--read-only"]);
-    let output = command("qemu-io").args(["-f", "raw", "-c", "write 0 4k", &served.uri]).output().unwrap();
-    assert!(text(&output).contains("Permission denied"), "{}", text(&output));
+    let output = command("qemu-io")
+        .args(["-f", "raw", "-c", "write 0 4k", &served.uri])
+        .output()
+        .unwrap();
+    assert!(
+        text(&output).contains("Permission denied"),
+        "{}",
+        text(&output)
+    );
     // Who only reads may share the image.
     assert!(bytes(&disk, 1 << 20, 4096).iter().all(|byte| *byte == 0x11));
     served.stop();
@@ -201,7 +285,9 @@ assert h.pread(7, 77) == b"durable"
 "#;
     let mut nbdsh = command("nbdsh");
     // libnbd's module is that of the system's Python.
-    nbdsh.env("PATH", "/usr/bin:/bin").args(["--base-allocation", "-u", &served.uri, "-c", script]);
+    nbdsh
+        .env("PATH", "/usr/bin:/bin")
+        .args(["--base-allocation", "-u", &served.uri, "-c", script]);
     succeed(&mut nbdsh);
     served.stop();
     if super::support::Need::Tool("qemu-img").met().is_ok() {

@@ -1,4 +1,5 @@
-//! Clients that break the rules: each finds an error or a closed connection, and others are served on.
+//! Clients that break the rules: each finds an error or a closed connection, and others are served
+//! on.
 
 use super::wire::*;
 use super::{Served, bytes, image};
@@ -35,7 +36,10 @@ fn bytes_that_are_no_handshake_close_the_connection() {
     // Lengths inside an option that lie.
     assert_eq!(wire.option(GO, &[0xff; 6])[0].0, (1 << 31) + 3);
     assert_eq!(wire.option(STRUCTURED_REPLY, &[])[0].0, 1);
-    assert_eq!(wire.option(SET_META_CONTEXT, b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0")[0].0, (1 << 31) + 3);
+    assert_eq!(
+        wire.option(SET_META_CONTEXT, b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0")[0].0,
+        (1 << 31) + 3
+    );
     // Options without end.
     let mut wire = Wire::greet(&served.socket);
     for _ in 0..64 {
@@ -83,16 +87,21 @@ fn requests_outside_the_rules_get_errors() {
         assert_eq!(wire.error(cookie), error, "{command:?} {offset} {len}");
     }
     // The payload of a write that is refused is no request.
-    for (cookie, flags, offset, len, error) in
-        [(1, 0, end - 1, 4096, no_space), (2, DF, 0, 4096, invalid), (3, 0, 0, (32 << 20) + 512, invalid)]
-    {
+    for (cookie, flags, offset, len, error) in [
+        (1, 0, end - 1, 4096, no_space),
+        (2, DF, 0, 4096, invalid),
+        (3, 0, 0, (32 << 20) + 512, invalid),
+    ] {
         wire.request((WRITE, flags), cookie, offset, len);
         wire.send(&vec![0x66; len as usize]);
         assert_eq!(wire.error(cookie), error);
     }
     wire.still_works();
     served.stop();
-    assert!(std::fs::read(&disk).unwrap() == before, "nothing was changed");
+    assert!(
+        std::fs::read(&disk).unwrap() == before,
+        "nothing was changed"
+    );
 }
 
 #[test]
@@ -135,7 +144,10 @@ fn clients_that_go_midway_leave_the_others_alone() {
     }
     other.still_works();
     served.stop();
-    assert!(bytes(&disk, 0, 4096).iter().all(|byte| *byte == 0), "a write that never came whole");
+    assert!(
+        bytes(&disk, 0, 4096).iter().all(|byte| *byte == 0),
+        "a write that never came whole"
+    );
 }
 
 #[test]

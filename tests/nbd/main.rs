@@ -1,4 +1,5 @@
-//! Images served as network block devices: real clients, several connections, clients that break the rules.
+//! Images served as network block devices: real clients, several connections, clients that break
+//! the rules.
 //!
 //! ```text
 //!   nbdinfo, nbdcopy, qemu-img, qemu-io, nbdsh  --.
@@ -32,19 +33,36 @@ impl Served {
     #[track_caller]
     fn new(image: &Path, words: &[&str]) -> Self {
         let socket = image.with_extension("sock");
-        Self::start(image, &[&["--socket", socket.to_str().unwrap()], words].concat())
+        Self::start(
+            image,
+            &[&["--socket", socket.to_str().unwrap()], words].concat(),
+        )
     }
 
     #[track_caller]
     fn start(image: &Path, words: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
-        command.args(["serve", "nbd", "--json"]).arg(image).args(words);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("folio runs");
+        command
+            .args(["serve", "nbd", "--json"])
+            .arg(image)
+            .args(words);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("folio runs");
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let ready: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?}"));
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let ready: serde_json::Value =
+            serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?}"));
         let uri = ready["uri"].as_str().unwrap().to_owned();
-        Self { child, uri, socket: image.with_extension("sock") }
+        Self {
+            child,
+            uri,
+            socket: image.with_extension("sock"),
+        }
     }
 
     fn signal(&self) {
@@ -78,9 +96,18 @@ impl Drop for Served {
 /// What a command that fails says.
 #[track_caller]
 fn refusal(command: &mut Command) -> String {
-    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the command runs");
+    let mut child = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command runs");
     let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
     let status = child.wait().unwrap();
     assert!(!status.success(), "{command:?} succeeds");
     said
@@ -90,7 +117,11 @@ fn refusal(command: &mut Command) -> String {
 fn image(folder: &TempDir, name: &str) -> PathBuf {
     use folio::block::{ImageFormat, create};
     let path = folder.path().join(name);
-    let format = if name.ends_with("qcow2") { ImageFormat::Qcow2 } else { ImageFormat::Raw };
+    let format = if name.ends_with("qcow2") {
+        ImageFormat::Qcow2
+    } else {
+        ImageFormat::Raw
+    };
     let device = create(&path, format, 64 << 20).unwrap();
     device.write_at(&[0x11; 2 << 20], 1 << 20).unwrap();
     device.write_at(&[0x22; 1 << 20], 63 << 20).unwrap();
@@ -100,7 +131,10 @@ fn image(folder: &TempDir, name: &str) -> PathBuf {
 
 /// The bytes of the disk in an image.
 fn bytes(image: &Path, offset: u64, len: usize) -> Vec<u8> {
-    let options = folio::block::OpenOptions { read_only: true, ..Default::default() };
+    let options = folio::block::OpenOptions {
+        read_only: true,
+        ..Default::default()
+    };
     let device = folio::block::open(image, &options).unwrap();
     let mut bytes = vec![0; len];
     device.read_at(&mut bytes, offset).unwrap();

@@ -11,18 +11,37 @@ fn options_are_answered_in_turn() {
     let folder = TempDir::new().unwrap();
     let served = Served::new(&image(&folder, "disk.qcow2"), &["--export", "x"]);
     let mut wire = Wire::greet(&served.socket);
-    assert_eq!(wire.option(LIST, &[]), [(2, b"\0\0\0\x01x".to_vec()), (1, vec![])]);
-    assert_eq!(wire.option(STARTTLS, &[]), [((1 << 31) + 1, b"no TLS here".to_vec())]);
+    assert_eq!(
+        wire.option(LIST, &[]),
+        [(2, b"\0\0\0\x01x".to_vec()), (1, vec![])]
+    );
+    assert_eq!(
+        wire.option(STARTTLS, &[]),
+        [((1 << 31) + 1, b"no TLS here".to_vec())]
+    );
     assert_eq!(wire.option(0xffff, b"what")[0].0, (1 << 31) + 1);
-    // No export of this name; structured replies were not agreed upon; data that contradict themselves.
+    // No export of this name; structured replies were not agreed upon; data that contradict
+    // themselves.
     assert_eq!(wire.option(INFO, &[0; 6])[0].0, (1 << 31) + 6);
     assert_eq!(wire.option(SET_META_CONTEXT, &[0; 8])[0].0, (1 << 31) + 3);
     assert_eq!(wire.option(GO, b"\0\0\0\x09x\0\0")[0].0, (1 << 31) + 3);
     assert_eq!(wire.option(GO, b"\0\0\0\x01x\xff\xff")[0].0, (1 << 31) + 3);
     // Name and description, when asked; sizes of blocks in any case, the export last.
     let replies = wire.option(INFO, b"\0\0\0\x01x\0\x02\0\x01\0\x02");
-    let kinds: Vec<_> = replies.iter().map(|(kind, data)| (*kind, data.get(1).copied())).collect();
-    assert_eq!(kinds, [(3, Some(1)), (3, Some(2)), (3, Some(3)), (3, Some(0)), (1, None)]);
+    let kinds: Vec<_> = replies
+        .iter()
+        .map(|(kind, data)| (*kind, data.get(1).copied()))
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            (3, Some(1)),
+            (3, Some(2)),
+            (3, Some(3)),
+            (3, Some(0)),
+            (1, None)
+        ]
+    );
     assert_eq!(replies[1].1[2..], *b"disk.qcow2");
     // Flags: flush, FUA, trim, zeroes, several connections, cache, fast zero; not yet DF.
     assert_eq!(replies[3].1[2..10], (64 * MIB).to_be_bytes());
@@ -39,7 +58,10 @@ fn the_old_way_in_gets_simple_replies() {
     let served = Served::new(&disk, &[]);
     let mut wire = Wire::simple(&served.socket);
     wire.request((READ, 0), 1, MIB - 4, 8);
-    assert_eq!((wire.simple_reply(), wire.take(8)), ((0, 1), b"\0\0\0\0\x11\x11\x11\x11".to_vec()));
+    assert_eq!(
+        (wire.simple_reply(), wire.take(8)),
+        ((0, 1), b"\0\0\0\0\x11\x11\x11\x11".to_vec())
+    );
     // Longer than a piece, in one reply.
     wire.request((READ, 0), 2, 0, 8 << 20);
     assert_eq!(wire.simple_reply(), (0, 2));
@@ -104,7 +126,11 @@ fn reads_come_in_chunks_with_holes_and_in_one_if_asked() {
         loop {
             let chunk = wire.chunk();
             assert_eq!(chunk.cookie, 9);
-            let at = if chunk.kind == 0 { 0 } else { (chunk.number(0, 8) - MIB / 2) as usize };
+            let at = if chunk.kind == 0 {
+                0
+            } else {
+                (chunk.number(0, 8) - MIB / 2) as usize
+            };
             match chunk.kind {
                 0 => {}
                 1 => got[at..at + chunk.payload.len() - 8].copy_from_slice(&chunk.payload[8..]),
@@ -117,7 +143,14 @@ fn reads_come_in_chunks_with_holes_and_in_one_if_asked() {
             }
         }
         assert!(got == bytes_of_disk(MIB / 2, 32 << 20));
-        assert!(if flags == DF { content == 1 } else { content >= 3 }, "{content}");
+        assert!(
+            if flags == DF {
+                content == 1
+            } else {
+                content >= 3
+            },
+            "{content}"
+        );
     }
     wire.request((READ, 0), 10, 0, 0);
     let chunk = wire.chunk();
@@ -139,16 +172,25 @@ fn extents_are_told_many_or_one() {
     let mut wire = Wire::structured(&served.socket);
     wire.request((BLOCK_STATUS, 0), 1, 1000, (64 << 20) - 1000);
     let chunk = wire.chunk();
-    assert_eq!((chunk.kind, chunk.is_last, chunk.number(0, 4)), (5, true, 1));
+    assert_eq!(
+        (chunk.kind, chunk.is_last, chunk.number(0, 4)),
+        (5, true, 1)
+    );
     let extents: Vec<_> = (4..chunk.payload.len())
         .step_by(8)
         .map(|at| (chunk.number(at, 4), chunk.number(at + 4, 4)))
         .collect();
     assert_eq!(extents[..3], [(64536, 0), (65536, 3), (65536, 0)]);
-    assert_eq!((extents.len(), extents[999]), (1000, ((64 << 20) - 999 * 65536, 3)));
+    assert_eq!(
+        (extents.len(), extents[999]),
+        (1000, ((64 << 20) - 999 * 65536, 3))
+    );
     wire.request((BLOCK_STATUS, REQ_ONE), 2, 65536, 64 << 20 >> 1);
     let chunk = wire.chunk();
-    assert_eq!((chunk.payload.len(), chunk.number(4, 8)), (12, 65536 << 32 | 3));
+    assert_eq!(
+        (chunk.payload.len(), chunk.number(4, 8)),
+        (12, 65536 << 32 | 3)
+    );
     wire.request((BLOCK_STATUS, 0), 3, 0, 0);
     assert_eq!(wire.error(3), 22);
     served.stop();
@@ -160,7 +202,9 @@ fn changes_longer_than_a_piece_arrive_whole() {
     let disk = image(&folder, "disk.qcow2");
     let served = Served::new(&disk, &[]);
     let mut wire = Wire::structured(&served.socket);
-    let payload: Vec<u8> = (0..32u32 << 20).map(|number| (number ^ (number >> 11)) as u8).collect();
+    let payload: Vec<u8> = (0..32u32 << 20)
+        .map(|number| (number ^ (number >> 11)) as u8)
+        .collect();
     wire.request((WRITE, FUA), 1, 777, 32 << 20);
     wire.send(&payload);
     assert_eq!(wire.simple_reply(), (0, 1));
@@ -174,5 +218,9 @@ fn changes_longer_than_a_piece_arrive_whole() {
     assert_eq!(wire.simple_reply(), (0, 5));
     served.stop();
     assert!(bytes(&disk, 777, 32 << 20) == payload);
-    assert!(bytes(&disk, 63 << 20, 1 << 20).iter().all(|byte| *byte == 0));
+    assert!(
+        bytes(&disk, 63 << 20, 1 << 20)
+            .iter()
+            .all(|byte| *byte == 0)
+    );
 }

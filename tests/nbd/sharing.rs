@@ -21,7 +21,10 @@ fn a_flush_on_one_connection_covers_all() {
         }
     }
     for wire in &mut wires {
-        let cookies: HashSet<u64> = (0..16).map(|_| wire.simple_reply()).map(|(_, cookie)| cookie).collect();
+        let cookies: HashSet<u64> = (0..16)
+            .map(|_| wire.simple_reply())
+            .map(|(_, cookie)| cookie)
+            .collect();
         assert_eq!(cookies.len(), 16);
     }
     // Everybody sees everybody's writes at once.
@@ -29,11 +32,16 @@ fn a_flush_on_one_connection_covers_all() {
     assert!(wires[0].chunk().payload[8..].iter().all(|byte| *byte == 4));
     wires[3].request((FLUSH, 0), 2, 0, 0);
     assert_eq!(wires[3].simple_reply(), (0, 2));
-    // As much as a power cut leaves: what lies in the host's file now. A copy, because the image is locked.
+    // As much as a power cut leaves: what lies in the host's file now. A copy, because the image is
+    // locked.
     let copy = folder.path().join("copy.qcow2");
     std::fs::copy(&disk, &copy).unwrap();
     for number in 0..4 {
-        assert!(bytes(&copy, number << 20, 1 << 20).iter().all(|byte| u64::from(*byte) == number + 1));
+        assert!(
+            bytes(&copy, number << 20, 1 << 20)
+                .iter()
+                .all(|byte| u64::from(*byte) == number + 1)
+        );
     }
     served.stop();
     if super::support::Need::Tool("qemu-img").met().is_ok() {
@@ -99,12 +107,24 @@ fn a_second_writer_is_refused() {
     let served = Served::new(&disk, &[]);
     let folio = || Command::new(env!("CARGO_BIN_EXE_folio"));
     let socket = folder.path().join("second.sock");
-    let said = refusal(folio().args(["serve", "nbd"]).arg(&disk).arg("--socket").arg(&socket));
+    let said = refusal(
+        folio()
+            .args(["serve", "nbd"])
+            .arg(&disk)
+            .arg("--socket")
+            .arg(&socket),
+    );
     assert!(said.contains("in use by another process"), "{said}");
     assert!(!socket.exists());
     // The socket of a server that runs is not taken over.
     let other = image(&folder, "other.qcow2");
-    let said = refusal(folio().args(["serve", "nbd"]).arg(&other).arg("--socket").arg(&served.socket));
+    let said = refusal(
+        folio()
+            .args(["serve", "nbd"])
+            .arg(&other)
+            .arg("--socket")
+            .arg(&served.socket),
+    );
     assert!(said.contains("in use"), "{said}");
     Wire::structured(&served.socket).still_works();
     served.stop();
@@ -116,7 +136,11 @@ fn qemu_respects_the_lock() {
     let folder = TempDir::new().unwrap();
     let disk = image(&folder, "disk.qcow2");
     let served = Served::new(&disk, &[]);
-    let output = command("qemu-io").args(["-c", "write 0 4k"]).arg(&disk).output().unwrap();
+    let output = command("qemu-io")
+        .args(["-c", "write 0 4k"])
+        .arg(&disk)
+        .output()
+        .unwrap();
     assert!(text(&output).contains("lock"), "{}", text(&output));
     served.stop();
 }
@@ -127,7 +151,12 @@ fn a_port_and_a_partition_are_served() {
     let folder = TempDir::new().unwrap();
     let disk = image(&folder, "disk.raw");
     let mut sfdisk = command("sh");
-    sfdisk.args(["-c", "printf 'label: gpt\\nsize=4MiB\\nsize=8MiB\\n' | sfdisk -q \"$0\""]).arg(&disk);
+    sfdisk
+        .args([
+            "-c",
+            "printf 'label: gpt\\nsize=4MiB\\nsize=8MiB\\n' | sfdisk -q \"$0\"",
+        ])
+        .arg(&disk);
     super::support::tools::succeed(&mut sfdisk);
     let second = folder.path().join("disk.raw@2");
     let served = Served::start(&second, &["--port", "0", "--read-only"]);
@@ -143,12 +172,20 @@ fn command_lines_that_make_no_sense_are_refused() {
     let folder = TempDir::new().unwrap();
     let disk = image(&folder, "disk.qcow2");
     let folio = |words: &[&str]| {
-        refusal(Command::new(env!("CARGO_BIN_EXE_folio")).args(["serve", "nbd"]).arg(&disk).args(words))
+        refusal(
+            Command::new(env!("CARGO_BIN_EXE_folio"))
+                .args(["serve", "nbd"])
+                .arg(&disk)
+                .args(words),
+        )
     };
     assert!(folio(&[]).contains("--socket"));
     assert!(folio(&["--socket", "x", "--port", "1"]).contains("cannot be used with"));
     assert!(folio(&["--socket", "x", "--bind", "::1"]).contains("cannot be used with"));
     assert!(folio(&["-o", "ro", "--port", "0"]).contains("nothing is mounted here"));
-    assert!(folio(&["--socket", "/no/such/folder/x"]).contains("/no/such/folder/x: listen: No such file"));
+    assert!(
+        folio(&["--socket", "/no/such/folder/x"])
+            .contains("/no/such/folder/x: listen: No such file")
+    );
     assert!(folio(&["--port", "0", "--export", &"x".repeat(5000)]).contains("4096"));
 }

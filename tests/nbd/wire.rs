@@ -47,7 +47,9 @@ pub(crate) struct Chunk {
 impl Chunk {
     /// A number in the payload.
     pub(crate) fn number(&self, at: usize, len: usize) -> u64 {
-        self.payload[at..at + len].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+        self.payload[at..at + len]
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 }
 
@@ -57,7 +59,9 @@ impl Wire {
     pub(crate) fn greet(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
         // A server that hangs shall not hang the test.
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
         let mut this = Self(stream);
         assert_eq!(this.take(16), b"NBDMAGICIHAVEOPT");
         assert_eq!(this.take(2), [0, 3]);
@@ -70,7 +74,11 @@ impl Wire {
     pub(crate) fn structured(socket: &Path) -> Self {
         let mut this = Self::greet(socket);
         assert_eq!(this.option(STRUCTURED_REPLY, &[]), [(1, vec![])]);
-        let query = [&[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 15][..], b"base:allocation"].concat();
+        let query = [
+            &[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 15][..],
+            b"base:allocation",
+        ]
+        .concat();
         assert_eq!(this.option(SET_META_CONTEXT, &query).len(), 2);
         assert_eq!(this.option(GO, &[0; 6]).last(), Some(&(1, vec![])));
         this
@@ -99,7 +107,9 @@ impl Wire {
 
     #[track_caller]
     pub(crate) fn number(&mut self, len: usize) -> u64 {
-        self.take(len).iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+        self.take(len)
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
     #[track_caller]
@@ -131,7 +141,13 @@ impl Wire {
     }
 
     #[track_caller]
-    pub(crate) fn request(&mut self, (command, flags): (u16, u16), cookie: u64, offset: u64, len: u32) {
+    pub(crate) fn request(
+        &mut self,
+        (command, flags): (u16, u16),
+        cookie: u64,
+        offset: u64,
+        len: u32,
+    ) {
         self.send(&request((command, flags), cookie, offset, len));
     }
 
@@ -145,16 +161,28 @@ impl Wire {
     #[track_caller]
     pub(crate) fn chunk(&mut self) -> Chunk {
         assert_eq!(self.number(4), 0x668e33ef);
-        let (flags, kind, cookie, len) =
-            (self.number(2), self.number(2) as u16, self.number(8), self.number(4) as usize);
-        Chunk { is_last: flags & 1 != 0, kind, cookie, payload: self.take(len) }
+        let (flags, kind, cookie, len) = (
+            self.number(2),
+            self.number(2) as u16,
+            self.number(8),
+            self.number(4) as usize,
+        );
+        Chunk {
+            is_last: flags & 1 != 0,
+            kind,
+            cookie,
+            payload: self.take(len),
+        }
     }
 
     /// The error number of a reply that is one error chunk.
     #[track_caller]
     pub(crate) fn error(&mut self, cookie: u64) -> u64 {
         let chunk = self.chunk();
-        assert!(chunk.is_last && chunk.cookie == cookie && chunk.kind == 0x8001, "{chunk:?}");
+        assert!(
+            chunk.is_last && chunk.cookie == cookie && chunk.kind == 0x8001,
+            "{chunk:?}"
+        );
         assert_eq!(chunk.number(4, 2) as usize, chunk.payload.len() - 6);
         chunk.number(0, 4)
     }
@@ -174,7 +202,10 @@ impl Wire {
     pub(crate) fn still_works(&mut self) {
         self.request((READ, 0), 0xabcdef, 1 << 20, 512);
         let chunk = self.chunk();
-        assert_eq!((chunk.kind, chunk.cookie, chunk.payload.len()), (1, 0xabcdef, 8 + 512));
+        assert_eq!(
+            (chunk.kind, chunk.cookie, chunk.payload.len()),
+            (1, 0xabcdef, 8 + 512)
+        );
     }
 }
 
@@ -182,5 +213,13 @@ impl Wire {
 pub(crate) fn request((command, flags): (u16, u16), cookie: u64, offset: u64, len: u32) -> Vec<u8> {
     let magic = 0x25609513u32.to_be_bytes();
     let (flags, command) = (flags.to_be_bytes(), command.to_be_bytes());
-    [&magic[..], &flags, &command, &cookie.to_be_bytes(), &offset.to_be_bytes(), &len.to_be_bytes()].concat()
+    [
+        &magic[..],
+        &flags,
+        &command,
+        &cookie.to_be_bytes(),
+        &offset.to_be_bytes(),
+        &len.to_be_bytes(),
+    ]
+    .concat()
 }

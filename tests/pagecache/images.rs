@@ -12,7 +12,10 @@ fn blocks(image: &Path, path: &str) -> Vec<u64> {
     let request = format!("blocks {path}");
     let arguments = ["-R", &request].map(OsStr::new);
     let said = run("debugfs", arguments.into_iter().chain([image.as_os_str()]));
-    let blocks: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let blocks: Vec<u64> = said
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
     let in_a_page = (blocks.len() as u64 * PAGE / (2 * MIB)).max(1);
     let mut pages: Vec<u64> = blocks.into_iter().map(|block| block / in_a_page).collect();
     pages.dedup();
@@ -23,7 +26,9 @@ fn bench_with_files() -> Bench {
     let bench = Bench::new();
     fs::create_dir_all(bench.path("tree/srv")).unwrap();
     for (name, byte) in [("srv/wanted", 1_u8), ("other", 2)] {
-        let bytes: Vec<u8> = (0..2 << 20).map(|at: u32| (at >> 12) as u8 ^ byte).collect();
+        let bytes: Vec<u8> = (0..2 << 20)
+            .map(|at: u32| (at >> 12) as u8 ^ byte)
+            .collect();
         fs::write(bench.path("tree").join(name), bytes).unwrap();
     }
     bench
@@ -39,14 +44,21 @@ fn files_inside_a_raw_image_are_warmed_alone() {
     assert!(wanted.len() >= 512);
     forget(&image);
     let told = bench.json(&["warm", "disk.img:/srv"]);
-    // The image's own tables are read beside that, and the kernel's readahead brings in what lies around them.
+    // The image's own tables are read beside that, and the kernel's readahead brings in what lies
+    // around them.
     assert_eq!(told["size_bytes"], 2 * MIB);
     let there = pages(&image);
-    assert!(wanted.iter().all(|page| there[*page as usize]), "all of the file");
+    assert!(
+        wanted.iter().all(|page| there[*page as usize]),
+        "all of the file"
+    );
     let told = bench.json(&["warm", "--dry-run", "--include", "oth*", "disk.img:/"]);
     assert_eq!(told["size_bytes"], 2 * MIB);
     let (output, told) = bench.output(&["warm", "disk.img:/none"]);
-    assert!(output.status.code() == Some(1) && told.contains("No such file"), "{told}");
+    assert!(
+        output.status.code() == Some(1) && told.contains("No such file"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -55,24 +67,61 @@ fn a_qcow2_is_warmed_where_it_is_used() {
     let bench = Bench::new();
     let make = |arguments: &[&str]| {
         let mut command = crate::support::tools::command(arguments[0]);
-        succeed(command.args(&arguments[1..]).current_dir(bench.folder.path()));
+        succeed(
+            command
+                .args(&arguments[1..])
+                .current_dir(bench.folder.path()),
+        );
     };
     make(&["qemu-img", "create", "-q", "-f", "qcow2", "base.img", "1G"]);
-    make(&["qemu-io", "-f", "qcow2", "-c", "write -q -P 1 0 4M", "-c", "write -q -P 2 900M 2M", "base.img"]);
+    make(&[
+        "qemu-io",
+        "-f",
+        "qcow2",
+        "-c",
+        "write -q -P 1 0 4M",
+        "-c",
+        "write -q -P 2 900M 2M",
+        "base.img",
+    ]);
     // What was written and given back is no longer used.
-    make(&["qemu-io", "-f", "qcow2", "-c", "discard -q 1M 3M", "base.img"]);
-    make(&["qemu-img", "create", "-q", "-f", "qcow2", "-b", "base.img", "-F", "qcow2", "top"]);
-    make(&["qemu-io", "-f", "qcow2", "-c", "write -q -P 3 900M 1M", "top"]);
+    make(&[
+        "qemu-io",
+        "-f",
+        "qcow2",
+        "-c",
+        "discard -q 1M 3M",
+        "base.img",
+    ]);
+    make(&[
+        "qemu-img", "create", "-q", "-f", "qcow2", "-b", "base.img", "-F", "qcow2", "top",
+    ]);
+    make(&[
+        "qemu-io",
+        "-f",
+        "qcow2",
+        "-c",
+        "write -q -P 3 900M 1M",
+        "top",
+    ]);
     // It is its content that makes it an image, whatever it is called.
     let files = ["base.img", "top"].map(|name| bench.path(name));
     files.iter().for_each(|file| forget(file));
     let told = bench.json(&["warm", "top"]);
-    assert_eq!((&told["files"], &told["size_bytes"]), (&2.into(), &(3 * MIB).into()), "{told}");
+    assert_eq!(
+        (&told["files"], &told["size_bytes"]),
+        (&2.into(), &(3 * MIB).into()),
+        "{told}"
+    );
     // Tables are read to find that out.
     let most = [2, 1].map(|mib| mib * MIB + 100 * PAGE);
     for ((file, least), most) in files.iter().zip([2 * MIB, MIB]).zip(most) {
         let there = resident(file);
-        assert!(least <= there && there <= most, "{}: {there}", file.display());
+        assert!(
+            least <= there && there <= most,
+            "{}: {there}",
+            file.display()
+        );
     }
     assert_eq!(bench.json(&["warm", "top"])["read_bytes"], 0);
 }
@@ -100,20 +149,45 @@ fn files_inside_a_qcow2_are_found_through_its_chain() {
     requires!(tool("qemu-img"), tool("fincore"));
     let bench = bench_with_files();
     bench.ok(&["cp", "-a", "tree/.", "base.qcow2:/", "--create", "64M"]);
-    bench.ok(&["image", "create", "-f", "qcow2", "-b", "base.qcow2", "-F", "qcow2", "top.qcow2"]);
+    bench.ok(&[
+        "image",
+        "create",
+        "-f",
+        "qcow2",
+        "-b",
+        "base.qcow2",
+        "-F",
+        "qcow2",
+        "top.qcow2",
+    ]);
     fs::write(bench.path("new"), vec![9; 1 << 20]).unwrap();
     bench.ok(&["cp", "new", "top.qcow2:/srv/new"]);
     for name in ["base.qcow2", "top.qcow2"] {
         forget(&bench.path(name));
     }
     let told = bench.json(&["warm", "top.qcow2:/srv"]);
-    assert_eq!((&told["files"], &told["size_bytes"]), (&2.into(), &(3 * MIB).into()), "{told}");
+    assert_eq!(
+        (&told["files"], &told["size_bytes"]),
+        (&2.into(), &(3 * MIB).into()),
+        "{told}"
+    );
     let there = ["base.qcow2", "top.qcow2"].map(|name| resident(&bench.path(name)));
     assert!(there[0] >= 2 * MIB && there[1] >= MIB, "{there:?}: {told}");
     // Compressed clusters lie nowhere as they are.
-    bench.ok(&["image", "convert", "-c", "-O", "qcow2", "base.qcow2", "small.qcow2"]);
+    bench.ok(&[
+        "image",
+        "convert",
+        "-c",
+        "-O",
+        "qcow2",
+        "base.qcow2",
+        "small.qcow2",
+    ]);
     forget(&bench.path("small.qcow2"));
     let told = bench.json(&["warm", "small.qcow2:/srv"]);
-    assert!(told["size_bytes"].as_u64().unwrap() > 4096, "all of it: {told}");
+    assert!(
+        told["size_bytes"].as_u64().unwrap() > 4096,
+        "all of it: {told}"
+    );
     assert_eq!(bench.json(&["warm", "small.qcow2"])["read_bytes"], 0);
 }

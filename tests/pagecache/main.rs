@@ -1,4 +1,5 @@
-//! `folio warm` and `folio cache` as an operator runs them, with the kernel's own answers as the judge.
+//! `folio warm` and `folio cache` as an operator runs them, with the kernel's own answers as the
+//! judge.
 
 mod images;
 #[path = "../support/mod.rs"]
@@ -19,7 +20,8 @@ use tempfile::TempDir;
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A folder on the disk that holds the build: what is in memory alone, as tmpfs is, cannot be dropped.
+/// A folder on the disk that holds the build: what is in memory alone, as tmpfs is, cannot be
+/// dropped.
 struct Bench {
     folder: TempDir,
     _cache: Cache,
@@ -39,13 +41,19 @@ fn shared() -> Cache {
 
 impl Bench {
     fn new() -> Self {
-        Self { folder: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), _cache: shared() }
+        Self {
+            folder: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
+            _cache: shared(),
+        }
     }
 
     /// One while which no other is.
     fn alone() -> Self {
         let cache = Cache::Alone(CACHE.write().unwrap_or_else(PoisonError::into_inner));
-        Self { folder: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(), _cache: cache }
+        Self {
+            folder: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
+            _cache: cache,
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -56,7 +64,9 @@ impl Bench {
     fn cold(&self, name: &str, size_bytes: u64) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let bytes: Vec<u8> = (0..size_bytes).map(|at| (at >> 8) as u8 ^ at as u8).collect();
+        let bytes: Vec<u8> = (0..size_bytes)
+            .map(|at| (at >> 8) as u8 ^ at as u8)
+            .collect();
         fs::write(&path, bytes).unwrap();
         forget(&path);
         assert_eq!(resident(&path), 0, "{}", path.display());
@@ -65,7 +75,10 @@ impl Bench {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
-        command.args(arguments).current_dir(self.folder.path()).stdin(Stdio::null());
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
         command
     }
 
@@ -79,7 +92,10 @@ impl Bench {
     #[track_caller]
     fn ok(&self, arguments: &[&str]) -> String {
         let (output, told) = self.output(arguments);
-        assert!(output.status.success() && told.is_empty(), "{arguments:?}: {told}");
+        assert!(
+            output.status.success() && told.is_empty(),
+            "{arguments:?}: {told}"
+        );
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
@@ -94,7 +110,10 @@ impl Bench {
         let arguments = [arguments, &["--json"]].concat();
         let (output, told) = self.output(&arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
-        assert!(told.contains(words), "{arguments:?}: {told:?} lacks {words:?}");
+        assert!(
+            told.contains(words),
+            "{arguments:?}: {told:?} lacks {words:?}"
+        );
         serde_json::from_slice(&output.stdout).unwrap()
     }
 }
@@ -109,11 +128,17 @@ fn forget(path: &Path) {
 /// Bytes in memory, as fincore(1) counts them: whole pages.
 fn resident(path: &Path) -> u64 {
     let arguments = ["--bytes", "--noheadings", "--output", "RES"].map(Into::into);
-    let said = run("fincore", arguments.into_iter().chain([path.as_os_str().to_owned()]));
-    said.trim().parse().unwrap_or_else(|_| panic!("fincore: {said}"))
+    let said = run(
+        "fincore",
+        arguments.into_iter().chain([path.as_os_str().to_owned()]),
+    );
+    said.trim()
+        .parse()
+        .unwrap_or_else(|_| panic!("fincore: {said}"))
 }
 
-/// Which pages of a file are in memory: those that can be read without waiting. Looking brings them in.
+/// Which pages of a file are in memory: those that can be read without waiting. Looking brings them
+/// in.
 fn pages(path: &Path) -> Vec<bool> {
     let file = File::open(path).unwrap();
     let size_bytes = file.metadata().unwrap().len();
@@ -131,7 +156,8 @@ fn touch(path: &Path, pages: impl IntoIterator<Item = u64>) {
     let file = File::open(path).unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
     for page in pages {
-        file.read_exact_at(&mut [0; PAGE as usize], page * PAGE).unwrap();
+        file.read_exact_at(&mut [0; PAGE as usize], page * PAGE)
+            .unwrap();
     }
 }
 
@@ -146,14 +172,28 @@ fn status_says_what_fincore_says() {
     let told = bench.json(&["cache", "status", "tree"]);
     assert_eq!(told["resident_bytes"], 100 * PAGE);
     assert_eq!(told["resident_bytes"].as_u64(), Some(resident(&file)));
-    assert_eq!((&told["files"], &told["size_bytes"]), (&2.into(), &(3 * MIB).into()), "a link is no file");
+    assert_eq!(
+        (&told["files"], &told["size_bytes"]),
+        (&2.into(), &(3 * MIB).into()),
+        "a link is no file"
+    );
     assert_eq!(told["entries"].as_array().unwrap().len(), 3);
     let told = bench.json(&["cache", "status", "--tree", "tree"]);
-    let paths: Vec<_> = told["entries"].as_array().unwrap().iter().map(|entry| &entry["path"]).collect();
+    let paths: Vec<_> = told["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| &entry["path"])
+        .collect();
     assert_eq!(paths, ["tree", "tree/deep"]);
     let text = bench.ok(&["cache", "status", "--sort", "cached", "-n", "1", "tree"]);
-    assert!(text.contains("400K") && text.contains("tree/a") && !text.contains("deep/b"), "{text}");
-    let lines = bench.ok(&["cache", "status", "-s", "--watch", "0.01", "--count", "3", "--json", "tree"]);
+    assert!(
+        text.contains("400K") && text.contains("tree/a") && !text.contains("deep/b"),
+        "{text}"
+    );
+    let lines = bench.ok(&[
+        "cache", "status", "-s", "--watch", "0.01", "--count", "3", "--json", "tree",
+    ]);
     assert_eq!(lines.lines().count(), 3);
 }
 
@@ -164,26 +204,42 @@ fn what_is_there_is_not_read_again() {
     let large = bench.cold("tree/large", 20 * MIB + 5);
     touch(&large, 100..600);
     for number in 0..50 {
-        bench.cold(&format!("tree/{}/small{number}", number % 5), 1 + number * 300);
+        bench.cold(
+            &format!("tree/{}/small{number}", number % 5),
+            1 + number * 300,
+        );
     }
     let small: u64 = (0..50).map(|number| 1 + number * 300).sum();
     for order in ["inode", "physical"] {
         let told = bench.json(&["warm", "--order", order, "tree"]);
         assert_eq!(told["files"], 51);
         assert_eq!(told["resident_before_bytes"], 500 * PAGE);
-        assert_eq!(told["read_bytes"], 20 * MIB + 5 + small - 500 * PAGE, "{told}");
+        assert_eq!(
+            told["read_bytes"],
+            20 * MIB + 5 + small - 500 * PAGE,
+            "{told}"
+        );
         assert!(pages(&large).iter().all(|is_there| *is_there));
         let told = bench.json(&["warm", "tree"]);
-        assert_eq!((&told["read_bytes"], &told["over_budget_bytes"]), (&0.into(), &0.into()));
+        assert_eq!(
+            (&told["read_bytes"], &told["over_budget_bytes"]),
+            (&0.into(), &0.into())
+        );
         let status = bench.json(&["cache", "status", "tree"]);
         assert_eq!(status["resident_bytes"], status["size_bytes"]);
         bench.ok(&["cache", "drop", "tree"]);
         touch(&large, 100..600);
     }
     let told = bench.json(&["warm", "--dry-run", "tree"]);
-    assert_eq!((&told["read_bytes"], resident(&large)), (&0.into(), 500 * PAGE));
+    assert_eq!(
+        (&told["read_bytes"], resident(&large)),
+        (&0.into(), 500 * PAGE)
+    );
     let told = bench.json(&["warm", "--include", "small1*", "--exclude", "3", "tree"]);
-    assert_eq!(told["files"], 9, "small1 and small10 to small19 without those in folder 3");
+    assert_eq!(
+        told["files"], 9,
+        "small1 and small10 to small19 without those in folder 3"
+    );
 }
 
 #[test]
@@ -192,28 +248,39 @@ fn holes_are_read_from_nowhere() {
     let bench = Bench::new();
     let file = File::create(bench.path("sparse")).unwrap();
     file.set_len(1 << 30).unwrap();
-    file.write_all_at(&vec![7; MIB as usize], 512 * MIB).unwrap();
+    file.write_all_at(&vec![7; MIB as usize], 512 * MIB)
+        .unwrap();
     forget(&bench.path("sparse"));
     let told = bench.json(&["warm", "sparse"]);
-    assert_eq!((&told["read_bytes"], resident(&bench.path("sparse"))), (&MIB.into(), MIB));
+    assert_eq!(
+        (&told["read_bytes"], resident(&bench.path("sparse"))),
+        (&MIB.into(), MIB)
+    );
 }
 
 #[test]
 fn a_budget_is_never_exceeded() {
     requires!(tool("fincore"));
     let bench = Bench::new();
-    let files: Vec<_> = (0..6).map(|n| bench.cold(&format!("tree/{n}"), (1 + n) * MIB + n * 100)).collect();
+    let files: Vec<_> = (0..6)
+        .map(|n| bench.cold(&format!("tree/{n}"), (1 + n) * MIB + n * 100))
+        .collect();
     for order in ["inode", "physical"] {
         for budget in [0, PAGE, 10 * PAGE + 1, 3 * MIB, 7 * MIB + 123, 100 * MIB] {
             files.iter().for_each(|file| forget(file));
             // Some is there already, here and there.
-            files.iter().skip(1).for_each(|file| touch(file, (0..100).map(|page| page * 2)));
+            files
+                .iter()
+                .skip(1)
+                .for_each(|file| touch(file, (0..100).map(|page| page * 2)));
             let before: u64 = files.iter().map(|file| resident(file)).sum();
             let budget_text = budget.to_string();
             let told = bench.json(&["warm", "--order", order, "--budget", &budget_text, "tree"]);
             let after: u64 = files.iter().map(|file| resident(file)).sum();
             // Less than before: somebody else on this machine has dropped the cache.
-            let Some(came) = after.checked_sub(before) else { continue };
+            let Some(came) = after.checked_sub(before) else {
+                continue;
+            };
             assert!(came <= budget, "{order}, {budget}: {came} came in; {told}");
             // Pages are not cut.
             assert!(
@@ -222,11 +289,18 @@ fn a_budget_is_never_exceeded() {
             );
             let sum = ["resident_before_bytes", "read_bytes", "over_budget_bytes"]
                 .map(|key| told[key].as_u64().unwrap());
-            assert_eq!(Some(sum.iter().sum()), told["size_bytes"].as_u64(), "{told}");
+            assert_eq!(
+                Some(sum.iter().sum()),
+                told["size_bytes"].as_u64(),
+                "{told}"
+            );
         }
     }
     let (output, told) = bench.output(&["warm", "--budget", "100000G", "--json", "tree"]);
-    assert!(output.status.success() && told.contains("is cut to"), "{told}");
+    assert!(
+        output.status.success() && told.contains("is cut to"),
+        "{told}"
+    );
 }
 
 /// A command of folio that another user runs.
@@ -237,7 +311,10 @@ fn as_nobody(bench: &Bench, arguments: &[&str]) -> (Output, String) {
         fs::copy(env!("CARGO_BIN_EXE_folio"), &program).unwrap();
     }
     let mut command = command("setpriv");
-    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program).args(arguments);
+    command
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .arg(&program)
+        .args(arguments);
     let output = command.current_dir(bench.folder.path()).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     (output, told)
@@ -245,7 +322,10 @@ fn as_nobody(bench: &Bench, arguments: &[&str]) -> (Output, String) {
 
 /// A bench that everybody can look at.
 fn open_bench() -> Bench {
-    let bench = Bench { folder: TempDir::new_in("/var/tmp").unwrap(), _cache: shared() };
+    let bench = Bench {
+        folder: TempDir::new_in("/var/tmp").unwrap(),
+        _cache: shared(),
+    };
     fs::set_permissions(bench.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     bench
 }
@@ -260,7 +340,10 @@ fn of_files_of_others_nothing_is_known_and_budgets_hold_all_the_same() {
     let (output, told) = as_nobody(&bench, &["cache", "status", "--json", "theirs"]);
     assert!(output.status.success(), "{told}");
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&status["unknown_files"], &status["entries"][0]["unknown"]), (&1.into(), &"rights".into()));
+    assert_eq!(
+        (&status["unknown_files"], &status["entries"][0]["unknown"]),
+        (&1.into(), &"rights".into())
+    );
     let (output, _) = as_nobody(&bench, &["cache", "status", "theirs"]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("?       ?     ?"));
     for (budget, most) in [("1M", MIB), ("8M", 4 * MIB)] {
@@ -271,10 +354,17 @@ fn of_files_of_others_nothing_is_known_and_budgets_hold_all_the_same() {
     }
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(bench.path("readable"), "x").unwrap();
-    for arguments in [&["warm", "."][..], &["cache", "status", "."], &["cache", "drop", "."]] {
+    for arguments in [
+        &["warm", "."][..],
+        &["cache", "status", "."],
+        &["cache", "drop", "."],
+    ] {
         let (output, told) = as_nobody(&bench, arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
-        assert!(told.contains("theirs: Permission denied"), "{arguments:?}: {told}");
+        assert!(
+            told.contains("theirs: Permission denied"),
+            "{arguments:?}: {told}"
+        );
     }
 }
 
@@ -285,10 +375,12 @@ fn what_was_brought_in_stays_when_memory_runs_short() {
     let Some(group) = Group::new(512 * MIB) else {
         return report_skip("needs control groups that limit memory");
     };
-    let files: Vec<_> = (0..8).map(|n| bench.cold(&format!("tree/{n}"), 8 * MIB)).collect();
+    let files: Vec<_> = (0..8)
+        .map(|n| bench.cold(&format!("tree/{n}"), 8 * MIB))
+        .collect();
     fs::create_dir(bench.path("taken")).unwrap();
-    // Files of a tmpfs take memory that nobody gives back, until the mount goes with its namespace. Of the 30 MiB that
-    // are left the budget is 27, and 10 MiB, 2% of all, have to stay.
+    // Files of a tmpfs take memory that nobody gives back, until the mount goes with its namespace.
+    // Of the 30 MiB that are left the budget is 27, and 10 MiB, 2% of all, have to stay.
     let in_group = |words: &str| {
         files.iter().for_each(|file| forget(file));
         let script = format!(
@@ -298,10 +390,16 @@ fn what_was_brought_in_stays_when_memory_runs_short() {
             env!("CARGO_BIN_EXE_folio")
         );
         let mut command = command("unshare");
-        command.args(["--mount", "sh", "-ec", &script]).current_dir(bench.folder.path());
+        command
+            .args(["--mount", "sh", "-ec", &script])
+            .current_dir(bench.folder.path());
         let output = command.output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() && told.is_empty(), "{words}: {:?}: {told}", output.status);
+        assert!(
+            output.status.success() && told.is_empty(),
+            "{words}: {:?}: {told}",
+            output.status
+        );
         (
             String::from_utf8_lossy(&output.stdout).into_owned(),
             files.iter().map(|file| resident(file)).sum::<u64>(),
@@ -316,18 +414,33 @@ fn what_was_brought_in_stays_when_memory_runs_short() {
         (read * 3 / 4..=read).contains(&there),
         "what was read is there, and nothing else: {there}, {told}"
     );
-    assert_eq!(read + told["over_budget_bytes"].as_u64().unwrap(), 64 * MIB, "{told}");
+    assert_eq!(
+        read + told["over_budget_bytes"].as_u64().unwrap(),
+        64 * MIB,
+        "{told}"
+    );
     assert!((5 * MIB..30 * MIB).contains(&there), "{told}");
     let (told, _) = in_group("");
-    assert!(told.contains("M left out: memory ran short before the budget of "), "{told}");
+    assert!(
+        told.contains("M left out: memory ran short before the budget of "),
+        "{told}"
+    );
 }
 
 #[test]
 fn a_hot_set_comes_back_page_by_page() {
     requires!(tool("fincore"));
     let bench = Bench::new();
-    let names = ["tree/stripes", "tree/full", "tree/cold", "tree/odd name\u{e9}"];
-    let files: Vec<_> = names.iter().map(|name| bench.cold(name, 4 * MIB + 10)).collect();
+    let names = [
+        "tree/stripes",
+        "tree/full",
+        "tree/cold",
+        "tree/odd name\u{e9}",
+    ];
+    let files: Vec<_> = names
+        .iter()
+        .map(|name| bench.cold(name, 4 * MIB + 10))
+        .collect();
     let stripes: Vec<u64> = (0..1024).filter(|page| page / 7 % 3 == 0).collect();
     touch(&files[0], stripes.iter().copied());
     touch(&files[1], 0..1024);
@@ -335,21 +448,35 @@ fn a_hot_set_comes_back_page_by_page() {
     touch(&files[3], [1000]);
     let told = bench.json(&["cache", "save", "hot", "tree"]);
     assert_eq!(told["files"], 3);
-    assert_eq!(told["hot_bytes"], (stripes.len() as u64 + 1) * PAGE + 4 * MIB + 10);
+    assert_eq!(
+        told["hot_bytes"],
+        (stripes.len() as u64 + 1) * PAGE + 4 * MIB + 10
+    );
     assert!(told["file_bytes"].as_u64().unwrap() < 2000, "{told}");
     let before: Vec<u64> = files.iter().map(|file| resident(file)).collect();
     for order in ["auto", "inode", "physical"] {
         let restore = || {
             files.iter().for_each(|file| forget(file));
             let told = bench.json(&["cache", "restore", "--order", order, "hot"]);
-            assert_eq!((&told["files"], &told["changed_files"]), (&3.into(), &0.into()));
+            assert_eq!(
+                (&told["files"], &told["changed_files"]),
+                (&3.into(), &0.into())
+            );
             let after: Vec<u64> = files.iter().map(|file| resident(file)).collect();
             let there = pages(&files[0]);
-            (after, (0..1025).filter(|page| there[*page as usize]).collect::<Vec<u64>>())
+            (
+                after,
+                (0..1025)
+                    .filter(|page| there[*page as usize])
+                    .collect::<Vec<u64>>(),
+            )
         };
         // Others on the machine use the page cache, too: one attempt of four has to be undisturbed.
         let wanted = (before.clone(), stripes.clone());
-        let last = (0..3).map(|_| restore()).find(|found| *found == wanted).unwrap_or_else(&restore);
+        let last = (0..3)
+            .map(|_| restore())
+            .find(|found| *found == wanted)
+            .unwrap_or_else(&restore);
         assert_eq!(last, wanted, "{order}: what was hot, and nothing between");
     }
     files.iter().for_each(|file| forget(file));
@@ -377,7 +504,9 @@ fn a_hot_set_outlives_drop_caches() {
 #[test]
 fn files_that_changed_since_are_left_out() {
     let bench = Bench::new();
-    for name in ["same", "written", "grown", "shrunk", "gone", "fifo", "folder"] {
+    for name in [
+        "same", "written", "grown", "shrunk", "gone", "fifo", "folder",
+    ] {
         fs::write(bench.path(name), vec![7; 100_000]).unwrap();
     }
     bench.ok(&["cache", "save", "hot", "."]);
@@ -391,16 +520,28 @@ fn files_that_changed_since_are_left_out() {
     run("mkfifo", [bench.path("fifo")]);
     fs::create_dir(bench.path("folder")).unwrap();
     let told = bench.json(&["cache", "restore", "hot"]);
-    assert_eq!((&told["files"], &told["changed_files"]), (&1.into(), &6.into()));
+    assert_eq!(
+        (&told["files"], &told["changed_files"]),
+        (&1.into(), &6.into())
+    );
     let text = bench.ok(&["cache", "restore", "hot"]);
     assert!(text.contains("6 files left out"), "{text}");
     fs::write(bench.path("no-set"), "no set").unwrap();
-    for (name, words) in [("no-set", "no-set: is no hot set"), ("nothing", "nothing: No such file")] {
+    for (name, words) in [
+        ("no-set", "no-set: is no hot set"),
+        ("nothing", "nothing: No such file"),
+    ] {
         let (output, told) = bench.output(&["cache", "restore", name]);
-        assert!(output.status.code() == Some(1) && told.contains(words), "{told}");
+        assert!(
+            output.status.code() == Some(1) && told.contains(words),
+            "{told}"
+        );
     }
     let (output, told) = bench.output(&["cache", "save", "no/folder", "same"]);
-    assert!(output.status.code() == Some(1) && told.contains("no/folder: No such file"), "{told}");
+    assert!(
+        output.status.code() == Some(1) && told.contains("no/folder: No such file"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -411,25 +552,52 @@ fn what_is_no_file_is_counted_and_left() {
     let socket = std::os::unix::net::UnixListener::bind(bench.path("tree/socket")).unwrap();
     std::os::unix::fs::symlink("/etc", bench.path("tree/etc")).unwrap();
     fs::write(bench.path("tree/file"), "x").unwrap();
-    for arguments in [&["warm", "tree"][..], &["cache", "status", "tree"], &["cache", "drop", "tree"]] {
+    for arguments in [
+        &["warm", "tree"][..],
+        &["cache", "status", "tree"],
+        &["cache", "drop", "tree"],
+    ] {
         let told = bench.json(arguments);
-        assert_eq!((&told["files"], &told["not_regular"]), (&1.into(), &2.into()), "{arguments:?}");
+        assert_eq!(
+            (&told["files"], &told["not_regular"]),
+            (&1.into(), &2.into()),
+            "{arguments:?}"
+        );
     }
-    assert_eq!(bench.json(&["cache", "save", "set", "tree"])["not_regular"], 2);
+    assert_eq!(
+        bench.json(&["cache", "save", "set", "tree"])["not_regular"],
+        2
+    );
     drop(socket);
-    let told = bench.json(&["warm", "/dev/null", "/dev/zero", "/proc/self/status", "/proc/meminfo"]);
-    assert_eq!((&told["not_regular"], &told["read_bytes"]), (&2.into(), &0.into()));
+    let told = bench.json(&[
+        "warm",
+        "/dev/null",
+        "/dev/zero",
+        "/proc/self/status",
+        "/proc/meminfo",
+    ]);
+    assert_eq!(
+        (&told["not_regular"], &told["read_bytes"]),
+        (&2.into(), &0.into())
+    );
     // Some of it may not be read, some vanishes; nothing hangs.
     bench.output(&["warm", "/proc/self", "/sys/kernel/mm"]);
     bench.output(&["cache", "status", "-s", "/proc/self", "/sys/kernel/mm"]);
     bench.partly(&["warm", "tree", "not/there"], "not/there: No such file");
-    bench.partly(&["cache", "status", "tree", "not/there"], "not/there: No such file");
+    bench.partly(
+        &["cache", "status", "tree", "not/there"],
+        "not/there: No such file",
+    );
     fs::remove_file(bench.path("tree/etc")).unwrap();
     fs::create_dir(bench.path("elsewhere")).unwrap();
     fs::write(bench.path("elsewhere/file"), "x").unwrap();
     std::os::unix::fs::symlink("../elsewhere", bench.path("tree/link")).unwrap();
     assert_eq!(bench.json(&["warm", "tree"])["files"], 1);
-    assert_eq!(bench.json(&["warm", "-L", "tree"])["files"], 2, "links are followed if asked");
+    assert_eq!(
+        bench.json(&["warm", "-L", "tree"])["files"],
+        2,
+        "links are followed if asked"
+    );
 }
 
 #[test]
@@ -454,13 +622,20 @@ fn files_may_change_while_they_are_warmed() {
                 }
             }
         });
-        for command in
-            [&["warm"][..], &["warm", "--order", "physical"], &["cache", "drop", "--sync"]].repeat(5)
+        for command in [
+            &["warm"][..],
+            &["warm", "--order", "physical"],
+            &["cache", "drop", "--sync"],
+        ]
+        .repeat(5)
         {
             let (output, told) = bench.output(&[command, &["tree"]].concat());
             // Files that went after they were found are told of, and nothing else.
             let is_gone = |line: &str| line.ends_with("No such file or directory");
-            assert!(output.status.success() || told.lines().all(is_gone), "{told}");
+            assert!(
+                output.status.success() || told.lines().all(is_gone),
+                "{told}"
+            );
         }
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
     });
@@ -482,8 +657,15 @@ fn what_is_locked_stays_and_drop_says_so() {
     let bench = Bench::new();
     let file = bench.cold("locked", MIB);
     let over = bench.cold("over", MIB);
-    let arguments = ["warm", "--lock", "--json", "--order", "inode", "--budget", "1M", "locked", "over"];
-    let mut child = bench.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let arguments = [
+        "warm", "--lock", "--json", "--order", "inode", "--budget", "1M", "locked", "over",
+    ];
+    let mut child = bench
+        .command(&arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let mut stdout = child.stdout.take().unwrap();
     let mut held = Held(child);
     let mut text = Vec::new();
@@ -493,12 +675,22 @@ fn what_is_locked_stays_and_drop_says_so() {
         text.push(byte[0]);
     }
     let told: Value = serde_json::from_slice(&text).unwrap();
-    assert_eq!((&told["locked_bytes"], resident(&file) + resident(&over)), (&MIB.into(), MIB), "{told}");
+    assert_eq!(
+        (&told["locked_bytes"], resident(&file) + resident(&over)),
+        (&MIB.into(), MIB),
+        "{told}"
+    );
     let told = bench.json(&["cache", "drop", "locked", "over"]);
-    assert_eq!((&told["stayed_bytes"], &told["stayed"][0]["reason"]), (&MIB.into(), &"in-use".into()));
+    assert_eq!(
+        (&told["stayed_bytes"], &told["stayed"][0]["reason"]),
+        (&MIB.into(), &"in-use".into())
+    );
     run("kill", ["-INT", &held.0.id().to_string()]);
     assert!(held.0.wait().unwrap().success());
-    assert_eq!(bench.json(&["cache", "drop", "locked", "over"])["stayed_bytes"], 0);
+    assert_eq!(
+        bench.json(&["cache", "drop", "locked", "over"])["stayed_bytes"],
+        0
+    );
 }
 
 #[test]
@@ -507,7 +699,10 @@ fn what_was_not_written_stays_until_it_is() {
     fs::write(bench.path("fresh"), vec![7; 8 << 20]).unwrap();
     let told = bench.json(&["cache", "drop", "fresh"]);
     let of = |told: &Value, key: &str| told[key].as_u64().unwrap();
-    assert_eq!(of(&told, "dropped_bytes") + of(&told, "stayed_bytes"), 8 * MIB);
+    assert_eq!(
+        of(&told, "dropped_bytes") + of(&told, "stayed_bytes"),
+        8 * MIB
+    );
     let told = bench.json(&["cache", "drop", "--sync", "fresh"]);
     assert_eq!(of(&told, "stayed_bytes"), 0, "{told}");
 }
@@ -529,10 +724,13 @@ fn overlays_are_told_of_by_mincore() {
     for name in ["upper", "work", "merged"] {
         fs::create_dir(bench.path(name)).unwrap();
     }
-    let options = ["lower", "upper", "work"].map(|name| format!("{name}dir={}", bench.path(name).display()));
+    let options =
+        ["lower", "upper", "work"].map(|name| format!("{name}dir={}", bench.path(name).display()));
     let merged = bench.path("merged");
     let mut mount = command("mount");
-    mount.args(["-t", "overlay", "overlay", "-o", &options.join(",")]).arg(&merged);
+    mount
+        .args(["-t", "overlay", "overlay", "-o", &options.join(",")])
+        .arg(&merged);
     let output = mount.output().unwrap();
     if !output.status.success() {
         return support::report_skip("overlays cannot be mounted here");
@@ -540,7 +738,10 @@ fn overlays_are_told_of_by_mincore() {
     let overlay = Overlay(merged);
     touch(&below, 0..50);
     let told = bench.json(&["cache", "status", "merged"]);
-    assert_eq!((&told["resident_bytes"], &told["dirty_bytes"]), (&(50 * PAGE).into(), &Value::Null));
+    assert_eq!(
+        (&told["resident_bytes"], &told["dirty_bytes"]),
+        (&(50 * PAGE).into(), &Value::Null)
+    );
     let told = bench.json(&["warm", "merged"]);
     assert_eq!(told["read_bytes"], 2 * MIB - 50 * PAGE);
     assert_eq!(resident(&below), 2 * MIB);
@@ -549,7 +750,10 @@ fn overlays_are_told_of_by_mincore() {
     assert_eq!(bench.json(&["cache", "drop", "merged"])["stayed_bytes"], 0);
     assert_eq!(resident(&below), 0);
     let told = bench.json(&["warm", "--budget", "100K", "merged"]);
-    assert_eq!((&told["read_bytes"], resident(&below)), (&(25 * PAGE).into(), 25 * PAGE));
+    assert_eq!(
+        (&told["read_bytes"], resident(&below)),
+        (&(25 * PAGE).into(), 25 * PAGE)
+    );
     assert_eq!(bench.json(&["cache", "restore", "set"])["files"], 1);
     assert_eq!(resident(&below), 2 * MIB);
     drop(overlay);
@@ -563,14 +767,21 @@ fn a_recipe_says_what_to_warm() {
         fs::create_dir_all(bench.path(name).parent().unwrap()).unwrap();
         fs::write(bench.path(name), "x").unwrap();
     }
-    fs::write(bench.path("recipe"), "# tables\ndata\nmore\n+ *.ibd\n- more\n").unwrap();
+    fs::write(
+        bench.path("recipe"),
+        "# tables\ndata\nmore\n+ *.ibd\n- more\n",
+    )
+    .unwrap();
     assert_eq!(
         bench.json(&["warm", "--recipe", "recipe"])["files"],
         2,
         "paths that are named are not left out"
     );
     let (output, told) = bench.output(&["warm", "--recipe", "none"]);
-    assert!(output.status.code() == Some(1) && told.contains("none: No such file"), "{told}");
+    assert!(
+        output.status.code() == Some(1) && told.contains("none: No such file"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -578,23 +789,53 @@ fn memory_is_told_of_as_proc_does() {
     let bench = Bench::new();
     let told = bench.json(&["cache", "meminfo"]);
     let text = fs::read_to_string("/proc/meminfo").unwrap();
-    let total = text.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024;
+    let total = text
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        * 1024;
     assert_eq!(told["total_bytes"], total);
-    let lines = bench.ok(&["cache", "meminfo", "--watch", "0.01", "--count", "3", "--json"]);
-    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = bench.ok(&[
+        "cache", "meminfo", "--watch", "0.01", "--count", "3", "--json",
+    ]);
+    let lines: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!(lines.len(), 3);
-    assert!(lines[0]["per_second"].is_null() && lines[2]["per_second"]["refaulted_pages"].is_number());
-    assert_eq!(bench.ok(&["cache", "meminfo", "--watch", "0.01", "--count", "2"]).lines().count(), 3);
+    assert!(
+        lines[0]["per_second"].is_null() && lines[2]["per_second"]["refaulted_pages"].is_number()
+    );
+    assert_eq!(
+        bench
+            .ok(&["cache", "meminfo", "--watch", "0.01", "--count", "2"])
+            .lines()
+            .count(),
+        3
+    );
     assert!(bench.ok(&["cache", "meminfo"]).contains("available"));
-    for arguments in [&["cache", "meminfo", "--watch", "soon"][..], &["cache", "meminfo", "--count", "2"]] {
-        assert_eq!(bench.output(arguments).0.status.code(), Some(2), "{arguments:?}");
+    for arguments in [
+        &["cache", "meminfo", "--watch", "soon"][..],
+        &["cache", "meminfo", "--count", "2"],
+    ] {
+        assert_eq!(
+            bench.output(arguments).0.status.code(),
+            Some(2),
+            "{arguments:?}"
+        );
     }
 }
 
 #[test]
 fn the_fullest_files_and_folders_are_on_top() {
     let bench = Bench::new();
-    for (name, len) in [("a/large", 3 << 20), ("a/small", 5000), ("b/middle", 1 << 20)] {
+    for (name, len) in [
+        ("a/large", 3 << 20),
+        ("a/small", 5000),
+        ("b/middle", 1 << 20),
+    ] {
         fs::create_dir_all(bench.path(name).parent().unwrap()).unwrap();
         fs::write(bench.path(name), vec![1; len]).unwrap();
     }
@@ -608,10 +849,29 @@ fn the_fullest_files_and_folders_are_on_top() {
     };
     let told = bench.json(&["cache", "top", "-n", "2", "a", "b"]);
     assert_eq!(paths(&told), ["a/large", "b/middle"]);
-    assert_eq!((&told["files"], &told["cached_bytes"]), (&3.into(), &Value::Null));
+    assert_eq!(
+        (&told["files"], &told["cached_bytes"]),
+        (&3.into(), &Value::Null)
+    );
     let deep = bench.folder.path().components().count();
-    let told = bench.json(&["cache", "top", "--by", "folder", "--depth", &deep.to_string(), "a", "b"]);
-    let wanted = ["a", "b"].map(|name| bench.path(name).canonicalize().unwrap().display().to_string());
+    let told = bench.json(&[
+        "cache",
+        "top",
+        "--by",
+        "folder",
+        "--depth",
+        &deep.to_string(),
+        "a",
+        "b",
+    ]);
+    let wanted = ["a", "b"].map(|name| {
+        bench
+            .path(name)
+            .canonicalize()
+            .unwrap()
+            .display()
+            .to_string()
+    });
     assert_eq!(paths(&told), wanted);
     assert_eq!(told["entries"][0]["files"], 2);
 }

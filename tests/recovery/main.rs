@@ -1,4 +1,5 @@
-//! Journals that the kernel left behind, fast commits above all: what was synced is there, and e2fsck agrees.
+//! Journals that the kernel left behind, fast commits above all: what was synced is there, and
+//! e2fsck agrees.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -17,7 +18,8 @@ use support::tools::{fsck, mke2fs};
 use support::{Mounted, requires};
 use tempfile::TempDir;
 
-/// What one name leads to: mode with type, links (of what is no directory), size, contents or target.
+/// What one name leads to: mode with type, links (of what is no directory), size, contents or
+/// target.
 type Tree = BTreeMap<String, (u32, u64, Vec<u8>)>;
 
 /// A small generator, so that a printed seed brings a case back.
@@ -25,7 +27,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
 }
@@ -42,7 +47,13 @@ fn host_tree(root: &Path) -> Tree {
                 waiting.push(inside.clone());
                 (0, Vec::new())
             } else if found.is_symlink() {
-                (found.nlink(), fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes())
+                (
+                    found.nlink(),
+                    fs::read_link(&path)
+                        .unwrap()
+                        .into_os_string()
+                        .into_encoded_bytes(),
+                )
             } else {
                 (found.nlink(), fs::read(&path).unwrap())
             };
@@ -56,21 +67,33 @@ fn folio_tree(process: &Process) -> Tree {
     let mut tree = Tree::new();
     let mut waiting = vec![String::new()];
     while let Some(folder) = waiting.pop() {
-        let dir = process.open(format!("/disk/{folder}"), OpenFlags::DIRECTORY, 0).unwrap();
+        let dir = process
+            .open(format!("/disk/{folder}"), OpenFlags::DIRECTORY, 0)
+            .unwrap();
         for entry in process.getdents(dir, usize::MAX).unwrap() {
             let name = String::from_utf8(entry.name).unwrap();
             if matches!(name.as_str(), "." | "..") {
                 continue;
             }
-            let inside = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+            let inside = if folder.is_empty() {
+                name
+            } else {
+                format!("{folder}/{name}")
+            };
             let path = format!("/disk/{inside}");
-            let found = process.fstatat(AT_FDCWD, &path, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+            let found = process
+                .fstatat(AT_FDCWD, &path, AtFlags::SYMLINK_NOFOLLOW)
+                .unwrap();
             let (kind, links, bytes) = match found.file_type {
                 FileType::Directory => {
                     waiting.push(inside.clone());
                     (0o040_000, 0, Vec::new())
                 }
-                FileType::Symlink => (0o120_000, found.link_count, process.readlink(&path).unwrap()),
+                FileType::Symlink => (
+                    0o120_000,
+                    found.link_count,
+                    process.readlink(&path).unwrap(),
+                ),
                 _ => {
                     let fd = process.open(&path, OpenFlags::empty(), 0).unwrap();
                     let mut bytes = vec![0; found.size_bytes as usize];
@@ -109,14 +132,24 @@ fn replayed(device: Arc<dyn Device>, options: &str) -> Tree {
 fn assert_same(want: &Tree, got: &Tree, what: &str) {
     let short = |entry: Option<&(u32, u64, Vec<u8>)>| {
         entry.map(|(mode, links, bytes)| {
-            format!("{mode:o} links {links} size {} {:?}", bytes.len(), &bytes[..bytes.len().min(8)])
+            format!(
+                "{mode:o} links {links} size {} {:?}",
+                bytes.len(),
+                &bytes[..bytes.len().min(8)]
+            )
         })
     };
     let names: std::collections::BTreeSet<_> = want.keys().chain(got.keys()).collect();
     let differing: Vec<_> = names
         .iter()
         .filter(|name| want.get(**name) != got.get(**name))
-        .map(|name| format!("{name}: want {:?}, got {:?}", short(want.get(*name)), short(got.get(*name))))
+        .map(|name| {
+            format!(
+                "{name}: want {:?}, got {:?}",
+                short(want.get(*name)),
+                short(got.get(*name))
+            )
+        })
         .collect();
     assert!(
         differing.is_empty(),
@@ -134,15 +167,22 @@ fn change(root: &Path, random: &mut Random) {
     let path = name(random);
     // What cannot be done is not done.
     let _ = match random.below(10) {
-        0..=3 => File::options().create(true).append(true).open(&path).and_then(|mut file| {
-            let len = 1 + random.below(20_000) as usize;
-            file.write_all(&vec![random.below(256) as u8; len])
-        }),
+        0..=3 => File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| {
+                let len = 1 + random.below(20_000) as usize;
+                file.write_all(&vec![random.below(256) as u8; len])
+            }),
         4 => File::options().write(true).open(&path).and_then(|file| {
             let offset = random.below(100_000);
             file.write_all_at(&[random.below(256) as u8; 3000], offset)
         }),
-        5 => File::options().write(true).open(&path).and_then(|file| file.set_len(random.below(30_000))),
+        5 => File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_len(random.below(30_000))),
         6 => fs::rename(&path, name(random)),
         7 => fs::hard_link(&path, name(random)),
         8 => fs::remove_file(&path),
@@ -154,9 +194,14 @@ fn change(root: &Path, random: &mut Random) {
     };
 }
 
-/// Makes an image with fast commits: returns what is synced. `None` where this kernel made only full commits.
+/// Makes an image with fast commits: returns what is synced. `None` where this kernel made only
+/// full commits.
 fn dirty_image(image: &Path, work: &Path, options: &[&str], seed: u64) -> (Tree, u64) {
-    let options: Vec<_> = ["-O", "fast_commit"].iter().chain(options).copied().collect();
+    let options: Vec<_> = ["-O", "fast_commit"]
+        .iter()
+        .chain(options)
+        .copied()
+        .collect();
     mke2fs(work, "64M", &options);
     let mounted = Mounted::new(work, "rw,commit=3000");
     let root = mounted.path();
@@ -200,20 +245,34 @@ fn fast_commits(root: &Path) -> u64 {
     let device = fs::metadata(root).unwrap().dev();
     let name = fs::read_link(format!("/sys/dev/block/{}:{}", device >> 8, device & 0xFF)).unwrap();
     let name = name.file_name().unwrap().to_string_lossy().into_owned();
-    let Ok(info) = fs::read_to_string(format!("/proc/fs/ext4/{name}/fc_info")) else { return 0 };
+    let Ok(info) = fs::read_to_string(format!("/proc/fs/ext4/{name}/fc_info")) else {
+        return 0;
+    };
     let line = info.lines().find(|line| line.contains("commits"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
 }
 
 #[test]
 fn what_the_kernel_noted_in_fast_commits_is_there() {
-    requires!(root, loop_devices, linux(5, 10), tool("mke2fs"), tool("e2fsck"));
+    requires!(
+        root,
+        loop_devices,
+        linux(5, 10),
+        tool("mke2fs"),
+        tool("e2fsck")
+    );
     let scratch = TempDir::new().unwrap();
-    let cases =
-        std::env::var("FOLIO_FAST_COMMIT_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
+    let cases = std::env::var("FOLIO_FAST_COMMIT_CASES")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(12);
     let mut noted = 0;
     for seed in 1..=cases {
-        let (image, work) = (scratch.path().join("dirty.img"), scratch.path().join("work.img"));
+        let (image, work) = (
+            scratch.path().join("dirty.img"),
+            scratch.path().join("work.img"),
+        );
         let options: &[&str] = match seed % 3 {
             0 => &["-b", "4096"],
             1 => &["-b", "1024"],
@@ -222,11 +281,26 @@ fn what_the_kernel_noted_in_fast_commits_is_there() {
         let (want, commits) = dirty_image(&image, &work, options, seed);
         noted += commits;
         let before = fs::read(&image).unwrap();
-        assert_same(&want, &replayed(raw(&image, true), "ro"), &format!("seed {seed}, read-only"));
-        assert!(fs::read(&image).unwrap() == before, "seed {seed}: a read-only mount changed the image");
-        assert_same(&want, &replayed(raw(&image, false), ""), &format!("seed {seed}"));
+        assert_same(
+            &want,
+            &replayed(raw(&image, true), "ro"),
+            &format!("seed {seed}, read-only"),
+        );
+        assert!(
+            fs::read(&image).unwrap() == before,
+            "seed {seed}: a read-only mount changed the image"
+        );
+        assert_same(
+            &want,
+            &replayed(raw(&image, false), ""),
+            &format!("seed {seed}"),
+        );
         fsck(&image);
-        assert_same(&want, &replayed(raw(&image, true), "ro"), &format!("seed {seed}, again"));
+        assert_same(
+            &want,
+            &replayed(raw(&image, true), "ro"),
+            &format!("seed {seed}, again"),
+        );
     }
     assert!(noted > 0, "the kernel made no fast commit");
 }
@@ -236,7 +310,10 @@ fn what_the_kernel_noted_in_fast_commits_is_there() {
 fn a_replay_that_is_cut_short_is_replayed_again() {
     requires!(root, loop_devices, linux(5, 10), tool("mke2fs"));
     let scratch = TempDir::new().unwrap();
-    let (image, work) = (scratch.path().join("dirty.img"), scratch.path().join("work.img"));
+    let (image, work) = (
+        scratch.path().join("dirty.img"),
+        scratch.path().join("work.img"),
+    );
     let (want, _) = dirty_image(&image, &work, &["-b", "1024"], 3);
     let bytes = fs::read(&image).unwrap();
     let fresh = || -> Arc<dyn Device> {
@@ -257,6 +334,10 @@ fn a_replay_that_is_cut_short_is_replayed_again() {
         entry.replay(&*cut).unwrap();
         // Each looks through a layer of its own, so that the cuts do not build on one another.
         let layer: Arc<dyn Device> = Arc::new(OverlayDevice::new(cut.clone()));
-        assert_same(&want, &replayed(layer, ""), &format!("cut after write {index} of {}", record.len()));
+        assert_same(
+            &want,
+            &replayed(layer, ""),
+            &format!("cut after write {index} of {}", record.len()),
+        );
     }
 }

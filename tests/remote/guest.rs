@@ -1,7 +1,7 @@
 //! Remote shares in a real guest: over its network from the host, and over vsock.
 //!
-//! Nothing here has /dev/vhost-vsock, so the guest's vsock leads back to itself (`vsock_loopback`): the same sockets,
-//! another carrier below them.
+//! Nothing here has /dev/vhost-vsock, so the guest's vsock leads back to itself (`vsock_loopback`):
+//! the same sockets, another carrier below them.
 
 use crate::support::guest::{Guest, HOST_ADDRESS, START_NETWORK};
 use crate::support::{report_skip, requires, two_sides};
@@ -31,7 +31,9 @@ fn a_guest_mounts_what_its_host_shares() {
     // What is pushed is seen although everything is believed.
     let shared = Shared::new(&folder, "tcp:0", &["--key-file", &key, "-o", "ttl=inf"]);
     let guest = match with_folio(Guest::network) {
-        Ok(guest) => two_sides::with_attributes(guest).file("/key", 0o600, &std::fs::read(key).unwrap()),
+        Ok(guest) => {
+            two_sides::with_attributes(guest).file("/key", 0o600, &std::fs::read(key).unwrap())
+        }
         Err(reason) => return report_skip(&reason),
     };
     let port = shared.address.rsplit(':').next().unwrap();

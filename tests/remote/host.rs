@@ -1,4 +1,5 @@
-//! A host's directory with clients elsewhere: what the host changes is pushed to them (docs/remote.md).
+//! A host's directory with clients elsewhere: what the host changes is pushed to them
+//! (docs/remote.md).
 
 use crate::mount::RemoteMount;
 use crate::proxy::Proxy;
@@ -49,7 +50,9 @@ fn what_the_host_changes_is_pushed() {
         let new = format!("round {round} {}", "x".repeat(round * 100));
         fs::write(host.at("file"), &new).unwrap();
         wait_until("the contents are new", || text(&mount.at("file")) == new);
-        wait_until("the size is new", || fs::metadata(mount.at("file")).unwrap().len() == new.len() as u64);
+        wait_until("the size is new", || {
+            fs::metadata(mount.at("file")).unwrap().len() == new.len() as u64
+        });
         let mut bytes = vec![0; new.len()];
         wait_until("who has it open sees it", || {
             held.read_at(&mut bytes, 0).unwrap() == new.len() && bytes == new.as_bytes()
@@ -57,15 +60,21 @@ fn what_the_host_changes_is_pushed() {
     }
     drop(held);
     fs::set_permissions(host.at("file"), fs::Permissions::from_mode(0o640)).unwrap();
-    wait_until("the mode is new", || fs::metadata(mount.at("file")).unwrap().mode() & 0o777 == 0o640);
+    wait_until("the mode is new", || {
+        fs::metadata(mount.at("file")).unwrap().mode() & 0o777 == 0o640
+    });
     assert!(!mount.at("new").exists());
     fs::create_dir(host.at("new")).unwrap();
     wait_until("the folder is there", || mount.at("new").exists());
     fs::write(host.at("new/inner"), "inner").unwrap();
-    wait_until("the file in it is there", || text(&mount.at("new/inner")) == "inner");
+    wait_until("the file in it is there", || {
+        text(&mount.at("new/inner")) == "inner"
+    });
     fs::write(host.at("other"), "other").unwrap();
     fs::rename(host.at("other"), host.at("file")).unwrap();
-    wait_until("the file is replaced", || text(&mount.at("file")) == "other");
+    wait_until("the file is replaced", || {
+        text(&mount.at("file")) == "other"
+    });
     fs::rename(host.at("new"), host.at("moved")).unwrap();
     wait_until("the folder has moved", || {
         !mount.at("new").exists() && text(&mount.at("moved/inner")) == "inner"
@@ -103,7 +112,8 @@ fn what_is_cached_needs_no_server() {
             answered == Ok(true)
         })
     };
-    // For some seconds after it was written its time may hide another change, so it is asked for once more.
+    // For some seconds after it was written its time may hide another change, so it is asked for
+    // once more.
     wait_until("it is not asked for again", is_silent);
     drop(file);
     mount.unmount();
@@ -121,12 +131,16 @@ fn what_the_host_changes_without_a_connection_is_told_later() {
     let proxy = Proxy::new(&path("proxy"), &path("socket"), 1);
     proxy.calm();
     let mount = RemoteMount::new(&proxy.address(), &[]);
-    let all =
-        |text_of_all: &str| (0..50).all(|number| text(&mount.at(format!("file{number}"))) == text_of_all);
+    let all = |text_of_all: &str| {
+        (0..50).all(|number| text(&mount.at(format!("file{number}"))) == text_of_all)
+    };
     assert!(all("old") && !mount.at("new").exists());
     for (count, new) in ["new", "newer", "newest"].into_iter().enumerate() {
         proxy.cut();
-        mount.running.told.lines("the connection is lost", count + 1);
+        mount
+            .running
+            .told
+            .lines("the connection is lost", count + 1);
         for number in 0..50 {
             fs::write(host.at(&format!("file{number}")), new).unwrap();
         }
@@ -150,10 +164,14 @@ fn who_shares_is_told_when_watches_run_out() {
     }
     let mut command = with_watches(3, env!("CARGO_BIN_EXE_folio").as_ref());
     let listen = format!("unix:{}", folder.path().join("socket").display());
-    command.arg("share").arg(folder.path().join("host")).args(["--listen", &listen]);
+    command
+        .arg("share")
+        .arg(folder.path().join("host"))
+        .args(["--listen", &listen]);
     let shared = Shared::told(Running::spawn(&mut command));
     let mount = RemoteMount::new(&shared.address, &[]);
-    let all = |new: &str| (0..6).all(|number| text(&mount.at(format!("folder{number}/file"))) == new);
+    let all =
+        |new: &str| (0..6).all(|number| text(&mount.at(format!("folder{number}/file"))) == new);
     assert!(all("old"));
     shared.running.told.line("fs.inotify.max_user_watches");
     for number in 0..6 {
@@ -168,8 +186,10 @@ fn who_shares_is_told_when_watches_run_out() {
 fn two_clients_of_a_directory_and_its_host_agree() {
     requires!(root, fuse);
     let host = Host::new(&[]);
-    let (one, two) =
-        (RemoteMount::new(&host.shared.address, &[]), RemoteMount::new(&host.shared.address, &[]));
+    let (one, two) = (
+        RemoteMount::new(&host.shared.address, &[]),
+        RemoteMount::new(&host.shared.address, &[]),
+    );
     for round in 0..10 {
         let (name, new) = (format!("file{}", round % 3), format!("round {round}"));
         let writer = [one.at(&name), two.at(&name), host.at(&name)];
@@ -191,8 +211,14 @@ fn a_share_that_may_only_be_read_is_not_changed() {
     let mount = RemoteMount::new(&host.shared.address, &[]);
     assert_eq!(text(&mount.at("file")), "text");
     let refused = fs::write(mount.at("file"), "changed").unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()), "{refused}");
-    assert!(fs::create_dir(mount.at("folder")).is_err() && fs::remove_file(mount.at("file")).is_err());
+    assert_eq!(
+        refused.raw_os_error(),
+        Some(rustix::io::Errno::ROFS.raw_os_error()),
+        "{refused}"
+    );
+    assert!(
+        fs::create_dir(mount.at("folder")).is_err() && fs::remove_file(mount.at("file")).is_err()
+    );
     assert_eq!(text(&host.at("file")), "text");
     mount.unmount();
     host.shared.stop();
@@ -205,12 +231,16 @@ fn programs_of_a_client_lock_files_and_make_some_without_a_name() {
     let (host, bench) = (Host::new(&[]), Bench::new());
     let image = bench.share();
     for address in [&host.shared.address, &image.address] {
-        let (one, two) = (RemoteMount::new(address, &[]), RemoteMount::new(address, &[]));
+        let (one, two) = (
+            RemoteMount::new(address, &[]),
+            RemoteMount::new(address, &[]),
+        );
         probe::locks(&one.at("file"));
         probe::unnamed(one.path());
         let files = [&one, &two].map(|mount| File::open(mount.at("file")).unwrap());
         for file in &files {
-            flock(file, FlockOperation::NonBlockingLockExclusive).expect("the other client has its own");
+            flock(file, FlockOperation::NonBlockingLockExclusive)
+                .expect("the other client has its own");
         }
         drop(files);
         one.unmount();

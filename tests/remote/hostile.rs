@@ -41,9 +41,15 @@ fn bytes_that_are_no_handshake_close_the_connection() {
     let mut state = 7;
     for _ in 0..50 {
         let mut stream = connect(&socket);
-        let bytes: Vec<u8> = (0..chance(&mut state) % 300).map(|_| chance(&mut state) as u8).collect();
+        let bytes: Vec<u8> = (0..chance(&mut state) % 300)
+            .map(|_| chance(&mut state) as u8)
+            .collect();
         let is_prefaced = chance(&mut state).is_multiple_of(2);
-        let _ = stream.write_all(&if is_prefaced { [preface(), bytes].concat() } else { bytes });
+        let _ = stream.write_all(&if is_prefaced {
+            [preface(), bytes].concat()
+        } else {
+            bytes
+        });
         drop(stream);
     }
     other.still_works();
@@ -86,9 +92,15 @@ fn frames_outside_the_rules_end_the_session() {
         // The server may have enough before all is sent.
         let _ = wire.frame(kind, acknowledged, body);
         let said = wire.ends();
-        assert!(said.contains(why) || said.is_empty(), "{kind} {acknowledged}: {said}");
+        assert!(
+            said.contains(why) || said.is_empty(),
+            "{kind} {acknowledged}: {said}"
+        );
         shared.running.told.line(why);
-        assert!(!Wire::resume(&socket, session, 0).unwrap().is_resumed, "it is over");
+        assert!(
+            !Wire::resume(&socket, session, 0).unwrap().is_resumed,
+            "it is over"
+        );
         other.still_works();
     }
     shared.stop();
@@ -104,15 +116,19 @@ fn any_frames_are_survived() {
         wire.stream.set_nonblocking(true).unwrap();
         for _ in 0..50 {
             let opcode = chance(&mut state) as u32 % 55;
-            let body: Vec<u8> =
-                (0..chance(&mut state) % 120).map(|_| (chance(&mut state) % 4) as u8).collect();
+            let body: Vec<u8> = (0..chance(&mut state) % 120)
+                .map(|_| (chance(&mut state) % 4) as u8)
+                .collect();
             let mut bytes = message(opcode, chance(&mut state) % 3, &body);
             if chance(&mut state).is_multiple_of(40) {
                 let at = chance(&mut state) as usize % bytes.len();
                 bytes[at] ^= chance(&mut state) as u8;
             }
-            let kind =
-                if chance(&mut state).is_multiple_of(60) { chance(&mut state) as u32 % 6 } else { MESSAGE };
+            let kind = if chance(&mut state).is_multiple_of(60) {
+                chance(&mut state) as u32 % 6
+            } else {
+                MESSAGE
+            };
             if wire.frame(kind, 0, &bytes).is_err() {
                 break;
             }
@@ -125,8 +141,12 @@ fn any_frames_are_survived() {
 
 /// Memory that the server has, in bytes.
 fn resident(shared: &Shared) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", shared.running.child.id())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", shared.running.child.id())).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
@@ -143,14 +163,24 @@ fn a_client_that_takes_no_replies_is_cut_off() {
     let number = |at: usize| u64::from_ne_bytes(made[at..at + 8].try_into().unwrap());
     let (node, file) = (number(0), number(128));
     for piece in 0..8_u64 {
-        let head =
-            [&file.to_ne_bytes()[..], &(piece << 20).to_ne_bytes(), &(1_u32 << 20).to_ne_bytes(), &[0; 20]]
-                .concat();
+        let head = [
+            &file.to_ne_bytes()[..],
+            &(piece << 20).to_ne_bytes(),
+            &(1_u32 << 20).to_ne_bytes(),
+            &[0; 20],
+        ]
+        .concat();
         deaf.request(16, node, &[&head[..], &vec![7; 1 << 20]].concat());
         assert_eq!(deaf.reply().0, 0);
     }
     // Reads of it without end, and nobody takes what was read.
-    let read = [&file.to_ne_bytes()[..], &[0; 8], &(1_u32 << 20).to_ne_bytes(), &[0; 20]].concat();
+    let read = [
+        &file.to_ne_bytes()[..],
+        &[0; 8],
+        &(1_u32 << 20).to_ne_bytes(),
+        &[0; 20],
+    ]
+    .concat();
     let message = message(READ, node, &read);
     let mut sent = 0;
     while deaf.frame(MESSAGE, 0, &message).is_ok() {
@@ -186,7 +216,8 @@ fn more_clients_than_there_may_be_are_told() {
     shared.stop();
 }
 
-/// A session is resumed by who knows it, with replies that were not taken, and not with numbers that make no sense.
+/// A session is resumed by who knows it, with replies that were not taken, and not with numbers
+/// that make no sense.
 #[test]
 fn a_session_goes_on_where_it_stopped() {
     requires!(tool("mke2fs"));
@@ -209,7 +240,11 @@ fn a_session_goes_on_where_it_stopped() {
     wire.ends();
     second.still_works();
     drop(second);
-    assert!(Wire::resume(&socket, session, 99).map(|mut wire| wire.ends()).is_ok_and(|why| why.is_empty()));
+    assert!(
+        Wire::resume(&socket, session, 99)
+            .map(|mut wire| wire.ends())
+            .is_ok_and(|why| why.is_empty())
+    );
     assert!(!Wire::resume(&socket, [1; 16], 0).unwrap().is_resumed);
     let mut kept = Wire::resume(&socket, session, 5).unwrap();
     assert!(kept.is_resumed);

@@ -8,13 +8,21 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::process::{Command, Output, Stdio};
 
 fn folio(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_folio")).args(words).stdin(Stdio::null()).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_folio"))
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
 }
 
 #[track_caller]
 fn refused(words: &[&str], why: &str) {
     let output = folio(words);
-    assert!(!output.status.success() && text(&output).contains(why), "{words:?}: {}", text(&output));
+    assert!(
+        !output.status.success() && text(&output).contains(why),
+        "{words:?}: {}",
+        text(&output)
+    );
 }
 
 #[test]
@@ -27,18 +35,28 @@ fn only_who_knows_the_key_gets_in() {
     std::fs::create_dir(&folder).unwrap();
     let target = folder.to_str().unwrap();
     let shared = Shared::new(&bench.image, "tcp:0", &["--key-file", &right]);
-    assert!(shared.address.starts_with("tcp:127.0.0.1:"), "{}", shared.address);
+    assert!(
+        shared.address.starts_with("tcp:127.0.0.1:"),
+        "{}",
+        shared.address
+    );
     refused(
         &["mount", &shared.address, target, "--key-file", &wrong],
         "keys of client and server are not the same",
     );
-    shared.running.told.line("keys of client and server are not the same");
+    shared
+        .running
+        .told
+        .line("keys of client and server are not the same");
     refused(&["mount", &shared.address, target], "--key-file");
     RemoteMount::new(&shared.address, &["--key-file", &right]).unmount();
     shared.stop();
     // A server that cannot prove that it knows the key is not trusted.
     let shared = Shared::new(&bench.image, "tcp:0", &[]);
-    refused(&["mount", &shared.address, target, "--key-file", &right], "cannot prove");
+    refused(
+        &["mount", &shared.address, target, "--key-file", &right],
+        "cannot prove",
+    );
     shared.stop();
 }
 
@@ -51,11 +69,30 @@ fn nobody_beyond_this_machine_gets_in_without_a_key() {
     refused(&["share", image, "--listen", "tcp:[::]:0"], "--key-file");
     let key = bench.key("key", "a key of more than sixteen bytes");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
-    refused(&["share", image, "--listen", "tcp:0", "--key-file", &key], "chmod 600");
-    refused(&["share", image, "--listen", "tcp:0", "--key-file", &bench.key("short", "short\n")], "16 bytes");
-    refused(&["share", image, "--listen", "nonsense:1"], "unix:, vsock: and tcp:");
+    refused(
+        &["share", image, "--listen", "tcp:0", "--key-file", &key],
+        "chmod 600",
+    );
+    refused(
+        &[
+            "share",
+            image,
+            "--listen",
+            "tcp:0",
+            "--key-file",
+            &bench.key("short", "short\n"),
+        ],
+        "16 bytes",
+    );
+    refused(
+        &["share", image, "--listen", "nonsense:1"],
+        "unix:, vsock: and tcp:",
+    );
     refused(&["share", image], "--listen");
-    refused(&["share", image, "--listen", "tcp:0", "--allow-cid", "3"], "vsock");
+    refused(
+        &["share", image, "--listen", "tcp:0", "--allow-cid", "3"],
+        "vsock",
+    );
 }
 
 #[test]
@@ -65,8 +102,20 @@ fn a_socket_is_its_owners_alone_and_goes_with_the_server() {
     let shared = bench.share();
     let path = bench.folder.path().join("socket");
     let found = std::fs::metadata(&path).unwrap();
-    assert!(found.file_type().is_socket() && found.mode() & 0o777 == 0o600, "{:o}", found.mode());
-    refused(&["share", bench.image.to_str().unwrap(), "--listen", &bench.socket()], "");
+    assert!(
+        found.file_type().is_socket() && found.mode() & 0o777 == 0o600,
+        "{:o}",
+        found.mode()
+    );
+    refused(
+        &[
+            "share",
+            bench.image.to_str().unwrap(),
+            "--listen",
+            &bench.socket(),
+        ],
+        "",
+    );
     shared.stop();
     assert!(!path.exists());
 }

@@ -1,5 +1,5 @@
-//! Remote shares: real mounts over Unix sockets and TCP, connections that are cut, servers that are killed, clients
-//! that break the rules.
+//! Remote shares: real mounts over Unix sockets and TCP, connections that are cut, servers that are
+//! killed, clients that break the rules.
 //!
 //! ```text
 //!   calls of this machine --> kernel --> folio mount unix:...  --[proxy.rs: cuts]-->  folio share --listen --> image
@@ -42,17 +42,31 @@ impl Told {
         let theirs = this.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                theirs.0.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+                theirs
+                    .0
+                    .0
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(line);
                 theirs.0.1.notify_all();
             }
-            theirs.0.0.lock().unwrap_or_else(PoisonError::into_inner).push("(end)".to_owned());
+            theirs
+                .0
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push("(end)".to_owned());
             theirs.0.1.notify_all();
         });
         this
     }
 
     fn all(&self) -> String {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).join("\n")
+        self.0
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .join("\n")
     }
 
     /// The first line with these words; fails if the command ends without.
@@ -81,13 +95,22 @@ impl Told {
         let until = Instant::now() + PATIENCE;
         let mut lines = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(line) = lines.iter().filter(|line| line.contains(words)).nth(count - 1) {
+            if let Some(line) = lines
+                .iter()
+                .filter(|line| line.contains(words))
+                .nth(count - 1)
+            {
                 return line.clone();
             }
             let left = until.saturating_duration_since(Instant::now());
             let is_over = lines.last().is_some_and(|line| line == "(end)") || left.is_zero();
             assert!(!is_over, "{words:?} is not told: {lines:?}");
-            lines = self.0.1.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
+            lines = self
+                .0
+                .1
+                .wait_timeout(lines, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 }
@@ -104,7 +127,11 @@ impl Running {
     }
 
     fn spawn(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("folio starts");
+        let mut child = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("folio starts");
         let told = Told::of(child.stderr.take().expect("standard error is a pipe"));
         Self { child, told }
     }
@@ -140,14 +167,19 @@ impl Shared {
     #[track_caller]
     fn new(source: &Path, listen: &str, words: &[&str]) -> Self {
         let source = source.to_str().unwrap();
-        Self::told(Running::start(&[&["share", source, "--listen", listen], words].concat()))
+        Self::told(Running::start(
+            &[&["share", source, "--listen", listen], words].concat(),
+        ))
     }
 
     /// One that is started somehow.
     #[track_caller]
     fn told(running: Running) -> Self {
         let line = running.told.line("until Ctrl-C");
-        let address = line.split(" is shared at ").nth(1).and_then(|rest| rest.split(' ').next());
+        let address = line
+            .split(" is shared at ")
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next());
         let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
         Self { running, address }
     }

@@ -46,19 +46,34 @@ impl RemoteMount {
     #[track_caller]
     pub(crate) fn unmount(mut self) {
         crate::wait_until("nobody uses the mount", || {
-            let output = command("umount").arg(self.path()).output().expect("umount runs");
-            assert!(output.status.success() || text(&output).contains("busy"), "umount: {}", text(&output));
+            let output = command("umount")
+                .arg(self.path())
+                .output()
+                .expect("umount runs");
+            assert!(
+                output.status.success() || text(&output).contains("busy"),
+                "umount: {}",
+                text(&output)
+            );
             output.status.success()
         });
         let status = self.running.child.wait().unwrap();
-        assert!(status.success(), "folio mount: {status}: {}", self.running.told.all());
+        assert!(
+            status.success(),
+            "folio mount: {status}: {}",
+            self.running.told.all()
+        );
     }
 }
 
 impl Drop for RemoteMount {
     fn drop(&mut self) {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        if self.path().to_str().is_some_and(|path| mounts.contains(path)) {
+        if self
+            .path()
+            .to_str()
+            .is_some_and(|path| mounts.contains(path))
+        {
             let _ = command("umount").arg("--lazy").arg(self.path()).status();
         }
     }

@@ -16,14 +16,21 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Listens at `path` for who wants to `server`; the connections after the first are cut after numbers of bytes
-    /// that come from `seed`.
+    /// Listens at `path` for who wants to `server`; the connections after the first are cut after
+    /// numbers of bytes that come from `seed`.
     pub(crate) fn new(path: &Path, server: &Path, seed: u64) -> Self {
         let listener = UnixListener::bind(path).unwrap();
-        let (cuts, is_calm) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (cuts, is_calm) = (
+            Arc::new(AtomicUsize::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
         let open = Arc::<Mutex<Vec<UnixStream>>>::default();
-        let this =
-            Self { path: path.to_owned(), cuts: cuts.clone(), is_calm: is_calm.clone(), open: open.clone() };
+        let this = Self {
+            path: path.to_owned(),
+            cuts: cuts.clone(),
+            is_calm: is_calm.clone(),
+            open: open.clone(),
+        };
         let server = server.to_owned();
         std::thread::spawn(move || {
             let mut chance = seed;
@@ -33,9 +40,15 @@ impl Proxy {
                 chance ^= chance >> 7;
                 chance ^= chance << 17;
                 // Short ones, that end in the handshake, and long ones.
-                let most = if chance.is_multiple_of(5) { 300 } else { 200_000 };
+                let most = if chance.is_multiple_of(5) {
+                    300
+                } else {
+                    200_000
+                };
                 let bytes = (chance >> 20) % most;
-                let Ok(there) = UnixStream::connect(&server) else { continue };
+                let Ok(there) = UnixStream::connect(&server) else {
+                    continue;
+                };
                 let (cuts, is_calm) = (cuts.clone(), is_calm.clone());
                 open.lock().unwrap().push(client.try_clone().unwrap());
                 std::thread::spawn(move || {
@@ -76,7 +89,10 @@ fn pass(mut from: &UnixStream, mut to: &UnixStream, left: &AtomicUsize, is_calm:
         let mut kept = count;
         if !is_calm.load(Ordering::SeqCst) {
             let take = |left: usize| Some(left.saturating_sub(count));
-            kept = count.min(left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).unwrap());
+            kept = count.min(
+                left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)
+                    .unwrap(),
+            );
         }
         if kept == 0 || to.write_all(&buffer[..kept]).is_err() || kept < count {
             break;

@@ -21,7 +21,14 @@ fn a_tree_survives(listen: &str, bench: &Bench, words: &[&str]) {
     let mount = RemoteMount::new(&shared.address, words);
     run("diff", ["-r", source, mount.at("tree").to_str().unwrap()]);
     let back = bench.folder.path().join("back");
-    run("cp", ["-a", mount.at("tree").to_str().unwrap(), back.to_str().unwrap()]);
+    run(
+        "cp",
+        [
+            "-a",
+            mount.at("tree").to_str().unwrap(),
+            back.to_str().unwrap(),
+        ],
+    );
     run("diff", ["-r", source, back.to_str().unwrap()]);
     run("rm", ["-r", mount.at("tree").to_str().unwrap()]);
     assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 1, "lost+found");
@@ -74,14 +81,18 @@ fn large_files_and_sparse_ones_survive() {
     let bench = Bench::new();
     let shared = bench.share();
     let mount = RemoteMount::new(&shared.address, &[]);
-    let bytes: Vec<u8> =
-        (0..12 << 20).map(|number: u32| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let bytes: Vec<u8> = (0..12 << 20)
+        .map(|number: u32| (number.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
     let mut file = fs::File::create_new(mount.at("large")).unwrap();
     file.write_all(&bytes).unwrap();
     file.write_all_at(b"end", 1 << 33).unwrap();
     file.sync_all().unwrap();
     let found = file.metadata().unwrap();
-    assert!(found.len() == (1 << 33) + 3 && found.blocks() < 30 << 11, "{found:?}");
+    assert!(
+        found.len() == (1 << 33) + 3 && found.blocks() < 30 << 11,
+        "{found:?}"
+    );
     mount.unmount_after(file);
     let mount = RemoteMount::new(&shared.address, &[]);
     let mut file = fs::File::open(mount.at("large")).unwrap();
@@ -102,22 +113,31 @@ fn what_one_client_changes_the_other_sees() {
     requires!(root, fuse, tool("mke2fs"));
     let bench = Bench::new();
     let shared = bench.share();
-    let (one, two) = (RemoteMount::new(&shared.address, &[]), RemoteMount::new(&shared.address, &[]));
+    let (one, two) = (
+        RemoteMount::new(&shared.address, &[]),
+        RemoteMount::new(&shared.address, &[]),
+    );
     // Names that were not there, contents and attributes that were cached, names that are gone.
     assert!(!two.at("file").exists());
     fs::write(one.at("file"), "first").unwrap();
     wait_until("the file is there", || two.at("file").exists());
-    wait_until("it has its contents", || fs::read_to_string(two.at("file")).unwrap() == "first");
+    wait_until("it has its contents", || {
+        fs::read_to_string(two.at("file")).unwrap() == "first"
+    });
     for round in 0..20 {
         let text = format!("round {round}: {}", "x".repeat(round * 300));
         fs::write(one.at("file"), &text).unwrap();
-        wait_until("the contents are new", || fs::read_to_string(two.at("file")).unwrap() == text);
+        wait_until("the contents are new", || {
+            fs::read_to_string(two.at("file")).unwrap() == text
+        });
     }
     fs::rename(one.at("file"), one.at("other")).unwrap();
     wait_until("the old name is gone", || !two.at("file").exists());
     wait_until("the new name is there", || two.at("other").exists());
-    let mut names: Vec<_> =
-        fs::read_dir(two.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut names: Vec<_> = fs::read_dir(two.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     names.sort();
     assert_eq!(names, ["lost+found", "other"]);
     fs::remove_file(two.at("other")).unwrap();

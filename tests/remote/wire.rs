@@ -27,13 +27,23 @@ pub(crate) struct Wire {
 
 /// Magic, version and layout of this machine.
 pub(crate) fn preface() -> Vec<u8> {
-    let order = if cfg!(target_endian = "little") { b'l' } else { b'b' };
-    [b"folio\0\r\n\x01\0\0\0", &[order, b'g', b'6', b'4', 0, 0, 0, 0][..]].concat()
+    let order = if cfg!(target_endian = "little") {
+        b'l'
+    } else {
+        b'b'
+    };
+    [
+        b"folio\0\r\n\x01\0\0\0",
+        &[order, b'g', b'6', b'4', 0, 0, 0, 0][..],
+    ]
+    .concat()
 }
 
 pub(crate) fn connect(socket: &Path) -> UnixStream {
     let stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
     stream
 }
 
@@ -65,7 +75,12 @@ impl Wire {
             return Err(String::from_utf8(text).unwrap());
         }
         let session = welcome[3..19].try_into().unwrap();
-        Ok(Self { stream, session, is_resumed: welcome[1] != 0, received })
+        Ok(Self {
+            stream,
+            session,
+            is_resumed: welcome[1] != 0,
+            received,
+        })
     }
 
     /// Agrees, and sends the kernel's first request.
@@ -78,8 +93,12 @@ impl Wire {
     }
 
     pub(crate) fn frame(&mut self, kind: u32, acknowledged: u64, body: &[u8]) -> io::Result<()> {
-        let head = [&(body.len() as u32).to_le_bytes()[..], &kind.to_le_bytes(), &acknowledged.to_le_bytes()]
-            .concat();
+        let head = [
+            &(body.len() as u32).to_le_bytes()[..],
+            &kind.to_le_bytes(),
+            &acknowledged.to_le_bytes(),
+        ]
+        .concat();
         self.stream.write_all(&[&head, body].concat())
     }
 
@@ -94,7 +113,10 @@ impl Wire {
             let (kind, body) = self.next().expect("a frame");
             assert!(kind != GOODBYE, "{}", String::from_utf8_lossy(&body));
             if kind == MESSAGE && body[8..16] != [0; 8] {
-                return (i32::from_ne_bytes(body[4..8].try_into().unwrap()), body[16..].to_vec());
+                return (
+                    i32::from_ne_bytes(body[4..8].try_into().unwrap()),
+                    body[16..].to_vec(),
+                );
             }
         }
     }
@@ -120,8 +142,13 @@ impl Wire {
             }
         }
         let left = self.stream.read(&mut [0; 16]);
-        let timed_out = left.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-        assert!(!timed_out && !left.is_ok_and(|count| count > 0), "the connection stays open");
+        let timed_out = left
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        assert!(
+            !timed_out && !left.is_ok_and(|count| count > 0),
+            "the connection stays open"
+        );
         why
     }
 
@@ -136,7 +163,11 @@ impl Wire {
 
 /// A request of user 0.
 pub(crate) fn message(opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
-    let head =
-        [&(40 + body.len() as u32).to_ne_bytes()[..], &opcode.to_ne_bytes(), &77_u64.to_ne_bytes()].concat();
+    let head = [
+        &(40 + body.len() as u32).to_ne_bytes()[..],
+        &opcode.to_ne_bytes(),
+        &77_u64.to_ne_bytes(),
+    ]
+    .concat();
     [&head[..], &node.to_ne_bytes(), &[0; 16], body].concat()
 }

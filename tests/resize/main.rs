@@ -1,5 +1,5 @@
-//! Growing an ext4: e2fsck and resize2fs agree, the kernel and Folio use the new space, and the power may go at any
-//! moment.
+//! Growing an ext4: e2fsck and resize2fs agree, the kernel and Folio use the new space, and the
+//! power may go at any moment.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -27,22 +27,36 @@ const GIB: u64 = 1 << 30;
 
 /// Files that are in every file system before it grows, by name and content.
 fn files() -> Vec<(String, Vec<u8>)> {
-    let content = |file: usize| (0..file * 3000).map(|at| (at * 7 + file * 13) as u8).collect();
-    (0..24).map(|file| (format!("file-{file}"), content(file))).collect()
+    let content = |file: usize| {
+        (0..file * 3000)
+            .map(|at| (at * 7 + file * 13) as u8)
+            .collect()
+    };
+    (0..24)
+        .map(|file| (format!("file-{file}"), content(file)))
+        .collect()
 }
 
 /// Works in the file system on `device`, mounted by Folio as `/`.
 fn mounted<T>(device: &Arc<dyn Device>, work: impl FnOnce(&folio::Process) -> T) -> T {
-    let options = KernelOptions { cache_bytes: 16 << 20, background_writeback: false, ..Default::default() };
+    let options = KernelOptions {
+        cache_bytes: 16 << 20,
+        background_writeback: false,
+        ..Default::default()
+    };
     let kernel = Kernel::new(options);
-    kernel.mount_ext4(device.clone(), "/", &MountOptions::default()).unwrap();
+    kernel
+        .mount_ext4(device.clone(), "/", &MountOptions::default())
+        .unwrap();
     let done = work(&kernel.process(Credentials::root()));
     kernel.unmount("/").unwrap();
     done
 }
 
 fn write(process: &folio::Process, path: &str, bytes: &[u8]) {
-    let fd = process.open(path, OpenFlags::CREAT | OpenFlags::WRONLY, 0o644).unwrap();
+    let fd = process
+        .open(path, OpenFlags::CREAT | OpenFlags::WRONLY, 0o644)
+        .unwrap();
     let mut done = 0;
     while done < bytes.len() {
         done += process.write(fd, &bytes[done..]).unwrap();
@@ -52,14 +66,18 @@ fn write(process: &folio::Process, path: &str, bytes: &[u8]) {
 
 fn fill(device: &Arc<dyn Device>) {
     mounted(device, |process| {
-        files().iter().for_each(|(name, bytes)| write(process, &format!("/{name}"), bytes));
+        files()
+            .iter()
+            .for_each(|(name, bytes)| write(process, &format!("/{name}"), bytes));
     });
 }
 
 fn check_contents(device: &Arc<dyn Device>) {
     mounted(device, |process| {
         for (name, want) in files() {
-            let fd = process.open(format!("/{name}"), OpenFlags::empty(), 0).unwrap();
+            let fd = process
+                .open(format!("/{name}"), OpenFlags::empty(), 0)
+                .unwrap();
             let mut bytes = vec![0; want.len() + 1];
             let mut done = 0;
             loop {
@@ -98,7 +116,10 @@ fn open(image: &Path) -> Arc<dyn Device> {
 }
 
 fn resize(device: &Arc<dyn Device>) -> ResizeReport {
-    resize_ext4(device, &ResizeOptions::default(), &mut |_, _| ControlFlow::Continue(())).unwrap()
+    resize_ext4(device, &ResizeOptions::default(), &mut |_, _| {
+        ControlFlow::Continue(())
+    })
+    .unwrap()
 }
 
 /// Grows image and file system.
@@ -127,7 +148,9 @@ fn totals(image: &Path) -> Vec<String> {
         "Filesystem features:",
     ];
     let text = run("dumpe2fs", [Path::new("-h"), image]);
-    let kept = text.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name)));
+    let kept = text
+        .lines()
+        .filter(|line| wanted.iter().any(|name| line.starts_with(name)));
     kept.map(str::to_owned).collect()
 }
 
@@ -149,22 +172,48 @@ const SETS: [(&[&str], u64, &[u64]); 13] = [
     (&["-b", "1024"], 12, &[13, 16, 24, 25, 150, 700]),
     (&["-b", "4096"], 100, &[101, 128, 256, 300, 5000]),
     (&["-b", "2048"], 40, &[41, 64, 700]),
-    (&["-b", "4096", "-O", "orphan_file,metadata_csum_seed"], 100, &[110, 3000]),
+    (
+        &["-b", "4096", "-O", "orphan_file,metadata_csum_seed"],
+        100,
+        &[110, 3000],
+    ),
     (&["-b", "4096", "-O", "^resize_inode"], 100, &[300, 5000]),
     (&["-b", "1024", "-O", "^has_journal"], 20, &[30, 300]),
     (&["-b", "1024", "-O", "^flex_bg"], 20, &[30, 300]),
     (&["-b", "4096", "-O", "^64bit"], 100, &[300, 5000]),
-    (&["-b", "1024", "-O", "^metadata_csum,^uninit_bg"], 20, &[30, 300]),
-    (&["-b", "1024", "-O", "^metadata_csum,uninit_bg"], 20, &[30, 300]),
-    (&["-b", "1024", "-O", "meta_bg,^resize_inode"], 20, &[30, 300, 1000]),
-    // Once: resize2fs moves the second copy of the superblock to the new last group, Folio leaves it.
-    (&["-b", "1024", "-O", "sparse_super2,^resize_inode"], 20, &[30]),
+    (
+        &["-b", "1024", "-O", "^metadata_csum,^uninit_bg"],
+        20,
+        &[30, 300],
+    ),
+    (
+        &["-b", "1024", "-O", "^metadata_csum,uninit_bg"],
+        20,
+        &[30, 300],
+    ),
+    (
+        &["-b", "1024", "-O", "meta_bg,^resize_inode"],
+        20,
+        &[30, 300, 1000],
+    ),
+    // Once: resize2fs moves the second copy of the superblock to the new last group, Folio leaves
+    // it.
+    (
+        &["-b", "1024", "-O", "sparse_super2,^resize_inode"],
+        20,
+        &[30],
+    ),
     (&["-b", "1024", "-I", "128", "-G", "4"], 20, &[45, 300]),
 ];
 
 #[test]
 fn totals_are_as_resize2fs_has_them_and_nothing_is_lost() {
-    requires!(tool("mke2fs"), tool("e2fsck"), tool("dumpe2fs"), tool("resize2fs"));
+    requires!(
+        tool("mke2fs"),
+        tool("e2fsck"),
+        tool("dumpe2fs"),
+        tool("resize2fs")
+    );
     let scratch = Scratch::new();
     for (number, (options, start, sizes)) in SETS.into_iter().enumerate() {
         let image = scratch.path(&format!("{number}.img"));
@@ -172,17 +221,31 @@ fn totals_are_as_resize2fs_has_them_and_nothing_is_lost() {
         fill(&open(&image));
         for size in sizes {
             let theirs = scratch.path("theirs.img");
-            run("cp", ["--sparse=always".as_ref(), image.as_os_str(), theirs.as_os_str()]);
+            run(
+                "cp",
+                [
+                    "--sparse=always".as_ref(),
+                    image.as_os_str(),
+                    theirs.as_os_str(),
+                ],
+            );
             // resize2fs asks for a check that is newer than the last mount.
             run("e2fsck", ["-fy".as_ref(), theirs.as_os_str()]);
-            run("resize2fs", [theirs.as_os_str(), format!("{size}M").as_ref()]);
+            run(
+                "resize2fs",
+                [theirs.as_os_str(), format!("{size}M").as_ref()],
+            );
             let report = grow(&image, size * MIB);
             assert_eq!(totals(&image), totals(&theirs), "{options:?} to {size} MiB");
             let device = open(&image);
             let free = report.new.free_blocks * u64::from(report.block_size);
             mounted(&device, |process| {
                 // So much that it cannot all lie in the old groups, up to a limit.
-                write(process, "/new", &vec![0xA7; (free * 9 / 10).min(40 * MIB) as usize]);
+                write(
+                    process,
+                    "/new",
+                    &vec![0xA7; (free * 9 / 10).min(40 * MIB) as usize],
+                );
                 process.unlink("/new").unwrap();
             });
             drop(device);
@@ -196,7 +259,11 @@ fn many_small_steps() {
     requires!(tool("e2fsck"));
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
-    format_ext4(&RawDevice::create(&image, 8 * MIB).unwrap(), &FormatOptions::default()).unwrap();
+    format_ext4(
+        &RawDevice::create(&image, 8 * MIB).unwrap(),
+        &FormatOptions::default(),
+    )
+    .unwrap();
     fill(&open(&image));
     let mut len_bytes = 8 * MIB;
     for step in 0..40 {
@@ -212,13 +279,23 @@ fn from_8_mib_to_64_gib() {
     requires!(tool("e2fsck"), tool("dumpe2fs"));
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
-    format_ext4(&RawDevice::create(&image, 8 * MIB).unwrap(), &FormatOptions::default()).unwrap();
+    format_ext4(
+        &RawDevice::create(&image, 8 * MIB).unwrap(),
+        &FormatOptions::default(),
+    )
+    .unwrap();
     fill(&open(&image));
     let report = grow(&image, 64 * GIB);
     assert_eq!((report.old.groups, report.new.groups), (1, 8192));
     assert_eq!(report.new.blocks, 64 << 20);
-    let features = totals(&image).into_iter().find(|line| line.starts_with("Filesystem features")).unwrap();
-    assert!(features.contains("meta_bg") && !features.contains("resize_inode"), "{features}");
+    let features = totals(&image)
+        .into_iter()
+        .find(|line| line.starts_with("Filesystem features"))
+        .unwrap();
+    assert!(
+        features.contains("meta_bg") && !features.contains("resize_inode"),
+        "{features}"
+    );
 }
 
 #[test]
@@ -242,8 +319,12 @@ fn the_kernel_uses_the_new_space() {
         }
         // Until it is full.
         let chunk = vec![0x3C; 4 << 20];
-        let full = (0..).find(|at| std::fs::write(kernel.path().join(format!("new-{at}")), &chunk).is_err());
-        assert!(full.unwrap_or(0) as u64 * 4 > size * 8 / 10, "{options:?}: full after {full:?} files");
+        let full = (0..)
+            .find(|at| std::fs::write(kernel.path().join(format!("new-{at}")), &chunk).is_err());
+        assert!(
+            full.unwrap_or(0) as u64 * 4 > size * 8 / 10,
+            "{options:?}: full after {full:?} files"
+        );
         kernel.unmount();
         fsck(&image);
         check_contents(&open(&image));
@@ -259,8 +340,14 @@ fn refusals_say_why_and_change_nothing() {
         let _ = std::fs::remove_file(&image);
         mke2fs(&image, size, options);
         let before = std::fs::read(&image).unwrap();
-        let options = ResizeOptions { len_bytes, ..ResizeOptions::default() };
-        let error = resize_ext4(&open(&image), &options, &mut |_, _| ControlFlow::Continue(())).unwrap_err();
+        let options = ResizeOptions {
+            len_bytes,
+            ..ResizeOptions::default()
+        };
+        let error = resize_ext4(&open(&image), &options, &mut |_, _| {
+            ControlFlow::Continue(())
+        })
+        .unwrap_err();
         assert!(before == std::fs::read(&image).unwrap(), "{error}");
         error.to_string()
     };
@@ -275,7 +362,11 @@ fn it_can_be_ended_between_two_steps() {
     requires!(tool("e2fsck"));
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
-    format_ext4(&RawDevice::create(&image, 8 * MIB).unwrap(), &FormatOptions::default()).unwrap();
+    format_ext4(
+        &RawDevice::create(&image, 8 * MIB).unwrap(),
+        &FormatOptions::default(),
+    )
+    .unwrap();
     fill(&open(&image));
     block::resize(&image, 20 * GIB, &ResizeImage::default()).unwrap();
     let device = open(&image);
@@ -293,8 +384,8 @@ fn it_can_be_ended_between_two_steps() {
     fsck(&image);
 }
 
-/// The device after a power cut: all of the record up to the last flush before `cut`, and of what follows it up to
-/// `cut` what `is_kept` says.
+/// The device after a power cut: all of the record up to the last flush before `cut`, and of what
+/// follows it up to `cut` what `is_kept` says.
 fn cut(
     before: &Arc<dyn Device>,
     record: &[Recorded],
@@ -302,7 +393,10 @@ fn cut(
     is_kept: impl Fn(usize) -> bool,
 ) -> Arc<dyn Device> {
     let device = Arc::new(OverlayDevice::new(before.clone()));
-    let flushed = record[..cut].iter().rposition(|entry| *entry == Recorded::Flush).unwrap_or(0);
+    let flushed = record[..cut]
+        .iter()
+        .rposition(|entry| *entry == Recorded::Flush)
+        .unwrap_or(0);
     for (index, entry) in record[..cut].iter().enumerate() {
         if index < flushed || is_kept(index) {
             entry.replay(&*device).unwrap();
@@ -317,19 +411,27 @@ fn copy_to_file(device: &dyn Device, image: &Path) {
     std::fs::write(image, bytes).unwrap();
 }
 
-/// Cuts the power after every write of a growth, with all or some of the last writes there. `mends` is whether
-/// e2fsck may find something before that is mended.
+/// Cuts the power after every write of a growth, with all or some of the last writes there. `mends`
+/// is whether e2fsck may find something before that is mended.
 fn cut_everywhere(features: &[&str], start: u64, end: u64, mends: bool) {
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
-    mke2fs(&image, &format!("{start}M"), &[&["-b", "1024", "-G", "2"], features].concat());
+    mke2fs(
+        &image,
+        &format!("{start}M"),
+        &[&["-b", "1024", "-G", "2"], features].concat(),
+    );
     fill(&open(&image));
     let memory = Arc::new(MemoryDevice::new(end * MIB));
     memory.write_at(&std::fs::read(&image).unwrap(), 0).unwrap();
     // What was there before: no zeros to rely on.
-    memory.write_at(&vec![0xE5; ((end - start) * MIB) as usize], start * MIB).unwrap();
+    memory
+        .write_at(&vec![0xE5; ((end - start) * MIB) as usize], start * MIB)
+        .unwrap();
     let before: Arc<dyn Device> = memory;
-    let recorder = Arc::new(RecordDevice::new(Arc::new(OverlayDevice::new(before.clone()))));
+    let recorder = Arc::new(RecordDevice::new(Arc::new(OverlayDevice::new(
+        before.clone(),
+    ))));
     let device: Arc<dyn Device> = recorder.clone();
     let done = resize(&device);
     let record = recorder.recorded();
@@ -337,9 +439,13 @@ fn cut_everywhere(features: &[&str], start: u64, end: u64, mends: bool) {
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
     for at in 0..=record.len() {
         for lossy in [false, true] {
-            random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            random = random
+                .wrapping_mul(0x5851_F42D_4C95_7F2D)
+                .wrapping_add(0x1405_7B7E_F767_814F);
             let bits = random;
-            let left = cut(&before, &record, at, |index| !lossy || bits >> (index % 64) & 1 == 1);
+            let left = cut(&before, &record, at, |index| {
+                !lossy || bits >> (index % 64) & 1 == 1
+            });
             copy_to_file(&*left, &image);
             let output = command("e2fsck").arg("-fy").arg(&image).output().unwrap();
             let said = text(&output);
@@ -366,7 +472,10 @@ fn cut_everywhere(features: &[&str], start: u64, end: u64, mends: bool) {
             fsck(&image);
         }
     }
-    assert!(sizes.contains_key(&done.old.blocks) && sizes.contains_key(&done.new.blocks), "{sizes:?}");
+    assert!(
+        sizes.contains_key(&done.old.blocks) && sizes.contains_key(&done.new.blocks),
+        "{sizes:?}"
+    );
 }
 
 #[test]

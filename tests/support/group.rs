@@ -3,17 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A control group with little memory, of version 1 or 2, gone when it is dropped: nobody may be in it then.
+/// A control group with little memory, of version 1 or 2, gone when it is dropped: nobody may be in
+/// it then.
 pub struct Group(PathBuf);
 
 impl Group {
     /// `None` where control groups cannot be made, or do not limit memory.
     pub fn new(limit_bytes: u64) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("folio-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        for (root, file) in
-            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
-        {
+        let name = format!(
+            "folio-test-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        for (root, file) in [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ] {
             let folder = Path::new(root).join(&name);
             if std::fs::create_dir(&folder).is_ok() {
                 let group = Self(folder);

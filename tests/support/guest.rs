@@ -1,4 +1,5 @@
-//! A Linux guest in QEMU, for what only a guest can tell: one kernel, one busybox, one script, no disk.
+//! A Linux guest in QEMU, for what only a guest can tell: one kernel, one busybox, one script, no
+//! disk.
 //!
 //! ```text
 //!   Guest::new()  the kernel in /boot, its modules, busybox, QEMU; or what of them is missing
@@ -21,12 +22,20 @@ const MODULES: [&str; 2] = ["virtio_pci", "virtiofs"];
 /// This machine, as a guest's network has it.
 pub const HOST_ADDRESS: &str = "10.0.2.2";
 /// What the guest calls to use its network.
-pub const START_NETWORK: &str = "ip link set lo up; ip addr add 10.0.2.15/24 dev eth0; ip link set eth0 up\n";
+pub const START_NETWORK: &str =
+    "ip link set lo up; ip addr add 10.0.2.15/24 dev eth0; ip link set eth0 up\n";
 /// Before the exit status of the script, on a line of its own.
 const ENDED: &str = "@@ended ";
 
 /// Where programs are looked for; tests' PATH may lack the folders of system programs.
-const FOLDERS: [&str; 6] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"];
+const FOLDERS: [&str; 6] = [
+    "/usr/local/bin",
+    "/usr/bin",
+    "/bin",
+    "/usr/local/sbin",
+    "/usr/sbin",
+    "/sbin",
+];
 
 /// A guest to be started.
 pub struct Guest {
@@ -74,22 +83,28 @@ impl Guest {
             processors: 1,
             reboots: false,
         };
-        MODULES.iter().try_fold(bare, |guest, module| guest.module(module))
+        MODULES
+            .iter()
+            .try_fold(bare, |guest, module| guest.module(module))
     }
 
     /// One more module of its kernel, with what that needs.
     pub fn module(mut self, module: &str) -> Result<Self, String> {
-        for path in with_dependencies(&self.table, module).ok_or(format!("needs the module {module}"))? {
+        for path in
+            with_dependencies(&self.table, module).ok_or(format!("needs the module {module}"))?
+        {
             let name = format!("/modules/{}", path.rsplit('/').next().unwrap_or_default());
             if !self.modules.contains(&name) {
-                self.archive.add(&name, 0o644, &read(&self.folder.join(&path))?);
+                self.archive
+                    .add(&name, 0o644, &read(&self.folder.join(&path))?);
                 self.modules.push(name);
             }
         }
         Ok(self)
     }
 
-    /// A network card, eth0, behind which [`HOST_ADDRESS`] is the loopback of this machine: QEMU's user networking.
+    /// A network card, eth0, behind which [`HOST_ADDRESS`] is the loopback of this machine: QEMU's
+    /// user networking.
     pub fn network(self) -> Result<Self, String> {
         let guest = self.module("virtio_net")?.device("-netdev", "user,id=net");
         Ok(guest.device("-device", "virtio-net-pci,netdev=net,romfile="))
@@ -101,7 +116,8 @@ impl Guest {
         self
     }
 
-    /// Lets the script boot the same machine again (`reboot -f`), in which it runs from its beginning.
+    /// Lets the script boot the same machine again (`reboot -f`), in which it runs from its
+    /// beginning.
     pub fn may_reboot(mut self) -> Self {
         self.reboots = true;
         self
@@ -111,7 +127,10 @@ impl Guest {
     pub fn share(self, tag: &str, socket: &Path) -> Self {
         let socket = socket.display();
         self.device("-chardev", &format!("socket,id={tag},path={socket}"))
-            .device("-device", &format!("vhost-user-fs-pci,chardev={tag},tag={tag},queue-size=1024"))
+            .device(
+                "-device",
+                &format!("vhost-user-fs-pci,chardev={tag},tag={tag},queue-size=1024"),
+            )
     }
 
     /// Two more words for QEMU.
@@ -129,8 +148,12 @@ impl Guest {
     /// A program of this machine as /bin/NAME, with the libraries that it needs.
     pub fn program(mut self, program: &Path) -> Result<Self, String> {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
-        self.archive.add(&format!("/bin/{name}"), 0o755, &read(program)?);
-        let output = Command::new("ldd").arg(program).output().map_err(|error| format!("ldd: {error}"))?;
+        self.archive
+            .add(&format!("/bin/{name}"), 0o755, &read(program)?);
+        let output = Command::new("ldd")
+            .arg(program)
+            .output()
+            .map_err(|error| format!("ldd: {error}"))?;
         for word in String::from_utf8_lossy(&output.stdout).split_whitespace() {
             if word.starts_with('/') {
                 self.archive.add(word, 0o755, &read(Path::new(word))?);
@@ -139,17 +162,25 @@ impl Guest {
         Ok(self)
     }
 
-    /// Boots, runs `script` with busybox's sh, and powers off; `told` hears each line that the script says while it
-    /// runs. Killed after `limit`.
-    pub fn run(mut self, script: &str, limit: Duration, mut told: impl FnMut(&str)) -> Result<Run, String> {
+    /// Boots, runs `script` with busybox's sh, and powers off; `told` hears each line that the
+    /// script says while it runs. Killed after `limit`.
+    pub fn run(
+        mut self,
+        script: &str,
+        limit: Duration,
+        mut told: impl FnMut(&str),
+    ) -> Result<Run, String> {
         self.archive.add("/script", 0o755, script.as_bytes());
         let init = self.init();
         self.archive.add("/init", 0o755, init.as_bytes());
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let initramfs = folder.path().join("initramfs");
         std::fs::write(&initramfs, self.archive.finish()).map_err(|error| error.to_string())?;
-        let mut machine =
-            Machine(self.command(&initramfs).spawn().map_err(|error| format!("QEMU: {error}"))?);
+        let mut machine = Machine(
+            self.command(&initramfs)
+                .spawn()
+                .map_err(|error| format!("QEMU: {error}"))?,
+        );
         let out = machine.0.stdout.take().ok_or("QEMU has no output")?;
         let mut err = machine.0.stderr.take().ok_or("QEMU has no error output")?;
         let errors = std::thread::spawn(move || {
@@ -160,18 +191,26 @@ impl Guest {
         let (sender, receiver) = mpsc::channel();
         let reader = std::thread::spawn(move || {
             for line in BufReader::new(out).split(b'\n').map_while(Result::ok) {
-                let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
+                let line = String::from_utf8_lossy(&line)
+                    .trim_end_matches('\r')
+                    .to_owned();
                 if sender.send(line).is_err() {
                     return;
                 }
             }
         });
         let deadline = std::time::Instant::now() + limit;
-        let mut run = Run { lines: Vec::new(), status: None, errors: String::new() };
+        let mut run = Run {
+            lines: Vec::new(),
+            status: None,
+            errors: String::new(),
+        };
         loop {
             let left = deadline.saturating_duration_since(std::time::Instant::now());
             // An end of the output is the end of QEMU.
-            let Ok(line) = receiver.recv_timeout(left) else { break };
+            let Ok(line) = receiver.recv_timeout(left) else {
+                break;
+            };
             if let Some(status) = line.strip_prefix(ENDED) {
                 run.status = status.trim().parse().ok();
             }
@@ -194,24 +233,51 @@ impl Guest {
         for module in &self.modules {
             text.push_str(&format!("insmod {module}\n"));
         }
-        text.push_str(&format!("sh /script 2>&1\nstatus=$?; echo; echo {ENDED}$status\nsync\npoweroff -f\n"));
+        text.push_str(&format!(
+            "sh /script 2>&1\nstatus=$?; echo; echo {ENDED}$status\nsync\npoweroff -f\n"
+        ));
         text
     }
 
     fn command(&self, initramfs: &Path) -> Command {
-        let memory = format!("memory-backend-memfd,id=mem,size={}M,share=on", self.memory_mib);
+        let memory = format!(
+            "memory-backend-memfd,id=mem,size={}M,share=on",
+            self.memory_mib
+        );
         let mut command = Command::new(find("qemu-system-x86_64").unwrap_or_default());
-        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio"]);
+        command.args([
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-serial",
+            "stdio",
+        ]);
         if !self.reboots {
             command.arg("-no-reboot");
         }
         command.args(["-machine", "q35,accel=tcg", "-cpu", "max"]);
-        command.args(["-m", &format!("{}M", self.memory_mib), "-smp", &self.processors.to_string()]);
+        command.args([
+            "-m",
+            &format!("{}M", self.memory_mib),
+            "-smp",
+            &self.processors.to_string(),
+        ]);
         command.args(["-object", &memory, "-numa", "node,memdev=mem"]);
-        command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(initramfs);
-        command.args(["-append", "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off"]);
+        command
+            .arg("-kernel")
+            .arg(&self.kernel)
+            .arg("-initrd")
+            .arg(initramfs);
+        command.args([
+            "-append",
+            "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off",
+        ]);
         command.args(&self.devices);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 }
@@ -233,27 +299,49 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
-    folders.map(|folder| folder.join(name)).find(|path| path.is_file())
+    folders
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
 }
 
 /// The newest kernel in /boot that has virtiofs as a plain module, and its release.
 fn newest_kernel() -> Result<(PathBuf, String), String> {
     let entries = std::fs::read_dir("/boot").map_err(|error| format!("/boot: {error}"))?;
     let mut releases: Vec<String> = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("vmlinuz-").map(str::to_owned))
+        .filter_map(|entry| {
+            entry
+                .ok()?
+                .file_name()
+                .to_str()?
+                .strip_prefix("vmlinuz-")
+                .map(str::to_owned)
+        })
         .filter(|release| {
-            Path::new("/lib/modules").join(release).join("kernel/fs/fuse/virtiofs.ko").is_file()
+            Path::new("/lib/modules")
+                .join(release)
+                .join("kernel/fs/fuse/virtiofs.ko")
+                .is_file()
         })
         .collect();
     releases.sort();
-    let release = releases.pop().ok_or("needs a kernel with virtiofs in /boot (linux-image-cloud-amd64)")?;
-    Ok((Path::new("/boot").join(format!("vmlinuz-{release}")), release))
+    let release = releases
+        .pop()
+        .ok_or("needs a kernel with virtiofs in /boot (linux-image-cloud-amd64)")?;
+    Ok((
+        Path::new("/boot").join(format!("vmlinuz-{release}")),
+        release,
+    ))
 }
 
-/// The paths of a module and of all that it needs, those first; `None` if it is not there. From `modules.dep`.
+/// The paths of a module and of all that it needs, those first; `None` if it is not there. From
+/// `modules.dep`.
 fn with_dependencies(table: &str, module: &str) -> Option<Vec<String>> {
     let file = format!("/{module}.ko");
-    let line = table.lines().find(|line| line.split(':').next().is_some_and(|path| path.ends_with(&file)))?;
+    let line = table.lines().find(|line| {
+        line.split(':')
+            .next()
+            .is_some_and(|path| path.ends_with(&file))
+    })?;
     let (path, needs) = line.split_once(':')?;
     // Each is listed before what it needs itself.
     let mut paths: Vec<String> = needs.split_whitespace().map(str::to_owned).collect();
@@ -262,7 +350,8 @@ fn with_dependencies(table: &str, module: &str) -> Option<Vec<String>> {
     Some(paths)
 }
 
-/// An initramfs: cpio's format `newc`. Source: Linux, Documentation/driver-api/early-userspace/buffer-format.rst.
+/// An initramfs: cpio's format `newc`. Source: Linux,
+/// Documentation/driver-api/early-userspace/buffer-format.rst.
 #[derive(Default)]
 struct Archive {
     bytes: Vec<u8>,
@@ -275,7 +364,11 @@ impl Archive {
         if self.paths.contains(path) {
             return;
         }
-        let slashes: Vec<usize> = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0).collect();
+        let slashes: Vec<usize> = path
+            .match_indices('/')
+            .map(|(at, _)| at)
+            .filter(|at| *at > 0)
+            .collect();
         for at in slashes {
             if self.paths.insert(path[..at].to_owned()) {
                 self.entry(&path[..at], 0o040_755, &[]);
@@ -288,9 +381,24 @@ impl Archive {
     fn entry(&mut self, path: &str, mode: u32, bytes: &[u8]) {
         let name = path.trim_start_matches('/');
         let links = 1;
-        // Number, mode, owner, group, links, time, size, four device numbers, length of the name, checksum.
+        // Number, mode, owner, group, links, time, size, four device numbers, length of the name,
+        // checksum.
         let number = self.paths.len() as u32;
-        let fields = [number, mode, 0, 0, links, 0, bytes.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
+        let fields = [
+            number,
+            mode,
+            0,
+            0,
+            links,
+            0,
+            bytes.len() as u32,
+            0,
+            0,
+            0,
+            0,
+            name.len() as u32 + 1,
+            0,
+        ];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
             let _ = write!(self.bytes, "{field:08x}");

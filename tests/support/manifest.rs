@@ -1,4 +1,5 @@
-//! All that a tree on the host is: names, types, modes, owners, times, sizes, link groups, xattrs, content, holes.
+//! All that a tree on the host is: names, types, modes, owners, times, sizes, link groups, xattrs,
+//! content, holes.
 
 use rustix::fs::SeekFrom;
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +14,8 @@ use std::path::{Path, PathBuf};
 /// What of a tree is taken down.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Scope {
-    /// Where files have holes; the same only if both file systems keep holes of the sizes in the tree.
+    /// Where files have holes; the same only if both file systems keep holes of the sizes in the
+    /// tree.
     pub holes: bool,
     /// Leave out the root's own attributes, and `lost+found` below it.
     pub below_root: bool,
@@ -31,11 +33,23 @@ impl Manifest {
     /// Walks the tree at `root`. Symbolic links are not followed.
     #[track_caller]
     pub fn of(root: &Path, scope: Scope) -> Self {
-        let mut walk =
-            Walk { root: root.to_path_buf(), scope, links: HashMap::new(), entries: BTreeMap::new() };
-        walk.folder(&PathBuf::new()).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
-        let files = walk.entries.values().filter(|facts| !facts.starts_with("directory")).count();
-        Self { entries: walk.entries, files }
+        let mut walk = Walk {
+            root: root.to_path_buf(),
+            scope,
+            links: HashMap::new(),
+            entries: BTreeMap::new(),
+        };
+        walk.folder(&PathBuf::new())
+            .unwrap_or_else(|error| panic!("{}: {error}", root.display()));
+        let files = walk
+            .entries
+            .values()
+            .filter(|facts| !facts.starts_with("directory"))
+            .count();
+        Self {
+            entries: walk.entries,
+            files,
+        }
     }
 
     /// Fails with the first differences if `other` is not the same tree.
@@ -43,19 +57,25 @@ impl Manifest {
     pub fn assert_same(&self, other: &Self, what: &str) {
         let mut told = String::new();
         let mut count = 0;
-        let names: std::collections::BTreeSet<_> = self.entries.keys().chain(other.entries.keys()).collect();
+        let names: std::collections::BTreeSet<_> =
+            self.entries.keys().chain(other.entries.keys()).collect();
         for name in names {
             let (left, right) = (self.entries.get(name), other.entries.get(name));
             if left != right {
                 count += 1;
                 if count <= 10 {
                     let shown = name.escape_ascii();
-                    let (left, right) = (left.map_or("absent", |s| s), right.map_or("absent", |s| s));
+                    let (left, right) =
+                        (left.map_or("absent", |s| s), right.map_or("absent", |s| s));
                     let _ = writeln!(told, "{shown}:\n  want {left}\n  got  {right}");
                 }
             }
         }
-        assert!(count == 0, "{what}: {count} of {} entries differ\n{told}", self.entries.len());
+        assert!(
+            count == 0,
+            "{what}: {count} of {} entries differ\n{told}",
+            self.entries.len()
+        );
     }
 
     /// Number of entries, directories included.
@@ -65,7 +85,10 @@ impl Manifest {
 
     /// How many entries' facts contain `text`.
     pub fn count(&self, text: &str) -> usize {
-        self.entries.values().filter(|facts| facts.contains(text)).count()
+        self.entries
+            .values()
+            .filter(|facts| facts.contains(text))
+            .count()
     }
 }
 
@@ -103,21 +126,47 @@ impl Walk {
     }
 
     fn entry(&mut self, inside: &Path) -> std::io::Result<()> {
-        let path = if inside.as_os_str().is_empty() { self.root.clone() } else { self.root.join(inside) };
+        let path = if inside.as_os_str().is_empty() {
+            self.root.clone()
+        } else {
+            self.root.join(inside)
+        };
         let metadata = fs::symlink_metadata(&path)?;
         let name = inside.as_os_str().as_bytes().to_vec();
         let mut facts = String::new();
         let (mode, uid, gid) = (metadata.mode() & 0o7777, metadata.uid(), metadata.gid());
         let _ = write!(facts, "{} {mode:04o} {uid}:{gid}", kind(&metadata));
-        let _ = write!(facts, " mtime {}.{:09}", metadata.mtime(), metadata.mtime_nsec());
+        let _ = write!(
+            facts,
+            " mtime {}.{:09}",
+            metadata.mtime(),
+            metadata.mtime_nsec()
+        );
         if !metadata.is_dir() && metadata.nlink() > 1 {
-            let first = self.links.entry((metadata.dev(), metadata.ino())).or_insert_with(|| name.clone());
-            let _ = write!(facts, " links {} as {}", metadata.nlink(), first.escape_ascii());
+            let first = self
+                .links
+                .entry((metadata.dev(), metadata.ino()))
+                .or_insert_with(|| name.clone());
+            let _ = write!(
+                facts,
+                " links {} as {}",
+                metadata.nlink(),
+                first.escape_ascii()
+            );
         }
         if metadata.is_symlink() {
-            let _ = write!(facts, " -> {}", fs::read_link(&path)?.as_os_str().as_bytes().escape_ascii());
+            let _ = write!(
+                facts,
+                " -> {}",
+                fs::read_link(&path)?.as_os_str().as_bytes().escape_ascii()
+            );
         } else if metadata.is_file() {
-            let _ = write!(facts, " size {} content {:016x}", metadata.len(), content(&path)?);
+            let _ = write!(
+                facts,
+                " size {} content {:016x}",
+                metadata.len(),
+                content(&path)?
+            );
             if self.scope.holes {
                 let _ = write!(facts, " data {:?}", data_ranges(&path, metadata.len())?);
             }
@@ -197,7 +246,10 @@ fn xattrs(path: &Path) -> std::io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         other => other?,
     };
     let mut out = BTreeMap::new();
-    for name in names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+    for name in names[..len]
+        .split(|&byte| byte == 0)
+        .filter(|name| !name.is_empty())
+    {
         let mut value = vec![0; 64 << 10];
         let c_name = CString::new(name).expect("names were split at zero bytes");
         let len = rustix::fs::lgetxattr(path, c_name.as_c_str(), &mut value[..])?;

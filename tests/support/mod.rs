@@ -1,4 +1,5 @@
-//! What integration tests share: guards that report a skip, the tools that judge, manifests of trees.
+//! What integration tests share: guards that report a skip, the tools that judge, manifests of
+//! trees.
 //!
 //! ```text
 //!   tests/<topic>/main.rs  --- #[path = "../support/mod.rs"] mod support;

@@ -16,28 +16,57 @@ impl Mounted {
     #[track_caller]
     pub fn new(image: &Path, options: &str) -> Self {
         let folder = TempDir::with_prefix("folio-mount-").expect("a folder to mount on");
-        let shown = run("losetup", [OsStr::new("--find"), OsStr::new("--show"), image.as_os_str()]);
+        let shown = run(
+            "losetup",
+            [
+                OsStr::new("--find"),
+                OsStr::new("--show"),
+                image.as_os_str(),
+            ],
+        );
         let device = shown.trim();
-        let output = command("mount").args(["-t", "ext4", "-o", options, device]).arg(folder.path()).output();
-        // Detaching a device in use only marks it: the kernel frees it at the unmount, even if we are killed.
+        let output = command("mount")
+            .args(["-t", "ext4", "-o", options, device])
+            .arg(folder.path())
+            .output();
+        // Detaching a device in use only marks it: the kernel frees it at the unmount, even if we
+        // are killed.
         let detached = command("losetup").args(["--detach", device]).status();
         let output = output.expect("mount runs");
         let mounted = output.status.success();
-        let this = Self { folder: Some(folder), mounted };
-        assert!(mounted, "mount of {}: {}", image.display(), super::tools::text(&output));
-        assert!(detached.is_ok_and(|status| status.success()), "losetup --detach {device}");
+        let this = Self {
+            folder: Some(folder),
+            mounted,
+        };
+        assert!(
+            mounted,
+            "mount of {}: {}",
+            image.display(),
+            super::tools::text(&output)
+        );
+        assert!(
+            detached.is_ok_and(|status| status.success()),
+            "losetup --detach {device}"
+        );
         this
     }
 
     /// Where it is mounted.
     pub fn path(&self) -> PathBuf {
-        self.folder.as_ref().map(|folder| folder.path().to_path_buf()).unwrap_or_default()
+        self.folder
+            .as_ref()
+            .map(|folder| folder.path().to_path_buf())
+            .unwrap_or_default()
     }
 
-    /// Unmounts; panics if that fails. A mount may be busy for a moment: a program that another test starts holds
-    /// copies of our files until its exec, and closing goes on in the kernel after close(2).
+    /// Unmounts; panics if that fails. A mount may be busy for a moment: a program that another
+    /// test starts holds copies of our files until its exec, and closing goes on in the kernel
+    /// after close(2).
     #[track_caller]
-    #[expect(clippy::disallowed_methods, reason = "nothing tells when a mount is no longer busy")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "nothing tells when a mount is no longer busy"
+    )]
     pub fn unmount(mut self) {
         let path = self.path();
         for _ in 0..50 {
@@ -46,7 +75,11 @@ impl Mounted {
                 self.mounted = false;
                 return;
             }
-            assert!(super::tools::text(&output).contains("busy"), "umount: {}", super::tools::text(&output));
+            assert!(
+                super::tools::text(&output).contains("busy"),
+                "umount: {}",
+                super::tools::text(&output)
+            );
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
         panic!("{} stays busy", path.display());
@@ -57,7 +90,10 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         if self.mounted {
             let path = self.path();
-            let unmounted = command("umount").arg(&path).status().is_ok_and(|status| status.success());
+            let unmounted = command("umount")
+                .arg(&path)
+                .status()
+                .is_ok_and(|status| status.success());
             if !unmounted {
                 // Lazily: gone from the tree now, freed when the last user is gone.
                 let _ = command("umount").arg("--lazy").arg(&path).status();

@@ -1,7 +1,8 @@
-//! Locks and files without a name, as two processes meet them: a test, and its own program that is run again, on this
-//! machine or in a guest.
+//! Locks and files without a name, as two processes meet them: a test, and its own program that is
+//! run again, on this machine or in a guest.
 //!
-//! A program that has this module has the test `probe::again` with it, which does nothing unless [`ASKED`] says what.
+//! A program that has this module has the test `probe::again` with it, which does nothing unless
+//! [`ASKED`] says what.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -43,8 +44,16 @@ enum Step {
     Free,
 }
 
-const KINDS: [(&str, Kind); 3] = [("flock", Kind::Flock), ("posix", Kind::Posix), ("ofd", Kind::Ofd)];
-const STEPS: [(&str, Step); 3] = [("take", Step::Take), ("share", Step::Share), ("wait", Step::Wait)];
+const KINDS: [(&str, Kind); 3] = [
+    ("flock", Kind::Flock),
+    ("posix", Kind::Posix),
+    ("ofd", Kind::Ofd),
+];
+const STEPS: [(&str, Step); 3] = [
+    ("take", Step::Take),
+    ("share", Step::Share),
+    ("wait", Step::Wait),
+];
 /// The bytes that are locked, if not all, and others.
 const BYTES: (i64, i64) = (0, 10);
 const BESIDE: (i64, i64) = (10, 10);
@@ -68,26 +77,41 @@ impl Kind {
             Step::Free => libc::F_UNLCK,
         };
         let whence = libc::SEEK_SET as i16;
-        let lock =
-            libc::flock { l_type: l_type as i16, l_whence: whence, l_start: start, l_len: len, l_pid: 0 };
+        let lock = libc::flock {
+            l_type: l_type as i16,
+            l_whence: whence,
+            l_start: start,
+            l_len: len,
+            l_pid: 0,
+        };
         let call = match (self, step) {
             (Self::Posix, Step::Wait) => FcntlArg::F_SETLKW(&lock),
             (Self::Posix, _) => FcntlArg::F_SETLK(&lock),
             (_, Step::Wait) => FcntlArg::F_OFD_SETLKW(&lock),
             (_, _) => FcntlArg::F_OFD_SETLK(&lock),
         };
-        fcntl(file, call).map(drop).map_err(|errno| Errno::from_raw_os_error(errno as i32))
+        fcntl(file, call)
+            .map(drop)
+            .map_err(|errno| Errno::from_raw_os_error(errno as i32))
     }
 }
 
 fn open(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .unwrap()
 }
 
 /// This program again, for something else.
 fn another(word: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(WORDS.split(' ')).env(ASKED, format!("{word} {}", path.display()));
+    command
+        .args(WORDS.split(' '))
+        .env(ASKED, format!("{word} {}", path.display()));
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }
@@ -103,7 +127,8 @@ fn another_gets(word: &str, path: &Path) -> bool {
     }
 }
 
-/// Locks of each kind hold between two processes that open `path`, and are free again when they should be.
+/// Locks of each kind hold between two processes that open `path`, and are free again when they
+/// should be.
 #[track_caller]
 pub(crate) fn locks(path: &Path) {
     for (name, kind) in KINDS {
@@ -111,31 +136,55 @@ pub(crate) fn locks(path: &Path) {
         let file = open(path);
         kind.lock(&file, Step::Take, BYTES).unwrap();
         assert!(!another_gets(&word("take"), path), "{name}: two have it");
-        assert!(!another_gets(&word("share"), path), "{name}: who has it alone shares it");
+        assert!(
+            !another_gets(&word("share"), path),
+            "{name}: who has it alone shares it"
+        );
         if kind != Kind::Flock {
-            assert!(another_gets(&word("beside"), path), "{name}: other bytes are locked too");
+            assert!(
+                another_gets(&word("beside"), path),
+                "{name}: other bytes are locked too"
+            );
         }
         let mut waiting = another(&word("wait"), path).spawn().unwrap();
         let mut said = BufReader::new(waiting.stdout.take().unwrap()).lines();
-        assert!(said.any(|line| line.unwrap().contains(WAITS)), "{name}: nobody waits");
+        assert!(
+            said.any(|line| line.unwrap().contains(WAITS)),
+            "{name}: nobody waits"
+        );
         kind.lock(&file, Step::Free, BYTES).unwrap();
         // The pipe is closed when it ends.
         said.for_each(drop);
-        assert!(waiting.wait().unwrap().success(), "{name}: who waits gets it");
+        assert!(
+            waiting.wait().unwrap().success(),
+            "{name}: who waits gets it"
+        );
         kind.lock(&file, Step::Share, BYTES).unwrap();
-        assert!(another_gets(&word("share"), path), "{name}: it is not shared");
-        assert!(!another_gets(&word("take"), path), "{name}: it is taken from who shares it");
+        assert!(
+            another_gets(&word("share"), path),
+            "{name}: it is not shared"
+        );
+        assert!(
+            !another_gets(&word("take"), path),
+            "{name}: it is taken from who shares it"
+        );
         drop(file);
-        assert!(another_gets(&word("take"), path), "{name}: it is kept when the file is closed");
+        assert!(
+            another_gets(&word("take"), path),
+            "{name}: it is kept when the file is closed"
+        );
     }
 }
 
-/// Files are made in `directory` without a name, and given one unless they were opened with `O_EXCL`.
+/// Files are made in `directory` without a name, and given one unless they were opened with
+/// `O_EXCL`.
 #[track_caller]
 pub(crate) fn unnamed(directory: &Path) {
     let open = |flags| {
         let flags = OFlags::TMPFILE | OFlags::RDWR | flags;
-        rustix::fs::open(directory, flags, Mode::from(0o640)).map(File::from).expect("a file without a name")
+        rustix::fs::open(directory, flags, Mode::from(0o640))
+            .map(File::from)
+            .expect("a file without a name")
     };
     let link = |file: &File, path: &Path| {
         let from = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -146,24 +195,38 @@ pub(crate) fn unnamed(directory: &Path) {
     let file = open(OFlags::empty());
     file.write_all_at(b"without", 0).unwrap();
     let metadata = file.metadata().unwrap();
-    assert_eq!((metadata.nlink(), metadata.len(), metadata.mode() & 0o7777), (0, 7, 0o640));
+    assert_eq!(
+        (metadata.nlink(), metadata.len(), metadata.mode() & 0o7777),
+        (0, 7, 0o640)
+    );
     assert_eq!(count(), before, "it has a name");
     link(&file, &named).unwrap();
     assert_eq!(fs::read(&named).unwrap(), b"without");
-    assert_eq!((fs::metadata(&named).unwrap().nlink(), count()), (1, before + 1));
+    assert_eq!(
+        (fs::metadata(&named).unwrap().nlink(), count()),
+        (1, before + 1)
+    );
     file.write_all_at(b" a name", 7).unwrap();
     drop(file);
     assert_eq!(fs::read(&named).unwrap(), b"without a name");
-    assert_eq!(link(&open(OFlags::EXCL), &directory.join("sealed")), Err(Errno::NOENT));
+    assert_eq!(
+        link(&open(OFlags::EXCL), &directory.join("sealed")),
+        Err(Errno::NOENT)
+    );
     fs::remove_file(&named).unwrap();
     assert_eq!(count(), before);
 }
 
 /// What this program is run again for.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a test has no other way to an exit status of its own")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test has no other way to an exit status of its own"
+)]
 fn again() {
-    let Ok(asked) = std::env::var(ASKED) else { return };
+    let Ok(asked) = std::env::var(ASKED) else {
+        return;
+    };
     let (word, path) = asked.split_once(' ').expect("a word and a path");
     let path = Path::new(path);
     match word {
@@ -171,7 +234,11 @@ fn again() {
         "unnamed" => unnamed(path),
         _ => {
             let (kind, step) = word.split_once(':').expect("a kind and a step");
-            let kind = KINDS.iter().find(|known| known.0 == kind).expect("a kind of lock").1;
+            let kind = KINDS
+                .iter()
+                .find(|known| known.0 == kind)
+                .expect("a kind of lock")
+                .1;
             let found = STEPS.iter().find(|known| known.0 == step);
             // What is not a step is to take other bytes.
             let (step, bytes) = found.map_or((Step::Take, BESIDE), |known| (known.1, BYTES));

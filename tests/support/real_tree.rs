@@ -1,4 +1,5 @@
-//! A tree of the machine's own files: headers, documents, the toolchain; hard links and symbolic links among them.
+//! A tree of the machine's own files: headers, documents, the toolchain; hard links and symbolic
+//! links among them.
 
 use std::fs;
 use std::io;
@@ -17,17 +18,31 @@ pub(crate) struct Limits {
     pub(crate) bytes_max: u64,
 }
 
-/// Copies files into the folder `target` until a limit is reached. The error says what the machine has.
+/// Copies files into the folder `target` until a limit is reached. The error says what the machine
+/// has.
 pub(crate) fn copy_to(target: &Path, limits: Limits) -> Result<(), String> {
-    let mut copy = Copy { limits, files: 0, bytes: 0 };
+    let mut copy = Copy {
+        limits,
+        files: 0,
+        bytes: 0,
+    };
     for (index, source) in sources().iter().enumerate() {
         let inside = target.join(format!("{index}"));
         fs::create_dir(&inside).map_err(|error| error.to_string())?;
-        copy.folder(source, &inside).map_err(|error| format!("{}: {error}", source.display()))?;
+        copy.folder(source, &inside)
+            .map_err(|error| format!("{}: {error}", source.display()))?;
     }
     if copy.files < limits.files_min {
-        let list: Vec<_> = sources().iter().map(|path| path.display().to_string()).collect();
-        return Err(format!("needs {} files, {} hold {}", limits.files_min, list.join(" "), copy.files));
+        let list: Vec<_> = sources()
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        return Err(format!(
+            "needs {} files, {} hold {}",
+            limits.files_min,
+            list.join(" "),
+            copy.files
+        ));
     }
     // The machine's own trees seldom have hard links.
     let mut count = 0;
@@ -35,11 +50,21 @@ pub(crate) fn copy_to(target: &Path, limits: Limits) -> Result<(), String> {
 }
 
 fn sources() -> Vec<PathBuf> {
-    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().ok();
-    let sysroot = sysroot.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
-    let toolchain = sysroot.into_iter().flat_map(|root| [root.join("lib"), root.join("share")]);
+    let sysroot = Command::new("rustc")
+        .args(["--print", "sysroot"])
+        .output()
+        .ok();
+    let sysroot =
+        sysroot.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    let toolchain = sysroot
+        .into_iter()
+        .flat_map(|root| [root.join("lib"), root.join("share")]);
     let system = ["/usr/include", "/usr/share"].map(PathBuf::from);
-    system.into_iter().chain(toolchain).filter(|path| path.is_dir()).collect()
+    system
+        .into_iter()
+        .chain(toolchain)
+        .filter(|path| path.is_dir())
+        .collect()
 }
 
 struct Copy {
@@ -54,7 +79,8 @@ impl Copy {
             let metadata = fs::symlink_metadata(&path)?;
             let target = to.join(path.file_name().unwrap_or_default());
             let len = metadata.len();
-            let is_full = self.files >= self.limits.files_max || self.bytes + len > self.limits.bytes_max;
+            let is_full =
+                self.files >= self.limits.files_max || self.bytes + len > self.limits.bytes_max;
             if metadata.is_dir() {
                 if self.files < self.limits.files_max {
                     fs::create_dir(&target)?;
@@ -75,8 +101,9 @@ impl Copy {
 }
 
 fn sorted(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut paths: Vec<_> =
-        fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
+    let mut paths: Vec<_> = fs::read_dir(folder)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()?;
     paths.sort();
     Ok(paths)
 }

@@ -85,25 +85,45 @@ impl Need {
                 .open("/dev/fuse")
                 .map(drop)
                 .map_err(|error| format!("needs /dev/fuse: {error}")),
-            Self::Tool(name) => find(name).map(|_| ()).ok_or_else(|| format!("needs the program {name}")),
+            Self::Tool(name) => find(name)
+                .map(|_| ())
+                .ok_or_else(|| format!("needs the program {name}")),
             Self::Linux(major, minor) => {
-                let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-                let mut numbers =
-                    text.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
+                let text =
+                    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+                let mut numbers = text
+                    .split(|c: char| !c.is_ascii_digit())
+                    .map_while(|part| part.parse().ok());
                 let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-                if found >= (major, minor) { Ok(()) } else { Err(format!("needs Linux {major}.{minor}")) }
+                if found >= (major, minor) {
+                    Ok(())
+                } else {
+                    Err(format!("needs Linux {major}.{minor}"))
+                }
             }
             Self::FileSystem(name) => {
                 // Asking for the module loads it, as mount(8) would.
-                let _ = super::tools::command("modprobe").args(["--quiet", name]).output();
+                let _ = super::tools::command("modprobe")
+                    .args(["--quiet", name])
+                    .output();
                 let all = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
-                let is_there = all.lines().any(|line| line.split_whitespace().last() == Some(name));
-                if is_there { Ok(()) } else { Err(format!("needs a kernel with {name}")) }
+                let is_there = all
+                    .lines()
+                    .any(|line| line.split_whitespace().last() == Some(name));
+                if is_there {
+                    Ok(())
+                } else {
+                    Err(format!("needs a kernel with {name}"))
+                }
             }
             Self::UserNamespaces => {
                 let tried = with_watches(1, OsStr::new("true")).output();
                 let works = tried.is_ok_and(|output| output.status.success());
-                if works { Ok(()) } else { Err("needs user namespaces and a /proc/sys to write".to_owned()) }
+                if works {
+                    Ok(())
+                } else {
+                    Err("needs user namespaces and a /proc/sys to write".to_owned())
+                }
             }
         }
     }
@@ -113,14 +133,20 @@ impl Need {
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|path| path.is_file())
+    std::env::split_paths(&path)
+        .chain(system)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
 }
 
-/// A program in a user namespace of its own, where it is root and has no more than `count` inotify watches.
+/// A program in a user namespace of its own, where it is root and has no more than `count` inotify
+/// watches.
 pub fn with_watches(count: u32, program: &OsStr) -> Command {
     let mut command = Command::new(find("unshare").unwrap_or_else(|| "unshare".into()));
     let script = format!("echo {count} > {WATCHES_MAX} && exec \"$0\" \"$@\"");
-    command.args(["--user", "--map-root-user", "sh", "-c", &script]).arg(program);
+    command
+        .args(["--user", "--map-root-user", "sh", "-c", &script])
+        .arg(program);
     command.stdin(Stdio::null());
     command
 }
@@ -132,9 +158,14 @@ fn loop_device_works() -> Result<(), String> {
     Need::Root.met()?;
     Need::Tool("losetup").met()?;
     let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-    file.as_file().set_len(1 << 20).map_err(|error| error.to_string())?;
+    file.as_file()
+        .set_len(1 << 20)
+        .map_err(|error| error.to_string())?;
     let losetup = find("losetup").ok_or("needs the program losetup")?;
-    let output = Command::new(&losetup).args(["--find", "--show"]).arg(file.path()).output();
+    let output = Command::new(&losetup)
+        .args(["--find", "--show"])
+        .arg(file.path())
+        .output();
     let output = output.map_err(|error| format!("losetup: {error}"))?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
@@ -145,18 +176,25 @@ fn loop_device_works() -> Result<(), String> {
     Ok(())
 }
 
-/// Tells, on standard error and in the file that FOLIO_SKIPPED names, that the calling test did not run.
+/// Tells, on standard error and in the file that FOLIO_SKIPPED names, that the calling test did not
+/// run.
 pub fn report_skip(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     let program = std::env::current_exe().ok();
-    let program = program.as_deref().and_then(|path| path.file_stem()).and_then(|stem| stem.to_str());
+    let program = program
+        .as_deref()
+        .and_then(|path| path.file_stem())
+        .and_then(|stem| stem.to_str());
     // The harness' file name ends in a hash: kernel-0123456789abcdef.
-    let topic = program.and_then(|stem| stem.rsplit_once('-')).map_or("test", |(topic, _)| topic);
+    let topic = program
+        .and_then(|stem| stem.rsplit_once('-'))
+        .map_or("test", |(topic, _)| topic);
     let line = format!("{topic}::{test}: {}\n", reason.replace('\n', " "));
     eprint!("skipped: {line}");
     if let Some(path) = std::env::var_os("FOLIO_SKIPPED") {
         let file = OpenOptions::new().append(true).create(true).open(path);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip is written down");
+        file.and_then(|mut file| file.write_all(line.as_bytes()))
+            .expect("the skip is written down");
     }
 }

@@ -1,4 +1,5 @@
-//! One directory that a host and its guest change, whatever carries it: what each does, and sees of the other.
+//! One directory that a host and its guest change, whatever carries it: what each does, and sees of
+//! the other.
 
 use super::guest::{Guest, Run};
 use super::require::find;
@@ -8,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A guest boots in about ten seconds where QEMU translates its instructions; this is for a machine that has others
-/// to serve.
+/// A guest boots in about ten seconds where QEMU translates its instructions; this is for a machine
+/// that has others to serve.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
 /// What every script begins with: whoever is wrong says so and ends.
@@ -21,15 +22,17 @@ same() { [ \"$2\" = \"$3\" ] || fail \"$1: $2, not $3\"; }
 /// The tools that look at attributes; busybox has none.
 pub fn with_attributes(guest: Guest) -> Guest {
     ["setfattr", "getfattr"].iter().fold(guest, |guest, name| {
-        guest.program(&find(name).unwrap()).expect("the program and its libraries")
+        guest
+            .program(&find(name).unwrap())
+            .expect("the program and its libraries")
     })
 }
 
 /// Before a line by which the guest asks the host to do something, and waits until it sees that.
 const DO: &str = "@@host ";
 
-/// What the guest does in the directory: `host N` has the host do something, `until_seen` waits for what it sees of
-/// that.
+/// What the guest does in the directory: `host N` has the host do something, `until_seen` waits for
+/// what it sees of that.
 pub const SCRIPT: &str = r#"
 host() { echo "@@host $1"; }
 until_seen() {
@@ -79,7 +82,10 @@ fn do_for_guest(number: u32, folder: &Path) {
         7 => (0..40).for_each(|number| fs::write(at(&format!("folder/{number}")), "").unwrap()),
         8 => fs::write(at("log"), "a\nb\nc\n").unwrap(),
         9 => {
-            assert_eq!(fs::read_to_string(at("made/moved")).unwrap(), "guest\nmore\n");
+            assert_eq!(
+                fs::read_to_string(at("made/moved")).unwrap(),
+                "guest\nmore\n"
+            );
             let moved = fs::metadata(at("made/moved")).unwrap();
             assert_eq!((moved.mode() & 0o7777, moved.uid()), (0o600, 0));
             assert_eq!(fs::read_link(at("made/link")).unwrap(), Path::new("moved"));
@@ -112,6 +118,11 @@ pub fn run(guest: Guest, script: &str, folder: &Path) -> Run {
     });
     let run = run.expect("the guest starts");
     let said = run.lines.join("\n");
-    assert_eq!(run.status, Some(0), "the guest said:\n{said}\nQEMU said:\n{}", run.errors);
+    assert_eq!(
+        run.status,
+        Some(0),
+        "the guest said:\n{said}\nQEMU said:\n{}",
+        run.errors
+    );
     run
 }

@@ -13,8 +13,17 @@ use std::time::{Duration, Instant};
 const PAGE: u64 = 4096;
 
 /// An ext4 with a file of so many pages, none of them in memory.
-fn disk(cache_pages: u64, file_pages: u64, background_writeback: bool) -> (Arc<Kernel>, Process, Fd) {
-    disk_on(Arc::new(MemoryDevice::new(64 << 20)), cache_pages, file_pages, background_writeback)
+fn disk(
+    cache_pages: u64,
+    file_pages: u64,
+    background_writeback: bool,
+) -> (Arc<Kernel>, Process, Fd) {
+    disk_on(
+        Arc::new(MemoryDevice::new(64 << 20)),
+        cache_pages,
+        file_pages,
+        background_writeback,
+    )
 }
 
 fn disk_on(
@@ -23,10 +32,17 @@ fn disk_on(
     file_pages: u64,
     background_writeback: bool,
 ) -> (Arc<Kernel>, Process, Fd) {
-    let format = FormatOptions { block_size: Some(4096), ..FormatOptions::default() };
+    let format = FormatOptions {
+        block_size: Some(4096),
+        ..FormatOptions::default()
+    };
     format_ext4(&*device, &format).unwrap();
     let cache_bytes = cache_pages * PAGE;
-    let kernel = Kernel::new(KernelOptions { cache_bytes, background_writeback, ..KernelOptions::default() });
+    let kernel = Kernel::new(KernelOptions {
+        cache_bytes,
+        background_writeback,
+        ..KernelOptions::default()
+    });
     let p = kernel.process(Credentials::root());
     p.mkdir("/disk", 0o755).unwrap();
     // Without the journal, which a device that fails would end.
@@ -52,7 +68,10 @@ fn cost(p: &Process, fd: Fd, call: impl FnOnce()) -> (u64, u64) {
     let before = p.file_counters(fd).unwrap();
     call();
     let after = p.file_counters(fd).unwrap();
-    (after.misses - before.misses, after.readahead_pages - before.readahead_pages)
+    (
+        after.misses - before.misses,
+        after.readahead_pages - before.readahead_pages,
+    )
 }
 
 fn read_page(p: &Process, fd: Fd, index: u64) {
@@ -67,26 +86,48 @@ fn patterns_of_reading() {
     let drop_all = || p.posix_fadvise(fd, 0, 0, Advice::DontNeed).unwrap();
     let scan = || (0..2048).for_each(|index| read_page(&p, fd, index));
     let (misses, ahead) = cost(&p, fd, scan);
-    assert!(misses < 10 && misses + ahead == 2048, "{misses} misses, {ahead} ahead");
+    assert!(
+        misses < 10 && misses + ahead == 2048,
+        "{misses} misses, {ahead} ahead"
+    );
     drop_all();
     p.posix_fadvise(fd, 0, 0, Advice::Random).unwrap();
     assert_eq!(cost(&p, fd, scan), (2048, 0));
     drop_all();
     p.posix_fadvise(fd, 0, 0, Advice::Normal).unwrap();
-    assert_eq!(cost(&p, fd, || read_page(&p, fd, 1000)), (1, 0), "a read in the middle is random");
+    assert_eq!(
+        cost(&p, fd, || read_page(&p, fd, 1000)),
+        (1, 0),
+        "a read in the middle is random"
+    );
     drop_all();
     p.posix_fadvise(fd, 0, 0, Advice::Sequential).unwrap();
     let (misses, ahead) = cost(&p, fd, || read_page(&p, fd, 1000));
-    assert!(misses == 1 && ahead >= 15, "{ahead} pages ahead, for reading goes on");
+    assert!(
+        misses == 1 && ahead >= 15,
+        "{ahead} pages ahead, for reading goes on"
+    );
 }
 
 #[test]
 fn willneed_brings_all_of_a_long_range_in() {
     let (kernel, p, fd) = disk(4096, 2048, false);
-    p.posix_fadvise(fd, 10 * PAGE + 1, 2000 * PAGE, Advice::WillNeed).unwrap();
+    p.posix_fadvise(fd, 10 * PAGE + 1, 2000 * PAGE, Advice::WillNeed)
+        .unwrap();
     let counters = p.file_counters(fd).unwrap();
-    assert_eq!((counters.file_pages, counters.misses, counters.readahead_pages), (2001, 0, 2001));
-    assert_eq!(cost(&p, fd, || (10..2011).for_each(|index| read_page(&p, fd, index))), (0, 0));
+    assert_eq!(
+        (
+            counters.file_pages,
+            counters.misses,
+            counters.readahead_pages
+        ),
+        (2001, 0, 2001)
+    );
+    assert_eq!(
+        cost(&p, fd, || (10..2011)
+            .for_each(|index| read_page(&p, fd, index))),
+        (0, 0)
+    );
     assert_eq!(p.file_counters(fd).unwrap().readahead_used_pages, 2001);
     assert_eq!(cost(&p, fd, || read_page(&p, fd, 9)).0, 1);
     assert!(kernel.counters().file_pages >= 2001);
@@ -101,7 +142,11 @@ fn willneed_is_done_in_the_background() {
         assert!(Instant::now() < deadline, "{:?}", p.file_counters(fd));
         std::thread::yield_now();
     }
-    assert_eq!(cost(&p, fd, || (0..2048).for_each(|index| read_page(&p, fd, index))), (0, 0));
+    assert_eq!(
+        cost(&p, fd, || (0..2048)
+            .for_each(|index| read_page(&p, fd, index))),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -111,7 +156,10 @@ fn willneed_of_more_than_there_is_room_for_ends() {
     p.ftruncate(fd, 1 << 40).unwrap();
     p.posix_fadvise(fd, 0, 0, Advice::WillNeed).unwrap();
     let counters = kernel.counters();
-    assert!(counters.file_pages <= 256 && p.file_counters(fd).unwrap().file_pages > 100, "{counters:?}");
+    assert!(
+        counters.file_pages <= 256 && p.file_counters(fd).unwrap().file_pages > 100,
+        "{counters:?}"
+    );
 }
 
 #[test]
@@ -119,15 +167,28 @@ fn dontneed_writes_and_drops_whole_pages() {
     let (_kernel, p, fd) = disk(4096, 0, false);
     p.write(fd, &[7; 10 * PAGE as usize + 100]).unwrap();
     let counters = || p.file_counters(fd).unwrap();
-    assert_eq!((counters().file_pages, counters().dirty_pages, counters().written_pages), (11, 11, 0));
-    p.posix_fadvise(fd, PAGE / 2, 4 * PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(
+        (
+            counters().file_pages,
+            counters().dirty_pages,
+            counters().written_pages
+        ),
+        (11, 11, 0)
+    );
+    p.posix_fadvise(fd, PAGE / 2, 4 * PAGE, Advice::DontNeed)
+        .unwrap();
     assert_eq!(
         (counters().file_pages, counters().dirty_pages),
         (8, 6),
         "pages 1 to 3 went, 0 to 4 are clean"
     );
-    p.posix_fadvise(fd, 9 * PAGE, PAGE + 100, Advice::DontNeed).unwrap();
-    assert_eq!(counters().file_pages, 6, "the last page goes though it is not full");
+    p.posix_fadvise(fd, 9 * PAGE, PAGE + 100, Advice::DontNeed)
+        .unwrap();
+    assert_eq!(
+        counters().file_pages,
+        6,
+        "the last page goes though it is not full"
+    );
     let mut all = vec![0; 10 * PAGE as usize + 100];
     assert_eq!(p.pread(fd, &mut all, 0).unwrap(), all.len());
     assert!(all.iter().all(|byte| *byte == 7), "nothing was lost");
@@ -147,7 +208,10 @@ fn noreuse_leaves_no_trace() {
         counters.misses + counters.readahead_pages
     };
     let (reused, not_reused) = (misses_with(Advice::Normal), misses_with(Advice::NoReuse));
-    assert!(reused < not_reused, "{reused} pages read again, {not_reused} if use leaves no trace");
+    assert!(
+        reused < not_reused,
+        "{reused} pages read again, {not_reused} if use leaves no trace"
+    );
 }
 
 #[test]
@@ -157,11 +221,19 @@ fn sync_file_range_writes_data_alone() {
     p.write(fd, &[7; 10 * PAGE as usize]).unwrap();
     device.fail(FaultKind::Flush, FaultWhen::Always);
     let dirty = || p.file_counters(fd).unwrap().dirty_pages;
-    p.sync_file_range(fd, 0, 0, SyncFileRange::WAIT_BEFORE | SyncFileRange::WAIT_AFTER).unwrap();
+    p.sync_file_range(
+        fd,
+        0,
+        0,
+        SyncFileRange::WAIT_BEFORE | SyncFileRange::WAIT_AFTER,
+    )
+    .unwrap();
     assert_eq!(dirty(), 10);
-    p.sync_file_range(fd, 2 * PAGE + 5, PAGE, SyncFileRange::WRITE).unwrap();
+    p.sync_file_range(fd, 2 * PAGE + 5, PAGE, SyncFileRange::WRITE)
+        .unwrap();
     assert_eq!(dirty(), 8);
-    p.sync_file_range(fd, 9 * PAGE, 0, SyncFileRange::all()).unwrap();
+    p.sync_file_range(fd, 9 * PAGE, 0, SyncFileRange::all())
+        .unwrap();
     assert_eq!(dirty(), 7);
     fails! { p.fsync(fd) => IO }
     device.heal();
@@ -173,7 +245,8 @@ fn sync_file_range_writes_data_alone() {
 fn errors_of_advice() {
     let (_kernel, p) = world();
     let fd = p.open("/f", CREATE, 0o644).unwrap();
-    p.mknodat(AT_FDCWD, "/fifo", FileType::Fifo, 0o644, (0, 0)).unwrap();
+    p.mknodat(AT_FDCWD, "/fifo", FileType::Fifo, 0o644, (0, 0))
+        .unwrap();
     let path = p.open("/f", OpenFlags::PATH, 0).unwrap();
     let all = SyncFileRange::all();
     fails! {
@@ -194,9 +267,16 @@ fn errors_of_advice() {
     assert_eq!(p.file_counters(directory).unwrap(), Counters::default());
     // Pages of a ramfs are the file itself.
     p.write(fd, &[5; 9000]).unwrap();
-    for advice in [Advice::DontNeed, Advice::WillNeed, Advice::NoReuse, Advice::Random, Advice::Sequential] {
+    for advice in [
+        Advice::DontNeed,
+        Advice::WillNeed,
+        Advice::NoReuse,
+        Advice::Random,
+        Advice::Sequential,
+    ] {
         p.posix_fadvise(fd, 0, 0, advice).unwrap();
-        p.posix_fadvise(fd, i64::MAX as u64, i64::MAX as u64, advice).unwrap();
+        p.posix_fadvise(fd, i64::MAX as u64, i64::MAX as u64, advice)
+            .unwrap();
     }
     p.sync_file_range(fd, 0, 0, all).unwrap();
     assert_eq!(crate::read(&p, "/f"), [5; 9000]);

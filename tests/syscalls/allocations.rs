@@ -16,7 +16,8 @@ struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: everything is the system allocator's; counting touches a cell of the thread, which needs no allocation.
+// SAFETY: everything is the system allocator's; counting touches a cell of the thread, which needs
+// no allocation.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
@@ -40,12 +41,24 @@ fn warm_calls_allocate_nothing() {
     let fd = p.open("/a/b/c/f", READ, 0).unwrap();
     type Row<'a> = (&'a str, &'a dyn Fn(&Process));
     let rows: &[Row<'_>] = &[
-        ("stat", &|p| assert_eq!(p.stat("/a/b/c/f").unwrap().size_bytes, 10_000)),
-        ("stat of a directory", &|p| assert_eq!(p.stat("a/./b/").unwrap().link_count, 3)),
-        ("fstat", &|p| assert_eq!(p.fstat(fd).unwrap().size_bytes, 10_000)),
-        ("open and close", &|p| p.close(p.open("/a/b/c/f", READ, 0).unwrap()).unwrap()),
-        ("open with O_CREAT", &|p| p.close(p.open("/a/b/c/f", CREATE, 0).unwrap()).unwrap()),
-        ("pread", &|p| assert_eq!(p.pread(fd, &mut [0; 1000], 3500).unwrap(), 1000)),
+        ("stat", &|p| {
+            assert_eq!(p.stat("/a/b/c/f").unwrap().size_bytes, 10_000)
+        }),
+        ("stat of a directory", &|p| {
+            assert_eq!(p.stat("a/./b/").unwrap().link_count, 3)
+        }),
+        ("fstat", &|p| {
+            assert_eq!(p.fstat(fd).unwrap().size_bytes, 10_000)
+        }),
+        ("open and close", &|p| {
+            p.close(p.open("/a/b/c/f", READ, 0).unwrap()).unwrap()
+        }),
+        ("open with O_CREAT", &|p| {
+            p.close(p.open("/a/b/c/f", CREATE, 0).unwrap()).unwrap()
+        }),
+        ("pread", &|p| {
+            assert_eq!(p.pread(fd, &mut [0; 1000], 3500).unwrap(), 1000)
+        }),
         ("read and lseek", &|p| {
             assert_eq!(p.lseek(fd, 9_000, Whence::Set).unwrap(), 9_000);
             assert_eq!(p.read(fd, &mut [0; 2000]).unwrap(), 1000);

@@ -14,15 +14,28 @@ fn owner_group_and_others() {
     let group = user(&kernel, 3, 2, &[]);
     let supplementary = user(&kernel, 3, 9, &[8, 2]);
     let others = user(&kernel, 3, 9, &[]);
-    for (mode, allowed) in
-        [(0o640, [6, 4, 4, 0]), (0o046, [0, 4, 4, 6]), (0o701, [7, 0, 0, 1]), (0o000, [0, 0, 0, 0])]
-    {
+    for (mode, allowed) in [
+        (0o640, [6, 4, 4, 0]),
+        (0o046, [0, 4, 4, 6]),
+        (0o701, [7, 0, 0, 1]),
+        (0o000, [0, 0, 0, 0]),
+    ] {
         p.chmod("/f", mode).unwrap();
-        for (process, allowed) in [&owner, &group, &supplementary, &others].into_iter().zip(allowed) {
+        for (process, allowed) in [&owner, &group, &supplementary, &others]
+            .into_iter()
+            .zip(allowed)
+        {
             for want in 1..8 {
-                let expected = if want & allowed == want { Ok(()) } else { Err(folio::Errno::ACCESS) };
+                let expected = if want & allowed == want {
+                    Ok(())
+                } else {
+                    Err(folio::Errno::ACCESS)
+                };
                 let answer = process.access("/f", want).map_err(|error| error.errno());
-                assert_eq!(answer, expected, "mode {mode:o}, want {want}, allowed {allowed}");
+                assert_eq!(
+                    answer, expected,
+                    "mode {mode:o}, want {want}, allowed {allowed}"
+                );
             }
         }
     }
@@ -93,7 +106,8 @@ fn chown() {
         other.chown("/f", Some(3), None) => PERM,
         other.chown("/f", None, Some(2)) => PERM,
     }
-    p.fchownat(AT_FDCWD, "/l", Some(4), Some(4), AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    p.fchownat(AT_FDCWD, "/l", Some(4), Some(4), AtFlags::SYMLINK_NOFOLLOW)
+        .unwrap();
     let owners = |path: &str| (p.lstat(path).unwrap().uid, p.lstat(path).unwrap().gid);
     assert_eq!((owners("/l"), owners("/f")), ((4, 4), (1, 9)));
 }
@@ -118,13 +132,17 @@ fn set_id_bits_go() {
             mode(&p, "/s")
         };
         let open = |process: &folio::Process| process.open("/s", OpenFlags::WRONLY, 0).unwrap();
-        let write = |process: &folio::Process| assert_eq!(process.write(open(process), b"x").unwrap(), 1);
+        let write =
+            |process: &folio::Process| assert_eq!(process.write(open(process), b"x").unwrap(), 1);
         assert_eq!(after(&|| p.chown("/s", None, None).unwrap()), chown);
         assert_eq!(after(&|| p.truncate("/s", 5).unwrap()), before);
         assert_eq!(after(&|| write(&p)), before);
         assert_eq!(after(&|| write(&stranger)), stranger_write);
         assert_eq!(after(&|| write(&member)), member_write);
-        assert_eq!(after(&|| stranger.truncate("/s", 5).unwrap()), stranger_write);
+        assert_eq!(
+            after(&|| stranger.truncate("/s", 5).unwrap()),
+            stranger_write
+        );
         assert_eq!(after(&|| stranger.chmod("/s", 0o6777).unwrap()), 0o4777);
     }
 }
@@ -161,9 +179,16 @@ fn setting_times() {
     }
     set(&p, "/f", then, None).unwrap();
     let f = p.stat("/f").unwrap();
-    assert_eq!((f.accessed, f.modified), (Timespec::new(-5, 999_999_999), Timespec::new(1000, 5)));
-    p.utimensat(AT_FDCWD, "/l", None, then, AtFlags::SYMLINK_NOFOLLOW).unwrap();
-    assert_eq!(p.lstat("/l").unwrap().modified, Timespec::new(-5, 999_999_999));
+    assert_eq!(
+        (f.accessed, f.modified),
+        (Timespec::new(-5, 999_999_999), Timespec::new(1000, 5))
+    );
+    p.utimensat(AT_FDCWD, "/l", None, then, AtFlags::SYMLINK_NOFOLLOW)
+        .unwrap();
+    assert_eq!(
+        p.lstat("/l").unwrap().modified,
+        Timespec::new(-5, 999_999_999)
+    );
     assert_eq!(p.stat("/f").unwrap().modified, Timespec::new(1000, 5));
 }
 
@@ -176,28 +201,109 @@ fn which_times_change() {
     // (what is done, to what, whether modified and changed move)
     type Row<'a> = (&'a str, &'a dyn Fn(), &'a str, bool, bool);
     let rows: &[Row<'_>] = &[
-        ("write", &|| assert_eq!(p.write(fd, b"x").unwrap(), 1), "/d/f", true, true),
-        ("write nothing", &|| assert_eq!(p.write(fd, b"").unwrap(), 0), "/d/f", false, false),
+        (
+            "write",
+            &|| assert_eq!(p.write(fd, b"x").unwrap(), 1),
+            "/d/f",
+            true,
+            true,
+        ),
+        (
+            "write nothing",
+            &|| assert_eq!(p.write(fd, b"").unwrap(), 0),
+            "/d/f",
+            false,
+            false,
+        ),
         ("read", &|| drop(read(&p, "/d/f")), "/d/f", false, false),
-        ("chmod", &|| p.chmod("/d/f", 0o600).unwrap(), "/d/f", false, true),
-        ("chown", &|| p.chown("/d/f", Some(1), None).unwrap(), "/d/f", false, true),
-        ("truncate to the same", &|| p.truncate("/d/f", 1).unwrap(), "/d/f", false, false),
-        ("truncate", &|| p.truncate("/d/f", 0).unwrap(), "/d/f", true, true),
-        ("ftruncate to the same", &|| p.ftruncate(fd, 0).unwrap(), "/d/f", true, true),
-        ("link", &|| p.link("/d/f", "/g").unwrap(), "/d/f", false, true),
-        ("rename", &|| p.rename("/g", "/h").unwrap(), "/d/f", false, true),
+        (
+            "chmod",
+            &|| p.chmod("/d/f", 0o600).unwrap(),
+            "/d/f",
+            false,
+            true,
+        ),
+        (
+            "chown",
+            &|| p.chown("/d/f", Some(1), None).unwrap(),
+            "/d/f",
+            false,
+            true,
+        ),
+        (
+            "truncate to the same",
+            &|| p.truncate("/d/f", 1).unwrap(),
+            "/d/f",
+            false,
+            false,
+        ),
+        (
+            "truncate",
+            &|| p.truncate("/d/f", 0).unwrap(),
+            "/d/f",
+            true,
+            true,
+        ),
+        (
+            "ftruncate to the same",
+            &|| p.ftruncate(fd, 0).unwrap(),
+            "/d/f",
+            true,
+            true,
+        ),
+        (
+            "link",
+            &|| p.link("/d/f", "/g").unwrap(),
+            "/d/f",
+            false,
+            true,
+        ),
+        (
+            "rename",
+            &|| p.rename("/g", "/h").unwrap(),
+            "/d/f",
+            false,
+            true,
+        ),
         ("unlink", &|| p.unlink("/h").unwrap(), "/d/f", false, true),
-        ("create in", &|| touch(&p, "/d/new", 0o644), "/d", true, true),
-        ("rename in", &|| p.rename("/d/new", "/d/newer").unwrap(), "/d", true, true),
-        ("unlink in", &|| p.unlink("/d/newer").unwrap(), "/d", true, true),
-        ("stat", &|| assert_eq!(p.stat("/d").unwrap().link_count, 2), "/d", false, false),
+        (
+            "create in",
+            &|| touch(&p, "/d/new", 0o644),
+            "/d",
+            true,
+            true,
+        ),
+        (
+            "rename in",
+            &|| p.rename("/d/new", "/d/newer").unwrap(),
+            "/d",
+            true,
+            true,
+        ),
+        (
+            "unlink in",
+            &|| p.unlink("/d/newer").unwrap(),
+            "/d",
+            true,
+            true,
+        ),
+        (
+            "stat",
+            &|| assert_eq!(p.stat("/d").unwrap().link_count, 2),
+            "/d",
+            false,
+            false,
+        ),
     ];
     for (what, act, path, modified, changed) in rows {
         let before = p.stat(path).unwrap();
         tick(&p);
         act();
         let after = p.stat(path).unwrap();
-        let moved = (after.modified > before.modified, after.changed > before.changed);
+        let moved = (
+            after.modified > before.modified,
+            after.changed > before.changed,
+        );
         assert_eq!(moved, (*modified, *changed), "{what}");
     }
 }

@@ -1,6 +1,8 @@
 //! Open files: flags, offsets, writing, holes, directories, copies.
 
-use crate::{CREATE, READ, fails, list, read, read_fd, tick, ticking_world, touch, user, world, write};
+use crate::{
+    CREATE, READ, fails, list, read, read_fd, tick, ticking_world, touch, user, world, write,
+};
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
 use folio::vfs::{FallocateMode, FileType, MountOptions};
 
@@ -9,7 +11,8 @@ fn flags_of_open() {
     let (kernel, p) = world();
     p.mkdir("/d", 0o755).unwrap();
     write(&p, "/f", b"text");
-    p.mknodat(AT_FDCWD, "/fifo", FileType::Fifo, 0o644, (0, 0)).unwrap();
+    p.mknodat(AT_FDCWD, "/fifo", FileType::Fifo, 0o644, (0, 0))
+        .unwrap();
     p.chmod("/f", 0o600).unwrap();
     let other = user(&kernel, 5, 5, &[]);
     fails! {
@@ -41,7 +44,12 @@ fn flags_of_open() {
         other.open("/f", OpenFlags::TRUNC, 0) => ACCESS,
         other.open("/f", OpenFlags::RDWR, 0) => ACCESS,
     }
-    assert_eq!(p.fstat(p.open("/fifo", OpenFlags::PATH, 0).unwrap()).unwrap().file_type, FileType::Fifo);
+    assert_eq!(
+        p.fstat(p.open("/fifo", OpenFlags::PATH, 0).unwrap())
+            .unwrap()
+            .file_type,
+        FileType::Fifo
+    );
     // Made without permission for anybody, and yet open for writing.
     let fd = p.open("/closed", CREATE, 0).unwrap();
     p.write(fd, b"x").unwrap();
@@ -82,7 +90,9 @@ fn access_modes() {
     let r = p.open("/f", READ, 0).unwrap();
     let w = p.open("/f", OpenFlags::WRONLY, 0).unwrap();
     let path = p.open("/f", OpenFlags::PATH | OpenFlags::RDWR, 0).unwrap();
-    let neither = p.open("/f", OpenFlags::RDWR | OpenFlags::WRONLY, 0).unwrap();
+    let neither = p
+        .open("/f", OpenFlags::RDWR | OpenFlags::WRONLY, 0)
+        .unwrap();
     let d = p.open("/d", READ, 0).unwrap();
     let mut buf = [0; 4];
     fails! {
@@ -134,7 +144,9 @@ fn offsets_and_append() {
     assert_eq!(p.pwrite(fd, b"X", 20).unwrap(), 1);
     assert_eq!(p.lseek(fd, 0, Whence::Current).unwrap(), 11);
     assert_eq!(read(&p, "/f"), b"helLO there\0\0\0\0\0\0\0\0\0X");
-    let append = p.open("/f", OpenFlags::APPEND | OpenFlags::RDWR, 0).unwrap();
+    let append = p
+        .open("/f", OpenFlags::APPEND | OpenFlags::RDWR, 0)
+        .unwrap();
     assert_eq!(p.write(append, b"!").unwrap(), 1);
     assert_eq!(p.lseek(append, 0, Whence::Current).unwrap(), 22);
     p.pwrite(append, b"?", 0).unwrap();
@@ -195,21 +207,27 @@ fn fallocate() {
     let fd = p.open("/f", CREATE, 0o644).unwrap();
     p.write(fd, &[9; 20_000]).unwrap();
     let size = || p.fstat(fd).unwrap().size_bytes;
-    p.fallocate(fd, FallocateMode::PunchHole, 100, 9000).unwrap();
+    p.fallocate(fd, FallocateMode::PunchHole, 100, 9000)
+        .unwrap();
     let mut expected = vec![9; 20_000];
     expected[100..9100].fill(0);
     assert_eq!(read(&p, "/f"), expected);
     assert_eq!(p.lseek(fd, 4096, Whence::Data).unwrap(), 8192);
-    p.fallocate(fd, FallocateMode::PunchHole, 12_000, 10).unwrap();
+    p.fallocate(fd, FallocateMode::PunchHole, 12_000, 10)
+        .unwrap();
     expected[12_000..12_010].fill(0);
-    p.fallocate(fd, FallocateMode::PunchHole, 19_990, 1 << 40).unwrap();
+    p.fallocate(fd, FallocateMode::PunchHole, 19_990, 1 << 40)
+        .unwrap();
     expected[19_990..].fill(0);
     assert_eq!(read(&p, "/f"), expected);
-    p.fallocate(fd, FallocateMode::AllocateKeepSize, 0, 30_000).unwrap();
-    p.fallocate(fd, FallocateMode::ZeroRangeKeepSize, 0, 30_000).unwrap();
+    p.fallocate(fd, FallocateMode::AllocateKeepSize, 0, 30_000)
+        .unwrap();
+    p.fallocate(fd, FallocateMode::ZeroRangeKeepSize, 0, 30_000)
+        .unwrap();
     assert_eq!((size(), read(&p, "/f")), (20_000, vec![0; 20_000]));
     p.fallocate(fd, FallocateMode::Allocate, 0, 30_000).unwrap();
-    p.fallocate(fd, FallocateMode::ZeroRange, 30_000, 1).unwrap();
+    p.fallocate(fd, FallocateMode::ZeroRange, 30_000, 1)
+        .unwrap();
     assert_eq!(size(), 30_001);
     let d = p.open("/", READ, 0).unwrap();
     fails! {
@@ -230,7 +248,10 @@ fn listing_goes_on_where_it_was() {
     let fd = p.open("/d", READ, 0).unwrap();
     let names = |count| -> Vec<_> {
         let entries = p.getdents(fd, count).unwrap();
-        entries.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()).collect()
+        entries
+            .into_iter()
+            .map(|entry| String::from_utf8(entry.name).unwrap())
+            .collect()
     };
     assert_eq!(names(3), [".", "..", "a"]);
     p.unlink("/d/b").unwrap();
@@ -239,7 +260,10 @@ fn listing_goes_on_where_it_was() {
     assert_eq!(names(100), ["c", "e", "f"]);
     assert!(names(100).is_empty());
     p.lseek(fd, 0, Whence::Set).unwrap();
-    assert_eq!(p.getdents(fd, 100).unwrap()[1].number, p.stat("/").unwrap().number.0);
+    assert_eq!(
+        p.getdents(fd, 100).unwrap()[1].number,
+        p.stat("/").unwrap().number.0
+    );
     assert_eq!(p.stat("/d").unwrap().size_bytes, 5 * 20);
     for name in list(&p, "/d") {
         p.unlink(format!("/d/{name}")).unwrap();
@@ -268,9 +292,16 @@ fn unnamed_files() {
     let tmpfile = OpenFlags::TMPFILE | OpenFlags::RDWR;
     let fd = p.open("/", tmpfile, 0o600).unwrap();
     p.write(fd, b"text").unwrap();
-    assert_eq!((p.fstat(fd).unwrap().link_count, list(&p, "/").len()), (0, 0));
-    p.linkat(fd, "", AT_FDCWD, "/f", AtFlags::EMPTY_PATH).unwrap();
-    assert_eq!((read(&p, "/f").as_slice(), p.fstat(fd).unwrap().link_count), (b"text".as_slice(), 1));
+    assert_eq!(
+        (p.fstat(fd).unwrap().link_count, list(&p, "/").len()),
+        (0, 0)
+    );
+    p.linkat(fd, "", AT_FDCWD, "/f", AtFlags::EMPTY_PATH)
+        .unwrap();
+    assert_eq!(
+        (read(&p, "/f").as_slice(), p.fstat(fd).unwrap().link_count),
+        (b"text".as_slice(), 1)
+    );
     p.unlink("/f").unwrap();
     let never = p.open("/", tmpfile | OpenFlags::EXCL, 0o600).unwrap();
     fails! {
@@ -288,16 +319,29 @@ fn copies() {
     write(&p, "/in", &bytes);
     let input = p.open("/in", READ, 0).unwrap();
     let out = p.open("/out", CREATE, 0o644).unwrap();
-    let append = p.open("/append", CREATE | OpenFlags::APPEND, 0o644).unwrap();
+    let append = p
+        .open("/append", CREATE | OpenFlags::APPEND, 0o644)
+        .unwrap();
     let away = p.open("/m/away", CREATE, 0o644).unwrap();
     let d = p.open("/m", READ, 0).unwrap();
     assert_eq!(p.sendfile(out, input, None, 600_000).unwrap(), 600_000);
     let mut from = 600_000;
-    assert_eq!(p.copy_file_range(input, Some(&mut from), out, None, 1 << 30).unwrap(), 100_000);
+    assert_eq!(
+        p.copy_file_range(input, Some(&mut from), out, None, 1 << 30)
+            .unwrap(),
+        100_000
+    );
     assert_eq!((from, read(&p, "/out") == bytes), (700_000, true));
     let (mut from, mut to) = (0, 699_995);
-    assert_eq!(p.copy_file_range(out, Some(&mut from), out, Some(&mut to), 10).unwrap(), 10);
-    assert_eq!((from, to, p.fstat(out).unwrap().size_bytes), (10, 700_005, 700_005));
+    assert_eq!(
+        p.copy_file_range(out, Some(&mut from), out, Some(&mut to), 10)
+            .unwrap(),
+        10
+    );
+    assert_eq!(
+        (from, to, p.fstat(out).unwrap().size_bytes),
+        (10, 700_005, 700_005)
+    );
     fails! {
         p.sendfile(append, input, None, 1) => INVAL,
         p.sendfile(input, out, None, 1) => BADF,

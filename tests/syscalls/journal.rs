@@ -9,16 +9,32 @@ use folio::vfs::{ExtentPlace, FallocateMode, MountOptions};
 use std::sync::Arc;
 
 fn mounted(device: &Arc<FaultDevice>, options: &str) -> (Arc<Kernel>, Process) {
-    let kernel = Kernel::new(KernelOptions { background_writeback: false, ..KernelOptions::default() });
+    let kernel = Kernel::new(KernelOptions {
+        background_writeback: false,
+        ..KernelOptions::default()
+    });
     let p = kernel.process(Credentials::root());
     p.mkdir("/disk", 0o755).unwrap();
-    kernel.mount_ext4(device.clone(), "/disk", &MountOptions::parse(options).unwrap()).unwrap();
+    kernel
+        .mount_ext4(
+            device.clone(),
+            "/disk",
+            &MountOptions::parse(options).unwrap(),
+        )
+        .unwrap();
     (kernel, p)
 }
 
 fn formatted() -> Arc<FaultDevice> {
     let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(64 << 20)), 1));
-    format_ext4(&*device, &FormatOptions { block_size: Some(4096), ..FormatOptions::default() }).unwrap();
+    format_ext4(
+        &*device,
+        &FormatOptions {
+            block_size: Some(4096),
+            ..FormatOptions::default()
+        },
+    )
+    .unwrap();
     device
 }
 
@@ -30,8 +46,11 @@ fn put(p: &Process, path: &str, bytes: &[u8]) {
 
 #[test]
 fn a_commit_that_fails_ends_changes_and_the_next_mount_has_what_was_synced() {
-    for (options, reads) in [("errors=continue", true), ("errors=remount-ro", true), ("errors=panic", false)]
-    {
+    for (options, reads) in [
+        ("errors=continue", true),
+        ("errors=remount-ro", true),
+        ("errors=panic", false),
+    ] {
         let device = formatted();
         let (kernel, p) = mounted(&device, options);
         put(&p, "/disk/kept", b"synced");
@@ -42,7 +61,11 @@ fn a_commit_that_fails_ends_changes_and_the_next_mount_has_what_was_synced() {
         assert_eq!(p.sync().unwrap_err().errno(), Errno::IO, "{options}");
         device.heal();
         let refused = if reads { Errno::ROFS } else { Errno::IO };
-        assert_eq!(p.mkdir("/disk/more", 0o755).unwrap_err().errno(), refused, "{options}");
+        assert_eq!(
+            p.mkdir("/disk/more", 0o755).unwrap_err().errno(),
+            refused,
+            "{options}"
+        );
         assert_eq!(
             p.open("/disk/absent", READ, 0).unwrap_err().errno(),
             if reads { Errno::NOENT } else { Errno::IO }
@@ -51,7 +74,10 @@ fn a_commit_that_fails_ends_changes_and_the_next_mount_has_what_was_synced() {
         drop(kernel);
         let (_kernel, p) = mounted(&device, "");
         assert_eq!(read(&p, "/disk/kept"), b"synced");
-        assert_eq!(p.open("/disk/lost", READ, 0).unwrap_err().errno(), Errno::NOENT);
+        assert_eq!(
+            p.open("/disk/lost", READ, 0).unwrap_err().errno(),
+            Errno::NOENT
+        );
     }
 }
 
@@ -81,14 +107,25 @@ fn extents_tell_where_a_file_lies() {
     p.pwrite(fd, &[2; 4096], 40_960).unwrap();
     let delayed = p.fiemap(fd, 0..u64::MAX, false).unwrap();
     assert_eq!(
-        delayed.iter().map(|e| (e.offset, e.len_bytes, e.place)).collect::<Vec<_>>(),
-        [(0, 8192, ExtentPlace::Delayed), (40_960, 4096, ExtentPlace::Delayed)]
+        delayed
+            .iter()
+            .map(|e| (e.offset, e.len_bytes, e.place))
+            .collect::<Vec<_>>(),
+        [
+            (0, 8192, ExtentPlace::Delayed),
+            (40_960, 4096, ExtentPlace::Delayed)
+        ]
     );
-    p.fallocate(fd, FallocateMode::AllocateKeepSize, 65_536, 4096).unwrap();
+    p.fallocate(fd, FallocateMode::AllocateKeepSize, 65_536, 4096)
+        .unwrap();
     let placed = p.fiemap(fd, 0..u64::MAX, true).unwrap();
-    let [first, second, ahead] = &placed[..] else { panic!("{placed:?}") };
+    let [first, second, ahead] = &placed[..] else {
+        panic!("{placed:?}")
+    };
     for (extent, byte) in [(first, 1), (second, 2)] {
-        let ExtentPlace::Data(at) = extent.place else { panic!("{extent:?}") };
+        let ExtentPlace::Data(at) = extent.place else {
+            panic!("{extent:?}")
+        };
         let mut bytes = vec![0; extent.len_bytes as usize];
         device.read_at(&mut bytes, at).unwrap();
         assert!(bytes.iter().all(|found| *found == byte));
@@ -96,7 +133,8 @@ fn extents_tell_where_a_file_lies() {
     assert!(matches!(ahead.place, ExtentPlace::Unwritten(_)));
     assert_eq!(p.fiemap(fd, 8192..40_960, false).unwrap(), []);
     // The hole goes: what follows is where it was, by another number.
-    p.fallocate(fd, FallocateMode::CollapseRange, 8192, 32_768).unwrap();
+    p.fallocate(fd, FallocateMode::CollapseRange, 8192, 32_768)
+        .unwrap();
     let moved = p.fiemap(fd, 8192..8193, false).unwrap()[0];
     let (ExtentPlace::Data(start), ExtentPlace::Data(was)) = (moved.place, second.place) else {
         panic!("{moved:?} {second:?}")

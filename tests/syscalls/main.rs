@@ -1,4 +1,5 @@
-//! What system calls answer, topic by topic, on a fresh ramfs. Expectations were checked on a Linux 6.18 tmpfs.
+//! What system calls answer, topic by topic, on a fresh ramfs. Expectations were checked on a Linux
+//! 6.18 tmpfs.
 
 mod advice;
 mod allocations;
@@ -47,13 +48,17 @@ fn world() -> (Arc<Kernel>, Process) {
 
 /// A kernel with the host's clock, and its superuser with umask 0.
 fn ticking_world() -> (Arc<Kernel>, Process) {
-    let kernel = Kernel::new(KernelOptions { background_writeback: false, ..KernelOptions::default() });
+    let kernel = Kernel::new(KernelOptions {
+        background_writeback: false,
+        ..KernelOptions::default()
+    });
     let root = kernel.process(Credentials::root());
     root.umask(0);
     (kernel, root)
 }
 
-/// Waits until the clock shows another time: inodes are stamped with that of the host's last timer tick.
+/// Waits until the clock shows another time: inodes are stamped with that of the host's last timer
+/// tick.
 fn tick(process: &Process) {
     let before = process.now();
     while process.now() == before {
@@ -79,7 +84,9 @@ fn touch(process: &Process, path: &str, mode: u16) {
 
 /// Writes a file from scratch.
 fn write(process: &Process, path: &str, bytes: &[u8]) {
-    let fd = process.open(path, CREATE | OpenFlags::TRUNC, 0o644).unwrap();
+    let fd = process
+        .open(path, CREATE | OpenFlags::TRUNC, 0o644)
+        .unwrap();
     assert_eq!(process.write(fd, bytes).unwrap(), bytes.len());
     process.close(fd).unwrap();
 }
@@ -112,7 +119,11 @@ fn list(process: &Process, path: &str) -> Vec<String> {
         if entries.is_empty() {
             break;
         }
-        names.extend(entries.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()));
+        names.extend(
+            entries
+                .into_iter()
+                .map(|entry| String::from_utf8(entry.name).unwrap()),
+        );
     }
     process.close(fd).unwrap();
     names.retain(|name| name != "." && name != "..");

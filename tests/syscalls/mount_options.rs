@@ -1,4 +1,5 @@
-//! What mount options promise: access times, durability, reserved blocks, namespaces of extended attributes.
+//! What mount options promise: access times, durability, reserved blocks, namespaces of extended
+//! attributes.
 
 use crate::{CREATE, fails, read, tick, ticking_world, user, write};
 use folio::block::{Device, MemoryDevice};
@@ -21,7 +22,10 @@ fn disk(len_bytes: u64, text: &str) -> (Arc<MemoryDevice>, Arc<Kernel>, Process)
 }
 
 fn mount(device: Arc<MemoryDevice>, text: &str) -> (Arc<Kernel>, Process) {
-    let kernel = Kernel::new(KernelOptions { background_writeback: false, ..KernelOptions::default() });
+    let kernel = Kernel::new(KernelOptions {
+        background_writeback: false,
+        ..KernelOptions::default()
+    });
     let p = kernel.process(Credentials::root());
     p.umask(0);
     p.mkdir("/disk", 0o755).unwrap();
@@ -73,7 +77,11 @@ fn access_times_change_as_the_mount_says() {
 
 #[test]
 fn with_sync_nothing_waits_in_memory() {
-    for (text, has_name, has_data) in [("", false, false), ("dirsync", true, false), ("sync", true, true)] {
+    for (text, has_name, has_data) in [
+        ("", false, false),
+        ("dirsync", true, false),
+        ("sync", true, true),
+    ] {
         let (device, _kernel, p) = disk(16 << 20, text);
         p.mkdir("/disk/d", 0o755).unwrap();
         let fd = p.open("/disk/d/f", CREATE, 0o644).unwrap();
@@ -81,33 +89,52 @@ fn with_sync_nothing_waits_in_memory() {
         assert_eq!(cut.stat("/disk/d/f").is_ok(), has_name, "{text}: create");
         p.write(fd, b"text").unwrap();
         let (_k, cut) = after_power_cut(&device);
-        let is_there = cut.stat("/disk/d/f").is_ok_and(|found| found.size_bytes == 4);
-        assert_eq!(is_there && read(&cut, "/disk/d/f") == b"text", has_data, "{text}: write");
+        let is_there = cut
+            .stat("/disk/d/f")
+            .is_ok_and(|found| found.size_bytes == 4);
+        assert_eq!(
+            is_there && read(&cut, "/disk/d/f") == b"text",
+            has_data,
+            "{text}: write"
+        );
         p.ftruncate(fd, 2).unwrap();
-        p.setxattr("/disk/d/f", b"user.a", b"b", XattrFlags::empty()).unwrap();
+        p.setxattr("/disk/d/f", b"user.a", b"b", XattrFlags::empty())
+            .unwrap();
         p.chmod("/disk/d/f", 0o600).unwrap();
         let (_k, cut) = after_power_cut(&device);
         let found = cut.stat("/disk/d/f");
         let is_changed = found.is_ok_and(|found| (found.size_bytes, found.mode) == (2, 0o600));
         assert_eq!(is_changed, has_data, "{text}: truncate and chmod");
-        assert_eq!(cut.getxattr("/disk/d/f", b"user.a").is_ok(), has_data, "{text}: setxattr");
+        assert_eq!(
+            cut.getxattr("/disk/d/f", b"user.a").is_ok(),
+            has_data,
+            "{text}: setxattr"
+        );
         p.link("/disk/d/f", "/disk/g").unwrap();
         p.mkdir("/disk/e", 0o755).unwrap();
         p.rename("/disk/d/f", "/disk/e/f").unwrap();
         p.symlink("f", "/disk/s").unwrap();
         let (_k, cut) = after_power_cut(&device);
-        for (path, is_there) in [("/disk/g", has_name), ("/disk/e/f", has_name), ("/disk/d/f", false)] {
+        for (path, is_there) in [
+            ("/disk/g", has_name),
+            ("/disk/e/f", has_name),
+            ("/disk/d/f", false),
+        ] {
             assert_eq!(cut.stat(path).is_ok(), is_there, "{text}: {path}");
         }
         assert_eq!(cut.readlink("/disk/s").is_ok(), has_name, "{text}: symlink");
         p.unlink("/disk/g").unwrap();
         p.rmdir("/disk/d").unwrap();
         let (_k, cut) = after_power_cut(&device);
-        assert!(cut.stat("/disk/g").is_err() && cut.stat("/disk/d").is_err(), "{text}: removal");
+        assert!(
+            cut.stat("/disk/g").is_err() && cut.stat("/disk/d").is_err(),
+            "{text}: removal"
+        );
     }
 }
 
-/// Writes until there is no space, and then into what was only promised; returns the blocks that were written.
+/// Writes until there is no space, and then into what was only promised; returns the blocks that
+/// were written.
 fn fill(p: &Process, path: &str) -> u64 {
     let mut count = 0;
     loop {
@@ -156,8 +183,15 @@ fn the_last_blocks_are_for_root_and_whom_the_mount_names() {
         let after = p.statfs("/disk").unwrap();
         assert_eq!(after.blocks_available, 0);
         let left = after.blocks_free;
-        assert_eq!(left < kept / 2, may, "{text}: {left} of {kept} blocks are left");
-        assert!(may || left >= kept, "{text}: {left} of {kept} blocks are left");
+        assert_eq!(
+            left < kept / 2,
+            may,
+            "{text}: {left} of {kept} blocks are left"
+        );
+        assert!(
+            may || left >= kept,
+            "{text}: {left} of {kept} blocks are left"
+        );
         // What has its blocks may be written again.
         let owner = user(&kernel, who.0, who.1, &[]);
         let fd = owner.open("/disk/f", OpenFlags::WRONLY, 0).unwrap();
@@ -178,13 +212,16 @@ fn namespaces_that_are_switched_off_are_not_there() {
     let (device, kernel, p) = disk(16 << 20, "");
     write(&p, "/disk/f", b"text");
     let acl = [
-        2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 4, 0, 255, 255, 255, 255, 32, 0, 4, 0, 255, 255,
-        255, 255,
+        2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 4, 0, 255, 255, 255, 255, 32, 0, 4, 0,
+        255, 255, 255, 255,
     ];
     let acl_name = b"system.posix_acl_access";
-    p.setxattr("/disk/f", b"user.a", b"b", XattrFlags::empty()).unwrap();
-    p.setxattr("/disk/f", b"trusted.a", b"b", XattrFlags::empty()).unwrap();
-    p.setxattr("/disk/f", acl_name, &acl, XattrFlags::empty()).unwrap();
+    p.setxattr("/disk/f", b"user.a", b"b", XattrFlags::empty())
+        .unwrap();
+    p.setxattr("/disk/f", b"trusted.a", b"b", XattrFlags::empty())
+        .unwrap();
+    p.setxattr("/disk/f", acl_name, &acl, XattrFlags::empty())
+        .unwrap();
     drop(p);
     kernel.unmount("/disk").unwrap();
     let (_kernel, p) = mount(device, "nouser_xattr,noacl");
@@ -215,13 +252,16 @@ fn unknown_options_are_refused_by_name() {
     for (error, file_system) in errors.iter().zip(["ext4", "ramfs", "tmpfs"]) {
         assert_eq!(error.errno(), Errno::INVAL);
         assert!(
-            error.to_string().ends_with(&format!("{file_system}: unknown mount option \"foo\"")),
+            error
+                .to_string()
+                .ends_with(&format!("{file_system}: unknown mount option \"foo\"")),
             "{error}"
         );
     }
 }
 
-/// With lazytime a time alone waits for a sync of its file, or of all; anything else takes it along.
+/// With lazytime a time alone waits for a sync of its file, or of all; anything else takes it
+/// along.
 #[test]
 fn times_alone_wait_with_lazytime() {
     let accessed = |p: &Process| p.stat("/disk/f").unwrap().accessed;

@@ -17,15 +17,27 @@ fn making() {
     p.mkdir("/d/sub/", 0o755).unwrap();
     touch(&p, "/f", 0o6777);
     assert_eq!(mode(&p, "/f"), 0o6777);
-    assert_eq!((p.stat("/d").unwrap().link_count, p.stat("/f").unwrap().link_count), (3, 1));
+    assert_eq!(
+        (
+            p.stat("/d").unwrap().link_count,
+            p.stat("/f").unwrap().link_count
+        ),
+        (3, 1)
+    );
     assert_eq!(p.umask(0o027), 0);
     touch(&p, "/masked", 0o666);
     assert_eq!((mode(&p, "/masked"), p.umask(0)), (0o640, 0o027));
     let other = user(&kernel, 5, 6, &[]);
-    other.mknodat(AT_FDCWD, "/d/fifo", FileType::Fifo, 0o600, (1, 2)).unwrap();
+    other
+        .mknodat(AT_FDCWD, "/d/fifo", FileType::Fifo, 0o600, (1, 2))
+        .unwrap();
     let fifo = p.stat("/d/fifo").unwrap();
-    assert_eq!((fifo.file_type, fifo.uid, fifo.gid, fifo.device), (FileType::Fifo, 5, 6, (0, 0)));
-    p.mknodat(AT_FDCWD, "/null", FileType::CharacterDevice, 0o666, (1, 3)).unwrap();
+    assert_eq!(
+        (fifo.file_type, fifo.uid, fifo.gid, fifo.device),
+        (FileType::Fifo, 5, 6, (0, 0))
+    );
+    p.mknodat(AT_FDCWD, "/null", FileType::CharacterDevice, 0o666, (1, 3))
+        .unwrap();
     assert_eq!(p.stat("/null").unwrap().device, (1, 3));
     let device = FileType::BlockDevice;
     fails! {
@@ -55,8 +67,16 @@ fn setgid_directories() {
     touch(&other, "/d/program", 0o2770);
     touch(&other, "/d/plain", 0o2760);
     other.mkdir("/d/sub", 0o755).unwrap();
-    for (path, expected) in [("/d/program", 0o770), ("/d/plain", 0o2760), ("/d/sub", 0o2755)] {
-        assert_eq!((mode(&p, path), p.stat(path).unwrap().gid), (expected, 5), "{path}");
+    for (path, expected) in [
+        ("/d/program", 0o770),
+        ("/d/plain", 0o2760),
+        ("/d/sub", 0o2755),
+    ] {
+        assert_eq!(
+            (mode(&p, path), p.stat(path).unwrap().gid),
+            (expected, 5),
+            "{path}"
+        );
     }
     let member = user(&kernel, 1000, 7, &[5]);
     touch(&member, "/d/kept", 0o2770);
@@ -124,9 +144,16 @@ fn hard_links() {
     p.symlink("f", "/l").unwrap();
     p.link("/f", "/d/g").unwrap();
     p.link("/l", "/l2").unwrap();
-    p.linkat(AT_FDCWD, "/l", AT_FDCWD, "/f2", AtFlags::SYMLINK_FOLLOW).unwrap();
+    p.linkat(AT_FDCWD, "/l", AT_FDCWD, "/f2", AtFlags::SYMLINK_FOLLOW)
+        .unwrap();
     assert_eq!(p.readlink("/l2").unwrap(), b"f");
-    assert_eq!((read(&p, "/d/g").as_slice(), p.stat("/f").unwrap().link_count), (b"text".as_slice(), 3));
+    assert_eq!(
+        (
+            read(&p, "/d/g").as_slice(),
+            p.stat("/f").unwrap().link_count
+        ),
+        (b"text".as_slice(), 3)
+    );
     let other = user(&kernel, 5, 5, &[]);
     fails! {
         p.link("/d", "/e") => PERM,
@@ -138,7 +165,13 @@ fn hard_links() {
         p.linkat(AT_FDCWD, "/f", AT_FDCWD, "/x", AtFlags::SYMLINK_NOFOLLOW) => INVAL,
     }
     p.unlink("/f").unwrap();
-    assert_eq!((read(&p, "/f2").as_slice(), p.stat("/f2").unwrap().link_count), (b"text".as_slice(), 2));
+    assert_eq!(
+        (
+            read(&p, "/f2").as_slice(),
+            p.stat("/f2").unwrap().link_count
+        ),
+        (b"text".as_slice(), 2)
+    );
 }
 
 #[test]
@@ -173,7 +206,10 @@ fn renaming() {
     }
     let open = p.open("/g", READ, 0).unwrap();
     p.rename("/f", "/g").unwrap();
-    assert_eq!((read(&p, "/g"), p.fstat(open).unwrap().link_count), (b"f".to_vec(), 0));
+    assert_eq!(
+        (read(&p, "/g"), p.fstat(open).unwrap().link_count),
+        (b"f".to_vec(), 0)
+    );
     p.rename("/g", "/g").unwrap();
     p.rename("/full", "/empty/").unwrap();
     assert_eq!(list(&p, "/"), ["a", "empty", "g"]);
@@ -181,7 +217,10 @@ fn renaming() {
     p.rename("/a/b", "/empty/b").unwrap();
     let links = |path: &str| p.stat(path).unwrap().link_count;
     assert_eq!((links("/a"), links("/empty"), links("/")), (2, 3, 4));
-    assert_eq!(p.stat("/empty/b/..").unwrap().number, p.stat("/empty").unwrap().number);
+    assert_eq!(
+        p.stat("/empty/b/..").unwrap().number,
+        p.stat("/empty").unwrap().number
+    );
     rename2(&p, "/g", "/new", RenameFlags::NOREPLACE).unwrap();
     assert_eq!(list(&p, "/"), ["a", "empty", "new"]);
 }
@@ -203,10 +242,16 @@ fn exchanging() {
     }
     write(&p, "/a/f", b"f");
     rename2(&p, "/a/f", "/b/sub", RenameFlags::EXCHANGE).unwrap();
-    assert_eq!((read(&p, "/b/sub"), list(&p, "/a/f").len()), (b"f".to_vec(), 0));
+    assert_eq!(
+        (read(&p, "/b/sub"), list(&p, "/a/f").len()),
+        (b"f".to_vec(), 0)
+    );
     let links = |path: &str| p.stat(path).unwrap().link_count;
     assert_eq!((links("/a"), links("/b")), (3, 2));
-    assert_eq!(p.stat("/a/f/..").unwrap().number, p.stat("/a").unwrap().number);
+    assert_eq!(
+        p.stat("/a/f/..").unwrap().number,
+        p.stat("/a").unwrap().number
+    );
     rename2(&p, "/a", "/b", RenameFlags::EXCHANGE).unwrap();
     assert_eq!(list(&p, "/b"), ["f"]);
 }

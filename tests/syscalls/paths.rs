@@ -65,10 +65,20 @@ fn symbolic_links() {
     assert_eq!(read(&p, "/ld/up"), b"text");
     assert_eq!(p.readlink("/d/up").unwrap(), b"../lf");
     assert_eq!(p.lstat("/lf").unwrap().size_bytes, 4);
-    assert_eq!(p.lstat("/ld/").unwrap().number, p.stat("/d").unwrap().number);
-    for (link, target) in
-        (0..41).map(|i| (format!("/l{i}"), if i == 0 { "/lf".into() } else { format!("l{}", i - 1) }))
-    {
+    assert_eq!(
+        p.lstat("/ld/").unwrap().number,
+        p.stat("/d").unwrap().number
+    );
+    for (link, target) in (0..41).map(|i| {
+        (
+            format!("/l{i}"),
+            if i == 0 {
+                "/lf".into()
+            } else {
+                format!("l{}", i - 1)
+            },
+        )
+    }) {
         p.symlink(target, link).unwrap();
     }
     // /lf counts too.
@@ -106,7 +116,9 @@ fn directories_as_starting_points() {
     let (_kernel, p) = world();
     p.mkdir("/d", 0o755).unwrap();
     write(&p, "/d/f", b"1");
-    let d = p.open("/d", OpenFlags::PATH | OpenFlags::DIRECTORY, 0).unwrap();
+    let d = p
+        .open("/d", OpenFlags::PATH | OpenFlags::DIRECTORY, 0)
+        .unwrap();
     let f = p.openat(d, "f", READ, 0).unwrap();
     assert_eq!(p.fstatat(f, "", AtFlags::EMPTY_PATH).unwrap().size_bytes, 1);
     p.fstatat(f, "/d", AtFlags::empty()).unwrap();
@@ -117,7 +129,8 @@ fn directories_as_starting_points() {
         p.fstatat(d, "f", AtFlags::REMOVEDIR) => INVAL,
         p.openat(d, "f", OpenFlags::DIRECTORY, 0) => NOTDIR,
     }
-    p.renameat2(d, "f", AT_FDCWD, "/g", RenameFlags::empty()).unwrap();
+    p.renameat2(d, "f", AT_FDCWD, "/g", RenameFlags::empty())
+        .unwrap();
     assert_eq!(list(&p, "/"), ["d", "g"]);
 }
 
@@ -159,11 +172,16 @@ fn mounts() {
     kernel.mount_ramfs("/m", &MountOptions::default()).unwrap();
     assert!(list(&p, "/m").is_empty());
     p.mkdir("/m/sub", 0o755).unwrap();
-    kernel.mount_ramfs("/m/sub", &MountOptions::default()).unwrap();
+    kernel
+        .mount_ramfs("/m/sub", &MountOptions::default())
+        .unwrap();
     p.mkdir("/m/sub/deep", 0o755).unwrap();
     p.chdir("/m/sub/deep").unwrap();
     assert_eq!(p.getcwd().unwrap(), b"/m/sub/deep");
-    assert_eq!(p.stat("../../..").unwrap().number, p.stat("/").unwrap().number);
+    assert_eq!(
+        p.stat("../../..").unwrap().number,
+        p.stat("/").unwrap().number
+    );
     p.stat("../../../m/sub/deep").unwrap();
     fails! {
         p.rmdir("/m") => BUSY,
@@ -208,7 +226,15 @@ fn read_only_mounts() {
     let (kernel, p) = world();
     p.mkdir("/m", 0o755).unwrap();
     touch(&p, "/f", 0o644);
-    kernel.mount_ramfs("/m", &MountOptions { read_only: true, ..MountOptions::default() }).unwrap();
+    kernel
+        .mount_ramfs(
+            "/m",
+            &MountOptions {
+                read_only: true,
+                ..MountOptions::default()
+            },
+        )
+        .unwrap();
     fails! {
         p.mkdir("/m/x", 0o755) => ROFS,
         p.unlink("/m/x") => ROFS,

@@ -1,6 +1,6 @@
 //! What warm calls cost, beside the kernel's own on a tmpfs. Run by hand:
-//! `cargo test --release -p folio --test syscalls -- --ignored --nocapture speed`; with `ONLY=open` in the environment
-//! that call alone.
+//! `cargo test --release -p folio --test syscalls -- --ignored --nocapture speed`; with `ONLY=open`
+//! in the environment that call alone.
 
 use crate::{READ, write};
 use folio::syscall::{Credentials, Fd};
@@ -35,8 +35,13 @@ fn ns_per_call(threads: usize, call: impl Fn(usize) + Sync) -> f64 {
             if threads == 1 {
                 return vec![one(0)()];
             }
-            let started: Vec<_> = (0..threads).map(|thread| scope.spawn(one(thread))).collect();
-            started.into_iter().map(|thread| thread.join().unwrap()).collect()
+            let started: Vec<_> = (0..threads)
+                .map(|thread| scope.spawn(one(thread)))
+                .collect();
+            started
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
         });
         spent.iter().sum::<f64>() / threads as f64
     };
@@ -90,20 +95,33 @@ fn speed() {
     let p = tree();
     let fd = p.open(FILE, READ, 0).unwrap();
     let host = rustix::fs::open(FILE, OFlags::RDONLY, Mode::empty()).unwrap();
-    for (what, path) in [("stat, 1 component", FILE), ("stat, 4 components", DEEP_FILE)] {
+    for (what, path) in [
+        ("stat, 1 component", FILE),
+        ("stat, 4 components", DEEP_FILE),
+    ] {
         let path = Path::new(path);
         let stat = |_| assert!(black_box(p.stat(path)).is_ok());
-        compare(what, stat, |_| assert!(black_box(rustix::fs::stat(path)).is_ok()));
+        compare(what, stat, |_| {
+            assert!(black_box(rustix::fs::stat(path)).is_ok())
+        });
     }
     let fstat = |_| assert!(black_box(p.fstat(fd)).is_ok());
-    compare("fstat", fstat, |_| assert!(black_box(rustix::fs::fstat(&host)).is_ok()));
+    compare("fstat", fstat, |_| {
+        assert!(black_box(rustix::fs::fstat(&host)).is_ok())
+    });
     let path = Path::new(FILE);
     let open_close = |_| p.close(p.open(path, READ, 0).unwrap()).unwrap();
     compare("open+close", open_close, |_| {
-        drop(black_box(rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).unwrap()));
+        drop(black_box(
+            rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).unwrap(),
+        ));
     });
     pread(&p, fd, &host);
-    compare("clock", |_| _ = black_box(p.now()), |_| _ = black_box(std::time::SystemTime::now()));
+    compare(
+        "clock",
+        |_| _ = black_box(p.now()),
+        |_| _ = black_box(std::time::SystemTime::now()),
+    );
 }
 
 fn pread(p: &Process, fd: Fd, host: &(impl std::os::fd::AsFd + Sync)) {
@@ -113,6 +131,9 @@ fn pread(p: &Process, fd: Fd, host: &(impl std::os::fd::AsFd + Sync)) {
     };
     compare("pread, 1 byte", ours, |_| {
         let mut buf = [0];
-        assert_eq!(rustix::io::pread(host, black_box(&mut buf), 5000).unwrap(), 1);
+        assert_eq!(
+            rustix::io::pread(host, black_box(&mut buf), 5000).unwrap(),
+            1
+        );
     });
 }

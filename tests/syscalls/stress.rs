@@ -57,7 +57,8 @@ fn threads_at_the_same_names() {
             scope.spawn(move || {
                 let mut numbers = Numbers(seed << 32 | 0x9e37_79b9);
                 for _ in 0..20_000 {
-                    // Most steps fail with an errno; that they end, and what is left, is what counts.
+                    // Most steps fail with an errno; that they end, and what is left, is what
+                    // counts.
                     let _ = step(&process, &mut numbers);
                 }
             });
@@ -77,7 +78,11 @@ fn check_tree(p: &Process, path: &str) {
         let child = format!("{path}/{name}");
         if p.lstat(&child).unwrap().file_type == FileType::Directory {
             subdirectories += 1;
-            assert_eq!(p.stat(format!("{child}/..")).unwrap().number, here.number, "{child}");
+            assert_eq!(
+                p.stat(format!("{child}/..")).unwrap().number,
+                here.number,
+                "{child}"
+            );
             check_tree(p, &child);
         }
     }
@@ -107,7 +112,10 @@ fn one_thread_wins_an_exclusive_create() {
                 process.open(&name, CREATE | OpenFlags::EXCL, 0o644).is_ok() as usize
             };
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(open)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
         });
         assert_eq!(winners, 1);
     }
@@ -123,7 +131,8 @@ fn a_deep_tree_comes_and_goes() {
     p.chdir("/").unwrap();
 }
 
-/// Files of 3 bytes, each byte the low one of the file's inode number: what is read tells which file it was.
+/// Files of 3 bytes, each byte the low one of the file's inode number: what is read tells which
+/// file it was.
 const STAMPED: u64 = 3;
 
 /// Makes a stamped file elsewhere and moves it into place, or takes a name away, or swaps two.
@@ -139,7 +148,10 @@ fn change_stamped(p: &Process, numbers: &mut Numbers, own: u64) {
             let fresh = format!("/fresh {own}");
             let fd = p.open(&fresh, CREATE, 0o644).unwrap();
             let stamp = p.fstat(fd).unwrap().number.0 as u8;
-            assert_eq!(p.write(fd, &[stamp; STAMPED as usize]).unwrap(), STAMPED as usize);
+            assert_eq!(
+                p.write(fd, &[stamp; STAMPED as usize]).unwrap(),
+                STAMPED as usize
+            );
             p.close(fd).unwrap();
             p.rename(&fresh, name).unwrap();
         }
@@ -153,7 +165,9 @@ fn look_at_stamped(p: &Process, numbers: &mut Numbers) {
         Ok(found) => assert_eq!(found.size_bytes, STAMPED),
         Err(error) => assert_eq!(error.errno(), folio::Errno::NOENT),
     }
-    let Ok(fd) = p.open(&name, OpenFlags::empty(), 0) else { return };
+    let Ok(fd) = p.open(&name, OpenFlags::empty(), 0) else {
+        return;
+    };
     let copy = p.dup(fd).unwrap();
     let number = p.fstat(fd).unwrap().number;
     p.close(fd).unwrap();
@@ -206,7 +220,9 @@ fn walks_into_a_mount_that_comes_and_goes() {
             scope.spawn(move || {
                 while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
                     for name in ["/m/above", "/m/below"] {
-                        let Ok(fd) = walker.open(name, OpenFlags::empty(), 0) else { continue };
+                        let Ok(fd) = walker.open(name, OpenFlags::empty(), 0) else {
+                            continue;
+                        };
                         assert_eq!(walker.fstat(fd).unwrap().file_type, FileType::Directory);
                         walker.close(fd).unwrap();
                         drop(walker.stat(name));

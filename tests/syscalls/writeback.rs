@@ -12,12 +12,18 @@ use std::sync::Arc;
 fn disk(cache_bytes: u64, background_writeback: bool) -> (Arc<FaultDevice>, Arc<Kernel>, Process) {
     let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(64 << 20)), 1));
     format_ext4(&*device, &FormatOptions::default()).unwrap();
-    let kernel = Kernel::new(KernelOptions { cache_bytes, background_writeback, ..KernelOptions::default() });
+    let kernel = Kernel::new(KernelOptions {
+        cache_bytes,
+        background_writeback,
+        ..KernelOptions::default()
+    });
     let p = kernel.process(Credentials::root());
     p.mkdir("/disk", 0o755).unwrap();
     // Without the journal, which a device that fails would end.
     let options = MountOptions::parse("noload").unwrap();
-    kernel.mount_ext4(device.clone(), "/disk", &options).unwrap();
+    kernel
+        .mount_ext4(device.clone(), "/disk", &options)
+        .unwrap();
     (device, kernel, p)
 }
 
@@ -32,12 +38,23 @@ fn a_failed_write_is_told_once_to_each_open_file() {
         p.pwrite(one, b"precious", 0).unwrap();
         device.fail_with(FaultKind::Write, FaultWhen::Always, errno);
         assert_eq!(p.fsync(one).unwrap_err().errno(), errno);
-        assert!(p.file_counters(one).unwrap().dirty_pages > 0, "the page is not dropped");
+        assert!(
+            p.file_counters(one).unwrap().dirty_pages > 0,
+            "the page is not dropped"
+        );
         assert_eq!(read(&p, "/disk/f"), b"precious");
         let after = p.open("/disk/f", READ, 0).unwrap();
         device.heal();
-        assert_eq!(p.fsync(two).unwrap_err().errno(), errno, "it has not been told yet");
-        assert_eq!(p.file_counters(one).unwrap().dirty_pages, 0, "and yet the page was written");
+        assert_eq!(
+            p.fsync(two).unwrap_err().errno(),
+            errno,
+            "it has not been told yet"
+        );
+        assert_eq!(
+            p.file_counters(one).unwrap().dirty_pages,
+            0,
+            "and yet the page was written"
+        );
         for fd in [two, one, after] {
             p.fsync(fd).unwrap();
         }
@@ -49,7 +66,9 @@ fn a_failed_write_is_told_once_to_each_open_file() {
         drop(kernel);
         let kernel = Kernel::new(KernelOptions::default());
         let p = kernel.process(Credentials::root());
-        kernel.mount_ext4(device, "/", &MountOptions::default()).unwrap();
+        kernel
+            .mount_ext4(device, "/", &MountOptions::default())
+            .unwrap();
         assert_eq!(read(&p, "/f"), b"precious");
     }
 }
@@ -79,7 +98,8 @@ fn sync_file_range_tells_as_fsync_does() {
     use folio::syscall::SyncFileRange;
     p.sync_file_range(fd, 0, 0, SyncFileRange::WRITE).unwrap();
     fails! { p.sync_file_range(fd, 0, 0, SyncFileRange::WAIT_AFTER) => IO }
-    p.sync_file_range(fd, 0, 0, SyncFileRange::WAIT_AFTER).unwrap();
+    p.sync_file_range(fd, 0, 0, SyncFileRange::WAIT_AFTER)
+        .unwrap();
     device.heal();
     p.fsync(fd).unwrap();
 }
@@ -108,13 +128,18 @@ fn writers_to_a_dead_device_are_told_before_memory_is_full() {
         p.fsync(fd).unwrap();
         let bytes = read(&p, "/disk/f");
         assert_eq!(bytes.len(), written);
-        assert!(bytes[1 << 20..].iter().all(|byte| *byte == 2), "nothing that was taken is lost");
+        assert!(
+            bytes[1 << 20..].iter().all(|byte| *byte == 2),
+            "nothing that was taken is lost"
+        );
     }
 }
 
 #[test]
 fn names_take_no_more_memory_than_there_is() {
-    [false, true].into_iter().for_each(names_stay_within_the_budget);
+    [false, true]
+        .into_iter()
+        .for_each(names_stay_within_the_budget);
 }
 
 fn names_stay_within_the_budget(background_writeback: bool) {
@@ -122,12 +147,20 @@ fn names_stay_within_the_budget(background_writeback: bool) {
     p.mkdir("/disk/well", 0o755).unwrap();
     for number in 0..1000 {
         p.mkdir(format!("/disk/well/{number}"), 0o755).unwrap();
-        assert!(kernel.counters().file_pages <= 256, "{:?}", kernel.counters());
+        assert!(
+            kernel.counters().file_pages <= 256,
+            "{:?}",
+            kernel.counters()
+        );
     }
     device.fail(FaultKind::Write, FaultWhen::Always);
     let made = (0..).find(|number| {
         let made = p.mkdir(format!("/disk/{number}"), 0o755);
-        assert!(kernel.counters().file_pages <= 256, "{:?}", kernel.counters());
+        assert!(
+            kernel.counters().file_pages <= 256,
+            "{:?}",
+            kernel.counters()
+        );
         made.is_err_and(|error| error.errno() == Errno::IO)
     });
     device.heal();

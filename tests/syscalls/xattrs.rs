@@ -9,7 +9,8 @@ fn names_and_limits() {
     let (_kernel, p) = world();
     touch(&p, "/f", 0o644);
     p.symlink("f", "/l").unwrap();
-    p.mknodat(AT_FDCWD, "/fifo", FileType::Fifo, 0o644, (0, 0)).unwrap();
+    p.mknodat(AT_FDCWD, "/fifo", FileType::Fifo, 0o644, (0, 0))
+        .unwrap();
     let none = XattrFlags::empty();
     let set = |name: &[u8], flags| p.setxattr("/f", name, b"v", flags);
     let long = [b"user.".as_slice(), &[b'a'; 251]].concat();
@@ -58,7 +59,10 @@ fn permissions() {
     let other = user(&kernel, 5, 5, &[]);
     assert_eq!(other.getxattr("/f", b"user.a").unwrap(), b"v");
     assert_eq!(other.getxattr("/f", b"security.a").unwrap(), b"v");
-    assert_eq!(other.listxattr("/f").unwrap(), [b"security.a".as_slice(), b"user.a"]);
+    assert_eq!(
+        other.listxattr("/f").unwrap(),
+        [b"security.a".as_slice(), b"user.a"]
+    );
     fails! {
         other.getxattr("/f", b"trusted.a") => NODATA,
         other.setxattr("/f", b"user.a", b"v", none) => ACCESS,

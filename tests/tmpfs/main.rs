@@ -1,4 +1,5 @@
-//! tmpfs: what its limits count, to the page and to the inode. Expectations were checked on a Linux 6.18 tmpfs.
+//! tmpfs: what its limits count, to the page and to the inode. Expectations were checked on a Linux
+//! 6.18 tmpfs.
 
 mod swap;
 
@@ -26,7 +27,9 @@ fn mounted(kernel: Arc<Kernel>, words: &str) -> (Arc<Kernel>, Process) {
     let root = kernel.process(Credentials::root());
     root.umask(0);
     root.mkdir("/t", 0o755).unwrap();
-    kernel.mount_tmpfs("/t", &MountOptions::parse(words).unwrap()).unwrap();
+    kernel
+        .mount_tmpfs("/t", &MountOptions::parse(words).unwrap())
+        .unwrap();
     (kernel, root)
 }
 
@@ -54,17 +57,29 @@ fn errno<T>(result: folio::Result<T>) -> Option<Errno> {
 fn statfs_tells_what_there_is() {
     let (_kernel, p) = world("size=5000,nr_inodes=5,mode=1770,uid=3,gid=4");
     let told = statistics(&p);
-    assert_eq!((told.magic, told.block_size, told.name_max), (0x0102_1994, 4096, 255));
-    assert_eq!((told.blocks, told.blocks_free, told.blocks_available), (2, 2, 2));
+    assert_eq!(
+        (told.magic, told.block_size, told.name_max),
+        (0x0102_1994, 4096, 255)
+    );
+    assert_eq!(
+        (told.blocks, told.blocks_free, told.blocks_available),
+        (2, 2, 2)
+    );
     assert_eq!((told.inodes, told.inodes_free), (5, 4));
     let root = p.stat("/t").unwrap();
     assert_eq!((root.mode, root.uid, root.gid), (0o1770, 3, 4));
     let (_kernel, p) = world("");
     let told = statistics(&p);
-    assert_eq!((told.blocks, told.inodes, p.stat("/t").unwrap().mode), (2048, 2048, 0o1777));
+    assert_eq!(
+        (told.blocks, told.inodes, p.stat("/t").unwrap().mode),
+        (2048, 2048, 0o1777)
+    );
     let (_kernel, p) = world("size=0,nr_inodes=0");
     let told = statistics(&p);
-    assert_eq!((told.blocks, told.blocks_free, told.inodes, told.inodes_free), (0, 0, 0, 0));
+    assert_eq!(
+        (told.blocks, told.blocks_free, told.inodes, told.inodes_free),
+        (0, 0, 0, 0)
+    );
 }
 
 #[test]
@@ -73,12 +88,24 @@ fn a_write_ends_at_the_exact_page() {
     for pages in [1, 4, 16, 21, 100] {
         let (_kernel, p) = world(&format!("size={}", pages * PAGE));
         let fd = create(&p, "/t/f");
-        let bytes: Vec<u8> = (0..(pages + 5) * PAGE + 7).map(|at| (at % 251) as u8).collect();
-        assert_eq!(p.pwrite(fd, &bytes, 0).unwrap(), pages * PAGE, "{pages} pages");
-        assert_eq!(errno(p.pwrite(fd, b"x", (pages * PAGE) as u64)), Some(Errno::NOSPC));
+        let bytes: Vec<u8> = (0..(pages + 5) * PAGE + 7)
+            .map(|at| (at % 251) as u8)
+            .collect();
+        assert_eq!(
+            p.pwrite(fd, &bytes, 0).unwrap(),
+            pages * PAGE,
+            "{pages} pages"
+        );
+        assert_eq!(
+            errno(p.pwrite(fd, b"x", (pages * PAGE) as u64)),
+            Some(Errno::NOSPC)
+        );
         assert_eq!(blocks_free(&p), 0);
         let seen = p.fstat(fd).unwrap();
-        assert_eq!((seen.size_bytes, seen.blocks_512), ((pages * PAGE) as u64, pages as u64 * 8));
+        assert_eq!(
+            (seen.size_bytes, seen.blocks_512),
+            ((pages * PAGE) as u64, pages as u64 * 8)
+        );
         let mut read = vec![0; bytes.len()];
         assert_eq!(p.pread(fd, &mut read, 0).unwrap(), pages * PAGE);
         assert_eq!(read[..pages * PAGE], bytes[..pages * PAGE]);
@@ -96,7 +123,9 @@ fn a_write_that_starts_inside_a_page_ends_at_the_exact_page() {
     let fd = create(&p, "/t/f");
     assert_eq!(p.pwrite(fd, &[7; 20_000], 100).unwrap(), 3 * PAGE - 100);
     assert_eq!(p.fstat(fd).unwrap().size_bytes, 3 * PAGE as u64);
-    let append = p.open("/t/f", OpenFlags::WRONLY | OpenFlags::APPEND, 0).unwrap();
+    let append = p
+        .open("/t/f", OpenFlags::WRONLY | OpenFlags::APPEND, 0)
+        .unwrap();
     assert_eq!(errno(p.write(append, b"x")), Some(Errno::NOSPC));
 }
 
@@ -109,23 +138,34 @@ fn pages_come_back_at_once() {
     p.ftruncate(fd, 3 * PAGE as u64 + 1).unwrap();
     assert_eq!(blocks_free(&p), 252);
     fill();
-    p.fallocate(fd, FallocateMode::PunchHole, 1, 4 * PAGE as u64).unwrap();
+    p.fallocate(fd, FallocateMode::PunchHole, 1, 4 * PAGE as u64)
+        .unwrap();
     assert_eq!(blocks_free(&p), 3);
     fill();
-    p.close(p.open("/t/f", OpenFlags::WRONLY | OpenFlags::TRUNC, 0).unwrap()).unwrap();
+    p.close(
+        p.open("/t/f", OpenFlags::WRONLY | OpenFlags::TRUNC, 0)
+            .unwrap(),
+    )
+    .unwrap();
     assert_eq!(blocks_free(&p), 256);
     fill();
     p.unlink("/t/f").unwrap();
     assert_eq!(blocks_free(&p), 0, "somebody has it open");
     p.close(fd).unwrap();
-    assert_eq!((blocks_free(&p), inodes_free(&p)), (256, statistics(&p).inodes - 1));
+    assert_eq!(
+        (blocks_free(&p), inodes_free(&p)),
+        (256, statistics(&p).inodes - 1)
+    );
     let (replaced, moved) = (create(&p, "/t/a"), create(&p, "/t/b"));
     p.write(replaced, &[1; 3 * PAGE]).unwrap();
     p.write(moved, &[1; PAGE]).unwrap();
     p.close(replaced).unwrap();
     p.close(moved).unwrap();
     p.rename("/t/b", "/t/a").unwrap();
-    assert_eq!((blocks_free(&p), inodes_free(&p)), (255, statistics(&p).inodes - 2));
+    assert_eq!(
+        (blocks_free(&p), inodes_free(&p)),
+        (255, statistics(&p).inodes - 2)
+    );
     drop(p);
     kernel.unmount("/t").unwrap();
 }
@@ -146,8 +186,12 @@ fn holes_cost_nothing() {
     // Zeros that are written are data, zeros that are punched are none.
     p.fallocate(fd, FallocateMode::PunchHole, 100, 200).unwrap();
     assert_eq!(blocks_free(&p), 0);
-    p.fallocate(fd, FallocateMode::PunchHole, 1 << 30, 1 << 39).unwrap();
-    assert_eq!((blocks_free(&p), p.fstat(fd).unwrap().size_bytes), (1, 1 << 40));
+    p.fallocate(fd, FallocateMode::PunchHole, 1 << 30, 1 << 39)
+        .unwrap();
+    assert_eq!(
+        (blocks_free(&p), p.fstat(fd).unwrap().size_bytes),
+        (1, 1 << 40)
+    );
 }
 
 #[test]
@@ -157,31 +201,54 @@ fn fallocate_takes_all_or_nothing() {
     let fd = create(&p, "/t/f");
     p.fallocate(fd, Allocate, 1, 3 * PAGE as u64).unwrap();
     let seen = p.fstat(fd).unwrap();
-    assert_eq!((seen.size_bytes, seen.blocks_512, blocks_free(&p)), (3 * PAGE as u64 + 1, 32, 6));
+    assert_eq!(
+        (seen.size_bytes, seen.blocks_512, blocks_free(&p)),
+        (3 * PAGE as u64 + 1, 32, 6)
+    );
     p.pwrite(fd, b"x", 5 * PAGE as u64).unwrap();
     for mode in [Allocate, AllocateKeepSize, ZeroRange] {
-        assert_eq!(errno(p.fallocate(fd, mode, 0, 11 * PAGE as u64)), Some(Errno::NOSPC));
+        assert_eq!(
+            errno(p.fallocate(fd, mode, 0, 11 * PAGE as u64)),
+            Some(Errno::NOSPC)
+        );
         assert_eq!(errno(p.fallocate(fd, mode, 0, 1 << 50)), Some(Errno::NOSPC));
     }
     let other = create(&p, "/t/g");
     p.write(other, &[1; PAGE]).unwrap();
-    assert_eq!(errno(p.fallocate(fd, AllocateKeepSize, 0, 10 * PAGE as u64)), Some(Errno::NOSPC));
-    assert_eq!((blocks_free(&p), p.fstat(fd).unwrap().size_bytes), (4, 5 * PAGE as u64 + 1));
-    p.fallocate(fd, AllocateKeepSize, 0, 9 * PAGE as u64).unwrap();
-    assert_eq!((blocks_free(&p), p.fstat(fd).unwrap().size_bytes), (0, 5 * PAGE as u64 + 1));
-    // What is allocated can be written for sure, and what is past the end goes with a truncation to the same size.
-    assert_eq!(p.pwrite(fd, &[2; 2 * PAGE], 4 * PAGE as u64).unwrap(), 2 * PAGE);
+    assert_eq!(
+        errno(p.fallocate(fd, AllocateKeepSize, 0, 10 * PAGE as u64)),
+        Some(Errno::NOSPC)
+    );
+    assert_eq!(
+        (blocks_free(&p), p.fstat(fd).unwrap().size_bytes),
+        (4, 5 * PAGE as u64 + 1)
+    );
+    p.fallocate(fd, AllocateKeepSize, 0, 9 * PAGE as u64)
+        .unwrap();
+    assert_eq!(
+        (blocks_free(&p), p.fstat(fd).unwrap().size_bytes),
+        (0, 5 * PAGE as u64 + 1)
+    );
+    // What is allocated can be written for sure, and what is past the end goes with a truncation to
+    // the same size.
+    assert_eq!(
+        p.pwrite(fd, &[2; 2 * PAGE], 4 * PAGE as u64).unwrap(),
+        2 * PAGE
+    );
     p.ftruncate(fd, 6 * PAGE as u64).unwrap();
     assert_eq!(blocks_free(&p), 3);
-    p.fallocate(fd, AllocateKeepSize, 0, 9 * PAGE as u64).unwrap();
-    p.fallocate(fd, PunchHole, 7 * PAGE as u64, PAGE as u64).unwrap();
+    p.fallocate(fd, AllocateKeepSize, 0, 9 * PAGE as u64)
+        .unwrap();
+    p.fallocate(fd, PunchHole, 7 * PAGE as u64, PAGE as u64)
+        .unwrap();
     assert_eq!(blocks_free(&p), 1);
     // Growth shows zeros where pages were allocated.
     p.ftruncate(fd, 9 * PAGE as u64).unwrap();
     let mut read = vec![1; 3 * PAGE];
     assert_eq!(p.pread(fd, &mut read, 6 * PAGE as u64).unwrap(), 3 * PAGE);
     assert!(read.iter().all(|byte| *byte == 0));
-    p.fallocate(fd, ZeroRange, 4 * PAGE as u64 + 10, PAGE as u64).unwrap();
+    p.fallocate(fd, ZeroRange, 4 * PAGE as u64 + 10, PAGE as u64)
+        .unwrap();
     assert_eq!(p.pread(fd, &mut read, 4 * PAGE as u64).unwrap(), 3 * PAGE);
     assert_eq!(read[..10], [2; 10]);
     assert!(read[10..PAGE + 10].iter().all(|byte| *byte == 0));
@@ -199,9 +266,18 @@ fn every_name_counts_as_an_inode() {
     assert_eq!(errno(p.mkdir("/t/c", 0o755)), Some(Errno::NOSPC));
     assert_eq!(errno(p.symlink("a", "/t/c")), Some(Errno::NOSPC));
     assert_eq!(errno(p.link("/t/a", "/t/c")), Some(Errno::NOSPC));
-    assert_eq!(errno(p.open("/t", OpenFlags::TMPFILE | OpenFlags::RDWR, 0o644)), Some(Errno::NOSPC));
+    assert_eq!(
+        errno(p.open("/t", OpenFlags::TMPFILE | OpenFlags::RDWR, 0o644)),
+        Some(Errno::NOSPC)
+    );
     assert_eq!(errno(p.stat("/t/c")), Some(Errno::NOENT));
-    assert_eq!((p.stat("/t/a").unwrap().link_count, p.stat("/t").unwrap().link_count), (2, 3));
+    assert_eq!(
+        (
+            p.stat("/t/a").unwrap().link_count,
+            p.stat("/t").unwrap().link_count
+        ),
+        (2, 3)
+    );
     p.unlink("/t/a").unwrap();
     assert_eq!(inodes_free(&p), 1);
     p.symlink("b", "/t/c").unwrap();
@@ -209,9 +285,12 @@ fn every_name_counts_as_an_inode() {
     p.rmdir("/t/d").unwrap();
     assert_eq!(inodes_free(&p), 2);
     // Without a name it counts, and the first name comes with it.
-    let unnamed = p.open("/t", OpenFlags::TMPFILE | OpenFlags::RDWR, 0o644).unwrap();
+    let unnamed = p
+        .open("/t", OpenFlags::TMPFILE | OpenFlags::RDWR, 0o644)
+        .unwrap();
     assert_eq!(inodes_free(&p), 1);
-    p.linkat(unnamed, "", AT_FDCWD, "/t/u", AtFlags::EMPTY_PATH).unwrap();
+    p.linkat(unnamed, "", AT_FDCWD, "/t/u", AtFlags::EMPTY_PATH)
+        .unwrap();
     assert_eq!(inodes_free(&p), 1);
     p.close(unnamed).unwrap();
     p.unlink("/t/u").unwrap();
@@ -223,10 +302,19 @@ fn every_name_counts_as_an_inode() {
 fn a_long_link_counts_as_a_page() {
     let (_kernel, p) = world("size=4k,nr_inodes=9");
     p.symlink("x".repeat(127), "/t/short").unwrap();
-    assert_eq!((blocks_free(&p), p.lstat("/t/short").unwrap().blocks_512), (1, 0));
+    assert_eq!(
+        (blocks_free(&p), p.lstat("/t/short").unwrap().blocks_512),
+        (1, 0)
+    );
     p.symlink("x".repeat(128), "/t/long").unwrap();
-    assert_eq!((blocks_free(&p), p.lstat("/t/long").unwrap().blocks_512), (0, 8));
-    assert_eq!(errno(p.symlink("x".repeat(128), "/t/more")), Some(Errno::NOSPC));
+    assert_eq!(
+        (blocks_free(&p), p.lstat("/t/long").unwrap().blocks_512),
+        (0, 8)
+    );
+    assert_eq!(
+        errno(p.symlink("x".repeat(128), "/t/more")),
+        Some(Errno::NOSPC)
+    );
     assert_eq!(inodes_free(&p), 6);
     p.unlink("/t/long").unwrap();
     assert_eq!((blocks_free(&p), inodes_free(&p)), (1, 7));
@@ -238,7 +326,10 @@ fn the_budget_of_the_page_cache_holds_too() {
     let fd = create(&p, "/t/f");
     let written = p.write(fd, &vec![1; 17 << 20]).unwrap();
     assert!((15 << 20..=16 << 20).contains(&written), "{written} bytes");
-    assert_eq!(errno(p.fallocate(fd, FallocateMode::Allocate, 0, 17 << 20)), Some(Errno::NOSPC));
+    assert_eq!(
+        errno(p.fallocate(fd, FallocateMode::Allocate, 0, 17 << 20)),
+        Some(Errno::NOSPC)
+    );
     p.ftruncate(fd, 0).unwrap();
     assert_eq!(p.pwrite(fd, &vec![1; 8 << 20], 0).unwrap(), 8 << 20);
 }
@@ -288,12 +379,17 @@ fn writers_together_never_pass_the_limit() {
                 })
             })
             .collect();
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        writers
+            .into_iter()
+            .for_each(|writer| writer.join().unwrap());
         is_done.store(true, Ordering::Relaxed);
         watcher.join().unwrap();
     });
     assert_eq!((blocks_free(&p), inodes_free(&p)), (PAGES, 19));
     // All of it can be had by one.
     let fd = create(&p, "/t/all");
-    assert_eq!(p.write(fd, &vec![1; (PAGES as usize + 1) * PAGE]).unwrap(), PAGES as usize * PAGE);
+    assert_eq!(
+        p.write(fd, &vec![1; (PAGES as usize + 1) * PAGE]).unwrap(),
+        PAGES as usize * PAGE
+    );
 }

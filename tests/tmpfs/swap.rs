@@ -20,7 +20,9 @@ fn world(words: &str, device: Arc<dyn Device>) -> (Arc<Kernel>, Process) {
 
 /// Bytes that differ from page to page.
 fn pattern(from: usize, len: usize, seed: usize) -> Vec<u8> {
-    (from..from + len).map(|at| ((at / PAGE * 7 + at % 249 + seed) % 256) as u8).collect()
+    (from..from + len)
+        .map(|at| ((at / PAGE * 7 + at % 249 + seed) % 256) as u8)
+        .collect()
 }
 
 #[test]
@@ -29,7 +31,10 @@ fn a_file_larger_than_the_cache_is_read_as_written() {
     let fd = create(&p, "/t/f");
     let mut expected = pattern(0, 6 << 20, 0);
     assert_eq!(p.pwrite(fd, &expected, 0).unwrap(), expected.len());
-    assert_eq!((blocks_free(&p), p.fstat(fd).unwrap().blocks_512), (512, (6 << 20) / 512));
+    assert_eq!(
+        (blocks_free(&p), p.fstat(fd).unwrap().blocks_512),
+        (512, (6 << 20) / 512)
+    );
     let check = |expected: &[u8]| {
         let mut read = vec![0; expected.len() + 1];
         assert_eq!(p.pread(fd, &mut read, 0).unwrap(), expected.len());
@@ -39,9 +44,13 @@ fn a_file_larger_than_the_cache_is_read_as_written() {
     // Sync writes nothing anywhere and loses nothing.
     p.sync().unwrap();
     // Parts of pages, whole pages and whole blocks, most of them swapped.
-    for (at, len) in
-        [(100, 50), (PAGE * 3 - 7, 20), (1 << 20, PAGE), (2 << 20, 40 * PAGE), ((5 << 20) + 5, 70_000)]
-    {
+    for (at, len) in [
+        (100, 50),
+        (PAGE * 3 - 7, 20),
+        (1 << 20, PAGE),
+        (2 << 20, 40 * PAGE),
+        ((5 << 20) + 5, 70_000),
+    ] {
         expected[at..at + len].copy_from_slice(&pattern(at, len, 9));
         assert_eq!(p.pwrite(fd, &pattern(at, len, 9), at as u64).unwrap(), len);
     }
@@ -49,7 +58,13 @@ fn a_file_larger_than_the_cache_is_read_as_written() {
     assert_eq!(p.lseek(fd, 0, Whence::Hole).unwrap(), 6 << 20);
     // A hole with edges inside pages, and a shorter and longer file.
     let hole = 5000..(3 << 20) + 99;
-    p.fallocate(fd, FallocateMode::PunchHole, hole.start as u64, hole.len() as u64).unwrap();
+    p.fallocate(
+        fd,
+        FallocateMode::PunchHole,
+        hole.start as u64,
+        hole.len() as u64,
+    )
+    .unwrap();
     expected[hole].fill(0);
     assert_eq!(blocks_free(&p), 512 + 766);
     assert_eq!(p.lseek(fd, 4096, Whence::Hole).unwrap(), 8192);
@@ -94,7 +109,10 @@ fn memory_and_device_full_is_enospc() {
     let mut read = vec![0; written];
     assert_eq!(p.pread(fd, &mut read, 0).unwrap(), written);
     assert!(read == bytes[..written]);
-    assert_eq!(errno(p.pwrite(fd, &vec![1; 1 << 20], 8 << 20)), Some(Errno::NOSPC));
+    assert_eq!(
+        errno(p.pwrite(fd, &vec![1; 1 << 20], 8 << 20)),
+        Some(Errno::NOSPC)
+    );
     // What was given back can be used again: on the device, too.
     for round in 0..5 {
         p.ftruncate(fd, 0).unwrap();
@@ -109,12 +127,15 @@ fn memory_and_device_full_is_enospc() {
 #[test]
 fn a_second_device_is_busy() {
     let (kernel, _p) = world("", Arc::new(MemoryDevice::new(1 << 20)));
-    assert_eq!(errno(kernel.swap_on(Arc::new(MemoryDevice::new(1 << 20)))), Some(Errno::BUSY));
+    assert_eq!(
+        errno(kernel.swap_on(Arc::new(MemoryDevice::new(1 << 20)))),
+        Some(Errno::BUSY)
+    );
 }
 
-/// Writers each with a file of their own, and one that all read and one truncates: every byte is one that was
-/// written there, or zero.
-/// Changes a file of its own against a model, and reads one that everybody changes.
+/// Writers each with a file of their own, and one that all read and one truncates: every byte is
+/// one that was written there, or zero. Changes a file of its own against a model, and reads one
+/// that everybody changes.
 fn work_alone_and_together(kernel: &Arc<Kernel>, number: usize) {
     let process = kernel.process(Credentials::root());
     let fd = create(&process, &format!("/t/{number}"));
@@ -123,7 +144,9 @@ fn work_alone_and_together(kernel: &Arc<Kernel>, number: usize) {
     let mut model = vec![0; 1 << 20];
     let mut state = 12_345 + number;
     let mut random = |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % below
     };
     process.ftruncate(fd, 1 << 20).unwrap();
@@ -132,7 +155,9 @@ fn work_alone_and_together(kernel: &Arc<Kernel>, number: usize) {
         let len = (1 + random(60_000)).min((1 << 20) - at);
         match random(4) {
             0 => {
-                process.fallocate(fd, FallocateMode::PunchHole, at as u64, len as u64).unwrap();
+                process
+                    .fallocate(fd, FallocateMode::PunchHole, at as u64, len as u64)
+                    .unwrap();
                 model[at..at + len].fill(0);
             }
             1 => {
@@ -158,7 +183,11 @@ fn work_alone_and_together(kernel: &Arc<Kernel>, number: usize) {
         }
         match number {
             0 => process.ftruncate(shared, random(1 << 20) as u64).unwrap(),
-            1 => drop(process.pwrite(shared, &whole[at..at + len.min(whole.len() - at)], at as u64)),
+            1 => drop(process.pwrite(
+                shared,
+                &whole[at..at + len.min(whole.len() - at)],
+                at as u64,
+            )),
             _ => {}
         }
     }

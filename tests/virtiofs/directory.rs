@@ -18,7 +18,11 @@ fn host_and_guest_change_one_directory() {
             Err(reason) => return report_skip(&reason),
         };
         // What is written back is the host's after a sync.
-        let sync = if words.contains("writeback") { "sync; host 9" } else { "host 9" };
+        let sync = if words.contains("writeback") {
+            "sync; host 9"
+        } else {
+            "host 9"
+        };
         let script = two_sides::SCRIPT.replace("host 9", sync);
         two_sides::run(guest, &format!("{MOUNT}{script}"), &folder);
         shared.stop();

@@ -15,7 +15,8 @@ const BIG_LEN: usize = 24_000_000;
 /// Mounts the share that a guest has.
 pub(crate) const MOUNT: &str = "mount -t virtiofs share /mnt || fail mount\ncd /mnt\n";
 
-/// Runs a script in a guest that has a share, and sees that it ends well; `None` where there can be no guest.
+/// Runs a script in a guest that has a share, and sees that it ends well; `None` where there can be
+/// no guest.
 #[track_caller]
 fn in_guest(socket: &Path, script: &str, extend: impl FnOnce(Guest) -> Guest) -> Option<Run> {
     let guest = match Guest::new() {
@@ -25,10 +26,15 @@ fn in_guest(socket: &Path, script: &str, extend: impl FnOnce(Guest) -> Guest) ->
             return None;
         }
     };
-    Some(two_sides::run(guest, &format!("{MOUNT}{script}"), Path::new("")))
+    Some(two_sides::run(
+        guest,
+        &format!("{MOUNT}{script}"),
+        Path::new(""),
+    ))
 }
 
-/// Every kind of operation once, each result told to the kernel and asked again after it has forgotten.
+/// Every kind of operation once, each result told to the kernel and asked again after it has
+/// forgotten.
 const OPERATIONS: &str = r#"
 echo hello > file; same contents "$(cat file)" hello
 same size "$(stat -c %s file)" 6
@@ -104,7 +110,13 @@ fn image(folder: &TempDir) -> PathBuf {
 
 #[test]
 fn a_guest_reads_and_writes_an_image() {
-    requires!(tool("mke2fs"), tool("debugfs"), tool("setfattr"), tool("getfattr"), tool("sha256sum"));
+    requires!(
+        tool("mke2fs"),
+        tool("debugfs"),
+        tool("setfattr"),
+        tool("getfattr"),
+        tool("sha256sum")
+    );
     let folder = TempDir::new().unwrap();
     let image = image(&folder);
     let shared = Shared::new(&image, &[]);
@@ -138,8 +150,12 @@ fn programs_of_a_guest_lock_files_and_make_some_without_a_name() {
     // Files that are opened, and files that are not.
     for (source, words) in [(&image, "rw"), (&directory, "rw"), (&directory, "ttl=1s")] {
         let shared = Shared::new(source, &["-o", words]);
-        let probing =
-            |guest: Guest| guest.size(512, 1).program(&program).expect("the program and its libraries");
+        let probing = |guest: Guest| {
+            guest
+                .size(512, 1)
+                .program(&program)
+                .expect("the program and its libraries")
+        };
         if in_guest(&shared.socket, &script, probing).is_none() {
             return;
         }
@@ -160,14 +176,17 @@ fn one_guest_follows_another_and_a_reader_changes_nothing() {
         Ok(guest) => guest.share("share", &shared.socket),
         Err(reason) => return report_skip(&reason),
     };
-    let run = guest.run(&format!("{HEAD}{MOUNT}{first}"), LIMIT, |_| {}).expect("the guest starts");
+    let run = guest
+        .run(&format!("{HEAD}{MOUNT}{first}"), LIMIT, |_| {})
+        .expect("the guest starts");
     assert_eq!(run.status, None, "{}", run.lines.join("\n"));
     let second = "same left \"$(cat left)\" first; same open \"$(cat open)\" open
         same sum \"$(sha256sum < big)\" \"$(cat big.sum)\"; rm open";
     in_guest(&shared.socket, second, |guest| guest).unwrap();
     shared.stop();
     let shared = Shared::new(&image, &["--read-only", "--once"]);
-    let third = "same left \"$(cat left)\" first; rm left 2>/dev/null && fail 'rm of what is read-only'
+    let third =
+        "same left \"$(cat left)\" first; rm left 2>/dev/null && fail 'rm of what is read-only'
         echo 2>/dev/null > new && fail 'a new file in what is read-only'; exit 0";
     in_guest(&shared.socket, third, |guest| guest).unwrap();
     let mut shared = shared;
@@ -182,7 +201,8 @@ fn a_machine_boots_again_in_the_middle_of_its_work() {
     let folder = TempDir::new().unwrap();
     let image = image(&folder);
     let shared = Shared::new(&image, &[]);
-    // The first time files are open and being written; the second time all that was synced is there.
+    // The first time files are open and being written; the second time all that was synced is
+    // there.
     let script = "if [ ! -e second ]; then
           echo synced > second; exec 4> open; echo open >&4; sync
           (while :; do cat big > copy; done) & sleep 1; reboot -f; sleep 60
@@ -196,5 +216,7 @@ fn a_machine_boots_again_in_the_middle_of_its_work() {
 }
 
 fn debugfs(image: &Path, request: &str) -> String {
-    text(&succeed(command("debugfs").arg("-R").arg(request).arg(image)))
+    text(&succeed(
+        command("debugfs").arg("-R").arg(request).arg(image),
+    ))
 }

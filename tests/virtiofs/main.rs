@@ -1,4 +1,5 @@
-//! Shares in a real guest: `folio share`, QEMU, a Linux kernel that mounts virtiofs, and a script that looks around.
+//! Shares in a real guest: `folio share`, QEMU, a Linux kernel that mounts virtiofs, and a script
+//! that looks around.
 //!
 //! ```text
 //!   script in the guest --> its kernel --> QEMU --> folio share --> image --> e2fsck, a look by debugfs
@@ -32,13 +33,30 @@ impl Shared {
     fn new(source: &Path, words: &[&str]) -> Self {
         let socket = source.with_extension("sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
-        command.arg("share").arg(source).arg("--socket").arg(&socket).args(words);
-        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("folio runs");
+        command
+            .arg("share")
+            .arg(source)
+            .arg("--socket")
+            .arg(&socket)
+            .args(words);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("folio runs");
         let mut told = BufReader::new(child.stderr.take().expect("standard error is a pipe"));
         let mut line = String::new();
         told.read_line(&mut line).expect("folio tells");
-        assert!(line.contains("until Ctrl-C"), "folio share {}: {line}", source.display());
-        Self { child, socket, told }
+        assert!(
+            line.contains("until Ctrl-C"),
+            "folio share {}: {line}",
+            source.display()
+        );
+        Self {
+            child,
+            socket,
+            told,
+        }
     }
 
     /// Ends it as an operator would, and nothing was wrong.
@@ -54,7 +72,9 @@ impl Shared {
     /// How the command ended, and what it told since it was ready.
     fn ended(&mut self) -> (ExitStatus, String) {
         let mut said = String::new();
-        self.told.read_to_string(&mut said).expect("folio tells text");
+        self.told
+            .read_to_string(&mut said)
+            .expect("folio tells text");
         (self.child.wait().expect("folio ends"), said)
     }
 }

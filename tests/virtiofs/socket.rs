@@ -30,7 +30,11 @@ fn monitors_come_and_go_and_break_the_rules() {
         for _ in 0..round * 7 % 100 {
             dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             // Requests of all kinds, most of them with a header that makes sense.
-            bytes.push(if bytes.len() % 12 == 4 { 1 } else { (dice >> 24) as u8 % 48 });
+            bytes.push(if bytes.len() % 12 == 4 {
+                1
+            } else {
+                (dice >> 24) as u8 % 48
+            });
         }
         // It may have been cut off already.
         let _ = stream.write_all(&bytes);
@@ -46,7 +50,10 @@ fn monitors_come_and_go_and_break_the_rules() {
     let mut shared = shared;
     let (status, said) = shared.ended();
     // Each is told in a line, and none of them has harmed the command.
-    assert!(status.success() && !said.contains("panicked"), "{status}: {said}");
+    assert!(
+        status.success() && !said.contains("panicked"),
+        "{status}: {said}"
+    );
     fsck(&image);
 }
 
@@ -59,19 +66,30 @@ fn what_cannot_be_shared_is_told() {
     let socket = folder.path().join("other.sock");
     std::fs::write(folder.path().join("file"), "").unwrap();
     let refused = |words: &[&str]| {
-        let output =
-            command(env!("CARGO_BIN_EXE_folio")).arg("share").arg(&image).args(words).output().unwrap();
+        let output = command(env!("CARGO_BIN_EXE_folio"))
+            .arg("share")
+            .arg(&image)
+            .args(words)
+            .output()
+            .unwrap();
         assert!(!output.status.success(), "{words:?}");
         text(&output)
     };
     let socket = socket.to_str().unwrap();
-    assert!(refused(&["--socket", shared.socket.to_str().unwrap(), "--read-only"]).contains("in use"));
+    assert!(
+        refused(&["--socket", shared.socket.to_str().unwrap(), "--read-only"]).contains("in use")
+    );
     let file = folder.path().join("file");
     assert!(refused(&["--socket", file.to_str().unwrap(), "--read-only"]).contains("in use"));
-    assert!(refused(&["--socket", socket, "--read-only", "--queues", "0"]).contains("request queues"));
+    assert!(
+        refused(&["--socket", socket, "--read-only", "--queues", "0"]).contains("request queues")
+    );
     assert!(refused(&["--socket", socket, "--read-only", "--tag", ""]).contains("tag"));
     assert!(refused(&["--socket", socket, "-o", "ttl=1h"]).contains("ttl=1h"));
-    assert!(refused(&["--socket", socket, "--read-only", "-o", "journal=always"]).contains("journal=always"));
+    assert!(
+        refused(&["--socket", socket, "--read-only", "-o", "journal=always"])
+            .contains("journal=always")
+    );
     // Who writes wants the image alone.
     assert!(refused(&["--socket", socket]).contains("in use"));
     shared.stop();

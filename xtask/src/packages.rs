@@ -49,7 +49,10 @@ const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// PATH with the system folders at its end.
 pub(crate) fn search_path() -> std::ffi::OsString {
-    let mut folders: Vec<PathBuf> = env::var_os("PATH").iter().flat_map(env::split_paths).collect();
+    let mut folders: Vec<PathBuf> = env::var_os("PATH")
+        .iter()
+        .flat_map(env::split_paths)
+        .collect();
     folders.extend(SYSTEM_FOLDERS.iter().map(PathBuf::from));
     env::join_paths(folders).unwrap_or_default()
 }
@@ -61,8 +64,11 @@ pub(crate) fn has(program: &str) -> bool {
 
 /// Packages of programs that are missing, each once.
 fn missing() -> Vec<&'static str> {
-    let mut packages: Vec<_> =
-        PROGRAMS.iter().filter(|(program, _)| !has(program)).map(|(_, package)| *package).collect();
+    let mut packages: Vec<_> = PROGRAMS
+        .iter()
+        .filter(|(program, _)| !has(program))
+        .map(|(_, package)| *package)
+        .collect();
     packages.dedup();
     if !has_guest_kernel() {
         packages.push(GUEST_KERNEL);
@@ -73,11 +79,13 @@ fn missing() -> Vec<&'static str> {
 /// Whether there is a kernel that guests can be booted with.
 fn has_guest_kernel() -> bool {
     let releases = std::fs::read_dir("/lib/modules").into_iter().flatten();
-    releases.flatten().any(|release| release.path().join(GUEST_MODULE).is_file())
+    releases
+        .flatten()
+        .any(|release| release.path().join(GUEST_MODULE).is_file())
 }
 
-/// Installs what is missing where that is possible; else says what to install. Checks that need a program
-/// which is still missing report themselves as skipped.
+/// Installs what is missing where that is possible; else says what to install. Checks that need a
+/// program which is still missing report themselves as skipped.
 pub(crate) fn provide(may_install: bool) {
     let packages = missing();
     if packages.is_empty() {
@@ -86,7 +94,11 @@ pub(crate) fn provide(may_install: bool) {
     }
     let list = packages.join(" ");
     if !may_install || !rustix::process::geteuid().is_root() || !has("apt-get") {
-        let by = if has("apt-get") { "apt-get install" } else { "your package manager: (Debian's names)" };
+        let by = if has("apt-get") {
+            "apt-get install"
+        } else {
+            "your package manager: (Debian's names)"
+        };
         println!("some checks will be skipped; to run them all, install as root with {by} {list}");
         return;
     }
@@ -103,7 +115,11 @@ fn apt_get(verb: &[&str], packages: &[&str]) -> bool {
     Command::new("apt-get")
         .args(["-qq", "-y", "-o", "DPkg::Lock::Timeout=120"])
         .args(verb)
-        .args(if packages.is_empty() { [].as_slice() } else { ["--no-install-recommends"].as_slice() })
+        .args(if packages.is_empty() {
+            [].as_slice()
+        } else {
+            ["--no-install-recommends"].as_slice()
+        })
         .args(packages)
         .env("DEBIAN_FRONTEND", "noninteractive")
         .stdin(Stdio::null())

@@ -23,7 +23,9 @@ impl Counts {
         if let Some(rest) = line.strip_prefix("test result: ") {
             for part in rest.split([';', '.']) {
                 let mut words = part.split_whitespace();
-                let (Some(number), Some(word)) = (words.next(), words.next()) else { continue };
+                let (Some(number), Some(word)) = (words.next(), words.next()) else {
+                    continue;
+                };
                 let number: usize = number.parse().unwrap_or(0);
                 match word {
                     "passed" => self.passed += number,
@@ -31,13 +33,16 @@ impl Counts {
                     _ => {}
                 }
             }
-        } else if let Some((name, rest)) =
-            line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
+        } else if let Some((name, rest)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
             && let Some(reason) = rest.strip_prefix("ignored")
         {
-            self.ignored.push((name.to_owned(), reason.trim_start_matches(", ").to_owned()));
-        } else if let Some(name) =
-            line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
+            self.ignored
+                .push((name.to_owned(), reason.trim_start_matches(", ").to_owned()));
+        } else if let Some(name) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.strip_suffix(" ... FAILED"))
         {
             self.failures.push(name.to_owned());
         }
@@ -50,7 +55,8 @@ pub(crate) struct Outcome {
     pub(crate) counts: Counts,
 }
 
-/// Runs `program` in `folder` with the system folders on its PATH; standard output is passed on and read.
+/// Runs `program` in `folder` with the system folders on its PATH; standard output is passed on and
+/// read.
 pub(crate) fn run(
     folder: &Path,
     program: &str,
@@ -70,7 +76,10 @@ pub(crate) fn run(
         Ok(child) => child,
         Err(error) => {
             println!("{program}: {error}");
-            return Outcome { succeeded: false, counts };
+            return Outcome {
+                succeeded: false,
+                counts,
+            };
         }
     };
     if let Some(output) = child.stdout.take() {
@@ -104,6 +113,14 @@ mod tests {
             counts.read_line(line);
         }
         let ignored = vec![("slow".into(), "takes an hour".into())];
-        assert_eq!(counts, Counts { passed: 15, failed: 2, ignored, failures: vec!["wrong".into()] });
+        assert_eq!(
+            counts,
+            Counts {
+                passed: 15,
+                failed: 2,
+                ignored,
+                failures: vec!["wrong".into()]
+            }
+        );
     }
 }

@@ -47,15 +47,24 @@ pub(crate) fn tokens(source: &str) -> Vec<Token> {
                 .bytes()
                 .position(|byte| byte != b'_' && !byte.is_ascii_alphanumeric())
                 .unwrap_or(rest.len());
-            out.push(Token { line, text: source[start..at].to_owned() });
+            out.push(Token {
+                line,
+                text: source[start..at].to_owned(),
+            });
         } else if rest.starts_with("::") {
             at += 2;
-            out.push(Token { line, text: "::".to_owned() });
+            out.push(Token {
+                line,
+                text: "::".to_owned(),
+            });
         } else {
             let len = rest.chars().next().map_or(1, char::len_utf8);
             at += len;
             if !rest[..len].trim().is_empty() {
-                out.push(Token { line, text: rest[..len].to_owned() });
+                out.push(Token {
+                    line,
+                    text: rest[..len].to_owned(),
+                });
             }
         }
         line += source[start..at].matches('\n').count();
@@ -87,10 +96,17 @@ fn raw_string(rest: &str) -> Option<usize> {
         let after = rest.strip_prefix(prefix).unwrap_or("");
         after.trim_start_matches('#').starts_with('"')
     })?;
-    let hashes = rest[prefix.len()..].bytes().take_while(|&byte| byte == b'#').count();
+    let hashes = rest[prefix.len()..]
+        .bytes()
+        .take_while(|&byte| byte == b'#')
+        .count();
     let open = prefix.len() + hashes + 1;
     let close = format!("\"{}", "#".repeat(hashes));
-    Some(rest[open..].find(&close).map_or(rest.len(), |end| open + end + close.len()))
+    Some(
+        rest[open..]
+            .find(&close)
+            .map_or(rest.len(), |end| open + end + close.len()),
+    )
 }
 
 /// Length of the string that `rest` begins with, its prefix and quotes included.
@@ -129,10 +145,17 @@ fn test_modules(tokens: &[Token]) -> Vec<std::ops::Range<usize>> {
     let mut out = Vec::new();
     for at in 0..tokens.len() {
         let here = &tokens[at..];
-        if here.len() < 10 || !here.iter().zip(attribute).all(|(token, text)| token.text == text) {
+        if here.len() < 10
+            || !here
+                .iter()
+                .zip(attribute)
+                .all(|(token, text)| token.text == text)
+        {
             continue;
         }
-        let open = here.iter().position(|token| token.text == "{" || token.text == ";");
+        let open = here
+            .iter()
+            .position(|token| token.text == "{" || token.text == ";");
         if let Some(open) = open
             && here[..open].iter().any(|token| token.text == "mod")
             && here[open].text == "{"
@@ -161,7 +184,8 @@ fn closing_brace(tokens: &[Token], open: usize) -> usize {
     tokens.len() - 1
 }
 
-/// All paths in the crate that `tokens` name, outside test modules. `module` is the file's own path.
+/// All paths in the crate that `tokens` name, outside test modules. `module` is the file's own
+/// path.
 pub(crate) fn mentions(tokens: &[Token], module: &[String]) -> Vec<Mention> {
     let tests = test_modules(tokens);
     let mut out = Vec::new();
@@ -210,7 +234,10 @@ fn tree(
             while tokens.get(at).is_some_and(|token| token.text != "}") {
                 let before = at;
                 at = tree(tokens, at, prefix.clone(), tokens[at].line, out);
-                while tokens.get(at).is_some_and(|token| token.text != "," && token.text != "}") {
+                while tokens
+                    .get(at)
+                    .is_some_and(|token| token.text != "," && token.text != "}")
+                {
                     at += 1;
                 }
                 if tokens.get(at).is_some_and(|token| token.text == ",") {
@@ -225,7 +252,10 @@ fn tree(
         if token.text == "self" && !prefix.is_empty() {
             break;
         }
-        if !token.text.starts_with(|first: char| first == '_' || first.is_ascii_alphabetic()) {
+        if !token
+            .text
+            .starts_with(|first: char| first == '_' || first.is_ascii_alphabetic())
+        {
             break;
         }
         prefix.push(token.text.clone());
@@ -235,7 +265,10 @@ fn tree(
         }
         at += 1;
     }
-    out.push(Mention { line, segments: prefix });
+    out.push(Mention {
+        line,
+        segments: prefix,
+    });
     at
 }
 
@@ -244,7 +277,9 @@ pub(crate) fn functions(tokens: &[Token]) -> Vec<Function> {
     let mut out = Vec::new();
     for at in 0..tokens.len().saturating_sub(1) {
         let name = &tokens[at + 1];
-        let is_name = name.text.starts_with(|first: char| first == '_' || first.is_ascii_alphabetic());
+        let is_name = name
+            .text
+            .starts_with(|first: char| first == '_' || first.is_ascii_alphabetic());
         if tokens[at].text != "fn" || !is_name {
             continue;
         }
@@ -262,7 +297,11 @@ pub(crate) fn functions(tokens: &[Token]) -> Vec<Function> {
         {
             let end = tokens[closing_brace(tokens, open)].line;
             let line = tokens[at].line;
-            out.push(Function { line, name: name.text.clone(), lines: end - line + 1 });
+            out.push(Function {
+                line,
+                name: name.text.clone(),
+                lines: end - line + 1,
+            });
         }
     }
     out
@@ -288,34 +327,59 @@ mod tests {
 
     #[test]
     fn groups_are_written_out_with_their_lines() {
-        let source =
-            "use crate::{\n  base::{self, Result as R},\n  block::*,\n};\nfn f(a: crate::vfs::Inode) {}";
-        let want = [(2, "base"), (2, "base::Result"), (3, "block"), (5, "vfs::Inode")];
-        assert_eq!(paths(source, &[]), want.map(|(line, path)| (line, path.to_owned())));
+        let source = "use crate::{\n  base::{self, Result as R},\n  block::*,\n};\nfn f(a: crate::vfs::Inode) {}";
+        let want = [
+            (2, "base"),
+            (2, "base::Result"),
+            (3, "block"),
+            (5, "vfs::Inode"),
+        ];
+        assert_eq!(
+            paths(source, &[]),
+            want.map(|(line, path)| (line, path.to_owned()))
+        );
     }
 
     #[test]
     fn super_is_resolved_from_files_and_inline_modules() {
-        assert_eq!(paths("use super::super::fs::ext4;", &["cache", "mapping"]), [(1, "fs::ext4".to_owned())]);
+        assert_eq!(
+            paths("use super::super::fs::ext4;", &["cache", "mapping"]),
+            [(1, "fs::ext4".to_owned())]
+        );
         let source = "mod inner { use super::super::block::Device; }";
         assert_eq!(paths(source, &["cache"]), [(1, "block::Device".to_owned())]);
     }
 
     #[test]
     fn visibility_is_no_path_and_tests_are_left_out() {
-        assert_eq!(paths("pub(crate) fn f() {} pub(in crate::vfs) struct A;", &[]), [(1, "vfs".to_owned())]);
-        assert_eq!(paths("#[cfg(test)]\nmod tests { use crate::fs::ext4; }", &[]), []);
+        assert_eq!(
+            paths("pub(crate) fn f() {} pub(in crate::vfs) struct A;", &[]),
+            [(1, "vfs".to_owned())]
+        );
+        assert_eq!(
+            paths("#[cfg(test)]\nmod tests { use crate::fs::ext4; }", &[]),
+            []
+        );
     }
 
     #[test]
     fn functions_are_measured_from_fn_to_brace() {
-        let source =
-            "impl A {\n fn long(\n  a: [u8; 4],\n ) {\n  if a { b }\n }\n fn none();\n}\nlet f: fn(u8);";
-        assert_eq!(functions(&tokens(source)), [Function { line: 2, name: "long".into(), lines: 5 }]);
+        let source = "impl A {\n fn long(\n  a: [u8; 4],\n ) {\n  if a { b }\n }\n fn none();\n}\nlet f: fn(u8);";
+        assert_eq!(
+            functions(&tokens(source)),
+            [Function {
+                line: 2,
+                name: "long".into(),
+                lines: 5
+            }]
+        );
     }
 
     #[test]
     fn lifetimes_do_not_open_a_string() {
-        assert_eq!(paths("fn f<'a>(x: &'a str) -> crate::base::R<'a> {}", &[]), [(1, "base::R".to_owned())]);
+        assert_eq!(
+            paths("fn f<'a>(x: &'a str) -> crate::base::R<'a> {}", &[]),
+            [(1, "base::R".to_owned())]
+        );
     }
 }

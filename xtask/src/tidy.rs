@@ -13,7 +13,8 @@ const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
 /// Where existing excess is written down; it may shrink, never grow.
 const RATCHET: &str = "xtask/ratchet.txt";
-/// What each layer may name besides itself. A `Process` holds its `Kernel`, so `syscall` may name that type.
+/// What each layer may name besides itself. A `Process` holds its `Kernel`, so `syscall` may name
+/// that type.
 const LAYERS: [(&str, &[&str]); 6] = [
     ("syscall", &["vfs", "base", "kernel"]),
     ("vfs", &["cache", "base"]),
@@ -23,8 +24,13 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ("base", &[]),
 ];
 /// Words that mark unfinished work or a name that says nothing; split so that this file passes.
-const STRAY_WORDS: [&str; 5] =
-    [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK"), concat!("WI", "P")];
+const STRAY_WORDS: [&str; 5] = [
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("XX", "X"),
+    concat!("HA", "CK"),
+    concat!("WI", "P"),
+];
 /// Names of files and modules that say nothing.
 const STRAY_NAMES: [&str; 6] = ["utils", "util", "helpers", "misc", "common", "stuff"];
 
@@ -39,7 +45,11 @@ struct Breach {
 
 impl fmt::Display for Breach {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}:{}: [{}] {}", self.file, self.line, self.rule, self.message)
+        write!(
+            out,
+            "{}:{}: [{}] {}",
+            self.file, self.line, self.rule, self.message
+        )
     }
 }
 
@@ -79,7 +89,9 @@ fn check(root: &Path, lower: bool) -> Result<Vec<Breach>, String> {
     let allowed = parse_ratchet(&read(&path)?)?;
     let (mut large, lowered) = ratchet(&sizes, &allowed);
     if lower {
-        let kept = lowered.iter().map(|(key, lines)| format!("{key} {lines}\n"));
+        let kept = lowered
+            .iter()
+            .map(|(key, lines)| format!("{key} {lines}\n"));
         let text = format!("{RATCHET_HEAD}{}", kept.collect::<String>());
         fs::write(&path, text).map_err(|error| format!("{RATCHET}: {error}"))?;
         large.retain(|breach| breach.file != RATCHET);
@@ -99,13 +111,20 @@ fn read(path: &Path) -> Result<String, String> {
 /// All `.rs` files of the repository, as paths from its root.
 fn rust_files(root: &Path) -> Result<Vec<PathBuf>, String> {
     let mut out = Vec::new();
-    let mut open: Vec<PathBuf> = ["crates", "xtask", "tests", "fuzz"].iter().map(PathBuf::from).collect();
+    let mut open: Vec<PathBuf> = ["crates", "xtask", "tests", "fuzz"]
+        .iter()
+        .map(PathBuf::from)
+        .collect();
     while let Some(folder) = open.pop() {
-        let Ok(entries) = fs::read_dir(root.join(&folder)) else { continue };
+        let Ok(entries) = fs::read_dir(root.join(&folder)) else {
+            continue;
+        };
         for entry in entries {
             let entry = entry.map_err(|error| format!("{}: {error}", folder.display()))?;
             let path = folder.join(entry.file_name());
-            let kind = entry.file_type().map_err(|error| format!("{}: {error}", path.display()))?;
+            let kind = entry
+                .file_type()
+                .map_err(|error| format!("{}: {error}", path.display()))?;
             if kind.is_dir() && entry.file_name() != "target" {
                 open.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
@@ -119,7 +138,12 @@ fn rust_files(root: &Path) -> Result<Vec<PathBuf>, String> {
 
 /// Opening line, ASCII, stray words and names, the picture in a layer's `mod.rs`.
 fn words(file: &str, text: &str) -> Vec<Breach> {
-    let breach = |line, rule, message| Breach { file: file.to_owned(), line, rule, message };
+    let breach = |line, rule, message| Breach {
+        file: file.to_owned(),
+        line,
+        rule,
+        message,
+    };
     let mut out = Vec::new();
     if !text.starts_with("//! ") {
         out.push(breach(
@@ -130,23 +154,35 @@ fn words(file: &str, text: &str) -> Vec<Breach> {
     }
     for (index, line) in text.lines().enumerate() {
         if let Some(character) = line.chars().find(|character| !character.is_ascii()) {
-            let message =
-                format!("{:?} (U+{:04X}) is not ASCII: write it as an escape", character, character as u32);
+            let message = format!(
+                "{:?} (U+{:04X}) is not ASCII: write it as an escape",
+                character, character as u32
+            );
             out.push(breach(index + 1, "ascii", message));
         }
         let split = |character: char| !character.is_ascii_alphanumeric() && character != '_';
         if let Some(word) = line.split(split).find(|word| STRAY_WORDS.contains(word)) {
-            out.push(breach(index + 1, "stray-word", format!("`{word}`: finish it, or open an issue")));
+            out.push(breach(
+                index + 1,
+                "stray-word",
+                format!("`{word}`: finish it, or open an issue"),
+            ));
         }
     }
     let path = Path::new(file);
     for part in path.iter().filter_map(|part| part.to_str()) {
         let stem = part.strip_suffix(".rs").unwrap_or(part);
         if STRAY_NAMES.contains(&stem) {
-            out.push(breach(1, "stray-name", format!("`{stem}` says nothing: name it after what it holds")));
+            out.push(breach(
+                1,
+                "stray-name",
+                format!("`{stem}` says nothing: name it after what it holds"),
+            ));
         }
     }
-    let is_layer_root = LAYERS.iter().any(|(layer, _)| file == format!("crates/folio/src/{layer}/mod.rs"));
+    let is_layer_root = LAYERS
+        .iter()
+        .any(|(layer, _)| file == format!("crates/folio/src/{layer}/mod.rs"));
     let is_picture = |line: &str| line.starts_with("//! ```text");
     if is_layer_root && !text.lines().any(is_picture) {
         out.push(breach(
@@ -160,40 +196,59 @@ fn words(file: &str, text: &str) -> Vec<Breach> {
 
 /// Module path of a file of `crates/folio/src`: `fs/ext4/mod.rs` is `[fs, ext4]`.
 fn module(file: &str) -> Option<Vec<String>> {
-    let inside = file.strip_prefix("crates/folio/src/")?.strip_suffix(".rs")?;
+    let inside = file
+        .strip_prefix("crates/folio/src/")?
+        .strip_suffix(".rs")?;
     let inside = inside.strip_suffix("/mod").unwrap_or(inside);
     Some(inside.split('/').map(str::to_owned).collect())
 }
 
-/// What file systems may use of `block`: the names that block/mod.rs re-exports from device.rs, and from
-/// overlay.rs, which keeps writes over any device in memory and knows no format.
+/// What file systems may use of `block`: the names that block/mod.rs re-exports from device.rs, and
+/// from overlay.rs, which keeps writes over any device in memory and knows no format.
 fn device_seam(block_mod: &str) -> BTreeSet<String> {
     const MODULES: [&str; 2] = ["device", "overlay"];
     let mut rooted = block_mod.to_owned();
     for module in MODULES {
-        rooted = rooted.replace(&format!("pub use {module}::"), &format!("use crate::{module}::"));
+        rooted = rooted.replace(
+            &format!("pub use {module}::"),
+            &format!("use crate::{module}::"),
+        );
     }
     source::mentions(&source::tokens(&rooted), &[])
         .into_iter()
-        .filter(|mention| mention.segments.first().is_some_and(|first| MODULES.contains(&first.as_str())))
+        .filter(|mention| {
+            mention
+                .segments
+                .first()
+                .is_some_and(|first| MODULES.contains(&first.as_str()))
+        })
         .filter_map(|mention| mention.segments.get(1).cloned())
         .collect()
 }
 
 /// Who may name whom, inside `crates/folio/src`.
 fn layers(file: &str, text: &str, seam: &BTreeSet<String>) -> Vec<Breach> {
-    let Some(module) = module(file) else { return Vec::new() };
+    let Some(module) = module(file) else {
+        return Vec::new();
+    };
     // A test composes layers as kernel.rs does.
     if module.iter().any(|part| part == "tests") {
         return Vec::new();
     }
     let layer = module[0].as_str();
-    let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == layer) else { return Vec::new() };
+    let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == layer) else {
+        return Vec::new();
+    };
     source::mentions(&source::tokens(text), &module)
         .into_iter()
         .filter_map(|mention| {
             let (rule, message) = judge(&module, allowed, &mention, seam)?;
-            Some(Breach { file: file.to_owned(), line: mention.line, rule, message })
+            Some(Breach {
+                file: file.to_owned(),
+                line: mention.line,
+                rule,
+                message,
+            })
         })
         .collect()
 }
@@ -210,22 +265,40 @@ fn judge(
     let second = mention.segments.get(1).map(String::as_str);
     if layer == "fs" && target == "fs" && module.len() > 1 {
         let own = second.is_none_or(|second| second == module[1]);
-        let message = || format!("fs/{} names {path}: one file system never names another", module[1]);
+        let message = || {
+            format!(
+                "fs/{} names {path}: one file system never names another",
+                module[1]
+            )
+        };
         return (!own).then(|| ("file-systems-apart", message()));
     }
     if target == layer {
         return None;
     }
     if !LAYERS.iter().any(|(name, _)| *name == target) && target != "kernel" {
-        return Some(("layers", format!("{path} hides its layer: name it as crate::<layer>::...")));
+        return Some((
+            "layers",
+            format!("{path} hides its layer: name it as crate::<layer>::..."),
+        ));
     }
     if !allowed.contains(&target) {
-        let list = if allowed.is_empty() { "nothing".to_owned() } else { allowed.join(", ") };
-        return Some(("layers", format!("{layer} names {path}, but may name only: {list}")));
+        let list = if allowed.is_empty() {
+            "nothing".to_owned()
+        } else {
+            allowed.join(", ")
+        };
+        return Some((
+            "layers",
+            format!("{layer} names {path}, but may name only: {list}"),
+        ));
     }
-    if target == "block" && second.is_some_and(|second| second != "device" && !seam.contains(second)) {
-        let message =
-            format!("{path} is a concrete device: only kernel.rs names those, others use the device seam");
+    if target == "block"
+        && second.is_some_and(|second| second != "device" && !seam.contains(second))
+    {
+        let message = format!(
+            "{path} is a concrete device: only kernel.rs names those, others use the device seam"
+        );
         return Some(("concrete", message));
     }
     None
@@ -238,18 +311,26 @@ fn measure(file: &str, text: &str, sizes: &mut Sizes) {
     }
     for function in source::functions(&source::tokens(text)) {
         if function.lines > FUNCTION_LINES_MAX {
-            let entry = sizes.entry(format!("{file}::{}", function.name)).or_default();
+            let entry = sizes
+                .entry(format!("{file}::{}", function.name))
+                .or_default();
             *entry = function.lines.max(*entry);
         }
     }
 }
 
 fn parse_ratchet(text: &str) -> Result<Sizes, String> {
-    let entries = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    let entries = text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.trim().is_empty());
     entries
         .map(|line| {
-            let (key, lines) = line.rsplit_once(' ').ok_or_else(|| format!("{RATCHET}: {line}"))?;
-            let lines = lines.parse().map_err(|error| format!("{RATCHET}: {line}: {error}"))?;
+            let (key, lines) = line
+                .rsplit_once(' ')
+                .ok_or_else(|| format!("{RATCHET}: {line}"))?;
+            let lines = lines
+                .parse()
+                .map_err(|error| format!("{RATCHET}: {line}: {error}"))?;
             Ok((key.to_owned(), lines))
         })
         .collect()
@@ -266,7 +347,12 @@ fn ratchet(sizes: &Sizes, allowed: &Sizes) -> (Vec<Breach>, Sizes) {
         let most = allowed.get(key).copied().unwrap_or(limit);
         if lines > most {
             let message = format!("{what} has {lines} lines, at most {most} are allowed");
-            breaches.push(Breach { file: file.to_owned(), line: 1, rule: "size", message });
+            breaches.push(Breach {
+                file: file.to_owned(),
+                line: 1,
+                rule: "size",
+                message,
+            });
         }
     }
     let mut lowered = Sizes::new();
@@ -274,7 +360,12 @@ fn ratchet(sizes: &Sizes, allowed: &Sizes) -> (Vec<Breach>, Sizes) {
         let lines = sizes.get(key).copied().unwrap_or(0);
         if lines < most {
             let message = format!("{key} is down to {lines} lines: run `cargo xtask tidy --lower`");
-            breaches.push(Breach { file: RATCHET.to_owned(), line: 1, rule: "size", message });
+            breaches.push(Breach {
+                file: RATCHET.to_owned(),
+                line: 1,
+                rule: "size",
+                message,
+            });
         }
         if lines > 0 {
             lowered.insert(key.clone(), lines.min(most));
@@ -288,9 +379,13 @@ mod tests {
     use super::*;
 
     fn breaches(file: &str, text: &str) -> Vec<String> {
-        let seam =
-            device_seam("mod device;\npub use device::{Allocation, Device};\npub use memory::MemoryDevice;");
-        layers(file, text, &seam).iter().map(ToString::to_string).collect()
+        let seam = device_seam(
+            "mod device;\npub use device::{Allocation, Device};\npub use memory::MemoryDevice;",
+        );
+        layers(file, text, &seam)
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
@@ -305,10 +400,28 @@ mod tests {
                 "crates/folio/src/cache/mapping.rs:3: [layers] cache names crate::fs::ext4::Ext4, but may name only: base"
             ]
         );
-        assert_eq!(breaches("crates/folio/src/block/raw.rs", "use super::super::vfs::Inode;").len(), 1);
-        assert_eq!(breaches("crates/folio/src/vfs/walk.rs", "fn f(d: &crate::block::Device) {}").len(), 1);
         assert_eq!(
-            breaches("crates/folio/src/base/time.rs", "use crate::{cache::Page, vfs::Inode};").len(),
+            breaches(
+                "crates/folio/src/block/raw.rs",
+                "use super::super::vfs::Inode;"
+            )
+            .len(),
+            1
+        );
+        assert_eq!(
+            breaches(
+                "crates/folio/src/vfs/walk.rs",
+                "fn f(d: &crate::block::Device) {}"
+            )
+            .len(),
+            1
+        );
+        assert_eq!(
+            breaches(
+                "crates/folio/src/base/time.rs",
+                "use crate::{cache::Page, vfs::Inode};"
+            )
+            .len(),
             2
         );
     }
@@ -332,14 +445,22 @@ mod tests {
     fn file_systems_stay_apart_and_know_no_concrete_device() {
         let file = "crates/folio/src/fs/ext4/file.rs";
         assert_eq!(
-            breaches(file, "use crate::fs::ext4::disk; use crate::block::{Device, Allocation};"),
+            breaches(
+                file,
+                "use crate::fs::ext4::disk; use crate::block::{Device, Allocation};"
+            ),
             [""; 0]
         );
         assert!(breaches(file, "use crate::fs::ramfs::Ramfs;")[0].contains("[file-systems-apart]"));
-        assert!(breaches(file, "use super::super::ramfs::Ramfs;")[0].contains("[file-systems-apart]"));
+        assert!(
+            breaches(file, "use super::super::ramfs::Ramfs;")[0].contains("[file-systems-apart]")
+        );
         assert!(breaches(file, "use crate::block::MemoryDevice;")[0].contains("[concrete]"));
         assert_eq!(
-            breaches("crates/folio/src/kernel.rs", "use crate::fs::ramfs; use crate::block::Raw;"),
+            breaches(
+                "crates/folio/src/kernel.rs",
+                "use crate::fs::ramfs; use crate::block::Raw;"
+            ),
             [""; 0]
         );
     }
@@ -347,21 +468,36 @@ mod tests {
     #[test]
     fn re_exports_at_the_root_do_not_hide_a_layer() {
         assert!(
-            breaches("crates/folio/src/vfs/walk.rs", "use crate::Process;")[0].contains("hides its layer")
+            breaches("crates/folio/src/vfs/walk.rs", "use crate::Process;")[0]
+                .contains("hides its layer")
         );
     }
 
     #[test]
     fn words_are_told() {
-        let text = format!("// no opening\nlet a = \"\u{e9}\"; // {}: later\n", STRAY_WORDS[0]);
-        let rules: Vec<_> = words("crates/x/src/utils.rs", &text).iter().map(|breach| breach.rule).collect();
+        let text = format!(
+            "// no opening\nlet a = \"\u{e9}\"; // {}: later\n",
+            STRAY_WORDS[0]
+        );
+        let rules: Vec<_> = words("crates/x/src/utils.rs", &text)
+            .iter()
+            .map(|breach| breach.rule)
+            .collect();
         assert_eq!(rules, ["opening", "ascii", "stray-word", "stray-name"]);
-        assert_eq!(words("crates/folio/src/vfs/mod.rs", "//! x\n")[0].rule, "picture");
+        assert_eq!(
+            words("crates/folio/src/vfs/mod.rs", "//! x\n")[0].rule,
+            "picture"
+        );
     }
 
     #[test]
     fn the_ratchet_lets_excess_shrink_and_never_grow() {
-        let sizes = |pairs: &[(&str, usize)]| pairs.iter().map(|(key, n)| ((*key).to_owned(), *n)).collect();
+        let sizes = |pairs: &[(&str, usize)]| {
+            pairs
+                .iter()
+                .map(|(key, n)| ((*key).to_owned(), *n))
+                .collect()
+        };
         let allowed = parse_ratchet("# head\na.rs 900\na.rs::f 80\n").unwrap();
         let (told, kept) = ratchet(&sizes(&[("a.rs", 900), ("a.rs::f", 80)]), &allowed);
         assert!(told.is_empty() && kept == allowed);
@@ -376,7 +512,11 @@ mod tests {
     #[test]
     fn measures_files_and_functions() {
         let mut sizes = Sizes::new();
-        measure("a.rs", &format!("fn f() {{\n{}}}\n{}", "a;\n".repeat(69), "\n".repeat(800)), &mut sizes);
+        measure(
+            "a.rs",
+            &format!("fn f() {{\n{}}}\n{}", "a;\n".repeat(69), "\n".repeat(800)),
+            &mut sizes,
+        );
         let want: [(String, usize); 2] = [("a.rs".into(), 871), ("a.rs::f".into(), 71)];
         assert_eq!(sizes.into_iter().collect::<Vec<_>>(), want);
     }

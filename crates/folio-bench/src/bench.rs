@@ -43,12 +43,23 @@ pub(crate) fn measure(
     common: &Common,
     run: &Run<'_>,
 ) -> Result<Report, String> {
-    let programs = Programs { folio: run.folio.clone() };
+    let programs = Programs {
+        folio: run.folio.clone(),
+    };
     let folder = scratch_in(&common.dir)?;
     let tree = tree::prepare(source, folder.path(), run.is_quick)?;
-    let size_mib = common.size_mib.unwrap_or_else(|| (tree.bytes >> 19).max(run.sized(2048, 256)));
+    let size_mib = common
+        .size_mib
+        .unwrap_or_else(|| (tree.bytes >> 19).max(run.sized(2048, 256)));
     room(&Place::of(&common.dir), &tree, common)?;
-    let bench = Bench { scenario, run, programs, folder: folder.path(), tree, size_mib };
+    let bench = Bench {
+        scenario,
+        run,
+        programs,
+        folder: folder.path(),
+        tree,
+        size_mib,
+    };
     let what = format!(
         "{}: {} files, {} folders, {} MB into an image of {size_mib} MiB and out again",
         bench.tree.what,
@@ -79,17 +90,38 @@ fn room(place: &Place, tree: &Tree, common: &Common) -> Result<(), String> {
 
 /// The place in the image that a contender built.
 fn place(contender: Contender) -> &'static str {
-    if contender == Contender::Mke2fs { ROOT } else { PLACE }
+    if contender == Contender::Mke2fs {
+        ROOT
+    } else {
+        PLACE
+    }
 }
 
 impl Bench<'_> {
-    fn job<'a>(&'a self, from: &'a Path, to: &'a Path, place: &'a str, mount_point: &'a Path) -> Job<'a> {
-        Job { programs: &self.programs, from, to, place, mount_point, size_mib: self.size_mib }
+    fn job<'a>(
+        &'a self,
+        from: &'a Path,
+        to: &'a Path,
+        place: &'a str,
+        mount_point: &'a Path,
+    ) -> Job<'a> {
+        Job {
+            programs: &self.programs,
+            from,
+            to,
+            place,
+            mount_point,
+            size_mib: self.size_mib,
+        }
     }
 
     fn image(&self, contender: Contender) -> PathBuf {
         let name = format!("{contender:?}").to_lowercase();
-        self.folder.join(if contender.is_qcow2() { format!("{name}.qcow2") } else { format!("{name}.img") })
+        self.folder.join(if contender.is_qcow2() {
+            format!("{name}.qcow2")
+        } else {
+            format!("{name}.img")
+        })
     }
 
     fn mount_point(&self) -> Result<PathBuf, String> {
@@ -127,13 +159,24 @@ impl Bench<'_> {
         let mut rows = present("extract", &Contender::EXTRACTORS, report);
         let mount_point = self.mount_point()?;
         let theirs = self.image(Contender::Mke2fs);
-        let raw = if theirs.is_file() { Contender::Mke2fs } else { Contender::FolioRaw };
-        report.notes.push(format!("raw images are extracted from the image of {}", raw.name()));
+        let raw = if theirs.is_file() {
+            Contender::Mke2fs
+        } else {
+            Contender::FolioRaw
+        };
+        report.notes.push(format!(
+            "raw images are extracted from the image of {}",
+            raw.name()
+        ));
         let mut round = 0;
         while self.run.goes_on(self.scenario, round, ROUNDS)? {
             for index in turn(rows.len(), round) {
                 let (contender, costs) = &mut rows[index];
-                let builder = if contender.is_qcow2() { Contender::FolioQcow2 } else { raw };
+                let builder = if contender.is_qcow2() {
+                    Contender::FolioQcow2
+                } else {
+                    raw
+                };
                 let image = self.image(builder);
                 let out = self.folder.join("out");
                 let mut meter = Meter::default();
@@ -157,9 +200,14 @@ impl Bench<'_> {
         let mut notes = Vec::new();
         let image = if contender.is_qcow2() {
             let Some(qemu_img) = find("qemu-img") else {
-                return Ok(vec![format!("{name}: not checked: qemu-img is not installed")]);
+                return Ok(vec![format!(
+                    "{name}: not checked: qemu-img is not installed"
+                )]);
             };
-            Meter::default().run(qemu_img.as_os_str(), [OsStr::new("check"), image.as_os_str()])?;
+            Meter::default().run(
+                qemu_img.as_os_str(),
+                [OsStr::new("check"), image.as_os_str()],
+            )?;
             let convert = ["convert", "-O", "raw"].map(OsStr::new);
             let paths = [image.as_os_str(), raw.as_os_str()];
             Meter::default().run(qemu_img.as_os_str(), convert.into_iter().chain(paths))?;
@@ -180,9 +228,15 @@ impl Bench<'_> {
         {
             let place = place(contender).trim_end_matches('/');
             let request = format!("dump_extents -l {place}/{}", tree::ONE_FILE);
-            let arguments = ["-R", &request].map(OsStr::new).into_iter().chain([image.as_os_str()]);
+            let arguments = ["-R", &request]
+                .map(OsStr::new)
+                .into_iter()
+                .chain([image.as_os_str()]);
             let said = Meter::default().run(debugfs.as_os_str(), arguments)?;
-            let extents = said.lines().filter(|line| line.contains('/') && line.contains('-')).count();
+            let extents = said
+                .lines()
+                .filter(|line| line.contains('/') && line.contains('-'))
+                .count();
             notes.push(format!("{name}: the file has {extents} extents"));
         }
         let _ = fs::remove_file(raw);
@@ -194,7 +248,9 @@ impl Bench<'_> {
         let mut got = 0;
         let mut open = vec![out.to_path_buf()];
         while let Some(folder) = open.pop() {
-            for entry in fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))? {
+            for entry in
+                fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?
+            {
                 let entry = entry.map_err(|error| error.to_string())?;
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() => open.push(entry.path()),
@@ -225,6 +281,9 @@ fn turn(count: usize, round: u32) -> impl Iterator<Item = usize> {
 }
 
 fn table(title: &str, base: Contender, rows: &[(Contender, Vec<Cost>)]) -> Table {
-    let rows = rows.iter().map(|(contender, costs)| Row::of_costs(title, contender.name(), costs)).collect();
+    let rows = rows
+        .iter()
+        .map(|(contender, costs)| Row::of_costs(title, contender.name(), costs))
+        .collect();
     Table::new(title, Unit::Seconds, Some(base.name()), rows)
 }

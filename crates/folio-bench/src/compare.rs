@@ -53,9 +53,14 @@ pub fn compare(old: &Results, new: &Results) -> Comparison {
     let (old_rows, new_rows) = (rows(old), rows(new));
     let told = |key: &Key| format!("{}, {}, {}, {}", key.0, key.1, key.2, key.3);
     let only = |here: &BTreeMap<Key, (Unit, &Row)>, there: &BTreeMap<Key, (Unit, &Row)>| {
-        here.keys().filter(|key| !there.contains_key(*key)).map(told).collect()
+        here.keys()
+            .filter(|key| !there.contains_key(*key))
+            .map(told)
+            .collect()
     };
-    let both = new_rows.iter().filter_map(|(key, new)| Some((key, *old_rows.get(key)?, *new)));
+    let both = new_rows
+        .iter()
+        .filter_map(|(key, new)| Some((key, *old_rows.get(key)?, *new)));
     let compared = both.map(|(key, (_, old), (unit, new))| {
         let (scenario, table, job, contender) = key.clone();
         Compared {
@@ -109,7 +114,10 @@ fn judge(unit: Unit, old: &Row, new: &Row) -> Change {
 fn warnings(old: &Results, new: &Results) -> Vec<String> {
     let mut warnings = Vec::new();
     // The load is another one each time.
-    let fixed = |machine: &Machine| Machine { load: String::new(), ..machine.clone() };
+    let fixed = |machine: &Machine| Machine {
+        load: String::new(),
+        ..machine.clone()
+    };
     if fixed(&old.machine) != fixed(&new.machine) {
         let words = |results: &Results| results.machine.words();
         warnings.push(format!("other machines: {}; {}", words(old), words(new)));
@@ -137,15 +145,28 @@ impl Comparison {
             let here = (row.scenario.clone(), row.table.clone());
             if here != table {
                 writeln!(out, "\n{}, {}: {}", here.0, here.1, row.unit.words())?;
-                writeln!(out, "{:<60} {:>11} {:>11} {:>8}  verdict", "", "old", "new", "new/old")?;
+                writeln!(
+                    out,
+                    "{:<60} {:>11} {:>11} {:>8}  verdict",
+                    "", "old", "new", "new/old"
+                )?;
                 table = here;
             }
             let name = format!("  {}: {}", row.job, row.contender);
             let [old, new] = [row.old, row.new].map(|value| row.unit.figure(value));
-            let ratio = row.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
-            writeln!(out, "{name:<60} {old:>11} {new:>11} {ratio:>8}  {}", row.change.words())?;
+            let ratio = row
+                .ratio
+                .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+            writeln!(
+                out,
+                "{name:<60} {old:>11} {new:>11} {ratio:>8}  {}",
+                row.change.words()
+            )?;
         }
-        for (words, rows) in [("only in the old", &self.only_old), ("only in the new", &self.only_new)] {
+        for (words, rows) in [
+            ("only in the old", &self.only_old),
+            ("only in the new", &self.only_new),
+        ] {
             if !rows.is_empty() {
                 writeln!(out, "\n{words}:")?;
                 rows.iter().try_for_each(|row| writeln!(out, "- {row}"))?;
@@ -179,7 +200,10 @@ mod tests {
     use std::path::Path;
 
     fn results(rows: &[(&str, &[f64])], unit: Unit) -> Results {
-        let rows = rows.iter().map(|(name, rounds)| Row::new("job", *name, rounds.to_vec())).collect();
+        let rows = rows
+            .iter()
+            .map(|(name, rounds)| Row::new("job", *name, rounds.to_vec()))
+            .collect();
         let mut report = Report::new("s", "w", Path::new("/"));
         report.tables.push(Table::new("t", unit, None, rows));
         Results {
@@ -200,11 +224,26 @@ mod tests {
 
     #[test]
     fn only_what_is_beyond_both_spreads_is_a_change() {
-        assert_eq!(changes(Unit::Seconds, &[1.0, 1.2], &[1.3, 1.5]), Change::Worse);
-        assert_eq!(changes(Unit::Seconds, &[1.3, 1.5], &[1.0, 1.2]), Change::Better);
-        assert_eq!(changes(Unit::MibPerSecond, &[1.0, 1.2], &[1.3, 1.5]), Change::Better);
-        assert_eq!(changes(Unit::MibPerSecond, &[1.3, 1.5], &[1.0, 1.2]), Change::Worse);
-        assert_eq!(changes(Unit::Seconds, &[1.0, 1.4], &[1.3, 1.5]), Change::WithinSpread);
+        assert_eq!(
+            changes(Unit::Seconds, &[1.0, 1.2], &[1.3, 1.5]),
+            Change::Worse
+        );
+        assert_eq!(
+            changes(Unit::Seconds, &[1.3, 1.5], &[1.0, 1.2]),
+            Change::Better
+        );
+        assert_eq!(
+            changes(Unit::MibPerSecond, &[1.0, 1.2], &[1.3, 1.5]),
+            Change::Better
+        );
+        assert_eq!(
+            changes(Unit::MibPerSecond, &[1.3, 1.5], &[1.0, 1.2]),
+            Change::Worse
+        );
+        assert_eq!(
+            changes(Unit::Seconds, &[1.0, 1.4], &[1.3, 1.5]),
+            Change::WithinSpread
+        );
         assert_eq!(changes(Unit::Seconds, &[1.0], &[9.0, 9.5]), Change::Unknown);
     }
 

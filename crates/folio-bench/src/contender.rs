@@ -39,14 +39,23 @@ pub(crate) struct Job<'a> {
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|path| path.is_file())
+    std::env::split_paths(&path)
+        .chain(system)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
 }
 
 impl Contender {
     /// Who builds.
-    pub(crate) const BUILDERS: [Self; 4] = [Self::FolioRaw, Self::FolioQcow2, Self::Mke2fs, Self::Kernel];
+    pub(crate) const BUILDERS: [Self; 4] =
+        [Self::FolioRaw, Self::FolioQcow2, Self::Mke2fs, Self::Kernel];
     /// Who extracts.
-    pub(crate) const EXTRACTORS: [Self; 4] = [Self::FolioRaw, Self::FolioQcow2, Self::Debugfs, Self::Kernel];
+    pub(crate) const EXTRACTORS: [Self; 4] = [
+        Self::FolioRaw,
+        Self::FolioQcow2,
+        Self::Debugfs,
+        Self::Kernel,
+    ];
 
     /// What it runs, in words.
     pub(crate) fn name(self) -> &'static str {
@@ -70,7 +79,8 @@ impl Contender {
         if let Some(name) = programs.iter().find(|name| find(name).is_none()) {
             return Some(format!("{name} is not installed"));
         }
-        (self == Self::Kernel && !rustix::process::geteuid().is_root()).then(|| "needs root".to_owned())
+        (self == Self::Kernel && !rustix::process::geteuid().is_root())
+            .then(|| "needs root".to_owned())
     }
 
     /// Whether it works on qcow2.
@@ -84,9 +94,19 @@ impl Contender {
             Self::FolioRaw | Self::FolioQcow2 => {
                 let size = format!("{}M", job.size_mib);
                 let to = inside(job.to, job.place);
-                let arguments = [OsStr::new("cp"), OsStr::new("-a"), job.from.as_os_str(), &to];
+                let arguments = [
+                    OsStr::new("cp"),
+                    OsStr::new("-a"),
+                    job.from.as_os_str(),
+                    &to,
+                ];
                 let create = ["--create", &size].map(OsStr::new);
-                meter.run(job.programs.folio.as_os_str(), arguments.into_iter().chain(create)).map(drop)
+                meter
+                    .run(
+                        job.programs.folio.as_os_str(),
+                        arguments.into_iter().chain(create),
+                    )
+                    .map(drop)
             }
             Self::Mke2fs | Self::Debugfs => mke2fs(job.to, job.size_mib, Some(job.from), meter),
             Self::Kernel => {
@@ -104,17 +124,34 @@ impl Contender {
         match self {
             Self::FolioRaw | Self::FolioQcow2 => {
                 let from = inside(job.from, job.place);
-                let arguments = [OsStr::new("cp"), OsStr::new("-a"), &from, job.to.as_os_str()];
-                meter.run(job.programs.folio.as_os_str(), arguments).map(drop)
+                let arguments = [
+                    OsStr::new("cp"),
+                    OsStr::new("-a"),
+                    &from,
+                    job.to.as_os_str(),
+                ];
+                meter
+                    .run(job.programs.folio.as_os_str(), arguments)
+                    .map(drop)
             }
             Self::Debugfs | Self::Mke2fs => {
-                std::fs::create_dir(job.to).map_err(|error| format!("{}: {error}", job.to.display()))?;
+                std::fs::create_dir(job.to)
+                    .map_err(|error| format!("{}: {error}", job.to.display()))?;
                 let request = format!("rdump {} {}", job.place, job.to.display());
-                let arguments = ["-R", &request].map(OsStr::new).into_iter().chain([job.from.as_os_str()]);
+                let arguments = ["-R", &request]
+                    .map(OsStr::new)
+                    .into_iter()
+                    .chain([job.from.as_os_str()]);
                 program("debugfs", arguments, meter).map(drop)
             }
             Self::Kernel => mounted(job.from, job.mount_point, meter, |meter| {
-                copy(&job.mount_point.join(job.place.trim_start_matches('/')).join("."), job.to, meter)
+                copy(
+                    &job.mount_point
+                        .join(job.place.trim_start_matches('/'))
+                        .join("."),
+                    job.to,
+                    meter,
+                )
             }),
         }
     }
@@ -138,11 +175,21 @@ fn program<A: AsRef<OsStr>>(
 }
 
 fn copy(from: &Path, to: &Path, meter: &mut Meter) -> Result<(), String> {
-    program("cp", [OsStr::new("-a"), from.as_os_str(), to.as_os_str()], meter).map(drop)
+    program(
+        "cp",
+        [OsStr::new("-a"), from.as_os_str(), to.as_os_str()],
+        meter,
+    )
+    .map(drop)
 }
 
 /// A new ext4, with the tree as its root if there is one.
-fn mke2fs(image: &Path, size_mib: u64, tree: Option<&Path>, meter: &mut Meter) -> Result<(), String> {
+fn mke2fs(
+    image: &Path,
+    size_mib: u64,
+    tree: Option<&Path>,
+    meter: &mut Meter,
+) -> Result<(), String> {
     let mut arguments: Vec<OsString> = ["-q", "-F", "-t", "ext4"].map(OsString::from).into();
     if let Some(tree) = tree {
         arguments.extend([OsString::from("-d"), tree.into()]);
@@ -158,9 +205,16 @@ fn mounted(
     work: impl FnOnce(&mut Meter) -> Result<(), String>,
 ) -> Result<(), String> {
     let show = ["--find", "--show"].map(OsStr::new);
-    let device = program("losetup", show.into_iter().chain([image.as_os_str()]), meter)?;
+    let device = program(
+        "losetup",
+        show.into_iter().chain([image.as_os_str()]),
+        meter,
+    )?;
     let device = device.trim();
-    let arguments = ["-t", "ext4", device].map(OsStr::new).into_iter().chain([mount_point.as_os_str()]);
+    let arguments = ["-t", "ext4", device]
+        .map(OsStr::new)
+        .into_iter()
+        .chain([mount_point.as_os_str()]);
     let is_mounted = program("mount", arguments, meter);
     // A device in use goes away with its mount.
     program("losetup", ["--detach", device], meter)?;

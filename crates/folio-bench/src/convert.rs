@@ -1,4 +1,5 @@
-//! The scenario `convert`: an image with a tree and random data into other formats and back, beside qemu-img.
+//! The scenario `convert`: an image with a tree and random data into other formats and back, beside
+//! qemu-img.
 
 use crate::Common;
 use crate::contender::find;
@@ -46,13 +47,48 @@ const ZLIB: &[&str] = &["-O", "qcow2", "-c"];
 const ZSTD: &[&str] = &["-O", "qcow2", "-c", "-o", "compression_type=zstd"];
 
 const JOBS: [Job; 7] = [
-    Job { title: "raw to raw", source: Source::Raw, options: RAW, target: "out.raw" },
-    Job { title: "raw to qcow2", source: Source::Raw, options: QCOW2, target: "out.qcow2" },
-    Job { title: "qcow2 to raw", source: Source::Qcow2, options: RAW, target: "out.raw" },
-    Job { title: "raw to qcow2, zlib", source: Source::Raw, options: ZLIB, target: "out.qcow2" },
-    Job { title: "raw to qcow2, zstd", source: Source::Raw, options: ZSTD, target: "out.qcow2" },
-    Job { title: "qcow2, zlib, to raw", source: Source::Zlib, options: RAW, target: "out.raw" },
-    Job { title: "qcow2, zstd, to raw", source: Source::Zstd, options: RAW, target: "out.raw" },
+    Job {
+        title: "raw to raw",
+        source: Source::Raw,
+        options: RAW,
+        target: "out.raw",
+    },
+    Job {
+        title: "raw to qcow2",
+        source: Source::Raw,
+        options: QCOW2,
+        target: "out.qcow2",
+    },
+    Job {
+        title: "qcow2 to raw",
+        source: Source::Qcow2,
+        options: RAW,
+        target: "out.raw",
+    },
+    Job {
+        title: "raw to qcow2, zlib",
+        source: Source::Raw,
+        options: ZLIB,
+        target: "out.qcow2",
+    },
+    Job {
+        title: "raw to qcow2, zstd",
+        source: Source::Raw,
+        options: ZSTD,
+        target: "out.qcow2",
+    },
+    Job {
+        title: "qcow2, zlib, to raw",
+        source: Source::Zlib,
+        options: RAW,
+        target: "out.raw",
+    },
+    Job {
+        title: "qcow2, zstd, to raw",
+        source: Source::Zstd,
+        options: RAW,
+        target: "out.raw",
+    },
 ];
 
 /// What a whole run works on.
@@ -72,7 +108,9 @@ pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Result<Report, String> 
     let free = Place::of(&common.dir).free_mib;
     if free < size_mib * 3 {
         let (dir, need) = (common.dir.display(), size_mib * 3);
-        return Err(format!("{dir} has {free} MiB free, {need} are needed: see --dir and --size-mib"));
+        return Err(format!(
+            "{dir} has {free} MiB free, {need} are needed: see --dir and --size-mib"
+        ));
     }
     let folder = scratch_in(&common.dir)?;
     let mut programs: Vec<(_, _, &'static [&'static str])> =
@@ -82,9 +120,16 @@ pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Result<Report, String> 
         Some(path) => programs.push((RIVAL, path, &["convert"])),
         None => report.skip(RIVAL, "qemu-img is not installed"),
     }
-    let bench = Bench { run, folder: folder.path(), programs };
+    let bench = Bench {
+        run,
+        folder: folder.path(),
+        programs,
+    };
     bench.make_sources(size_mib)?;
-    let allocated = fs::metadata(bench.path(Source::Raw)).map_err(|error| error.to_string())?.blocks() >> 11;
+    let allocated = fs::metadata(bench.path(Source::Raw))
+        .map_err(|error| error.to_string())?
+        .blocks()
+        >> 11;
     report.what = format!(
         "ext4 of the machine's own files and random data in {size_mib} MiB, {allocated} MiB allocated, into other formats"
     );
@@ -106,11 +151,16 @@ impl Bench<'_> {
         })
     }
 
-    /// The raw image, and the others out of it by qemu-img if there is one: the same for all contenders.
+    /// The raw image, and the others out of it by qemu-img if there is one: the same for all
+    /// contenders.
     fn make_sources(&self, size_mib: u64) -> Result<(), String> {
         let tree = self.folder.join("tree");
         fs::create_dir(&tree).map_err(|error| error.to_string())?;
-        let limits = Limits { files_min: 10, files_max: 200_000, bytes_max: (size_mib << 20) / TREE_PART };
+        let limits = Limits {
+            files_min: 10,
+            files_max: 200_000,
+            bytes_max: (size_mib << 20) / TREE_PART,
+        };
         real_tree::copy_to(&tree, limits)?;
         let random = || -> io::Result<()> {
             let mut from = File::open("/dev/urandom")?.take((size_mib << 20) / RANDOM_PART);
@@ -121,13 +171,25 @@ impl Bench<'_> {
         let mut place = raw.clone().into_os_string();
         place.push(":/tree");
         let create = format!("--create={size_mib}M");
-        let arguments = [OsStr::new("cp"), OsStr::new("-a"), OsStr::new(&create), tree.as_os_str(), &place];
+        let arguments = [
+            OsStr::new("cp"),
+            OsStr::new("-a"),
+            OsStr::new(&create),
+            tree.as_os_str(),
+            &place,
+        ];
         let (_, program, _) = &self.programs[0];
         Meter::default().run(program.as_os_str(), arguments)?;
         fs::remove_dir_all(&tree).map_err(|error| error.to_string())?;
         // The last one is qemu-img, if it is there.
-        let Some((_, program, before)) = self.programs.last() else { return Ok(()) };
-        for (source, options) in [(Source::Qcow2, QCOW2), (Source::Zlib, ZLIB), (Source::Zstd, ZSTD)] {
+        let Some((_, program, before)) = self.programs.last() else {
+            return Ok(());
+        };
+        for (source, options) in [
+            (Source::Qcow2, QCOW2),
+            (Source::Zlib, ZLIB),
+            (Source::Zstd, ZSTD),
+        ] {
             let words = words(before, options, &raw, &self.path(source));
             Meter::default().run(program.as_os_str(), words)?;
         }
@@ -143,34 +205,52 @@ impl Bench<'_> {
             for turn in 0..self.programs.len() {
                 let at = (round as usize + turn) % self.programs.len();
                 let (name, program, before) = &self.programs[at];
-                // The target, a source that is compressed, and what else the host has to find pages for.
+                // The target, a source that is compressed, and what else the host has to find pages
+                // for.
                 touch_memory(&self.run.folio, size_mib * 7 / 4)?;
                 let mut meter = Meter::default();
-                meter.run(program.as_os_str(), words(before, job.options, &source, &target))?;
+                meter.run(
+                    program.as_os_str(),
+                    words(before, job.options, &source, &target),
+                )?;
                 costs[at].push(meter.cost);
                 if round == 0 {
-                    report.notes.push(format!("{}, {name}: {}", job.title, self.judge(&target)?));
+                    report
+                        .notes
+                        .push(format!("{}, {name}: {}", job.title, self.judge(&target)?));
                 }
-                fs::remove_file(&target).map_err(|error| format!("{}: {error}", target.display()))?;
+                fs::remove_file(&target)
+                    .map_err(|error| format!("{}: {error}", target.display()))?;
             }
             round += 1;
         }
         report.repeats = round;
         let rows = self.programs.iter().zip(&costs);
-        let rows = rows.map(|((name, ..), costs)| Row::of_costs(job.title, name, costs)).collect();
+        let rows = rows
+            .map(|((name, ..), costs)| Row::of_costs(job.title, name, costs))
+            .collect();
         Ok(Table::new(job.title, Unit::Seconds, Some(RIVAL), rows))
     }
 
     /// What came out, and whether it is what went in.
     fn judge(&self, target: &Path) -> Result<String, String> {
-        let found = fs::metadata(target).map_err(|error| format!("{}: {error}", target.display()))?;
+        let found =
+            fs::metadata(target).map_err(|error| format!("{}: {error}", target.display()))?;
         let size = format!("{} MiB on the disk", found.blocks() >> 11);
-        let Some(qemu_img) = find("qemu-img") else { return Ok(format!("{size}, not checked")) };
+        let Some(qemu_img) = find("qemu-img") else {
+            return Ok(format!("{size}, not checked"));
+        };
         let raw = self.path(Source::Raw);
         let compare = [OsStr::new("compare"), raw.as_os_str(), target.as_os_str()];
         Meter::default().run(qemu_img.as_os_str(), compare)?;
-        if target.extension().is_some_and(|extension| extension == "qcow2") {
-            Meter::default().run(qemu_img.as_os_str(), [OsStr::new("check"), target.as_os_str()])?;
+        if target
+            .extension()
+            .is_some_and(|extension| extension == "qcow2")
+        {
+            Meter::default().run(
+                qemu_img.as_os_str(),
+                [OsStr::new("check"), target.as_os_str()],
+            )?;
         }
         Ok(format!("{size}, content right"))
     }

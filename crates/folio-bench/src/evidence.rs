@@ -1,5 +1,5 @@
-//! What a measurement saw beside the clock: how much was in the page cache, what came from the device, who was waited
-//! for. Without it a figure cannot be told from the speed of memory.
+//! What a measurement saw beside the clock: how much was in the page cache, what came from the
+//! device, who was waited for. Without it a figure cannot be told from the speed of memory.
 
 use crate::measure::Used;
 use crate::report::{Evidence, Sample, told};
@@ -8,8 +8,8 @@ use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::time::Instant;
 
-/// Bytes that this process has caused to be read from devices, and to be written to them (proc(5), /proc/pid/io).
-/// Writes count when a page becomes dirty. `None` where the kernel does not tell.
+/// Bytes that this process has caused to be read from devices, and to be written to them (proc(5),
+/// /proc/pid/io). Writes count when a page becomes dirty. `None` where the kernel does not tell.
 #[derive(Debug, Clone, Copy)]
 struct Moved {
     read_bytes: f64,
@@ -23,10 +23,15 @@ impl Moved {
 
     fn parse(text: &str) -> Option<Self> {
         let of = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
             line?.trim().parse::<f64>().ok()
         };
-        Some(Self { read_bytes: of("read_bytes")?, written_bytes: of("write_bytes")? })
+        Some(Self {
+            read_bytes: of("read_bytes")?,
+            written_bytes: of("write_bytes")?,
+        })
     }
 }
 
@@ -47,11 +52,13 @@ pub(crate) fn watched(
         cached_before,
         cached_after: cached_share(files),
         device_read_bytes: moved.map(|(before, after)| after.read_bytes - before.read_bytes),
-        device_written_bytes: moved.map(|(before, after)| after.written_bytes - before.written_bytes),
+        device_written_bytes: moved
+            .map(|(before, after)| after.written_bytes - before.written_bytes),
         cpu_seconds: Some(used_after.cpu_seconds - used.cpu_seconds),
         resident_kib: None,
         seeks: None,
-        switches: (operations > 0).then(|| (used_after.switches - used.switches) / operations as f64),
+        switches: (operations > 0)
+            .then(|| (used_after.switches - used.switches) / operations as f64),
     };
     Ok((seconds, evidence))
 }
@@ -60,7 +67,9 @@ pub(crate) fn watched(
 pub(crate) fn cached_share(files: &[File]) -> Option<f64> {
     let (mut size, mut resident) = (0, 0);
     for file in files {
-        let Ok(Known::Is(found)) = residency(file) else { return None };
+        let Ok(Known::Is(found)) = residency(file) else {
+            return None;
+        };
         size += found.size_bytes;
         resident += found.resident_bytes;
     }
@@ -84,14 +93,22 @@ const DEVICE_LEAST: f64 = 0.05;
 /// A rate of reading `bytes`, in MiB a second, named for what it is.
 pub(crate) fn rate(bytes: u64, seconds: f64, evidence: Evidence, is_cold: bool) -> Sample {
     let value = bytes as f64 / f64::from(1 << 20) / seconds.max(1e-9);
-    Sample { value, evidence, label: label(bytes, evidence, is_cold) }
+    Sample {
+        value,
+        evidence,
+        label: label(bytes, evidence, is_cold),
+    }
 }
 
 /// What a read is, if it is not what it is called.
 pub(crate) fn label(bytes: u64, evidence: Evidence, is_cold: bool) -> Option<&'static str> {
-    let is_from_device = evidence.device_read_bytes.map(|read| read >= bytes as f64 * DEVICE_LEAST);
+    let is_from_device = evidence
+        .device_read_bytes
+        .map(|read| read >= bytes as f64 * DEVICE_LEAST);
     match (is_cold, evidence.cached_before) {
-        (true, Some(share)) if share > COLD_MOST => Some("not cold: it could not be put out of memory"),
+        (true, Some(share)) if share > COLD_MOST => {
+            Some("not cold: it could not be put out of memory")
+        }
         (true, None) => Some("whether it was cold is not known"),
         (true, Some(_)) if is_from_device == Some(false) => {
             Some("not from the device: somebody below has it in memory")
@@ -107,7 +124,8 @@ mod tests {
 
     #[test]
     fn bytes_of_the_device_are_read_from_proc() {
-        let moved = Moved::parse("rchar: 1\nwchar: 2\nread_bytes: 4096\nwrite_bytes: 8192\n").expect("both");
+        let moved = Moved::parse("rchar: 1\nwchar: 2\nread_bytes: 4096\nwrite_bytes: 8192\n")
+            .expect("both");
         assert_eq!((moved.read_bytes, moved.written_bytes), (4096.0, 8192.0));
         assert!(Moved::parse("rchar: 1\n").is_none());
     }
@@ -120,10 +138,22 @@ mod tests {
             ..Evidence::default()
         };
         assert_eq!(label(1000, seen(Some(0.0), 1000.0), true), None);
-        assert!(label(1000, seen(Some(0.5), 500.0), true).is_some_and(|label| label.starts_with("not cold")));
-        assert!(label(1000, seen(Some(0.0), 0.0), true).is_some_and(|label| label.starts_with("not from")));
-        assert_eq!(label(1000, seen(None, 0.0), true), Some("whether it was cold is not known"));
-        assert_eq!(label(1000, seen(Some(1.0), 0.0), false), Some("memory speed"));
+        assert!(
+            label(1000, seen(Some(0.5), 500.0), true)
+                .is_some_and(|label| label.starts_with("not cold"))
+        );
+        assert!(
+            label(1000, seen(Some(0.0), 0.0), true)
+                .is_some_and(|label| label.starts_with("not from"))
+        );
+        assert_eq!(
+            label(1000, seen(None, 0.0), true),
+            Some("whether it was cold is not known")
+        );
+        assert_eq!(
+            label(1000, seen(Some(1.0), 0.0), false),
+            Some("memory speed")
+        );
         assert_eq!(label(1000, seen(Some(1.0), 900.0), false), None);
     }
 
@@ -132,7 +162,10 @@ mod tests {
         let file = tempfile::tempfile().expect("a file");
         std::os::unix::fs::FileExt::write_all_at(&file, &[1; 8192], 0).expect("written");
         let (seconds, evidence) = watched(&[file], 1, || Ok(())).expect("done");
-        assert!(seconds >= 0.0 && evidence.cached_after.is_none_or(|share| share > 0.9), "{evidence:?}");
+        assert!(
+            seconds >= 0.0 && evidence.cached_after.is_none_or(|share| share > 0.9),
+            "{evidence:?}"
+        );
         assert!(watched(&[], 0, || Err("why".to_owned())).is_err());
     }
 }

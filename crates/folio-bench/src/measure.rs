@@ -1,4 +1,5 @@
-//! One command: how long it took, how much processor time and how much memory; and this process itself.
+//! One command: how long it took, how much processor time and how much memory; and this process
+//! itself.
 
 use serde::Serialize;
 use std::ffi::OsStr;
@@ -15,8 +16,8 @@ pub(crate) struct Cost {
     pub(crate) seconds: f64,
     /// User and system seconds of the processes; the kernel's own threads are not in it.
     pub(crate) cpu_seconds: f64,
-    /// Largest resident set of a process, in KiB (getrusage(2), `ru_maxrss`). Linux begins a child's at its
-    /// parent's, so nothing below this program's own few MiB can be seen.
+    /// Largest resident set of a process, in KiB (getrusage(2), `ru_maxrss`). Linux begins a
+    /// child's at its parent's, so nothing below this program's own few MiB can be seen.
     pub(crate) resident_kib: u64,
 }
 
@@ -44,17 +45,28 @@ impl Meter {
         let name = program.to_string_lossy().into_owned();
         let told = |error: std::io::Error| format!("{name}: {error}");
         // Files, not pipes: nobody has to read them while the command runs.
-        let (mut out, mut err) = (tempfile::tempfile().map_err(told)?, tempfile::tempfile().map_err(told)?);
+        let (mut out, mut err) = (
+            tempfile::tempfile().map_err(told)?,
+            tempfile::tempfile().map_err(told)?,
+        );
         let mut command = Command::new(program);
-        command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null());
-        command.stdout(out.try_clone().map_err(told)?).stderr(err.try_clone().map_err(told)?);
+        command
+            .args(arguments)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null());
+        command
+            .stdout(out.try_clone().map_err(told)?)
+            .stderr(err.try_clone().map_err(told)?);
         let start = Instant::now();
         let child = command.spawn().map_err(told)?;
         let (status, mut cost) = wait(child.id()).map_err(told)?;
         cost.seconds = start.elapsed().as_secs_f64();
         self.cost.add(cost);
         if status != 0 {
-            return Err(format!("{name}: wait status {status:#x}: {}", text(&mut err).map_err(told)?.trim()));
+            return Err(format!(
+                "{name}: wait status {status:#x}: {}",
+                text(&mut err).map_err(told)?.trim()
+            ));
         }
         text(&mut out).map_err(told)
     }
@@ -75,9 +87,16 @@ impl Said {
 
     /// `what` with all that was said until now, in one line.
     pub(crate) fn explain(&self, what: impl Into<String>) -> String {
-        let said = self.0.try_clone().and_then(|mut file| text(&mut file)).unwrap_or_default();
+        let said = self
+            .0
+            .try_clone()
+            .and_then(|mut file| text(&mut file))
+            .unwrap_or_default();
         let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
-        std::iter::once(what.into()).chain(lines.map(str::to_owned)).collect::<Vec<_>>().join(": ")
+        std::iter::once(what.into())
+            .chain(lines.map(str::to_owned))
+            .collect::<Vec<_>>()
+            .join(": ")
     }
 }
 
@@ -90,19 +109,31 @@ fn text(file: &mut File) -> std::io::Result<String> {
 
 /// Has a process of its own use so much memory and give it back.
 ///
-/// In a virtual machine a page that nobody used for a while may have gone back to the machine's host; whoever is first
-/// to use it again pays for that, several times the price of a copy. Contenders shall find the same pages.
+/// In a virtual machine a page that nobody used for a while may have gone back to the machine's
+/// host; whoever is first to use it again pays for that, several times the price of a copy.
+/// Contenders shall find the same pages.
 pub(crate) fn touch_memory(folio: &Path, mib: u64) -> Result<(), String> {
-    Meter::default().run(folio.as_os_str(), ["bench", "touch-memory", &mib.to_string()]).map(drop)
+    Meter::default()
+        .run(
+            folio.as_os_str(),
+            ["bench", "touch-memory", &mib.to_string()],
+        )
+        .map(drop)
 }
 
 /// What that process does.
 pub(crate) fn use_memory(mib: usize) -> Result<(), String> {
     let mut bytes = vec![0_u8; mib << 20];
     bytes.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-    let sum: usize = bytes.iter().step_by(4096).map(|byte| usize::from(*byte)).sum();
+    let sum: usize = bytes
+        .iter()
+        .step_by(4096)
+        .map(|byte| usize::from(*byte))
+        .sum();
     // Whoever reads the memory has to have written it before.
-    (sum == mib << 8).then_some(()).ok_or_else(|| "memory forgets".to_owned())
+    (sum == mib << 8)
+        .then_some(())
+        .ok_or_else(|| "memory forgets".to_owned())
 }
 
 /// Waits for a child of ours; its wait status, and its cost without the wall-clock time.
@@ -149,11 +180,15 @@ impl Used {
     /// Up to now.
     pub(crate) fn now() -> Self {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the pointer is to a live value of the type that getrusage writes; it fails for no other reason.
+        // SAFETY: the pointer is to a live value of the type that getrusage writes; it fails for no
+        // other reason.
         let _ = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
         // SAFETY: all of rusage is integers, zeroed before the call.
         let usage = unsafe { usage.assume_init() };
-        Self { cpu_seconds: cpu_seconds(&usage), switches: usage.ru_nvcsw as f64 }
+        Self {
+            cpu_seconds: cpu_seconds(&usage),
+            switches: usage.ru_nvcsw as f64,
+        }
     }
 }
 
@@ -164,11 +199,22 @@ mod tests {
     #[test]
     fn costs_and_failures_are_seen() {
         let mut meter = Meter::default();
-        let said =
-            meter.run(OsStr::new("sh"), ["-c", "echo out; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"]);
+        let said = meter.run(
+            OsStr::new("sh"),
+            [
+                "-c",
+                "echo out; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done",
+            ],
+        );
         assert_eq!(said.as_deref(), Ok("out\n"));
-        assert!(meter.cost.resident_kib > 100 && meter.cost.cpu_seconds > 0.0 && meter.cost.seconds > 0.0);
-        let error = meter.run(OsStr::new("sh"), ["-c", "echo why >&2; exit 3"]).unwrap_err();
+        assert!(
+            meter.cost.resident_kib > 100
+                && meter.cost.cpu_seconds > 0.0
+                && meter.cost.seconds > 0.0
+        );
+        let error = meter
+            .run(OsStr::new("sh"), ["-c", "echo why >&2; exit 3"])
+            .unwrap_err();
         assert!(error.contains("0x300") && error.contains("why"), "{error}");
         assert!(meter.run(OsStr::new("/no/such/program"), [""; 0]).is_err());
     }

@@ -1,4 +1,5 @@
-//! The scenario `memcpy`: reads of a file in a ramfs, whose copy loop goes byte by byte or is memcpy.
+//! The scenario `memcpy`: reads of a file in a ramfs, whose copy loop goes byte by byte or is
+//! memcpy.
 
 use crate::cache::jobs::{BYTES, COPY_JOBS, FOLIO, KERNEL, MEMCPY, RAMFS_BYTES};
 use crate::cache::rounds::measure as timed;
@@ -30,8 +31,13 @@ const STORY_JOB: &str = "pread-200k-seq";
 /// Measures.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let tmpfs = find_tmpfs().ok_or("no tmpfs that may be written: mount one on /dev/shm")?;
-    let set_bytes = options.set_bytes.unwrap_or_else(|| run.sized(64 << 20, 2 << 20));
-    let what = format!("a file of {} MiB in memory, read in order, by several copy loops", set_bytes >> 20);
+    let set_bytes = options
+        .set_bytes
+        .unwrap_or_else(|| run.sized(64 << 20, 2 << 20));
+    let what = format!(
+        "a file of {} MiB in memory, read in order, by several copy loops",
+        set_bytes >> 20
+    );
     let mut report = Report::new("memcpy", what, &tmpfs);
     let effort = effort(run, None);
     report.repeats = effort.repeats;
@@ -42,11 +48,25 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         let contenders = worlds.copiers(job);
         let rounds = timed(&contenders, 1, effort).map_err(told(job.name))?;
         let names = contenders.iter().map(|contender| contender.name);
-        let figures = names.zip(rounds).map(|(name, rounds)| Figure::new(name, rounds)).collect();
+        let figures = names
+            .zip(rounds)
+            .map(|(name, rounds)| Figure::new(name, rounds))
+            .collect();
         rows.push(Row::new(job.name, 1, figures));
     }
-    report.verdicts.extend(rows.iter().find(|row| row.job == STORY_JOB).and_then(verdict));
-    report.tables.push(Table { title: TITLE.to_owned(), base: MEMCPY, rows }.told());
+    report.verdicts.extend(
+        rows.iter()
+            .find(|row| row.job == STORY_JOB)
+            .and_then(verdict),
+    );
+    report.tables.push(
+        Table {
+            title: TITLE.to_owned(),
+            base: MEMCPY,
+            rows,
+        }
+        .told(),
+    );
     report.story = Some(story(&report));
     report.limits = owned(&LIMITS);
     Ok(report)
@@ -55,19 +75,30 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
 fn verdict(row: &Row) -> Option<Verdict> {
     let ratio = row.ratio(MEMCPY, FOLIO)?;
     let aim = format!("{STORY_JOB}: at least 0.95 of memcpy's rate");
-    Some(Verdict { aim, is_met: ratio >= 0.95, figures: format!("{ratio:.2}") })
+    Some(Verdict {
+        aim,
+        is_met: ratio >= 0.95,
+        figures: format!("{ratio:.2}"),
+    })
 }
 
 fn story(report: &Report) -> Story {
     let of = |name: &str| Today::of(name, report.row(TITLE, STORY_JOB, name));
-    Story::new("reads from the ramfs of a library OS were slow because its memcpy went byte by byte")
-        .with(
-            "200 KB read from the ramfs, copied byte by byte",
-            Unit::Seconds,
-            513e-6,
-            [of(RAMFS_BYTES), of(BYTES)],
-        )
-        .with("the same with a good memcpy", Unit::Seconds, 74e-6, [of(FOLIO), of(KERNEL), of(MEMCPY)])
+    Story::new(
+        "reads from the ramfs of a library OS were slow because its memcpy went byte by byte",
+    )
+    .with(
+        "200 KB read from the ramfs, copied byte by byte",
+        Unit::Seconds,
+        513e-6,
+        [of(RAMFS_BYTES), of(BYTES)],
+    )
+    .with(
+        "the same with a good memcpy",
+        Unit::Seconds,
+        74e-6,
+        [of(FOLIO), of(KERNEL), of(MEMCPY)],
+    )
 }
 
 #[cfg(test)]
@@ -78,10 +109,21 @@ mod tests {
     #[test]
     fn every_copy_is_measured() {
         let quiet = |_: &str| Ok(());
-        let run = Run { is_quick: true, repeats: Some(1), ..Run::new(PathBuf::new(), &quiet) };
+        let run = Run {
+            is_quick: true,
+            repeats: Some(1),
+            ..Run::new(PathBuf::new(), &quiet)
+        };
         let report = measure(&Options::default(), &run).expect("a report");
         assert_eq!(report.tables[0].rows.len(), COPY_JOBS.len() * 5);
         let story = report.story.expect("a story");
-        assert_eq!(story.figures.iter().map(|figure| figure.today.len()).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(
+            story
+                .figures
+                .iter()
+                .map(|figure| figure.today.len())
+                .collect::<Vec<_>>(),
+            [2, 3]
+        );
     }
 }

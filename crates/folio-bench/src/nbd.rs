@@ -1,4 +1,5 @@
-//! The scenario `nbd`: requests a second through a Unix socket, beside nbdkit and qemu-nbd, with fio as the client.
+//! The scenario `nbd`: requests a second through a Unix socket, beside nbdkit and qemu-nbd, with
+//! fio as the client.
 
 use crate::contender::find;
 use crate::measure::Said;
@@ -56,8 +57,13 @@ enum Contender {
 }
 
 impl Contender {
-    const ALL: [Self; 5] =
-        [Self::FolioQcow2, Self::FolioRaw, Self::NbdkitRaw, Self::QemuQcow2, Self::QemuRaw];
+    const ALL: [Self; 5] = [
+        Self::FolioQcow2,
+        Self::FolioRaw,
+        Self::NbdkitRaw,
+        Self::QemuQcow2,
+        Self::QemuRaw,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -85,13 +91,22 @@ impl Contender {
     /// The command that serves `image` at `socket`, in the foreground, for several connections.
     fn command(self, folio: &Path, image: &Path, socket: &Path) -> Command {
         let format = if self.is_qcow2() { "qcow2" } else { "raw" };
-        let program = self.program().and_then(find).unwrap_or_else(|| folio.to_owned());
+        let program = self
+            .program()
+            .and_then(find)
+            .unwrap_or_else(|| folio.to_owned());
         let mut command = Command::new(program);
         match self {
-            Self::FolioQcow2 | Self::FolioRaw => {
-                command.args(["--quiet", "serve", "nbd", "-f", format]).arg(image).arg("--socket").arg(socket)
-            }
-            Self::NbdkitRaw => command.args(["--foreground", "--unix"]).arg(socket).arg("file").arg(image),
+            Self::FolioQcow2 | Self::FolioRaw => command
+                .args(["--quiet", "serve", "nbd", "-f", format])
+                .arg(image)
+                .arg("--socket")
+                .arg(socket),
+            Self::NbdkitRaw => command
+                .args(["--foreground", "--unix"])
+                .arg(socket)
+                .arg("file")
+                .arg(image),
             Self::QemuQcow2 | Self::QemuRaw => command
                 .args(["--persistent", "--shared=8", "--format", format, "--socket"])
                 .arg(socket)
@@ -112,15 +127,45 @@ struct Job {
     connections: u32,
 }
 
-const RANDOM_1: Job = Job { name: "read 4k x1", pattern: "randread", block: "4k", depth: 1, connections: 1 };
-const RANDOM_32: Job = Job { name: "read 4k x32", depth: 32, ..RANDOM_1 };
+const RANDOM_1: Job = Job {
+    name: "read 4k x1",
+    pattern: "randread",
+    block: "4k",
+    depth: 1,
+    connections: 1,
+};
+const RANDOM_32: Job = Job {
+    name: "read 4k x32",
+    depth: 32,
+    ..RANDOM_1
+};
 const JOBS: [Job; 6] = [
     RANDOM_1,
     RANDOM_32,
-    Job { name: "read 4k 4 x8", depth: 8, connections: 4, ..RANDOM_1 },
-    Job { name: "write 4k x1", pattern: "randwrite", ..RANDOM_1 },
-    Job { name: "write 4k x32", pattern: "randwrite", depth: 32, ..RANDOM_1 },
-    Job { name: "read 256k x8", pattern: "read", block: "256k", depth: 8, connections: 1 },
+    Job {
+        name: "read 4k 4 x8",
+        depth: 8,
+        connections: 4,
+        ..RANDOM_1
+    },
+    Job {
+        name: "write 4k x1",
+        pattern: "randwrite",
+        ..RANDOM_1
+    },
+    Job {
+        name: "write 4k x32",
+        pattern: "randwrite",
+        depth: 32,
+        ..RANDOM_1
+    },
+    Job {
+        name: "read 256k x8",
+        pattern: "read",
+        block: "256k",
+        depth: 8,
+        connections: 1,
+    },
 ];
 
 /// One measurement.
@@ -160,7 +205,8 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             let at = (turn + report.repeats as usize) % contenders.len();
             let (contender, samples) = &mut contenders[at];
             let image = if contender.is_qcow2() { &qcow2 } else { &raw };
-            let server = Server::start(*contender, &run.folio, image, &folder.path().join("socket"))?;
+            let server =
+                Server::start(*contender, &run.folio, image, &folder.path().join("socket"))?;
             for (job, samples) in JOBS.iter().zip(samples) {
                 samples.push(server.measure(job, extent)?);
             }
@@ -169,11 +215,20 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         report.repeats += 1;
     }
     report.tables = vec![
-        table("requests", Unit::PerSecond, &contenders, |sample| sample.per_second),
-        table("the server's time for each", Unit::Seconds, &contenders, |sample| sample.server_us / 1e6),
+        table("requests", Unit::PerSecond, &contenders, |sample| {
+            sample.per_second
+        }),
+        table(
+            "the server's time for each",
+            Unit::Seconds,
+            &contenders,
+            |sample| sample.server_us / 1e6,
+        ),
     ];
-    report.verdicts =
-        [RANDOM_1, RANDOM_32].iter().filter_map(|job| verdict(&report.tables[0], job)).collect();
+    report.verdicts = [RANDOM_1, RANDOM_32]
+        .iter()
+        .filter_map(|job| verdict(&report.tables[0], job))
+        .collect();
     report.limits = owned(&LIMITS);
     Ok(report)
 }
@@ -187,7 +242,11 @@ fn table(
     let mut rows = Vec::new();
     for (at, job) in JOBS.iter().enumerate() {
         for (contender, samples) in contenders {
-            rows.push(Row::new(job.name, contender.name(), samples[at].iter().map(of).collect()));
+            rows.push(Row::new(
+                job.name,
+                contender.name(),
+                samples[at].iter().map(of).collect(),
+            ));
         }
     }
     Table::new(title, unit, Some(Contender::NbdkitRaw.name()), rows)
@@ -206,7 +265,8 @@ fn images(folder: &Path, size_mib: u64) -> Result<(PathBuf, PathBuf), String> {
             word ^= word << 17;
             word.to_ne_bytes()
         });
-        file.write_all(&words.collect::<Vec<u8>>()).map_err(told(raw.display()))?;
+        file.write_all(&words.collect::<Vec<u8>>())
+            .map_err(told(raw.display()))?;
     }
     let convert = ["convert", "-f", "raw", "-O", "qcow2"].map(OsStr::new);
     let paths = [raw.as_os_str(), qcow2.as_os_str()];
@@ -217,9 +277,16 @@ fn images(folder: &Path, size_mib: u64) -> Result<(PathBuf, PathBuf), String> {
 /// What a command that succeeds prints.
 fn output(command: &mut Command) -> Result<Vec<u8>, String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{name}: {error}"))?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{name}: {error}"))?;
     if !output.status.success() {
-        return Err(format!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()));
+        return Err(format!(
+            "{name}: {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        ));
     }
     Ok(output.stdout)
 }
@@ -232,14 +299,23 @@ struct Server {
 }
 
 impl Server {
-    fn start(contender: Contender, folio: &Path, image: &Path, socket: &Path) -> Result<Self, String> {
+    fn start(
+        contender: Contender,
+        folio: &Path,
+        image: &Path,
+        socket: &Path,
+    ) -> Result<Self, String> {
         let _ = fs::remove_file(socket);
         let name = contender.name();
         let failed = |error| format!("{name}: {error}");
         let mut command = contender.command(folio, image, socket);
         let said = Said::by(&mut command)?;
         let child = command.spawn().map_err(failed)?;
-        let mut server = Self { name, child, socket: socket.to_owned() };
+        let mut server = Self {
+            name,
+            child,
+            socket: socket.to_owned(),
+        };
         let start = Instant::now();
         while UnixStream::connect(socket).is_err() {
             if server.child.try_wait().map_err(failed)?.is_some() || start.elapsed() > READY {
@@ -260,9 +336,14 @@ impl Server {
             "--group_reporting",
             "--output-format=json",
         ]);
-        fio.arg(format!("--uri=nbd+unix:///?socket={}", self.socket.display()));
-        fio.arg(format!("--rw={}", job.pattern)).arg(format!("--bs={}", job.block));
-        fio.arg(format!("--iodepth={}", job.depth)).arg(format!("--numjobs={}", job.connections));
+        fio.arg(format!(
+            "--uri=nbd+unix:///?socket={}",
+            self.socket.display()
+        ));
+        fio.arg(format!("--rw={}", job.pattern))
+            .arg(format!("--bs={}", job.block));
+        fio.arg(format!("--iodepth={}", job.depth))
+            .arg(format!("--numjobs={}", job.connections));
         fio.arg(format!("--size={}M", extent.size_mib))
             .arg(format!("--runtime={:.0}ms", extent.seconds * 1e3));
         let said = output(&mut fio)?;
@@ -271,11 +352,16 @@ impl Server {
         let start = said.iter().position(|byte| *byte == b'{').unwrap_or(0);
         let report: serde_json::Value =
             serde_json::from_slice(&said[start..]).map_err(|error| format!("fio: {error}"))?;
-        let figures = &report["jobs"][0][if job.pattern.ends_with("read") { "read" } else { "write" }];
+        let figures = &report["jobs"][0][if job.pattern.ends_with("read") {
+            "read"
+        } else {
+            "write"
+        }];
         match (figures["iops"].as_f64(), figures["total_ios"].as_f64()) {
-            (Some(per_second), Some(count)) if count > 0.0 => {
-                Ok(Sample { per_second, server_us: used / count * 1e6 })
-            }
+            (Some(per_second), Some(count)) if count > 0.0 => Ok(Sample {
+                per_second,
+                server_us: used / count * 1e6,
+            }),
             _ => Err(format!("{}: fio did nothing", self.name)),
         }
     }
@@ -285,15 +371,23 @@ impl Server {
         let path = PathBuf::from(format!("/proc/{}/stat", self.child.id()));
         let text = fs::read_to_string(&path).map_err(told(path.display()))?;
         // The name before it may hold anything.
-        let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
-        let ticks: f64 = fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+        let fields = text
+            .rsplit_once(')')
+            .map_or("", |(_, fields)| fields)
+            .split_whitespace();
+        let ticks: f64 = fields
+            .skip(11)
+            .take(2)
+            .filter_map(|field| field.parse::<f64>().ok())
+            .sum();
         Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
     }
 
     fn stop(mut self) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("{}: {error}", self.name);
         let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).map_err(|e| failed(e.into()))?;
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+            .map_err(|e| failed(e.into()))?;
         self.child.wait().map_err(failed)?;
         Ok(())
     }
@@ -313,8 +407,14 @@ fn verdict(table: &Table, job: &Job) -> Option<Verdict> {
     let of = |contender: Contender| table.row(job.name, contender.name()).map(|row| row.median);
     let (ours, theirs) = (of(Contender::FolioQcow2)?, of(Contender::NbdkitRaw)?);
     Some(Verdict {
-        aim: format!("{}: folio's qcow2 at the rate of nbdkit's raw file", job.name),
+        aim: format!(
+            "{}: folio's qcow2 at the rate of nbdkit's raw file",
+            job.name
+        ),
         is_met: ours >= theirs,
-        figures: format!("{ours:.0}/s against {theirs:.0}/s, {:.2} times", ours / theirs),
+        figures: format!(
+            "{ours:.0}/s against {theirs:.0}/s, {:.2} times",
+            ours / theirs
+        ),
     })
 }

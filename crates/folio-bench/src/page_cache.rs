@@ -1,4 +1,5 @@
-//! The scenario `page-cache`: files as a database has them, read cold and warm, warmed, in tmpfs, and in Folio's cache.
+//! The scenario `page-cache`: files as a database has them, read cold and warm, warmed, in tmpfs,
+//! and in Folio's cache.
 
 use crate::cache::article::{self, DISK, RAMFS, READ, TMPFS, WRITE};
 use crate::cache::{self, effort, size, worlds::find_tmpfs, worlds::is_tmpfs};
@@ -19,7 +20,8 @@ use std::path::{Path, PathBuf};
 /// What the scenario takes.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// A folder on a real disk, where the files lie; without it, the system's folder for temporary files
+    /// A folder on a real disk, where the files lie; without it, the system's folder for temporary
+    /// files
     #[arg(long)]
     disk_dir: Option<PathBuf>,
     /// Size of all files together, at least 1M [default: 256M]
@@ -30,7 +32,10 @@ pub struct Options {
 impl Options {
     /// The usual size, on this disk.
     pub(crate) fn on(disk_dir: Option<PathBuf>) -> Self {
-        Self { disk_dir, size: None }
+        Self {
+            disk_dir,
+            size: None,
+        }
     }
 }
 
@@ -81,18 +86,33 @@ struct Files {
 /// Measures.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let dir = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
-    let bytes = options.size.unwrap_or_else(|| run.sized(256 << 20, 1 << 20));
-    let what = format!("{} files as MySQL has them, {} MiB", FILES.len(), bytes >> 20);
+    let bytes = options
+        .size
+        .unwrap_or_else(|| run.sized(256 << 20, 1 << 20));
+    let what = format!(
+        "{} files as MySQL has them, {} MiB",
+        FILES.len(),
+        bytes >> 20
+    );
     let mut report = Report::new(NAME, what, &dir);
     let tmpfs = find_tmpfs();
     let files = Files::make(&dir, bytes)?;
-    let in_tmpfs = tmpfs.as_ref().map(|dir| Files::make(dir, bytes)).transpose()?;
+    let in_tmpfs = tmpfs
+        .as_ref()
+        .map(|dir| Files::make(dir, bytes))
+        .transpose()?;
     if in_tmpfs.is_none() {
-        report.skip(IN_TMPFS, "no tmpfs that may be written: mount one on /dev/shm");
+        report.skip(
+            IN_TMPFS,
+            "no tmpfs that may be written: mount one on /dev/shm",
+        );
     }
     let is_disk = !is_tmpfs(&dir);
     if !is_disk {
-        report.skip("cold reads, the warm-up", format!("{} is a tmpfs: see --disk-dir", dir.display()));
+        report.skip(
+            "cold reads, the warm-up",
+            format!("{} is a tmpfs: see --disk-dir", dir.display()),
+        );
     }
     let folio = FolioWorld::new(files.folder.path(), "")?;
     let (rows, rounds) = {
@@ -100,17 +120,29 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         interleave(run, "page-cache, in order", &mut ways, ROUNDS)?
     };
     report.repeats = rounds;
-    report.tables.push(Table::new("all files", Unit::MibPerSecond, Some(KERNEL), rows));
+    report.tables.push(Table::new(
+        "all files",
+        Unit::MibPerSecond,
+        Some(KERNEL),
+        rows,
+    ));
     let (rows, _) = {
         let count = run.sized(PAGES, 20);
         let mut ways = pages(&files, in_tmpfs.as_ref(), &folio, is_disk, count);
         interleave(run, "page-cache, at random", &mut ways, ROUNDS)?
     };
-    report.tables.push(Table::new("pages of 16 KiB", Unit::Seconds, Some(KERNEL), rows));
+    report.tables.push(Table::new(
+        "pages of 16 KiB",
+        Unit::Seconds,
+        Some(KERNEL),
+        rows,
+    ));
     if is_disk {
         let mut ways = warm_ups(&files, &mut report);
         let (rows, _) = interleave(run, "page-cache, warm-up", &mut ways, ROUNDS)?;
-        report.tables.push(Table::new(WARM_UP, Unit::Seconds, Some("cat"), rows));
+        report
+            .tables
+            .push(Table::new(WARM_UP, Unit::Seconds, Some("cat"), rows));
     }
     if let Some(tmpfs) = tmpfs {
         (run.step)("page-cache: whole small files")?;
@@ -142,16 +174,25 @@ impl Files {
     /// Makes the files in a new folder; on a disk they are written when it returns.
     fn make(dir: &Path, bytes: u64) -> Result<Self, String> {
         let folder = scratch_in(dir)?;
-        let mut files = Self { open: Vec::new(), paths: Vec::new(), sizes: Vec::new(), folder };
+        let mut files = Self {
+            open: Vec::new(),
+            paths: Vec::new(),
+            sizes: Vec::new(),
+            folder,
+        };
         // No zeros, so that nobody makes holes.
         let part: Vec<u8> = (0..PAGE).map(|index| (index % 253) as u8 + 1).collect();
         for (name, share) in FILES {
             let path = files.folder.path().join(name);
             let pages = (bytes / 16 * share).div_ceil(PAGE as u64);
             let mut file = File::create_new(&path).map_err(told(path.display()))?;
-            (0..pages).try_for_each(|_| file.write_all(&part)).map_err(told(path.display()))?;
+            (0..pages)
+                .try_for_each(|_| file.write_all(&part))
+                .map_err(told(path.display()))?;
             file.sync_data().map_err(told(path.display()))?;
-            files.open.push(File::open(&path).map_err(told(path.display()))?);
+            files
+                .open
+                .push(File::open(&path).map_err(told(path.display()))?);
             files.sizes.push(pages * PAGE as u64);
             files.paths.push(path);
         }
@@ -265,19 +306,30 @@ fn pages<'a>(
         value: seconds / count as f64,
         evidence,
         // Pages that are asked for twice come from the device once.
-        label: label(count.min(files.bytes() / PAGE as u64) * PAGE as u64 / 4, evidence, is_cold),
+        label: label(
+            count.min(files.bytes() / PAGE as u64) * PAGE as u64 / 4,
+            evidence,
+            is_cold,
+        ),
     };
     let by_kernel = move |files: &Files| {
         let (mut word, mut buf) = (SEED, vec![0; PAGE]);
         for _ in 0..count {
             let (file, offset) = files.page(draw(&mut word));
-            files.open[file].read_exact_at(&mut buf, offset).map_err(told("read"))?;
+            files.open[file]
+                .read_exact_at(&mut buf, offset)
+                .map_err(told("read"))?;
         }
         Ok(())
     };
     let by_folio = move |world: &FolioWorld| {
-        let names = files.paths.iter().map(|path| path.file_name().unwrap_or_default().to_string_lossy());
-        let open = names.map(|name| world.open(&name)).collect::<Result<Vec<_>, _>>()?;
+        let names = files
+            .paths
+            .iter()
+            .map(|path| path.file_name().unwrap_or_default().to_string_lossy());
+        let open = names
+            .map(|name| world.open(&name))
+            .collect::<Result<Vec<_>, _>>()?;
         let (mut word, mut buf) = (SEED, vec![0; PAGE]);
         for _ in 0..count {
             let (file, offset) = files.page(draw(&mut word));
@@ -291,21 +343,33 @@ fn pages<'a>(
     if is_disk {
         ways.push(Way::new(RANDOM_COLD, KERNEL, move || {
             forget(&files.open)?;
-            Ok(sample(watched(&files.open, count, || by_kernel(files))?, true))
+            Ok(sample(
+                watched(&files.open, count, || by_kernel(files))?,
+                true,
+            ))
         }));
         ways.push(Way::new(RANDOM_COLD, FOLIO, move || {
             let world = FolioWorld::new(files.folder.path(), "")?;
             forget(&files.open)?;
-            Ok(sample(watched(&files.open, count, || by_folio(&world))?, true))
+            Ok(sample(
+                watched(&files.open, count, || by_folio(&world))?,
+                true,
+            ))
         }));
     }
     ways.push(Way::new(RANDOM_WARM, KERNEL, move || {
         files.read(EXTENT)?;
-        Ok(sample(watched(&files.open, count, || by_kernel(files))?, false))
+        Ok(sample(
+            watched(&files.open, count, || by_kernel(files))?,
+            false,
+        ))
     }));
     ways.extend(in_tmpfs.map(|files| {
         Way::new(RANDOM_WARM, IN_TMPFS, move || {
-            Ok(sample(watched(&files.open, count, || by_kernel(files))?, false))
+            Ok(sample(
+                watched(&files.open, count, || by_kernel(files))?,
+                false,
+            ))
         })
     }));
     ways.push(Way::new(RANDOM_WARM, FOLIO, move || {
@@ -324,12 +388,19 @@ fn warm_ups<'a>(files: &'a Files, report: &mut Report) -> Vec<Way<'a>> {
             // Less may have come in than was asked for: say so.
             let is_whole = cached_share(&files.open).is_none_or(|share| share > 0.99);
             let label = (!is_whole).then_some("it ended before all was there");
-            Ok(Sample { value, evidence, label })
+            Ok(Sample {
+                value,
+                evidence,
+                label,
+            })
         })
     };
     let mut ways = vec![
         way("cat", Box::new(|| files.read(128 << 10))),
-        way("8 KiB at a time, as in the story", Box::new(|| files.read(STORY_READ))),
+        way(
+            "8 KiB at a time, as in the story",
+            Box::new(|| files.read(STORY_READ)),
+        ),
         way("folio warm", Box::new(|| folio_warm(files))),
     ];
     match find("vmtouch") {
@@ -352,7 +423,11 @@ fn folio_warm(files: &Files) -> Result<(), String> {
         let inode = file.metadata().map_err(told(path.display()))?.ino();
         found.push(Found::whole(path.clone(), inode));
     }
-    let warm = Warm { order: Order::Auto, threads: 0, budget_bytes: u64::MAX };
+    let warm = Warm {
+        order: Order::Auto,
+        threads: 0,
+        budget_bytes: u64::MAX,
+    };
     let warmed = warm.run(&found, &Progress::default());
     match warmed.failures.first() {
         Some((path, reason)) => Err(format!("{}: {reason}", path.display())),

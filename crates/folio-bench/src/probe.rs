@@ -1,4 +1,5 @@
-//! The scenarios `read`, `stat` and `write`: what a path of the user's does, cold and warm, beside the device and memory.
+//! The scenarios `read`, `stat` and `write`: what a path of the user's does, cold and warm, beside
+//! the device and memory.
 
 use crate::cache::size;
 use crate::evidence::{forget, label, rate, watched};
@@ -65,7 +66,12 @@ struct Tree {
 impl Tree {
     /// The file, or regular files below the folder until there are `limit` bytes.
     fn open(path: &Path, limit: u64) -> Result<Self, String> {
-        let mut tree = Self { files: Vec::new(), paths: Vec::new(), bytes: 0, beyond: 0 };
+        let mut tree = Self {
+            files: Vec::new(),
+            paths: Vec::new(),
+            bytes: 0,
+            beyond: 0,
+        };
         let mut open = vec![path.to_owned()];
         while let Some(path) = open.pop() {
             let found = std::fs::symlink_metadata(&path).map_err(told(path.display()))?;
@@ -79,13 +85,17 @@ impl Tree {
                     tree.beyond += 1;
                     continue;
                 }
-                tree.files.push(File::open(&path).map_err(told(path.display()))?);
+                tree.files
+                    .push(File::open(&path).map_err(told(path.display()))?);
                 tree.bytes += found.len().min(limit);
                 tree.paths.push(path);
             }
         }
         match tree.files.is_empty() {
-            true => Err(format!("{}: no regular file with bytes in it", path.display())),
+            true => Err(format!(
+                "{}: no regular file with bytes in it",
+                path.display()
+            )),
             false => Ok(tree),
         }
     }
@@ -95,7 +105,8 @@ impl Tree {
         let mut buf = Aligned::new(PIECE);
         for path in &self.paths {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | flags;
-            let file = rustix::fs::open(path, flags, Mode::empty()).map_err(told(path.display()))?;
+            let file =
+                rustix::fs::open(path, flags, Mode::empty()).map_err(told(path.display()))?;
             let mut file = File::from(file).take(limit);
             loop {
                 let count = file.read(buf.bytes()).map_err(told(path.display()))?;
@@ -110,8 +121,11 @@ impl Tree {
     /// Pieces of 4 KiB, file by file in turn, at random places.
     fn read_small(&self, limit: u64, count: u64) -> Result<(), String> {
         let (mut word, mut buf) = (0x9e37_79b9_7f4a_7c15_u64, vec![0; SMALL]);
-        let sizes: Result<Vec<u64>, _> =
-            self.files.iter().map(|file| file.metadata().map(|found| found.len().min(limit))).collect();
+        let sizes: Result<Vec<u64>, _> = self
+            .files
+            .iter()
+            .map(|file| file.metadata().map(|found| found.len().min(limit)))
+            .collect();
         let sizes = sizes.map_err(told("size"))?;
         for at in 0..count as usize {
             // xorshift
@@ -120,7 +134,8 @@ impl Tree {
             word ^= word << 17;
             let (file, size) = (&self.files[at % sizes.len()], sizes[at % sizes.len()]);
             let pages = size.div_ceil(SMALL as u64).max(1);
-            file.read_at(&mut buf, word % pages * SMALL as u64).map_err(told("read"))?;
+            file.read_at(&mut buf, word % pages * SMALL as u64)
+                .map_err(told("read"))?;
         }
         Ok(())
     }
@@ -131,7 +146,9 @@ const OPEN_MAX: usize = 900;
 
 fn names(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(folder).map_err(told(folder.display()))?;
-    let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
+    let paths: Result<Vec<_>, _> = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect();
     let mut paths = paths.map_err(told(folder.display()))?;
     paths.sort();
     Ok(paths)
@@ -164,7 +181,10 @@ pub(crate) fn read(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let what = format!("{}: {count} files, {mib} MiB", options.path.display());
     let mut report = Report::new("read", what, parent(&options.path));
     if tree.beyond > 0 {
-        report.skip(format!("{} more files", tree.beyond), "--limit, or files that may be open at once");
+        report.skip(
+            format!("{} more files", tree.beyond),
+            "--limit, or files that may be open at once",
+        );
     }
     let direct = tree.read(limit.min(PIECE as u64), OFlags::DIRECT);
     let (tree, bytes) = (&tree, tree.bytes);
@@ -187,10 +207,19 @@ pub(crate) fn read(options: &Options, run: &Run<'_>) -> Result<Report, String> {
         Ok(()) => ways.push(Way::new("in order", DIRECT, in_order(true, OFlags::DIRECT))),
         Err(error) => report.skip(DIRECT, error),
     }
-    ways.push(Way::new("in order", "memcpy, the limit of memory", move || Ok(copied(bytes))));
+    ways.push(Way::new(
+        "in order",
+        "memcpy, the limit of memory",
+        move || Ok(copied(bytes)),
+    ));
     let (rows, rounds) = interleave(run, "read, in order", &mut ways, ROUNDS)?;
     report.repeats = rounds;
-    report.tables.push(Table::new("in order", Unit::MibPerSecond, Some("cold"), rows));
+    report.tables.push(Table::new(
+        "in order",
+        Unit::MibPerSecond,
+        Some("cold"),
+        rows,
+    ));
     let reads = run.sized(SMALL_READS, 20);
     let at_random = |is_cold: bool| {
         move || {
@@ -199,9 +228,18 @@ pub(crate) fn read(options: &Options, run: &Run<'_>) -> Result<Report, String> {
             } else {
                 tree.read(limit, OFlags::empty())?
             }
-            let (seconds, evidence) = watched(&tree.files, reads, || tree.read_small(limit, reads))?;
-            let label = label(reads.min(bytes / SMALL as u64) * SMALL as u64 / 4, evidence, is_cold);
-            Ok(Sample { value: seconds / reads as f64, evidence, label })
+            let (seconds, evidence) =
+                watched(&tree.files, reads, || tree.read_small(limit, reads))?;
+            let label = label(
+                reads.min(bytes / SMALL as u64) * SMALL as u64 / 4,
+                evidence,
+                is_cold,
+            );
+            Ok(Sample {
+                value: seconds / reads as f64,
+                evidence,
+                label,
+            })
         }
     };
     let mut ways = vec![
@@ -209,7 +247,12 @@ pub(crate) fn read(options: &Options, run: &Run<'_>) -> Result<Report, String> {
         Way::new("4 KiB at random", "warm", at_random(false)),
     ];
     let (rows, _) = interleave(run, "read, at random", &mut ways, ROUNDS)?;
-    report.tables.push(Table::new("4 KiB at random", Unit::Seconds, Some("cold"), rows));
+    report.tables.push(Table::new(
+        "4 KiB at random",
+        Unit::Seconds,
+        Some("cold"),
+        rows,
+    ));
     report.limits = owned(&READ_LIMITS);
     Ok(report)
 }
@@ -235,7 +278,10 @@ fn copied(bytes: u64) -> Sample {
 /// The folder that a path lies in, or the path if it is one.
 fn parent(path: &Path) -> &Path {
     let is_folder = path.is_dir();
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     if is_folder { path } else { parent }
 }
 
@@ -247,8 +293,11 @@ pub(crate) fn stat(options: &StatOptions, run: &Run<'_>) -> Result<Report, Strin
     let count = run.sized(STATS, 50);
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let file = file.map_err(told(path.display()))?;
-    let sample =
-        |count: u64, (seconds, evidence)| Sample { value: seconds / count as f64, evidence, label: None };
+    let sample = |count: u64, (seconds, evidence)| Sample {
+        value: seconds / count as f64,
+        evidence,
+        label: None,
+    };
     let mut ways = vec![
         Way::new("one path, again and again", "stat", move || {
             let again = || (0..count).try_for_each(|_| stat_of(path));
@@ -256,13 +305,18 @@ pub(crate) fn stat(options: &StatOptions, run: &Run<'_>) -> Result<Report, Strin
         }),
         Way::new("one path, again and again", "fstat", move || {
             let again = || (0..count).try_for_each(|_| rustix::fs::fstat(&file).map(drop));
-            Ok(sample(count, watched(&[], count, || again().map_err(told("fstat")))?))
+            Ok(sample(
+                count,
+                watched(&[], count, || again().map_err(told("fstat")))?,
+            ))
         }),
     ];
     if found.is_dir() {
         let paths = tree_paths(path, run.sized(FILES_MAX, 1000))?;
         let count = (paths.len() as u64).max(1);
-        report.notes.push(format!("the tree has {} entries", paths.len()));
+        report
+            .notes
+            .push(format!("the tree has {} entries", paths.len()));
         ways.push(Way::new("each path of the tree", "stat", move || {
             let all = || paths.iter().try_for_each(|path| stat_of(path));
             Ok(sample(count, watched(&[], count, all)?))
@@ -270,13 +324,16 @@ pub(crate) fn stat(options: &StatOptions, run: &Run<'_>) -> Result<Report, Strin
     }
     let (rows, rounds) = interleave(run, "stat", &mut ways, ROUNDS)?;
     report.repeats = rounds;
-    report.tables.push(Table::new("time of each", Unit::Seconds, None, rows));
+    report
+        .tables
+        .push(Table::new("time of each", Unit::Seconds, None, rows));
     report.limits = owned(&STAT_LIMITS);
     Ok(report)
 }
 
 fn stat_of(path: &Path) -> Result<(), String> {
-    let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(told(path.display()))?;
+    let found =
+        rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(told(path.display()))?;
     std::hint::black_box(found);
     Ok(())
 }
@@ -303,12 +360,17 @@ fn tree_paths(folder: &Path, most: usize) -> Result<Vec<PathBuf>, String> {
 /// Measures writes in a folder, to a file of its own.
 pub(crate) fn write(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let folder = &options.path;
-    let bytes = options.limit.unwrap_or_else(|| run.sized(256 << 20, 1 << 20));
+    let bytes = options
+        .limit
+        .unwrap_or_else(|| run.sized(256 << 20, 1 << 20));
     let pieces = bytes / PIECE as u64;
     let what = format!("{}: a file of {pieces} MiB", folder.display());
     let mut report = Report::new("write", what, folder);
     if !folder.is_dir() {
-        return Err(format!("{}: not a folder; the bench writes a file of its own in one", folder.display()));
+        return Err(format!(
+            "{}: not a folder; the bench writes a file of its own in one",
+            folder.display()
+        ));
     }
     let scratch = scratch_in(folder)?;
     let path = &scratch.path().join("file");
@@ -319,29 +381,56 @@ pub(crate) fn write(options: &Options, run: &Run<'_>) -> Result<Report, String> 
             let (seconds, evidence) = watched(&[], 0, || written(path, pieces, flags, syncs))?;
             let value = pieces as f64 / seconds.max(1e-9);
             let label = (!syncs && flags.is_empty()).then_some("memory speed: nothing is synced");
-            Ok(Sample { value, evidence, label })
+            Ok(Sample {
+                value,
+                evidence,
+                label,
+            })
         }
     };
     let mut ways = vec![
         Way::new("in order", "written", in_order(OFlags::empty(), false)),
-        Way::new("in order", "written and synced", in_order(OFlags::empty(), true)),
+        Way::new(
+            "in order",
+            "written and synced",
+            in_order(OFlags::empty(), true),
+        ),
     ];
     match direct {
-        Ok(()) => ways.push(Way::new("in order", "O_DIRECT and synced", in_order(OFlags::DIRECT, true))),
+        Ok(()) => ways.push(Way::new(
+            "in order",
+            "O_DIRECT and synced",
+            in_order(OFlags::DIRECT, true),
+        )),
         Err(error) => report.skip(DIRECT, error),
     }
     let (rows, rounds) = interleave(run, "write, in order", &mut ways, ROUNDS)?;
     report.repeats = rounds;
-    report.tables.push(Table::new("in order", Unit::MibPerSecond, Some("written and synced"), rows));
+    report.tables.push(Table::new(
+        "in order",
+        Unit::MibPerSecond,
+        Some("written and synced"),
+        rows,
+    ));
     written(path, pieces, OFlags::empty(), true)?;
     let syncs = run.sized(SYNCS, 3);
     let mut ways = vec![
-        Way::new("4 KiB over old ones, at random", "and fdatasync", move || {
-            let (seconds, evidence) = watched(&[], syncs, || overwritten(path, pieces, syncs, true))?;
-            Ok(Sample { value: seconds / syncs as f64, evidence, label: None })
-        }),
+        Way::new(
+            "4 KiB over old ones, at random",
+            "and fdatasync",
+            move || {
+                let (seconds, evidence) =
+                    watched(&[], syncs, || overwritten(path, pieces, syncs, true))?;
+                Ok(Sample {
+                    value: seconds / syncs as f64,
+                    evidence,
+                    label: None,
+                })
+            },
+        ),
         Way::new("4 KiB over old ones, at random", "no sync", move || {
-            let (seconds, evidence) = watched(&[], syncs, || overwritten(path, pieces, syncs, false))?;
+            let (seconds, evidence) =
+                watched(&[], syncs, || overwritten(path, pieces, syncs, false))?;
             Ok(Sample {
                 value: seconds / syncs as f64,
                 evidence,
@@ -350,31 +439,46 @@ pub(crate) fn write(options: &Options, run: &Run<'_>) -> Result<Report, String> 
         }),
     ];
     let (rows, _) = interleave(run, "write, at random", &mut ways, ROUNDS)?;
-    report.tables.push(Table::new("time of each", Unit::Seconds, Some("and fdatasync"), rows));
+    report.tables.push(Table::new(
+        "time of each",
+        Unit::Seconds,
+        Some("and fdatasync"),
+        rows,
+    ));
     report.limits = owned(&WRITE_LIMITS);
     Ok(report)
 }
 
 fn written(path: &Path, pieces: u64, flags: OFlags, syncs: bool) -> Result<(), String> {
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC | flags;
-    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(told(path.display()))?;
+    let file =
+        rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(told(path.display()))?;
     let file = File::from(file);
     let mut buf = Aligned::new(PIECE);
     for piece in 0..pieces {
-        file.write_all_at(buf.bytes(), piece * PIECE as u64).map_err(told("write"))?;
+        file.write_all_at(buf.bytes(), piece * PIECE as u64)
+            .map_err(told("write"))?;
     }
-    if syncs { file.sync_data().map_err(told("fdatasync")) } else { Ok(()) }
+    if syncs {
+        file.sync_data().map_err(told("fdatasync"))
+    } else {
+        Ok(())
+    }
 }
 
 fn overwritten(path: &Path, pieces: u64, count: u64, syncs: bool) -> Result<(), String> {
-    let file = File::options().write(true).open(path).map_err(told(path.display()))?;
+    let file = File::options()
+        .write(true)
+        .open(path)
+        .map_err(told(path.display()))?;
     let (mut word, buf) = (0x9e37_79b9_7f4a_7c15_u64, vec![0xa5; SMALL]);
     for _ in 0..count {
         word ^= word << 13;
         word ^= word >> 7;
         word ^= word << 17;
         let page = word % (pieces * (PIECE / SMALL) as u64).max(1);
-        file.write_all_at(&buf, page * SMALL as u64).map_err(told("write"))?;
+        file.write_all_at(&buf, page * SMALL as u64)
+            .map_err(told("write"))?;
         if syncs {
             file.sync_data().map_err(told("fdatasync"))?;
         }

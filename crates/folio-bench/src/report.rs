@@ -1,4 +1,5 @@
-//! What a run tells: figures with their spread and the evidence for them, aims, the stories' own figures, the machine.
+//! What a run tells: figures with their spread and the evidence for them, aims, the stories' own
+//! figures, the machine.
 
 use crate::measure::Cost;
 use crate::stories::Story;
@@ -173,23 +174,37 @@ impl Machine {
     /// Facts of this machine.
     pub fn here() -> Self {
         let memory = field(&read("/proc/meminfo"), "MemTotal");
-        let memory_kib: u64 = memory.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+        let memory_kib: u64 = memory
+            .split(' ')
+            .next()
+            .and_then(|number| number.parse().ok())
+            .unwrap_or(0);
         Self {
             kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
             processor: field(&read("/proc/cpuinfo"), "model name"),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_mib: memory_kib >> 10,
             is_root: rustix::process::geteuid().is_root(),
-            load: read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),
+            load: read("/proc/loadavg")
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
         }
     }
 
     /// The facts in one line.
     pub(crate) fn words(&self) -> String {
         let (kernel, cores, processor) = (&self.kernel, self.cores, &self.processor);
-        let who = if self.is_root { "as root" } else { "not as root" };
+        let who = if self.is_root {
+            "as root"
+        } else {
+            "not as root"
+        };
         let (memory, load) = (self.memory_mib, &self.load);
-        format!("{kernel}, {cores} cores ({processor}), {memory} MiB memory, load {load} before, {who}")
+        format!(
+            "{kernel}, {cores} cores ({processor}), {memory} MiB memory, load {load} before, {who}"
+        )
     }
 }
 
@@ -199,13 +214,15 @@ fn read(path: &str) -> String {
 
 fn field(text: &str, name: &str) -> String {
     let line = text.lines().find(|line| line.starts_with(name));
-    line.and_then(|line| line.split_once(':')).map_or_else(String::new, |(_, value)| value.trim().to_owned())
+    line.and_then(|line| line.split_once(':'))
+        .map_or_else(String::new, |(_, value)| value.trim().to_owned())
 }
 
 impl Place {
     /// Facts of a folder.
     pub(crate) fn of(dir: &Path) -> Self {
-        let free = rustix::fs::statvfs(dir).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+        let free =
+            rustix::fs::statvfs(dir).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
         Self {
             dir: dir.display().to_string(),
             file_system: file_system(&read("/proc/self/mounts"), dir),
@@ -216,7 +233,11 @@ impl Place {
 
     /// The facts in a few words.
     pub(crate) fn words(&self) -> String {
-        let disk = if self.disk.is_empty() { String::new() } else { format!(", {}", self.disk) };
+        let disk = if self.disk.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", self.disk)
+        };
         format!("{} ({}{disk})", self.dir, self.file_system)
     }
 }
@@ -224,29 +245,59 @@ impl Place {
 /// Type of the mount that `dir` lies on.
 fn file_system(mounts: &str, dir: &Path) -> String {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
-    let fields = mounts.lines().map(|line| line.split(' ').skip(1).take(2).collect::<Vec<_>>());
+    let fields = mounts
+        .lines()
+        .map(|line| line.split(' ').skip(1).take(2).collect::<Vec<_>>());
     let over = fields.filter(|fields| fields.len() == 2 && dir.starts_with(fields[0]));
-    over.max_by_key(|fields| fields[0].len()).map_or_else(String::new, |fields| fields[1].to_owned())
+    over.max_by_key(|fields| fields[0].len())
+        .map_or_else(String::new, |fields| fields[1].to_owned())
 }
 
 /// Name of the disk below `dir` and what matters of it; empty where there is none.
 fn disk(dir: &Path) -> String {
-    let Ok(stat) = rustix::fs::stat(dir) else { return String::new() };
-    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let Ok(stat) = rustix::fs::stat(dir) else {
+        return String::new();
+    };
+    let (major, minor) = (
+        rustix::fs::major(stat.st_dev),
+        rustix::fs::minor(stat.st_dev),
+    );
     let Ok(device) = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else {
         return String::new();
     };
     // A partition has its queue in the disk's folder.
     let whole = [device.as_path(), device.parent().unwrap_or(&device)];
-    let Some(folder) = whole.into_iter().find(|folder| folder.join("queue").is_dir()) else {
+    let Some(folder) = whole
+        .into_iter()
+        .find(|folder| folder.join("queue").is_dir())
+    else {
         return String::new();
     };
-    let said = |name: &str| read(&folder.join(name).display().to_string()).trim().to_owned();
-    let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let turns = if said("queue/rotational") == "1" { "rotating" } else { "not rotating" };
+    let said = |name: &str| {
+        read(&folder.join(name).display().to_string())
+            .trim()
+            .to_owned()
+    };
+    let name = device
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let turns = if said("queue/rotational") == "1" {
+        "rotating"
+    } else {
+        "not rotating"
+    };
     let model = said("device/model");
-    let model = if model.is_empty() { model } else { format!(" {model}") };
-    format!("{name}{model}, {turns}, {} KiB read ahead", said("queue/read_ahead_kb"))
+    let model = if model.is_empty() {
+        model
+    } else {
+        format!(" {model}")
+    };
+    format!(
+        "{name}{model}, {turns}, {} KiB read ahead",
+        said("queue/read_ahead_kb")
+    )
 }
 
 /// The median; 0 of nothing.
@@ -309,7 +360,11 @@ impl Unit {
 
 impl Row {
     /// The median and spread of rounds.
-    pub(crate) fn new(job: impl Into<String>, contender: impl Into<String>, rounds: Vec<f64>) -> Self {
+    pub(crate) fn new(
+        job: impl Into<String>,
+        contender: impl Into<String>,
+        rounds: Vec<f64>,
+    ) -> Self {
         let bound = |most: fn(f64, f64) -> f64| rounds.iter().copied().reduce(most).unwrap_or(0.0);
         let (least, most) = (bound(f64::min), bound(f64::max));
         Self {
@@ -327,17 +382,32 @@ impl Row {
 
     /// Of commands.
     pub(crate) fn of_costs(job: &str, contender: &str, costs: &[Cost]) -> Self {
-        let mut row = Self::new(job, contender, costs.iter().map(|cost| cost.seconds).collect());
-        row.evidence.cpu_seconds = Some(middle(costs.iter().map(|cost| cost.cpu_seconds).collect()));
-        row.evidence.resident_kib = costs.iter().map(|cost| cost.resident_kib as f64).reduce(f64::max);
+        let mut row = Self::new(
+            job,
+            contender,
+            costs.iter().map(|cost| cost.seconds).collect(),
+        );
+        row.evidence.cpu_seconds =
+            Some(middle(costs.iter().map(|cost| cost.cpu_seconds).collect()));
+        row.evidence.resident_kib = costs
+            .iter()
+            .map(|cost| cost.resident_kib as f64)
+            .reduce(f64::max);
         row
     }
 
     /// Of measurements with evidence.
     pub(crate) fn of_samples(job: &str, contender: &str, samples: &[Sample]) -> Self {
-        let mut row = Self::new(job, contender, samples.iter().map(|sample| sample.value).collect());
+        let mut row = Self::new(
+            job,
+            contender,
+            samples.iter().map(|sample| sample.value).collect(),
+        );
         row.evidence = Evidence::middle(samples);
-        row.label = samples.iter().find_map(|sample| sample.label).map(str::to_owned);
+        row.label = samples
+            .iter()
+            .find_map(|sample| sample.label)
+            .map(str::to_owned);
         row
     }
 }
@@ -346,7 +416,10 @@ impl Evidence {
     /// The medians of what was seen.
     fn middle(samples: &[Sample]) -> Self {
         let of = |field: fn(&Self) -> Option<f64>| {
-            let seen: Vec<f64> = samples.iter().filter_map(|sample| field(&sample.evidence)).collect();
+            let seen: Vec<f64> = samples
+                .iter()
+                .filter_map(|sample| field(&sample.evidence))
+                .collect();
             (!seen.is_empty()).then(|| middle(seen))
         };
         Self {
@@ -368,39 +441,77 @@ impl Evidence {
         let mut words = Vec::new();
         match (self.cached_before, self.cached_after) {
             (Some(before), Some(after)) => {
-                words.push(format!("cached {} before, {} after", percent(before), percent(after)));
+                words.push(format!(
+                    "cached {} before, {} after",
+                    percent(before),
+                    percent(after)
+                ));
             }
-            (Some(share), None) | (None, Some(share)) => words.push(format!("cached {}", percent(share))),
+            (Some(share), None) | (None, Some(share)) => {
+                words.push(format!("cached {}", percent(share)))
+            }
             (None, None) => {}
         }
-        words.extend(self.device_read_bytes.map(|bytes| format!("{} from the device", mib(bytes))));
-        words.extend(self.device_written_bytes.map(|bytes| format!("{} to the device", mib(bytes))));
-        words.extend(self.cpu_seconds.map(|seconds| format!("cpu {}", Unit::Seconds.figure(seconds))));
-        words.extend(self.resident_kib.map(|kib| format!("{:.0} MiB resident", kib / 1024.0)));
+        words.extend(
+            self.device_read_bytes
+                .map(|bytes| format!("{} from the device", mib(bytes))),
+        );
+        words.extend(
+            self.device_written_bytes
+                .map(|bytes| format!("{} to the device", mib(bytes))),
+        );
+        words.extend(
+            self.cpu_seconds
+                .map(|seconds| format!("cpu {}", Unit::Seconds.figure(seconds))),
+        );
+        words.extend(
+            self.resident_kib
+                .map(|kib| format!("{:.0} MiB resident", kib / 1024.0)),
+        );
         words.extend(self.seeks.map(|count| format!("{count:.0} seeks")));
-        words.extend(self.switches.map(|count| format!("{count:.1} switches each")));
+        words.extend(
+            self.switches
+                .map(|count| format!("{count:.1} switches each")),
+        );
         words.join(", ")
     }
 }
 
 impl Table {
     /// A table with ratios to the figures of `base`.
-    pub(crate) fn new(title: impl Into<String>, unit: Unit, base: Option<&str>, rows: Vec<Row>) -> Self {
-        let mut table = Self { title: title.into(), unit, base: base.map(str::to_owned), rows };
+    pub(crate) fn new(
+        title: impl Into<String>,
+        unit: Unit,
+        base: Option<&str>,
+        rows: Vec<Row>,
+    ) -> Self {
+        let mut table = Self {
+            title: title.into(),
+            unit,
+            base: base.map(str::to_owned),
+            rows,
+        };
         let bases: Vec<Option<f64>> = table
             .rows
             .iter()
-            .map(|row| base.and_then(|base| table.row(&row.job, base)).map(|row| row.median))
+            .map(|row| {
+                base.and_then(|base| table.row(&row.job, base))
+                    .map(|row| row.median)
+            })
             .collect();
         for (row, base) in table.rows.iter_mut().zip(bases) {
-            row.ratio = base.filter(|base| *base > 0.0).map(|base| row.median / base);
+            row.ratio = base
+                .filter(|base| *base > 0.0)
+                .map(|base| row.median / base);
         }
         table
     }
 
     /// A contender at a job.
     pub(crate) fn row(&self, job: &str, contender: &str) -> Option<&Row> {
-        self.rows.iter().find(|row| row.job == job && row.contender == contender)
+        self.rows
+            .iter()
+            .find(|row| row.job == job && row.contender == contender)
     }
 }
 
@@ -424,12 +535,18 @@ impl Report {
 
     /// Tells that something is left out.
     pub(crate) fn skip(&mut self, what: impl Into<String>, reason: impl Into<String>) {
-        self.not_measured.push(NotMeasured { what: what.into(), reason: reason.into() });
+        self.not_measured.push(NotMeasured {
+            what: what.into(),
+            reason: reason.into(),
+        });
     }
 
     /// A contender at a job, in the table of this title.
     pub(crate) fn row(&self, table: &str, job: &str, contender: &str) -> Option<&Row> {
-        self.tables.iter().find(|found| found.title == table)?.row(job, contender)
+        self.tables
+            .iter()
+            .find(|found| found.title == table)?
+            .row(job, contender)
     }
 }
 
@@ -449,14 +566,27 @@ mod tests {
             "t",
             Unit::Seconds,
             Some("b"),
-            vec![row("a", &[3.0, 1.0, 2.0, 9.0]), row("b", &[5.0]), row("none", &[])],
+            vec![
+                row("a", &[3.0, 1.0, 2.0, 9.0]),
+                row("b", &[5.0]),
+                row("none", &[]),
+            ],
         );
         let a = &table.rows[0];
-        assert_eq!((a.median, a.least, a.most, a.ratio), (2.5, 1.0, 9.0, Some(0.5)));
+        assert_eq!(
+            (a.median, a.least, a.most, a.ratio),
+            (2.5, 1.0, 9.0, Some(0.5))
+        );
         assert_eq!(table.rows[2].median, 0.0);
-        let costs =
-            [3.0, 1.0].map(|seconds| Cost { seconds, cpu_seconds: 1.0, resident_kib: seconds as u64 });
-        assert_eq!(Row::of_costs("job", "x", &costs).evidence.resident_kib, Some(3.0));
+        let costs = [3.0, 1.0].map(|seconds| Cost {
+            seconds,
+            cpu_seconds: 1.0,
+            resident_kib: seconds as u64,
+        });
+        assert_eq!(
+            Row::of_costs("job", "x", &costs).evidence.resident_kib,
+            Some(3.0)
+        );
     }
 
     #[test]
@@ -470,18 +600,29 @@ mod tests {
     fn evidence_is_the_median_of_what_was_seen() {
         let sample = |cached, switches| Sample {
             value: 1.0,
-            evidence: Evidence { cached_before: Some(cached), switches, ..Evidence::default() },
+            evidence: Evidence {
+                cached_before: Some(cached),
+                switches,
+                ..Evidence::default()
+            },
             label: None,
         };
-        let row =
-            Row::of_samples("job", "x", &[sample(0.0, None), sample(0.5, Some(2.0)), sample(1.0, None)]);
-        assert_eq!((row.evidence.cached_before, row.evidence.switches), (Some(0.5), Some(2.0)));
+        let row = Row::of_samples(
+            "job",
+            "x",
+            &[sample(0.0, None), sample(0.5, Some(2.0)), sample(1.0, None)],
+        );
+        assert_eq!(
+            (row.evidence.cached_before, row.evidence.switches),
+            (Some(0.5), Some(2.0))
+        );
         assert_eq!(row.evidence.words(), "cached 50 %, 2.0 switches each");
     }
 
     #[test]
     fn the_deepest_mount_counts() {
-        let mounts = "/dev/vda / ext4 rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\ntmpfs /dev tmpfs rw 0 0\n";
+        let mounts =
+            "/dev/vda / ext4 rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\ntmpfs /dev tmpfs rw 0 0\n";
         assert_eq!(file_system(mounts, Path::new("/dev/shm")), "tmpfs");
         assert_eq!(file_system(mounts, Path::new("/usr")), "ext4");
     }

@@ -2,7 +2,9 @@
 
 use crate::report::{FORMAT, Machine, Report, Results};
 use crate::run::Run;
-use crate::{Common, bench, cache, convert, ext4, first_write, measure, memcpy, nbd, page_cache, probe};
+use crate::{
+    Common, bench, cache, convert, ext4, first_write, measure, memcpy, nbd, page_cache, probe,
+};
 use crate::{reclaim, shared_folder, small_file, tree, warm};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -94,7 +96,11 @@ impl Helper {
 
 impl Scenario {
     /// Measures; `taken_at` is the time that the results shall say.
-    pub fn measure(&self, run: &Run<'_>, taken_at: impl FnOnce() -> String) -> Result<Results, String> {
+    pub fn measure(
+        &self,
+        run: &Run<'_>,
+        taken_at: impl FnOnce() -> String,
+    ) -> Result<Results, String> {
         let machine = Machine::here();
         let scenarios = match self {
             Self::All { disk_dir } => all(disk_dir.as_ref(), run)?,
@@ -132,13 +138,16 @@ impl Scenario {
             Self::Write(options) => probe::write(options, run),
             Self::Cache(options) => cache::measure(options, run),
             Self::Ext4Ops(options) => ext4::ops::measure(options, run),
-            Self::Image { tree: Some(tree), common } => {
-                bench::measure("image", &tree::Source::At(tree.clone()), common, run)
-            }
+            Self::Image {
+                tree: Some(tree),
+                common,
+            } => bench::measure("image", &tree::Source::At(tree.clone()), common, run),
             Self::Image { tree: None, common } => {
                 bench::measure("image", &tree::Source::Machine, common, run)
             }
-            Self::OneDir(common) => bench::measure("one-dir", &tree::Source::OneFolder, common, run),
+            Self::OneDir(common) => {
+                bench::measure("one-dir", &tree::Source::OneFolder, common, run)
+            }
             Self::File(common) => bench::measure("file", &tree::Source::OneFile, common, run),
             Self::SmallFile(common) => small_file::measure(common, run),
             Self::Convert(common) => convert::measure(common, run),
@@ -151,19 +160,34 @@ impl Scenario {
 /// No round begins later than this: what is left of ten minutes is for the last one.
 const ALL: Duration = Duration::from_secs(420);
 
-/// The stories in their order, each with its share of the time. One that cannot be measured here says why; the others
-/// go on.
+/// The stories in their order, each with its share of the time. One that cannot be measured here
+/// says why; the others go on.
 fn all(disk_dir: Option<&PathBuf>, run: &Run<'_>) -> Result<Vec<Report>, String> {
     let dir = disk_dir.cloned().unwrap_or_else(std::env::temp_dir);
     let on_disk = Some(dir.clone());
-    let shared = shared_folder::Options { dir: dir.clone(), only: None, guest: false, virtiofsd: None };
-    let rewriting = ext4::Options { disk_dir: on_disk.clone(), only: None };
-    let fresh = first_write::Options { disk_dir: on_disk.clone(), ..first_write::Options::default() };
+    let shared = shared_folder::Options {
+        dir: dir.clone(),
+        only: None,
+        guest: false,
+        virtiofsd: None,
+    };
+    let rewriting = ext4::Options {
+        disk_dir: on_disk.clone(),
+        only: None,
+    };
+    let fresh = first_write::Options {
+        disk_dir: on_disk.clone(),
+        ..first_write::Options::default()
+    };
     let stories = [
         ("shared-folder", Scenario::SharedFolder(shared), 30),
         ("auto-da-alloc", Scenario::AutoDaAlloc(rewriting), 25),
         ("memcpy", Scenario::Memcpy(memcpy::Options::default()), 5),
-        ("page-cache", Scenario::PageCache(page_cache::Options::on(on_disk)), 15),
+        (
+            "page-cache",
+            Scenario::PageCache(page_cache::Options::on(on_disk)),
+            15,
+        ),
         ("first-write", Scenario::FirstWrite(fresh), 25),
     ];
     let end = Instant::now() + ALL;
@@ -174,7 +198,12 @@ fn all(disk_dir: Option<&PathBuf>, run: &Run<'_>) -> Result<Vec<Report>, String>
         let now = Instant::now();
         let until = Some(now + end.saturating_duration_since(now) * weight / weights);
         weights -= weight;
-        let part = Run { until, is_part: true, folio: run.folio.clone(), ..*run };
+        let part = Run {
+            until,
+            is_part: true,
+            folio: run.folio.clone(),
+            ..*run
+        };
         reports.push(match scenario.timed(&part) {
             Ok(report) => report,
             Err(reason) => {

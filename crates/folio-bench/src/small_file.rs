@@ -30,16 +30,28 @@ pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Result<Report, String> 
             .map_err(|error| error.to_string())?;
     }
     let size_mib = common.size_mib.unwrap_or_else(|| run.sized(8192, 64));
-    let images = [folder.path().join("image.qcow2"), folder.path().join("image.raw")];
+    let images = [
+        folder.path().join("image.qcow2"),
+        folder.path().join("image.raw"),
+    ];
     for image in &images {
         let mut place = image.clone().into_os_string();
         place.push(":/");
         let create = format!("--create={size_mib}M");
-        let arguments = [OsStr::new("cp"), OsStr::new("-a"), OsStr::new(&create), tree.as_os_str(), &place];
+        let arguments = [
+            OsStr::new("cp"),
+            OsStr::new("-a"),
+            OsStr::new(&create),
+            tree.as_os_str(),
+            &place,
+        ];
         Meter::default().run(program.as_os_str(), arguments)?;
     }
     let [qcow2, raw] = images;
-    let mut contenders = vec![("folio cat, qcow2", true, qcow2), ("folio cat, raw", true, raw.clone())];
+    let mut contenders = vec![
+        ("folio cat, qcow2", true, qcow2),
+        ("folio cat, raw", true, raw.clone()),
+    ];
     let runs = run.sized(RUNS, 2);
     let what = format!(
         "one of {FILES} files of a few bytes out of an image of {size_mib} MiB; mean of {runs} processes a round"
@@ -59,8 +71,12 @@ pub(crate) fn measure(common: &Common, run: &Run<'_>) -> Result<Report, String> 
         report.repeats += 1;
     }
     let rows = contenders.iter().zip(&costs);
-    let rows = rows.map(|((name, ..), costs)| Row::of_costs("read it", name, costs)).collect();
-    report.tables.push(Table::new("read it", Unit::Seconds, Some(RIVAL), rows));
+    let rows = rows
+        .map(|((name, ..), costs)| Row::of_costs("read it", name, costs))
+        .collect();
+    report
+        .tables
+        .push(Table::new("read it", Unit::Seconds, Some(RIVAL), rows));
     report.limits = owned(&LIMITS);
     Ok(report)
 }
@@ -85,5 +101,9 @@ fn once(folio: &Path, is_folio: bool, image: &Path, runs: usize) -> Result<Cost,
     }
     let cost = meter.cost;
     let runs = runs as f64;
-    Ok(Cost { seconds: cost.seconds / runs, cpu_seconds: cost.cpu_seconds / runs, ..cost })
+    Ok(Cost {
+        seconds: cost.seconds / runs,
+        cpu_seconds: cost.cpu_seconds / runs,
+        ..cost
+    })
 }

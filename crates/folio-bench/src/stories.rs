@@ -1,4 +1,5 @@
-//! The five stories that Folio comes from: what each of them published, and what is measured beside it today.
+//! The five stories that Folio comes from: what each of them published, and what is measured beside
+//! it today.
 
 use crate::report::{Row, Unit};
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,10 @@ pub(crate) struct Today {
 impl Story {
     /// A story without figures.
     pub(crate) fn new(title: &str) -> Self {
-        Self { title: title.to_owned(), figures: Vec::new() }
+        Self {
+            title: title.to_owned(),
+            figures: Vec::new(),
+        }
     }
 
     /// Adds a published figure with those of today that were measured.
@@ -44,7 +48,12 @@ impl Story {
         today: [Option<Today>; N],
     ) -> Self {
         let today = today.into_iter().flatten().collect();
-        self.figures.push(StoryFigure { what: what.to_owned(), unit, published, today });
+        self.figures.push(StoryFigure {
+            what: what.to_owned(),
+            unit,
+            published,
+            today,
+        });
         self
     }
 }
@@ -53,10 +62,16 @@ impl Today {
     /// A row's figure.
     pub(crate) fn of(contender: &str, row: Option<&Row>) -> Option<Self> {
         let row = row?;
-        Some(Self { contender: contender.to_owned(), median: row.median, least: row.least, most: row.most })
+        Some(Self {
+            contender: contender.to_owned(),
+            median: row.median,
+            least: row.least,
+            most: row.most,
+        })
     }
 
-    /// One row's time as a multiple of another's; the bounds are those of the two spreads at their worst.
+    /// One row's time as a multiple of another's; the bounds are those of the two spreads at their
+    /// worst.
     pub(crate) fn times(contender: &str, of: Option<&Row>, over: Option<&Row>) -> Option<Self> {
         let (of, over) = (of?, over?);
         let is_measured = over.least > 0.0 && of.least > 0.0;
@@ -81,7 +96,8 @@ mod tests {
         assert_eq!((times.least, times.most), (4.0, 12.0));
         assert!(Today::times("x", Some(&slow), Some(&none)).is_none());
         assert!(Today::times("x", None, Some(&quick)).is_none());
-        let story = Story::new("t").with("w", Unit::Times, 10.0, [None, Today::of("y", Some(&quick))]);
+        let story =
+            Story::new("t").with("w", Unit::Times, 10.0, [None, Today::of("y", Some(&quick))]);
         assert_eq!(story.figures[0].today.len(), 1);
     }
 }

@@ -1,4 +1,5 @@
-//! Results as text: tables with ratios, the stories beside them, aims, and what the numbers do not mean.
+//! Results as text: tables with ratios, the stories beside them, aims, and what the numbers do not
+//! mean.
 
 use crate::report::{Report, Results, Row, Table};
 use std::io::{self, Write};
@@ -11,14 +12,19 @@ impl Results {
         for warning in self.warnings() {
             writeln!(out, "{warning}")?;
         }
-        self.scenarios.iter().try_for_each(|report| report.write_text(out))
+        self.scenarios
+            .iter()
+            .try_for_each(|report| report.write_text(out))
     }
 
     /// Why the figures mean less than they could.
     pub(crate) fn warnings(&self) -> Vec<&'static str> {
         let slow = "NOT AN OPTIMISED BUILD: run it with cargo run --release";
         let quick = "QUICK: sizes are so small that the figures say only that it runs";
-        let warnings = [(!self.is_optimised).then_some(slow), self.is_quick.then_some(quick)];
+        let warnings = [
+            (!self.is_optimised).then_some(slow),
+            self.is_quick.then_some(quick),
+        ];
         warnings.into_iter().flatten().collect()
     }
 }
@@ -39,36 +45,69 @@ impl Report {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\n== {}: {}", self.scenario, self.what)?;
         let (rounds, place, seconds) = (self.repeats, self.place.words(), self.seconds);
-        writeln!(out, "{rounds} rounds, interleaved; in {place}; took {seconds:.0} s")?;
-        self.tables.iter().try_for_each(|table| table.write_text(out))?;
+        writeln!(
+            out,
+            "{rounds} rounds, interleaved; in {place}; took {seconds:.0} s"
+        )?;
+        self.tables
+            .iter()
+            .try_for_each(|table| table.write_text(out))?;
         if let Some(story) = &self.story {
             writeln!(out, "\nthe story: {}", story.title)?;
             for figure in &story.figures {
-                writeln!(out, "  {}: {}", figure.what, figure.unit.figure(figure.published))?;
+                writeln!(
+                    out,
+                    "  {}: {}",
+                    figure.what,
+                    figure.unit.figure(figure.published)
+                )?;
                 for today in &figure.today {
-                    let [middle, least, most] =
-                        [today.median, today.least, today.most].map(|value| figure.unit.figure(value));
-                    writeln!(out, "    today {:<44} {middle:>11}  {least}..{most}", today.contender)?;
+                    let [middle, least, most] = [today.median, today.least, today.most]
+                        .map(|value| figure.unit.figure(value));
+                    writeln!(
+                        out,
+                        "    today {:<44} {middle:>11}  {least}..{most}",
+                        today.contender
+                    )?;
                 }
             }
         }
         let word = |is_met| if is_met { "met" } else { "NOT MET" };
         let aims = self.verdicts.iter();
-        list(out, "aims", aims.map(|aim| format!("{}: {}: {}", word(aim.is_met), aim.aim, aim.figures)))?;
+        list(
+            out,
+            "aims",
+            aims.map(|aim| format!("{}: {}: {}", word(aim.is_met), aim.aim, aim.figures)),
+        )?;
         let missing = self.not_measured.iter();
-        list(out, "not measured", missing.map(|missing| format!("{}: {}", missing.what, missing.reason)))?;
+        list(
+            out,
+            "not measured",
+            missing.map(|missing| format!("{}: {}", missing.what, missing.reason)),
+        )?;
         list(out, "notes", self.notes.iter().cloned())?;
-        list(out, "what the numbers do not mean", self.limits.iter().cloned())
+        list(
+            out,
+            "what the numbers do not mean",
+            self.limits.iter().cloned(),
+        )
     }
 }
 
 impl Table {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let base = self.base.as_ref().map_or_else(String::new, |base| format!("; 1 = {base}"));
+        let base = self
+            .base
+            .as_ref()
+            .map_or_else(String::new, |base| format!("; 1 = {base}"));
         writeln!(out, "\n{}: {}{base}", self.title, self.unit.words())?;
         let name = |row: &Row| row.contender.chars().count() + 4;
         let width = self.rows.iter().map(name).max().unwrap_or(0).clamp(24, 60);
-        writeln!(out, "{:<width$} {:>11} {:>24} {:>7}", "", "median", "least..most", "ratio")?;
+        writeln!(
+            out,
+            "{:<width$} {:>11} {:>24} {:>7}",
+            "", "median", "least..most", "ratio"
+        )?;
         let mut job = "";
         for row in &self.rows {
             if row.job != job && row.job != self.title {
@@ -78,13 +117,19 @@ impl Table {
             let [middle, least, most] =
                 [row.median, row.least, row.most].map(|value| self.unit.figure(value));
             let spread = format!("{least}..{most}");
-            let ratio = row.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+            let ratio = row
+                .ratio
+                .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
             let label = row.label.iter().map(|label| format!("[{label}]"));
-            let words: Vec<String> =
-                label.chain(Some(row.evidence.words())).filter(|words| !words.is_empty()).collect();
+            let words: Vec<String> = label
+                .chain(Some(row.evidence.words()))
+                .filter(|words| !words.is_empty())
+                .collect();
             let contender = format!("    {}", row.contender);
-            let line =
-                format!("{contender:<width$} {middle:>11} {spread:>24} {ratio:>7}  {}", words.join(" "));
+            let line = format!(
+                "{contender:<width$} {middle:>11} {spread:>24} {ratio:>7}  {}",
+                words.join(" ")
+            );
             writeln!(out, "{}", line.trim_end())?;
         }
         Ok(())

@@ -20,7 +20,11 @@ pub(crate) struct Extent {
 pub(crate) fn all(extent: Extent) -> Vec<Trace> {
     let made: [(&'static str, &'static str, Maker); 6] = [
         ("zipf", "zipf 0.9 over 16 times the cache", zipf),
-        ("zipf+scan", "the same, every second access by a backup that never comes back", zipf_and_scan),
+        (
+            "zipf+scan",
+            "the same, every second access by a backup that never comes back",
+            zipf_and_scan,
+        ),
         ("loop", "1.25 times the cache, over and over", looping),
         (
             "read twice",
@@ -42,7 +46,12 @@ pub(crate) fn all(extent: Extent) -> Vec<Trace> {
         .map(|(name, what, make)| {
             let accesses = make(extent);
             let page_count = accesses.iter().max().map_or(0, |page| *page as usize + 1);
-            Trace { name, what, accesses, page_count }
+            Trace {
+                name,
+                what,
+                accesses,
+                page_count,
+            }
         })
         .collect()
 }
@@ -82,7 +91,10 @@ impl Zipf {
                 sum
             })
             .collect();
-        Self { cumulated, random: Random(seed) }
+        Self {
+            cumulated,
+            random: Random(seed),
+        }
     }
 
     fn draw(&mut self) -> u32 {
@@ -107,13 +119,21 @@ fn zipf_and_scan(extent: Extent) -> Vec<u32> {
     let mut zipf = Zipf::new(universe(extent), EXPONENT, 2);
     let first = universe(extent);
     (0..extent.access_count)
-        .map(|at| if at % 2 == 0 { zipf.draw() } else { (first + at / 2) as u32 })
+        .map(|at| {
+            if at % 2 == 0 {
+                zipf.draw()
+            } else {
+                (first + at / 2) as u32
+            }
+        })
         .collect()
 }
 
 fn looping(extent: Extent) -> Vec<u32> {
     let length = extent.cache_pages * 5 / 4;
-    (0..extent.access_count).map(|at| (at % length) as u32).collect()
+    (0..extent.access_count)
+        .map(|at| (at % length) as u32)
+        .collect()
 }
 
 fn read_twice(extent: Extent) -> Vec<u32> {

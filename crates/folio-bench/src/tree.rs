@@ -32,26 +32,41 @@ pub(crate) struct Tree {
 
 /// Name of the one file of the scenario `file`.
 pub(crate) const ONE_FILE: &str = "big";
-const LIMITS: Limits = Limits { files_min: 1000, files_max: 22_000, bytes_max: 300 << 20 };
-const QUICK_LIMITS: Limits = Limits { files_min: 10, files_max: 200, bytes_max: 4 << 20 };
+const LIMITS: Limits = Limits {
+    files_min: 1000,
+    files_max: 22_000,
+    bytes_max: 300 << 20,
+};
+const QUICK_LIMITS: Limits = Limits {
+    files_min: 10,
+    files_max: 200,
+    bytes_max: 4 << 20,
+};
 
 /// Makes the tree, below `folder` unless it is the user's own, and reads it all.
 pub(crate) fn prepare(source: &Source, folder: &Path, is_quick: bool) -> Result<Tree, String> {
     let at = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
     let made = folder.join("tree");
     let (path, what) = match source {
-        Source::At(path) => (path.canonicalize().map_err(|error| at(path, error))?, "given".to_owned()),
+        Source::At(path) => (
+            path.canonicalize().map_err(|error| at(path, error))?,
+            "given".to_owned(),
+        ),
         Source::Machine => {
             fs::create_dir(&made).map_err(|error| at(&made, error))?;
             real_tree::copy_to(&made, if is_quick { QUICK_LIMITS } else { LIMITS })?;
-            (made, "the machine's own headers, documents and toolchain".to_owned())
+            (
+                made,
+                "the machine's own headers, documents and toolchain".to_owned(),
+            )
         }
         Source::OneFolder => {
             fs::create_dir(&made).map_err(|error| at(&made, error))?;
             let count = if is_quick { 200 } else { 20_000 };
             for index in 0..count {
                 let path = made.join(format!("file-{index:05}"));
-                fs::write(&path, [b'0' + (index % 10) as u8; 100]).map_err(|error| at(&path, error))?;
+                fs::write(&path, [b'0' + (index % 10) as u8; 100])
+                    .map_err(|error| at(&path, error))?;
             }
             (made, format!("{count} files of 100 bytes in one folder"))
         }
@@ -63,7 +78,13 @@ pub(crate) fn prepare(source: &Source, folder: &Path, is_quick: bool) -> Result<
             (made, format!("one file of {count} MB"))
         }
     };
-    let mut tree = Tree { path: path.clone(), what, files: 0, folders: 0, bytes: 0 };
+    let mut tree = Tree {
+        path: path.clone(),
+        what,
+        files: 0,
+        folders: 0,
+        bytes: 0,
+    };
     tree.read(&path).map_err(|error| at(&path, error))?;
     Ok(tree)
 }
@@ -71,7 +92,9 @@ pub(crate) fn prepare(source: &Source, folder: &Path, is_quick: bool) -> Result<
 /// Written in parts: a child's resident set begins as large as ours ever was.
 fn one_file(path: &Path, count: usize) -> io::Result<()> {
     // No run of zeros, so that nobody makes holes.
-    let part: Vec<u8> = (0..1_000_000_u32).map(|index| (index % 253) as u8 + 1).collect();
+    let part: Vec<u8> = (0..1_000_000_u32)
+        .map(|index| (index % 253) as u8 + 1)
+        .collect();
     let mut file = fs::File::create(path)?;
     (0..count).try_for_each(|_| file.write_all(&part))
 }

@@ -71,10 +71,16 @@ pub(crate) fn usage_of(mut words: impl Iterator<Item = std::ffi::OsString>) -> E
     let mut command = words.next();
     while let Some(word) = command.take_if(|word| word.as_encoded_bytes().starts_with(b"-")) {
         // Options of all commands that another word belongs to.
-        let has_word = ["-o", "--options", "--cache", "--color"].iter().any(|option| word == *option);
+        let has_word = ["-o", "--options", "--cache", "--color"]
+            .iter()
+            .any(|option| word == *option);
         command = words.nth(usize::from(has_word));
     }
-    if command.is_some_and(|command| command == "check") { Exit::CheckUsage } else { Exit::Usage }
+    if command.is_some_and(|command| command == "check") {
+        Exit::CheckUsage
+    } else {
+        Exit::Usage
+    }
 }
 
 /// Why a command cannot go on.
@@ -92,22 +98,34 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 impl Failure {
     /// A command line that makes no sense.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self { exit: Exit::Usage, message: message.into() }
+        Self {
+            exit: Exit::Usage,
+            message: message.into(),
+        }
     }
 
     /// An image that cannot be used.
     pub(crate) fn image(error: &Error) -> Self {
-        Self { exit: Exit::Image, message: explain(error) }
+        Self {
+            exit: Exit::Image,
+            message: explain(error),
+        }
     }
 
     /// Something that could not be done.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { exit: Exit::Failed, message: message.into() }
+        Self {
+            exit: Exit::Failed,
+            message: message.into(),
+        }
     }
 
     /// Stopped by Ctrl-C.
     pub(crate) fn interrupted() -> Self {
-        Self { exit: Exit::Interrupted, message: String::new() }
+        Self {
+            exit: Exit::Interrupted,
+            message: String::new(),
+        }
     }
 }
 
@@ -121,7 +139,10 @@ impl From<Error> for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
-            return Self { exit: Exit::BrokenPipe, message: String::new() };
+            return Self {
+                exit: Exit::BrokenPipe,
+                message: String::new(),
+            };
         }
         Self::new(explain(&Error::io("standard output", error)))
     }
@@ -147,5 +168,8 @@ pub(crate) fn explain(error: &Error) -> String {
 
 /// Whether going on with other files is in vain after this failure.
 pub(crate) fn is_final(error: &Error) -> bool {
-    matches!(error.errno(), Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO | Errno::UCLEAN)
+    matches!(
+        error.errno(),
+        Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::IO | Errno::UCLEAN
+    )
 }

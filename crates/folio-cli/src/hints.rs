@@ -1,14 +1,20 @@
-//! Words of other programs' command lines, and what does the same here: a hint for who types them out of habit.
+//! Words of other programs' command lines, and what does the same here: a hint for who types them
+//! out of habit.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
 
-/// The command whose word it is ("" for the first word), words that it does not know, and what is meant by them.
+/// The command whose word it is ("" for the first word), words that it does not know, and what is
+/// meant by them.
 const HINTS: &[(&str, &[&str], &str)] = &[
     // qemu-img, qemu-nbd
     ("", &["qemu-img"], "'folio image' has its commands"),
-    ("", &["create"], "'folio image create' makes an empty image, 'folio mkfs' one with an ext4"),
+    (
+        "",
+        &["create"],
+        "'folio image create' makes an empty image, 'folio mkfs' one with an ext4",
+    ),
     ("", &["convert"], "it is 'folio image convert'"),
     ("", &["info"], "it is 'folio image info'"),
     ("", &["map"], "it is 'folio image map'"),
@@ -16,41 +22,93 @@ const HINTS: &[(&str, &[&str], &str)] = &[
     ("", &["snapshot"], "it is 'folio image snapshot'"),
     ("", &["rebase"], "it is 'folio image rebase'"),
     ("", &["commit"], "it is 'folio image commit'"),
-    ("", &["nbd", "qemu-nbd", "nbdkit"], "it is 'folio serve nbd'"),
-    ("serve nbd", &["-k", "--socket-path", "-U", "--unix"], "it is '--socket PATH'"),
+    (
+        "",
+        &["nbd", "qemu-nbd", "nbdkit"],
+        "it is 'folio serve nbd'",
+    ),
+    (
+        "serve nbd",
+        &["-k", "--socket-path", "-U", "--unix"],
+        "it is '--socket PATH'",
+    ),
     ("serve nbd", &["-p"], "it is '--port PORT'"),
     ("serve nbd", &["-b"], "it is '--bind ADDRESS'"),
     ("serve nbd", &["-r"], "it is '--read-only'"),
     // e2fsprogs
     ("", &["mke2fs", "mkfs.ext4", "newfs"], "it is 'folio mkfs'"),
-    ("mkfs", &["-d"], "a tree goes into a new image by 'folio cp -a TREE/. IMAGE:/ --create SIZE'"),
+    (
+        "mkfs",
+        &["-d"],
+        "a tree goes into a new image by 'folio cp -a TREE/. IMAGE:/ --create SIZE'",
+    ),
     ("mkfs", &["-F"], "it is '--force'"),
     ("mkfs", &["-t"], "it makes an ext4 in any case"),
-    ("", &["build", "pack"], "a tree goes into a new image by 'folio cp -a TREE/. IMAGE:/ --create SIZE'"),
+    (
+        "",
+        &["build", "pack"],
+        "a tree goes into a new image by 'folio cp -a TREE/. IMAGE:/ --create SIZE'",
+    ),
     (
         "",
         &["extract", "unpack", "rdump", "dump"],
         "files come out of an image by 'folio cp -a IMAGE:/path DIR'",
     ),
-    ("", &["debugfs"], "'folio ls', 'folio stat' and 'folio cp' look into an image and take files out"),
-    ("", &["dumpe2fs"], "'folio df' tells of a file system as a whole"),
+    (
+        "",
+        &["debugfs"],
+        "'folio ls', 'folio stat' and 'folio cp' look into an image and take files out",
+    ),
+    (
+        "",
+        &["dumpe2fs"],
+        "'folio df' tells of a file system as a whole",
+    ),
     ("", &["fsck", "e2fsck", "fsck.ext4"], "it is 'folio check'"),
-    ("check", &["-f", "-n"], "it checks all and writes nothing in any case"),
-    ("check", &["-p", "-y", "-a"], "nothing is mended here: that is the job of e2fsck"),
+    (
+        "check",
+        &["-f", "-n"],
+        "it checks all and writes nothing in any case",
+    ),
+    (
+        "check",
+        &["-p", "-y", "-a"],
+        "nothing is mended here: that is the job of e2fsck",
+    ),
     ("", &["resize2fs"], "it is 'folio resize'"),
     ("", &["tune2fs", "e2label"], "it is 'folio tune'"),
     // coreutils, mount(8), virtiofsd
-    ("", &["copy", "rsync", "put", "get", "copy-in", "copy-out"], "it is 'folio cp'"),
+    (
+        "",
+        &["copy", "rsync", "put", "get", "copy-in", "copy-out"],
+        "it is 'folio cp'",
+    ),
     ("", &["dir", "list"], "it is 'folio ls'"),
     ("", &["rmdir", "del", "delete"], "it is 'folio rm'"),
     ("", &["move", "rename"], "it is 'folio mv'"),
-    ("", &["umount", "unmount"], "umount(8) does it as for any mount, or fusermount3 -u without root"),
-    ("mount", &["-t"], "the kind of file system is found by itself"),
+    (
+        "",
+        &["umount", "unmount"],
+        "umount(8) does it as for any mount, or fusermount3 -u without root",
+    ),
+    (
+        "mount",
+        &["-t"],
+        "the kind of file system is found by itself",
+    ),
     ("", &["virtiofsd"], "it is 'folio share'"),
-    ("share", &["--shared-dir"], "the directory is an argument: 'folio share DIR --socket PATH'"),
+    (
+        "share",
+        &["--shared-dir"],
+        "the directory is an argument: 'folio share DIR --socket PATH'",
+    ),
     ("share", &["--socket-path"], "it is '--socket PATH'"),
     // vmtouch, fincore
-    ("", &["vmtouch"], "'folio warm' reads files into memory, 'folio cache status' tells what is there"),
+    (
+        "",
+        &["vmtouch"],
+        "'folio warm' reads files into memory, 'folio cache status' tells what is there",
+    ),
     ("warm", &["-t"], "it does so in any case"),
     ("warm", &["-l"], "it is '--lock'"),
     ("warm", &["-f"], "it is '-L'"),
@@ -63,7 +121,11 @@ const HINTS: &[(&str, &[&str], &str)] = &[
     ("", &["save"], "it is 'folio cache save'"),
     ("", &["restore"], "it is 'folio cache restore'"),
     ("", &["top"], "it is 'folio cache top'"),
-    ("", &["meminfo", "sar", "free"], "it is 'folio cache meminfo'"),
+    (
+        "",
+        &["meminfo", "sar", "free"],
+        "it is 'folio cache meminfo'",
+    ),
 ];
 
 /// Puts the hint into the error about a word that is not known, if there is one for it.
@@ -73,20 +135,30 @@ pub(crate) fn add(error: &mut clap::Error, words: &[OsString]) {
         ErrorKind::UnknownArgument => ContextKind::InvalidArg,
         _ => return,
     };
-    let Some(ContextValue::String(word)) = error.get(kind) else { return };
-    let Some(hint) = hint(&command(words), word) else { return };
+    let Some(ContextValue::String(word)) = error.get(kind) else {
+        return;
+    };
+    let Some(hint) = hint(&command(words), word) else {
+        return;
+    };
     // What looks alike means something else.
     error.remove(ContextKind::SuggestedSubcommand);
     error.remove(ContextKind::SuggestedArg);
-    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(hint)]));
+    error.insert(
+        ContextKind::Suggested,
+        ContextValue::StyledStrs(vec![StyledStr::from(hint)]),
+    );
 }
 
 fn hint(command: &str, word: &str) -> Option<&'static str> {
-    let found = HINTS.iter().find(|(of, words, _)| *of == command && words.contains(&word))?;
+    let found = HINTS
+        .iter()
+        .find(|(of, words, _)| *of == command && words.contains(&word))?;
     Some(found.2)
 }
 
-/// The names of the command and the commands below it that a command line begins with, options left out.
+/// The names of the command and the commands below it that a command line begins with, options left
+/// out.
 fn command(words: &[OsString]) -> String {
     let mut at = crate::args::tree();
     let mut names = Vec::new();
@@ -110,7 +182,11 @@ mod tests {
     }
 
     fn find(words: &str) -> Option<clap::Command> {
-        words.split_whitespace().try_fold(crate::args::tree(), |at, word| at.find_subcommand(word).cloned())
+        words
+            .split_whitespace()
+            .try_fold(crate::args::tree(), |at, word| {
+                at.find_subcommand(word).cloned()
+            })
     }
 
     #[test]
@@ -121,7 +197,10 @@ mod tests {
             command.build();
             for word in *words {
                 assert!(known.insert((of, word)), "{of} {word} has two hints");
-                assert!(command.find_subcommand(word).is_none(), "folio {of} {word} exists");
+                assert!(
+                    command.find_subcommand(word).is_none(),
+                    "folio {of} {word} exists"
+                );
                 assert!(!has_option(&command, word), "folio {of} {word} exists");
             }
             for typed in typed(hint) {
@@ -130,15 +209,20 @@ mod tests {
                 if rest[0] == "folio" {
                     at = crate::args::tree();
                     rest.remove(0);
-                    while let Some(next) = rest.first().and_then(|word| at.find_subcommand(word)).cloned() {
+                    while let Some(next) = rest
+                        .first()
+                        .and_then(|word| at.find_subcommand(word))
+                        .cloned()
+                    {
                         at = next;
                         rest.remove(0);
                     }
                     assert_ne!(at.get_name(), "folio", "{typed}");
                 }
                 at.build();
-                let lower =
-                    rest.iter().filter(|word| word.starts_with('-') || !word.contains(char::is_uppercase));
+                let lower = rest
+                    .iter()
+                    .filter(|word| word.starts_with('-') || !word.contains(char::is_uppercase));
                 lower.for_each(|word| assert!(has_option(&at, word), "{typed}: {word}"));
             }
         }
@@ -150,16 +234,25 @@ mod tests {
             let short = || argument.get_short_and_visible_aliases().unwrap_or_default();
             match word.strip_prefix("--") {
                 Some(word) => long().contains(&word),
-                None => word.strip_prefix('-').is_some_and(|word| short().iter().any(|c| word.contains(*c))),
+                None => word
+                    .strip_prefix('-')
+                    .is_some_and(|word| short().iter().any(|c| word.contains(*c))),
             }
         })
     }
 
     #[test]
     fn commands_are_found_among_options() {
-        let words = |line: &str| line.split_whitespace().map(OsString::from).collect::<Vec<_>>();
+        let words = |line: &str| {
+            line.split_whitespace()
+                .map(OsString::from)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(command(&words("folio --quiet mkfs x -d t")), "mkfs");
-        assert_eq!(command(&words("folio serve --color never nbd -k s")), "serve nbd");
+        assert_eq!(
+            command(&words("folio serve --color never nbd -k s")),
+            "serve nbd"
+        );
         assert_eq!(command(&words("folio convert a b")), "");
     }
 }

@@ -25,7 +25,8 @@ pub(crate) enum Access {
     Fill,
 }
 
-/// A file system in an image, mounted as `/`. A kernel for each, so that links inside lead nowhere else.
+/// A file system in an image, mounted as `/`. A kernel for each, so that links inside lead nowhere
+/// else.
 pub(crate) struct Image {
     /// As it was written.
     pub(crate) name: String,
@@ -37,13 +38,20 @@ pub(crate) struct Image {
 
 /// Opens the device of an image.
 pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device>> {
-    let options = OpenOptions { read_only: access == Access::Read, ..OpenOptions::default() };
+    let options = OpenOptions {
+        read_only: access == Access::Read,
+        ..OpenOptions::default()
+    };
     block::open(path, &options).map_err(|error| image_failure(error, path))
 }
 
 /// The failure of an image that cannot be opened, with the nearest file that is there if it is not.
 fn image_failure(error: Error, path: &Path) -> Failure {
-    let hint = if error.errno() == Errno::NOENT { nearest_file(path) } else { None };
+    let hint = if error.errno() == Errno::NOENT {
+        nearest_file(path)
+    } else {
+        None
+    };
     let mut failure = Failure::image(&name_once(error, path));
     if let Some(hint) = hint {
         failure.message.push_str(&format!("; did you mean {hint}?"));
@@ -58,7 +66,8 @@ pub(crate) fn create(
     len_bytes: u64,
     options: &FormatOptions,
 ) -> Outcome<Arc<dyn Device>> {
-    let device = block::create(path, format, len_bytes).map_err(|error| Failure::new(text(error, path)))?;
+    let device =
+        block::create(path, format, len_bytes).map_err(|error| Failure::new(text(error, path)))?;
     match format_ext4(&*device, options) {
         Ok(_) => Ok(device),
         Err(error) => {
@@ -76,13 +85,23 @@ fn text(error: Error, path: &Path) -> String {
 
 fn name_once(error: Error, path: &Path) -> Error {
     let name = path.display().to_string();
-    if error.to_string().starts_with(&name) { error } else { error.at(name) }
+    if error.to_string().starts_with(&name) {
+        error
+    } else {
+        error.at(name)
+    }
 }
 
 /// The format that a file's name or the user asks for.
 pub(crate) fn format_of(path: &Path, asked: Option<ImageFormat>) -> ImageFormat {
-    let is_qcow2 = path.extension().is_some_and(|extension| extension == "qcow2");
-    asked.unwrap_or(if is_qcow2 { ImageFormat::Qcow2 } else { ImageFormat::Raw })
+    let is_qcow2 = path
+        .extension()
+        .is_some_and(|extension| extension == "qcow2");
+    asked.unwrap_or(if is_qcow2 {
+        ImageFormat::Qcow2
+    } else {
+        ImageFormat::Raw
+    })
 }
 
 impl Image {
@@ -103,7 +122,11 @@ impl Image {
             // Looking at an image through this command is no access by its owner's programs.
             access_time: AccessTime::Never,
             clock: clock(),
-            file_system: if access == Access::Fill { "noload".to_owned() } else { String::new() },
+            file_system: if access == Access::Fill {
+                "noload".to_owned()
+            } else {
+                String::new()
+            },
             ..MountOptions::default()
         };
         let words = session.options.join(",");
@@ -117,8 +140,11 @@ impl Image {
 
     /// Mounts and unmounts it, whatever `-o` says, so that nothing waits in its journal.
     pub(crate) fn replay(session: &Session, place: &ImagePath, device: Arc<dyn Device>) -> Outcome {
-        let options =
-            MountOptions { access_time: AccessTime::Never, clock: clock(), ..MountOptions::default() };
+        let options = MountOptions {
+            access_time: AccessTime::Never,
+            clock: clock(),
+            ..MountOptions::default()
+        };
         Self::mount_with(session, place, device, &options)?.close()
     }
 
@@ -141,13 +167,22 @@ impl Image {
         let disk_bytes = device.len_bytes();
         let mounted = block::select(device, place.partition)
             .and_then(|device| {
-                tracing::info!(disk_bytes, file_system_bytes = device.len_bytes(), "device opened");
+                tracing::info!(
+                    disk_bytes,
+                    file_system_bytes = device.len_bytes(),
+                    "device opened"
+                );
                 kernel.mount_ext4(device, "/", options)
             })
             .map_err(|error| Failure::image(&error.at(name.clone())));
         mounted?;
         let process = kernel.process(Credentials::root());
-        Ok(Self { name, process, kernel, counters: session.counters.clone() })
+        Ok(Self {
+            name,
+            process,
+            kernel,
+            counters: session.counters.clone(),
+        })
     }
 
     /// What the image is mounted in.
@@ -165,7 +200,8 @@ impl Image {
         format!("{}:{}", self.name, path.display())
     }
 
-    /// Puts the image's name before a failure that already has the path, and behind it the nearest path that there is.
+    /// Puts the image's name before a failure that already has the path, and behind it the nearest
+    /// path that there is.
     pub(crate) fn name(&self, error: Error) -> Failure {
         let mut text = format!("{}:{}", self.name, crate::exit::explain(&error));
         if let (Errno::NOENT, Some(path)) = (error.errno(), error.place())
@@ -184,7 +220,11 @@ impl Image {
 
     /// lstat(2), or stat(2) with `follow`.
     pub(crate) fn stat(&self, path: &Path, follow: bool) -> folio::Result<Attributes> {
-        let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        let flags = if follow {
+            AtFlags::empty()
+        } else {
+            AtFlags::SYMLINK_NOFOLLOW
+        };
         self.process.fstatat(folio::syscall::AT_FDCWD, path, flags)
     }
 
@@ -210,7 +250,12 @@ impl Image {
 
     /// Syncs and unmounts, so that everything is in the image.
     pub(crate) fn close(self) -> Outcome {
-        let Self { name, process, kernel, counters } = self;
+        let Self {
+            name,
+            process,
+            kernel,
+            counters,
+        } = self;
         drop(process);
         let _span = tracing::info_span!("image", "{name}").entered();
         let halted = kernel.clone().halt();
@@ -222,8 +267,22 @@ impl Image {
 
 /// What the page cache did, for `-v`; `--stats` tells all of it.
 pub(crate) fn tell_counters(counters: &Counters) {
-    let Counters { hits, misses, readahead_pages, written_pages, reclaimed_pages, .. } = *counters;
-    tracing::info!(hits, misses, readahead_pages, written_pages, reclaimed_pages, "closed; page cache");
+    let Counters {
+        hits,
+        misses,
+        readahead_pages,
+        written_pages,
+        reclaimed_pages,
+        ..
+    } = *counters;
+    tracing::info!(
+        hits,
+        misses,
+        readahead_pages,
+        written_pages,
+        reclaimed_pages,
+        "closed; page cache"
+    );
 }
 
 /// Opens an image, works on it, and closes it whatever the work came to.

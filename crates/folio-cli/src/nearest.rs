@@ -14,15 +14,25 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
     known
         .into_iter()
         .filter(|candidate| *candidate != word)
-        .map(|candidate| (strsim::osa_distance(&lower, &candidate.to_lowercase()), candidate))
-        .filter(|(distance, candidate)| *distance <= mistakes_max && *distance < candidate.chars().count())
+        .map(|candidate| {
+            (
+                strsim::osa_distance(&lower, &candidate.to_lowercase()),
+                candidate,
+            )
+        })
+        .filter(|(distance, candidate)| {
+            *distance <= mistakes_max && *distance < candidate.chars().count()
+        })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
 
-/// Of a path that does not lead anywhere: the same with the first name that is not there replaced by the nearest one
-/// that is. `names` lists a directory, and fails where there is none.
-pub(crate) fn nearest_path(path: &Path, names: impl Fn(&Path) -> Option<Vec<Vec<u8>>>) -> Option<String> {
+/// Of a path that does not lead anywhere: the same with the first name that is not there replaced
+/// by the nearest one that is. `names` lists a directory, and fails where there is none.
+pub(crate) fn nearest_path(
+    path: &Path,
+    names: impl Fn(&Path) -> Option<Vec<Vec<u8>>>,
+) -> Option<String> {
     let parts: Vec<_> = path.components().collect();
     // The root is there, or nothing is.
     for len in 1..parts.len() {
@@ -32,8 +42,11 @@ pub(crate) fn nearest_path(path: &Path, names: impl Fn(&Path) -> Option<Vec<Vec<
         if found.iter().any(|name| name == part.as_bytes()) {
             continue;
         }
-        let found: Vec<_> =
-            found.iter().take(NAMES_MAX).filter_map(|name| std::str::from_utf8(name).ok()).collect();
+        let found: Vec<_> = found
+            .iter()
+            .take(NAMES_MAX)
+            .filter_map(|name| std::str::from_utf8(name).ok())
+            .collect();
         let name = nearest(part.to_str()?, found)?;
         return above.join(OsStr::new(name)).to_str().map(str::to_owned);
     }
@@ -42,10 +55,18 @@ pub(crate) fn nearest_path(path: &Path, names: impl Fn(&Path) -> Option<Vec<Vec<
 
 /// The name in the folder of `path` on the host that is nearest to its own.
 pub(crate) fn nearest_file(path: &Path) -> Option<String> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let names = std::fs::read_dir(folder).ok()?.take(NAMES_MAX);
-    let names: Vec<_> = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    let name = nearest(path.file_name()?.to_str()?, names.iter().map(String::as_str))?;
+    let names: Vec<_> = names
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    let name = nearest(
+        path.file_name()?.to_str()?,
+        names.iter().map(String::as_str),
+    )?;
     path.with_file_name(name).to_str().map(str::to_owned)
 }
 

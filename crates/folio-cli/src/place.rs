@@ -45,7 +45,8 @@ impl ImagePath {
             && is_image(Path::new(OsStr::from_bytes(&bytes[..at])))
         {
             let (image, path) = (show(&bytes[..at]), show(&bytes[at + 1..]));
-            let text = format!("{image}:{path}: a path in an image starts with '/': {image}:/{path}");
+            let text =
+                format!("{image}:{path}: a path in an image starts with '/': {image}:/{path}");
             return Err(Failure::usage(text));
         }
         Ok(Self::new(word, OsStr::new("/")))
@@ -53,7 +54,11 @@ impl ImagePath {
 
     fn new(image: &OsStr, path: &OsStr) -> Self {
         let (image, partition) = split_partition(image);
-        Self { image, partition, path: path.into() }
+        Self {
+            image,
+            partition,
+            path: path.into(),
+        }
     }
 
     /// The image as it was written.
@@ -66,7 +71,10 @@ impl ImagePath {
 
     /// The same image, another path.
     pub(crate) fn with_path(&self, path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), ..self.clone() }
+        Self {
+            path: path.into(),
+            ..self.clone()
+        }
     }
 }
 
@@ -77,8 +85,8 @@ impl fmt::Display for ImagePath {
 }
 
 impl Place {
-    /// Reads a word of `cp`: an image if the text before the first `:/` (or a last `:`) is a file that exists,
-    /// or, with `creates`, shall be made.
+    /// Reads a word of `cp`: an image if the text before the first `:/` (or a last `:`) is a file
+    /// that exists, or, with `creates`, shall be made.
     pub(crate) fn parse(word: &OsStr, creates: bool) -> Self {
         if let Some((image, path)) = split(word)
             && (creates || is_image(&split_partition(image).0))
@@ -98,7 +106,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// What stands before the first colon, if a slash or nothing follows it and no slash-led path `./` marks the host.
+/// What stands before the first colon, if a slash or nothing follows it and no slash-led path `./`
+/// marks the host.
 fn split(word: &OsStr) -> Option<(&OsStr, &OsStr)> {
     let bytes = word.as_bytes();
     let at = bytes.iter().position(|byte| *byte == b':')?;
@@ -119,7 +128,10 @@ fn split_partition(image: &OsStr) -> (PathBuf, Option<u32>) {
         && let Ok(number) = digits.parse()
         && !Path::new(image).exists()
     {
-        return (OsString::from_vec(bytes[..at].to_vec()).into(), Some(number));
+        return (
+            OsString::from_vec(bytes[..at].to_vec()).into(),
+            Some(number),
+        );
     }
     (image.into(), None)
 }
@@ -149,14 +161,22 @@ mod tests {
         assert!(host(image) && host("none.img:/a") && host("./a:b") && host("a:/b"));
         assert!(!host(&format!("{image}:/srv")) && !host(&format!("{image}:")));
         let word = format!("{image}@2:/srv/a:b");
-        let Place::Image(place) = Place::parse(OsStr::new(&word), false) else { panic!() };
-        assert_eq!((place.partition, place.path.as_path()), (Some(2), Path::new("/srv/a:b")));
+        let Place::Image(place) = Place::parse(OsStr::new(&word), false) else {
+            panic!()
+        };
+        assert_eq!(
+            (place.partition, place.path.as_path()),
+            (Some(2), Path::new("/srv/a:b"))
+        );
         assert_eq!(place.to_string(), word);
     }
 
     #[test]
     fn an_image_alone_is_its_root() {
         let place = ImagePath::parse(OsStr::new("x.img")).unwrap();
-        assert_eq!((place.image.as_path(), place.path.as_path()), (Path::new("x.img"), Path::new("/")));
+        assert_eq!(
+            (place.image.as_path(), place.path.as_path()),
+            (Path::new("x.img"), Path::new("/"))
+        );
     }
 }

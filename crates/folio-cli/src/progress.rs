@@ -66,7 +66,8 @@ impl Progress {
         }
     }
 
-    /// So many of all files are done, where nobody knows how many bytes they have; `words` tells what came so far.
+    /// So many of all files are done, where nobody knows how many bytes they have; `words` tells
+    /// what came so far.
     pub(crate) fn files(&self, done: u64, all: u64, words: String) {
         if let Some(bar) = &self.bar {
             if bar.length() != Some(all) {

@@ -7,8 +7,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Tells that the command serves: a line on the descriptor of `--ready-fd`, and sd_notify(3) if a service manager
-/// asked for it.
+/// Tells that the command serves: a line on the descriptor of `--ready-fd`, and sd_notify(3) if a
+/// service manager asked for it.
 pub(crate) fn tell(ready_fd: Option<u32>, status: &str) -> Outcome {
     if let Some(fd) = ready_fd {
         // The descriptor was inherited, so it is opened once more by its name.
@@ -28,10 +28,14 @@ pub(crate) fn tell_stopping() {
 
 /// sd_notify(3).
 fn notify(state: &str) -> io::Result<()> {
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
+        return Ok(());
+    };
     let address = match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         _ => SocketAddr::from_pathname(&name)?,
     };
-    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
+    UnixDatagram::unbound()?
+        .send_to_addr(state.as_bytes(), &address)
+        .map(drop)
 }

@@ -46,8 +46,13 @@ impl Session {
     pub(crate) fn new(command: &'static str, global: &Global) -> Self {
         let this = Self::without_signals(command, global);
         for signal in [SIGINT, SIGTERM] {
-            // Armed by the first signal, so the second ends the program. Without handlers the first one does.
-            let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, this.interrupted.clone());
+            // Armed by the first signal, so the second ends the program. Without handlers the first
+            // one does.
+            let _ = signal_hook::flag::register_conditional_shutdown(
+                signal,
+                130,
+                this.interrupted.clone(),
+            );
             let _ = signal_hook::flag::register(signal, this.interrupted.clone());
         }
         this
@@ -61,7 +66,11 @@ impl Session {
             command,
             quiet: global.quiet,
             cache_bytes: global.cache,
-            options: global.options.iter().map(|word| word.trim().to_owned()).collect(),
+            options: global
+                .options
+                .iter()
+                .map(|word| word.trim().to_owned())
+                .collect(),
             screen,
             counters: Arc::default(),
             stats: global.stats,
@@ -117,10 +126,16 @@ impl Session {
         self.say(Style::new(), &message.to_string());
     }
 
-    /// Names may come from an image, so what a terminal would take for a command is told as what it is.
+    /// Names may come from an image, so what a terminal would take for a command is told as what it
+    /// is.
     fn say(&self, style: Style, message: &str) {
-        let lead = paint(colour::on_stderr(), style, format_args!("folio: {}:", self.command));
-        self.screen.suspend(|| eprintln!("{lead} {}", printable(message)));
+        let lead = paint(
+            colour::on_stderr(),
+            style,
+            format_args!("folio: {}:", self.command),
+        );
+        self.screen
+            .suspend(|| eprintln!("{lead} {}", printable(message)));
     }
 
     /// Whether a bar that moves is wanted, and can be drawn.
@@ -134,13 +149,22 @@ impl Session {
             return String::new();
         }
         let known = || {
-            let of_mounts = folio_fuse::Options::WORDS.into_iter().chain(folio_fuse::wire::Options::WORDS);
+            let of_mounts = folio_fuse::Options::WORDS
+                .into_iter()
+                .chain(folio_fuse::wire::Options::WORDS);
             folio::kernel::mount_words().chain(of_mounts)
         };
-        let names = self.options.iter().map(|word| word.split('=').next().unwrap_or(word));
+        let names = self
+            .options
+            .iter()
+            .map(|word| word.split('=').next().unwrap_or(word));
         let wrong = names.filter(|name| known().all(|word| word != *name));
         let meant: Vec<_> = wrong.filter_map(|name| nearest(name, known())).collect();
-        if meant.is_empty() { String::new() } else { format!("; did you mean {}?", meant.join(" and ")) }
+        if meant.is_empty() {
+            String::new()
+        } else {
+            format!("; did you mean {}?", meant.join(" and "))
+        }
     }
 
     /// Whether Ctrl-C was pressed.
@@ -155,7 +179,11 @@ impl Session {
 
     /// Ends the command here if Ctrl-C was pressed.
     pub(crate) fn check_interrupt(&self) -> Outcome {
-        if self.is_interrupted() { Err(Failure::interrupted()) } else { Ok(()) }
+        if self.is_interrupted() {
+            Err(Failure::interrupted())
+        } else {
+            Ok(())
+        }
     }
 
     /// Prints what a command lists as JSON; with `--stats` at the end, beside them.
@@ -181,7 +209,12 @@ impl Session {
             return Ok(());
         }
         let counters = *self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.list.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match self
+            .list
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             Some(list) => print_json(&json!({ "list": list, "stats": counters_json(&counters) }))?,
             None => self.screen.suspend(|| eprint!("{counters}")),
         }

@@ -39,7 +39,10 @@ impl Source {
         }
         let place = ImagePath::parse(word)?;
         if place.path.as_os_str() != "/" {
-            let text = format!("{place}: an image is mounted as a whole: {}", place.image_name());
+            let text = format!(
+                "{place}: an image is mounted as a whole: {}",
+                place.image_name()
+            );
             return Err(Failure::usage(text));
         }
         Ok(Self::Image(place))
@@ -58,9 +61,15 @@ impl Source {
     pub(crate) fn mount(&self, session: &Session, options: &MountOptions) -> Outcome<Mounted> {
         match self {
             Self::Image(place) => {
-                let access = if options.read_only { Access::Read } else { Access::Write };
+                let access = if options.read_only {
+                    Access::Read
+                } else {
+                    Access::Write
+                };
                 let device = open_device(&place.image, access)?;
-                Ok(Mounted::Image(Image::mount_with(session, place, device, options)?))
+                Ok(Mounted::Image(Image::mount_with(
+                    session, place, device, options,
+                )?))
             }
             Self::Directory(path) => {
                 let kernel = Kernel::new(KernelOptions {
@@ -72,7 +81,11 @@ impl Source {
                 kernel
                     .mount_hostfs(path, "/", options)
                     .map_err(|error| Failure::image(&error.at(name.clone())))?;
-                Ok(Mounted::Directory { name, kernel, counters: session.counters.clone() })
+                Ok(Mounted::Directory {
+                    name,
+                    kernel,
+                    counters: session.counters.clone(),
+                })
             }
         }
     }
@@ -106,7 +119,8 @@ impl Mounted {
         })
     }
 
-    /// Tells the warnings that there are by now, but for the first `told`; returns how many there are.
+    /// Tells the warnings that there are by now, but for the first `told`; returns how many there
+    /// are.
     fn warn(&self, session: &Session, told: usize) -> usize {
         let warnings = self.kernel().warnings("/").unwrap_or_default();
         for warning in warnings.iter().skip(told) {
@@ -119,7 +133,11 @@ impl Mounted {
     pub(crate) fn close(self) -> Outcome {
         match self {
             Self::Image(image) => image.close(),
-            Self::Directory { name, kernel, counters } => {
+            Self::Directory {
+                name,
+                kernel,
+                counters,
+            } => {
                 let halted = kernel.clone().halt();
                 crate::image::tell_counters(&kernel.counters());
                 *counters.lock().unwrap_or_else(PoisonError::into_inner) += kernel.counters();

@@ -1,8 +1,8 @@
 //! `-v`: what the layers tell of themselves, in lines on the standard error.
 //!
-//! `-v` is the level info: what is opened, mounted, recovered, closed. `-vv` is debug: each step of that, and what the
-//! host was asked for. FOLIO_LOG names levels by part instead, as `folio::block=debug`. Without either nothing
-//! listens, and an event costs a look at one number.
+//! `-v` is the level info: what is opened, mounted, recovered, closed. `-vv` is debug: each step of
+//! that, and what the host was asked for. FOLIO_LOG names levels by part instead, as
+//! `folio::block=debug`. Without either nothing listens, and an event costs a look at one number.
 
 use crate::output::colour::{self, FAILURE, HEADING, WARNING, paint};
 use crate::output::printable;
@@ -26,19 +26,28 @@ const VARIABLE: &str = "FOLIO_LOG";
 
 /// Starts to tell; the error is about FOLIO_LOG.
 pub(crate) fn start(verbose: u8, screen: &MultiProgress) -> Result<(), String> {
-    let asked = std::env::var(VARIABLE).ok().filter(|text| !text.trim().is_empty());
+    let asked = std::env::var(VARIABLE)
+        .ok()
+        .filter(|text| !text.trim().is_empty());
     let filter = match (asked, verbose) {
-        (Some(text), _) => Targets::from_str(&text)
-            .map_err(|error| format!("{VARIABLE}={text}: {error}; write info, or folio::block=debug"))?,
+        (Some(text), _) => Targets::from_str(&text).map_err(|error| {
+            format!("{VARIABLE}={text}: {error}; write info, or folio::block=debug")
+        })?,
         (None, 0) => return Ok(()),
         // The program and its libraries all begin so.
         (None, count) => Targets::new().with_target("folio", level(count)),
     };
     let lines = tracing_subscriber::fmt::layer()
-        .event_format(Lines { start: Instant::now(), has_colours: colour::on_stderr() })
+        .event_format(Lines {
+            start: Instant::now(),
+            has_colours: colour::on_stderr(),
+        })
         .with_writer(Screen(screen.clone()));
     // A second session of one process goes on with the first one's.
-    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    let _ = tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .try_init();
     Ok(())
 }
 
@@ -56,7 +65,9 @@ struct Screen(MultiProgress);
 
 impl Write for Screen {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.suspend(|| io::stderr().write_all(line)).map(|()| line.len())
+        self.0
+            .suspend(|| io::stderr().write_all(line))
+            .map(|()| line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -96,16 +107,30 @@ where
             _ => Style::new(),
         };
         let secs = self.start.elapsed().as_secs_f64();
-        write!(writer, "{} ", paint(self.has_colours, style, format_args!("folio: [{secs:.3}]")))?;
-        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+        write!(
+            writer,
+            "{} ",
+            paint(self.has_colours, style, format_args!("folio: [{secs:.3}]"))
+        )?;
+        for span in context
+            .event_scope()
+            .into_iter()
+            .flat_map(|scope| scope.from_root())
+        {
             write!(writer, "{}", span.name())?;
-            if let Some(fields) = span.extensions().get::<FormattedFields<N>>().filter(|f| !f.is_empty()) {
+            if let Some(fields) = span
+                .extensions()
+                .get::<FormattedFields<N>>()
+                .filter(|f| !f.is_empty())
+            {
                 write!(writer, " {}", printable(fields))?;
             }
             writer.write_str(": ")?;
         }
         let mut line = String::new();
-        context.field_format().format_fields(Writer::new(&mut line), event)?;
+        context
+            .field_format()
+            .format_fields(Writer::new(&mut line), event)?;
         writeln!(writer, "{}", printable(&line))
     }
 }
@@ -114,8 +139,11 @@ where
 pub(crate) fn host_calls() -> Option<String> {
     let text = std::fs::read_to_string("/proc/self/io").ok()?;
     let number = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-        line.and_then(|number| number.parse::<u64>().ok()).unwrap_or(0)
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        line.and_then(|number| number.parse::<u64>().ok())
+            .unwrap_or(0)
     };
     Some(format!(
         "read: {} calls, {} bytes, {} of them from disks; write: {} calls, {} bytes, {} of them to disks",

@@ -85,22 +85,35 @@ pub(crate) fn walk(
     loop {
         session.check_interrupt()?;
         if let Some((path, attributes)) = next.take() {
-            let met = Met { path: &path, attributes: &attributes, depth: frames.len() };
+            let met = Met {
+                path: &path,
+                attributes: &attributes,
+                depth: frames.len(),
+            };
             let is_directory = attributes.file_type == FileType::Directory;
             if visitor.meet(&met)? == Next::Enter && is_directory {
                 // A cycle of directories is damage; the longest path a program can name ends it.
                 if frames.len() > 4096 {
-                    session.fail(format_args!("{}: directories are nested too deep", image.at(&path)));
+                    session.fail(format_args!(
+                        "{}: directories are nested too deep",
+                        image.at(&path)
+                    ));
                     continue;
                 }
                 let names = names(image, &path).unwrap_or_else(|error| {
                     session.fail(image.name(error).message);
                     Vec::new()
                 });
-                frames.push(Frame { path, attributes, names: names.into_iter() });
+                frames.push(Frame {
+                    path,
+                    attributes,
+                    names: names.into_iter(),
+                });
             }
         }
-        let Some(frame) = frames.last_mut() else { return Ok(()) };
+        let Some(frame) = frames.last_mut() else {
+            return Ok(());
+        };
         if let Some(name) = frame.names.next() {
             let path = join(&frame.path, &name);
             match image.stat(&path, false) {
@@ -108,7 +121,11 @@ pub(crate) fn walk(
                 Err(error) => session.fail(image.name(error).message),
             }
         } else if let Some(frame) = frames.pop() {
-            let met = Met { path: &frame.path, attributes: &frame.attributes, depth: frames.len() };
+            let met = Met {
+                path: &frame.path,
+                attributes: &frame.attributes,
+                depth: frames.len(),
+            };
             visitor.leave(&met)?;
         }
     }

@@ -32,7 +32,8 @@ pub enum Verdict {
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Check {
-    /// The layer: `attributes`, `page-cache`, `memory`, `copy`, `file-system`, `blocks`, `image` or `device`.
+    /// The layer: `attributes`, `page-cache`, `memory`, `copy`, `file-system`, `blocks`, `image` or
+    /// `device`.
     pub layer: &'static str,
     /// What was looked for, a word that stays: `page-cache-bypassed`.
     pub cause: &'static str,
@@ -52,7 +53,12 @@ pub struct Check {
 }
 
 impl Check {
-    fn new(layer: &'static str, cause: &'static str, verdict: Verdict, says: impl Into<String>) -> Self {
+    fn new(
+        layer: &'static str,
+        cause: &'static str,
+        verdict: Verdict,
+        says: impl Into<String>,
+    ) -> Self {
         Self {
             layer,
             cause,
@@ -72,7 +78,10 @@ impl Check {
         certainty: Certainty,
         says: impl Into<String>,
     ) -> Self {
-        Self { certainty: Some(certainty), ..Self::new(layer, cause, Verdict::Fault, says) }
+        Self {
+            certainty: Some(certainty),
+            ..Self::new(layer, cause, Verdict::Fault, says)
+        }
     }
 
     /// It does not make the file slow.
@@ -86,7 +95,11 @@ impl Check {
     }
 
     /// It could not be found out, for this reason.
-    pub(crate) fn unknown(layer: &'static str, cause: &'static str, why: impl Into<String>) -> Self {
+    pub(crate) fn unknown(
+        layer: &'static str,
+        cause: &'static str,
+        why: impl Into<String>,
+    ) -> Self {
         Self::new(layer, cause, Verdict::Unknown, why)
     }
 

@@ -1,4 +1,5 @@
-//! A file inside an image, read through Folio: its own counters tell what the host's kernel leaves to be guessed.
+//! A file inside an image, read through Folio: its own counters tell what the host's kernel leaves
+//! to be guessed.
 
 use crate::finding::{Certainty, Check};
 use crate::judge::blocks::is_fragmented;
@@ -39,7 +40,8 @@ struct Pages {
     ahead: u64,
 }
 
-/// Reads a part of the regular file `path` twice, `limit_bytes` in all at most, and judges. The size comes first.
+/// Reads a part of the regular file `path` twice, `limit_bytes` in all at most, and judges. The
+/// size comes first.
 ///
 /// `name` is the path as messages have it. Errors: those of open(2) and read(2).
 pub fn inside(
@@ -67,9 +69,20 @@ pub fn inside(
         };
         let (first, again) = (pass()?, pass()?);
         let blocks = process.fiemap(fd, 0..found.size_bytes, false);
-        let blocks = blocks.map(|all| summed(&all, found.size_bytes)).map_err(|error| reason(&error));
+        let blocks = blocks
+            .map(|all| summed(&all, found.size_bytes))
+            .map_err(|error| reason(&error));
         let held = kernel.counters().file_pages;
-        Ok((found.size_bytes, Inside { sampled_bytes, first, again, held, blocks }))
+        Ok((
+            found.size_bytes,
+            Inside {
+                sampled_bytes,
+                first,
+                again,
+                held,
+                blocks,
+            },
+        ))
     });
     let closed = process.close(fd);
     let (size_bytes, found) = looked?;
@@ -117,13 +130,23 @@ impl Inside {
             ));
         } else {
             checks.push(self.second_read(name));
-            let brought = Check::note("page-cache", "cold", "what came from the image in the first read");
+            let brought = Check::note(
+                "page-cache",
+                "cold",
+                "what came from the image in the first read",
+            );
             let evidence = format!(
                 "{} hits, {} misses, {} pages brought in ahead of the reader",
                 self.first.hits, self.first.misses, self.first.ahead
             );
-            let brought = brought.with_evidence(evidence).with("misses", self.first.misses);
-            checks.push(brought.with("hits", self.first.hits).with("readahead_pages", self.first.ahead));
+            let brought = brought
+                .with_evidence(evidence)
+                .with("misses", self.first.misses);
+            checks.push(
+                brought
+                    .with("hits", self.first.hits)
+                    .with("readahead_pages", self.first.ahead),
+            );
         }
         match &self.blocks {
             Ok(blocks) => checks.push(pieces(blocks, name)),
@@ -134,15 +157,24 @@ impl Inside {
 
     fn second_read(&self, name: &str) -> Check {
         let (hits, misses) = (self.again.hits, self.again.misses);
-        let evidence =
-            format!("{hits} hits and {misses} misses in the second read of {}", bytes(self.sampled_bytes));
+        let evidence = format!(
+            "{hits} hits and {misses} misses in the second read of {}",
+            bytes(self.sampled_bytes)
+        );
         let check = match misses {
-            0 => Check::fine("memory", "evicted", "Folio's page cache is large enough for what was read"),
+            0 => Check::fine(
+                "memory",
+                "evicted",
+                "Folio's page cache is large enough for what was read",
+            ),
             _ => {
                 let room = (self.sampled_bytes * 2).next_power_of_two().max(64 << 20) >> 20;
-                let says = "Folio's page cache is too small: what was read is gone when it is read again";
-                Check::fault("memory", "evicted", Certainty::Certain, says)
-                    .with_remedy(format!("folio --cache {room}M cat {}", quote(Path::new(name))))
+                let says =
+                    "Folio's page cache is too small: what was read is gone when it is read again";
+                Check::fault("memory", "evicted", Certainty::Certain, says).with_remedy(format!(
+                    "folio --cache {room}M cat {}",
+                    quote(Path::new(name))
+                ))
             }
         };
         check
@@ -167,12 +199,23 @@ fn pieces(blocks: &Blocks, name: &str) -> Check {
     let check = match is_fragmented(blocks) {
         false => Check::fine("blocks", "fragmented", "not fragmented in its file system"),
         true => {
-            let (old, new) = (quote(Path::new(name)), quote(Path::new(&format!("{name}.new"))));
-            Check::fault("blocks", "fragmented", Certainty::Hint, "fragmented in its file system")
-                .with_remedy(format!("folio cp -a {old} {new} && folio mv {new} {old}"))
+            let (old, new) = (
+                quote(Path::new(name)),
+                quote(Path::new(&format!("{name}.new"))),
+            );
+            Check::fault(
+                "blocks",
+                "fragmented",
+                Certainty::Hint,
+                "fragmented in its file system",
+            )
+            .with_remedy(format!("folio cp -a {old} {new} && folio mv {new} {old}"))
         }
     };
-    check.with_evidence(evidence).with("fragments", blocks.fragments).with("mean_bytes", mean)
+    check
+        .with_evidence(evidence)
+        .with("fragments", blocks.fragments)
+        .with("mean_bytes", mean)
 }
 
 #[cfg(test)]
@@ -189,10 +232,24 @@ mod tests {
             is_complete: true,
             ..Blocks::default()
         };
-        let again = Pages { hits: 2048 - misses, misses, ahead: 0 };
-        let first = Pages { hits: 2000, misses: 48, ahead: 2000 };
-        Inside { sampled_bytes: size_bytes, first, again, held: 2048, blocks: Ok(blocks) }
-            .judge("disk.img:/a b")
+        let again = Pages {
+            hits: 2048 - misses,
+            misses,
+            ahead: 0,
+        };
+        let first = Pages {
+            hits: 2000,
+            misses: 48,
+            ahead: 2000,
+        };
+        Inside {
+            sampled_bytes: size_bytes,
+            first,
+            again,
+            held: 2048,
+            blocks: Ok(blocks),
+        }
+        .judge("disk.img:/a b")
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Which layer makes a file slow: what can be found out about a file of the host, and what it means.
+//! Which layer makes a file slow: what can be found out about a file of the host, and what it
+//! means.
 //!
 //! ```text
 //!   probe/    facts, counted wherever they can be       judge/    verdicts over facts alone
@@ -17,12 +18,13 @@
 //!
 //! [`inside`] does the same for a file inside an image, by Folio's own counters.
 //!
-//! Neighbours: `folio-cli` above; below, `folio-pagecache` for the kernel's page cache and `folio` for images.
+//! Neighbours: `folio-cli` above; below, `folio-pagecache` for the kernel's page cache and `folio`
+//! for images.
 //!
 //! Invariants:
 //! 1. What a probe could not find out is a reason in words, never a number.
-//! 2. Nothing is written unless asked for, and then only into files of our own: without a name wherever that will do, and
-//!    for a rename in a hidden folder that is removed at once.
+//! 2. Nothing is written unless asked for, and then only into files of our own: without a name
+//!    wherever that will do, and for a rename in a hidden folder that is removed at once.
 //! 3. Verdicts rest on counts; times are evidence, and lead to hints at most.
 
 #![deny(unsafe_code)]

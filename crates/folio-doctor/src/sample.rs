@@ -36,12 +36,18 @@ pub fn sample(folder: &Path) -> Sample {
             if entries > ENTRIES_MAX {
                 return pick(met, false);
             }
-            let Ok(metadata) = entry.metadata() else { continue };
+            let Ok(metadata) = entry.metadata() else {
+                continue;
+            };
             if metadata.is_dir() && Some(metadata.dev()) == device {
                 open.push(entry.path());
             } else if metadata.is_file() && metadata.len() > 0 {
                 let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-                met.push(Met { path: entry.path(), size_bytes: metadata.len(), modified });
+                met.push(Met {
+                    path: entry.path(),
+                    size_bytes: metadata.len(),
+                    modified,
+                });
             }
         }
     }
@@ -51,14 +57,23 @@ pub fn sample(folder: &Path) -> Sample {
 fn pick(mut met: Vec<Met>, is_complete: bool) -> Sample {
     // By name where all else is equal, so that the same tree gives the same files.
     met.sort_by(|a, b| (b.size_bytes, &a.path).cmp(&(a.size_bytes, &b.path)));
-    let latest = met.iter().max_by(|a, b| (a.modified, &b.path).cmp(&(b.modified, &a.path)));
+    let latest = met
+        .iter()
+        .max_by(|a, b| (a.modified, &b.path).cmp(&(b.modified, &a.path)));
     let mut files: Vec<PathBuf> = Vec::new();
-    for one in [met.first(), latest, met.get(met.len() / 2)].into_iter().flatten() {
+    for one in [met.first(), latest, met.get(met.len() / 2)]
+        .into_iter()
+        .flatten()
+    {
         if !files.contains(&one.path) {
             files.push(one.path.clone());
         }
     }
-    Sample { files, met: met.len(), is_complete }
+    Sample {
+        files,
+        met: met.len(),
+        is_complete,
+    }
 }
 
 #[cfg(test)]
@@ -70,7 +85,13 @@ mod tests {
         let folder = tempfile::TempDir::new().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("below")).unwrap();
-        for (name, len) in [("a", 10), ("below/big", 1000), ("c", 100), ("d", 50), ("empty", 0)] {
+        for (name, len) in [
+            ("a", 10),
+            ("below/big", 1000),
+            ("c", 100),
+            ("d", 50),
+            ("empty", 0),
+        ] {
             fs::write(at(name), vec![1; len]).unwrap();
             let second = std::time::Duration::from_secs(1_000_000 + len as u64);
             fs::File::options()

@@ -20,7 +20,11 @@ pub(crate) fn bytes(count: u64) -> String {
 
 /// Part of a whole in percent; 0 of nothing.
 pub(crate) fn percent(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { (part as f64 * 1000.0 / whole as f64).round() / 10.0 }
+    if whole == 0 {
+        0.0
+    } else {
+        (part as f64 * 1000.0 / whole as f64).round() / 10.0
+    }
 }
 
 /// `3.0`, and a number that goes into JSON in the same precision.
@@ -52,13 +56,21 @@ mod tests {
     #[test]
     fn numbers_read_well() {
         let shown = [0, 812, 1024, 1536, 64 << 20, 3 << 29, 100 * 1024 * 1024 + 1].map(bytes);
-        assert_eq!(shown, ["0 B", "812 B", "1 KiB", "1.5 KiB", "64 MiB", "1.5 GiB", "100 MiB"]);
+        assert_eq!(
+            shown,
+            [
+                "0 B", "812 B", "1 KiB", "1.5 KiB", "64 MiB", "1.5 GiB", "100 MiB"
+            ]
+        );
         assert_eq!((percent(1, 3), percent(1, 0)), (33.3, 0.0));
     }
 
     #[test]
     fn errors_are_words() {
-        assert_eq!(reason(&std::io::Error::from_raw_os_error(13)), "Permission denied");
+        assert_eq!(
+            reason(&std::io::Error::from_raw_os_error(13)),
+            "Permission denied"
+        );
         assert_eq!(reason(&"too much"), "too much");
     }
 

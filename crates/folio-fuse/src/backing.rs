@@ -1,4 +1,5 @@
-//! Files of the host that the kernel reads and writes by itself. Linux: fs/fuse/passthrough.c, fs/fuse/iomode.c.
+//! Files of the host that the kernel reads and writes by itself. Linux: fs/fuse/passthrough.c,
+//! fs/fuse/iomode.c.
 //!
 //! The kernel wants all open files of a node alike: what the first one is, the others are too.
 
@@ -12,8 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set-user-ID and set-group-ID. Who writes a file must not keep them, but the kernel writes what is behind with the
-/// powers of the server, which may.
+/// Set-user-ID and set-group-ID. Who writes a file must not keep them, but the kernel writes what
+/// is behind with the powers of the server, which may.
 const SET_ID: u16 = 0o6000;
 
 /// How the open files of each node are read and written.
@@ -48,24 +49,43 @@ impl Drop for Backing {
 }
 
 impl Backings {
-    /// Files of the host are handed over to the kernel behind `device`, unless they are smaller than `len_min` and
-    /// only read.
+    /// Files of the host are handed over to the kernel behind `device`, unless they are smaller
+    /// than `len_min` and only read.
     pub(crate) fn new(device: Arc<OwnedFd>, len_min: u64) -> Self {
-        Self { device, len_min, is_refused: AtomicBool::new(false), nodes: Mutex::default() }
+        Self {
+            device,
+            len_min,
+            is_refused: AtomicBool::new(false),
+            nodes: Mutex::default(),
+        }
     }
 
-    /// Counts a file that is opened; returns the number of what the kernel reads and writes in its place, which lives
-    /// as long as the file is open.
-    pub(crate) fn open(&self, adapter: &Adapter, (node, file): (u64, u64), is_written: bool) -> Option<u32> {
+    /// Counts a file that is opened; returns the number of what the kernel reads and writes in its
+    /// place, which lives as long as the file is open.
+    pub(crate) fn open(
+        &self,
+        adapter: &Adapter,
+        (node, file): (u64, u64),
+        is_written: bool,
+    ) -> Option<u32> {
         let mut nodes = self.nodes.lock();
         let opened = nodes.entry(node).or_insert_with(|| {
             let is_wanted = |attributes: Attributes| {
-                attributes.mode & SET_ID == 0 && (is_written || attributes.size_bytes >= self.len_min)
+                attributes.mode & SET_ID == 0
+                    && (is_written || attributes.size_bytes >= self.len_min)
             };
             let is_possible = !self.is_refused.load(Ordering::Relaxed);
             let is_wanted = is_possible && adapter.attributes(node).is_ok_and(is_wanted);
-            let host = if is_wanted { adapter.host_file(file) } else { None };
-            Opened { files: 0, backing: host.and_then(|host| self.register(&host)), is_written: false }
+            let host = if is_wanted {
+                adapter.host_file(file)
+            } else {
+                None
+            };
+            Opened {
+                files: 0,
+                backing: host.and_then(|host| self.register(&host)),
+                is_written: false,
+            }
         });
         opened.files += 1;
         if is_written && !opened.is_written {
@@ -79,7 +99,10 @@ impl Backings {
 
     fn register(&self, host: &OwnedFd) -> Option<Backing> {
         match sys::open_backing(self.device.as_fd(), host.as_fd()) {
-            Ok(id) => Some(Backing { device: Arc::clone(&self.device), id }),
+            Ok(id) => Some(Backing {
+                device: Arc::clone(&self.device),
+                id,
+            }),
             Err(errno) => {
                 let is_passing = matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM);
                 self.is_refused.store(!is_passing, Ordering::Relaxed);
@@ -91,7 +114,9 @@ impl Backings {
     /// Counts a file that is closed.
     pub(crate) fn close(&self, adapter: &Adapter, node: u64) {
         let mut nodes = self.nodes.lock();
-        let Some(opened) = nodes.get_mut(&node) else { return };
+        let Some(opened) = nodes.get_mut(&node) else {
+            return;
+        };
         opened.files -= 1;
         if opened.files == 0 {
             let was_written = opened.is_written && opened.backing.is_some();

@@ -1,7 +1,10 @@
-//! What a fuzz target calls: a server of a small file system, asked anything. No part of the interface.
+//! What a fuzz target calls: a server of a small file system, asked anything. No part of the
+//! interface.
 
 use crate::adapter::{Adapter, Judge};
-use crate::wire::{DataCache, Message, Options, Outcome, REPLY_BODY_MAX, REPLY_HEADER_LEN, Server, op};
+use crate::wire::{
+    DataCache, Message, Options, Outcome, REPLY_BODY_MAX, REPLY_HEADER_LEN, Server, op,
+};
 use folio::vfs::MountOptions;
 use folio::{Kernel, KernelOptions};
 use std::sync::Arc;
@@ -13,28 +16,53 @@ const OPCODES: u32 = 56;
 /// Nodes that are asked about; the first ones that are made are among them.
 const NODES: u64 = 8;
 
-/// A kernel that asks what `data` says: opcodes, nodes and bodies of requests. Each must be answered or refused.
+/// A kernel that asks what `data` says: opcodes, nodes and bodies of requests. Each must be
+/// answered or refused.
 pub fn requests(data: &[u8]) {
-    let (Some((&first, mut rest)), Ok(inside)) = (data.split_first(), MountOptions::parse("size=1m")) else {
+    let (Some((&first, mut rest)), Ok(inside)) =
+        (data.split_first(), MountOptions::parse("size=1m"))
+    else {
         return;
     };
-    let kernel = Kernel::new(KernelOptions { cache_bytes: 4 << 20, ..KernelOptions::default() });
+    let kernel = Kernel::new(KernelOptions {
+        cache_bytes: 4 << 20,
+        ..KernelOptions::default()
+    });
     if kernel.mount_tmpfs("/", &inside).is_err() {
         return;
     }
     let options = match first % 3 {
         0 => Options::alone(),
-        1 => Options { data: DataCache::None, ..Options::alone() },
-        _ => Options { changed_by_others: true, ..Options::alone() },
+        1 => Options {
+            data: DataCache::None,
+            ..Options::alone()
+        },
+        _ => Options {
+            changed_by_others: true,
+            ..Options::alone()
+        },
     };
-    let judge = if first & 0x80 == 0 { Judge::Kernel } else { Judge::Nobody };
+    let judge = if first & 0x80 == 0 {
+        Judge::Kernel
+    } else {
+        Judge::Nobody
+    };
     let server = Server::new(Arc::new(Adapter::new(kernel, judge)), judge, options);
-    let init = [7, 40, 1 << 17, u32::MAX, u32::MAX].map(u32::to_ne_bytes).concat();
+    let init = [7, 40, 1 << 17, u32::MAX, u32::MAX]
+        .map(u32::to_ne_bytes)
+        .concat();
     ask(&server, op::INIT, 0, &init);
     for _ in 0..REQUESTS_MAX {
-        let [opcode, node, len, tail @ ..] = rest else { return };
+        let [opcode, node, len, tail @ ..] = rest else {
+            return;
+        };
         let (body, left) = tail.split_at(usize::from(*len).min(tail.len()));
-        ask(&server, u32::from(*opcode) % OPCODES, u64::from(*node) % NODES, body);
+        ask(
+            &server,
+            u32::from(*opcode) % OPCODES,
+            u64::from(*node) % NODES,
+            body,
+        );
         rest = left;
     }
 }
@@ -51,13 +79,20 @@ fn ask(server: &Server, opcode: u32, node: u64, body: &[u8]) {
     match server.handle(&request, &mut reply) {
         Outcome::Replied | Outcome::Ended => {
             let said = reply.bytes();
-            assert!(said.len() <= REPLY_HEADER_LEN + REPLY_BODY_MAX, "a reply is longer than it may be");
+            assert!(
+                said.len() <= REPLY_HEADER_LEN + REPLY_BODY_MAX,
+                "a reply is longer than it may be"
+            );
             assert_eq!(
                 said[..4],
                 (said.len() as u32).to_ne_bytes(),
                 "a reply has another length than it says"
             );
-            assert!((0..4096).contains(&reply.errno()), "no error: {}", reply.errno());
+            assert!(
+                (0..4096).contains(&reply.errno()),
+                "no error: {}",
+                reply.errno()
+            );
         }
         Outcome::Silent => {}
         Outcome::Malformed => panic!("a request that is right is called malformed"),
@@ -78,13 +113,28 @@ mod tests {
         };
         let create = [0_u32, 0o100_644, 0, 0].map(u32::to_ne_bytes).concat();
         add(op::CREATE, 1, &[&create[..], b"f\0"].concat());
-        let write = [[0_u64, 0].map(u64::to_ne_bytes).concat(), 4_u64.to_ne_bytes().to_vec(), vec![0; 16]];
+        let write = [
+            [0_u64, 0].map(u64::to_ne_bytes).concat(),
+            4_u64.to_ne_bytes().to_vec(),
+            vec![0; 16],
+        ];
         add(op::WRITE, 2, &[&write.concat()[..], b"text"].concat());
-        add(op::READ, 2, &[0_u64, 0, 4096, 0, 0].map(u64::to_ne_bytes).concat());
-        add(op::RENAME, 1, &[&1_u64.to_ne_bytes()[..], b"f\0g\0"].concat());
+        add(
+            op::READ,
+            2,
+            &[0_u64, 0, 4096, 0, 0].map(u64::to_ne_bytes).concat(),
+        );
+        add(
+            op::RENAME,
+            1,
+            &[&1_u64.to_ne_bytes()[..], b"f\0g\0"].concat(),
+        );
         add(op::UNLINK, 1, b"g\0");
         requests(&data);
-        data.iter_mut().skip(1).step_by(7).for_each(|byte| *byte = byte.wrapping_mul(37));
+        data.iter_mut()
+            .skip(1)
+            .step_by(7)
+            .for_each(|byte| *byte = byte.wrapping_mul(37));
         requests(&data);
         requests(&[]);
     }

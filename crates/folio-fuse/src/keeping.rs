@@ -45,8 +45,8 @@ const PASSED_MIN_BYTES: u64 = 256 << 10;
 /// How much later than promised a change may be seen.
 const GRACE: Duration = Duration::from_millis(5);
 
-/// What to tell the kernel so that it believes for `ttl`. It counts in ticks of its clock, rounds up, and believes to
-/// the end of the last one.
+/// What to tell the kernel so that it believes for `ttl`. It counts in ticks of its clock, rounds
+/// up, and believes to the end of the last one.
 pub(crate) fn in_ticks(ttl: Duration) -> Duration {
     static TICK: LazyLock<Duration> = LazyLock::new(|| {
         let tick = clock_getres(ClockId::RealtimeCoarse);
@@ -61,14 +61,18 @@ fn whole_ticks(ttl: Duration, tick: Duration) -> Duration {
         true => ttl,
         false => {
             let ticks = ((ttl + GRACE).as_nanos() / tick_ns).saturating_sub(1);
-            if ttl.is_zero() { ttl } else { tick * u32::try_from(ticks).unwrap_or(u32::MAX) }
+            if ttl.is_zero() {
+                ttl
+            } else {
+                tick * u32::try_from(ticks).unwrap_or(u32::MAX)
+            }
         }
     }
 }
 
 impl Keeping {
-    /// What the kernel behind /dev/fuse may believe and keep, in the words of the protocol. The file system knows for how
-    /// long.
+    /// What the kernel behind /dev/fuse may believe and keep, in the words of the protocol. The
+    /// file system knows for how long.
     pub(crate) fn options(self) -> wire::Options {
         let mut options = match self.sharing {
             Sharing::Alone => wire::Options::alone(),
@@ -85,11 +89,13 @@ impl Keeping {
         self.sharing != Sharing::Alone
     }
 
-    /// Files of at least this size are handed to the kernel, and all that are written; `None` if none are.
+    /// Files of at least this size are handed to the kernel, and all that are written; `None` if
+    /// none are.
     ///
-    /// The kernel reads long pieces by itself as fast as on the host, and writes ten times as fast as through a server.
-    /// But it asks for the attributes after each such read, since it does not know the time of access. So small files
-    /// that are only read are better off in its cache, if it is told of changes; if not, it would ask for those anyway.
+    /// The kernel reads long pieces by itself as fast as on the host, and writes ten times as fast
+    /// as through a server. But it asks for the attributes after each such read, since it does not
+    /// know the time of access. So small files that are only read are better off in its cache, if
+    /// it is told of changes; if not, it would ask for those anyway.
     pub(crate) fn passed_through(self) -> Option<u64> {
         match self.passthrough {
             _ if !self.is_shared() || self.pages != Pages::Clean => None,
@@ -99,8 +105,9 @@ impl Keeping {
         }
     }
 
-    /// What the kernel does with the pages of a file that is opened. `is_told` says whether changes of it are told of,
-    /// and `is_same` whether its contents are as they were when the kernel opened it last, or known to be in its pages.
+    /// What the kernel does with the pages of a file that is opened. `is_told` says whether changes
+    /// of it are told of, and `is_same` whether its contents are as they were when the kernel
+    /// opened it last, or known to be in its pages.
     pub(crate) fn pages(self, is_told: bool, is_same: bool) -> u32 {
         match (self.pages, self.sharing) {
             (Pages::None, _) => open::DIRECT_IO,
@@ -112,8 +119,9 @@ impl Keeping {
         }
     }
 
-    /// What the kernel does with the listing of a directory that is opened. Where it is not told of changes it knows
-    /// them by the time of modification, and two changes within one tick of the clock have the same.
+    /// What the kernel does with the listing of a directory that is opened. Where it is not told of
+    /// changes it knows them by the time of modification, and two changes within one tick of the
+    /// clock have the same.
     pub(crate) fn listing(self, is_told: bool) -> u32 {
         match self.sharing {
             Sharing::Asked => 0,
@@ -128,20 +136,36 @@ mod tests {
     use super::*;
 
     fn keeping(sharing: Sharing, pages: Pages) -> Keeping {
-        Keeping { sharing, pages, passthrough: Passthrough::Auto }
+        Keeping {
+            sharing,
+            pages,
+            passthrough: Passthrough::Auto,
+        }
     }
 
     #[test]
     fn pages_are_kept_only_where_changes_are_noticed() {
         let (keep, direct) = (open::KEEP_CACHE, open::DIRECT_IO);
         let told = keeping(Sharing::Told, Pages::Clean);
-        assert_eq!((told.pages(true, true), told.pages(false, true)), (keep, direct));
+        assert_eq!(
+            (told.pages(true, true), told.pages(false, true)),
+            (keep, direct)
+        );
         assert_eq!(told.pages(true, false), 0);
         assert_eq!(told.listing(false), 0);
         let asked = keeping(Sharing::Asked, Pages::Clean);
-        assert_eq!((asked.pages(false, true), asked.pages(false, false)), (keep, 0));
-        assert_eq!(keeping(Sharing::Alone, Pages::Clean).pages(true, true), keep);
-        assert_eq!(keeping(Sharing::Told, Pages::None).pages(true, true), direct);
+        assert_eq!(
+            (asked.pages(false, true), asked.pages(false, false)),
+            (keep, 0)
+        );
+        assert_eq!(
+            keeping(Sharing::Alone, Pages::Clean).pages(true, true),
+            keep
+        );
+        assert_eq!(
+            keeping(Sharing::Told, Pages::None).pages(true, true),
+            direct
+        );
     }
 
     #[test]
@@ -151,7 +175,10 @@ mod tests {
             for ttl in 0..200 {
                 let told = whole_ticks(ms(ttl), tick);
                 assert!(told.as_nanos().is_multiple_of(tick.as_nanos()) && told <= ms(ttl + 5));
-                assert!(told.is_zero() || told + tick <= ms(ttl + 5), "{ttl} ms: {told:?} of {tick:?}");
+                assert!(
+                    told.is_zero() || told + tick <= ms(ttl + 5),
+                    "{ttl} ms: {told:?} of {tick:?}"
+                );
             }
         }
         assert_eq!(whole_ticks(ms(30), ms(4)), ms(28));
@@ -160,9 +187,18 @@ mod tests {
 
     #[test]
     fn small_files_are_cached_where_changes_are_told_of() {
-        let with =
-            |sharing, passthrough| Keeping { sharing, pages: Pages::Clean, passthrough }.passed_through();
-        assert_eq!(with(Sharing::Told, Passthrough::Auto), Some(PASSED_MIN_BYTES));
+        let with = |sharing, passthrough| {
+            Keeping {
+                sharing,
+                pages: Pages::Clean,
+                passthrough,
+            }
+            .passed_through()
+        };
+        assert_eq!(
+            with(Sharing::Told, Passthrough::Auto),
+            Some(PASSED_MIN_BYTES)
+        );
         assert_eq!(with(Sharing::Asked, Passthrough::Auto), Some(0));
         assert_eq!(with(Sharing::Told, Passthrough::Always), Some(0));
         assert_eq!(with(Sharing::Told, Passthrough::Never), None);

@@ -16,14 +16,14 @@
 //!   folio::syscall::{Caller, Handle, OpenHandle}
 //! ```
 //!
-//! Neighbours: `folio-cli` and `folio-virtiofs` above; below, folio's public API alone. The adapter knows no
-//! transport, so that all can share it.
+//! Neighbours: `folio-cli` and `folio-virtiofs` above; below, folio's public API alone. The adapter
+//! knows no transport, so that all can share it.
 //!
 //! Locks: one shard of a table of the adapter, with no call made meanwhile.
 //!
-//! Who caches what: the kernel keeps names, attributes and pages of an image as long as it likes, since nobody else
-//! changes it while it is mounted, and of a directory of the host as docs/semantics.md says; dirty data, writeback and
-//! readahead from the device are Folio's.
+//! Who caches what: the kernel keeps names, attributes and pages of an image as long as it likes,
+//! since nobody else changes it while it is mounted, and of a directory of the host as
+//! docs/semantics.md says; dirty data, writeback and readahead from the device are Folio's.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Mounts: /dev/fuse for whoever may mount, and the helper fusermount3 for others. Linux: fs/fuse/inode.c.
+//! Mounts: /dev/fuse for whoever may mount, and the helper fusermount3 for others. Linux:
+//! fs/fuse/inode.c.
 
 use folio::{Errno, Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,12 +40,16 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts on the directory `target`. With `checks_permissions` the kernel checks them before it asks.
+    /// Mounts on the directory `target`. With `checks_permissions` the kernel checks them before it
+    /// asks.
     pub fn new(target: &Path, words: &MountWords, checks_permissions: bool) -> Result<Self> {
         let mount = || {
             let target = find(target)?;
             let device = mount(&target, words, checks_permissions)?;
-            Ok(Self { device: Arc::new(device), unmounter: Unmounter { target } })
+            Ok(Self {
+                device: Arc::new(device),
+                unmounter: Unmounter { target },
+            })
         };
         mount().map_err(|error: Error| error.at(target.display().to_string()))
     }
@@ -62,9 +67,13 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // The kernel has let go of the device when it has unmounted; something else may be in the place by now.
+        // The kernel has let go of the device when it has unmounted; something else may be in the
+        // place by now.
         let mut ready = [PollFd::new(&self.device, PollFlags::empty())];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         if poll(&mut ready, Some(&now)).is_ok() && !ready[0].revents().contains(PollFlags::ERR) {
             // Whoever uses it still gets ENOTCONN.
             let _ = self.unmounter.unmount(true);
@@ -72,7 +81,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Mounts on `target`, an absolute path of a directory. Gives what the kernel's requests are read from.
+/// Mounts on `target`, an absolute path of a directory. Gives what the kernel's requests are read
+/// from.
 fn mount(target: &Path, words: &MountWords, checks_permissions: bool) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let mounted = match rustix::fs::open("/dev/fuse", flags, Mode::empty()) {
@@ -90,7 +100,8 @@ fn mount(target: &Path, words: &MountWords, checks_permissions: bool) -> Result<
     };
     mounted.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
-            let why = "cannot mount: users other than root need the program fusermount3 (package fuse3)";
+            let why =
+                "cannot mount: users other than root need the program fusermount3 (package fuse3)";
             Error::new(Errno::PERM, why)
         }
         io::ErrorKind::PermissionDenied if error.to_string().contains("user_allow_other") => {
@@ -107,11 +118,19 @@ fn mount_directly(
     words: &MountWords,
     checks_permissions: bool,
 ) -> Result<(), Errno> {
-    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let (user, group) = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
     // The root is a directory.
-    let mut data = format!("fd={},rootmode=40000,user_id={user},group_id={group}", device.as_raw_fd());
-    for (is_set, word) in [(checks_permissions, ",default_permissions"), (words.allow_other, ",allow_other")]
-    {
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={user},group_id={group}",
+        device.as_raw_fd()
+    );
+    for (is_set, word) in [
+        (checks_permissions, ",default_permissions"),
+        (words.allow_other, ",allow_other"),
+    ] {
         if is_set {
             data.push_str(word);
         }
@@ -126,11 +145,21 @@ fn mount_directly(
         flags.set(flag, is_set);
     }
     let data = CString::new(data).map_err(|_| Errno::INVAL)?;
-    rustix::mount::mount(words.source.as_str(), target, "fuse.folio", flags, data.as_c_str())
+    rustix::mount::mount(
+        words.source.as_str(),
+        target,
+        "fuse.folio",
+        flags,
+        data.as_c_str(),
+    )
 }
 
 /// Has the setuid program mount; it opens the device and passes it on (libfuse, fusermount.c).
-fn mount_by_helper(target: &Path, words: &MountWords, checks_permissions: bool) -> io::Result<OwnedFd> {
+fn mount_by_helper(
+    target: &Path,
+    words: &MountWords,
+    checks_permissions: bool,
+) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     // It is inherited.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
@@ -153,7 +182,10 @@ fn mount_by_helper(target: &Path, words: &MountWords, checks_permissions: bool) 
     let mut command = Command::new("fusermount3");
     command.args(["-o", &options, "--"]).arg(target);
     command.env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
-    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
     drop(theirs);
     let device = receive_fd(&ours);
     let mut said = String::new();
@@ -163,7 +195,10 @@ fn mount_by_helper(target: &Path, words: &MountWords, checks_permissions: bool) 
     child.wait()?;
     match device? {
         Some(device) => Ok(device),
-        None => Err(io::Error::new(io::ErrorKind::PermissionDenied, said.trim().to_owned())),
+        None => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            said.trim().to_owned(),
+        )),
     }
 }
 
@@ -174,7 +209,8 @@ fn receive_fd(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0];
     let mut slices = [IoSliceMut::new(&mut byte)];
     rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(stream, &mut slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC).map(|_| ())
+        rustix::net::recvmsg(stream, &mut slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+            .map(|_| ())
     })?;
     let fd = ancillary.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
@@ -190,8 +226,8 @@ pub struct Unmounter {
     target: PathBuf,
 }
 
-/// Where a mount on `target` will be. A FUSE mount there whose server has died is taken away first: those who use it
-/// get ENOTCONN, and will go on getting it.
+/// Where a mount on `target` will be. A FUSE mount there whose server has died is taken away first:
+/// those who use it get ENOTCONN, and will go on getting it.
 fn find(target: &Path) -> Result<PathBuf> {
     let cannot = |error| Error::io("cannot mount here", error);
     let is_dead = |error: &io::Error| error.kind() == io::ErrorKind::NotConnected;
@@ -202,20 +238,29 @@ fn find(target: &Path) -> Result<PathBuf> {
     let absolute = absolute.map_err(cannot)?;
     let metadata = match absolute.metadata() {
         Err(error) if is_dead(&error) => {
-            Unmounter { target: absolute.clone() }.unmount(true)?;
+            Unmounter {
+                target: absolute.clone(),
+            }
+            .unmount(true)?;
             absolute.metadata()
         }
         metadata => metadata,
     };
     match metadata.map_err(cannot)?.is_dir() {
         true => Ok(absolute),
-        false => Err(Error::new(Errno::NOTDIR, "not a directory, so nothing can be mounted on it")),
+        false => Err(Error::new(
+            Errno::NOTDIR,
+            "not a directory, so nothing can be mounted on it",
+        )),
     }
 }
 
 /// The absolute path of what cannot be looked at itself.
 fn at_parent(target: &Path) -> Option<PathBuf> {
-    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = target
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     Some(parent.canonicalize().ok()?.join(target.file_name()?))
 }
 
@@ -230,12 +275,16 @@ impl Unmounter {
         self.target.display().to_string()
     }
 
-    /// Unmounts; EBUSY while files are open or directories in use. `lazily` it is gone from the tree at once, and the
-    /// session ends when the last user is gone.
+    /// Unmounts; EBUSY while files are open or directories in use. `lazily` it is gone from the
+    /// tree at once, and the session ends when the last user is gone.
     pub fn unmount(&self, lazily: bool) -> Result<()> {
         // Never through a link that somebody has put in the mountpoint's place.
         let flags = UnmountFlags::NOFOLLOW;
-        let flags = if lazily { flags | UnmountFlags::DETACH } else { flags };
+        let flags = if lazily {
+            flags | UnmountFlags::DETACH
+        } else {
+            flags
+        };
         match rustix::mount::unmount(&self.target, flags) {
             // A user's mount is the setuid helper's to take away.
             Err(Errno::PERM) => self.unmount_by_helper(lazily),
@@ -245,13 +294,23 @@ impl Unmounter {
 
     fn unmount_by_helper(&self, lazily: bool) -> Result<()> {
         let mut command = Command::new("fusermount3");
-        command.arg(if lazily { "-uz" } else { "-u" }).arg("--").arg(&self.target).stdin(Stdio::null());
-        let output = command.output().map_err(|error| self.place(Error::io("fusermount3", error)))?;
+        command
+            .arg(if lazily { "-uz" } else { "-u" })
+            .arg("--")
+            .arg(&self.target)
+            .stdin(Stdio::null());
+        let output = command
+            .output()
+            .map_err(|error| self.place(Error::io("fusermount3", error)))?;
         if output.status.success() {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let errno = if said.contains("busy") { Errno::BUSY } else { Errno::PERM };
+        let errno = if said.contains("busy") {
+            Errno::BUSY
+        } else {
+            Errno::PERM
+        };
         Err(self.place(Error::new(errno, said)))
     }
 

@@ -9,13 +9,14 @@ use folio::{Errno, Error, Result};
 /// Who may use the mount at all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Allowed {
-    /// The user who mounts, whom alone the kernel lets in: files of an image mean nothing to others.
+    /// The user who mounts, whom alone the kernel lets in: files of an image mean nothing to
+    /// others.
     #[default]
     Owner,
     /// The superuser too (`allow_root`).
     OwnerAndRoot,
-    /// Everybody (`allow_other`), as far as modes and ACLs allow. Users other than root need `user_allow_other` in
-    /// /etc/fuse.conf.
+    /// Everybody (`allow_other`), as far as modes and ACLs allow. Users other than root need
+    /// `user_allow_other` in /etc/fuse.conf.
     All,
 }
 
@@ -35,7 +36,8 @@ pub struct Options {
     pub(crate) pages: Pages,
 }
 
-/// Whether the kernel reads and writes files of the host by itself, past the server (`FUSE_PASSTHROUGH`).
+/// Whether the kernel reads and writes files of the host by itself, past the server
+/// (`FUSE_PASSTHROUGH`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Passthrough {
     /// If it can: Linux 6.9, and a server that is root.
@@ -78,7 +80,8 @@ impl Options {
         "cache",
     ];
 
-    /// Obeys one word of `-o`; `false` if it is not about the mount, but perhaps about what is mounted.
+    /// Obeys one word of `-o`; `false` if it is not about the mount, but perhaps about what is
+    /// mounted.
     pub fn set(&mut self, word: &str) -> Result<bool> {
         match word.split_once('=') {
             None => match word {
@@ -125,7 +128,10 @@ impl Options {
 fn threads(count: &str) -> Result<usize> {
     match count.parse() {
         Ok(count @ 1..=64) => Ok(count),
-        _ => Err(Error::new(Errno::INVAL, format!("threads={count}: not a number from 1 to 64"))),
+        _ => Err(Error::new(
+            Errno::INVAL,
+            format!("threads={count}: not a number from 1 to 64"),
+        )),
     }
 }
 
@@ -134,7 +140,10 @@ fn passthrough(word: &str) -> Result<Passthrough> {
         "auto" => Ok(Passthrough::Auto),
         "on" => Ok(Passthrough::Always),
         "off" => Ok(Passthrough::Never),
-        _ => Err(Error::new(Errno::INVAL, format!("passthrough={word}: not auto, on or off"))),
+        _ => Err(Error::new(
+            Errno::INVAL,
+            format!("passthrough={word}: not auto, on or off"),
+        )),
     }
 }
 
@@ -145,14 +154,23 @@ mod tests {
     #[test]
     fn words_about_the_mount_are_obeyed_and_others_left() {
         let mut options = Options::new("disk.img");
-        for word in ["allow_root", "allow_other", "threads=3", "fsname=a,b", "default_permissions"] {
+        for word in [
+            "allow_root",
+            "allow_other",
+            "threads=3",
+            "fsname=a,b",
+            "default_permissions",
+        ] {
             assert_eq!(options.set(word).ok(), Some(true), "{word}");
         }
         assert_eq!((options.allowed, options.threads), (Allowed::All, 3));
         assert!(!options.set("data=journal").unwrap() && !options.set("ro").unwrap());
         assert!(options.set("threads=0").is_err() && options.set("passthrough=maybe").is_err());
         assert!(options.set("passthrough=off").unwrap() && options.set("writeback").unwrap());
-        assert_eq!((options.passthrough, options.pages), (Passthrough::Never, Pages::WrittenBack));
+        assert_eq!(
+            (options.passthrough, options.pages),
+            (Passthrough::Never, Pages::WrittenBack)
+        );
         // Two are told of that.
         assert!(!options.set("cache=none").unwrap());
         assert_eq!(options.pages, Pages::None);

@@ -1,8 +1,10 @@
-//! Notices to the kernel behind /dev/fuse: what it must not believe any longer. Protocol: linux/fuse.h.
+//! Notices to the kernel behind /dev/fuse: what it must not believe any longer. Protocol:
+//! linux/fuse.h.
 //!
-//! The kernel handles a notice while it is written: it takes the lock of the directory that is named, or waits until no
-//! page of the file is being read. Whoever has that lock may be waiting for a reply. So notices are written by a thread
-//! that answers no request, and nobody who answers one waits for it (A4).
+//! The kernel handles a notice while it is written: it takes the lock of the directory that is
+//! named, or waits until no page of the file is being read. Whoever has that lock may be waiting
+//! for a reply. So notices are written by a thread that answers no request, and nobody who answers
+//! one waits for it (A4).
 
 use crate::adapter::Notify;
 use crate::wire::Notice;
@@ -30,7 +32,11 @@ impl Device {
 
 impl Notify for Device {
     fn forget_node(&self, node: u64) -> io::Result<bool> {
-        match self.send(Notice::Inode { node, offset: 0, len_bytes: 0 }) {
+        match self.send(Notice::Inode {
+            node,
+            offset: 0,
+            len_bytes: 0,
+        }) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(false),
             sent => sent.map(|()| true),
         }

@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 /// A mounted file system that is ready to be served.
 ///
-/// What was written is in the page cache and the journal of [`Kernel`]: sync and unmount it once the session is over.
+/// What was written is in the page cache and the journal of [`Kernel`]: sync and unmount it once
+/// the session is over.
 pub struct Session {
     transport: Transport,
     /// By which the kernel is told what others change, if that can be told.
@@ -27,7 +28,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Mounts what is `/` in `kernel`, where it is mounted as `inside` says, on the directory `target`.
+    /// Mounts what is `/` in `kernel`, where it is mounted as `inside` says, on the directory
+    /// `target`.
     pub fn mount(
         kernel: Arc<Kernel>,
         inside: &MountOptions,
@@ -39,7 +41,10 @@ impl Session {
         let keeping = keeping(&adapter, options).map_err(place)?;
         let mounted = Mounted::new(target, &options.words(inside), options.checks_permissions())?;
         let device = Arc::clone(mounted.device());
-        let (user, is_root) = (rustix::process::geteuid().as_raw(), rustix::process::geteuid().is_root());
+        let (user, is_root) = (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::geteuid().is_root(),
+        );
         let backings = keeping.passed_through().filter(|_| is_root);
         let backings = backings.map(|len_min| Backings::new(Arc::clone(&device), len_min));
         let only_user = (options.allowed == Allowed::OwnerAndRoot).then_some(user);
@@ -49,10 +54,19 @@ impl Session {
             true => Some(device.try_clone().map(Device::new)),
             false => None,
         };
-        let pushed = pushed.transpose().map_err(|error| place(Error::io("/dev/fuse", error)))?;
+        let pushed = pushed
+            .transpose()
+            .map_err(|error| place(Error::io("/dev/fuse", error)))?;
         let transport = Transport::new(server, device, pushed.is_some());
-        transport.begin().map_err(|error| place(Error::io("cannot mount", error)))?;
-        Ok(Self { transport, device: pushed, threads: options.threads, mounted })
+        transport
+            .begin()
+            .map_err(|error| place(Error::io("cannot mount", error)))?;
+        Ok(Self {
+            transport,
+            device: pushed,
+            threads: options.threads,
+            mounted,
+        })
     }
 
     /// What ends [`Session::serve`].
@@ -60,22 +74,32 @@ impl Session {
         self.mounted.unmounter().clone()
     }
 
-    /// Answers the kernel until the file system is unmounted, by whomever, and nobody uses it any more. When it
-    /// returns, no file of it is open and every handle is let go of.
+    /// Answers the kernel until the file system is unmounted, by whomever, and nobody uses it any
+    /// more. When it returns, no file of it is open and every handle is let go of.
     pub fn serve(self) -> Result<()> {
-        let Self { transport, device, threads, mounted } = self;
+        let Self {
+            transport,
+            device,
+            threads,
+            mounted,
+        } = self;
         let adapter = transport.adapter();
         let pushing = device.map(|device| {
             let adapter = adapter.clone();
-            std::thread::Builder::new().name("folio-push".to_owned()).spawn(move || adapter.push(&device))
+            std::thread::Builder::new()
+                .name("folio-push".to_owned())
+                .spawn(move || adapter.push(&device))
         });
         let served = transport.run(threads);
         adapter.end_push();
         let served = served.and_then(|()| match pushing {
             None => Ok(()),
             Some(Err(error)) => Err(error),
-            // Not after a failure: a notice that waits for a request nobody answers any more would wait for ever.
-            Some(Ok(thread)) => thread.join().map_err(|_| io::Error::other("the pushing thread panicked")),
+            // Not after a failure: a notice that waits for a request nobody answers any more would
+            // wait for ever.
+            Some(Ok(thread)) => thread
+                .join()
+                .map_err(|_| io::Error::other("the pushing thread panicked")),
         });
         served.map_err(|error| Error::io("FUSE session", error).at(mounted.unmounter().target()))
     }
@@ -92,10 +116,16 @@ fn keeping(adapter: &Adapter, options: &Options) -> Result<Keeping> {
     if sharing != Sharing::Alone && options.pages == Pages::WrittenBack {
         return refuse("writeback: the kernel would not see what others write to the directory");
     }
-    let keeping = Keeping { sharing, pages: options.pages, passthrough: options.passthrough };
+    let keeping = Keeping {
+        sharing,
+        pages: options.pages,
+        passthrough: options.passthrough,
+    };
     if options.passthrough == Passthrough::Always {
         if keeping.passed_through().is_none() {
-            return refuse("passthrough=on: only files of a directory of the host, and not with cache=none");
+            return refuse(
+                "passthrough=on: only files of a directory of the host, and not with cache=none",
+            );
         }
         if !rustix::process::geteuid().is_root() {
             return Err(Error::new(Errno::PERM, "passthrough=on: needs root"));

@@ -23,8 +23,8 @@ struct BackingMap {
 /// A call and what it is told.
 struct Call<const OPCODE: Opcode, Argument>(Argument);
 
-// SAFETY: each of the three calls reads one argument, of the type that it is made with below, and writes none; what it
-// returns is a number.
+// SAFETY: each of the three calls reads one argument, of the type that it is made with below, and
+// writes none; what it returns is a number.
 unsafe impl<const OPCODE: Opcode, Argument> Ioctl for Call<OPCODE, Argument> {
     type Output = IoctlOutput;
 
@@ -50,9 +50,14 @@ pub(crate) fn join(device: BorrowedFd<'_>, session: BorrowedFd<'_>) -> Result<()
     unsafe { ioctl(device, Call::<CLONE, u32>(session)) }.map(drop)
 }
 
-/// Registers a file that the kernel may read and write in the place of one of the session; returns its number there.
+/// Registers a file that the kernel may read and write in the place of one of the session; returns
+/// its number there.
 pub(crate) fn open_backing(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<u32> {
-    let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
+    let map = BackingMap {
+        fd: file.as_raw_fd(),
+        flags: 0,
+        padding: 0,
+    };
     // SAFETY: the argument is the struct that the call reads (`fuse_dev_ioctl_backing_open`).
     unsafe { ioctl(device, Call::<BACKING_OPEN, BackingMap>(map)) }.map(|id| id.cast_unsigned())
 }

@@ -1,4 +1,5 @@
-//! /dev/fuse: requests are read and answered by [`wire`](crate::wire), by several threads. Linux: fs/fuse/dev.c.
+//! /dev/fuse: requests are read and answered by [`wire`](crate::wire), by several threads. Linux:
+//! fs/fuse/dev.c.
 
 use crate::adapter::Adapter;
 use crate::sys;
@@ -20,7 +21,11 @@ pub(crate) struct Transport {
 impl Transport {
     /// Answers the kernel behind `device` by `server`; `tells` if it is told of changes as well.
     pub(crate) fn new(server: Server, device: Arc<OwnedFd>, tells: bool) -> Self {
-        Self { server, device, tells }
+        Self {
+            server,
+            device,
+            tells,
+        }
     }
 
     pub(crate) fn adapter(&self) -> &Arc<Adapter> {
@@ -32,7 +37,9 @@ impl Transport {
     /// Errors: ENOTCONN if the kernel has unmounted already, else why the server refuses.
     pub(crate) fn begin(&self) -> io::Result<()> {
         let (mut request, mut reply) = (vec![0; wire::REQUEST_MAX], Message::default());
-        let Some(len) = receive(&self.device, &mut request)? else { return Err(Errno::NOTCONN.into()) };
+        let Some(len) = receive(&self.device, &mut request)? else {
+            return Err(Errno::NOTCONN.into());
+        };
         self.answer(&self.device, &request[..len], &mut reply)?;
         match reply.errno() {
             0 => Ok(()),
@@ -40,7 +47,8 @@ impl Transport {
         }
     }
 
-    /// Answers requests by `threads` threads until the file system is unmounted and nobody uses it any more.
+    /// Answers requests by `threads` threads until the file system is unmounted and nobody uses it
+    /// any more.
     pub(crate) fn run(&self, threads: usize) -> io::Result<()> {
         std::thread::scope(|scope| {
             let spawn = |number| {
@@ -49,7 +57,9 @@ impl Transport {
                 thread.spawn_scoped(scope, move || self.serve(&device))
             };
             // With fewer it goes on as well.
-            let others: Vec<_> = (1..threads).map_while(|number| spawn(number).ok()).collect();
+            let others: Vec<_> = (1..threads)
+                .map_while(|number| spawn(number).ok())
+                .collect();
             let served = self.serve(&self.device);
             others.into_iter().fold(served, |served, other| {
                 let other = other.join();
@@ -62,8 +72,8 @@ impl Transport {
     fn another(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let opened = rustix::fs::open("/dev/fuse", flags, Mode::empty());
-        let joined =
-            opened.and_then(|opened| sys::join(opened.as_fd(), self.device.as_fd()).map(|()| opened));
+        let joined = opened
+            .and_then(|opened| sys::join(opened.as_fd(), self.device.as_fd()).map(|()| opened));
         joined.or_else(|_| self.device.try_clone())
     }
 

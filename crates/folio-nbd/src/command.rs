@@ -4,7 +4,8 @@ use crate::connection::{Client, Worker};
 use crate::handshake::Mode;
 use crate::outbox::Outbox;
 use crate::protocol::{
-    ALLOCATION_CONTEXT_ID, Command, CommandFlags, Request, STATE_HOLE, STATE_ZERO, chunk, error, error_of,
+    ALLOCATION_CONTEXT_ID, Command, CommandFlags, Request, STATE_HOLE, STATE_ZERO, chunk, error,
+    error_of,
 };
 use crate::{PAYLOAD_BYTES_MAX, PIECE_BYTES};
 use folio::block::{Allocation, Device};
@@ -32,7 +33,10 @@ pub(crate) struct Failure {
 
 impl Failure {
     fn new(number: u32, message: &'static str) -> Self {
-        Self { number, message: Cow::Borrowed(message) }
+        Self {
+            number,
+            message: Cow::Borrowed(message),
+        }
     }
 }
 
@@ -83,7 +87,9 @@ impl Call<'_> {
         if command.changes() && self.client.export().is_read_only() {
             return Err(Failure::new(error::PERM, "the export is read-only"));
         }
-        if matches!(command, Command::Read | Command::Write) && request.len_bytes > PAYLOAD_BYTES_MAX {
+        if matches!(command, Command::Read | Command::Write)
+            && request.len_bytes > PAYLOAD_BYTES_MAX
+        {
             return invalid("longer than the largest block size");
         }
         if command == Command::BlockStatus && !self.mode.has_allocation {
@@ -103,7 +109,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Does what a checked request asks for and puts the reply into the outbox, or sends the first part of it.
+    /// Does what a checked request asks for and puts the reply into the outbox, or sends the first
+    /// part of it.
     pub(crate) fn answer(&self, worker: &mut Worker) -> io::Result<()> {
         let Worker { outbox, payload } = worker;
         let device = &*self.client.export().device;
@@ -117,7 +124,10 @@ impl Call<'_> {
             }
             Command::Trim => self.durable(outbox, device.discard(offset, len_bytes)),
             Command::WriteZeroes => self.write_zeroes(outbox, device),
-            Command::Flush => device.flush().map(|()| self.done(outbox)).map_err(Trouble::from),
+            Command::Flush => device
+                .flush()
+                .map(|()| self.done(outbox))
+                .map_err(Trouble::from),
             Command::Cache => self.cache(outbox, device),
             Command::BlockStatus => self.block_status(outbox, device),
             // Neither comes this far.
@@ -141,7 +151,11 @@ impl Call<'_> {
         }
     }
 
-    fn conclude(&self, outbox: &mut Outbox, answered: std::result::Result<(), Trouble>) -> io::Result<()> {
+    fn conclude(
+        &self,
+        outbox: &mut Outbox,
+        answered: std::result::Result<(), Trouble>,
+    ) -> io::Result<()> {
         let failure = match answered {
             Ok(()) => return Ok(()),
             Err(Trouble::Broken(error)) => return Err(error),
@@ -150,7 +164,10 @@ impl Call<'_> {
                 self.client.tell(&error);
                 // The whole error names files of the host, which are none of the client's business.
                 let message = io::Error::from(error.errno()).to_string();
-                Failure { number: error_of(error.errno()), message: Cow::Owned(message) }
+                Failure {
+                    number: error_of(error.errno()),
+                    message: Cow::Owned(message),
+                }
             }
         };
         self.fail(outbox, &failure);
@@ -165,7 +182,11 @@ impl Call<'_> {
     }
 
     /// The end of a change: flushed, if that was asked for.
-    fn durable(&self, outbox: &mut Outbox, changed: Result<()>) -> std::result::Result<(), Trouble> {
+    fn durable(
+        &self,
+        outbox: &mut Outbox,
+        changed: Result<()>,
+    ) -> std::result::Result<(), Trouble> {
         changed?;
         if self.request.flags.contains(CommandFlags::FUA) {
             self.client.export().device.flush()?;
@@ -175,7 +196,12 @@ impl Call<'_> {
     }
 
     fn read(&self, outbox: &mut Outbox, device: &dyn Device) -> std::result::Result<(), Trouble> {
-        let Request { cookie, offset, len_bytes, .. } = self.request;
+        let Request {
+            cookie,
+            offset,
+            len_bytes,
+            ..
+        } = self.request;
         let (len, end) = (len_bytes as usize, offset + u64::from(len_bytes));
         if len == 0 {
             self.done(outbox);
@@ -188,7 +214,9 @@ impl Call<'_> {
                     let fill = |data: &mut [u8]| device.read_at(data, offset);
                     Ok(outbox.data((chunk::DONE, cookie), offset, (len, len), fill)?)
                 }
-                (true, false) => Ok(outbox.simple_data(cookie, len, |data| device.read_at(data, offset))?),
+                (true, false) => {
+                    Ok(outbox.simple_data(cookie, len, |data| device.read_at(data, offset))?)
+                }
             };
         }
         let mut at = offset;
@@ -208,18 +236,32 @@ impl Call<'_> {
             match kind {
                 Allocation::Data => {
                     let count = count as usize;
-                    outbox.data((flags, cookie), at, (count, count), |data| device.read_at(data, at))?;
+                    outbox.data((flags, cookie), at, (count, count), |data| {
+                        device.read_at(data, at)
+                    })?;
                 }
-                Allocation::Hole | Allocation::Zero => outbox.hole((flags, cookie), at, count as u32),
+                Allocation::Hole | Allocation::Zero => {
+                    outbox.hole((flags, cookie), at, count as u32)
+                }
             }
             at += count;
         }
         Ok(())
     }
 
-    /// A long read whose reply must not be taken apart: it is sent in pieces, and nothing else meanwhile.
-    fn read_long(&self, outbox: &mut Outbox, device: &dyn Device) -> std::result::Result<(), Trouble> {
-        let Request { cookie, offset, len_bytes, .. } = self.request;
+    /// A long read whose reply must not be taken apart: it is sent in pieces, and nothing else
+    /// meanwhile.
+    fn read_long(
+        &self,
+        outbox: &mut Outbox,
+        device: &dyn Device,
+    ) -> std::result::Result<(), Trouble> {
+        let Request {
+            cookie,
+            offset,
+            len_bytes,
+            ..
+        } = self.request;
         let len = len_bytes as usize;
         outbox.send(self.client)?;
         let fill = |data: &mut [u8]| device.read_at(data, offset);
@@ -257,8 +299,17 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn write_zeroes(&self, outbox: &mut Outbox, device: &dyn Device) -> std::result::Result<(), Trouble> {
-        let Request { flags, offset, len_bytes, .. } = self.request;
+    fn write_zeroes(
+        &self,
+        outbox: &mut Outbox,
+        device: &dyn Device,
+    ) -> std::result::Result<(), Trouble> {
+        let Request {
+            flags,
+            offset,
+            len_bytes,
+            ..
+        } = self.request;
         let end = offset + u64::from(len_bytes);
         if flags.contains(CommandFlags::FAST_ZERO) {
             // A device does not say how long it will take; nothing to do is fast for sure.
@@ -292,7 +343,12 @@ impl Call<'_> {
 
     /// Whether the range is known to hold zeros, with space behind them if that is wanted.
     fn is_zero(&self, device: &dyn Device) -> Result<bool> {
-        let Request { flags, offset, len_bytes, .. } = self.request;
+        let Request {
+            flags,
+            offset,
+            len_bytes,
+            ..
+        } = self.request;
         let end = offset + u64::from(len_bytes);
         let mut at = offset;
         for _ in 0..ZERO_EXTENTS_MAX {
@@ -312,7 +368,9 @@ impl Call<'_> {
 
     /// Reads for nothing but what the host remembers of it.
     fn cache(&self, outbox: &mut Outbox, device: &dyn Device) -> std::result::Result<(), Trouble> {
-        let Request { offset, len_bytes, .. } = self.request;
+        let Request {
+            offset, len_bytes, ..
+        } = self.request;
         let mut done = 0;
         while done < u64::from(len_bytes) {
             if self.client.shared.is_stopping() {
@@ -326,13 +384,27 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn block_status(&self, outbox: &mut Outbox, device: &dyn Device) -> std::result::Result<(), Trouble> {
-        let Request { cookie, flags, offset, len_bytes, .. } = self.request;
+    fn block_status(
+        &self,
+        outbox: &mut Outbox,
+        device: &dyn Device,
+    ) -> std::result::Result<(), Trouble> {
+        let Request {
+            cookie,
+            flags,
+            offset,
+            len_bytes,
+            ..
+        } = self.request;
         let start = outbox.begin_status(ALLOCATION_CONTEXT_ID);
-        let extents_max = if flags.contains(CommandFlags::REQ_ONE) { 1 } else { EXTENTS_MAX };
-        if let Err(error) =
-            extents(device, offset, len_bytes, extents_max, |len, state| outbox.extent(len, state))
-        {
+        let extents_max = if flags.contains(CommandFlags::REQ_ONE) {
+            1
+        } else {
+            EXTENTS_MAX
+        };
+        if let Err(error) = extents(device, offset, len_bytes, extents_max, |len, state| {
+            outbox.extent(len, state)
+        }) {
             outbox.truncate(start);
             return Err(error.into());
         }
@@ -341,8 +413,8 @@ impl Call<'_> {
     }
 }
 
-/// Tells the extents of a range with their states, neighbours of one state as one; not the whole range if it has more
-/// than `extents_max`.
+/// Tells the extents of a range with their states, neighbours of one state as one; not the whole
+/// range if it has more than `extents_max`.
 fn extents(
     device: &dyn Device,
     offset: u64,
@@ -350,7 +422,9 @@ fn extents(
     extents_max: usize,
     mut tell: impl FnMut(u32, u32),
 ) -> Result<()> {
-    let end = offset.checked_add(u64::from(len_bytes)).ok_or(Errno::INVAL)?;
+    let end = offset
+        .checked_add(u64::from(len_bytes))
+        .ok_or(Errno::INVAL)?;
     let (mut at, mut told) = (offset, 0);
     let mut open: Option<(u32, u32)> = None;
     // What the device tells in many parts may be one extent, but looking at them must end, too.
@@ -425,13 +499,19 @@ mod tests {
 
     fn told(offset: u64, len_bytes: u32, extents_max: usize) -> Vec<(u32, u32)> {
         let mut told = Vec::new();
-        extents(&Striped, offset, len_bytes, extents_max, |len, state| told.push((len, state))).unwrap();
+        extents(&Striped, offset, len_bytes, extents_max, |len, state| {
+            told.push((len, state))
+        })
+        .unwrap();
         told
     }
 
     #[test]
     fn neighbours_of_one_state_are_one_extent() {
-        assert_eq!(told(100, 2000, 100), [(412, 0), (512, 3), (1024, 2), (52, 0)]);
+        assert_eq!(
+            told(100, 2000, 100),
+            [(412, 0), (512, 3), (1024, 2), (52, 0)]
+        );
         assert_eq!(told(1024, 4096, 1), [(1024, 2)]);
         assert_eq!(told(1024, 600, 1), [(600, 2)]);
         assert_eq!(told(0, 5, 1), [(5, 0)]);

@@ -7,9 +7,9 @@
 //!                 `-----------------'
 //! ```
 //!
-//! The leader alone has the [`Input`], so that needs no lock. Quick is a small read or write while the device answers
-//! such ones quickly: then a thread of its own for each would cost more than the work. Once a device was slow, requests
-//! are worked on beside each other for a while.
+//! The leader alone has the [`Input`], so that needs no lock. Quick is a small read or write while
+//! the device answers such ones quickly: then a thread of its own for each would cost more than the
+//! work. Once a device was slow, requests are worked on beside each other for a while.
 
 use crate::command::Call;
 use crate::crew::Task;
@@ -88,7 +88,10 @@ impl Client {
     /// Tells the operator what failed, once for each client, so that none can fill a log.
     pub(crate) fn tell(&self, error: &folio::Error) {
         if !self.has_told.swap(true, Ordering::Relaxed) {
-            self.shared.tell(&format!("client {}: {error}; later failures are not told", self.number));
+            self.shared.tell(&format!(
+                "client {}: {error}; later failures are not told",
+                self.number
+            ));
         }
     }
 
@@ -114,7 +117,9 @@ impl Client {
 
     fn begin(&self) -> bool {
         let more = |count| (count < IN_FLIGHT_MAX).then_some(count + 1);
-        self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        self.in_flight
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
     }
 
     fn end(&self) {
@@ -139,7 +144,14 @@ pub(crate) fn greet(client: Arc<Client>, worker: &mut Worker) {
         Ok::<_, io::Error>(mode)
     };
     match agree() {
-        Ok(Some(mode)) => lead(Lead { client, mode, input }, worker),
+        Ok(Some(mode)) => lead(
+            Lead {
+                client,
+                mode,
+                input,
+            },
+            worker,
+        ),
         // Who does not keep to the rules finds the connection closed.
         Ok(None) | Err(_) => worker.outbox.truncate(0),
     }
@@ -149,14 +161,19 @@ pub(crate) fn greet(client: Arc<Client>, worker: &mut Worker) {
 pub(crate) fn lead(lead: Lead, worker: &mut Worker) {
     let client = lead.client.clone();
     if serve(lead, worker).is_err() {
-        // Bytes that are no requests, or a client that takes no replies: other threads need not try.
+        // Bytes that are no requests, or a client that takes no replies: other threads need not
+        // try.
         client.stream.shutdown(Shutdown::Both);
     }
     worker.outbox.truncate(0);
 }
 
 fn serve(lead: Lead, worker: &mut Worker) -> io::Result<()> {
-    let Lead { client, mode, mut input } = lead;
+    let Lead {
+        client,
+        mode,
+        mut input,
+    } = lead;
     loop {
         if !input.holds(REQUEST_BYTES) {
             worker.outbox.send(&client)?;
@@ -164,12 +181,18 @@ fn serve(lead: Lead, worker: &mut Worker) -> io::Result<()> {
                 return Ok(());
             }
         }
-        let Some(bytes) = input.request(&client.stream)? else { break };
+        let Some(bytes) = input.request(&client.stream)? else {
+            break;
+        };
         let request = Request::parse(&bytes).ok_or(ErrorKind::InvalidData)?;
         if request.command == Command::Disconnect {
             break;
         }
-        let call = Call { client: &client, mode, request };
+        let call = Call {
+            client: &client,
+            mode,
+            request,
+        };
         if !receive(&call, &mut input, worker)? {
             continue;
         }
@@ -185,7 +208,11 @@ fn serve(lead: Lead, worker: &mut Worker) -> io::Result<()> {
         worker.outbox.send(&client)?;
         let handed = match client.begin() {
             false => Err(input),
-            true => hand_over(Lead { client: client.clone(), mode, input }),
+            true => hand_over(Lead {
+                client: client.clone(),
+                mode,
+                input,
+            }),
         };
         let start = Instant::now();
         let answered = call.answer(worker);
@@ -263,7 +290,11 @@ fn write_in_pieces(call: &Call<'_>, input: &mut Input, worker: &mut Worker) -> i
         let piece = room(&mut worker.payload, count);
         input.read_exact(&call.client.stream, piece)?;
         if written.is_ok() {
-            written = call.client.export().device.write_at(piece, call.request.offset + done as u64);
+            written = call
+                .client
+                .export()
+                .device
+                .write_at(piece, call.request.offset + done as u64);
         }
         done += count;
     }

@@ -38,7 +38,12 @@ struct Queue {
 
 impl Crew {
     pub(crate) fn new(threads_max: usize) -> Self {
-        Self { queue: Mutex::default(), wake: Condvar::new(), gone: Condvar::new(), threads_max }
+        Self {
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+            gone: Condvar::new(),
+            threads_max,
+        }
     }
 
     /// Finds a thread for a task, or gives it back if there can be none.
@@ -59,10 +64,12 @@ impl Crew {
         // A thread that cannot be started takes its closure with it, but not what lies here.
         let slot = Arc::new(Mutex::new(Some(task)));
         let theirs = slot.clone();
-        let spawned = std::thread::Builder::new().name("nbd".to_owned()).spawn(move || {
-            let first = theirs.lock().take();
-            place.0.work(first);
-        });
+        let spawned = std::thread::Builder::new()
+            .name("nbd".to_owned())
+            .spawn(move || {
+                let first = theirs.lock().take();
+                place.0.work(first);
+            });
         match (spawned, slot) {
             (Ok(_), _) => Ok(()),
             (Err(_), slot) => match slot.lock().take() {

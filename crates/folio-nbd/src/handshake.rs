@@ -5,8 +5,8 @@ use crate::connection::Client;
 use crate::input::Input;
 use crate::outbox::Outbox;
 use crate::protocol::{
-    ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, ExportFlags, FIXED_NEWSTYLE, NO_ZEROES, OPTION_MAGIC,
-    OPTION_REPLY_MAGIC, SERVER_MAGIC, info, option, option_reply,
+    ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, ExportFlags, FIXED_NEWSTYLE, NO_ZEROES,
+    OPTION_MAGIC, OPTION_REPLY_MAGIC, SERVER_MAGIC, info, option, option_reply,
 };
 use std::io::{self, ErrorKind};
 
@@ -37,7 +37,11 @@ enum Next {
 }
 
 /// Negotiates; `None` if the client went without using the export.
-pub(crate) fn negotiate(client: &Client, input: &mut Input, outbox: &mut Outbox) -> io::Result<Option<Mode>> {
+pub(crate) fn negotiate(
+    client: &Client,
+    input: &mut Input,
+    outbox: &mut Outbox,
+) -> io::Result<Option<Mode>> {
     outbox.push(&SERVER_MAGIC.to_be_bytes());
     outbox.push(&OPTION_MAGIC.to_be_bytes());
     outbox.push(&(FIXED_NEWSTYLE | NO_ZEROES).to_be_bytes());
@@ -48,8 +52,12 @@ pub(crate) fn negotiate(client: &Client, input: &mut Input, outbox: &mut Outbox)
     if flags & !u32::from(FIXED_NEWSTYLE | NO_ZEROES) != 0 {
         return Err(ErrorKind::InvalidData.into());
     }
-    let mut this =
-        Negotiation { client, outbox, mode: Mode::default(), pads: flags & u32::from(NO_ZEROES) == 0 };
+    let mut this = Negotiation {
+        client,
+        outbox,
+        mode: Mode::default(),
+        pads: flags & u32::from(NO_ZEROES) == 0,
+    };
     let mut data = Vec::new();
     for _ in 0..OPTIONS_MAX {
         let (option, is_whole) = receive(client, input, &mut data)?;
@@ -113,7 +121,11 @@ impl Negotiation<'_> {
             }
             option::LIST if data.is_empty() => {
                 let name = self.client.export().name.as_bytes();
-                self.reply(option, option_reply::SERVER, &[&(name.len() as u32).to_be_bytes(), name]);
+                self.reply(
+                    option,
+                    option_reply::SERVER,
+                    &[&(name.len() as u32).to_be_bytes(), name],
+                );
                 self.reply(option, option_reply::ACK, &[]);
             }
             option::STRUCTURED_REPLY if data.is_empty() => {
@@ -150,7 +162,9 @@ impl Negotiation<'_> {
         let (Some(name), Some(count)) = (fields.string(), fields.u16()) else {
             return self.invalid(option);
         };
-        let Some(wanted) = fields.rest_of(usize::from(count) * 2) else { return self.invalid(option) };
+        let Some(wanted) = fields.rest_of(usize::from(count) * 2) else {
+            return self.invalid(option);
+        };
         let export = self.client.export();
         if name != export.name.as_bytes() {
             self.reply(option, option_reply::UNKNOWN, &[b"no export of this name"]);
@@ -159,22 +173,38 @@ impl Negotiation<'_> {
         let wants = |kind: u16| wanted.as_chunks::<2>().0.contains(&kind.to_be_bytes());
         let mut tell = |kind: u16, parts: &[&[u8]]| {
             let kind = kind.to_be_bytes();
-            let parts: Vec<&[u8]> = [&kind[..]].into_iter().chain(parts.iter().copied()).collect();
+            let parts: Vec<&[u8]> = [&kind[..]]
+                .into_iter()
+                .chain(parts.iter().copied())
+                .collect();
             self.reply(option, option_reply::INFO, &parts);
         };
         if wants(info::NAME) {
             tell(info::NAME, &[name]);
         }
-        if let Some(description) = export.description.as_ref().filter(|_| wants(info::DESCRIPTION)) {
+        if let Some(description) = export
+            .description
+            .as_ref()
+            .filter(|_| wants(info::DESCRIPTION))
+        {
             tell(info::DESCRIPTION, &[description.as_bytes()]);
         }
-        let sizes = [BLOCK_BYTES_MIN, BLOCK_BYTES_PREFERRED, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
+        let sizes =
+            [BLOCK_BYTES_MIN, BLOCK_BYTES_PREFERRED, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes);
         tell(info::BLOCK_SIZE, &[sizes.as_flattened()]);
         let (size, flags) = (export.device.len_bytes(), self.flags().bits());
         let kind = info::EXPORT.to_be_bytes();
-        self.reply(option, option_reply::INFO, &[&kind, &size.to_be_bytes(), &flags.to_be_bytes()]);
+        self.reply(
+            option,
+            option_reply::INFO,
+            &[&kind, &size.to_be_bytes(), &flags.to_be_bytes()],
+        );
         self.reply(option, option_reply::ACK, &[]);
-        if option == option::GO { Next::Transmission } else { Next::Option }
+        if option == option::GO {
+            Next::Transmission
+        } else {
+            Next::Option
+        }
     }
 
     fn meta_context(&mut self, option: u32, data: &[u8]) {
@@ -183,7 +213,11 @@ impl Negotiation<'_> {
             self.mode.has_allocation = false;
         }
         if !self.mode.is_structured {
-            self.reply(option, option_reply::INVALID, &[b"needs structured replies"]);
+            self.reply(
+                option,
+                option_reply::INVALID,
+                &[b"needs structured replies"],
+            );
             return;
         }
         let Some((name, is_asked)) = queries(data, sets) else {
@@ -219,7 +253,11 @@ impl Negotiation<'_> {
     }
 
     fn invalid(&mut self, option: u32) -> Next {
-        self.reply(option, option_reply::INVALID, &[b"the option's data contradict their lengths"]);
+        self.reply(
+            option,
+            option_reply::INVALID,
+            &[b"the option's data contradict their lengths"],
+        );
         Next::Option
     }
 
@@ -234,7 +272,8 @@ impl Negotiation<'_> {
     }
 }
 
-/// The export's name, and whether the queries ask for allocation; `None` if lengths contradict each other.
+/// The export's name, and whether the queries ask for allocation; `None` if lengths contradict each
+/// other.
 fn queries(data: &[u8], sets: bool) -> Option<(&[u8], bool)> {
     let mut fields = Fields(data);
     let name = fields.string()?;
@@ -293,9 +332,18 @@ mod tests {
 
     #[test]
     fn queries_are_understood_or_refused() {
-        assert_eq!(queries(&data(b"x", &[b"base:allocation"]), true), Some((&b"x"[..], true)));
-        assert_eq!(queries(&data(b"x", &[b"qemu:dirty-bitmap:b", b"base:"]), true), Some((&b"x"[..], false)));
-        assert_eq!(queries(&data(b"", &[b"base:"]), false), Some((&b""[..], true)));
+        assert_eq!(
+            queries(&data(b"x", &[b"base:allocation"]), true),
+            Some((&b"x"[..], true))
+        );
+        assert_eq!(
+            queries(&data(b"x", &[b"qemu:dirty-bitmap:b", b"base:"]), true),
+            Some((&b"x"[..], false))
+        );
+        assert_eq!(
+            queries(&data(b"", &[b"base:"]), false),
+            Some((&b""[..], true))
+        );
         assert_eq!(queries(&data(b"", &[]), false), Some((&b""[..], true)));
         assert_eq!(queries(&data(b"", &[]), true), Some((&b""[..], false)));
         let whole = data(b"name", &[b"base:allocation"]);

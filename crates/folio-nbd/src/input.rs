@@ -1,4 +1,5 @@
-//! Bytes that came from a client and wait to be understood: many small requests by one call of the host.
+//! Bytes that came from a client and wait to be understood: many small requests by one call of the
+//! host.
 
 use crate::listener::Stream;
 use crate::protocol::REQUEST_BYTES;
@@ -22,7 +23,12 @@ impl Input {
     /// Nothing yet; until [`Input::wait_for_ever`] all has to come before `deadline`.
     pub(crate) fn new(deadline: Instant) -> Self {
         let bytes = vec![0; BUFFER_BYTES].into_boxed_slice();
-        Self { bytes, start: 0, end: 0, deadline: Some(deadline) }
+        Self {
+            bytes,
+            start: 0,
+            end: 0,
+            deadline: Some(deadline),
+        }
     }
 
     /// Lifts the deadline.
@@ -46,7 +52,11 @@ impl Input {
                 (self.start, self.end) = (0, self.end - self.start);
             }
             if self.fill(stream)? == 0 {
-                return if self.start == self.end { Ok(None) } else { Err(ErrorKind::UnexpectedEof.into()) };
+                return if self.start == self.end {
+                    Ok(None)
+                } else {
+                    Err(ErrorKind::UnexpectedEof.into())
+                };
             }
         }
         let mut bytes = [0; REQUEST_BYTES];
@@ -96,7 +106,9 @@ impl Input {
     }
 
     fn arm(&self, stream: &Stream) -> io::Result<()> {
-        let Some(deadline) = self.deadline else { return Ok(()) };
+        let Some(deadline) = self.deadline else {
+            return Ok(());
+        };
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
@@ -137,7 +149,10 @@ mod tests {
                 at += 2499;
             }
             input.skip(&server, (bytes.len() - at - 1) as u64).unwrap();
-            assert_eq!(input.request(&server).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+            assert_eq!(
+                input.request(&server).unwrap_err().kind(),
+                ErrorKind::UnexpectedEof
+            );
             input.skip(&server, 1).unwrap();
             assert!(input.request(&server).unwrap().is_none());
         });

@@ -11,21 +11,22 @@
 //!   folio::block::Device
 //! ```
 //!
-//! Source: the NBD project's doc/proto.md. Fixed newstyle negotiation without TLS; structured replies with holes and
-//! errors in words; `base:allocation`; flush, FUA, trim, write zeroes, cache. The server is our own because the crate
-//! `nbd` (0.3.1) is an early one: one request at a time, and without structured replies.
+//! Source: the NBD project's doc/proto.md. Fixed newstyle negotiation without TLS; structured
+//! replies with holes and errors in words; `base:allocation`; flush, FUA, trim, write zeroes,
+//! cache. The server is our own because the crate `nbd` (0.3.1) is an early one: one request at a
+//! time, and without structured replies.
 //!
 //! Neighbours: `folio-cli` above; below, folio's devices alone.
 //!
-//! Locks, none held while another is taken: the crew's queue; the list of connections; one connection's output, held
-//! while bytes are sent.
+//! Locks, none held while another is taken: the crew's queue; the list of connections; one
+//! connection's output, held while bytes are sent.
 //!
 //! Invariants:
-//! 1. Nothing that a client says makes the server allocate more than [`PIECE_BYTES`] for a request and 64 KiB for an
-//!    option, or hold more than [`Limits`] threads; a request outside the disk or the rules gets an error, bytes that
-//!    are no request end the connection.
-//! 2. A write is acknowledged after the device has it, a flush after the device has flushed; both hold for all
-//!    connections, since they share the device.
+//! 1. Nothing that a client says makes the server allocate more than [`PIECE_BYTES`] for a request
+//!    and 64 KiB for an option, or hold more than [`Limits`] threads; a request outside the disk or
+//!    the rules gets an error, bytes that are no request end the connection.
+//! 2. A write is acknowledged after the device has it, a flush after the device has flushed; both
+//!    hold for all connections, since they share the device.
 //! 3. Bytes of two replies never mix: whole chunks are sent under the connection's lock.
 //! 4. A stop answers every request that was received, then flushes the device.
 

@@ -14,21 +14,29 @@ pub struct Listener(Place);
 
 enum Place {
     Unix(Socket),
-    Tcp { listener: TcpListener, address: SocketAddr },
+    Tcp {
+        listener: TcpListener,
+        address: SocketAddr,
+    },
 }
 
 impl Listener {
-    /// Listens on a new Unix socket at `path`; a socket that a server left behind there is replaced.
+    /// Listens on a new Unix socket at `path`; a socket that a server left behind there is
+    /// replaced.
     ///
-    /// Errors: EADDRINUSE if a server listens there or a file of another kind is there, else the host's.
+    /// Errors: EADDRINUSE if a server listens there or a file of another kind is there, else the
+    /// host's.
     pub fn unix(path: &Path) -> Result<Self> {
         let bound = Socket::bind(path).map_err(|error| Error::io("listen", error));
-        Ok(Self(Place::Unix(bound.map_err(|error| error.at(path.display().to_string()))?)))
+        Ok(Self(Place::Unix(
+            bound.map_err(|error| error.at(path.display().to_string()))?,
+        )))
     }
 
     /// Listens on a TCP port; port 0 takes any that is free.
     pub fn tcp(address: IpAddr, port: u16) -> Result<Self> {
-        let failed = |error| Error::io("listen", error).at(SocketAddr::new(address, port).to_string());
+        let failed =
+            |error| Error::io("listen", error).at(SocketAddr::new(address, port).to_string());
         let listener = TcpListener::bind((address, port)).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self(Place::Tcp { listener, address }))
@@ -39,7 +47,10 @@ impl Listener {
         let export = escape(export.as_bytes());
         match &self.0 {
             Place::Unix(socket) => {
-                format!("nbd+unix:///{export}?socket={}", escape(socket.path().as_os_str().as_bytes()))
+                format!(
+                    "nbd+unix:///{export}?socket={}",
+                    escape(socket.path().as_os_str().as_bytes())
+                )
             }
             Place::Tcp { address, .. } => format!("nbd://{address}/{export}"),
         }
@@ -147,7 +158,10 @@ mod tests {
         let listener = Listener::unix(&path).unwrap();
         assert!(listener.uri("x/y").starts_with("nbd+unix:///x/y?socket=/"));
         assert!(listener.uri("").ends_with("/a%20b.sock"));
-        assert_eq!(Listener::unix(&path).err().unwrap().errno(), folio::Errno::ADDRINUSE);
+        assert_eq!(
+            Listener::unix(&path).err().unwrap().errno(),
+            folio::Errno::ADDRINUSE
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Replies of one thread that wait to be sent, as the bytes that go: nothing is copied on their way.
+//! Replies of one thread that wait to be sent, as the bytes that go: nothing is copied on their
+//! way.
 
 use crate::connection::Client;
 use crate::listener::Stream;
@@ -92,7 +93,8 @@ impl Outbox {
         self.push(&head);
     }
 
-    /// A chunk of bytes that `fill` gets; `total` is how many the chunk will have, of which these are the first.
+    /// A chunk of bytes that `fill` gets; `total` is how many the chunk will have, of which these
+    /// are the first.
     pub(crate) fn data(
         &mut self,
         (flags, cookie): (u16, u64),
@@ -103,7 +105,12 @@ impl Outbox {
         let (head, data) = self.room(CONTENT_BYTES + count).split_at_mut(CONTENT_BYTES);
         fill(data)?;
         // At most a request's length, which is a u32, and 8.
-        head[..CHUNK_BYTES].copy_from_slice(&chunk_head(flags, chunk::OFFSET_DATA, cookie, total as u32 + 8));
+        head[..CHUNK_BYTES].copy_from_slice(&chunk_head(
+            flags,
+            chunk::OFFSET_DATA,
+            cookie,
+            total as u32 + 8,
+        ));
         head[CHUNK_BYTES..].copy_from_slice(&offset.to_be_bytes());
         self.take(CONTENT_BYTES + count);
         Ok(())
@@ -119,7 +126,12 @@ impl Outbox {
     /// An error, and why, as the reply's last chunk.
     pub(crate) fn error(&mut self, cookie: u64, error: u32, message: &str) {
         let message = &message.as_bytes()[..message.floor_char_boundary(MESSAGE_BYTES_MAX)];
-        self.push(&chunk_head(chunk::DONE, chunk::ERROR, cookie, 6 + message.len() as u32));
+        self.push(&chunk_head(
+            chunk::DONE,
+            chunk::ERROR,
+            cookie,
+            6 + message.len() as u32,
+        ));
         self.push(&error.to_be_bytes());
         self.push(&(message.len() as u16).to_be_bytes());
         self.push(message);
@@ -172,17 +184,30 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.simple(7, 0);
         let refuse = |_: &mut [u8]| Err(folio::Errno::IO.into());
-        assert!(outbox.data((chunk::DONE, 8), 0, (512, 512), refuse).is_err());
+        assert!(
+            outbox
+                .data((chunk::DONE, 8), 0, (512, 512), refuse)
+                .is_err()
+        );
         assert!(outbox.simple_data(8, 512, refuse).is_err());
         assert_eq!(outbox.len(), 16);
         let fill = |data: &mut [u8]| {
             data.fill(3);
             Ok(())
         };
-        outbox.data((chunk::DONE, 8), 4096, (512, 512), fill).unwrap();
+        outbox
+            .data((chunk::DONE, 8), 4096, (512, 512), fill)
+            .unwrap();
         assert_eq!(outbox.len(), 16 + 28 + 512);
-        assert_eq!(outbox.bytes[16 + 16..16 + 28], [0, 0, 2, 8, 0, 0, 0, 0, 0, 0, 16, 0]);
-        assert!(outbox.bytes[16 + 28..16 + 28 + 512].iter().all(|byte| *byte == 3));
+        assert_eq!(
+            outbox.bytes[16 + 16..16 + 28],
+            [0, 0, 2, 8, 0, 0, 0, 0, 0, 0, 16, 0]
+        );
+        assert!(
+            outbox.bytes[16 + 28..16 + 28 + 512]
+                .iter()
+                .all(|byte| *byte == 3)
+        );
     }
 
     #[test]
@@ -193,7 +218,10 @@ mod tests {
         outbox.extent(4096, 3);
         outbox.extent(512, 0);
         outbox.end_status(start, 9);
-        assert_eq!(outbox.bytes[start + 16..start + 24], [0, 0, 0, 20, 0, 0, 0, 1]);
+        assert_eq!(
+            outbox.bytes[start + 16..start + 24],
+            [0, 0, 0, 20, 0, 0, 0, 1]
+        );
         outbox.truncate(start);
         assert_eq!(outbox.len(), 16);
     }

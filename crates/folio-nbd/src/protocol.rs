@@ -1,4 +1,5 @@
-//! The numbers of the protocol, in one place: magic numbers, options, replies, commands, flags, errors.
+//! The numbers of the protocol, in one place: magic numbers, options, replies, commands, flags,
+//! errors.
 
 use bitflags::bitflags;
 use folio::Errno;
@@ -16,7 +17,8 @@ pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// Before each chunk of a structured reply.
 pub(crate) const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// Handshake flags of the server: fixed newstyle, and no padding after the old way to choose an export.
+/// Handshake flags of the server: fixed newstyle, and no padding after the old way to choose an
+/// export.
 pub(crate) const FIXED_NEWSTYLE: u16 = 1;
 pub(crate) const NO_ZEROES: u16 = 2;
 
@@ -211,7 +213,9 @@ impl Request {
 
 /// A big-endian number of `len` bytes, at most eight.
 fn number(bytes: &[u8; REQUEST_BYTES], at: usize, len: usize) -> u64 {
-    bytes[at..at + len].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    bytes[at..at + len]
+        .iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]
@@ -229,9 +233,13 @@ mod tests {
         let request = Request::parse(&bytes).unwrap();
         assert_eq!(request.command, Command::WriteZeroes);
         assert!(
-            request.flags.contains(CommandFlags::FUA) && !request.command.flags().contains(request.flags)
+            request.flags.contains(CommandFlags::FUA)
+                && !request.command.flags().contains(request.flags)
         );
-        assert_eq!((request.cookie, request.len_bytes), (u64::from_be_bytes(*b"cookie!!"), 2));
+        assert_eq!(
+            (request.cookie, request.len_bytes),
+            (u64::from_be_bytes(*b"cookie!!"), 2)
+        );
         assert_eq!(request.end(), None);
         bytes[0] ^= 1;
         assert!(Request::parse(&bytes).is_none());

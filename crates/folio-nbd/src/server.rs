@@ -46,7 +46,10 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 64, requests: 64 }
+        Self {
+            connections: 64,
+            requests: 64,
+        }
     }
 }
 
@@ -80,8 +83,15 @@ impl Shared {
     }
 
     fn shutdown(&self, how: Shutdown) {
-        let clients: Vec<_> = self.clients.lock().iter().filter_map(|(_, client)| client.upgrade()).collect();
-        clients.iter().for_each(|client| client.stream.shutdown(how));
+        let clients: Vec<_> = self
+            .clients
+            .lock()
+            .iter()
+            .filter_map(|(_, client)| client.upgrade())
+            .collect();
+        clients
+            .iter()
+            .for_each(|client| client.stream.shutdown(how));
     }
 
     /// Waits until all clients have gone; whether they have.
@@ -90,7 +100,9 @@ impl Shared {
         while !clients.is_empty() {
             match deadline {
                 None => self.changed.wait(&mut clients),
-                Some(deadline) if self.changed.wait_until(&mut clients, deadline).timed_out() => break,
+                Some(deadline) if self.changed.wait_until(&mut clients, deadline).timed_out() => {
+                    break;
+                }
                 Some(_) => {}
             }
         }
@@ -106,7 +118,8 @@ pub struct Server(Arc<Shared>);
 pub struct Stopper(Arc<Shared>);
 
 impl Stopper {
-    /// Ends [`Server::serve`]: no more clients, no more requests; those received are answered first.
+    /// Ends [`Server::serve`]: no more clients, no more requests; those received are answered
+    /// first.
     pub fn stop(&self) {
         self.0.is_stopping.store(true, Ordering::Release);
         self.0.listener.close();
@@ -114,7 +127,8 @@ impl Stopper {
 }
 
 impl Server {
-    /// A server that is not serving yet; clients that connect wait. `tell` gets what the operator should know.
+    /// A server that is not serving yet; clients that connect wait. `tell` gets what the operator
+    /// should know.
     ///
     /// Errors: ENAMETOOLONG for a name that no client could ask for.
     pub fn new(
@@ -123,8 +137,16 @@ impl Server {
         limits: Limits,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self> {
-        if export.name.len() > 4096 || export.description.as_ref().is_some_and(|text| text.len() > 4096) {
-            return Err(Error::new(Errno::NAMETOOLONG, "the export's name has more than 4096 bytes"));
+        if export.name.len() > 4096
+            || export
+                .description
+                .as_ref()
+                .is_some_and(|text| text.len() > 4096)
+        {
+            return Err(Error::new(
+                Errno::NAMETOOLONG,
+                "the export's name has more than 4096 bytes",
+            ));
         }
         Ok(Self(Arc::new(Shared {
             export,
@@ -148,9 +170,11 @@ impl Server {
         self.0.listener.uri(&self.0.export.name)
     }
 
-    /// Serves clients until [`Stopper::stop`], answers what they have asked, and flushes the device.
+    /// Serves clients until [`Stopper::stop`], answers what they have asked, and flushes the
+    /// device.
     ///
-    /// Errors: the device's, if it cannot be flushed; the host's, if it lets nobody connect any more.
+    /// Errors: the device's, if it cannot be flushed; the host's, if it lets nobody connect any
+    /// more.
     pub fn serve(self) -> Result<()> {
         let accepted = self.accept();
         let shared = self.0;
@@ -205,7 +229,10 @@ impl Server {
 
 /// The client has gone before it was accepted, or a signal came.
 fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted | ErrorKind::ConnectionReset)
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionAborted | ErrorKind::Interrupted | ErrorKind::ConnectionReset
+    )
 }
 
 /// The host is out of descriptors or memory, which passes when others go.

@@ -1,8 +1,8 @@
 //! The hot set: which parts of which files are in memory, kept in a file and brought back later.
 //!
-//! A hot set is a zstd frame of JSON lines: a head with the version, then a line for each file with its path, size, time
-//! of change and the runs of pages that were in memory: `zstd -dc` shows it. Files that changed since are left out:
-//! what was hot in them says nothing any more.
+//! A hot set is a zstd frame of JSON lines: a head with the version, then a line for each file with
+//! its path, size, time of change and the runs of pages that were in memory: `zstd -dc` shows it.
+//! Files that changed since are left out: what was hot in them says nothing any more.
 
 use crate::open::open_regular;
 use crate::parallel;
@@ -22,7 +22,8 @@ const VERSION: u32 = 1;
 const FORMAT: &str = "folio hot set";
 /// zstd's own default: the set is small, and the machine may be about to go down.
 const LEVEL: i32 = 3;
-/// A line of a hostile file is no reason to use all memory: a path, and runs of a file of some terabytes.
+/// A line of a hostile file is no reason to use all memory: a path, and runs of a file of some
+/// terabytes.
 const LINE_BYTES_MAX: u64 = 64 << 20;
 /// What a set is called until it is complete.
 const UNFINISHED: &str = ".unfinished";
@@ -57,8 +58,10 @@ enum Name {
 impl Name {
     fn new(path: &Path) -> Self {
         let bytes = path.as_os_str().as_bytes();
-        std::str::from_utf8(bytes)
-            .map_or_else(|_| Self::Bytes(bytes.to_vec()), |text| Self::Text(text.to_owned()))
+        std::str::from_utf8(bytes).map_or_else(
+            |_| Self::Bytes(bytes.to_vec()),
+            |text| Self::Text(text.to_owned()),
+        )
     }
 
     fn path(self) -> PathBuf {
@@ -84,19 +87,29 @@ pub struct Kept {
     pub failures: Vec<(PathBuf, String)>,
 }
 
-/// Writes what of `files` is in memory to a new file that takes the place of `path` once it is complete and on the
-/// disk. Only the owner may read it: it names files of all others.
+/// Writes what of `files` is in memory to a new file that takes the place of `path` once it is
+/// complete and on the disk. Only the owner may read it: it names files of all others.
 pub fn save_at(files: &[Found], path: &Path) -> io::Result<Kept> {
-    let mut name = path.file_name().ok_or_else(|| invalid("is no name of a file"))?.to_owned();
+    let mut name = path
+        .file_name()
+        .ok_or_else(|| invalid("is no name of a file"))?
+        .to_owned();
     name.push(UNFINISHED);
     let unfinished = path.with_file_name(name);
-    // Whoever left it there is gone, or about to replace what we write: the last one to finish wins.
+    // Whoever left it there is gone, or about to replace what we write: the last one to finish
+    // wins.
     let _ = std::fs::remove_file(&unfinished);
-    let file = File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+    let file = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)?;
     let saved = save(files, &file).and_then(|kept| {
         file.sync_all()?;
         std::fs::rename(&unfinished, path)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(kept)
     });
@@ -110,7 +123,11 @@ pub fn save_at(files: &[Found], path: &Path) -> io::Result<Kept> {
 pub fn save(files: &[Found], out: impl Write) -> io::Result<Kept> {
     let (lines, kept) = survey(files);
     let mut out = zstd::Encoder::new(BufWriter::new(out), LEVEL)?;
-    let head = Head { format: FORMAT.to_owned(), version: VERSION, page_bytes: page_bytes() };
+    let head = Head {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        page_bytes: page_bytes(),
+    };
     serde_json::to_writer(&mut out, &head)?;
     for line in &lines {
         out.write_all(b"\n")?;
@@ -124,7 +141,10 @@ pub fn save(files: &[Found], out: impl Write) -> io::Result<Kept> {
 /// Looks at all files.
 fn survey(files: &[Found]) -> (Vec<Line>, Kept) {
     let (mut lines, mut kept) = (Vec::new(), Kept::default());
-    for (found, looked) in files.iter().zip(parallel::map(files, |found| hot(&found.path))) {
+    for (found, looked) in files
+        .iter()
+        .zip(parallel::map(files, |found| hot(&found.path)))
+    {
         match looked {
             Ok(Some(line)) => lines.push(line),
             Ok(None) => {}
@@ -134,7 +154,9 @@ fn survey(files: &[Found]) -> (Vec<Line>, Kept) {
     }
     lines.sort_unstable_by_key(|line| (line.inode, line.size));
     kept.files = lines.len() as u64;
-    let hot = lines.iter().flat_map(|line| ranges(&line.pages, page_bytes(), line.size).unwrap_or_default());
+    let hot = lines
+        .iter()
+        .flat_map(|line| ranges(&line.pages, page_bytes(), line.size).unwrap_or_default());
     kept.bytes = hot.map(|range| range.end - range.start).sum();
     (lines, kept)
 }
@@ -153,7 +175,9 @@ impl From<io::Error> for Failure {
 /// What of a file is in memory; `None` if nothing is.
 fn hot(path: &Path) -> Result<Option<Line>, Failure> {
     let (file, found) = open_regular(path)?;
-    let Known::Is(state) = look(&file, &found, 0..found.len())? else { return Err(Failure::NotTold) };
+    let Known::Is(state) = look(&file, &found, 0..found.len())? else {
+        return Err(Failure::NotTold);
+    };
     if state.resident_bytes == 0 {
         return Ok(None);
     }
@@ -166,7 +190,13 @@ fn hot(path: &Path) -> Result<Option<Line>, Failure> {
     })?;
     let mtime = (found.mtime(), found.mtime_nsec());
     let absolute = std::path::absolute(path)?;
-    let line = Line { path: Name::new(&absolute), size: found.len(), mtime, inode: found.ino(), pages };
+    let line = Line {
+        path: Name::new(&absolute),
+        size: found.len(),
+        mtime,
+        inode: found.ino(),
+        pages,
+    };
     Ok((!line.pages.is_empty()).then_some(line))
 }
 
@@ -175,7 +205,9 @@ pub fn load(input: impl Read) -> io::Result<(Vec<Found>, Kept)> {
     let mut input = BufReader::new(zstd::Decoder::new(input)?);
     // What is no zstd frame fails here.
     let first = next_line(&mut input).map_err(|_| invalid("is no hot set"))?;
-    let Some(line) = first else { return Err(invalid("is no hot set: it is empty")) };
+    let Some(line) = first else {
+        return Err(invalid("is no hot set: it is empty"));
+    };
     let head: Head = serde_json::from_slice(&line).map_err(|_| invalid("is no hot set"))?;
     if head.format != FORMAT {
         return Err(invalid("is no hot set"));
@@ -188,11 +220,20 @@ pub fn load(input: impl Read) -> io::Result<(Vec<Found>, Kept)> {
     }
     let mut parts = Vec::new();
     while let Some(line) = next_line(&mut input)? {
-        let line: Line = serde_json::from_slice(&line).map_err(|_| invalid("is a damaged hot set"))?;
+        let line: Line =
+            serde_json::from_slice(&line).map_err(|_| invalid("is a damaged hot set"))?;
         let (size_bytes, mtime, inode) = (line.size, line.mtime, line.inode);
         let ranges = ranges(&line.pages, head.page_bytes, size_bytes);
         let ranges = ranges.ok_or_else(|| invalid("is a damaged hot set"))?;
-        parts.push(Part { found: Found { path: line.path.path(), inode, ranges }, size_bytes, mtime });
+        parts.push(Part {
+            found: Found {
+                path: line.path.path(),
+                inode,
+                ranges,
+            },
+            size_bytes,
+            mtime,
+        });
     }
     let are_same = parallel::map(&parts, Part::is_same);
     let (mut files, mut kept) = (Vec::new(), Kept::default());
@@ -201,7 +242,12 @@ pub fn load(input: impl Read) -> io::Result<(Vec<Found>, Kept)> {
             kept.changed += 1;
         } else if !part.found.ranges.is_empty() {
             kept.files += 1;
-            kept.bytes += part.found.ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+            kept.bytes += part
+                .found
+                .ranges
+                .iter()
+                .map(|range| range.end - range.start)
+                .sum::<u64>();
             files.push(part.found);
         }
     }
@@ -219,7 +265,9 @@ impl Part {
     fn is_same(&self) -> bool {
         let now = std::fs::metadata(&self.found.path);
         now.is_ok_and(|now| {
-            now.is_file() && now.len() == self.size_bytes && (now.mtime(), now.mtime_nsec()) == self.mtime
+            now.is_file()
+                && now.len() == self.size_bytes
+                && (now.mtime(), now.mtime_nsec()) == self.mtime
         })
     }
 }
@@ -231,7 +279,9 @@ fn next_line(input: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     match line.pop() {
         None => Ok(None),
         Some(b'\n') => Ok(Some(line)),
-        Some(_) => Err(invalid("is a damaged hot set: it ends in the middle of a line")),
+        Some(_) => Err(invalid(
+            "is a damaged hot set: it ends in the middle of a line",
+        )),
     }
 }
 
@@ -279,12 +329,27 @@ mod tests {
         let kept = save(&found, &mut set).unwrap();
         assert_eq!((kept.files, kept.failures.len()), (4, 1));
         assert!(set.len() < 1000, "{}", set.len());
-        File::options().write(true).open(path("two")).unwrap().write_all_at(b"x", 0).unwrap();
+        File::options()
+            .write(true)
+            .open(path("two"))
+            .unwrap()
+            .write_all_at(b"x", 0)
+            .unwrap();
         std::fs::remove_file(path("three")).unwrap();
         let (files, kept) = load(&set[..]).unwrap();
         assert_eq!((kept.files, kept.changed), (2, 2));
-        assert_eq!(files.iter().find(|file| file.path == odd).unwrap().ranges, one(0..5));
-        assert_eq!(files.iter().find(|file| file.path == path("one")).unwrap().ranges, one(0..3 << 20));
+        assert_eq!(
+            files.iter().find(|file| file.path == odd).unwrap().ranges,
+            one(0..5)
+        );
+        assert_eq!(
+            files
+                .iter()
+                .find(|file| file.path == path("one"))
+                .unwrap()
+                .ranges,
+            one(0..3 << 20)
+        );
     }
 
     fn one(range: Range<u64>) -> Vec<Range<u64>> {
@@ -302,8 +367,7 @@ mod tests {
         assert!(refused(&pack("{}\n")).contains("no hot set"));
         assert!(refused(&pack(&head.replace(":1,", ":2,"))).contains("version 2"));
         assert!(refused(&pack(&format!("{head}x\n"))).contains("damaged"));
-        let line =
-            "{\"path\":\"/x\",\"size\":9,\"mtime\":[0,0],\"inode\":1,\"pages\":[[0,18446744073709551615]]}";
+        let line = "{\"path\":\"/x\",\"size\":9,\"mtime\":[0,0],\"inode\":1,\"pages\":[[0,18446744073709551615]]}";
         assert!(refused(&pack(&format!("{head}{line}\n"))).contains("damaged"));
         assert!(refused(&pack(&format!("{head}{line}"))).contains("middle"));
     }
@@ -329,7 +393,11 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(save_at(&found, &path).is_err());
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing unfinished stays");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            2,
+            "nothing unfinished stays"
+        );
         assert!(save_at(&found, Path::new("/")).is_err());
     }
 }

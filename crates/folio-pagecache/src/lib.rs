@@ -10,7 +10,8 @@
 //!   sys        cachestat(2), mincore(2), FIEMAP
 //! ```
 //!
-//! Neighbours: `folio-cli` above; below, the kernel alone. Folio's own page cache is another one (`folio::cache`).
+//! Neighbours: `folio-cli` above; below, the kernel alone. Folio's own page cache is another one
+//! (`folio::cache`).
 
 #![deny(unsafe_code)]
 
@@ -31,7 +32,9 @@ mod warm;
 pub use hotset::{Kept, load, save, save_at};
 pub use meminfo::{MemInfo, Pressure, Rates};
 pub use memory::Memory;
-pub use residency::{Known, Residency, Unknown, cached_ranges, lock, peek, residency, residency_of};
+pub use residency::{
+    Known, Residency, Unknown, cached_ranges, lock, peek, residency, residency_of,
+};
 pub use scan::{Files, Found, Scan, Walked};
 pub use survey::{Dropped, State, drop_files, survey};
 pub use sys::{Extent, Locked, fiemap as extents};

@@ -1,4 +1,5 @@
-//! The whole machine's memory at one moment, as `sar -r` and /proc/vmstat tell of it, and what changed since another.
+//! The whole machine's memory at one moment, as `sar -r` and /proc/vmstat tell of it, and what
+//! changed since another.
 
 use crate::memory::{Memory, meminfo};
 use serde::Serialize;
@@ -30,7 +31,8 @@ pub struct MemInfo {
     pub inactive_file_bytes: u64,
     /// `SReclaimable`: names and inodes that are remembered.
     pub reclaimable_slab_bytes: u64,
-    /// `workingset_refault_file`: pages that were read again soon after they had to go, since the machine started.
+    /// `workingset_refault_file`: pages that were read again soon after they had to go, since the
+    /// machine started.
     pub refaulted_pages: u64,
     /// `pgpgin`: read from disks since then.
     pub disk_read_bytes: u64,
@@ -99,7 +101,11 @@ impl MemInfo {
 
     /// What happened since `before`.
     pub fn since(&self, before: &Self) -> Rates {
-        let seconds = self.at.saturating_duration_since(before.at).as_secs_f64().max(1e-9);
+        let seconds = self
+            .at
+            .saturating_duration_since(before.at)
+            .as_secs_f64()
+            .max(1e-9);
         let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
         Rates {
             refaulted_pages: rate(self.refaulted_pages, before.refaulted_pages),
@@ -110,17 +116,27 @@ impl MemInfo {
 }
 
 fn vmstat(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     line.trim().parse().ok()
 }
 
 /// The short averages; without a line `full` they are those of `some` alone.
 fn pressure(text: &str) -> Option<Pressure> {
     let average = |kind: &str| {
-        let line = text.lines().find(|line| line.split_whitespace().next() == Some(kind))?;
-        line.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse::<f64>().ok()
+        let line = text
+            .lines()
+            .find(|line| line.split_whitespace().next() == Some(kind))?;
+        line.split_whitespace()
+            .find_map(|word| word.strip_prefix("avg10="))?
+            .parse::<f64>()
+            .ok()
     };
-    Some(Pressure { some_percent: average("some")?, full_percent: average("full").unwrap_or(0.0) })
+    Some(Pressure {
+        some_percent: average("some")?,
+        full_percent: average("full").unwrap_or(0.0),
+    })
 }
 
 #[cfg(test)]
@@ -132,9 +148,14 @@ mod tests {
         let text = "workingset_refault_anon 5\nworkingset_refault_file 17\npgpgin 3\n";
         assert_eq!(vmstat(text, "workingset_refault_file"), Some(17));
         assert_eq!(vmstat(text, "workingset_refault"), None);
-        let text =
-            "some avg10=0.15 avg60=1.44 avg300=3.11 total=20\nfull avg10=0.10 avg60=1.0 avg300=2.5 total=8\n";
-        assert_eq!(pressure(text), Some(Pressure { some_percent: 0.15, full_percent: 0.1 }));
+        let text = "some avg10=0.15 avg60=1.44 avg300=3.11 total=20\nfull avg10=0.10 avg60=1.0 avg300=2.5 total=8\n";
+        assert_eq!(
+            pressure(text),
+            Some(Pressure {
+                some_percent: 0.15,
+                full_percent: 0.1
+            })
+        );
         assert_eq!(pressure(""), None);
     }
 
@@ -142,7 +163,10 @@ mod tests {
     fn rates_are_those_of_a_second() {
         let now = MemInfo::now();
         let mut then = now.clone();
-        then.at = now.at.checked_sub(std::time::Duration::from_secs(2)).unwrap();
+        then.at = now
+            .at
+            .checked_sub(std::time::Duration::from_secs(2))
+            .unwrap();
         let mut now = now;
         now.refaulted_pages = then.refaulted_pages + 10;
         assert_eq!(now.since(&then).refaulted_pages, 5.0);

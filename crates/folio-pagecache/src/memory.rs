@@ -1,4 +1,5 @@
-//! How much memory there is for the page cache: the machine's, and what the control group leaves of it.
+//! How much memory there is for the page cache: the machine's, and what the control group leaves of
+//! it.
 
 use serde::Serialize;
 use std::fs;
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 pub struct Memory {
     /// All there is: the machine's, or the control group's limit if that is less.
     pub total_bytes: u64,
-    /// What a program could get without swapping (`MemAvailable` of proc(5)), within the control group's limit.
+    /// What a program could get without swapping (`MemAvailable` of proc(5)), within the control
+    /// group's limit.
     pub available_bytes: u64,
 }
 
@@ -18,16 +20,26 @@ impl Memory {
     pub fn here() -> Self {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let of = |name| meminfo(&text, name).unwrap_or(0);
-        let machine = Self { total_bytes: of("MemTotal"), available_bytes: of("MemAvailable") };
+        let machine = Self {
+            total_bytes: of("MemTotal"),
+            available_bytes: of("MemAvailable"),
+        };
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let old = folders(&groups, Path::new("/sys/fs/cgroup/memory"), |line| {
             let mut parts = line.splitn(3, ':');
             let controllers = parts.nth(1)?;
-            parts.next().filter(|_| controllers.split(',').any(|name| name == "memory"))
+            parts
+                .next()
+                .filter(|_| controllers.split(',').any(|name| name == "memory"))
         });
-        let new = folders(&groups, Path::new("/sys/fs/cgroup"), |line| line.strip_prefix("0::"));
-        let memory = old.iter().fold(machine, |memory, folder| memory.within(folder, &OLD));
-        new.iter().fold(memory, |memory, folder| memory.within(folder, &NEW))
+        let new = folders(&groups, Path::new("/sys/fs/cgroup"), |line| {
+            line.strip_prefix("0::")
+        });
+        let memory = old
+            .iter()
+            .fold(machine, |memory, folder| memory.within(folder, &OLD));
+        new.iter()
+            .fold(memory, |memory, folder| memory.within(folder, &NEW))
     }
 
     /// The same within the limit of a control group, if it has one.
@@ -36,12 +48,17 @@ impl Memory {
             let text = fs::read_to_string(folder.join(name)).ok()?;
             text.trim().parse::<u64>().ok()
         };
-        let (Some(limit), Some(used)) = (number(names.limit), number(names.used)) else { return self };
+        let (Some(limit), Some(used)) = (number(names.limit), number(names.used)) else {
+            return self;
+        };
         // Cached files that nobody writes make room at once.
         let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
         let of = |name: &str| {
-            let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            line.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0)
+            let line = stat
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|value| value.parse::<u64>().ok())
+                .unwrap_or(0)
         };
         let cached = (of(names.active) + of(names.inactive)).saturating_sub(of(names.dirty));
         let available = limit.saturating_sub(used.saturating_sub(cached));
@@ -80,17 +97,32 @@ const OLD: Names = Names {
 
 /// A line of /proc/meminfo, in bytes.
 pub(crate) fn meminfo(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let mut words = line.split_whitespace();
     let number: u64 = words.next()?.parse().ok()?;
-    Some(if words.next() == Some("kB") { number << 10 } else { number })
+    Some(if words.next() == Some("kB") {
+        number << 10
+    } else {
+        number
+    })
 }
 
-/// The folder of this control group below `root`, and those above it: each may have a limit. In a container, whose
-/// group is the root that it sees, that is all there is.
-fn folders<'a>(text: &'a str, root: &Path, path: impl Fn(&'a str) -> Option<&'a str>) -> Vec<PathBuf> {
-    let Some(path) = text.lines().find_map(path) else { return Vec::new() };
-    Path::new(path.trim_start_matches('/')).ancestors().map(|group| root.join(group)).collect()
+/// The folder of this control group below `root`, and those above it: each may have a limit. In a
+/// container, whose group is the root that it sees, that is all there is.
+fn folders<'a>(
+    text: &'a str,
+    root: &Path,
+    path: impl Fn(&'a str) -> Option<&'a str>,
+) -> Vec<PathBuf> {
+    let Some(path) = text.lines().find_map(path) else {
+        return Vec::new();
+    };
+    Path::new(path.trim_start_matches('/'))
+        .ancestors()
+        .map(|group| root.join(group))
+        .collect()
 }
 
 #[cfg(test)]
@@ -99,7 +131,8 @@ mod tests {
 
     #[test]
     fn lines_of_meminfo_are_read_in_bytes() {
-        let text = "MemTotal:       24684136 kB\nMemAvailable:   20000000 kB\nHugePages_Total:       3\n";
+        let text =
+            "MemTotal:       24684136 kB\nMemAvailable:   20000000 kB\nHugePages_Total:       3\n";
         assert_eq!(meminfo(text, "MemTotal"), Some(24_684_136 << 10));
         assert_eq!(meminfo(text, "HugePages_Total"), Some(3));
         assert_eq!(meminfo(text, "Mem"), None);
@@ -109,19 +142,34 @@ mod tests {
     fn a_group_and_those_above_it_limit() {
         let text = "1:cpu:/x\n4:memory:/a\n0::/system.slice/db.service\n";
         let found = folders(text, Path::new("/g"), |line| line.strip_prefix("0::"));
-        assert_eq!(found, ["/g/system.slice/db.service", "/g/system.slice", "/g/"].map(PathBuf::from));
+        assert_eq!(
+            found,
+            ["/g/system.slice/db.service", "/g/system.slice", "/g/"].map(PathBuf::from)
+        );
         assert!(folders("", Path::new("/g"), |line| line.strip_prefix("0::")).is_empty());
         let folder = tempfile::TempDir::new().unwrap();
-        let memory = Memory { total_bytes: 1000, available_bytes: 900 };
+        let memory = Memory {
+            total_bytes: 1000,
+            available_bytes: 900,
+        };
         assert_eq!(memory.within(folder.path(), &NEW), memory);
         for (name, value) in [
             ("memory.max", "500\n"),
             ("memory.current", "400\n"),
-            ("memory.stat", "anon 100\nactive_file 100\ninactive_file 210\nfile_dirty 10\n"),
+            (
+                "memory.stat",
+                "anon 100\nactive_file 100\ninactive_file 210\nfile_dirty 10\n",
+            ),
         ] {
             fs::write(folder.path().join(name), value).unwrap();
         }
-        assert_eq!(memory.within(folder.path(), &NEW), Memory { total_bytes: 500, available_bytes: 400 });
+        assert_eq!(
+            memory.within(folder.path(), &NEW),
+            Memory {
+                total_bytes: 500,
+                available_bytes: 400
+            }
+        );
         fs::write(folder.path().join("memory.max"), "max\n").unwrap();
         assert_eq!(memory.within(folder.path(), &NEW), memory);
     }
@@ -129,6 +177,9 @@ mod tests {
     #[test]
     fn this_machine_has_memory() {
         let here = Memory::here();
-        assert!(here.total_bytes >= here.available_bytes && here.available_bytes > 0, "{here:?}");
+        assert!(
+            here.total_bytes >= here.available_bytes && here.available_bytes > 0,
+            "{here:?}"
+        );
     }
 }

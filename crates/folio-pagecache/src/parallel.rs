@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Threads unless told otherwise: enough to keep a fast disk busy while each waits to open the next small file.
+/// Threads unless told otherwise: enough to keep a fast disk busy while each waits to open the next
+/// small file.
 pub(crate) const THREADS: usize = 16;
 
 /// What `work` makes of each of `items`, in their order.
@@ -19,7 +20,9 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
                     let Some(item) = items.get(at) else { break };
                     mine.push((at, work(item)));
                 }
-                all.lock().unwrap_or_else(PoisonError::into_inner).append(&mut mine);
+                all.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .append(&mut mine);
             });
         }
     });
@@ -35,7 +38,12 @@ mod tests {
     #[test]
     fn results_keep_the_order_of_the_items() {
         let items: Vec<u32> = (0..10_000).collect();
-        assert!(map(&items, |item| item * 2).iter().copied().eq((0..10_000).map(|item| item * 2)));
+        assert!(
+            map(&items, |item| item * 2)
+                .iter()
+                .copied()
+                .eq((0..10_000).map(|item| item * 2))
+        );
         assert!(map(&[0_u8; 0], |item| *item).is_empty());
     }
 }

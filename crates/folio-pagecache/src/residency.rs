@@ -33,7 +33,8 @@ pub struct Residency {
     pub writeback_bytes: Option<u64>,
     /// Not in memory any more, and remembered as having been.
     pub evicted_bytes: Option<u64>,
-    /// Of those, the ones that went only just now: they would be there if there were a little more memory.
+    /// Of those, the ones that went only just now: they would be there if there were a little more
+    /// memory.
     pub recently_evicted_bytes: Option<u64>,
 }
 
@@ -70,15 +71,16 @@ impl fmt::Display for Unknown {
 
 /// How much of `file` is in memory.
 ///
-/// cachestat(2) where there is one, mincore(2) else and on overlayfs, which the other is blind to. Neither tells who may
-/// not write a file and does not own it: one refuses, the other says that everything is there.
+/// cachestat(2) where there is one, mincore(2) else and on overlayfs, which the other is blind to.
+/// Neither tells who may not write a file and does not own it: one refuses, the other says that
+/// everything is there.
 pub fn residency(file: &File) -> io::Result<Known> {
     let found = file.metadata()?;
     look(file, &found, 0..found.len())
 }
 
-/// How much of a part of `file` (bytes, from a page's beginning on) is in memory, told as [`residency`] tells of a whole
-/// file; the size is the part's.
+/// How much of a part of `file` (bytes, from a page's beginning on) is in memory, told as
+/// [`residency`] tells of a whole file; the size is the part's.
 pub fn residency_of(file: &File, range: Range<u64>) -> io::Result<Known> {
     look(file, &file.metadata()?, range)
 }
@@ -107,12 +109,18 @@ pub(crate) fn look(file: &File, found: &Metadata, range: Range<u64>) -> io::Resu
         return Ok(Known::NotTold(Unknown::Rights));
     }
     let mut resident_bytes = 0;
-    cached_ranges(file, range, |range| resident_bytes += range.end - range.start)?;
-    Ok(Known::Is(Residency { size_bytes, resident_bytes, ..Residency::default() }))
+    cached_ranges(file, range, |range| {
+        resident_bytes += range.end - range.start
+    })?;
+    Ok(Known::Is(Residency {
+        size_bytes,
+        resident_bytes,
+        ..Residency::default()
+    }))
 }
 
-/// Reads the beginning of a regular file and leaves the cache as it was: a page that comes in goes again. Returns how
-/// many bytes that were, fewer where the file is shorter.
+/// Reads the beginning of a regular file and leaves the cache as it was: a page that comes in goes
+/// again. Returns how many bytes that were, fewer where the file is shorter.
 pub fn peek(path: &Path, buf: &mut [u8]) -> io::Result<usize> {
     let (file, found) = open_regular(path)?;
     rustix::fs::fadvise(&file, 0, None, Advice::Random)?;
@@ -128,7 +136,11 @@ pub fn peek(path: &Path, buf: &mut [u8]) -> io::Result<usize> {
 }
 
 /// How many bytes of `range` are in memory, or on their way there; `None` where nobody tells.
-pub(crate) fn resident_in(file: &File, found: &Metadata, range: &Range<u64>) -> io::Result<Option<u64>> {
+pub(crate) fn resident_in(
+    file: &File,
+    found: &Metadata,
+    range: &Range<u64>,
+) -> io::Result<Option<u64>> {
     if range.is_empty() {
         return Ok(Some(0));
     }
@@ -152,7 +164,8 @@ fn counted(size_bytes: u64, found: &sys::CacheStat) -> Residency {
     }
 }
 
-/// Whether mincore(2) tells this user the truth about a file. Linux: mm/mincore.c, `can_do_mincore`.
+/// Whether mincore(2) tells this user the truth about a file. Linux: mm/mincore.c,
+/// `can_do_mincore`.
 fn is_told(file: &File, found: &Metadata) -> io::Result<bool> {
     let euid = rustix::process::geteuid();
     if euid.is_root() || found.uid() == euid.as_raw() {
@@ -162,12 +175,14 @@ fn is_told(file: &File, found: &Metadata) -> io::Result<bool> {
     Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok())
 }
 
-/// Whether mincore(2) says of a page that nobody ever touched that it is not in memory. Where the kernel is a program,
-/// as in gVisor, it says so of none.
+/// Whether mincore(2) says of a page that nobody ever touched that it is not in memory. Where the
+/// kernel is a program, as in gVisor, it says so of none.
 fn mincore_tells() -> bool {
     static TELLS: OnceLock<bool> = OnceLock::new();
     *TELLS.get_or_init(|| {
-        let Ok(file) = rustix::fs::memfd_create("folio", MemfdFlags::CLOEXEC) else { return false };
+        let Ok(file) = rustix::fs::memfd_create("folio", MemfdFlags::CLOEXEC) else {
+            return false;
+        };
         let mut is_empty = false;
         let looked = rustix::fs::ftruncate(&file, page_bytes())
             .map_err(io::Error::from)
@@ -176,9 +191,13 @@ fn mincore_tells() -> bool {
     })
 }
 
-/// Calls `each` for the runs of bytes in `range` that are in memory and complete, in order; the first and the last page
-/// are cut to the range. By mincore(2).
-pub fn cached_ranges(file: &File, range: Range<u64>, mut each: impl FnMut(Range<u64>)) -> io::Result<()> {
+/// Calls `each` for the runs of bytes in `range` that are in memory and complete, in order; the
+/// first and the last page are cut to the range. By mincore(2).
+pub fn cached_ranges(
+    file: &File,
+    range: Range<u64>,
+    mut each: impl FnMut(Range<u64>),
+) -> io::Result<()> {
     let page = page_bytes();
     let mut open: Option<Range<u64>> = None;
     let mut window = range.start / page * page;
@@ -200,8 +219,8 @@ pub fn cached_ranges(file: &File, range: Range<u64>, mut each: impl FnMut(Range<
     Ok(())
 }
 
-/// Has what is in memory of the file at `path` stay there, and tells how many bytes that is. What is not in memory is not
-/// read. EAGAIN, ENOMEM or EPERM beyond `RLIMIT_MEMLOCK`.
+/// Has what is in memory of the file at `path` stay there, and tells how many bytes that is. What
+/// is not in memory is not read. EAGAIN, ENOMEM or EPERM beyond `RLIMIT_MEMLOCK`.
 pub fn lock(path: &Path) -> io::Result<(Locked, u64)> {
     let (file, found) = open_regular(path)?;
     if let Known::NotTold(unknown) = look(&file, &found, 0..found.len())? {
@@ -235,12 +254,21 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[1; 100], 3 * page_bytes()).unwrap();
         let size_bytes = 3 * page_bytes() + 100;
-        let Known::Is(found) = residency(&file).unwrap() else { panic!("our own file") };
+        let Known::Is(found) = residency(&file).unwrap() else {
+            panic!("our own file")
+        };
         assert_eq!(found.size_bytes, size_bytes);
-        assert!(found.resident_bytes >= 100 && found.resident_bytes <= size_bytes, "{found:?}");
+        assert!(
+            found.resident_bytes >= 100 && found.resident_bytes <= size_bytes,
+            "{found:?}"
+        );
         let mut ranges = Vec::new();
         cached_ranges(&file, 0..size_bytes, |range| ranges.push(range)).unwrap();
-        assert_eq!(ranges.last().map(|range| range.end), Some(size_bytes), "{ranges:?}");
+        assert_eq!(
+            ranges.last().map(|range| range.end),
+            Some(size_bytes),
+            "{ranges:?}"
+        );
         // From the middle of a page, to the middle of a page.
         let start = 3 * page_bytes() + 10;
         let mut ranges = Vec::new();

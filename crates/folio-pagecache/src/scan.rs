@@ -41,7 +41,11 @@ pub struct Found {
 impl Found {
     /// All of a file.
     pub fn whole(path: PathBuf, inode: u64) -> Self {
-        Self { path, inode, ranges: Vec::new() }
+        Self {
+            path,
+            inode,
+            ranges: Vec::new(),
+        }
     }
 
     /// The parts that are meant of a file that has this size now.
@@ -50,7 +54,11 @@ impl Found {
             return std::iter::once(0..size_bytes).collect();
         }
         let cut = |range: &Range<u64>| range.start..range.end.min(size_bytes);
-        self.ranges.iter().map(cut).filter(|range| !range.is_empty()).collect()
+        self.ranges
+            .iter()
+            .map(cut)
+            .filter(|range| !range.is_empty())
+            .collect()
     }
 }
 
@@ -70,7 +78,11 @@ pub type Files = Walked<Found>;
 
 impl<T> Default for Walked<T> {
     fn default() -> Self {
-        Self { found: Vec::new(), failures: Vec::new(), special: 0 }
+        Self {
+            found: Vec::new(),
+            failures: Vec::new(),
+            special: 0,
+        }
     }
 }
 
@@ -91,12 +103,15 @@ impl<T> Walked<T> {
 }
 
 impl Scan {
-    /// Finds all regular files at and below `paths`. Paths themselves may be links; what lies below them is followed
-    /// only if asked.
+    /// Finds all regular files at and below `paths`. Paths themselves may be links; what lies below
+    /// them is followed only if asked.
     pub fn files(&self, paths: &[PathBuf]) -> Files {
-        let mut files =
-            self.each(paths, |path, inode| Ok(Some(Found::whole(path.to_owned(), inode.unwrap_or(0)))));
-        files.found.sort_unstable_by(|a, b| (a.inode, &a.path).cmp(&(b.inode, &b.path)));
+        let mut files = self.each(paths, |path, inode| {
+            Ok(Some(Found::whole(path.to_owned(), inode.unwrap_or(0))))
+        });
+        files
+            .found
+            .sort_unstable_by(|a, b| (a.inode, &a.path).cmp(&(b.inode, &b.path)));
         let mut paths = HashSet::new();
         // The same folder may have been named twice.
         files.found.retain(|found| paths.insert(found.path.clone()));
@@ -106,12 +121,14 @@ impl Scan {
     /// Whether a file with this path would be found below a path that was asked for.
     pub fn takes(&self, path: &Path) -> bool {
         let is_left_out = |exclude: &GlobSet| path.ancestors().any(|path| matches(exclude, path));
-        self.include.as_ref().is_none_or(|include| matches(include, path))
+        self.include
+            .as_ref()
+            .is_none_or(|include| matches(include, path))
             && !self.exclude.as_ref().is_some_and(is_left_out)
     }
 
-    /// Calls `look` for all regular files at and below `paths`, from several threads, with their path and inode number;
-    /// in no order, and twice for what lies below two of them.
+    /// Calls `look` for all regular files at and below `paths`, from several threads, with their
+    /// path and inode number; in no order, and twice for what lies below two of them.
     pub(crate) fn each<T: Send>(
         &self,
         paths: &[PathBuf],
@@ -129,7 +146,8 @@ impl Scan {
                 Ok(_) => self.walk(path, &all, &look),
             }
         }
-        all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+        all.into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn walk<T: Send>(
@@ -139,16 +157,25 @@ impl Scan {
         look: &(impl Fn(&Path, Option<u64>) -> io::Result<Option<T>> + Sync),
     ) {
         let mut walk = WalkBuilder::new(path);
-        walk.standard_filters(false).follow_links(self.follows_links).threads(THREADS);
+        walk.standard_filters(false)
+            .follow_links(self.follows_links)
+            .threads(THREADS);
         walk.same_file_system(self.stays_on_file_system);
         if let Some(exclude) = self.exclude.clone() {
             walk.filter_entry(move |entry| entry.depth() == 0 || !matches(&exclude, entry.path()));
         }
         walk.build_parallel().run(|| {
             // Each thread hands over what it has when it ends.
-            let mut mine = Mine { all, found: Walked::default() };
+            let mut mine = Mine {
+                all,
+                found: Walked::default(),
+            };
             Box::new(move |entry| {
-                if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                if self
+                    .stop
+                    .as_ref()
+                    .is_some_and(|stop| stop.load(Ordering::Relaxed))
+                {
                     return WalkState::Quit;
                 }
                 mine.meet(entry, self.include.as_ref(), look);
@@ -176,7 +203,9 @@ impl<T> Mine<'_, T> {
             Err(error) => return self.found.failures.push(describe(&error)),
         };
         // A link that is not followed has the type of a link.
-        let Some(kind) = entry.file_type() else { return };
+        let Some(kind) = entry.file_type() else {
+            return;
+        };
         let path = entry.path();
         if kind.is_file() {
             if include.is_none_or(|include| matches(include, path)) {
@@ -198,7 +227,9 @@ fn describe(error: &ignore::Error) -> (PathBuf, String) {
     match error {
         ignore::Error::WithPath { path, err } => (path.clone(), describe(err).1),
         ignore::Error::WithDepth { err, .. } => describe(err),
-        ignore::Error::Loop { child, .. } => (child.clone(), "a link that leads back to itself".to_owned()),
+        ignore::Error::Loop { child, .. } => {
+            (child.clone(), "a link that leads back to itself".to_owned())
+        }
         ignore::Error::Io(error) => (PathBuf::new(), reason(error)),
         other => (PathBuf::new(), other.to_string()),
     }
@@ -213,11 +244,15 @@ pub(crate) fn reason(error: &io::Error) -> String {
 /// Globs with a slash are for the path, others for the name too.
 fn matches(globs: &GlobSet, path: &Path) -> bool {
     globs.is_match(path)
-        || path.file_name().is_some_and(|name: &OsStr| globs.is_match(OsStr::from_bytes(name.as_bytes())))
+        || path
+            .file_name()
+            .is_some_and(|name: &OsStr| globs.is_match(OsStr::from_bytes(name.as_bytes())))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -227,7 +262,10 @@ mod tests {
     use std::fs;
 
     fn globs(text: &str) -> Option<GlobSet> {
-        GlobSetBuilder::new().add(Glob::new(text).unwrap()).build().ok()
+        GlobSetBuilder::new()
+            .add(Glob::new(text).unwrap())
+            .build()
+            .ok()
     }
 
     #[test]
@@ -243,8 +281,10 @@ mod tests {
         let socket = std::os::unix::net::UnixListener::bind(at("a/socket")).unwrap();
         let names = |scan: &Scan, paths: &[PathBuf]| {
             let files = scan.files(paths);
-            let names =
-                files.found.iter().map(|found| found.path.strip_prefix(folder.path()).unwrap().to_owned());
+            let names = files
+                .found
+                .iter()
+                .map(|found| found.path.strip_prefix(folder.path()).unwrap().to_owned());
             let mut names: Vec<_> = names.collect();
             names.sort();
             (names, files.special, files.failures.len())
@@ -255,12 +295,29 @@ mod tests {
         let twice = [at("a"), at("a/b"), at("a/one.ibd"), at("no")];
         let (found, _, failures) = names(&Scan::default(), &twice);
         assert_eq!((found.len(), failures), (3, 1));
-        let scan = Scan { include: globs("*.ibd"), ..Scan::default() };
-        assert_eq!(names(&scan, &all).0, [PathBuf::from("a/b/two.ibd"), PathBuf::from("a/one.ibd")]);
-        let scan = Scan { exclude: globs("b"), ..Scan::default() };
+        let scan = Scan {
+            include: globs("*.ibd"),
+            ..Scan::default()
+        };
+        assert_eq!(
+            names(&scan, &all).0,
+            [PathBuf::from("a/b/two.ibd"), PathBuf::from("a/one.ibd")]
+        );
+        let scan = Scan {
+            exclude: globs("b"),
+            ..Scan::default()
+        };
         assert_eq!(names(&scan, &all).0, [PathBuf::from("a/one.ibd")]);
-        let scan = Scan { follows_links: true, exclude: globs("link"), ..Scan::default() };
-        assert_eq!(names(&scan, &all).0.len(), 5, "the two in b are also below loop");
+        let scan = Scan {
+            follows_links: true,
+            exclude: globs("link"),
+            ..Scan::default()
+        };
+        assert_eq!(
+            names(&scan, &all).0.len(),
+            5,
+            "the two in b are also below loop"
+        );
         drop(socket);
     }
 }

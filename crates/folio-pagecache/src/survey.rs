@@ -35,7 +35,12 @@ pub struct Dropped {
 impl State {
     fn new(path: &Path, file: &File, found: &Metadata) -> io::Result<Self> {
         let known = look(file, found, 0..found.len())?;
-        Ok(Self { path: path.to_owned(), id: (found.dev(), found.ino()), size_bytes: found.len(), known })
+        Ok(Self {
+            path: path.to_owned(),
+            id: (found.dev(), found.ino()),
+            size_bytes: found.len(),
+            known,
+        })
     }
 
     /// The state of a file that is reached by one path and told of by another.
@@ -53,7 +58,8 @@ impl State {
     }
 }
 
-/// Looks at all files that `scan` finds at and below `paths`, sorted by path; `seen` grows meanwhile.
+/// Looks at all files that `scan` finds at and below `paths`, sorted by path; `seen` grows
+/// meanwhile.
 pub fn survey(scan: &Scan, paths: &[PathBuf], seen: &AtomicU64) -> Walked<State> {
     let mut all = scan.each(paths, |path, _| {
         seen.fetch_add(1, Ordering::Relaxed);
@@ -65,15 +71,22 @@ pub fn survey(scan: &Scan, paths: &[PathBuf], seen: &AtomicU64) -> Walked<State>
     all
 }
 
-/// Asks the kernel to forget all files that `scan` finds at and below `paths` (posix_fadvise(2), DONTNEED), and tells
-/// what stayed: pages that were changed and not written, unless `is_synced` has them written first, pages that a program
-/// has mapped or locked, and those that are just being used.
-pub fn drop_files(scan: &Scan, paths: &[PathBuf], is_synced: bool, seen: &AtomicU64) -> Walked<Dropped> {
+/// Asks the kernel to forget all files that `scan` finds at and below `paths` (posix_fadvise(2),
+/// DONTNEED), and tells what stayed: pages that were changed and not written, unless `is_synced`
+/// has them written first, pages that a program has mapped or locked, and those that are just being
+/// used.
+pub fn drop_files(
+    scan: &Scan,
+    paths: &[PathBuf],
+    is_synced: bool,
+    seen: &AtomicU64,
+) -> Walked<Dropped> {
     let mut all = scan.each(paths, |path, _| {
         seen.fetch_add(1, Ordering::Relaxed);
         drop_file(path, is_synced).map(Some)
     });
-    all.found.sort_unstable_by(|a, b| a.after.path.cmp(&b.after.path));
+    all.found
+        .sort_unstable_by(|a, b| a.after.path.cmp(&b.after.path));
     all.found.dedup_by(|a, b| a.after.path == b.after.path);
     all.failures.sort();
     all
@@ -82,16 +95,24 @@ pub fn drop_files(scan: &Scan, paths: &[PathBuf], is_synced: bool, seen: &Atomic
 fn drop_file(path: &Path, is_synced: bool) -> io::Result<Dropped> {
     let (file, found) = open_regular(path)?;
     let before = State::new(path, &file, &found)?;
-    let is_clean = before.residency().is_some_and(|told| told.resident_bytes == 0);
+    let is_clean = before
+        .residency()
+        .is_some_and(|told| told.resident_bytes == 0);
     if is_clean {
-        return Ok(Dropped { before: before.known, after: before });
+        return Ok(Dropped {
+            before: before.known,
+            after: before,
+        });
     }
     if is_synced && before.residency().is_none_or(has_unwritten) {
         rustix::fs::fdatasync(&file)?;
     }
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
     let after = State::new(path, &file, &found)?;
-    Ok(Dropped { before: before.known, after })
+    Ok(Dropped {
+        before: before.known,
+        after,
+    })
 }
 
 /// Whether something waits to be written, as far as that is told.
@@ -116,13 +137,25 @@ mod tests {
         let paths = [folder.path().to_owned(), folder.path().join("a")];
         let seen = AtomicU64::new(0);
         let all = survey(&Scan::default(), &paths, &seen);
-        let names: Vec<_> = all.found.iter().map(|state| state.path.file_name().unwrap()).collect();
+        let names: Vec<_> = all
+            .found
+            .iter()
+            .map(|state| state.path.file_name().unwrap())
+            .collect();
         assert_eq!(names, ["a", "b", "c"]);
         assert_eq!(seen.into_inner(), 4);
-        assert!(all.found.iter().all(|state| state.residency().unwrap().resident_bytes == 100_000));
+        assert!(
+            all.found
+                .iter()
+                .all(|state| state.residency().unwrap().resident_bytes == 100_000)
+        );
         let dropped = drop_files(&Scan::default(), &paths, true, &AtomicU64::new(0));
         for file in &dropped.found {
-            assert_eq!(file.after.residency().unwrap().resident_bytes, 0, "{file:?}");
+            assert_eq!(
+                file.after.residency().unwrap().resident_bytes,
+                0,
+                "{file:?}"
+            );
         }
         assert_eq!((dropped.found.len(), dropped.failures.len()), (3, 0));
     }

@@ -1,4 +1,5 @@
-//! The three system calls about cached and allocated pages that no crate wraps: cachestat(2), mincore(2), FIEMAP.
+//! The three system calls about cached and allocated pages that no crate wraps: cachestat(2),
+//! mincore(2), FIEMAP.
 //!
 //! Everything that needs `unsafe` in this crate is here.
 
@@ -32,31 +33,53 @@ pub(crate) struct CacheStat {
     pub(crate) recently_evicted: u64,
 }
 
-/// How many pages of `range` (bytes) are cached. ENOSYS before Linux 6.5; EPERM for who may not write the file and does
-/// not own it.
+/// How many pages of `range` (bytes) are cached. ENOSYS before Linux 6.5; EPERM for who may not
+/// write the file and does not own it.
 pub(crate) fn cachestat(file: impl AsFd, range: Range<u64>) -> io::Result<CacheStat> {
     let asked = [range.start, range.end.saturating_sub(range.start)];
     let mut found = CacheStat::default();
     let fd = file.as_fd().as_raw_fd();
     // SAFETY: the kernel reads two words and writes five, which is what both pointers lead to.
     let told = unsafe { libc::syscall(SYS_CACHESTAT, fd, asked.as_ptr(), &raw mut found, 0) };
-    if told == 0 { Ok(found) } else { Err(io::Error::last_os_error()) }
+    if told == 0 {
+        Ok(found)
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
-/// Calls `each` for the pages of `range` (bytes, from a page's beginning on), in order, with whether they are cached and
-/// complete. The kernel says so of every page to who may not write the file and does not own it.
-pub(crate) fn mincore(file: impl AsFd, range: Range<u64>, mut each: impl FnMut(bool)) -> io::Result<()> {
+/// Calls `each` for the pages of `range` (bytes, from a page's beginning on), in order, with
+/// whether they are cached and complete. The kernel says so of every page to who may not write the
+/// file and does not own it.
+pub(crate) fn mincore(
+    file: impl AsFd,
+    range: Range<u64>,
+    mut each: impl FnMut(bool),
+) -> io::Result<()> {
     let len = usize::try_from(range.end.saturating_sub(range.start)).map_err(io::Error::other)?;
     if len == 0 {
         return Ok(());
     }
     let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
     // SAFETY: a new mapping wherever the kernel likes, which nobody reads.
-    let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, range.start) }?;
+    let start = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            len,
+            protection,
+            flags,
+            file,
+            range.start,
+        )
+    }?;
     let mut pages = vec![0_u8; len.div_ceil(rustix::param::page_size())];
     // SAFETY: the range is the mapping just made, and there is a byte for each of its pages.
     let told = unsafe { libc::mincore(start, len, pages.as_mut_ptr()) };
-    let told = if told == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    let told = if told == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    };
     // SAFETY: the mapping is ours and nobody can name it any more.
     unsafe { rustix::mm::munmap(start, len) }?;
     told?;
@@ -64,8 +87,9 @@ pub(crate) fn mincore(file: impl AsFd, range: Range<u64>, mut each: impl FnMut(b
     Ok(())
 }
 
-/// Waits until `range` (bytes) of a file is in memory, reading page by page what is not, and nothing around it: plain
-/// reads go on where an earlier reader's readahead left a mark. EINVAL before Linux 5.14.
+/// Waits until `range` (bytes) of a file is in memory, reading page by page what is not, and
+/// nothing around it: plain reads go on where an earlier reader's readahead left a mark. EINVAL
+/// before Linux 5.14.
 pub(crate) fn populate(file: impl AsFd, range: Range<u64>) -> io::Result<()> {
     let start = range.start / rustix::param::page_size() as u64 * rustix::param::page_size() as u64;
     let len = usize::try_from(range.end.saturating_sub(start)).map_err(io::Error::other)?;
@@ -74,7 +98,8 @@ pub(crate) fn populate(file: impl AsFd, range: Range<u64>) -> io::Result<()> {
     }
     let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
     // SAFETY: a new mapping wherever the kernel likes, which nobody reads.
-    let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, start) }?;
+    let at =
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, start) }?;
     // SAFETY: as below; nothing around a page is to be read with it.
     unsafe { rustix::mm::madvise(at, len, Advice::Random) }?;
     // SAFETY: the range is the mapping just made, and its contents are left as they are.
@@ -95,22 +120,29 @@ pub struct Locked {
 unsafe impl Send for Locked {}
 
 impl Locked {
-    /// Locks `ranges` (bytes below `size_bytes`, in whole pages) of `file`. EAGAIN, ENOMEM or EPERM beyond
-    /// `RLIMIT_MEMLOCK`.
+    /// Locks `ranges` (bytes below `size_bytes`, in whole pages) of `file`. EAGAIN, ENOMEM or EPERM
+    /// beyond `RLIMIT_MEMLOCK`.
     pub(crate) fn new(file: impl AsFd, size_bytes: u64, ranges: &[Range<u64>]) -> io::Result<Self> {
         let len = usize::try_from(size_bytes).map_err(io::Error::other)?;
         if len == 0 {
-            return Ok(Self { start: std::ptr::null_mut(), len });
+            return Ok(Self {
+                start: std::ptr::null_mut(),
+                len,
+            });
         }
         let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
         // SAFETY: a new mapping wherever the kernel likes, which nobody reads.
-        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) }?;
+        let start =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) }?;
         let locked = Self { start, len };
         // SAFETY: the range is the mapping just made, and its contents are left as they are.
         unsafe { rustix::mm::madvise(start, len, Advice::Random) }?;
         for range in ranges {
             // Both fit because they lie below the length.
-            let (at, end) = (range.start.min(size_bytes) as usize, range.end.min(size_bytes) as usize);
+            let (at, end) = (
+                range.start.min(size_bytes) as usize,
+                range.end.min(size_bytes) as usize,
+            );
             let part = start.wrapping_byte_add(at);
             // SAFETY: the range is within the mapping just made.
             unsafe { rustix::mm::mlock(part, end.saturating_sub(at)) }?;
@@ -122,7 +154,8 @@ impl Locked {
 impl Drop for Locked {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: the mapping is ours and nobody can name it any more; its pages are unlocked by that.
+            // SAFETY: the mapping is ours and nobody can name it any more; its pages are unlocked
+            // by that.
             let _ = unsafe { rustix::mm::munmap(self.start, self.len) };
         }
     }
@@ -155,7 +188,8 @@ struct Fiemap {
     extents: [Extent; EXTENTS],
 }
 
-/// The runs of a file, in its order; at most `extents_max` of them. EOPNOTSUPP where the file system cannot tell.
+/// The runs of a file, in its order; at most `extents_max` of them. EOPNOTSUPP where the file
+/// system cannot tell.
 pub fn fiemap(file: impl AsFd, extents_max: usize) -> io::Result<Vec<Extent>> {
     let fd = file.as_fd().as_raw_fd();
     let mut found: Vec<Extent> = Vec::new();
@@ -170,13 +204,16 @@ pub fn fiemap(file: impl AsFd, extents_max: usize) -> io::Result<Vec<Extent>> {
             reserved: 0,
             extents: [Extent::default(); EXTENTS],
         };
-        // SAFETY: the kernel reads the head, and writes it and as many extents as `extent_count` says there is room for.
+        // SAFETY: the kernel reads the head, and writes it and as many extents as `extent_count`
+        // says there is room for.
         if unsafe { libc::ioctl(fd, FS_IOC_FIEMAP as _, &raw mut map) } != 0 {
             return Err(io::Error::last_os_error());
         }
         let count = (map.mapped_extents as usize).min(EXTENTS);
         found.extend_from_slice(&map.extents[..count]);
-        let Some(last) = map.extents[..count].last() else { break };
+        let Some(last) = map.extents[..count].last() else {
+            break;
+        };
         let end = last.offset.saturating_add(last.len_bytes);
         if last.flags & LAST != 0 || end <= start {
             break;
@@ -211,7 +248,10 @@ mod tests {
         file.write_all(&[7; 4 * 4096]).unwrap();
         let locked = || {
             let text = std::fs::read_to_string("/proc/self/status").unwrap();
-            let line = text.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("VmLck:"))
+                .unwrap();
             line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
         };
         let before = locked();
@@ -232,7 +272,11 @@ mod tests {
             Ok(extents) => {
                 let bytes: u64 = extents.iter().map(|extent| extent.len_bytes).sum();
                 assert_eq!(bytes, (1 << 16) + 4096, "{extents:?}");
-                assert!(extents.iter().all(|extent| extent.offset < 1 << 16 || extent.offset == 1 << 20));
+                assert!(
+                    extents
+                        .iter()
+                        .all(|extent| extent.offset < 1 << 16 || extent.offset == 1 << 20)
+                );
             }
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP), "{error}"),
         }

@@ -1,6 +1,8 @@
-//! What fills the page cache: all files of the mounts that are worth a look, and files that only programs still hold.
+//! What fills the page cache: all files of the mounts that are worth a look, and files that only
+//! programs still hold.
 //!
-//! Block devices, whose pages the kernel counts as `Buffers`, and shared memory without a file are what stays untold.
+//! Block devices, whose pages the kernel counts as `Buffers`, and shared memory without a file are
+//! what stays untold.
 
 use crate::residency::Known;
 use crate::scan::{Scan, Walked};
@@ -37,9 +39,22 @@ const BARE: [&str; 22] = [
     "sysfs",
     "tracefs",
 ];
-/// File systems that may be far away, or a program that hangs: a walk of all their files is no small thing.
-const REMOTE: [&str; 12] =
-    ["9p", "afs", "ceph", "cifs", "fuse", "gfs2", "glusterfs", "lustre", "nfs", "nfs4", "ocfs2", "smb3"];
+/// File systems that may be far away, or a program that hangs: a walk of all their files is no
+/// small thing.
+const REMOTE: [&str; 12] = [
+    "9p",
+    "afs",
+    "ceph",
+    "cifs",
+    "fuse",
+    "gfs2",
+    "glusterfs",
+    "lustre",
+    "nfs",
+    "nfs4",
+    "ocfs2",
+    "smb3",
+];
 
 /// A mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,8 +104,8 @@ impl Mounts {
         Self::of(&fs::read("/proc/self/mountinfo").unwrap_or_default())
     }
 
-    /// Each file system once, by the mount that shows most of it; overlays only where they are all there is, for their
-    /// pages are those of the file systems below. See proc_pid_mountinfo(5).
+    /// Each file system once, by the mount that shows most of it; overlays only where they are all
+    /// there is, for their pages are those of the file systems below. See proc_pid_mountinfo(5).
     fn of(text: &[u8]) -> Self {
         let all = text.split(|byte| *byte == b'\n').filter_map(Mount::parse);
         let mut near: Vec<Mount> = Vec::new();
@@ -101,7 +116,11 @@ impl Mounts {
                 continue;
             }
             let kind = mount.kind.split('.').next().unwrap_or_default();
-            let list = if REMOTE.contains(&kind) { &mut far } else { &mut near };
+            let list = if REMOTE.contains(&kind) {
+                &mut far
+            } else {
+                &mut near
+            };
             if list.iter().any(|other| other.shows(&mount)) {
                 continue;
             }
@@ -117,8 +136,14 @@ impl Mount {
         let mut words = line.split(|byte| *byte == b' ').skip(2);
         let device = String::from_utf8_lossy(words.next()?).into_owned();
         let (root, path) = (unescape(words.next()?), unescape(words.next()?));
-        let kind = String::from_utf8_lossy(words.skip_while(|word| *word != b"-").nth(1)?).into_owned();
-        Some(Self { device, root, path, kind })
+        let kind =
+            String::from_utf8_lossy(words.skip_while(|word| *word != b"-").nth(1)?).into_owned();
+        Some(Self {
+            device,
+            root,
+            path,
+            kind,
+        })
     }
 
     /// Whether everything of `other` is also to be seen here.
@@ -133,15 +158,16 @@ fn unescape(word: &[u8]) -> PathBuf {
     let mut at = 0;
     while let Some(byte) = word.get(at) {
         let digits = word.get(at + 1..at + 4).filter(|_| *byte == b'\\');
-        let number = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        let number =
+            digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
         bytes.push(number.unwrap_or(*byte));
         at += if number.is_some() { 4 } else { 1 };
     }
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// Looks at all files below `paths`, each on its own file system, and, with `is_whole`, at those that programs have open
-/// or mapped and that no walk finds; `seen` grows meanwhile.
+/// Looks at all files below `paths`, each on its own file system, and, with `is_whole`, at those
+/// that programs have open or mapped and that no walk finds; `seen` grows meanwhile.
 pub fn top(scan: &Scan, paths: &[PathBuf], is_whole: bool, seen: &AtomicU64) -> Top {
     let unknown = AtomicU64::new(0);
     let look = |path: &Path| -> std::io::Result<Option<State>> {
@@ -154,11 +180,16 @@ pub fn top(scan: &Scan, paths: &[PathBuf], is_whole: bool, seen: &AtomicU64) -> 
         };
         Ok(None)
     };
-    let Walked { found, failures, .. } = scan.each(paths, |path, _| look(path));
+    let Walked {
+        found, failures, ..
+    } = scan.each(paths, |path, _| look(path));
     let mut ids = HashSet::new();
     let mut held: Vec<Held> = found
         .into_iter()
-        .map(|state| Held { state, holder: None })
+        .map(|state| Held {
+            state,
+            holder: None,
+        })
         .filter(|held| ids.insert(held.state.id))
         .collect();
     if is_whole {
@@ -167,8 +198,16 @@ pub fn top(scan: &Scan, paths: &[PathBuf], is_whole: bool, seen: &AtomicU64) -> 
         }
     }
     let bytes = |held: &Held| held.state.residency().map_or(0, |told| told.resident_bytes);
-    held.sort_by(|a, b| bytes(b).cmp(&bytes(a)).then_with(|| a.state.path.cmp(&b.state.path)));
-    Top { held, unknown_files: unknown.into_inner(), failures }
+    held.sort_by(|a, b| {
+        bytes(b)
+            .cmp(&bytes(a))
+            .then_with(|| a.state.path.cmp(&b.state.path))
+    });
+    Top {
+        held,
+        unknown_files: unknown.into_inner(),
+        failures,
+    }
 }
 
 /// A running program.
@@ -183,38 +222,60 @@ impl Process {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         entries.filter_map(move |entry| {
             let number = entry.file_name().to_str()?.parse().ok()?;
-            (number != own).then(|| Self { number, folder: entry.path() })
+            (number != own).then(|| Self {
+                number,
+                folder: entry.path(),
+            })
         })
     }
 
-    /// What it has open, or mapped although it was deleted, unless that is in `ids` already. What is gone meanwhile, or
-    /// belongs to somebody else, is passed over.
+    /// What it has open, or mapped although it was deleted, unless that is in `ids` already. What
+    /// is gone meanwhile, or belongs to somebody else, is passed over.
     fn held(
         &self,
         ids: &mut HashSet<(u64, u64)>,
         look: &impl Fn(&Path) -> std::io::Result<Option<State>>,
     ) -> Vec<Held> {
         let mut held = Vec::new();
-        let open =
-            fs::read_dir(self.folder.join("fd")).into_iter().flatten().flatten().map(|entry| entry.path());
+        let open = fs::read_dir(self.folder.join("fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
         for link in open.chain(self.deleted_maps()) {
-            let Ok(found) = fs::metadata(&link) else { continue };
+            let Ok(found) = fs::metadata(&link) else {
+                continue;
+            };
             if !found.is_file() || !ids.insert((found.dev(), found.ino())) {
                 continue;
             }
-            let Ok(Some(mut state)) = look(&link) else { continue };
+            let Ok(Some(mut state)) = look(&link) else {
+                continue;
+            };
             state.path = fs::read_link(&link).unwrap_or(link);
-            held.push(Held { state, holder: Some((self.number, self.name())) });
+            held.push(Held {
+                state,
+                holder: Some((self.number, self.name())),
+            });
         }
         held
     }
 
-    /// Files that it has mapped and that have no name any more: libraries before an update, for one.
+    /// Files that it has mapped and that have no name any more: libraries before an update, for
+    /// one.
     fn deleted_maps(&self) -> Vec<PathBuf> {
         let text = fs::read(self.folder.join("maps")).unwrap_or_default();
-        let lines = text.split(|byte| *byte == b'\n').filter(|line| line.ends_with(b" (deleted)"));
+        let lines = text
+            .split(|byte| *byte == b'\n')
+            .filter(|line| line.ends_with(b" (deleted)"));
         let ranges = lines.filter_map(|line| line.split(|byte| *byte == b' ').next());
-        ranges.map(|range| self.folder.join("map_files").join(std::ffi::OsStr::from_bytes(range))).collect()
+        ranges
+            .map(|range| {
+                self.folder
+                    .join("map_files")
+                    .join(std::ffi::OsStr::from_bytes(range))
+            })
+            .collect()
     }
 
     fn name(&self) -> String {
@@ -243,8 +304,16 @@ mod tests {
 broken
 ";
         let mounts = Mounts::of(text);
-        let paths = |mounts: &[Mount]| mounts.iter().map(|mount| mount.path.clone()).collect::<Vec<_>>();
-        assert_eq!(paths(&mounts.near), ["/", "/home", "/opt", "/dev/shm"].map(PathBuf::from));
+        let paths = |mounts: &[Mount]| {
+            mounts
+                .iter()
+                .map(|mount| mount.path.clone())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            paths(&mounts.near),
+            ["/", "/home", "/opt", "/dev/shm"].map(PathBuf::from)
+        );
         assert_eq!(paths(&mounts.far), ["/net", "/ssh"].map(PathBuf::from));
         assert_eq!(unescape(br"/a\040b\134"), PathBuf::from("/a b\\"));
         let whole = Mounts::of(b"1 0 0:43 / / rw - overlay overlay rw");
@@ -258,12 +327,26 @@ broken
         fs::write(&path, vec![7; 50_000]).unwrap();
         let file = fs::File::open(&path).unwrap();
         fs::remove_file(&path).unwrap();
-        let process = Process { number: std::process::id(), folder: "/proc/self".into() };
+        let process = Process {
+            number: std::process::id(),
+            folder: "/proc/self".into(),
+        };
         let mut ids = HashSet::new();
         let held = process.held(&mut ids, &|path| State::look(path).map(Some));
-        let id = (file.metadata().unwrap().dev(), file.metadata().unwrap().ino());
+        let id = (
+            file.metadata().unwrap().dev(),
+            file.metadata().unwrap().ino(),
+        );
         let found = held.iter().find(|held| held.state.id == id).unwrap();
-        assert!(found.state.path.to_str().unwrap().ends_with("held (deleted)"), "{found:?}");
+        assert!(
+            found
+                .state
+                .path
+                .to_str()
+                .unwrap()
+                .ends_with("held (deleted)"),
+            "{found:?}"
+        );
         assert_eq!(found.state.residency().unwrap().resident_bytes, 50_000);
         assert!(
             process
@@ -280,9 +363,17 @@ broken
             let mut file = fs::File::create(folder.path().join(name)).unwrap();
             file.write_all(&vec![7; len]).unwrap();
         }
-        let found = top(&Scan::default(), &[folder.path().to_owned()], false, &AtomicU64::new(0));
-        let names: Vec<_> =
-            found.held.iter().map(|held| held.state.path.file_name().unwrap().to_owned()).collect();
+        let found = top(
+            &Scan::default(),
+            &[folder.path().to_owned()],
+            false,
+            &AtomicU64::new(0),
+        );
+        let names: Vec<_> = found
+            .held
+            .iter()
+            .map(|held| held.state.path.file_name().unwrap().to_owned())
+            .collect();
         assert_eq!(names, ["large", "small"]);
     }
 }

@@ -1,14 +1,15 @@
-//! Files brought into the kernel's page cache: in an order that suits the disk, with many requests under way, and each
-//! byte counted when it is there.
+//! Files brought into the kernel's page cache: in an order that suits the disk, with many requests
+//! under way, and each byte counted when it is there.
 //!
 //! ```text
 //!   files --> Order::Inode      each thread: a batch of files; open, what is missing?, WILLNEED; then wait, close
 //!         \-> Order::Physical   map all (FIEMAP), sort by place on the disk, then the same in that order
 //! ```
 //!
-//! posix_fadvise(2) WILLNEED starts reads without a copy and lets the block layer join them; it silently does only so
-//! much at a time (device.rs), and returns before anything is there. So ranges are cut into pieces, the last byte of each
-//! is read to wait for it, and what is missing in the end is read plainly. Holes are left out: they are read from no disk.
+//! posix_fadvise(2) WILLNEED starts reads without a copy and lets the block layer join them; it
+//! silently does only so much at a time (device.rs), and returns before anything is there. So
+//! ranges are cut into pieces, the last byte of each is read to wait for it, and what is missing in
+//! the end is read plainly. Holes are left out: they are read from no disk.
 
 use crate::device::{Disk, Disks};
 use crate::memory::Memory;
@@ -39,7 +40,8 @@ const BATCH_BYTES: u64 = 4 << 20;
 const PIECES_MAX: usize = 64;
 /// Files up to which it is told in advance how many bytes there are to read.
 const EXPECTED_FILES_MAX: usize = 4096;
-/// The share of all memory that has to be left, and bytes after which it is looked whether it is: not more than that.
+/// The share of all memory that has to be left, and bytes after which it is looked whether it is:
+/// not more than that.
 const RESERVE_SHARE: u64 = 50;
 const LOOK_BYTES_MAX: u64 = 64 << 20;
 /// Runs of data of one file that are told apart; what follows is read with its holes.
@@ -99,7 +101,8 @@ pub struct Warmed {
     pub read_bytes: u64,
     /// What was left out because the budget was used up, or because memory ran short.
     pub over_budget_bytes: u64,
-    /// Whether memory ran short: others took it meanwhile, and more would have pushed out what had been brought in.
+    /// Whether memory ran short: others took it meanwhile, and more would have pushed out what had
+    /// been brought in.
     pub is_memory_short: bool,
     /// The order that was chosen.
     pub order: Order,
@@ -133,8 +136,8 @@ struct Run {
 }
 
 impl Warm {
-    /// Brings `files` in and tells how far that is. Files that are gone, unreadable or not regular any more are told of;
-    /// everything else goes on.
+    /// Brings `files` in and tells how far that is. Files that are gone, unreadable or not regular
+    /// any more are told of; everything else goes on.
     pub fn run(&self, files: &[Found], progress: &Progress) -> Warmed {
         self.run_within(&Memory::here, files, progress)
     }
@@ -163,7 +166,11 @@ impl Warm {
             Order::Auto => crew.is_on_heads(),
             order => order == Order::Physical,
         };
-        lock(&crew.total).order = if is_physical { Order::Physical } else { Order::Inode };
+        lock(&crew.total).order = if is_physical {
+            Order::Physical
+        } else {
+            Order::Inode
+        };
         if is_physical {
             let runs = crew.map();
             crew.next.store(0, Ordering::Relaxed);
@@ -172,7 +179,10 @@ impl Warm {
             crew.expect();
             crew.work(|crew, done| crew.read_files(done));
         }
-        let mut total = crew.total.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut total = crew
+            .total
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         total.is_memory_short = crew.is_short.into_inner();
         total
     }
@@ -181,7 +191,10 @@ impl Warm {
 impl Crew<'_> {
     /// Whether the first file lies on a disk that seeks.
     fn is_on_heads(&self) -> bool {
-        let first = self.files.iter().find_map(|found| std::fs::metadata(&found.path).ok());
+        let first = self
+            .files
+            .iter()
+            .find_map(|found| std::fs::metadata(&found.path).ok());
         first.is_some_and(|found| self.disk(found.dev()).seeks)
     }
 
@@ -191,7 +204,11 @@ impl Crew<'_> {
 
     /// Has every thread do its share.
     fn work(&self, share: impl Fn(&Self, &mut Warmed) + Sync) {
-        let threads = if self.warm.threads == 0 { THREADS } else { self.warm.threads };
+        let threads = if self.warm.threads == 0 {
+            THREADS
+        } else {
+            self.warm.threads
+        };
         std::thread::scope(|scope| {
             for _ in 0..threads.min(self.files.len()).max(1) {
                 scope.spawn(|| {
@@ -212,13 +229,17 @@ impl Crew<'_> {
     /// Counts what there is to read, if that is soon done.
     fn expect(&self) {
         if self.files.len() <= EXPECTED_FILES_MAX {
-            let missing =
-                parallel::map(self.files, |found| open(found).map_or(0, |(_, missing)| missing.bytes));
-            self.progress.expected_bytes.store(missing.iter().sum(), Ordering::Relaxed);
+            let missing = parallel::map(self.files, |found| {
+                open(found).map_or(0, |(_, missing)| missing.bytes)
+            });
+            self.progress
+                .expected_bytes
+                .store(missing.iter().sum(), Ordering::Relaxed);
         }
     }
 
-    /// Whether there is memory for `bytes` more; others may have taken it since the budget was made.
+    /// Whether there is memory for `bytes` more; others may have taken it since the budget was
+    /// made.
     fn has_room(&self, bytes: u64) -> bool {
         let before = self.asked.fetch_add(bytes, Ordering::Relaxed);
         let asked = before.saturating_add(bytes);
@@ -238,10 +259,12 @@ impl Crew<'_> {
     fn allow(&self, bytes: u64) -> u64 {
         let pages = bytes.next_multiple_of(page_bytes());
         let mut allowed = 0;
-        let _ = self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-            allowed = pages.min(left / page_bytes() * page_bytes());
-            Some(left - allowed)
-        });
+        let _ = self
+            .budget
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                allowed = pages.min(left / page_bytes() * page_bytes());
+                Some(left - allowed)
+            });
         allowed.min(bytes)
     }
 
@@ -298,7 +321,9 @@ impl Crew<'_> {
                 let mapped = open(found).map(|(file, missing)| {
                     done.note(&missing);
                     if missing.bytes > 0 {
-                        crew.progress.expected_bytes.fetch_add(missing.bytes, Ordering::Relaxed);
+                        crew.progress
+                            .expected_bytes
+                            .fetch_add(missing.bytes, Ordering::Relaxed);
                         runs.extend(runs_of(at, &file, &missing));
                     }
                 });
@@ -310,7 +335,9 @@ impl Crew<'_> {
             }
             lock(&all).append(&mut runs);
         });
-        let mut runs = all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut runs = all
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         runs.sort_unstable_by_key(|run| (run.device, run.place, run.file));
         runs
     }
@@ -347,8 +374,8 @@ struct Job {
     told: u64,
     /// Whether the rest is left out.
     is_cut: bool,
-    /// Whether nothing was in memory before: then no earlier readahead left a mark at which reading would go on by itself,
-    /// beyond the budget.
+    /// Whether nothing was in memory before: then no earlier readahead left a mark at which reading
+    /// would go on by itself, beyond the budget.
     is_cold: bool,
 }
 
@@ -377,7 +404,8 @@ impl Job {
                 job.parts.push_back(part);
             } else if allowed > 0 {
                 // What is there may lie anywhere between: the budget counts only what is not.
-                job.parts.push_back(first_missing(&job.file, &job.found, part, allowed)?);
+                job.parts
+                    .push_back(first_missing(&job.file, &job.found, part, allowed)?);
             }
         }
         job.wanted_bytes = job.parts.iter().map(|part| part.end - part.start).sum();
@@ -387,21 +415,34 @@ impl Job {
 
     /// Asks for as many pieces as may be under way.
     fn ask(&mut self, crew: &Crew<'_>) -> io::Result<()> {
-        let mut bytes: u64 = self.under_way.iter().map(|piece| piece.end - piece.start).sum();
+        let mut bytes: u64 = self
+            .under_way
+            .iter()
+            .map(|piece| piece.end - piece.start)
+            .sum();
         while bytes < self.piece_bytes * PIECES && self.under_way.len() < PIECES_MAX {
-            let Some(part) = self.parts.front_mut() else { break };
+            let Some(part) = self.parts.front_mut() else {
+                break;
+            };
             let piece = part.start..part.end.min(part.start + self.piece_bytes);
             part.start = piece.end;
             if part.is_empty() {
                 self.parts.pop_front();
             }
             let len_bytes = piece.end - piece.start;
-            if crew.progress.stop.load(Ordering::Relaxed) || !crew.has_room(self.missing_in(len_bytes)) {
+            if crew.progress.stop.load(Ordering::Relaxed)
+                || !crew.has_room(self.missing_in(len_bytes))
+            {
                 self.parts.clear();
                 self.is_cut = true;
                 break;
             }
-            rustix::fs::fadvise(&self.file, piece.start, NonZeroU64::new(len_bytes), Advice::WillNeed)?;
+            rustix::fs::fadvise(
+                &self.file,
+                piece.start,
+                NonZeroU64::new(len_bytes),
+                Advice::WillNeed,
+            )?;
             bytes += len_bytes;
             match self.asked.last_mut() {
                 Some(last) if last.end == piece.start => last.end = piece.end,
@@ -414,7 +455,8 @@ impl Job {
 
     /// How much of so many bytes is missing, if that is spread evenly.
     fn missing_in(&self, len_bytes: u64) -> u64 {
-        let missing = u128::from(len_bytes) * u128::from(self.allowed) / u128::from(self.wanted_bytes.max(1));
+        let missing =
+            u128::from(len_bytes) * u128::from(self.allowed) / u128::from(self.wanted_bytes.max(1));
         u64::try_from(missing).unwrap_or(len_bytes).min(len_bytes)
     }
 
@@ -486,7 +528,11 @@ impl Missing {
         for part in parts {
             let len_bytes = part.end.saturating_sub(part.start);
             // Where it is not told, everything is asked for; the kernel knows what is there.
-            let there = if this.is_cold { Some(0) } else { resident_in(file, found, &part)? };
+            let there = if this.is_cold {
+                Some(0)
+            } else {
+                resident_in(file, found, &part)?
+            };
             let lacks = len_bytes.saturating_sub(there.unwrap_or(0));
             this.size_bytes += len_bytes;
             this.bytes += lacks;
@@ -496,7 +542,8 @@ impl Missing {
     }
 }
 
-/// Opens a file that is to be read, if it still is a regular one, and tells what of it is not in memory.
+/// Opens a file that is to be read, if it still is a regular one, and tells what of it is not in
+/// memory.
 fn open(wanted: &Found) -> io::Result<(File, Missing)> {
     let (file, found) = reopen(&wanted.path)?;
     let mut parts = wanted.parts(found.len());
@@ -521,7 +568,9 @@ fn data_ranges(file: &File, size_bytes: u64) -> Option<Vec<Range<u64>>> {
             Err(Errno::NXIO) => break,
             Err(_) => return None,
         };
-        let end = rustix::fs::seek(file, SeekFrom::Hole(start)).ok()?.min(size_bytes);
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start))
+            .ok()?
+            .min(size_bytes);
         if end <= start {
             break;
         }
@@ -531,7 +580,8 @@ fn data_ranges(file: &File, size_bytes: u64) -> Option<Vec<Range<u64>>> {
     Some(ranges)
 }
 
-/// Opens a file so that only what is asked for comes in: the kernel's own readahead would go beyond the budget.
+/// Opens a file so that only what is asked for comes in: the kernel's own readahead would go beyond
+/// the budget.
 fn reopen(path: &Path) -> io::Result<(File, Metadata)> {
     let (file, found) = open_regular(path)?;
     let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
@@ -540,14 +590,30 @@ fn reopen(path: &Path) -> io::Result<(File, Metadata)> {
 
 /// The runs of a file by their place; all of it in one where that is not known.
 fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
-    let run = |place, range| Run { device: missing.device, place, file: at, range };
-    let parts: Vec<_> =
-        missing.parts.iter().filter(|(_, lacks)| *lacks > 0).map(|(part, _)| part.clone()).collect();
+    let run = |place, range| Run {
+        device: missing.device,
+        place,
+        file: at,
+        range,
+    };
+    let parts: Vec<_> = missing
+        .parts
+        .iter()
+        .filter(|(_, lacks)| *lacks > 0)
+        .map(|(part, _)| part.clone())
+        .collect();
     let whole = || parts.iter().map(|part| run(0, part.clone())).collect();
-    let Ok(extents) = sys::fiemap(file, EXTENTS_MAX) else { return whole() };
+    let Ok(extents) = sys::fiemap(file, EXTENTS_MAX) else {
+        return whole();
+    };
     let mut lie: Vec<(u64, Range<u64>)> = extents
         .iter()
-        .map(|extent| (extent.place, extent.offset..extent.offset.saturating_add(extent.len_bytes)))
+        .map(|extent| {
+            (
+                extent.place,
+                extent.offset..extent.offset.saturating_add(extent.len_bytes),
+            )
+        })
         .collect();
     if let Some((place, last)) = lie.last().cloned().filter(|_| lie.len() == EXTENTS_MAX) {
         lie.push((place + (last.end - last.start), last.end..u64::MAX));
@@ -565,7 +631,12 @@ fn runs_of(at: usize, file: &File, missing: &Missing) -> Vec<Run> {
 }
 
 /// The beginning of `range` in which `bytes` bytes are missing.
-fn first_missing(file: &File, found: &Metadata, range: Range<u64>, bytes: u64) -> io::Result<Range<u64>> {
+fn first_missing(
+    file: &File,
+    found: &Metadata,
+    range: Range<u64>,
+    bytes: u64,
+) -> io::Result<Range<u64>> {
     // Where nothing is told, mincore(2) says that everything is there.
     if resident_in(file, found, &range)?.is_none() {
         return Ok(range.start..range.end.min(range.start + bytes));
@@ -613,7 +684,9 @@ impl Warmed {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -640,14 +713,16 @@ mod tests {
 
     /// Bytes of the files in memory; `None` where that is not told.
     fn resident(files: &[Found]) -> Option<u64> {
-        files.iter().try_fold(0, |sum, found| match residency(&File::open(&found.path).unwrap()).unwrap() {
-            Known::Is(told) => Some(sum + told.resident_bytes),
-            Known::NotTold(_) => None,
+        files.iter().try_fold(0, |sum, found| {
+            match residency(&File::open(&found.path).unwrap()).unwrap() {
+                Known::Is(told) => Some(sum + told.resident_bytes),
+                Known::NotTold(_) => None,
+            }
         })
     }
 
-    /// Warms files of 48 MiB, and looks at memory every 2 MiB: 100 MiB in all, of which so much is available from one
-    /// look on.
+    /// Warms files of 48 MiB, and looks at memory every 2 MiB: 100 MiB in all, of which so much is
+    /// available from one look on.
     fn warm(order: Order, available_mib: u64, from_look: u64) -> Option<Warmed> {
         let folder = TempDir::new_in("/var/tmp").unwrap();
         let files = cold(&folder);
@@ -657,18 +732,36 @@ mod tests {
         let looks = AtomicU64::new(0);
         let memory = || {
             let is_taken = looks.fetch_add(1, Ordering::Relaxed) >= from_look;
-            let available_bytes = if is_taken { available_mib * MIB } else { 100 * MIB };
-            Memory { total_bytes: 100 * MIB, available_bytes }
+            let available_bytes = if is_taken {
+                available_mib * MIB
+            } else {
+                100 * MIB
+            };
+            Memory {
+                total_bytes: 100 * MIB,
+                available_bytes,
+            }
         };
         let progress = Progress::default();
-        let warmed =
-            Warm { order, threads: 3, budget_bytes: u64::MAX }.run_within(&memory, &files, &progress);
+        let warmed = Warm {
+            order,
+            threads: 3,
+            budget_bytes: u64::MAX,
+        }
+        .run_within(&memory, &files, &progress);
         let left_out = warmed.over_budget_bytes;
-        assert_eq!((warmed.files, warmed.read_bytes + left_out), (FILES, FILES * 4 * MIB), "{warmed:?}");
+        assert_eq!(
+            (warmed.files, warmed.read_bytes + left_out),
+            (FILES, FILES * 4 * MIB),
+            "{warmed:?}"
+        );
         assert_eq!(progress.read_bytes.into_inner(), warmed.read_bytes);
         // It stays, but for pages that the kernel takes by itself, and nothing else has come.
         let there = resident(&files).expect("it was told before");
-        assert!((warmed.read_bytes * 3 / 4..=warmed.read_bytes).contains(&there), "{there}, {warmed:?}");
+        assert!(
+            (warmed.read_bytes * 3 / 4..=warmed.read_bytes).contains(&there),
+            "{there}, {warmed:?}"
+        );
         assert_eq!(warmed.is_memory_short, left_out > 0, "{warmed:?}");
         assert!(warmed.failures.is_empty(), "{warmed:?}");
         Some(warmed)

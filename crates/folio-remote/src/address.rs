@@ -33,7 +33,9 @@ pub enum Address {
 impl Address {
     /// Whether `text` is meant as an address. A file of such a name is written `./unix:name`.
     pub fn is_meant(text: &str) -> bool {
-        ["unix:", "vsock:", "tcp:"].iter().any(|kind| text.starts_with(kind))
+        ["unix:", "vsock:", "tcp:"]
+            .iter()
+            .any(|kind| text.starts_with(kind))
     }
 
     /// Whether others than this machine can connect to it, as far as the words tell.
@@ -42,8 +44,13 @@ impl Address {
             Self::Unix(_) => true,
             Self::Vsock { .. } => false,
             Self::Tcp { host: None, .. } => true,
-            Self::Tcp { host: Some(host), .. } => {
-                host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+            Self::Tcp {
+                host: Some(host), ..
+            } => {
+                host == "localhost"
+                    || host
+                        .parse::<IpAddr>()
+                        .is_ok_and(|address| address.is_loopback())
             }
         }
     }
@@ -60,7 +67,9 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self> {
         let wrong = |why: &str| Error::new(Errno::INVAL, format!("{text}: {why}"));
         let Some((kind, rest)) = text.split_once(':') else {
-            return Err(wrong("no address; write unix:PATH, vsock:CID:PORT or tcp:HOST:PORT"));
+            return Err(wrong(
+                "no address; write unix:PATH, vsock:CID:PORT or tcp:HOST:PORT",
+            ));
         };
         match kind {
             "unix" if rest.is_empty() => Err(wrong("a path is missing: unix:/run/share.sock")),
@@ -70,27 +79,43 @@ impl FromStr for Address {
                     None => (None, rest),
                     Some((cid, port)) => (Some(cid), port),
                 };
-                let number =
-                    |text: &str| text.parse().map_err(|_| wrong("write vsock:PORT or vsock:CID:PORT"));
-                Ok(Self::Vsock { cid: cid.map(number).transpose()?, port: number(port)? })
+                let number = |text: &str| {
+                    text.parse()
+                        .map_err(|_| wrong("write vsock:PORT or vsock:CID:PORT"))
+                };
+                Ok(Self::Vsock {
+                    cid: cid.map(number).transpose()?,
+                    port: number(port)?,
+                })
             }
             "tcp" => {
                 let (host, port) = match rest.rsplit_once(':') {
                     None => (None, rest),
-                    Some(("", _)) => return Err(wrong("the host is missing: tcp:HOST:PORT, or tcp:PORT")),
+                    Some(("", _)) => {
+                        return Err(wrong("the host is missing: tcp:HOST:PORT, or tcp:PORT"));
+                    }
                     Some((host, port)) => (Some(host), port),
                 };
-                let port = port.parse().map_err(|_| wrong("write tcp:PORT or tcp:HOST:PORT"))?;
-                Ok(Self::Tcp { host: host.map(|host| bare(host).to_owned()), port })
+                let port = port
+                    .parse()
+                    .map_err(|_| wrong("write tcp:PORT or tcp:HOST:PORT"))?;
+                Ok(Self::Tcp {
+                    host: host.map(|host| bare(host).to_owned()),
+                    port,
+                })
             }
-            _ => Err(wrong("no such kind of address; there are unix:, vsock: and tcp:")),
+            _ => Err(wrong(
+                "no such kind of address; there are unix:, vsock: and tcp:",
+            )),
         }
     }
 }
 
 /// An IPv6 address stands in brackets.
 fn bare(host: &str) -> &str {
-    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+    host.strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host)
 }
 
 impl fmt::Display for Address {
@@ -98,10 +123,19 @@ impl fmt::Display for Address {
         match self {
             Self::Unix(path) => write!(out, "unix:{}", path.display()),
             Self::Vsock { cid: None, port } => write!(out, "vsock:{port}"),
-            Self::Vsock { cid: Some(cid), port } => write!(out, "vsock:{cid}:{port}"),
+            Self::Vsock {
+                cid: Some(cid),
+                port,
+            } => write!(out, "vsock:{cid}:{port}"),
             Self::Tcp { host: None, port } => write!(out, "tcp:{port}"),
-            Self::Tcp { host: Some(host), port } if host.contains(':') => write!(out, "tcp:[{host}]:{port}"),
-            Self::Tcp { host: Some(host), port } => write!(out, "tcp:{host}:{port}"),
+            Self::Tcp {
+                host: Some(host),
+                port,
+            } if host.contains(':') => write!(out, "tcp:[{host}]:{port}"),
+            Self::Tcp {
+                host: Some(host),
+                port,
+            } => write!(out, "tcp:{host}:{port}"),
         }
     }
 }
@@ -124,8 +158,17 @@ mod tests {
             assert_eq!(address.to_string(), text);
             assert!(Address::is_meant(text));
         }
-        for text in ["", "unix:", "udp:1", "tcp:", "tcp::1", "tcp:70000", "tcp:a:b", "vsock:x", "vsock:1:2:3"]
-        {
+        for text in [
+            "",
+            "unix:",
+            "udp:1",
+            "tcp:",
+            "tcp::1",
+            "tcp:70000",
+            "tcp:a:b",
+            "vsock:x",
+            "vsock:1:2:3",
+        ] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
         assert!(!Address::is_meant("./unix:name") && !Address::is_meant("disk.img"));
@@ -134,9 +177,13 @@ mod tests {
     #[test]
     fn who_can_connect_is_told() {
         let is_loopback = |text: &str| text.parse::<Address>().unwrap().is_loopback();
-        assert!(is_loopback("tcp:1") && is_loopback("tcp:127.0.0.1:1") && is_loopback("tcp:[::1]:1"));
         assert!(
-            !is_loopback("tcp:0.0.0.0:1") && !is_loopback("tcp:example.org:1") && !is_loopback("tcp:[::]:1")
+            is_loopback("tcp:1") && is_loopback("tcp:127.0.0.1:1") && is_loopback("tcp:[::1]:1")
+        );
+        assert!(
+            !is_loopback("tcp:0.0.0.0:1")
+                && !is_loopback("tcp:example.org:1")
+                && !is_loopback("tcp:[::]:1")
         );
     }
 }

@@ -64,21 +64,33 @@ pub(crate) struct Frame {
 
 impl Frame {
     pub(crate) fn message(body: Vec<u8>) -> Self {
-        Self { kind: Kind::Message, body: Arc::new(body) }
+        Self {
+            kind: Kind::Message,
+            body: Arc::new(body),
+        }
     }
 
     /// A message of which the caller keeps a copy.
     pub(crate) fn shared(body: Arc<Vec<u8>>) -> Self {
-        Self { kind: Kind::Message, body }
+        Self {
+            kind: Kind::Message,
+            body,
+        }
     }
 
     pub(crate) fn empty(kind: Kind) -> Self {
-        Self { kind, body: Arc::default() }
+        Self {
+            kind,
+            body: Arc::default(),
+        }
     }
 
     pub(crate) fn goodbye(why: &str) -> Self {
         let len = why.floor_char_boundary(TEXT_BYTES_MAX);
-        Self { kind: Kind::Goodbye, body: Arc::new(why.as_bytes()[..len].to_vec()) }
+        Self {
+            kind: Kind::Goodbye,
+            body: Arc::new(why.as_bytes()[..len].to_vec()),
+        }
     }
 
     /// What it costs to keep.
@@ -127,7 +139,10 @@ impl Input {
 impl<R: Read> Input<R> {
     /// Receives frames with bodies of at most `body_bytes_max`.
     pub(crate) fn new(stream: R, body_bytes_max: usize) -> Self {
-        Self { bytes: BufReader::with_capacity(32 << 10, stream), body_bytes_max }
+        Self {
+            bytes: BufReader::with_capacity(32 << 10, stream),
+            body_bytes_max,
+        }
     }
 
     /// Waits for the next frame; `None` where the stream ends between two of them.
@@ -136,8 +151,8 @@ impl<R: Read> Input<R> {
         if !self.fill_head(&mut head)? {
             return Ok(None);
         }
-        let [len, kind] =
-            [0, 4].map(|at| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
+        let [len, kind] = [0, 4]
+            .map(|at| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
         let mut acknowledged = [0; 8];
         acknowledged.copy_from_slice(&head[8..]);
         let kind = Kind::from_number(kind).ok_or_else(|| wrong("a frame of no known kind"))?;
@@ -152,7 +167,11 @@ impl<R: Read> Input<R> {
         }
         let mut body = vec![0; len];
         self.bytes.read_exact(&mut body)?;
-        Ok(Some(Received { kind, acknowledged: u64::from_le_bytes(acknowledged), body }))
+        Ok(Some(Received {
+            kind,
+            acknowledged: u64::from_le_bytes(acknowledged),
+            body,
+        }))
     }
 
     fn fill_head(&mut self, head: &mut [u8]) -> io::Result<bool> {
@@ -183,7 +202,11 @@ mod tests {
 
     #[test]
     fn frames_arrive_as_they_were_sent() {
-        let sent = [Frame::message(vec![7; 5000]), Frame::empty(Kind::DropNames), Frame::goodbye("no more")];
+        let sent = [
+            Frame::message(vec![7; 5000]),
+            Frame::empty(Kind::DropNames),
+            Frame::goodbye("no more"),
+        ];
         let stream: Vec<u8> = sent.iter().flat_map(|frame| bytes(frame, 9)).collect();
         let mut input = Input::new(&stream[..], 5000);
         for frame in &sent {

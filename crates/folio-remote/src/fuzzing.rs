@@ -1,4 +1,5 @@
-//! What fuzz targets call: the parsers of either side on any bytes, without sockets. No part of the interface.
+//! What fuzz targets call: the parsers of either side on any bytes, without sockets. No part of the
+//! interface.
 
 use crate::client::fuzz_known;
 use crate::frame::{Input, Kind};

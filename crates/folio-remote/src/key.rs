@@ -27,7 +27,8 @@ impl std::fmt::Debug for Key {
 impl Key {
     /// Reads a key from a file that is its owner's alone; white space at its end does not count.
     ///
-    /// Errors: EACCES if others may read or change the file, EINVAL for a key that is too short or too long.
+    /// Errors: EACCES if others may read or change the file, EINVAL for a key that is too short or
+    /// too long.
     pub fn read(path: &Path) -> Result<Self> {
         let place = |error: Error| error.at(path.display().to_string());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -38,14 +39,19 @@ impl Key {
         let owner = found.st_uid;
         let is_ours = owner == 0 || owner == rustix::process::geteuid().as_raw();
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return Err(place(Error::new(Errno::INVAL, "a key is in a regular file")));
+            return Err(place(Error::new(
+                Errno::INVAL,
+                "a key is in a regular file",
+            )));
         }
         if found.st_mode & 0o077 != 0 || !is_ours {
             let why = "others than you may read or change the key file; chmod 600 it, and own it";
             return Err(place(Error::new(Errno::ACCESS, why)));
         }
         let mut bytes = Vec::new();
-        let read = File::from(fd).take(KEY_BYTES_MAX as u64 + 1).read_to_end(&mut bytes);
+        let read = File::from(fd)
+            .take(KEY_BYTES_MAX as u64 + 1)
+            .read_to_end(&mut bytes);
         read.map_err(|error| place(Error::io("key file", error)))?;
         Self::new(&bytes).map_err(place)
     }
@@ -75,7 +81,8 @@ impl Key {
 
     #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
     fn mac(&self, who: &[u8], words: &[&[u8]]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
         for part in [&[who], words].concat() {
             mac.update(&(part.len() as u64).to_le_bytes());
             mac.update(part);
@@ -93,11 +100,20 @@ mod tests {
     fn proofs_are_of_one_key_and_one_talk() {
         let key = Key::new(b"0123456789abcdef\n").unwrap();
         let proof = key.prove(b"client", &[b"ab", b"c"]);
-        assert!(Key::new(b"0123456789abcdef").unwrap().check(b"client", &[b"ab", b"c"], &proof));
         assert!(
-            !key.check(b"server", &[b"ab", b"c"], &proof) && !key.check(b"client", &[b"a", b"bc"], &proof)
+            Key::new(b"0123456789abcdef")
+                .unwrap()
+                .check(b"client", &[b"ab", b"c"], &proof)
         );
-        assert!(!Key::new(b"0123456789abcdeg").unwrap().check(b"client", &[b"ab", b"c"], &proof));
+        assert!(
+            !key.check(b"server", &[b"ab", b"c"], &proof)
+                && !key.check(b"client", &[b"a", b"bc"], &proof)
+        );
+        assert!(
+            !Key::new(b"0123456789abcdeg")
+                .unwrap()
+                .check(b"client", &[b"ab", b"c"], &proof)
+        );
         assert!(!key.check(b"client", &[b"ab", b"c"], &proof[..31]));
         assert!(!format!("{key:?}").contains("0123"));
     }
@@ -115,7 +131,9 @@ mod tests {
         for mode in [0o640, 0o604, 0o620] {
             assert_eq!(with_mode(mode).unwrap_err().errno(), Errno::ACCESS);
         }
-        assert!(Key::read(folder.path()).is_err() && Key::read(&folder.path().join("none")).is_err());
+        assert!(
+            Key::read(folder.path()).is_err() && Key::read(&folder.path().join("none")).is_err()
+        );
         assert!(Key::new(b"short").is_err() && Key::new(&[b'k'; 5000]).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! Folio's file systems over a byte stream, for guests and other machines: FUSE's own protocol, with resumed sessions
-//! and pushed invalidations.
+//! Folio's file systems over a byte stream, for guests and other machines: FUSE's own protocol,
+//! with resumed sessions and pushed invalidations.
 //!
 //! ```text
 //!   client: mount of /dev/fuse                    server: folio share --listen
@@ -12,7 +12,8 @@
 //!            stream.rs, address.rs  unix:, vsock:, tcp:
 //! ```
 //!
-//! The requests are the kernel's, untouched, and are answered by [`folio_fuse::wire`]; docs/design/remote.md says why.
+//! The requests are the kernel's, untouched, and are answered by [`folio_fuse::wire`];
+//! docs/design/remote.md says why.
 //!
 //! Neighbours: `folio-cli` above; below, the FUSE codec and adapter of `folio-fuse`.
 //!

@@ -1,11 +1,13 @@
 //! A session's frames in both directions, over one stream after another.
 //!
-//! Numbered frames arrive once each and in order, whatever happens to streams: the sender keeps what the receiver has
-//! not acknowledged, and a new stream begins where the receiver says that it stopped.
+//! Numbered frames arrive once each and in order, whatever happens to streams: the sender keeps
+//! what the receiver has not acknowledged, and a new stream begins where the receiver says that it
+//! stopped.
 //!
 //! Invariants:
-//! - L1: a frame counts as received before anything is done about it, and only if it came over the stream that is
-//!   the link's at that moment; what comes over an older one is sent again over the newer.
+//! - L1: a frame counts as received before anything is done about it, and only if it came over the
+//!   stream that is the link's at that moment; what comes over an older one is sent again over the
+//!   newer.
 //! - L2: one thread at a time sends; others leave their frames with it.
 //! - L3: no lock is held while bytes are sent or received.
 
@@ -16,7 +18,8 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Received frames and bytes after which the other side is told even if there is nothing else to say.
+/// Received frames and bytes after which the other side is told even if there is nothing else to
+/// say.
 const UNTOLD_FRAMES: u64 = 32;
 const UNTOLD_BYTES: usize = 256 << 10;
 /// Bytes that one call of the host sends, unless a single frame is longer.
@@ -75,7 +78,10 @@ impl Breach {
 impl Link {
     /// A link without a stream, of which nothing has been sent; at most `bytes_max` may wait.
     pub(crate) fn new(bytes_max: usize) -> Self {
-        Self { state: Mutex::default(), bytes_max }
+        Self {
+            state: Mutex::default(),
+            bytes_max,
+        }
     }
 
     /// Forgets the stream there was, and tells how many frames have come; no more are counted until
@@ -89,12 +95,16 @@ impl Link {
         state.received
     }
 
-    /// Goes on over a new stream, whose other side has received `theirs` frames. Returns the stream's generation.
+    /// Goes on over a new stream, whose other side has received `theirs` frames. Returns the
+    /// stream's generation.
     pub(crate) fn attach(&self, stream: Arc<Stream>, theirs: u64) -> Result<u64> {
         let mut state = self.state.lock();
         let range = state.acknowledged..=state.acknowledged + state.frames.len() as u64;
         if !range.contains(&theirs) {
-            return Err(Error::new(Errno::PROTO, "the other side does not remember what it has received"));
+            return Err(Error::new(
+                Errno::PROTO,
+                "the other side does not remember what it has received",
+            ));
         }
         state.acknowledge(theirs);
         state.sent = 0;
@@ -129,8 +139,8 @@ impl Link {
         self.state.lock().bytes
     }
 
-    /// Counts a frame that came over the stream of this generation; `false` if that is not the link's any more, and
-    /// the frame is not to be heeded.
+    /// Counts a frame that came over the stream of this generation; `false` if that is not the
+    /// link's any more, and the frame is not to be heeded.
     pub(crate) fn receive(
         &self,
         generation: u64,
@@ -171,7 +181,9 @@ impl Link {
     /// Says why the session is over, if anybody listens.
     pub(crate) fn goodbye(&self, why: &str) {
         let mut state = self.state.lock();
-        let Some(stream) = state.stream.clone() else { return };
+        let Some(stream) = state.stream.clone() else {
+            return;
+        };
         if state.is_sending {
             return;
         }
@@ -205,8 +217,11 @@ impl Link {
 
 fn send_batch(stream: &Stream, batch: &[Frame], received: u64) -> std::io::Result<()> {
     let heads: Vec<_> = batch.iter().map(|frame| frame.head(received)).collect();
-    let pieces: Vec<&[u8]> =
-        heads.iter().zip(batch).flat_map(|(head, frame)| [&head[..], &frame.body[..]]).collect();
+    let pieces: Vec<&[u8]> = heads
+        .iter()
+        .zip(batch)
+        .flat_map(|(head, frame)| [&head[..], &frame.body[..]])
+        .collect();
     stream.write_all(&pieces)
 }
 
@@ -220,7 +235,9 @@ impl State {
         let stream = self.stream.clone()?;
         let mut bytes = 0;
         while let Some(frame) = self.frames.get(self.sent) {
-            if !batch.is_empty() && (bytes + frame.weight() > BATCH_BYTES || batch.len() == BATCH_FRAMES) {
+            if !batch.is_empty()
+                && (bytes + frame.weight() > BATCH_BYTES || batch.len() == BATCH_FRAMES)
+            {
                 break;
             }
             bytes += frame.weight();
@@ -240,7 +257,9 @@ impl State {
 
     fn acknowledge(&mut self, number: u64) {
         while self.acknowledged < number {
-            let Some(frame) = self.frames.pop_front() else { break };
+            let Some(frame) = self.frames.pop_front() else {
+                break;
+            };
             self.bytes -= frame.weight();
             self.sent = self.sent.saturating_sub(1);
             self.acknowledged += 1;
@@ -265,7 +284,10 @@ mod tests {
 
     fn pair() -> (Arc<Stream>, Arc<Stream>) {
         let (one, two) = UnixStream::pair().unwrap();
-        (Arc::new(Stream::from_fd(one.into()).unwrap()), Arc::new(Stream::from_fd(two.into()).unwrap()))
+        (
+            Arc::new(Stream::from_fd(one.into()).unwrap()),
+            Arc::new(Stream::from_fd(two.into()).unwrap()),
+        )
     }
 
     #[test]
@@ -273,10 +295,19 @@ mod tests {
         let link = Link::new(100);
         let (ours, _theirs) = pair();
         let generation = link.attach(ours.clone(), 0).unwrap();
-        assert_eq!(link.receive(generation, (Kind::Acknowledge, 0), 1), Err(Breach::Acknowledged));
+        assert_eq!(
+            link.receive(generation, (Kind::Acknowledge, 0), 1),
+            Err(Breach::Acknowledged)
+        );
         link.push(Frame::message(vec![0; 200])).unwrap();
-        assert_eq!(link.push(Frame::message(Vec::new())), Err(Breach::TakesNothing));
-        assert_eq!(link.receive(generation, (Kind::Acknowledge, 0), 1), Ok(true));
+        assert_eq!(
+            link.push(Frame::message(Vec::new())),
+            Err(Breach::TakesNothing)
+        );
+        assert_eq!(
+            link.receive(generation, (Kind::Acknowledge, 0), 1),
+            Ok(true)
+        );
         assert_eq!(link.waiting_bytes(), 0);
         // Neither more than was sent nor less than was acknowledged.
         link.detach();

@@ -1,4 +1,5 @@
-//! A FUSE message as a relay sees it: bytes with a header (linux/fuse.h). Who answers it knows more: `folio_fuse::wire`.
+//! A FUSE message as a relay sees it: bytes with a header (linux/fuse.h). Who answers it knows
+//! more: `folio_fuse::wire`.
 
 pub(crate) use folio_fuse::wire::op;
 

@@ -20,8 +20,8 @@ use std::time::Duration;
 const SEND: Duration = Duration::from_secs(30);
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
-/// TCP alone: how long there is silence before the peer is asked whether it lives, how long between questions, and
-/// how many stay without an answer. The other kinds are told by their kernels.
+/// TCP alone: how long there is silence before the peer is asked whether it lives, how long between
+/// questions, and how many stay without an answer. The other kinds are told by their kernels.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
 /// Clients that wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -58,18 +58,20 @@ impl Stream {
         let failed = |error| Error::io("connect", error).at(address.to_string());
         let fd: OwnedFd = match address {
             Address::Unix(path) => UnixStream::connect(path).map_err(failed)?.into(),
-            Address::Tcp { host, port } => {
-                connect_tcp(&Address::host(host.as_deref()), *port).map_err(failed)?.into()
-            }
+            Address::Tcp { host, port } => connect_tcp(&Address::host(host.as_deref()), *port)
+                .map_err(failed)?
+                .into(),
             Address::Vsock { cid, port } => {
                 let socket = vsock_socket().map_err(failed)?;
                 let address = vsock::VsockAddr::new(cid.unwrap_or(HOST_CID), *port);
-                vsock::connect(socket.as_raw_fd(), &address).map_err(|errno| failed(errno.into()))?;
+                vsock::connect(socket.as_raw_fd(), &address)
+                    .map_err(|errno| failed(errno.into()))?;
                 socket
             }
         };
         let this = Self(fd);
-        this.prepare(matches!(address, Address::Tcp { .. })).map_err(failed)?;
+        this.prepare(matches!(address, Address::Tcp { .. }))
+            .map_err(failed)?;
         Ok(this)
     }
 
@@ -97,7 +99,11 @@ impl Stream {
 
     /// How long a read may wait.
     pub(crate) fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
-        Ok(sockopt::set_socket_timeout(&self.0, Timeout::Recv, patience)?)
+        Ok(sockopt::set_socket_timeout(
+            &self.0,
+            Timeout::Recv,
+            patience,
+        )?)
     }
 
     /// Sends all of these, one behind the other.
@@ -129,7 +135,9 @@ pub(crate) struct Reader(pub(crate) Arc<Stream>);
 
 impl Read for Reader {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        Ok(rustix::io::retry_on_intr(|| rustix::io::read(&self.0.0, &mut *buf))?)
+        Ok(rustix::io::retry_on_intr(|| {
+            rustix::io::read(&self.0.0, &mut *buf)
+        })?)
     }
 }
 
@@ -146,13 +154,19 @@ fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
 
 fn vsock_socket() -> io::Result<OwnedFd> {
     let flags = vsock::SockFlag::SOCK_CLOEXEC;
-    Ok(vsock::socket(vsock::AddressFamily::Vsock, vsock::SockType::Stream, flags, None)?)
+    Ok(vsock::socket(
+        vsock::AddressFamily::Vsock,
+        vsock::SockType::Stream,
+        flags,
+        None,
+    )?)
 }
 
 /// A socket that clients connect to. A Unix socket's file goes with it.
 pub struct Listener {
     place: Place,
-    /// Closed to end waiting: shutdown(2) of a socket that listens does so for some kinds and not for vsock.
+    /// Closed to end waiting: shutdown(2) of a socket that listens does so for some kinds and not
+    /// for vsock.
     wake: (UnixStream, UnixStream),
     /// Guests that may connect; all if there are none.
     allowed_cids: Vec<u32>,
@@ -160,14 +174,22 @@ pub struct Listener {
 
 enum Place {
     Unix(Socket),
-    Tcp { listener: TcpListener, address: SocketAddr },
-    Vsock { listener: OwnedFd, address: Address },
+    Tcp {
+        listener: TcpListener,
+        address: SocketAddr,
+    },
+    Vsock {
+        listener: OwnedFd,
+        address: Address,
+    },
 }
 
 impl Listener {
-    /// Listens. A Unix socket is its owner's alone (mode 0600); one that a server left behind is replaced.
+    /// Listens. A Unix socket is its owner's alone (mode 0600); one that a server left behind is
+    /// replaced.
     ///
-    /// Errors: EADDRINUSE if a server listens there or a file of another kind is there, else the host's.
+    /// Errors: EADDRINUSE if a server listens there or a file of another kind is there, else the
+    /// host's.
     pub fn new(address: &Address, allowed_cids: Vec<u32>) -> Result<Self> {
         let failed = |error| Error::io("listen", error).at(address.to_string());
         let place = match address {
@@ -183,22 +205,31 @@ impl Listener {
                 let here = vsock::VsockAddr::new(cid.unwrap_or(ANY_CID), *port);
                 vsock::bind(listener.as_raw_fd(), &here).map_err(|errno| failed(errno.into()))?;
                 rustix::net::listen(&listener, BACKLOG).map_err(|errno| failed(errno.into()))?;
-                Place::Vsock { listener, address: address.clone() }
+                Place::Vsock {
+                    listener,
+                    address: address.clone(),
+                }
             }
         };
-        let this = Self { place, wake: UnixStream::pair().map_err(failed)?, allowed_cids };
+        let this = Self {
+            place,
+            wake: UnixStream::pair().map_err(failed)?,
+            allowed_cids,
+        };
         // A client that is there to be accepted may be gone by then.
         rustix::io::ioctl_fionbio(this.fd(), true).map_err(|errno| failed(errno.into()))?;
         Ok(this)
     }
 
-    /// Where it listens: the port that was free instead of 0, and a path that means the same everywhere.
+    /// Where it listens: the port that was free instead of 0, and a path that means the same
+    /// everywhere.
     pub fn address(&self) -> Address {
         match &self.place {
             Place::Unix(socket) => Address::Unix(socket.path().to_owned()),
-            Place::Tcp { address, .. } => {
-                Address::Tcp { host: Some(address.ip().to_string()), port: address.port() }
-            }
+            Place::Tcp { address, .. } => Address::Tcp {
+                host: Some(address.ip().to_string()),
+                port: address.port(),
+            },
             Place::Vsock { address, .. } => address.clone(),
         }
     }
@@ -218,8 +249,10 @@ impl Listener {
 
     /// Waits for a client; `None` for one that may not connect, or if the waiting was ended.
     pub(crate) fn accept(&self) -> io::Result<Option<(Stream, Peer)>> {
-        let mut ready =
-            [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN), PollFd::new(&self.wake.0, PollFlags::IN)];
+        let mut ready = [
+            PollFd::from_borrowed_fd(self.fd(), PollFlags::IN),
+            PollFd::new(&self.wake.0, PollFlags::IN),
+        ];
         rustix::event::poll(&mut ready, None)?;
         if !ready[1].revents().is_empty() {
             return Ok(None);

@@ -1,4 +1,5 @@
-//! A Unix socket that a server listens on: its file comes with the server and goes with it, and nobody else's is taken.
+//! A Unix socket that a server listens on: its file comes with the server and goes with it, and
+//! nobody else's is taken.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -16,7 +17,8 @@ pub struct Socket {
 impl Socket {
     /// Listens on a new Unix socket at `path`; one that a server left behind there is replaced.
     ///
-    /// Errors: `AddrInUse` if a server listens there or a file of another kind is there, else the host's.
+    /// Errors: `AddrInUse` if a server listens there or a file of another kind is there, else the
+    /// host's.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
@@ -25,7 +27,11 @@ impl Socket {
             bound => bound,
         }?;
         let inode = inode(path);
-        Ok(Self { listener, path: std::path::absolute(path)?, inode })
+        Ok(Self {
+            listener,
+            path: std::path::absolute(path)?,
+            inode,
+        })
     }
 
     /// What clients come through.
@@ -50,7 +56,10 @@ impl Drop for Socket {
 
 fn inode(path: &Path) -> Option<(u64, u64)> {
     let found = std::fs::symlink_metadata(path).ok()?;
-    found.file_type().is_socket().then(|| (found.dev(), found.ino()))
+    found
+        .file_type()
+        .is_socket()
+        .then(|| (found.dev(), found.ino()))
 }
 
 fn is_abandoned(path: &Path) -> bool {

@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 /// What one thread does once.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads, started as they are needed, and jobs for them. Dropping it does what is left and ends the threads.
+/// Threads, started as they are needed, and jobs for them. Dropping it does what is left and ends
+/// the threads.
 pub(crate) struct Crew {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -30,10 +31,15 @@ struct State {
 
 impl Crew {
     pub(crate) fn new(threads_max: usize) -> Self {
-        Self { shared: Arc::default(), threads: Mutex::default(), threads_max }
+        Self {
+            shared: Arc::default(),
+            threads: Mutex::default(),
+            threads_max,
+        }
     }
 
-    /// Has a thread do `job`, once one has time. Bounded by the guest's queues, which have room for so many requests.
+    /// Has a thread do `job`, once one has time. Bounded by the guest's queues, which have room for
+    /// so many requests.
     pub(crate) fn submit(&self, job: Job) {
         let needs_more = {
             let mut state = self.shared.state.lock();
@@ -44,8 +50,9 @@ impl Crew {
         let mut threads = self.threads.lock();
         if needs_more && threads.len() < self.threads_max {
             let shared = Arc::clone(&self.shared);
-            let started =
-                std::thread::Builder::new().name("virtiofs-wait".into()).spawn(move || shared.work());
+            let started = std::thread::Builder::new()
+                .name("virtiofs-wait".into())
+                .spawn(move || shared.work());
             match started {
                 Ok(thread) => threads.push(thread),
                 // Somebody has to do it.

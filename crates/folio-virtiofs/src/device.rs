@@ -14,20 +14,24 @@ use vhost_user_backend::{VhostUserBackend, VringMutex, VringT};
 use virtio_queue::QueueT;
 use vm_memory::{GuestAddressSpace, GuestMemoryAtomic};
 use vmm_sys_util::epoll::EventSet;
-use vmm_sys_util::event::{EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier};
+use vmm_sys_util::event::{
+    EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier,
+};
 
 /// Requests in one queue; what Linux needs to read a mebibyte at once, page by page.
 const QUEUE_LEN_MAX: usize = 1024;
 /// The queue for forgotten nodes.
 const HIGH_PRIORITY: usize = 0;
-/// Requests of one queue that are handled one after the other before the thread looks at another one.
+/// Requests of one queue that are handled one after the other before the thread looks at another
+/// one.
 const TURN: usize = 256;
 /// Threads for requests that wait.
 const WAITERS_MAX: usize = 8;
-/// Bytes of a request that waits on another thread; none that does needs more, and longer ones wait where they are.
+/// Bytes of a request that waits on another thread; none that does needs more, and longer ones wait
+/// where they are.
 const MOVED_LEN_MAX: usize = 4096;
-/// `VIRTIO_RING_F_INDIRECT_DESC`, `VIRTIO_RING_F_EVENT_IDX`, `VIRTIO_F_VERSION_1`, and that of vhost-user:
-/// `VHOST_USER_F_PROTOCOL_FEATURES`.
+/// `VIRTIO_RING_F_INDIRECT_DESC`, `VIRTIO_RING_F_EVENT_IDX`, `VIRTIO_F_VERSION_1`, and that of
+/// vhost-user: `VHOST_USER_F_PROTOCOL_FEATURES`.
 const FEATURES: u64 = 1 << 28 | 1 << 29 | 1 << 32 | 1 << 30;
 /// Bytes of a tag in the configuration; shorter ones are padded with zeroes.
 pub(crate) const TAG_LEN: usize = 36;
@@ -41,7 +45,8 @@ type Vring = VringMutex<GuestMemory>;
 pub(crate) struct Device {
     core: Arc<Core>,
     request_queues: usize,
-    /// Tag and number of request queues: `struct virtio_fs_config`. `None` if the front end has its own.
+    /// Tag and number of request queues: `struct virtio_fs_config`. `None` if the front end has its
+    /// own.
     config: Option<Vec<u8>>,
     /// Last, so that what waits can finish.
     crew: Crew,
@@ -72,7 +77,8 @@ impl UnderWay {
     }
 
     fn wait(&self) {
-        self.is_none.wait_while(&mut self.count.lock(), |count| *count > 0);
+        self.is_none
+            .wait_while(&mut self.count.lock(), |count| *count > 0);
     }
 }
 
@@ -92,14 +98,19 @@ thread_local! {
     static EMPTY_SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// How long a queue that is empty is looked at before its thread sleeps. Waking a thread takes longer than most requests,
-/// and longer than a guest takes to ask again.
+/// How long a queue that is empty is looked at before its thread sleeps. Waking a thread takes
+/// longer than most requests, and longer than a guest takes to ask again.
 const LOOKING: Duration = Duration::from_micros(100);
 /// Only a guest that came back so soon last time is waited for in that way.
 const SOON: Duration = Duration::from_micros(250);
 
 impl Device {
-    pub(crate) fn new(server: Server, memory: GuestMemory, tag: Option<&str>, request_queues: usize) -> Self {
+    pub(crate) fn new(
+        server: Server,
+        memory: GuestMemory,
+        tag: Option<&str>,
+        request_queues: usize,
+    ) -> Self {
         let config = tag.map(|tag| {
             let mut config = tag.as_bytes().to_vec();
             config.resize(TAG_LEN, 0);
@@ -107,8 +118,18 @@ impl Device {
             config
         });
         let under_way = (0..=request_queues).map(|_| UnderWay::default()).collect();
-        let core = Arc::new(Core { server, memory, under_way, is_closed: AtomicBool::new(false) });
-        Self { core, request_queues, config, crew: Crew::new(WAITERS_MAX) }
+        let core = Arc::new(Core {
+            server,
+            memory,
+            under_way,
+            is_closed: AtomicBool::new(false),
+        });
+        Self {
+            core,
+            request_queues,
+            config,
+            crew: Crew::new(WAITERS_MAX),
+        }
     }
 
     /// Ends the work on all queues, however much a guest asks for, once its front end is gone.
@@ -116,10 +137,12 @@ impl Device {
         self.core.is_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Handles what is in a queue until it is empty and the guest has been asked to tell of more; in between what is in
-    /// the `other` queue of this thread, lest it wait for ever.
+    /// Handles what is in a queue until it is empty and the guest has been asked to tell of more;
+    /// in between what is in the `other` queue of this thread, lest it wait for ever.
     fn serve_queue(&self, vring: &Vring, queue: usize, other: Option<&Vring>) {
-        let is_soon = EMPTY_SINCE.take().is_some_and(|since| since.elapsed() < SOON);
+        let is_soon = EMPTY_SINCE
+            .take()
+            .is_some_and(|since| since.elapsed() < SOON);
         loop {
             // A ring outside of guest memory has nothing to tell.
             if vring.disable_notification().is_err() {
@@ -128,7 +151,9 @@ impl Device {
             if let Some(other) = other {
                 while self.serve_one(other, HIGH_PRIORITY) {}
             }
-            let count = (0..TURN).take_while(|_| self.serve_one(vring, queue)).count();
+            let count = (0..TURN)
+                .take_while(|_| self.serve_one(vring, queue))
+                .count();
             if count == TURN {
                 continue;
             }
@@ -164,19 +189,29 @@ impl Device {
         let memory = core.memory.memory();
         let (chain, pass) = {
             let mut state = vring.get_mut();
-            if core.is_closed.load(Ordering::Relaxed) || !state.is_enabled() || !state.get_queue().ready() {
+            if core.is_closed.load(Ordering::Relaxed)
+                || !state.is_enabled()
+                || !state.get_queue().ready()
+            {
                 return false;
             }
-            let Some(chain) = state.get_queue_mut().pop_descriptor_chain(&*memory) else { return false };
+            let Some(chain) = state.get_queue_mut().pop_descriptor_chain(&*memory) else {
+                return false;
+            };
             (chain, core.under_way[queue].begin())
         };
         let head = chain.head_index();
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.gather(&memory, chain);
-            let Scratch { request, pieces, data } = scratch;
+            let Scratch {
+                request,
+                pieces,
+                data,
+            } = scratch;
             let mut reply = GuestReply::new(&memory, pieces, data);
             let done = core.server.handle_at_once(request, &mut reply);
-            // Data come soon, and a thread that waits for them alone harms nobody; other requests wait elsewhere.
+            // Data come soon, and a thread that waits for them alone harms nobody; other requests
+            // wait elsewhere.
             let moves = match done {
                 Ok(_) => false,
                 Err(Wait::Data) => self.has_more(vring, &memory),
@@ -199,8 +234,12 @@ impl Device {
     fn has_more(&self, vring: &Vring, memory: &Memory) -> bool {
         let state = vring.get_ref();
         let queue = state.get_queue();
-        let is_open = state.is_enabled() && queue.ready() && !self.core.is_closed.load(Ordering::Relaxed);
-        is_open && queue.avail_idx(memory, Ordering::Acquire).is_ok_and(|next| next.0 != queue.next_avail())
+        let is_open =
+            state.is_enabled() && queue.ready() && !self.core.is_closed.load(Ordering::Relaxed);
+        is_open
+            && queue
+                .avail_idx(memory, Ordering::Acquire)
+                .is_ok_and(|next| next.0 != queue.next_avail())
     }
 
     /// Has another thread handle a request.
@@ -274,7 +313,9 @@ impl VhostUserBackend for Device {
     fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
         let asked = (offset as usize..).take(size.min(CONFIG_LEN_MAX) as usize);
         let config = self.config.as_deref().unwrap_or_default();
-        asked.map(|at| config.get(at).copied().unwrap_or(0)).collect()
+        asked
+            .map(|at| config.get(at).copied().unwrap_or(0))
+            .collect()
     }
 
     fn update_memory(&self, _memory: GuestMemory) -> io::Result<()> {
@@ -299,10 +340,22 @@ impl VhostUserBackend for Device {
         Ok(())
     }
 
-    fn handle_event(&self, index: u16, _events: EventSet, vrings: &[Vring], thread: usize) -> io::Result<()> {
-        let queue = if thread == 0 { usize::from(index) } else { thread + 1 };
+    fn handle_event(
+        &self,
+        index: u16,
+        _events: EventSet,
+        vrings: &[Vring],
+        thread: usize,
+    ) -> io::Result<()> {
+        let queue = if thread == 0 {
+            usize::from(index)
+        } else {
+            thread + 1
+        };
         if let Some(vring) = vrings.get(usize::from(index)) {
-            let other = vrings.first().filter(|_| thread == 0 && queue != HIGH_PRIORITY);
+            let other = vrings
+                .first()
+                .filter(|_| thread == 0 && queue != HIGH_PRIORITY);
             self.serve_queue(vring, queue, other);
         }
         Ok(())

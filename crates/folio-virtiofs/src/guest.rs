@@ -8,8 +8,8 @@ use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryMmap};
 /// The guest's memory as the front end has shared it.
 pub(crate) type Memory = GuestMemoryMmap<()>;
 
-/// Bytes that are read from a file at once, on their way into guest memory: few enough to stay in the processor's
-/// cache.
+/// Bytes that are read from a file at once, on their way into guest memory: few enough to stay in
+/// the processor's cache.
 const CHUNK: usize = 128 << 10;
 
 /// A buffer of the guest's for a part of a reply.
@@ -28,8 +28,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Copies a request out of guest memory, and notes where its reply goes. A request that is too long, or lies
-    /// outside of the guest's memory, is left empty.
+    /// Copies a request out of guest memory, and notes where its reply goes. A request that is too
+    /// long, or lies outside of the guest's memory, is left empty.
     pub(crate) fn gather(&mut self, memory: &Memory, chain: DescriptorChain<&Memory>) {
         self.request.clear();
         self.pieces.clear();
@@ -37,14 +37,19 @@ impl Scratch {
         for descriptor in chain {
             let len = descriptor.len() as usize;
             if descriptor.is_write_only() {
-                self.pieces.push(Piece { address: descriptor.addr(), len });
+                self.pieces.push(Piece {
+                    address: descriptor.addr(),
+                    len,
+                });
                 continue;
             }
             let start = self.request.len();
             is_sound &= len <= REQUEST_MAX - start;
             if is_sound {
                 self.request.resize(start + len, 0);
-                is_sound = memory.read_slice(&mut self.request[start..], descriptor.addr()).is_ok();
+                is_sound = memory
+                    .read_slice(&mut self.request[start..], descriptor.addr())
+                    .is_ok();
             }
         }
         if !is_sound {
@@ -69,7 +74,9 @@ pub(crate) struct GuestReply<'a> {
 
 impl<'a> GuestReply<'a> {
     pub(crate) fn new(memory: &'a Memory, pieces: &'a [Piece], data: &'a mut Vec<u8>) -> Self {
-        let capacity = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.len));
+        let capacity = pieces
+            .iter()
+            .fold(0_usize, |sum, piece| sum.saturating_add(piece.len));
         let mut this = Self {
             memory,
             pieces,
@@ -92,7 +99,11 @@ impl<'a> GuestReply<'a> {
     }
 
     /// Moves the cursor on by `len`, calling `put` for each part of a piece: its address and bytes.
-    fn advance(&mut self, mut len: usize, put: &mut dyn FnMut(&Memory, GuestAddress, usize) -> bool) {
+    fn advance(
+        &mut self,
+        mut len: usize,
+        put: &mut dyn FnMut(&Memory, GuestAddress, usize) -> bool,
+    ) {
         while len > 0 {
             let (index, offset) = self.cursor;
             let Some(piece) = self.pieces.get(index) else {
@@ -104,7 +115,11 @@ impl<'a> GuestReply<'a> {
                 let address = piece.address.checked_add(offset as u64);
                 self.is_sound &= address.is_some_and(|address| put(self.memory, address, part));
             }
-            self.cursor = if offset + part == piece.len { (index + 1, 0) } else { (index, offset + part) };
+            self.cursor = if offset + part == piece.len {
+                (index + 1, 0)
+            } else {
+                (index, offset + part)
+            };
             len -= part;
         }
     }
@@ -141,7 +156,11 @@ impl Reply for GuestReply<'_> {
         self.len += bytes.len();
     }
 
-    fn fill(&mut self, len_bytes: usize, read: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<usize> {
+    fn fill(
+        &mut self,
+        len_bytes: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
         let mut data = std::mem::take(self.data);
         if data.is_empty() {
             data.resize(CHUNK, 0);
@@ -182,41 +201,62 @@ mod tests {
     use super::*;
 
     fn memory() -> Memory {
-        Memory::from_ranges(&[(GuestAddress(0x1000), 0x1000), (GuestAddress(0x4000), 0x1000)]).unwrap()
+        Memory::from_ranges(&[
+            (GuestAddress(0x1000), 0x1000),
+            (GuestAddress(0x4000), 0x1000),
+        ])
+        .unwrap()
     }
 
     fn piece(address: u64, len: usize) -> Piece {
-        Piece { address: GuestAddress(address), len }
+        Piece {
+            address: GuestAddress(address),
+            len,
+        }
     }
 
     #[test]
     fn replies_go_around_the_edges_of_pieces() {
         let memory = memory();
-        let pieces = [piece(0x1000, 10), piece(0x1100, 0), piece(0x4000, 9), piece(0x1200, 100)];
+        let pieces = [
+            piece(0x1000, 10),
+            piece(0x1100, 0),
+            piece(0x4000, 9),
+            piece(0x1200, 100),
+        ];
         let mut data = Vec::new();
         let mut reply = GuestReply::new(&memory, &pieces, &mut data);
         assert_eq!(reply.room(), 119 - 16);
         reply.append(b"abcd");
         let mut left: &[u8] = b"efghij";
-        let count = reply.fill(50, &mut |buffer| Ok(std::io::Read::read(&mut left, buffer).unwrap()));
+        let count = reply.fill(50, &mut |buffer| {
+            Ok(std::io::Read::read(&mut left, buffer).unwrap())
+        });
         assert_eq!((count.unwrap(), reply.body_len()), (6, 10));
         reply.finish(b"0123456789ABCDEF");
         assert_eq!(reply.written(), 26);
         let mut bytes = [0; 10];
         memory.read_slice(&mut bytes, GuestAddress(0x1000)).unwrap();
         assert_eq!(&bytes, b"0123456789");
-        memory.read_slice(&mut bytes[..9], GuestAddress(0x4000)).unwrap();
+        memory
+            .read_slice(&mut bytes[..9], GuestAddress(0x4000))
+            .unwrap();
         assert_eq!(&bytes[..9], b"ABCDEFabc");
-        memory.read_slice(&mut bytes[..7], GuestAddress(0x1200)).unwrap();
+        memory
+            .read_slice(&mut bytes[..7], GuestAddress(0x1200))
+            .unwrap();
         assert_eq!(&bytes[..7], b"defghij");
     }
 
     #[test]
     fn replies_outside_of_memory_are_empty() {
         let memory = memory();
-        for pieces in
-            [vec![piece(0x1ffc, 64)], vec![piece(u64::MAX - 7, 64)], vec![piece(0x1000, 15)], vec![]]
-        {
+        for pieces in [
+            vec![piece(0x1ffc, 64)],
+            vec![piece(u64::MAX - 7, 64)],
+            vec![piece(0x1000, 15)],
+            vec![],
+        ] {
             let mut data = Vec::new();
             let mut reply = GuestReply::new(&memory, &pieces, &mut data);
             let body = vec![7; reply.room().min(20)];

@@ -1,4 +1,5 @@
-//! Folio's file systems as virtiofs devices: a guest's FUSE requests from virtio queues, over vhost-user.
+//! Folio's file systems as virtiofs devices: a guest's FUSE requests from virtio queues, over
+//! vhost-user.
 //!
 //! ```text
 //!   guest: mount -t virtiofs          QEMU, cloud-hypervisor: vhost-user-fs
@@ -11,17 +12,18 @@
 //!   folio_fuse::wire::Server
 //! ```
 //!
-//! Neighbours: `folio-cli` above; `folio-fuse` below. A crate of its own, so that programs that only mount do not
-//! build the virtio crates. Sources: virtio 1.2, section 5.11 (file system device); QEMU, docs/interop/vhost-user.rst.
+//! Neighbours: `folio-cli` above; `folio-fuse` below. A crate of its own, so that programs that
+//! only mount do not build the virtio crates. Sources: virtio 1.2, section 5.11 (file system
+//! device); QEMU, docs/interop/vhost-user.rst.
 //!
-//! Locks: a queue (to take a request, to give its reply back), then its count of requests under way; neither while a
-//! request is handled.
+//! Locks: a queue (to take a request, to give its reply back), then its count of requests under
+//! way; neither while a request is handled.
 //!
 //! Invariants:
-//! - V1: guest memory is reached through vm-memory alone, by addresses that it checks; a guest that gives others gets
-//!   an empty reply.
-//! - V2: a queue is not told to have stopped while one of its requests is under way, so that nothing is written into
-//!   memory that the guest uses otherwise.
+//! - V1: guest memory is reached through vm-memory alone, by addresses that it checks; a guest that
+//!   gives others gets an empty reply.
+//! - V2: a queue is not told to have stopped while one of its requests is under way, so that
+//!   nothing is written into memory that the guest uses otherwise.
 
 #![deny(unsafe_code)]
 

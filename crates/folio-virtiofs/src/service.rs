@@ -23,7 +23,8 @@ const QUEUES_MAX: usize = 32;
 /// How a share appears to a guest.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What the guest mounts it by, for front ends that ask the device; QEMU and cloud-hypervisor have their own.
+    /// What the guest mounts it by, for front ends that ask the device; QEMU and cloud-hypervisor
+    /// have their own.
     pub tag: Option<String>,
     /// Queues for requests, each with a thread. Linux before 6.11 uses one.
     pub queues: usize,
@@ -33,7 +34,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { tag: None, queues: 1, once: false }
+        Self {
+            tag: None,
+            queues: 1,
+            once: false,
+        }
     }
 }
 
@@ -81,8 +86,8 @@ impl Stopper {
 impl Service {
     /// Listens on a new Unix socket at `path`; one that a server left behind there is replaced.
     ///
-    /// Errors: EADDRINUSE if a server listens there or a file of another kind is there, EINVAL for options that make
-    /// no sense, else the host's.
+    /// Errors: EADDRINUSE if a server listens there or a file of another kind is there, EINVAL for
+    /// options that make no sense, else the host's.
     pub fn new(path: &Path, options: Options) -> Result<Self> {
         let tag_len = options.tag.as_ref().map_or(1, String::len);
         if !(1..=TAG_LEN_MAX).contains(&tag_len) {
@@ -90,7 +95,10 @@ impl Service {
             return Err(Error::new(Errno::INVAL, text));
         }
         if !(1..=QUEUES_MAX).contains(&options.queues) {
-            let text = format!("{} request queues: not a number from 1 to {QUEUES_MAX}", options.queues);
+            let text = format!(
+                "{} request queues: not a number from 1 to {QUEUES_MAX}",
+                options.queues
+            );
             return Err(Error::new(Errno::INVAL, text));
         }
         let failed = |error| Error::io("listen", error).at(path.display().to_string());
@@ -100,7 +108,11 @@ impl Service {
             is_stopped: AtomicBool::new(false),
             connection: Mutex::new(None),
         });
-        Ok(Self { socket, options, state })
+        Ok(Self {
+            socket,
+            options,
+            state,
+        })
     }
 
     /// Where it listens, absolute.
@@ -113,18 +125,28 @@ impl Service {
         Stopper(Arc::clone(&self.state))
     }
 
-    /// Serves whoever connects, one after another, each with a server of its own that `start` makes, until somebody
-    /// stops it (or the first is gone, with [`Options::once`]). A virtual machine that reboots stays connected; one
-    /// that is started anew connects again. `tell` hears what happens.
+    /// Serves whoever connects, one after another, each with a server of its own that `start`
+    /// makes, until somebody stops it (or the first is gone, with [`Options::once`]). A virtual
+    /// machine that reboots stays connected; one that is started anew connects again. `tell` hears
+    /// what happens.
     pub fn serve(&self, start: impl Fn() -> Server, tell: impl Fn(Event)) -> Result<()> {
-        let place = |text: String| Error::new(Errno::IO, text).at(self.path().display().to_string());
-        let socket = self.socket.listener().try_clone().map_err(|error| place(error.to_string()))?;
+        let place =
+            |text: String| Error::new(Errno::IO, text).at(self.path().display().to_string());
+        let socket = self
+            .socket
+            .listener()
+            .try_clone()
+            .map_err(|error| place(error.to_string()))?;
         let mut listener = Listener::from(socket);
         raise_descriptor_limit();
         loop {
             let memory = GuestMemoryAtomic::new(Memory::new());
-            let device =
-                Device::new(start(), memory.clone(), self.options.tag.as_deref(), self.options.queues);
+            let device = Device::new(
+                start(),
+                memory.clone(),
+                self.options.tag.as_deref(),
+                self.options.queues,
+            );
             let device = Arc::new(device);
             let daemon = VhostUserDaemon::new("virtiofs".to_owned(), Arc::clone(&device), memory);
             let mut daemon = daemon.map_err(|error| place(error.to_string()))?;
@@ -155,12 +177,18 @@ impl Service {
     }
 }
 
-/// Raises the limit of descriptors as far as it may be raised: each connection costs some for good (the exit events of
-/// vhost-user-backend 0.24 are never closed).
+/// Raises the limit of descriptors as far as it may be raised: each connection costs some for good
+/// (the exit events of vhost-user-backend 0.24 are never closed).
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // One that may not be raised is what there is.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    );
 }
 
 /// How a connection ended.
@@ -168,7 +196,9 @@ fn gone(ended: std::result::Result<(), BackendError>) -> Event {
     match ended {
         Ok(())
         | Err(BackendError::HandleRequest(
-            VhostUserError::Disconnected | VhostUserError::PartialMessage | VhostUserError::SocketBroken(_),
+            VhostUserError::Disconnected
+            | VhostUserError::PartialMessage
+            | VhostUserError::SocketBroken(_),
         )) => Event::Gone,
         Err(error) => Event::Failed(error.to_string()),
     }

@@ -7,14 +7,17 @@ use crate::fs::ext4::{self, Ext4};
 use crate::fs::hostfs::{self, Hostfs};
 use crate::fs::ramfs::{self, Ramfs};
 use crate::syscall::{Credentials, Process};
-use crate::vfs::{AccessTime, ChangeListener, Context, FileSystem, LastLink, Location, MountOptions, Vfs};
+use crate::vfs::{
+    AccessTime, ChangeListener, Context, FileSystem, LastLink, Location, MountOptions, Vfs,
+};
 use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
 pub use crate::fs::ext4::check::{
-    CheckOptions, CheckReport, Finding, Listener, Phase, Place, Severity, Structure, check as check_ext4,
+    CheckOptions, CheckReport, Finding, Listener, Phase, Place, Severity, Structure,
+    check as check_ext4,
 };
 pub use crate::fs::ext4::mkfs::{FormatOptions, FormatReport, format as format_ext4};
 pub use crate::fs::ext4::resize::{
@@ -29,9 +32,11 @@ pub struct KernelOptions {
     pub cache_bytes: u64,
     /// Whether dirty pages are written by threads of their own.
     pub background_writeback: bool,
-    /// Age from which those threads write dirty pages however few they are, in milliseconds (`dirty_expire_centisecs`).
+    /// Age from which those threads write dirty pages however few they are, in milliseconds
+    /// (`dirty_expire_centisecs`).
     pub dirty_expire_ms: u64,
-    /// How often they look for such pages, in milliseconds; 0 is never (`dirty_writeback_centisecs`).
+    /// How often they look for such pages, in milliseconds; 0 is never
+    /// (`dirty_writeback_centisecs`).
     pub dirty_writeback_ms: u64,
     /// Where timestamps come from.
     pub clock: Clock,
@@ -52,8 +57,8 @@ impl Default for KernelOptions {
 
 /// Mounts and caches: what all processes share. Starts with an empty ramfs as `/`.
 ///
-/// When the last reference goes, every file system is synced and unmounted; errors are then lost, so a program
-/// that cares calls [`Kernel::unmount`] first.
+/// When the last reference goes, every file system is synced and unmounted; errors are then lost,
+/// so a program that cares calls [`Kernel::unmount`] first.
 pub struct Kernel {
     vfs: Vfs,
     cache: Arc<PageCache>,
@@ -71,9 +76,16 @@ impl Kernel {
             dirty_expire_ms: options.dirty_expire_ms,
             dirty_writeback_ms: options.dirty_writeback_ms,
         });
-        let mount_options = MountOptions { clock: options.clock, ..MountOptions::default() };
+        let mount_options = MountOptions {
+            clock: options.clock,
+            ..MountOptions::default()
+        };
         let root = Ramfs::new_root(&cache, &mount_options);
-        Arc::new(Self { vfs: Vfs::new(root, mount_options), cache, clock: options.clock })
+        Arc::new(Self {
+            vfs: Vfs::new(root, mount_options),
+            cache,
+            clock: options.clock,
+        })
     }
 
     /// A new program, whose root and working directory are `/`.
@@ -91,8 +103,9 @@ impl Kernel {
         self.mount(Ext4::mount(device, &self.cache, options)?, target, options)
     }
 
-    /// Mounts the host's directory `source` over the directory `target`. Others may change it meanwhile: what they do
-    /// is seen within a time to live. Options besides those of every file system:
+    /// Mounts the host's directory `source` over the directory `target`. Others may change it
+    /// meanwhile: what they do is seen within a time to live. Options besides those of every file
+    /// system:
     /// `ttl=5ms,cache=writethrough|writeback|none,push=auto|inotify|off,squash=UID:GID,map=u:INSIDE:OUTSIDE:COUNT,xattr=on|off`.
     /// Times of access are the host's to note.
     pub fn mount_hostfs(
@@ -103,20 +116,27 @@ impl Kernel {
     ) -> Result<()> {
         let file_system = Hostfs::mount(source.as_ref(), &self.cache, options)?;
         tracing::info!(directory = %source.as_ref().display(), %options, "host directory mounted");
-        let options = MountOptions { access_time: AccessTime::Never, ..options.clone() };
+        let options = MountOptions {
+            access_time: AccessTime::Never,
+            ..options.clone()
+        };
         self.mount(file_system, target, &options)
     }
 
-    /// Tells `listener` what others change in the file system that `target` lies on, as long as somebody else holds it;
-    /// false if nobody tells of changes there.
-    pub fn listen(&self, target: impl AsRef<Path>, listener: Weak<dyn ChangeListener>) -> Result<bool> {
+    /// Tells `listener` what others change in the file system that `target` lies on, as long as
+    /// somebody else holds it; false if nobody tells of changes there.
+    pub fn listen(
+        &self,
+        target: impl AsRef<Path>,
+        listener: Weak<dyn ChangeListener>,
+    ) -> Result<bool> {
         let target = target.as_ref();
         let found = self.find(target).map_err(|error| place(error, target))?;
         Ok(found.mount.file_system().listen(listener))
     }
 
-    /// What whoever mounted the file system that `target` lies on should know by now: that changes by others cannot be
-    /// told, say.
+    /// What whoever mounted the file system that `target` lies on should know by now: that changes
+    /// by others cannot be told, say.
     pub fn warnings(&self, target: impl AsRef<Path>) -> Result<Vec<String>> {
         let target = target.as_ref();
         let found = self.find(target).map_err(|error| place(error, target))?;
@@ -124,18 +144,28 @@ impl Kernel {
     }
 
     /// Mounts a new, empty ramfs over the directory `target`.
-    pub fn mount_ramfs(self: &Arc<Self>, target: impl AsRef<Path>, options: &MountOptions) -> Result<()> {
+    pub fn mount_ramfs(
+        self: &Arc<Self>,
+        target: impl AsRef<Path>,
+        options: &MountOptions,
+    ) -> Result<()> {
         self.mount(Ramfs::mount(&self.cache, options)?, target, options)
     }
 
-    /// Mounts a new, empty tmpfs over the directory `target`: a ramfs with limits, beyond which changes fail with
-    /// ENOSPC. They are options of tmpfs(5): `size=64m,nr_inodes=1k,mode=1770,uid=7,gid=8`.
-    pub fn mount_tmpfs(self: &Arc<Self>, target: impl AsRef<Path>, options: &MountOptions) -> Result<()> {
+    /// Mounts a new, empty tmpfs over the directory `target`: a ramfs with limits, beyond which
+    /// changes fail with ENOSPC. They are options of tmpfs(5):
+    /// `size=64m,nr_inodes=1k,mode=1770,uid=7,gid=8`.
+    pub fn mount_tmpfs(
+        self: &Arc<Self>,
+        target: impl AsRef<Path>,
+        options: &MountOptions,
+    ) -> Result<()> {
         self.mount(Ramfs::mount_tmpfs(&self.cache, options)?, target, options)
     }
 
-    /// Puts pages of tmpfs that nobody uses on `device` from now on, when others need the memory; what is on it is
-    /// lost. EBUSY if there is such a device already. Linux: swapon(2), without mkswap's signature.
+    /// Puts pages of tmpfs that nobody uses on `device` from now on, when others need the memory;
+    /// what is on it is lost. EBUSY if there is such a device already. Linux: swapon(2), without
+    /// mkswap's signature.
     pub fn swap_on(&self, device: Arc<dyn Device>) -> Result<()> {
         ramfs::swap_on(&self.cache, device)
     }
@@ -144,11 +174,14 @@ impl Kernel {
     pub fn unmount(&self, target: impl AsRef<Path>) -> Result<()> {
         let target = target.as_ref();
         tracing::info!(target = %target.display(), "unmounting");
-        self.find(target).and_then(|found| self.vfs.unmount(found)).map_err(|error| place(error, target))
+        self.find(target)
+            .and_then(|found| self.vfs.unmount(found))
+            .map_err(|error| place(error, target))
     }
 
-    /// Syncs every file system and marks its medium clean, as a machine does before the power goes. For a program
-    /// that is about to end: caches are left to the host, which drops them faster than they can be taken apart.
+    /// Syncs every file system and marks its medium clean, as a machine does before the power goes.
+    /// For a program that is about to end: caches are left to the host, which drops them faster
+    /// than they can be taken apart.
     pub fn halt(self: Arc<Self>) -> Result<()> {
         tracing::debug!("syncing and marking clean every file system");
         ManuallyDrop::new(self).vfs.halt()
@@ -159,8 +192,8 @@ impl Kernel {
         self.cache.counters()
     }
 
-    /// Mounts `file_system`, of whatever kind, over the directory `target`. Those of Folio have calls of their own; this
-    /// is for who brings another one.
+    /// Mounts `file_system`, of whatever kind, over the directory `target`. Those of Folio have
+    /// calls of their own; this is for who brings another one.
     pub fn mount(
         &self,
         file_system: Arc<dyn FileSystem>,
@@ -168,14 +201,24 @@ impl Kernel {
         options: &MountOptions,
     ) -> Result<()> {
         let target = target.as_ref();
-        let mounted = self.find(target).and_then(|found| self.vfs.mount(file_system, found, options.clone()));
+        let mounted = self
+            .find(target)
+            .and_then(|found| self.vfs.mount(file_system, found, options.clone()));
         mounted.map_err(|error| place(error, target))
     }
 
     fn find(&self, path: &Path) -> Result<Location> {
         let credentials = Credentials::root();
-        let context = Context { vfs: &self.vfs, credentials: &credentials, umask: 0 };
-        context.resolve(&self.vfs.root(), path.as_os_str().as_bytes(), LastLink::Follow)
+        let context = Context {
+            vfs: &self.vfs,
+            credentials: &credentials,
+            umask: 0,
+        };
+        context.resolve(
+            &self.vfs.root(),
+            path.as_os_str().as_bytes(),
+            LastLink::Follow,
+        )
     }
 
     pub(crate) fn vfs(&self) -> &Vfs {
@@ -194,10 +237,13 @@ impl Drop for Kernel {
     }
 }
 
-/// The words that `-o` may have for an image or a directory of the host, those with a value without it: for lists, and
-/// for who looks for the nearest one.
+/// The words that `-o` may have for an image or a directory of the host, those with a value without
+/// it: for lists, and for who looks for the nearest one.
 pub fn mount_words() -> impl Iterator<Item = &'static str> {
-    MountOptions::WORDS.into_iter().chain(ext4::words_known()).chain(hostfs::HOSTFS_WORDS)
+    MountOptions::WORDS
+        .into_iter()
+        .chain(ext4::words_known())
+        .chain(hostfs::HOSTFS_WORDS)
 }
 
 fn place(error: Error, path: &Path) -> Error {

@@ -1,7 +1,8 @@
 //! Folio: Linux's file I/O path as a library.
 //!
-//! A program asks (`syscall`); a name becomes an inode (`vfs`); memory answers if it can (`cache`); a file
-//! system says where the byte lives (`fs`); a device holds it (`block`). No root, no mount, no virtual machine.
+//! A program asks (`syscall`); a name becomes an inode (`vfs`); memory answers if it can (`cache`);
+//! a file system says where the byte lives (`fs`); a device holds it (`block`). No root, no mount,
+//! no virtual machine.
 //!
 //! ```text
 //!   syscall/   what a program asks    fds, flags, errno

@@ -44,7 +44,9 @@ pub(super) struct Base {
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes[at..at + 4].iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
+    bytes[at..at + 4]
+        .iter()
+        .fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
@@ -76,7 +78,9 @@ impl Base {
         if self.has_backing {
             // Shorter than what stands on it.
             let backing = MemoryDevice::new(DISK_BYTES - 700);
-            backing.write_at(&[0xba; 30_000], 10_000).expect("memory can be written");
+            backing
+                .write_at(&[0xba; 30_000], 10_000)
+                .expect("memory can be written");
             Qcow2Device::open_over(device, Arc::new(backing))
         } else {
             Qcow2Device::open_on(device)
@@ -88,8 +92,13 @@ impl Base {
         device.write_at(&bytes, 0).expect("memory can be written");
         let cluster_bits = u32_at(&bytes, 20);
         let has_backing = u64_at(&bytes, 8) != 0;
-        let mut base =
-            Self { bytes, structures: Vec::new(), cluster_bits, has_backing, device: Arc::new(device) };
+        let mut base = Self {
+            bytes,
+            structures: Vec::new(),
+            cluster_bits,
+            has_backing,
+            device: Arc::new(device),
+        };
         base.find();
         base
     }
@@ -110,7 +119,11 @@ impl Base {
         let (count, first) = (u32_at(&self.bytes, 60), u64_at(&self.bytes, 64) as usize);
         let mut at = first;
         for _ in 0..count {
-            self.find_l1(Class::SnapshotL1, u64_at(&self.bytes, at), u32_at(&self.bytes, at + 8));
+            self.find_l1(
+                Class::SnapshotL1,
+                u64_at(&self.bytes, at),
+                u32_at(&self.bytes, at + 8),
+            );
             let id_and_name = u32_at(&self.bytes, at + 12);
             let texts = (id_and_name >> 16) + (id_and_name & 0xffff);
             at += (40 + u32_at(&self.bytes, at + 36) + texts).next_multiple_of(8) as usize;
@@ -151,7 +164,10 @@ impl Base {
 /// An image as Folio makes and writes them.
 fn by_folio() -> Vec<u8> {
     let device = Arc::new(MemoryDevice::new(ROOM_BYTES));
-    let options = CreateOptions { cluster_bytes: 1024, ..CreateOptions::default() };
+    let options = CreateOptions {
+        cluster_bytes: 1024,
+        ..CreateOptions::default()
+    };
     let made: folio::Result<()> = (|| {
         let disk = Qcow2Device::create_on(device.clone(), DISK_BYTES, &options)?;
         for at in (0..DISK_BYTES - 3000).step_by(7000) {

@@ -35,8 +35,18 @@ enum Patch {
     Zero(u8),
 }
 
-const EXTREMES: [u64; 10] =
-    [0, 1, 0x7f, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, u32::MAX as u64, 0x00ff_ffff_ffff_fe00, u64::MAX];
+const EXTREMES: [u64; 10] = [
+    0,
+    1,
+    0x7f,
+    0xff,
+    0x7fff,
+    0xffff,
+    0x7fff_ffff,
+    u32::MAX as u64,
+    0x00ff_ffff_ffff_fe00,
+    u64::MAX,
+];
 
 impl Patch {
     /// Numbers in tables stand at multiples of 8.
@@ -53,11 +63,22 @@ impl Patch {
                 let number = EXTREMES[usize::from(which >> 2) % EXTREMES.len()].to_be_bytes();
                 number[[0, 4, 6, 7][usize::from(which & 3)]..].to_vec()
             }
-            Self::Entry { cluster, low, flags } => {
+            Self::Entry {
+                cluster,
+                low,
+                flags,
+            } => {
                 let place = u64::from(*cluster) << cluster_bits;
-                // Copied, compressed, and what stands above the offset; below it, for half of them, nothing.
-                let low = if flags & 1 == 0 { u64::from(*low) & 1 } else { u64::from(*low) };
-                (place | low | u64::from(flags >> 1) << 57).to_be_bytes().to_vec()
+                // Copied, compressed, and what stands above the offset; below it, for half of them,
+                // nothing.
+                let low = if flags & 1 == 0 {
+                    u64::from(*low) & 1
+                } else {
+                    u64::from(*low)
+                };
+                (place | low | u64::from(flags >> 1) << 57)
+                    .to_be_bytes()
+                    .to_vec()
             }
             Self::Bytes(all) => all.to_vec(),
             Self::Copy(from, len) => {
@@ -81,20 +102,32 @@ pub(super) fn run(data: &[u8], classes: &[Class]) {
     let mut input = Unstructured::new(data);
     let bases = Base::all();
     let base = &bases[usize::from(u8::arbitrary(&mut input).unwrap_or(0)) % bases.len()];
-    let chosen: Vec<_> = base.structures.iter().filter(|found| classes.contains(&found.class)).collect();
+    let chosen: Vec<_> = base
+        .structures
+        .iter()
+        .filter(|found| classes.contains(&found.class))
+        .collect();
     let mut bytes = base.bytes.clone();
     let mut edits = 0;
     while edits < EDITS_MAX && !input.is_empty() && !chosen.is_empty() {
-        let Ok(edit) = Edit::arbitrary(&mut input) else { break };
+        let Ok(edit) = Edit::arbitrary(&mut input) else {
+            break;
+        };
         let structure = chosen[usize::from(edit.structure) % chosen.len()];
         let there = &mut bytes[structure.offset..][..structure.len];
-        edit.patch.apply(there, usize::from(edit.offset) % structure.len, base.cluster_bits);
+        edit.patch.apply(
+            there,
+            usize::from(edit.offset) % structure.len,
+            base.cluster_bits,
+        );
         edits += 1;
     }
     let device = base.device();
     for (index, (new, old)) in bytes.chunks(512).zip(base.bytes.chunks(512)).enumerate() {
         if new != old {
-            device.write_at(new, index as u64 * 512).expect("memory can be written");
+            device
+                .write_at(new, index as u64 * 512)
+                .expect("memory can be written");
         }
     }
     exercise::image(base, &device);

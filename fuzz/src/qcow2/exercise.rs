@@ -1,4 +1,5 @@
-//! Uses an image: reads, checks and mends it, writes a little of everything, makes snapshots, opens it again. Errors are answers.
+//! Uses an image: reads, checks and mends it, writes a little of everything, makes snapshots, opens
+//! it again. Errors are answers.
 
 use super::base::Base;
 use folio::base::Timespec;
@@ -13,19 +14,24 @@ const LOOK_BYTES: u64 = 128 << 10;
 /// Runs asked for in one walk over a disk that may claim to be huge.
 const RUNS_MAX: usize = 300;
 
-/// Opens what `device` holds, and reads it; then opens it for writing and changes it, as it is and mended. A failure to
-/// open must name the format.
+/// Opens what `device` holds, and reads it; then opens it for writing and changes it, as it is and
+/// mended. A failure to open must name the format.
 pub(super) fn image(base: &Base, device: &Arc<dyn Device>) {
     let sealed: Arc<dyn Device> = Arc::new(OverlayDevice::new(device.clone()).sealed());
     match base.open(sealed) {
-        Err(error) => assert!(error.to_string().contains("qcow2"), "no structure named: {error}"),
+        Err(error) => assert!(
+            error.to_string().contains("qcow2"),
+            "no structure named: {error}"
+        ),
         Ok(disk) => look(&disk),
     }
     for repair in [Repair::Nothing, Repair::Leaks, Repair::All] {
         let layer: Arc<dyn Device> = Arc::new(OverlayDevice::new(device.clone()));
         let checked = check_on(layer.clone(), repair, &mut |_| {});
         for round in 1..3 {
-            let Ok(disk) = base.open(layer.clone()) else { break };
+            let Ok(disk) = base.open(layer.clone()) else {
+                break;
+            };
             change(&disk, round);
             look(&disk);
         }
@@ -41,13 +47,17 @@ pub(super) fn image(base: &Base, device: &Arc<dyn Device>) {
         if checked.is_ok_and(|report| report.corruptions + report.check_errors == 0) {
             let mut said = Vec::new();
             let after = check_on(layer, Repair::Nothing, &mut |finding| {
-                // Of two guest clusters in one cluster, the last that stays has it alone and does not know.
+                // Of two guest clusters in one cluster, the last that stays has it alone and does
+                // not know.
                 let is_flag = finding.to_string().contains("OFLAG_COPIED");
                 if !is_flag && !matches!(finding, Finding::Leak(_)) {
                     said.push(finding.to_string());
                 }
             });
-            assert!(after.is_ok() && said.is_empty(), "{repair:?}: {after:?}: {said:?}");
+            assert!(
+                after.is_ok() && said.is_empty(),
+                "{repair:?}: {after:?}: {said:?}"
+            );
         }
     }
 }

@@ -28,7 +28,10 @@ pub fn qcow2_tables(data: &[u8]) {
 
 /// Damage to the refcount table and its blocks, and to the L1 table.
 pub fn qcow2_refcounts(data: &[u8]) {
-    edit::run(data, &[Class::RefcountTable, Class::RefcountBlock, Class::L1]);
+    edit::run(
+        data,
+        &[Class::RefcountTable, Class::RefcountBlock, Class::L1],
+    );
 }
 
 /// Damage to the snapshot table, to the tables of snapshots, and to what the header says of them.

@@ -29,7 +29,9 @@ pub fn operations(data: &[u8]) {
     disk.read_at(&mut model, 0).expect("the image is sound");
     let mut done = Vec::new();
     while done.len() < OPERATIONS_MAX && !input.is_empty() {
-        let Ok(operation) = Operation::arbitrary(&mut input) else { break };
+        let Ok(operation) = Operation::arbitrary(&mut input) else {
+            break;
+        };
         if matches!(operation, Operation::Reopen) {
             drop(disk);
             disk = open();
@@ -42,14 +44,22 @@ pub fn operations(data: &[u8]) {
     compare(&disk, &model, &done);
     drop(disk);
     compare(&open(), &model, &done);
-    let report = check_on(device.clone(), Repair::Nothing, &mut |_| {}).expect("the image is sound");
-    assert!(report.corruptions + report.check_errors == 0, "{report:?}: {done:?}");
+    let report =
+        check_on(device.clone(), Repair::Nothing, &mut |_| {}).expect("the image is sound");
+    assert!(
+        report.corruptions + report.check_errors == 0,
+        "{report:?}: {done:?}"
+    );
 }
 
 /// Twice a number of 16 bits reaches beyond the disk, a length is mostly a few clusters.
 fn range(model: &[u8], offset: u16, len: u16) -> std::ops::Range<usize> {
     let start = usize::from(offset) * 2 % model.len();
-    let len = if len & 7 == 7 { usize::from(len) } else { usize::from(len) % 2500 };
+    let len = if len & 7 == 7 {
+        usize::from(len)
+    } else {
+        usize::from(len) % 2500
+    };
     start..(start + len).min(model.len())
 }
 
@@ -86,14 +96,21 @@ fn run(disk: &dyn Device, model: &mut [u8], operation: &Operation) -> folio::Res
 fn compare(disk: &dyn Device, model: &[u8], done: &[Operation]) {
     let mut found = vec![0xaa; model.len()];
     disk.read_at(&mut found, 0).expect("the image is sound");
-    let wrong = found.iter().zip(model).position(|(found, wanted)| found != wanted);
+    let wrong = found
+        .iter()
+        .zip(model)
+        .position(|(found, wanted)| found != wanted);
     assert!(wrong.is_none(), "byte {wrong:?} reads wrong: {done:?}");
     let mut at = 0;
     while at < model.len() {
-        let (kind, count) =
-            disk.allocation(at as u64, (model.len() - at) as u64).expect("the image is sound");
+        let (kind, count) = disk
+            .allocation(at as u64, (model.len() - at) as u64)
+            .expect("the image is sound");
         let run = &model[at..at + count as usize];
-        assert!(kind == Allocation::Data || run.iter().all(|byte| *byte == 0), "hole at {at}: {done:?}");
+        assert!(
+            kind == Allocation::Data || run.iter().all(|byte| *byte == 0),
+            "hole at {at}: {done:?}"
+        );
         at += run.len();
     }
 }

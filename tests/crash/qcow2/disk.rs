@@ -7,8 +7,8 @@ use crate::random::Random;
 use crate::world::copy_of;
 use folio::base::Timespec;
 use folio::block::{
-    Device, MemoryDevice, Qcow2Device, RecordDevice, Recorded, apply_snapshot_on, create_snapshot_on,
-    delete_snapshot_on,
+    Device, MemoryDevice, Qcow2Device, RecordDevice, Recorded, apply_snapshot_on,
+    create_snapshot_on, delete_snapshot_on,
 };
 use std::sync::Arc;
 
@@ -68,9 +68,12 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The last operation that may have left something in the first `recorded` entries of the record.
+    /// The last operation that may have left something in the first `recorded` entries of the
+    /// record.
     pub(crate) fn begun(&self, recorded: usize) -> Step {
-        self.starts.partition_point(|start| *start < recorded).saturating_sub(1)
+        self.starts
+            .partition_point(|start| *start < recorded)
+            .saturating_sub(1)
     }
 }
 
@@ -106,20 +109,41 @@ impl Disk {
         let before = copy_of(&*source.image);
         let record = Arc::new(RecordDevice::new(source.image.clone()));
         let device = match source.origin {
-            Origin::New { len_bytes, ref options } => {
-                Qcow2Device::create_on(record.clone(), len_bytes, options).unwrap()
-            }
+            Origin::New {
+                len_bytes,
+                ref options,
+            } => Qcow2Device::create_on(record.clone(), len_bytes, options).unwrap(),
             Origin::Image => source.open(record.clone()).unwrap(),
         };
         device.flush().unwrap();
         let born = record.recorded_len();
         let made = record.recorded();
-        let (before, content) = (Replay::new(&before, &made).upto(born), source.take_content());
+        let (before, content) = (
+            Replay::new(&before, &made).upto(born),
+            source.take_content(),
+        );
         let starts = vec![0; content.1 + 1];
-        let of_source = |(name, bytes)| Snapshot { name, bytes: Arc::new(bytes), made: 0, given_up: None };
-        let snapshots = std::mem::take(&mut source.snapshots).into_iter().map(of_source).collect();
+        let of_source = |(name, bytes)| Snapshot {
+            name,
+            bytes: Arc::new(bytes),
+            made: 0,
+            given_up: None,
+        };
+        let snapshots = std::mem::take(&mut source.snapshots)
+            .into_iter()
+            .map(of_source)
+            .collect();
         let (device, (content, made)) = (Some(device), content);
-        let mut disk = Self { device, record, born, before, source, content, snapshots, starts };
+        let mut disk = Self {
+            device,
+            record,
+            born,
+            before,
+            source,
+            content,
+            snapshots,
+            starts,
+        };
         disk.content.promise(made, 0);
         disk
     }
@@ -144,14 +168,16 @@ impl Disk {
         let mut bytes = vec![0; len_bytes];
         fill(&mut bytes, 0, step, offset);
         self.device().write_at(&bytes, offset).unwrap();
-        self.content.change(step, Effect::Write(offset..offset + len_bytes as u64));
+        self.content
+            .change(step, Effect::Write(offset..offset + len_bytes as u64));
     }
 
     /// Makes a range zero.
     pub(crate) fn zero(&mut self, offset: u64, len_bytes: u64) {
         let step = self.begin();
         self.device().write_zeroes(offset, len_bytes).unwrap();
-        self.content.change(step, Effect::Zero(offset..offset + len_bytes));
+        self.content
+            .change(step, Effect::Zero(offset..offset + len_bytes));
     }
 
     /// Gives a range up: sectors of it read as before, or as zeros.
@@ -165,8 +191,12 @@ impl Disk {
             let start = offset as usize + at;
             let count = (SECTOR - start % SECTOR).min(found.len() - at);
             if found[at..at + count] != self.content.now()[start..start + count] {
-                assert!(found[at..at + count].iter().all(|byte| *byte == 0), "discarded, at {start}");
-                self.content.change(step, Effect::Zero(start as u64..(start + count) as u64));
+                assert!(
+                    found[at..at + count].iter().all(|byte| *byte == 0),
+                    "discarded, at {start}"
+                );
+                self.content
+                    .change(step, Effect::Zero(start as u64..(start + count) as u64));
             }
             at += count;
         }
@@ -179,7 +209,8 @@ impl Disk {
         self.content.promise(step, self.recorded());
     }
 
-    /// Closes the image and opens it again: caches are empty, and space is searched for from the start.
+    /// Closes the image and opens it again: caches are empty, and space is searched for from the
+    /// start.
     pub(crate) fn reopen(&mut self) {
         self.begin();
         drop(self.device.take());
@@ -187,20 +218,27 @@ impl Disk {
         self.compare();
     }
 
-    /// Closes the image, makes, applies or deletes a snapshot, and opens it again. All of that is durable at the end.
+    /// Closes the image, makes, applies or deletes a snapshot, and opens it again. All of that is
+    /// durable at the end.
     pub(crate) fn snapshot(&mut self, random: &mut Random) {
         self.begin();
         drop(self.device.take());
         let step = self.begin();
-        let alive: Vec<usize> =
-            (0..self.snapshots.len()).filter(|index| self.snapshots[*index].given_up.is_none()).collect();
+        let alive: Vec<usize> = (0..self.snapshots.len())
+            .filter(|index| self.snapshots[*index].given_up.is_none())
+            .collect();
         let choice = if alive.is_empty() { 0 } else { random.below(3) };
         let place = self.recorded();
         match choice {
             0 if alive.len() < SNAPSHOTS_MAX => {
                 let (name, bytes) = (format!("s{step}"), Arc::new(self.content.now().to_vec()));
                 create_snapshot_on(self.record.clone(), &name, Timespec::new(1, 0)).unwrap();
-                self.snapshots.push(Snapshot { name, bytes, made: self.recorded(), given_up: None });
+                self.snapshots.push(Snapshot {
+                    name,
+                    bytes,
+                    made: self.recorded(),
+                    given_up: None,
+                });
             }
             1 => {
                 let chosen = &self.snapshots[random.pick(&alive)];
@@ -233,7 +271,11 @@ impl Disk {
     pub(crate) fn mix(&mut self, random: &mut Random, shape: Shape) {
         let len = self.content.now().len();
         for _ in 0..shape.operations {
-            let most = if random.percent(20) { shape.write_bytes_max } else { shape.write_bytes_max / 8 };
+            let most = if random.percent(20) {
+                shape.write_bytes_max
+            } else {
+                shape.write_bytes_max / 8
+            };
             let count = (1 + random.below(most)).min(len);
             // Half of all goes to the first part of the disk, so that things meet.
             let places = if random.percent(50) { len / 8 } else { len };
@@ -272,7 +314,20 @@ impl Disk {
         self.begin();
         drop(self.device.take());
         let record = self.record.recorded().split_off(self.born);
-        let Self { source, before, content, snapshots, starts, .. } = self;
-        Past { source, before, record, parts: vec![Part { content, starts }], snapshots }
+        let Self {
+            source,
+            before,
+            content,
+            snapshots,
+            starts,
+            ..
+        } = self;
+        Past {
+            source,
+            before,
+            record,
+            parts: vec![Part { content, starts }],
+            snapshots,
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Judges what a power cut left of an image: by Folio, which reads it, checks it and goes on with it, and by QEMU.
+//! Judges what a power cut left of an image: by Folio, which reads it, checks it and goes on with
+//! it, and by QEMU.
 
 use super::disk::Past;
 use crate::content::fill;
@@ -15,7 +16,8 @@ use folio::block::{
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Of so many cuts one is checked and read by QEMU, with its snapshots, and another is written on and checked again.
+/// Of so many cuts one is checked and read by QEMU, with its snapshots, and another is written on
+/// and checked again.
 const ONE_OF: usize = 4;
 /// Failures told in full.
 const TOLD_MAX: usize = 3;
@@ -47,17 +49,26 @@ pub(crate) fn judge(name: &str, past: &Past, random: &mut Random) {
 /// Cuts the power.
 pub(crate) fn cut(name: &str, past: &Past, random: &mut Random) -> Outcome {
     let (plain, lossy) = plan(&past.record, cuts_per_trial(), random);
-    let mut court = Court { name, past, has_qemu: find("qemu-img").is_some(), outcome: Outcome::default() };
+    let mut court = Court {
+        name,
+        past,
+        has_qemu: find("qemu-img").is_some(),
+        outcome: Outcome::default(),
+    };
     for cuts in [&plain, &lossy] {
         let mut replay = Replay::new(&past.before, &past.record);
-        cuts.iter().for_each(|cut| court.hear(&replay.device(*cut), *cut));
+        cuts.iter()
+            .for_each(|cut| court.hear(&replay.device(*cut), *cut));
     }
     let outcome = court.outcome;
     println!(
         "{name}: seed {}: {} operations, {} entries; {} cuts in order, {} with losses; {} leaky, {} dirty, judged by \
          QEMU {}, went on {}; {} failures",
         seed(),
-        past.parts.iter().map(|part| part.starts.len()).sum::<usize>(),
+        past.parts
+            .iter()
+            .map(|part| part.starts.len())
+            .sum::<usize>(),
         past.record.len(),
         plain.len(),
         lossy.len(),
@@ -83,7 +94,10 @@ impl Court<'_> {
         self.outcome.cuts += 1;
         if let Err(error) = self.judge(device, cut, turn) {
             if let Some(folder) = std::env::var_os("FOLIO_CRASH_KEEP").map(PathBuf::from) {
-                dump(&**device, &folder.join(format!("{}-{}.qcow2", self.name, self.outcome.cuts)));
+                dump(
+                    &**device,
+                    &folder.join(format!("{}-{}.qcow2", self.name, self.outcome.cuts)),
+                );
             }
             self.outcome.failures.push(format!("{cut}: {error}"));
         }
@@ -91,16 +105,29 @@ impl Court<'_> {
 
     fn judge(&mut self, device: &Arc<dyn Device>, cut: Cut, turn: usize) -> Result<(), String> {
         let is_dirty = has_dirty_bit(&**device);
-        let found = if is_dirty { self.read(&sealed(device)) } else { self.read(device) }?;
+        let found = if is_dirty {
+            self.read(&sealed(device))
+        } else {
+            self.read(device)
+        }?;
         let mut rest = &found[..];
         for part in &self.past.parts {
             let (begun, own) = (part.begun(cut.recorded), part.content.now().len());
-            let bytes = if self.past.parts.len() == 1 { rest } else { &rest[..own] };
+            let bytes = if self.past.parts.len() == 1 {
+                rest
+            } else {
+                &rest[..own]
+            };
             rest = &rest[bytes.len()..];
-            part.content.allows(bytes, cut.recorded, begun).map_err(|error| {
-                let story = part.content.story(cut.recorded, begun);
-                format!("{error}; promised in operation {}, changed in {:?}", story.0, story.1)
-            })?;
+            part.content
+                .allows(bytes, cut.recorded, begun)
+                .map_err(|error| {
+                    let story = part.content.story(cut.recorded, begun);
+                    format!(
+                        "{error}; promised in operation {}, changed in {:?}",
+                        story.0, story.1
+                    )
+                })?;
         }
         self.outcome.dirty += usize::from(is_dirty);
         if !is_dirty {
@@ -135,7 +162,9 @@ impl Court<'_> {
         opened.read_at(&mut found, 0).map_err(told)?;
         let mut at = 0;
         while at < found.len() {
-            let (kind, count) = opened.allocation(at as u64, (found.len() - at) as u64).map_err(told)?;
+            let (kind, count) = opened
+                .allocation(at as u64, (found.len() - at) as u64)
+                .map_err(told)?;
             let bytes = &found[at..at + count as usize];
             if kind != Allocation::Data && bytes.iter().any(|byte| *byte != 0) {
                 return Err(format!("{kind:?} at {at} reads as data"));
@@ -145,8 +174,8 @@ impl Court<'_> {
         Ok(found)
     }
 
-    /// `qemu-img check` finds leaks at worst, in a dirty image after it has mended the refcounts; QEMU reads the same, and
-    /// the snapshots are what they were.
+    /// `qemu-img check` finds leaks at worst, in a dirty image after it has mended the refcounts;
+    /// QEMU reads the same, and the snapshots are what they were.
     fn by_qemu(
         &mut self,
         device: &Arc<dyn Device>,
@@ -164,7 +193,10 @@ impl Court<'_> {
         let raw = path.with_extension("raw");
         let convert = |options: &[&str]| {
             let mut qemu = command("qemu-img");
-            qemu.args(["convert", "-f", "qcow2", "-O", "raw"]).args(options).arg(&path).arg(&raw);
+            qemu.args(["convert", "-f", "qcow2", "-O", "raw"])
+                .args(options)
+                .arg(&path)
+                .arg(&raw);
             let output = qemu.output().unwrap();
             if !output.status.success() {
                 return Err(text(&output));
@@ -174,7 +206,12 @@ impl Court<'_> {
         if convert(&[])? != found {
             return Err("QEMU reads something else".to_owned());
         }
-        for snapshot in self.past.snapshots.iter().filter(|snapshot| snapshot.is_due(recorded)) {
+        for snapshot in self
+            .past
+            .snapshots
+            .iter()
+            .filter(|snapshot| snapshot.is_due(recorded))
+        {
             if convert(&["-l", &snapshot.name])? != *snapshot.bytes {
                 return Err(format!("snapshot {} has changed", snapshot.name));
             }
@@ -188,7 +225,9 @@ impl Court<'_> {
             let name = &snapshot.name;
             let layer = overlay(device.clone());
             match apply_snapshot_on(layer.clone(), name) {
-                Ok(()) if self.read(&layer)? == *snapshot.bytes => drop(sound(&layer, Repair::Nothing)?),
+                Ok(()) if self.read(&layer)? == *snapshot.bytes => {
+                    drop(sound(&layer, Repair::Nothing)?)
+                }
                 Ok(()) => return Err(format!("snapshot {name} has changed")),
                 Err(error) if error.errno() == Errno::NOENT && !snapshot.is_due(recorded) => {}
                 Err(error) => return Err(format!("snapshot {name}: {error}")),
@@ -202,7 +241,12 @@ impl Court<'_> {
     }
 
     /// The image is written on, and stays sound.
-    fn go_on(&mut self, layer: &Arc<dyn Device>, mut found: Vec<u8>, seed: u64) -> Result<(), String> {
+    fn go_on(
+        &mut self,
+        layer: &Arc<dyn Device>,
+        mut found: Vec<u8>,
+        seed: u64,
+    ) -> Result<(), String> {
         self.outcome.went_on += 1;
         let told = |error: folio::Error| format!("writing on: {error}");
         let opened = self.past.source.open(layer.clone()).map_err(told)?;
@@ -213,7 +257,9 @@ impl Court<'_> {
             let bytes = &mut found[offset..offset + count];
             if random.percent(30) {
                 bytes.fill(0);
-                opened.write_zeroes(offset as u64, count as u64).map_err(told)?;
+                opened
+                    .write_zeroes(offset as u64, count as u64)
+                    .map_err(told)?;
             } else {
                 fill(bytes, 1, step, offset as u64);
                 opened.write_at(bytes, offset as u64).map_err(told)?;
@@ -252,19 +298,37 @@ fn has_dirty_bit(device: &dyn Device) -> bool {
 /// Folio's check finds leaks at worst, after what it mends.
 fn sound(device: &Arc<dyn Device>, repair: Repair) -> Result<ImageCheck, String> {
     let mut said = Vec::new();
-    let checked = check_on(device.clone(), repair, &mut |finding| said.push(finding.to_string()));
+    let checked = check_on(device.clone(), repair, &mut |finding| {
+        said.push(finding.to_string())
+    });
     let report = checked.map_err(|error| format!("check: {error}"))?;
     if report.corruptions + report.check_errors == 0 {
         return Ok(report);
     }
     said.truncate(20);
-    Err(format!("check, repair {repair:?}: {report:?}\n{}", said.join("\n")))
+    Err(format!(
+        "check, repair {repair:?}: {report:?}\n{}",
+        said.join("\n")
+    ))
 }
 
 /// `qemu-img check` finds leaks at worst.
 fn qemu_check(path: &Path, options: &[&str]) -> Result<(), String> {
     const LEAKS: i32 = 3;
-    let output = command("qemu-img").args(["check", "-f", "qcow2"]).args(options).arg(path).output().unwrap();
+    let output = command("qemu-img")
+        .args(["check", "-f", "qcow2"])
+        .args(options)
+        .arg(path)
+        .output()
+        .unwrap();
     let is_fine = matches!(output.status.code(), Some(0 | LEAKS));
-    if is_fine { Ok(()) } else { Err(format!("qemu-img check: {}\n{}", output.status, text(&output))) }
+    if is_fine {
+        Ok(())
+    } else {
+        Err(format!(
+            "qemu-img check: {}\n{}",
+            output.status,
+            text(&output)
+        ))
+    }
 }

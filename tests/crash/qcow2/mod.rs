@@ -192,9 +192,17 @@ fn a_disk_that_lies_about_flushes_is_seen() {
     let mut past = record(source, &mut random, Shape::default());
     for entry in &mut past.record {
         if *entry == Recorded::Flush {
-            *entry = Recorded::WriteZeroes { offset: 0, len_bytes: 0 };
+            *entry = Recorded::WriteZeroes {
+                offset: 0,
+                len_bytes: 0,
+            };
         }
     }
     let outcome = judge::cut("qcow2_liar", &past, &mut random);
-    assert!(outcome.failures.len() > outcome.cuts / 10, "{} of {}", outcome.failures.len(), outcome.cuts);
+    assert!(
+        outcome.failures.len() > outcome.cuts / 10,
+        "{} of {}",
+        outcome.failures.len(),
+        outcome.cuts
+    );
 }

@@ -38,7 +38,9 @@ pub(crate) struct Source {
 /// A folder in memory where there is one.
 fn scratch() -> TempDir {
     let prefix = "folio-crash-";
-    TempDir::with_prefix_in(prefix, "/dev/shm").or_else(|_| TempDir::with_prefix(prefix)).unwrap()
+    TempDir::with_prefix_in(prefix, "/dev/shm")
+        .or_else(|_| TempDir::with_prefix(prefix))
+        .unwrap()
 }
 
 impl Source {
@@ -46,7 +48,11 @@ impl Source {
     pub(crate) fn new(file_bytes: u64, len_bytes: u64, cluster_bytes: u32, compat: Compat) -> Self {
         let mut content = Content::new(0);
         content.change(0, Effect::Truncate(len_bytes));
-        let options = CreateOptions { cluster_bytes, compat, ..CreateOptions::default() };
+        let options = CreateOptions {
+            cluster_bytes,
+            compat,
+            ..CreateOptions::default()
+        };
         Self {
             origin: Origin::New { len_bytes, options },
             image: Arc::new(MemoryDevice::new(file_bytes)),
@@ -85,15 +91,24 @@ impl Maker {
     pub(crate) fn empty(len_bytes: u64) -> Self {
         let mut content = Content::new(0);
         content.change(0, Effect::Truncate(len_bytes));
-        Self { folder: scratch(), content, step: 0, backing: None, snapshots: Vec::new() }
+        Self {
+            folder: scratch(),
+            content,
+            step: 0,
+            backing: None,
+            snapshots: Vec::new(),
+        }
     }
 
-    /// A disk of `len_bytes`: of each 4 KiB half are bytes that tell where they are from, if they are there at all.
+    /// A disk of `len_bytes`: of each 4 KiB half are bytes that tell where they are from, if they
+    /// are there at all.
     pub(crate) fn new(len_bytes: u64, random: &mut Random) -> Self {
         let mut maker = Self::empty(len_bytes);
         for start in (0..len_bytes).step_by(4096) {
             if random.percent(60) {
-                maker.content.change(0, Effect::Write(start..(start + 2048).min(len_bytes)));
+                maker
+                    .content
+                    .change(0, Effect::Write(start..(start + 2048).min(len_bytes)));
             }
         }
         maker
@@ -105,25 +120,37 @@ impl Maker {
 
     /// Runs a program with words that have no spaces in them, in the image's folder.
     fn run(&self, program: &str, line: &str) {
-        succeed(command(program).args(line.split_whitespace()).current_dir(self.folder.path()));
+        succeed(
+            command(program)
+                .args(line.split_whitespace())
+                .current_dir(self.folder.path()),
+        );
     }
 
     /// The disk's bytes in an image of these options, as `qemu-img convert` takes them.
     pub(crate) fn convert(self, options: &str) -> Self {
         std::fs::write(self.folder.path().join("source.raw"), self.content.now()).unwrap();
-        self.run("qemu-img", &format!("convert -f raw -O qcow2 {options} source.raw disk.qcow2"));
+        self.run(
+            "qemu-img",
+            &format!("convert -f raw -O qcow2 {options} source.raw disk.qcow2"),
+        );
         self
     }
 
-    /// An empty image over the disk's bytes, of which the backing file has all but the last `less` zeros.
+    /// An empty image over the disk's bytes, of which the backing file has all but the last `less`
+    /// zeros.
     pub(crate) fn overlay(mut self, options: &str, less: usize) -> Self {
         let len = self.content.now().len();
         let end = len as u64;
-        self.content.change(self.step, Effect::Zero(end - less as u64..end));
+        self.content
+            .change(self.step, Effect::Zero(end - less as u64..end));
         let path = self.folder.path().join("base.raw");
         std::fs::write(&path, &self.content.now()[..len - less]).unwrap();
         self.backing = Some(load(&path));
-        self.run("qemu-img", &format!("create -f qcow2 -b base.raw -F raw {options} disk.qcow2 {len}"));
+        self.run(
+            "qemu-img",
+            &format!("create -f qcow2 -b base.raw -F raw {options} disk.qcow2 {len}"),
+        );
         self
     }
 
@@ -131,14 +158,16 @@ impl Maker {
     pub(crate) fn zero(mut self, offset: u64, len_bytes: u64, flags: &str) -> Self {
         let line = format!("write -z {flags} {offset} {len_bytes}");
         succeed(command("qemu-io").args(["-c", &line]).arg(self.path()));
-        self.content.change(self.step, Effect::Zero(offset..offset + len_bytes));
+        self.content
+            .change(self.step, Effect::Zero(offset..offset + len_bytes));
         self
     }
 
     /// An internal snapshot; then some of the disk is written.
     pub(crate) fn snapshot(mut self, name: &str, random: &mut Random) -> Self {
         self.run("qemu-img", &format!("snapshot -c {name} disk.qcow2"));
-        self.snapshots.push((name.to_owned(), self.content.now().to_vec()));
+        self.snapshots
+            .push((name.to_owned(), self.content.now().to_vec()));
         self.step += 1;
         let len = self.content.now().len();
         for _ in 0..3 {
@@ -147,7 +176,8 @@ impl Maker {
             let mut bytes = vec![0; 20_000];
             fill(&mut bytes, 0, self.step, offset);
             device.write_at(&bytes, offset).unwrap();
-            self.content.change(self.step, Effect::Write(offset..offset + 20_000));
+            self.content
+                .change(self.step, Effect::Write(offset..offset + 20_000));
         }
         self
     }
@@ -155,9 +185,22 @@ impl Maker {
     /// The image, on a device with room for `room` bytes more.
     pub(crate) fn source(self, room: u64) -> Source {
         let image = with_room(&self.path(), room);
-        let Self { folder, content, step, backing, snapshots } = self;
+        let Self {
+            folder,
+            content,
+            step,
+            backing,
+            snapshots,
+        } = self;
         let content = Some((content, step));
-        Source { origin: Origin::Image, image, backing, snapshots, folder, content }
+        Source {
+            origin: Origin::Image,
+            image,
+            backing,
+            snapshots,
+            folder,
+            content,
+        }
     }
 }
 

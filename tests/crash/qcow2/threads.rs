@@ -11,7 +11,13 @@ use std::sync::Arc;
 
 /// Makes a new image and lets `count` threads do random operations on it.
 pub(crate) fn record(source: Source, count: usize, operations: usize, random: &mut Random) -> Past {
-    let Origin::New { len_bytes, ref options } = source.origin else { panic!("only new images") };
+    let Origin::New {
+        len_bytes,
+        ref options,
+    } = source.origin
+    else {
+        panic!("only new images")
+    };
     let before = copy_of(&*source.image);
     let record = Arc::new(RecordDevice::new(source.image.clone()));
     let device = Qcow2Device::create_on(record.clone(), len_bytes, options).unwrap();
@@ -22,10 +28,17 @@ pub(crate) fn record(source: Source, count: usize, operations: usize, random: &m
     let seeds: Vec<u64> = (0..count).map(|_| random.next()).collect();
     let work = |index: usize| {
         let start = index * own;
-        let len = if index + 1 == count { len_bytes as usize - start } else { own };
+        let len = if index + 1 == count {
+            len_bytes as usize - start
+        } else {
+            own
+        };
         let recorded = || record.recorded_len() - born;
         let mut random = Random::new(seeds[index]);
-        let mut part = Part { content: Content::new(index), starts: vec![0] };
+        let mut part = Part {
+            content: Content::new(index),
+            starts: vec![0],
+        };
         part.content.change(0, Effect::Truncate(len as u64));
         part.content.promise(0, 0);
         for step in 1..operations {
@@ -55,10 +68,21 @@ pub(crate) fn record(source: Source, count: usize, operations: usize, random: &m
     };
     let parts = std::thread::scope(|scope| {
         let work = &work;
-        let running: Vec<_> = (0..count).map(|index| scope.spawn(move || work(index))).collect();
-        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+        let running: Vec<_> = (0..count)
+            .map(|index| scope.spawn(move || work(index)))
+            .collect();
+        running
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     });
     drop(device);
     let record = record.recorded().split_off(born);
-    Past { source, before, record, parts, snapshots: Vec::new() }
+    Past {
+        source,
+        before,
+        record,
+        parts,
+        snapshots: Vec::new(),
+    }
 }

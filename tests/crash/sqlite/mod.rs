@@ -1,13 +1,15 @@
-//! SQLite on Folio's ext4: after a power cut the database is sound, and every committed transaction is in it.
+//! SQLite on Folio's ext4: after a power cut the database is sound, and every committed transaction
+//! is in it.
 //!
 //! ```text
 //!   vfs     SQLite's files are files of the mount under test
 //!   here    transactions in each journal mode, cuts, and what is found afterwards
 //! ```
 //!
-//! `journal_mode=MEMORY` and `OFF` are left out: SQLite itself says that a crash may corrupt the database then.
-//! WAL runs with `locking_mode=EXCLUSIVE`, which needs no shared memory. DELETE runs with `synchronous=EXTRA`: with
-//! FULL SQLite does not sync the folder after it removes the journal, so the last transaction may be rolled back.
+//! `journal_mode=MEMORY` and `OFF` are left out: SQLite itself says that a crash may corrupt the
+//! database then. WAL runs with `locking_mode=EXCLUSIVE`, which needs no shared memory. DELETE runs
+//! with `synchronous=EXTRA`: with FULL SQLite does not sync the folder after it removes the
+//! journal, so the last transaction may be rolled back.
 
 mod vfs;
 
@@ -41,8 +43,9 @@ struct Committed {
 }
 
 fn connect(vfs: &Registered, mode: &str) -> rusqlite::Result<Connection> {
-    let flags =
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let database = Connection::open_with_flags_and_vfs(FILE, flags, vfs.name())?;
     let synchronous = if mode == "DELETE" { "EXTRA" } else { "FULL" };
     let locking = if mode == "WAL" { "EXCLUSIVE" } else { "NORMAL" };
@@ -57,13 +60,21 @@ fn connect(vfs: &Registered, mode: &str) -> rusqlite::Result<Connection> {
 /// Random changes, one transaction after the other.
 fn work(database: &Connection, recorded: impl Fn() -> usize) -> rusqlite::Result<Vec<Committed>> {
     let mut random = Random::new(seed());
-    let mut done = vec![Committed { begun: 0, recorded: 0, rows: Rows::new() }];
+    let mut done = vec![Committed {
+        begun: 0,
+        recorded: 0,
+        rows: Rows::new(),
+    }];
     let begun = recorded();
     database.execute_batch(
         "BEGIN; CREATE TABLE t (k INTEGER PRIMARY KEY, v BLOB); CREATE TABLE n (n INTEGER);
                             INSERT INTO n VALUES (1); COMMIT;",
     )?;
-    done.push(Committed { begun, recorded: recorded(), rows: Rows::new() });
+    done.push(Committed {
+        begun,
+        recorded: recorded(),
+        rows: Rows::new(),
+    });
     for number in 2..TRANSACTIONS {
         let mut rows = done[number - 1].rows.clone();
         let begun = recorded();
@@ -76,13 +87,20 @@ fn work(database: &Connection, recorded: impl Fn() -> usize) -> rusqlite::Result
             } else {
                 let most = if random.percent(20) { 9000 } else { 600 };
                 let (len, byte) = (1 + random.below(most), random.below(256) as u8);
-                database.execute("REPLACE INTO t VALUES (?1, ?2)", params![key, vec![byte; len]])?;
+                database.execute(
+                    "REPLACE INTO t VALUES (?1, ?2)",
+                    params![key, vec![byte; len]],
+                )?;
                 rows.insert(key, (len, byte));
             }
         }
         database.execute("UPDATE n SET n = ?1", [number as i64])?;
         database.execute_batch("COMMIT")?;
-        done.push(Committed { begun, recorded: recorded(), rows });
+        done.push(Committed {
+            begun,
+            recorded: recorded(),
+            rows,
+        });
     }
     Ok(done)
 }
@@ -91,9 +109,12 @@ fn work(database: &Connection, recorded: impl Fn() -> usize) -> rusqlite::Result
 fn read(database: &Connection) -> rusqlite::Result<(usize, Rows)> {
     let sound: String = database.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
     if sound != "ok" {
-        return Err(rusqlite::Error::InvalidParameterName(format!("integrity_check: {sound}")));
+        return Err(rusqlite::Error::InvalidParameterName(format!(
+            "integrity_check: {sound}"
+        )));
     }
-    let tables: i64 = database.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let tables: i64 =
+        database.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if tables == 0 {
         return Ok((0, Rows::new()));
     }
@@ -117,18 +138,31 @@ fn look(
     done: &[Committed],
     cut: Cut,
 ) -> Result<(), String> {
-    kernel.mount_ext4(device.clone(), ROOT, &MountOptions::default()).map_err(|error| error.to_string())?;
+    kernel
+        .mount_ext4(device.clone(), ROOT, &MountOptions::default())
+        .map_err(|error| error.to_string())?;
     let opened = {
-        let vfs = Registered::new(&format!("judge-{mode}"), kernel.process(Credentials::root()));
+        let vfs = Registered::new(
+            &format!("judge-{mode}"),
+            kernel.process(Credentials::root()),
+        );
         let database = connect(&vfs, mode).map_err(|error| error.to_string());
         database.and_then(|database| read(&database).map_err(|error| error.to_string()))
     };
     kernel.unmount(ROOT).map_err(|error| error.to_string())?;
     let (number, rows) = opened?;
-    let last = done.iter().rposition(|one| one.recorded <= cut.recorded).unwrap_or(0);
-    let begun = done.iter().rposition(|one| one.begun < cut.recorded).unwrap_or(0);
+    let last = done
+        .iter()
+        .rposition(|one| one.recorded <= cut.recorded)
+        .unwrap_or(0);
+    let begun = done
+        .iter()
+        .rposition(|one| one.begun < cut.recorded)
+        .unwrap_or(0);
     if !(last..=begun).contains(&number) {
-        return Err(format!("transaction {number} is the last one, expected {last} to {begun}"));
+        return Err(format!(
+            "transaction {number} is the last one, expected {last} to {begun}"
+        ));
     }
     if done[number].rows == rows {
         Ok(())
@@ -160,7 +194,11 @@ fn trial(mode: &str) {
             failures.extend(judged.err().map(|error| format!("{mode}: {cut}: {error}")));
         }
     }
-    let writes = run.record.iter().filter(|entry| **entry != Recorded::Flush).count();
+    let writes = run
+        .record
+        .iter()
+        .filter(|entry| **entry != Recorded::Flush)
+        .count();
     println!(
         "sqlite {mode}: seed {}: {TRANSACTIONS} transactions, {writes} writes; {} cuts in order, {} with losses; {} \
          failures",
@@ -169,7 +207,12 @@ fn trial(mode: &str) {
         lossy.len(),
         failures.len()
     );
-    assert!(failures.is_empty(), "seed {}: {}", seed(), failures[..failures.len().min(3)].join("\n"));
+    assert!(
+        failures.is_empty(),
+        "seed {}: {}",
+        seed(),
+        failures[..failures.len().min(3)].join("\n")
+    );
 }
 
 #[test]
@@ -209,7 +252,11 @@ fn sqlite_on_a_disk_that_lies_loses_transactions() {
     let mut random = Random::new(seed());
     for _ in 0..20 {
         let recorded = run.record.len() / 2 + random.below(run.record.len() / 2);
-        let cut = Cut { recorded, loss: Loss::Some(50), seed: random.next() };
+        let cut = Cut {
+            recorded,
+            loss: Loss::Some(50),
+            seed: random.next(),
+        };
         let device = Replay::new(&run.before, &run.record).device(cut);
         lost += usize::from(look(&kernel, &device, "TRUNCATE", &done, cut).is_err());
     }

@@ -1,7 +1,8 @@
 //! SQLite's files on a mount of Folio's: as little of an `sqlite3_vfs` as one connection needs.
 //!
-//! Calls are those that SQLite's own `unix` VFS makes: fsync of the folder after a journal's first sync, and after
-//! a removal that asks for it. Locks are not needed: one connection at a time. Source: sqlite.org/c3ref/vfs.html.
+//! Calls are those that SQLite's own `unix` VFS makes: fsync of the folder after a journal's first
+//! sync, and after a removal that asks for it. Locks are not needed: one connection at a time.
+//! Source: sqlite.org/c3ref/vfs.html.
 
 use folio::syscall::{Fd, OpenFlags, Process};
 use folio::{Errno, Error};
@@ -81,7 +82,11 @@ impl Registered {
         // SAFETY: vfs, name and process stay where they are until `drop` has unregistered them.
         let status = unsafe { ffi::sqlite3_vfs_register(&raw mut *vfs, 0) };
         assert_eq!(status, ffi::SQLITE_OK);
-        Self { vfs, _process: process, name }
+        Self {
+            vfs,
+            _process: process,
+            name,
+        }
     }
 
     /// The name for `Connection::open_with_flags_and_vfs`.
@@ -98,7 +103,11 @@ impl Drop for Registered {
 }
 
 fn status(error: &Error, otherwise: c_int) -> c_int {
-    if error.errno() == Errno::NOSPC { ffi::SQLITE_FULL } else { otherwise }
+    if error.errno() == Errno::NOSPC {
+        ffi::SQLITE_FULL
+    } else {
+        otherwise
+    }
 }
 
 fn answer(result: Result<(), Error>, otherwise: c_int) -> c_int {
@@ -160,12 +169,22 @@ unsafe extern "C" fn open(
     // SAFETY: room for a file of ours, all of it zeros.
     let file = unsafe { &mut *file.cast::<File>() };
     let creates = flags & ffi::SQLITE_OPEN_CREATE != 0;
-    let mut how = if flags & ffi::SQLITE_OPEN_READWRITE != 0 { OpenFlags::RDWR } else { OpenFlags::empty() };
+    let mut how = if flags & ffi::SQLITE_OPEN_READWRITE != 0 {
+        OpenFlags::RDWR
+    } else {
+        OpenFlags::empty()
+    };
     how.set(OpenFlags::CREAT, creates);
-    how.set(OpenFlags::EXCL, creates && flags & ffi::SQLITE_OPEN_EXCLUSIVE != 0);
+    how.set(
+        OpenFlags::EXCL,
+        creates && flags & ffi::SQLITE_OPEN_EXCLUSIVE != 0,
+    );
     file.base.pMethods = std::ptr::null();
-    let Ok(fd) = process.open(path, how, 0o644) else { return ffi::SQLITE_CANTOPEN };
-    let journals = ffi::SQLITE_OPEN_MAIN_JOURNAL | ffi::SQLITE_OPEN_WAL | ffi::SQLITE_OPEN_SUPER_JOURNAL;
+    let Ok(fd) = process.open(path, how, 0o644) else {
+        return ffi::SQLITE_CANTOPEN;
+    };
+    let journals =
+        ffi::SQLITE_OPEN_MAIN_JOURNAL | ffi::SQLITE_OPEN_WAL | ffi::SQLITE_OPEN_SUPER_JOURNAL;
     *file = File {
         base: sqlite3_file { pMethods: &METHODS },
         process,
@@ -179,7 +198,11 @@ unsafe extern "C" fn open(
     ffi::SQLITE_OK
 }
 
-unsafe extern "C" fn delete(vfs: *mut sqlite3_vfs, name: *const c_char, syncs_folder: c_int) -> c_int {
+unsafe extern "C" fn delete(
+    vfs: *mut sqlite3_vfs,
+    name: *const c_char,
+    syncs_folder: c_int,
+) -> c_int {
     // SAFETY: SQLite calls with a VFS of ours.
     let process = unsafe { process(vfs) };
     // SAFETY: a string of SQLite's.
@@ -187,12 +210,19 @@ unsafe extern "C" fn delete(vfs: *mut sqlite3_vfs, name: *const c_char, syncs_fo
     match process.unlink(path) {
         Err(error) if error.errno() == Errno::NOENT => ffi::SQLITE_IOERR_DELETE_NOENT,
         Err(_) => ffi::SQLITE_IOERR_DELETE,
-        Ok(()) if syncs_folder != 0 => answer(sync_folder(process, path), ffi::SQLITE_IOERR_DIR_FSYNC),
+        Ok(()) if syncs_folder != 0 => {
+            answer(sync_folder(process, path), ffi::SQLITE_IOERR_DIR_FSYNC)
+        }
         Ok(()) => ffi::SQLITE_OK,
     }
 }
 
-unsafe extern "C" fn access(vfs: *mut sqlite3_vfs, name: *const c_char, _: c_int, out: *mut c_int) -> c_int {
+unsafe extern "C" fn access(
+    vfs: *mut sqlite3_vfs,
+    name: *const c_char,
+    _: c_int,
+    out: *mut c_int,
+) -> c_int {
     // SAFETY: SQLite calls with a VFS of ours.
     let process = unsafe { process(vfs) };
     // SAFETY: a string of SQLite's.
@@ -224,7 +254,9 @@ unsafe extern "C" fn randomness(_: *mut sqlite3_vfs, len: c_int, out: *mut c_cha
     // SAFETY: room for `len` bytes.
     let out = unsafe { slice::from_raw_parts_mut(out.cast::<u8>(), len as usize) };
     // The same in each run.
-    out.iter_mut().zip(1_u8..).for_each(|(byte, n)| *byte = n.wrapping_mul(89));
+    out.iter_mut()
+        .zip(1_u8..)
+        .for_each(|(byte, n)| *byte = n.wrapping_mul(89));
     len
 }
 
@@ -288,7 +320,10 @@ unsafe extern "C" fn write(
 unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: sqlite3_int64) -> c_int {
     // SAFETY: a file of ours.
     let (file, process) = unsafe { parts(file) };
-    answer(process.ftruncate(file.fd, size as u64), ffi::SQLITE_IOERR_TRUNCATE)
+    answer(
+        process.ftruncate(file.fd, size as u64),
+        ffi::SQLITE_IOERR_TRUNCATE,
+    )
 }
 
 unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
@@ -299,14 +334,22 @@ unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
         false => process.fsync(file.fd),
     };
     let is_new = std::mem::take(&mut file.is_new);
-    let folder = synced.and_then(|()| if is_new { sync_folder(process, super::FILE) } else { Ok(()) });
+    let folder = synced.and_then(|()| {
+        if is_new {
+            sync_folder(process, super::FILE)
+        } else {
+            Ok(())
+        }
+    });
     answer(folder, ffi::SQLITE_IOERR_FSYNC)
 }
 
 unsafe extern "C" fn size(file: *mut sqlite3_file, out: *mut sqlite3_int64) -> c_int {
     // SAFETY: a file of ours.
     let (file, process) = unsafe { parts(file) };
-    let Ok(found) = process.fstat(file.fd) else { return ffi::SQLITE_IOERR_FSTAT };
+    let Ok(found) = process.fstat(file.fd) else {
+        return ffi::SQLITE_IOERR_FSTAT;
+    };
     // SAFETY: a number of SQLite's.
     unsafe { *out = found.size_bytes as sqlite3_int64 };
     ffi::SQLITE_OK

@@ -1,4 +1,5 @@
-//! The two benchmarks of the page-cache article: whole small files, opened, read or written, and closed.
+//! The two benchmarks of the page-cache article: whole small files, opened, read or written, and
+//! closed.
 
 use super::rounds::{Body, Contender, Effort, measure};
 use super::table::{Figure, Row, Table};
@@ -39,7 +40,10 @@ pub(crate) fn table(
     disk: &Path,
     report: &mut Report,
 ) -> Result<Option<Table>, String> {
-    let wanted: Vec<_> = [READ, WRITE].into_iter().filter(|job| options.wants(job)).collect();
+    let wanted: Vec<_> = [READ, WRITE]
+        .into_iter()
+        .filter(|job| options.wants(job))
+        .collect();
     if wanted.is_empty() {
         return Ok(None);
     }
@@ -47,7 +51,10 @@ pub(crate) fn table(
     let (tmpfs_folder, disk_folder) = (scratch_in(tmpfs)?, scratch_in(disk)?);
     let mut kernels = vec![(TMPFS, tmpfs_folder.path())];
     if worlds::is_tmpfs(disk) {
-        report.skip("article-read, article-write on a disk", format!("{} is a tmpfs", disk.display()));
+        report.skip(
+            "article-read, article-write on a disk",
+            format!("{} is a tmpfs", disk.display()),
+        );
     } else {
         kernels.push((DISK, disk_folder.path()));
     }
@@ -57,17 +64,24 @@ pub(crate) fn table(
         for (name, path) in [(RAMFS, format!("/{job}")), (EXT4, format!("/disk/{job}"))] {
             prepare(&process, &path)?;
             let process = &process;
-            contenders.push(Contender::new(name, move |_, _| Ok(folio_body(process, job, path.clone()))));
+            contenders.push(Contender::new(name, move |_, _| {
+                Ok(folio_body(process, job, path.clone()))
+            }));
         }
         for (name, folder) in &kernels {
             let path = folder.join(job);
             std::fs::write(&path, vec![b'x'; READS * PIECE]).map_err(told(path.display()))?;
             let path = CString::new(path.as_os_str().as_bytes()).map_err(told(job))?;
-            contenders.push(Contender::new(name, move |_, _| Ok(kernel_body(job, path.clone()))));
+            contenders.push(Contender::new(name, move |_, _| {
+                Ok(kernel_body(job, path.clone()))
+            }));
         }
         let rounds = measure(&contenders, 1, effort).map_err(told(job))?;
         let names = contenders.iter().map(|contender| contender.name);
-        let figures = names.zip(rounds).map(|(name, rounds)| Figure::new(name, rounds)).collect();
+        let figures = names
+            .zip(rounds)
+            .map(|(name, rounds)| Figure::new(name, rounds))
+            .collect();
         let mut row = Row::new(job, 1, figures);
         row.times_kernel = row.ratio(TMPFS, RAMFS);
         if let (Some(ext4), Some(disk)) = (row.ratio(TMPFS, EXT4), row.ratio(DISK, EXT4)) {
@@ -75,7 +89,11 @@ pub(crate) fn table(
         }
         rows.push(row);
     }
-    Ok(Some(Table { title: TITLE.to_owned(), base: TMPFS, rows }))
+    Ok(Some(Table {
+        title: TITLE.to_owned(),
+        base: TMPFS,
+        rows,
+    }))
 }
 
 /// A ramfs as `/`, and an ext4 in memory as `/disk`.
@@ -85,12 +103,16 @@ fn folio_world() -> Result<Process, String> {
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
     process.mkdir("/disk", 0o755).map_err(told("folio"))?;
-    kernel.mount_ext4(device, "/disk", &MountOptions::default()).map_err(told("folio"))?;
+    kernel
+        .mount_ext4(device, "/disk", &MountOptions::default())
+        .map_err(told("folio"))?;
     Ok(process)
 }
 
 fn prepare(process: &Process, path: &str) -> Result<(), String> {
-    let fd = process.open(path, OpenFlags::CREAT | OpenFlags::RDWR, 0o644).map_err(told("folio"))?;
+    let fd = process
+        .open(path, OpenFlags::CREAT | OpenFlags::RDWR, 0o644)
+        .map_err(told("folio"))?;
     for _ in 0..READS {
         let count = process.write(fd, &[b'x'; PIECE]).map_err(told("folio"))?;
         whole(count)?;
@@ -99,7 +121,11 @@ fn prepare(process: &Process, path: &str) -> Result<(), String> {
 }
 
 fn whole(count: usize) -> Result<(), String> {
-    if count == PIECE { Ok(()) } else { Err(format!("{count} of {PIECE} bytes")) }
+    if count == PIECE {
+        Ok(())
+    } else {
+        Err(format!("{count} of {PIECE} bytes"))
+    }
 }
 
 fn folio_body<'a>(process: &'a Process, job: &str, path: String) -> Body<'a> {
@@ -107,7 +133,11 @@ fn folio_body<'a>(process: &'a Process, job: &str, path: String) -> Body<'a> {
     let is_read = job == READ;
     Box::new(move |count| {
         for _ in 0..count {
-            let flags = if is_read { OpenFlags::empty() } else { OpenFlags::WRONLY | OpenFlags::TRUNC };
+            let flags = if is_read {
+                OpenFlags::empty()
+            } else {
+                OpenFlags::WRONLY | OpenFlags::TRUNC
+            };
             let fd = process.open(&path, flags, 0).map_err(told("open"))?;
             if is_read {
                 for _ in 0..READS {
@@ -127,8 +157,13 @@ fn kernel_body<'a>(job: &str, path: CString) -> Body<'a> {
     let is_read = job == READ;
     Box::new(move |count| {
         for _ in 0..count {
-            let flags = if is_read { OFlags::RDONLY } else { OFlags::WRONLY | OFlags::TRUNC };
-            let fd = rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty()).map_err(told("open"))?;
+            let flags = if is_read {
+                OFlags::RDONLY
+            } else {
+                OFlags::WRONLY | OFlags::TRUNC
+            };
+            let fd = rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty())
+                .map_err(told("open"))?;
             if is_read {
                 for _ in 0..READS {
                     whole(rustix::io::read(&fd, &mut buffer[..]).map_err(told("read"))?)?;

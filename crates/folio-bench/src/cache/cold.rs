@@ -1,7 +1,8 @@
-//! A file that is not in memory: through Folio's ext4 on a raw image, and by the host from the same bytes.
+//! A file that is not in memory: through Folio's ext4 on a raw image, and by the host from the same
+//! bytes.
 //!
-//! Every page of the file says which one it is, so the image tells by itself where they lie: the host reads exactly
-//! the ranges that Folio reads, in the same order.
+//! Every page of the file says which one it is, so the image tells by itself where they lie: the
+//! host reads exactly the ranges that Folio reads, in the same order.
 
 use super::table::{Figure, Row, Table};
 use super::{Extent, Options, told};
@@ -44,10 +45,14 @@ pub(crate) fn table(
         return Ok(None);
     }
     let bytes = extent.cold_bytes / PIECE as u64 * PIECE as u64;
-    let free = rustix::fs::statvfs(disk).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    let free =
+        rustix::fs::statvfs(disk).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
     if super::worlds::is_tmpfs(disk) || free < bytes * 2 {
         let (dir, mib) = (disk.display(), bytes >> 19);
-        report.skip(JOB, format!("{dir} is a tmpfs, or has less than {mib} MiB free"));
+        report.skip(
+            JOB,
+            format!("{dir} is a tmpfs, or has less than {mib} MiB free"),
+        );
         return Ok(None);
     }
     let folder = scratch_in(disk)?;
@@ -55,12 +60,17 @@ pub(crate) fn table(
     make(&image, bytes).map_err(told("making the image"))?;
     let file = File::open(&image).map_err(told(image.display()))?;
     let runs = runs(&file, bytes)?;
-    report.notes.push(format!("{JOB}: the file lies in {} runs of the image", runs.len()));
+    report.notes.push(format!(
+        "{JOB}: the file lies in {} runs of the image",
+        runs.len()
+    ));
     let (mut folio, mut host) = (Vec::new(), Vec::new());
     for round in 0..repeats {
         let is_slow = folio.iter().chain(&host).any(|ns| *ns > SLOW_NS);
         if is_slow && round >= SLOW_REPEATS {
-            report.notes.push(format!("{JOB}: only {SLOW_REPEATS} rounds, because the disk is slow"));
+            report.notes.push(format!(
+                "{JOB}: only {SLOW_REPEATS} rounds, because the disk is slow"
+            ));
             break;
         }
         // In turn, as everywhere.
@@ -72,15 +82,29 @@ pub(crate) fn table(
             folio.push(by_folio(&image, &file, bytes)?);
         }
     }
-    if std::fs::OpenOptions::new().write(true).open(DROP_CACHES).is_err() {
-        report.notes.push(format!("{JOB}: not root: the host forgot the image by POSIX_FADV_DONTNEED alone"));
+    if std::fs::OpenOptions::new()
+        .write(true)
+        .open(DROP_CACHES)
+        .is_err()
+    {
+        report.notes.push(format!(
+            "{JOB}: not root: the host forgot the image by POSIX_FADV_DONTNEED alone"
+        ));
     }
-    let row = Row::new(JOB, 1, vec![Figure::new(FOLIO, folio), Figure::new(HOST, host)]);
+    let row = Row::new(
+        JOB,
+        1,
+        vec![Figure::new(FOLIO, folio), Figure::new(HOST, host)],
+    );
     if let Some(ratio) = row.ratio(FOLIO, HOST) {
         report.notes.push(format!("{JOB}: Folio takes {ratio:.3} of the host's time; below the disk may lie a cache that nobody here can empty"));
     }
     let title = format!("cold, a file of {} MiB in reads of 1 MiB", bytes >> 20);
-    Ok(Some(Table { title, base: HOST, rows: vec![row] }))
+    Ok(Some(Table {
+        title,
+        base: HOST,
+        rows: vec![row],
+    }))
 }
 
 /// Makes the image, with the file in it.
@@ -88,7 +112,10 @@ fn make(image: &Path, bytes: u64) -> folio::Result<()> {
     let device = block::create(image, ImageFormat::Raw, bytes + bytes / 8 + (64 << 20))?;
     format_ext4(
         device.as_ref(),
-        &FormatOptions { block_size: Some(PAGE as u32), ..FormatOptions::default() },
+        &FormatOptions {
+            block_size: Some(PAGE as u32),
+            ..FormatOptions::default()
+        },
     )?;
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
@@ -123,12 +150,15 @@ fn runs(image: &File, bytes: u64) -> Result<Vec<Run>, String> {
     let mut piece = vec![0; PIECE];
     let mut offset = 0;
     loop {
-        let got = image.read_at(&mut piece, offset).map_err(told("the image"))?;
+        let got = image
+            .read_at(&mut piece, offset)
+            .map_err(told("the image"))?;
         if got == 0 {
             break;
         }
         for (at, page) in piece[..got].chunks_exact(PAGE).enumerate() {
-            let place = page_index(page).and_then(|index| places.get_mut(usize::try_from(index).ok()?));
+            let place =
+                page_index(page).and_then(|index| places.get_mut(usize::try_from(index).ok()?));
             if let Some(place) = place {
                 *place = Some(offset + (at * PAGE) as u64);
             }
@@ -152,7 +182,8 @@ const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
 fn forget(image: &File) -> Result<(), String> {
     rustix::fs::fsync(image).map_err(told("fsync"))?;
     fadvise(image, 0, None, Advice::DontNeed).map_err(told("fadvise"))?;
-    // Only root may; others have the advice alone, and a note says so. A test leaves the machine's caches alone.
+    // Only root may; others have the advice alone, and a note says so. A test leaves the machine's
+    // caches alone.
     if !cfg!(test) {
         let _ = std::fs::write(DROP_CACHES, "1");
     }
@@ -161,17 +192,27 @@ fn forget(image: &File) -> Result<(), String> {
 
 /// Nanoseconds of a cold read through Folio: open, all reads.
 fn by_folio(image: &Path, file: &File, bytes: u64) -> Result<f64, String> {
-    let options = block::OpenOptions { read_only: true, ..block::OpenOptions::default() };
+    let options = block::OpenOptions {
+        read_only: true,
+        ..block::OpenOptions::default()
+    };
     let device = block::open(image, &options).map_err(told("the image"))?;
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
     process.mkdir("/disk", 0o755).map_err(told("folio"))?;
-    let mount_options = MountOptions { read_only: true, ..MountOptions::default() };
-    kernel.mount_ext4(device, "/disk", &mount_options).map_err(told("folio"))?;
+    let mount_options = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    kernel
+        .mount_ext4(device, "/disk", &mount_options)
+        .map_err(told("folio"))?;
     let mut piece = vec![0; PIECE];
     forget(file)?;
     let start = Instant::now();
-    let fd = process.open(NAME, OpenFlags::empty(), 0).map_err(told("open"))?;
+    let fd = process
+        .open(NAME, OpenFlags::empty(), 0)
+        .map_err(told("open"))?;
     let mut done = 0;
     while done < bytes {
         let count = process.read(fd, &mut piece).map_err(told("read"))?;
@@ -195,7 +236,8 @@ fn by_host(image: &File, runs: &[Run]) -> Result<f64, String> {
         let mut done = 0;
         while done < *len_bytes {
             let len = (len_bytes - done).min(PIECE as u64) as usize;
-            let count = rustix::io::pread(image, &mut piece[..len], first + done).map_err(told("pread"))?;
+            let count =
+                rustix::io::pread(image, &mut piece[..len], first + done).map_err(told("pread"))?;
             if count == 0 {
                 return Err("the image ends early".to_owned());
             }

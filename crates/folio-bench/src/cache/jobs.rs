@@ -32,11 +32,23 @@ pub(crate) struct Job {
 }
 
 const fn read(name: &'static str, len_bytes: u64, is_random: bool) -> Job {
-    Job { name, work: Work::Read { len_bytes, is_random } }
+    Job {
+        name,
+        work: Work::Read {
+            len_bytes,
+            is_random,
+        },
+    }
 }
 
 const fn write(name: &'static str, len_bytes: u64, is_random: bool) -> Job {
-    Job { name, work: Work::Write { len_bytes, is_random } }
+    Job {
+        name,
+        work: Work::Write {
+            len_bytes,
+            is_random,
+        },
+    }
 }
 
 const KIB: u64 = 1 << 10;
@@ -46,7 +58,10 @@ const ALIGNMENT: u64 = 4 * KIB;
 
 /// What is done on the set that fits the processor's caches badly or well, as it happens to.
 pub(crate) const JOBS: [Job; 20] = [
-    Job { name: "offset", work: Work::Offset },
+    Job {
+        name: "offset",
+        work: Work::Offset,
+    },
     read("pread-1-seq", 1, false),
     read("pread-1-random", 1, true),
     read("pread-512-seq", 512, false),
@@ -62,10 +77,22 @@ pub(crate) const JOBS: [Job; 20] = [
     read("pread-64m-seq", 64 * MIB, false),
     write("pwrite-4k-random", 4 * KIB, true),
     write("pwrite-200k-seq", 200 * KIB, false),
-    Job { name: "stat-1", work: Work::Stat { is_deep: false } },
-    Job { name: "stat-4", work: Work::Stat { is_deep: true } },
-    Job { name: "fstat", work: Work::Fstat },
-    Job { name: "open-close", work: Work::OpenClose },
+    Job {
+        name: "stat-1",
+        work: Work::Stat { is_deep: false },
+    },
+    Job {
+        name: "stat-4",
+        work: Work::Stat { is_deep: true },
+    },
+    Job {
+        name: "fstat",
+        work: Work::Fstat,
+    },
+    Job {
+        name: "open-close",
+        work: Work::OpenClose,
+    },
 ];
 
 /// The one job on the large set.
@@ -103,7 +130,13 @@ impl Offsets {
             }
             false => (len_bytes, (set_bytes / len_bytes).max(1)),
         };
-        Self { random: is_random.then(|| Random::new(seed)), first, unit, places, next: 0 }
+        Self {
+            random: is_random.then(|| Random::new(seed)),
+            first,
+            unit,
+            places,
+            next: 0,
+        }
     }
 
     #[inline]
@@ -112,7 +145,11 @@ impl Offsets {
             Some(random) => random.below(self.places),
             None => {
                 let place = self.next;
-                self.next = if place + 1 == self.places { 0 } else { place + 1 };
+                self.next = if place + 1 == self.places {
+                    0
+                } else {
+                    place + 1
+                };
                 place
             }
         };
@@ -132,7 +169,9 @@ impl Worlds {
     /// Those who do `job`; folio first, then the kernel's tmpfs, then bare memcpy if it can.
     pub(crate) fn contenders(&self, job: Job) -> Vec<Contender<'_>> {
         let contender = |name, body: fn(&Self, Work, u64, u64) -> Result<Body<'_>, String>| {
-            Contender::new(name, move |index, threads| body(self, job.work, index, threads))
+            Contender::new(name, move |index, threads| {
+                body(self, job.work, index, threads)
+            })
         };
         let mut all = Vec::new();
         if job.work == Work::Offset {
@@ -149,10 +188,13 @@ impl Worlds {
         all
     }
 
-    /// Those who read 200 KB as the library-OS article did: with a copy loop of single bytes, and with others.
+    /// Those who read 200 KB as the library-OS article did: with a copy loop of single bytes, and
+    /// with others.
     pub(crate) fn copiers(&self, job: Job) -> Vec<Contender<'_>> {
         let contender = |name, body: fn(&Self, Work, u64, u64) -> Result<Body<'_>, String>| {
-            Contender::new(name, move |index, threads| body(self, job.work, index, threads))
+            Contender::new(name, move |index, threads| {
+                body(self, job.work, index, threads)
+            })
         };
         vec![
             contender(RAMFS_BYTES, Self::folio_byte_wise),
@@ -163,7 +205,8 @@ impl Worlds {
         ]
     }
 
-    /// Folio's ramfs, with the one copy loop exchanged: the pages are borrowed, and copied byte by byte.
+    /// Folio's ramfs, with the one copy loop exchanged: the pages are borrowed, and copied byte by
+    /// byte.
     fn folio_byte_wise(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
         let FolioWorld { process, file, .. } = &self.folio;
         let (mut buffer, mut offsets) = self.transfer(work, index, threads)?;
@@ -173,12 +216,15 @@ impl Worlds {
             let mut done = 0;
             while done < bytes.len() {
                 let rest = bytes.len() - done;
-                let borrowed =
-                    process.read_borrowed(*file, offset + done as u64, rest).map_err(told("read"))?;
+                let borrowed = process
+                    .read_borrowed(*file, offset + done as u64, rest)
+                    .map_err(told("read"))?;
                 let before = done;
                 for slice in borrowed.read().slices() {
                     let (to, _) = bytes[done..].split_at_mut(slice.len());
-                    to.iter_mut().zip(slice).for_each(|(to, from)| *to = black_box(*from));
+                    to.iter_mut()
+                        .zip(slice)
+                        .for_each(|(to, from)| *to = black_box(*from));
                     done += slice.len();
                 }
                 if done == before {
@@ -199,14 +245,23 @@ impl Worlds {
     /// A buffer of the job's length and where to begin.
     fn transfer(&self, work: Work, index: u64, threads: u64) -> Result<(Memory, Offsets), String> {
         let (len_bytes, is_random, first, part_bytes) = match work {
-            Work::Write { len_bytes, is_random } => {
+            Work::Write {
+                len_bytes,
+                is_random,
+            } => {
                 let part_bytes = self.set_bytes / threads / ALIGNMENT * ALIGNMENT;
                 (len_bytes, is_random, index * part_bytes, part_bytes)
             }
-            Work::Read { len_bytes, is_random } => (len_bytes, is_random, 0, self.set_bytes),
+            Work::Read {
+                len_bytes,
+                is_random,
+            } => (len_bytes, is_random, 0, self.set_bytes),
             _ => (1, true, 0, self.set_bytes),
         };
-        Ok((Memory::new(len_bytes)?, Offsets::new(is_random, len_bytes, first, part_bytes, index)))
+        Ok((
+            Memory::new(len_bytes)?,
+            Offsets::new(is_random, len_bytes, first, part_bytes, index),
+        ))
     }
 
     fn generator(&self, work: Work, index: u64, threads: u64) -> Result<Body<'_>, String> {
@@ -226,18 +281,26 @@ impl Worlds {
         Ok(match work {
             Work::Read { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
-                let count = process.pread(file, bytes, offsets.draw()).map_err(told("pread"))?;
+                let count = process
+                    .pread(file, bytes, offsets.draw())
+                    .map_err(told("pread"))?;
                 whole(count, bytes.len())
             }),
             Work::Write { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
-                let count = process.pwrite(file, bytes, offsets.draw()).map_err(told("pwrite"))?;
+                let count = process
+                    .pwrite(file, bytes, offsets.draw())
+                    .map_err(told("pwrite"))?;
                 whole(count, bytes.len())
             }),
             Work::Stat { is_deep } => {
                 let path = if is_deep { DEEP_FILE } else { FILE };
                 body(move || {
-                    black_box(process.fstatat(dir, path, AtFlags::empty()).map_err(told("stat"))?);
+                    black_box(
+                        process
+                            .fstatat(dir, path, AtFlags::empty())
+                            .map_err(told("stat"))?,
+                    );
                     Ok(())
                 })
             }
@@ -246,7 +309,9 @@ impl Worlds {
                 Ok(())
             }),
             Work::OpenClose => body(move || {
-                let fd = process.openat(dir, FILE, OpenFlags::empty(), 0).map_err(told("open"))?;
+                let fd = process
+                    .openat(dir, FILE, OpenFlags::empty(), 0)
+                    .map_err(told("open"))?;
                 process.close(fd).map_err(told("close"))
             }),
         })
@@ -258,19 +323,22 @@ impl Worlds {
         Ok(match work {
             Work::Read { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
-                let count = rustix::io::pread(file, &mut *bytes, offsets.draw()).map_err(told("pread"))?;
+                let count =
+                    rustix::io::pread(file, &mut *bytes, offsets.draw()).map_err(told("pread"))?;
                 whole(count, bytes.len())
             }),
             Work::Write { .. } => body(move || {
                 let bytes = buffer.as_mut_slice();
-                let count = rustix::io::pwrite(file, bytes, offsets.draw()).map_err(told("pwrite"))?;
+                let count =
+                    rustix::io::pwrite(file, bytes, offsets.draw()).map_err(told("pwrite"))?;
                 whole(count, bytes.len())
             }),
             Work::Stat { is_deep } => {
                 let path = if is_deep { c"a/b/c/file" } else { c"file" };
                 body(move || {
                     black_box(
-                        rustix::fs::statat(dir, path, rustix::fs::AtFlags::empty()).map_err(told("stat"))?,
+                        rustix::fs::statat(dir, path, rustix::fs::AtFlags::empty())
+                            .map_err(told("stat"))?,
                     );
                     Ok(())
                 })
@@ -293,12 +361,17 @@ impl Worlds {
         let memory = &self.memory;
         Ok(body(move || {
             let bytes = buffer.as_mut_slice();
-            // Hidden from the compiler, as a library's caller hides it: memcpy is called, not laid out in line.
+            // Hidden from the compiler, as a library's caller hides it: memcpy is called, not laid
+            // out in line.
             let len = black_box(bytes.len());
             let set = memory.at(offsets.draw());
-            let (from, to) =
-                if is_write { (bytes.as_ptr(), set) } else { (set.cast_const(), bytes.as_mut_ptr()) };
-            // SAFETY: `len` bytes lie behind both; the buffer is no part of the set; writers have parts of their own.
+            let (from, to) = if is_write {
+                (bytes.as_ptr(), set)
+            } else {
+                (set.cast_const(), bytes.as_mut_ptr())
+            };
+            // SAFETY: `len` bytes lie behind both; the buffer is no part of the set; writers have
+            // parts of their own.
             unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
             black_box(bytes);
             Ok(())
@@ -311,7 +384,8 @@ impl Worlds {
         Ok(body(move || {
             let set = memory.at(offsets.draw());
             for (at, byte) in buffer.as_mut_slice().iter_mut().enumerate() {
-                // SAFETY: inside the set, which nobody writes meanwhile. Volatile: a loop it is and a loop it stays.
+                // SAFETY: inside the set, which nobody writes meanwhile. Volatile: a loop it is and
+                // a loop it stays.
                 let value = unsafe { set.wrapping_add(at).read_volatile() };
                 // SAFETY: a byte of our own.
                 unsafe { std::ptr::from_mut(byte).write_volatile(value) };
@@ -333,5 +407,9 @@ fn body<'a>(mut one: impl FnMut() -> Result<(), String> + Send + 'a) -> Body<'a>
 }
 
 fn whole(count: usize, want: usize) -> Result<(), String> {
-    if count == want { Ok(()) } else { Err(format!("{count} of {want} bytes")) }
+    if count == want {
+        Ok(())
+    } else {
+        Err(format!("{count} of {want} bytes"))
+    }
 }

@@ -59,25 +59,41 @@ const QUICK_BYTES: u64 = 2 << 20;
 
 /// A number of bytes: 64M, 4G.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let bytes =
-        parse_size::Config::new().with_binary().parse_size(text).map_err(|error| error.to_string())?;
-    if bytes < 1 << 20 { Err("at least 1M".to_owned()) } else { Ok(bytes) }
+    let bytes = parse_size::Config::new()
+        .with_binary()
+        .parse_size(text)
+        .map_err(|error| error.to_string())?;
+    if bytes < 1 << 20 {
+        Err("at least 1M".to_owned())
+    } else {
+        Ok(bytes)
+    }
 }
 
 /// How much is measured: rounds, and how long each measurement lasts at least.
 pub(crate) fn effort(run: &Run<'_>, least_ms: Option<u64>) -> Effort {
     let least = Duration::from_millis(least_ms.unwrap_or_else(|| run.sized(LEAST_MS, 0)));
-    Effort { repeats: run.repeats(ROUNDS), least }
+    Effort {
+        repeats: run.repeats(ROUNDS),
+        least,
+    }
 }
 
 /// Measures.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
-    let tmpfs = worlds::find_tmpfs().ok_or("no tmpfs that may be written: mount one on /dev/shm")?;
+    let tmpfs =
+        worlds::find_tmpfs().ok_or("no tmpfs that may be written: mount one on /dev/shm")?;
     let disk = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
     let extent = Extent {
-        set_bytes: options.set_bytes.unwrap_or_else(|| run.sized(64 << 20, QUICK_BYTES)),
-        large_set: options.large_set.unwrap_or_else(|| run.sized(4 << 30, QUICK_BYTES)),
-        cold_bytes: options.cold_bytes.unwrap_or_else(|| run.sized(1 << 30, QUICK_BYTES)),
+        set_bytes: options
+            .set_bytes
+            .unwrap_or_else(|| run.sized(64 << 20, QUICK_BYTES)),
+        large_set: options
+            .large_set
+            .unwrap_or_else(|| run.sized(4 << 30, QUICK_BYTES)),
+        cold_bytes: options
+            .cold_bytes
+            .unwrap_or_else(|| run.sized(1 << 30, QUICK_BYTES)),
     };
     let what = "what is in memory, through Folio, through the kernel, and copied bare";
     let mut report = Report::new("cache", what, &tmpfs);
@@ -93,7 +109,13 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     let mut tables = Vec::new();
     tables.extend(memory(options, extent, run, effort, &tmpfs, &mut report)?);
     tables.extend(article::table(options, effort, &tmpfs, &disk, &mut report)?);
-    tables.extend(cold::table(options, extent, &disk, effort.repeats, &mut report)?);
+    tables.extend(cold::table(
+        options,
+        extent,
+        &disk,
+        effort.repeats,
+        &mut report,
+    )?);
     report.verdicts = table::judge(&tables);
     report.tables = tables.iter().map(Table::told).collect();
     report.limits = owned(&table::LIMITS);
@@ -103,7 +125,9 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
 impl Options {
     /// Whether this job was asked for.
     fn wants(&self, job: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| job.contains(only.as_str()))
+        self.only
+            .as_ref()
+            .is_none_or(|only| job.contains(only.as_str()))
     }
 }
 
@@ -117,7 +141,10 @@ fn memory(
     report: &mut Report,
 ) -> Result<Option<Table>, String> {
     let mut rows = Vec::new();
-    let jobs: Vec<_> = JOBS.into_iter().filter(|job| options.wants(job.name)).collect();
+    let jobs: Vec<_> = JOBS
+        .into_iter()
+        .filter(|job| options.wants(job.name))
+        .collect();
     if !jobs.is_empty() {
         let worlds = worlds(extent.set_bytes, tmpfs)?;
         for job in jobs {
@@ -135,13 +162,25 @@ fn memory(
     if options.wants(LARGE_JOB.name) {
         (run.step)(&format!("cache: {}", LARGE_JOB.name))?;
         match room(extent.large_set) {
-            Ok(()) => rows.extend(threads(&worlds(extent.large_set, tmpfs)?, LARGE_JOB, effort, report)?),
+            Ok(()) => rows.extend(threads(
+                &worlds(extent.large_set, tmpfs)?,
+                LARGE_JOB,
+                effort,
+                report,
+            )?),
             Err(reason) => report.skip(LARGE_JOB.name, reason),
         }
     }
-    let title =
-        format!("in memory, a file of {} MiB; large: {} MiB", extent.set_bytes >> 20, extent.large_set >> 20);
-    Ok((!rows.is_empty()).then_some(Table { title, base: jobs::KERNEL, rows }))
+    let title = format!(
+        "in memory, a file of {} MiB; large: {} MiB",
+        extent.set_bytes >> 20,
+        extent.large_set >> 20
+    );
+    Ok((!rows.is_empty()).then_some(Table {
+        title,
+        base: jobs::KERNEL,
+        rows,
+    }))
 }
 
 /// The same bytes in Folio's ramfs, in the kernel's tmpfs and in bare memory, all of it touched.
@@ -159,18 +198,29 @@ pub(crate) fn worlds(set_bytes: u64, tmpfs: &Path) -> Result<Worlds, String> {
 /// Whether three sets fit into memory, one per contender, with some air.
 fn room(set_bytes: u64) -> Result<(), String> {
     let text = std::fs::read_to_string("/proc/meminfo").map_err(told("/proc/meminfo"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let free_kib = line.and_then(|line| line.trim().split(' ').next()).and_then(|number| number.parse().ok());
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let free_kib = line
+        .and_then(|line| line.trim().split(' ').next())
+        .and_then(|number| number.parse().ok());
     let free_kib: u64 = free_kib.ok_or("/proc/meminfo has no MemAvailable")?;
     let (need_mib, free_mib) = ((set_bytes >> 20) * 13 / 4, free_kib >> 10);
     if free_mib >= need_mib {
         return Ok(());
     }
-    Err(format!("three sets need {need_mib} MiB of memory, {free_mib} are free"))
+    Err(format!(
+        "three sets need {need_mib} MiB of memory, {free_mib} are free"
+    ))
 }
 
 /// A job with one thread, and with two where there are two processors.
-fn threads(worlds: &Worlds, job: Job, effort: Effort, report: &mut Report) -> Result<Vec<Row>, String> {
+fn threads(
+    worlds: &Worlds,
+    job: Job,
+    effort: Effort,
+    report: &mut Report,
+) -> Result<Vec<Row>, String> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     if processors < 2 {
         report.skip(format!("{} with two threads", job.name), "one processor");
@@ -180,7 +230,10 @@ fn threads(worlds: &Worlds, job: Job, effort: Effort, report: &mut Report) -> Re
     for threads in (1..=2).filter(|threads| *threads == 1 || processors >= 2) {
         let rounds = timed(&contenders, threads, effort).map_err(told(job.name))?;
         let names = contenders.iter().map(|contender| contender.name);
-        let mut figures: Vec<_> = names.zip(rounds).map(|(name, rounds)| Figure::new(name, rounds)).collect();
+        let mut figures: Vec<_> = names
+            .zip(rounds)
+            .map(|(name, rounds)| Figure::new(name, rounds))
+            .collect();
         for figure in &mut figures {
             let one = rows.first().and_then(|row| row.figure(figure.contender));
             figure.scaling = one.map(|one| one.median_ns / figure.median_ns);
@@ -197,19 +250,39 @@ mod tests {
     #[test]
     fn every_row_is_measured_on_tiny_sets() {
         let disk = tempfile::tempdir().expect("a folder");
-        let options = Options { disk_dir: Some(disk.path().to_path_buf()), ..Options::default() };
+        let options = Options {
+            disk_dir: Some(disk.path().to_path_buf()),
+            ..Options::default()
+        };
         let quiet = |_: &str| Ok(());
-        let run = Run { is_quick: true, repeats: Some(1), ..Run::new(PathBuf::new(), &quiet) };
+        let run = Run {
+            is_quick: true,
+            repeats: Some(1),
+            ..Run::new(PathBuf::new(), &quiet)
+        };
         let report = measure(&options, &run).expect("a report");
-        let jobs: Vec<_> = report.tables.iter().flat_map(|table| &table.rows).map(|row| &row.job).collect();
-        let is_told = |job: &str| report.not_measured.iter().any(|missing| missing.what.contains(job));
+        let jobs: Vec<_> = report
+            .tables
+            .iter()
+            .flat_map(|table| &table.rows)
+            .map(|row| &row.job)
+            .collect();
+        let is_told = |job: &str| {
+            report
+                .not_measured
+                .iter()
+                .any(|missing| missing.what.contains(job))
+        };
         for job in JOBS.iter().map(|job| job.name).chain([
             LARGE_JOB.name,
             article::READ,
             article::WRITE,
             "cold-read",
         ]) {
-            assert!(jobs.iter().any(|found| *found == job) || is_told(job), "{job}: {jobs:?}");
+            assert!(
+                jobs.iter().any(|found| *found == job) || is_told(job),
+                "{job}: {jobs:?}"
+            );
         }
         assert!(report.verdicts.len() >= 12);
     }

@@ -18,8 +18,14 @@ pub(crate) struct Contender<'a> {
 
 impl<'a> Contender<'a> {
     /// A contender whose bodies `make` makes.
-    pub(crate) fn new(name: &'static str, make: impl Fn(u64, u64) -> Result<Body<'a>, String> + 'a) -> Self {
-        Self { name, make: Box::new(make) }
+    pub(crate) fn new(
+        name: &'static str,
+        make: impl Fn(u64, u64) -> Result<Body<'a>, String> + 'a,
+    ) -> Self {
+        Self {
+            name,
+            make: Box::new(make),
+        }
     }
 }
 
@@ -82,7 +88,8 @@ fn once(bodies: &mut [Body<'_>], count: u64) -> Result<f64, String> {
                 let barrier = &barrier;
                 scope.spawn(move || {
                     pin(index);
-                    // What a thread does only once (its pin's slot, its stack's pages) is not measured.
+                    // What a thread does only once (its pin's slot, its stack's pages) is not
+                    // measured.
                     let warm = body(1);
                     barrier.wait();
                     warm?;
@@ -92,8 +99,9 @@ fn once(bodies: &mut [Body<'_>], count: u64) -> Result<f64, String> {
                 })
             })
             .collect();
-        let rates =
-            threads.into_iter().map(|thread| thread.join().map_err(|_| "a thread panicked".to_owned())?);
+        let rates = threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| "a thread panicked".to_owned())?);
         rates.collect::<Result<Vec<f64>, String>>()
     })?;
     Ok(1e9 / rates.iter().sum::<f64>())
@@ -101,7 +109,9 @@ fn once(bodies: &mut [Body<'_>], count: u64) -> Result<f64, String> {
 
 /// Puts this thread on a processor of its own where that is allowed.
 fn pin(index: usize) {
-    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return;
+    };
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
     if let Some(cpu) = cpus.nth(index) {
         let mut one = CpuSet::new();

@@ -26,7 +26,12 @@ pub(crate) struct Figure {
 impl Figure {
     /// The median and spread of `rounds_ns`.
     pub(crate) fn new(contender: &'static str, rounds_ns: Vec<f64>) -> Self {
-        Self { contender, median_ns: middle(rounds_ns.clone()), rounds_ns, scaling: None }
+        Self {
+            contender,
+            median_ns: middle(rounds_ns.clone()),
+            rounds_ns,
+            scaling: None,
+        }
     }
 }
 
@@ -45,7 +50,13 @@ pub(crate) struct Row {
 impl Row {
     /// A row with its ratios.
     pub(crate) fn new(job: &'static str, threads: u64, figures: Vec<Figure>) -> Self {
-        let mut row = Self { job, threads, figures, times_kernel: None, of_memcpy: None };
+        let mut row = Self {
+            job,
+            threads,
+            figures,
+            times_kernel: None,
+            of_memcpy: None,
+        };
         row.times_kernel = row.ratio(KERNEL, FOLIO);
         row.of_memcpy = row.ratio(MEMCPY, FOLIO);
         row
@@ -53,7 +64,9 @@ impl Row {
 
     /// The figure of a contender.
     pub(crate) fn figure(&self, contender: &str) -> Option<&Figure> {
-        self.figures.iter().find(|figure| figure.contender == contender)
+        self.figures
+            .iter()
+            .find(|figure| figure.contender == contender)
     }
 
     /// Median time of one contender over another's.
@@ -106,7 +119,10 @@ pub(crate) const AIMS: [(&str, Aim); 24] = [
     ("pread-200k-random", Aim::ScalesAsMemcpy),
     ("pread-1m-random", Aim::ScalesAsMemcpy),
     ("pwrite-4k-random", Aim::ScalesAsMemcpy),
-    ("cold-read", Aim::AtMost(1.05, super::cold::FOLIO, super::cold::HOST)),
+    (
+        "cold-read",
+        Aim::AtMost(1.05, super::cold::FOLIO, super::cold::HOST),
+    ),
 ];
 
 impl Aim {
@@ -114,15 +130,21 @@ impl Aim {
     fn judge(self, row: &Row) -> Option<Verdict> {
         let scaling = |name| row.figure(name).and_then(|figure| figure.scaling);
         let (aim, figure, is_met) = match self {
-            Self::OfMemcpy(least) if row.threads == 1 => {
-                (format!("at least {least} of memcpy's rate"), row.of_memcpy?, row.of_memcpy? >= least)
-            }
-            Self::TimesKernel(least) if row.threads == 1 => {
-                (format!("at least {least} times the kernel"), row.times_kernel?, row.times_kernel? >= least)
-            }
-            Self::Scaling(least) if row.threads == 2 => {
-                (format!("two threads: at least {least} of one"), scaling(FOLIO)?, scaling(FOLIO)? >= least)
-            }
+            Self::OfMemcpy(least) if row.threads == 1 => (
+                format!("at least {least} of memcpy's rate"),
+                row.of_memcpy?,
+                row.of_memcpy? >= least,
+            ),
+            Self::TimesKernel(least) if row.threads == 1 => (
+                format!("at least {least} times the kernel"),
+                row.times_kernel?,
+                row.times_kernel? >= least,
+            ),
+            Self::Scaling(least) if row.threads == 2 => (
+                format!("two threads: at least {least} of one"),
+                scaling(FOLIO)?,
+                scaling(FOLIO)? >= least,
+            ),
             Self::ScalesAsMemcpy if row.threads == 2 => {
                 let (folio, memcpy) = (scaling(FOLIO)?, scaling(MEMCPY)?);
                 let least = SCALING.min(memcpy * SCALING_OF_MEMCPY);
@@ -131,11 +153,19 @@ impl Aim {
             }
             Self::AtMost(most, of, over) if row.threads == 1 => {
                 let ratio = row.ratio(of, over)?;
-                (format!("at most {most} of the time of: {over}"), ratio, ratio <= most)
+                (
+                    format!("at most {most} of the time of: {over}"),
+                    ratio,
+                    ratio <= most,
+                )
             }
             _ => return None,
         };
-        Some(Verdict { aim: format!("{}: {aim}", row.job), is_met, figures: format!("{figure:.2}") })
+        Some(Verdict {
+            aim: format!("{}: {aim}", row.job),
+            is_met,
+            figures: format!("{figure:.2}"),
+        })
     }
 }
 
@@ -152,7 +182,9 @@ pub(crate) struct Table {
 pub(crate) fn judge(tables: &[Table]) -> Vec<Verdict> {
     let rows = || tables.iter().flat_map(|table| &table.rows);
     let judged = AIMS.iter().flat_map(|(job, aim)| {
-        rows().filter(move |row| row.job == *job).filter_map(move |row| aim.judge(row))
+        rows()
+            .filter(move |row| row.job == *job)
+            .filter_map(move |row| aim.judge(row))
     });
     judged.collect()
 }
@@ -179,9 +211,14 @@ impl Table {
 pub(crate) fn huge_pages() -> String {
     let setting = |name: &str| {
         let path = format!("/sys/kernel/mm/transparent_hugepage/{name}");
-        std::fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+        std::fs::read_to_string(path)
+            .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
     };
-    format!("huge pages: anonymous {}, shmem and tmpfs {}", setting("enabled"), setting("shmem_enabled"))
+    format!(
+        "huge pages: anonymous {}, shmem and tmpfs {}",
+        setting("enabled"),
+        setting("shmem_enabled")
+    )
 }
 
 #[cfg(test)]
@@ -190,11 +227,25 @@ mod tests {
 
     #[test]
     fn aims_are_judged_by_figure() {
-        let figures = |folio: f64| vec![Figure::new(FOLIO, vec![folio]), Figure::new(KERNEL, vec![100.0])];
-        let judge = |folio: f64| Aim::TimesKernel(8.0).judge(&Row::new("stat-1", 1, figures(folio)));
+        let figures = |folio: f64| {
+            vec![
+                Figure::new(FOLIO, vec![folio]),
+                Figure::new(KERNEL, vec![100.0]),
+            ]
+        };
+        let judge =
+            |folio: f64| Aim::TimesKernel(8.0).judge(&Row::new("stat-1", 1, figures(folio)));
         assert!(judge(10.0).is_some_and(|verdict| verdict.is_met && verdict.figures == "10.00"));
         assert!(judge(20.0).is_some_and(|verdict| !verdict.is_met));
-        assert!(Aim::OfMemcpy(0.9).judge(&Row::new("stat-1", 1, figures(10.0))).is_none());
-        assert!(Aim::TimesKernel(8.0).judge(&Row::new("stat-1", 2, figures(10.0))).is_none());
+        assert!(
+            Aim::OfMemcpy(0.9)
+                .judge(&Row::new("stat-1", 1, figures(10.0)))
+                .is_none()
+        );
+        assert!(
+            Aim::TimesKernel(8.0)
+                .judge(&Row::new("stat-1", 2, figures(10.0)))
+                .is_none()
+        );
     }
 }

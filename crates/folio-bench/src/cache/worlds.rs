@@ -1,4 +1,5 @@
-//! The contenders' worlds: the same file in Folio's ramfs, in the kernel's tmpfs and in bare memory.
+//! The contenders' worlds: the same file in Folio's ramfs, in the kernel's tmpfs and in bare
+//! memory.
 
 use super::told;
 use crate::run::scratch_in;
@@ -32,19 +33,29 @@ pub(crate) struct FolioWorld {
 }
 
 impl FolioWorld {
-    /// A ramfs with a file of `set_bytes`. `Kernel::mount_tmpfs` has its place here: one more mount, one more world.
+    /// A ramfs with a file of `set_bytes`. `Kernel::mount_tmpfs` has its place here: one more
+    /// mount, one more world.
     pub(crate) fn new(set_bytes: u64) -> Result<Self, String> {
         let cache_bytes = set_bytes + set_bytes / 8 + (64 << 20);
-        let kernel = Kernel::new(KernelOptions { cache_bytes, ..KernelOptions::default() });
+        let kernel = Kernel::new(KernelOptions {
+            cache_bytes,
+            ..KernelOptions::default()
+        });
         let process = kernel.process(Credentials::root());
         for folder in FOLDERS {
             process.mkdir(folder, 0o755).map_err(told("folio"))?;
         }
         let open = |name| process.openat(AT_FDCWD, name, OpenFlags::CREAT | OpenFlags::RDWR, 0o644);
-        process.close(open(DEEP_FILE).map_err(told("folio"))?).map_err(told("folio"))?;
+        process
+            .close(open(DEEP_FILE).map_err(told("folio"))?)
+            .map_err(told("folio"))?;
         let file = open(FILE).map_err(told("folio"))?;
-        let dir = process.open("/", OpenFlags::DIRECTORY, 0).map_err(told("folio"))?;
-        fill(set_bytes, |bytes, offset| process.pwrite(file, bytes, offset).map_err(told("folio")))?;
+        let dir = process
+            .open("/", OpenFlags::DIRECTORY, 0)
+            .map_err(told("folio"))?;
+        fill(set_bytes, |bytes, offset| {
+            process.pwrite(file, bytes, offset).map_err(told("folio"))
+        })?;
         Ok(Self { process, dir, file })
     }
 }
@@ -65,18 +76,37 @@ impl KernelWorld {
             std::fs::create_dir(folder.path().join(name)).map_err(told(name))?;
         }
         let mode = Mode::from_raw_mode(0o644);
-        let root = rustix::fs::open(folder.path(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let root = rustix::fs::open(
+            folder.path(),
+            OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
         let root = root.map_err(told(folder.path().display()))?;
-        let open =
-            |name| rustix::fs::openat(&root, name, OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC, mode);
+        let open = |name| {
+            rustix::fs::openat(
+                &root,
+                name,
+                OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC,
+                mode,
+            )
+        };
         drop(open(DEEP_FILE).map_err(told(DEEP_FILE))?);
         let file = open(FILE).map_err(told(FILE))?;
-        fill(set_bytes, |bytes, offset| rustix::io::pwrite(&file, bytes, offset).map_err(told(FILE)))?;
-        Ok(Self { dir: root, file, _folder: folder })
+        fill(set_bytes, |bytes, offset| {
+            rustix::io::pwrite(&file, bytes, offset).map_err(told(FILE))
+        })?;
+        Ok(Self {
+            dir: root,
+            file,
+            _folder: folder,
+        })
     }
 }
 
-fn fill(set_bytes: u64, mut write: impl FnMut(&[u8], u64) -> Result<usize, String>) -> Result<(), String> {
+fn fill(
+    set_bytes: u64,
+    mut write: impl FnMut(&[u8], u64) -> Result<usize, String>,
+) -> Result<(), String> {
     let part = part();
     let mut offset = 0;
     while offset < set_bytes {
@@ -98,9 +128,9 @@ pub(crate) fn is_tmpfs(dir: &Path) -> bool {
 pub(crate) fn find_tmpfs() -> Option<PathBuf> {
     let mut folders = vec![PathBuf::from("/dev/shm"), std::env::temp_dir()];
     folders.extend(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
-    folders
-        .into_iter()
-        .find(|folder| is_tmpfs(folder) && rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok())
+    folders.into_iter().find(|folder| {
+        is_tmpfs(folder) && rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
+    })
 }
 
 /// Anonymous memory, in huge pages where the host gives them.
@@ -120,9 +150,19 @@ impl Memory {
         let len_bytes = usize::try_from(len_bytes).map_err(told("memory"))?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new private mapping wherever the kernel likes.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len_bytes, protection, MapFlags::PRIVATE) };
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len_bytes,
+                protection,
+                MapFlags::PRIVATE,
+            )
+        };
         let start = start.map_err(told("memory"))?;
-        let memory = Self { start: start.cast::<u8>(), len_bytes };
+        let memory = Self {
+            start: start.cast::<u8>(),
+            len_bytes,
+        };
         // SAFETY: the range is the mapping just made. Without huge pages it is memory all the same.
         let _ = unsafe { madvise(start, len_bytes, Advice::LinuxHugepage) };
         let part = part();

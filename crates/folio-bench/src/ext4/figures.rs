@@ -1,4 +1,5 @@
-//! The rounds of the ext4 scenarios: seconds, the bytes that reached the disk, and whether aims are met.
+//! The rounds of the ext4 scenarios: seconds, the bytes that reached the disk, and whether aims are
+//! met.
 
 use crate::report::{self, Evidence, Row, Sample, Unit, Verdict};
 
@@ -16,14 +17,26 @@ impl Table {
     /// A table without rounds.
     pub(crate) fn new(title: &str, jobs: &[&'static str], contenders: Vec<String>) -> Self {
         let cells = vec![vec![Vec::new(); jobs.len()]; contenders.len()];
-        Self { title: title.to_owned(), jobs: jobs.to_vec(), contenders, cells }
+        Self {
+            title: title.to_owned(),
+            jobs: jobs.to_vec(),
+            contenders,
+            cells,
+        }
     }
 
     /// Adds a round of a contender at a job.
     pub(crate) fn add(&mut self, contender: usize, job: usize, seconds: f64, written_bytes: u64) {
         let device_written_bytes = Some(written_bytes as f64);
-        let evidence = Evidence { device_written_bytes, ..Evidence::default() };
-        self.cells[contender][job].push(Sample { value: seconds, evidence, label: None });
+        let evidence = Evidence {
+            device_written_bytes,
+            ..Evidence::default()
+        };
+        self.cells[contender][job].push(Sample {
+            value: seconds,
+            evidence,
+            label: None,
+        });
     }
 
     /// The rows, by job.
@@ -38,7 +51,8 @@ impl Table {
     }
 }
 
-/// Whether `ours` takes at most the time of `theirs`, `factor` times over; `None` if one was not measured.
+/// Whether `ours` takes at most the time of `theirs`, `factor` times over; `None` if one was not
+/// measured.
 pub(crate) fn compare(
     table: &report::Table,
     job: &str,
@@ -46,13 +60,25 @@ pub(crate) fn compare(
     theirs: &str,
     factor: f64,
 ) -> Option<Verdict> {
-    let seconds = |name| table.row(job, name).map(|row| row.median).filter(|seconds| *seconds > 0.0);
+    let seconds = |name| {
+        table
+            .row(job, name)
+            .map(|row| row.median)
+            .filter(|seconds| *seconds > 0.0)
+    };
     let (our_seconds, their_seconds) = (seconds(ours)?, seconds(theirs)?);
     let ratio = their_seconds / our_seconds;
     let aim = match factor {
         1.0 => format!("{}, {job}: {ours} is no slower than {theirs}", table.title),
-        _ => format!("{}, {job}: {ours} is {factor} times as fast as {theirs}", table.title),
+        _ => format!(
+            "{}, {job}: {ours} is {factor} times as fast as {theirs}",
+            table.title
+        ),
     };
     let figures = format!("{our_seconds:.3} s against {their_seconds:.3} s, {ratio:.2} times");
-    Some(Verdict { aim, is_met: ratio >= factor, figures })
+    Some(Verdict {
+        aim,
+        is_met: ratio >= factor,
+        figures,
+    })
 }

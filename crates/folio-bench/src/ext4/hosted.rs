@@ -21,14 +21,20 @@ pub(crate) struct Hosted {
 
 /// Why the kernel's ext4 cannot be measured here.
 pub(crate) fn kernel_missing() -> Option<String> {
-    let lacks = ["mke2fs", "losetup", "mount", "umount"].into_iter().find(|name| find(name).is_none());
+    let lacks = ["mke2fs", "losetup", "mount", "umount"]
+        .into_iter()
+        .find(|name| find(name).is_none());
     let is_root = rustix::process::geteuid().is_root();
-    lacks.map(|name| format!("{name} is not installed")).or((!is_root).then(|| "needs root".to_owned()))
+    lacks
+        .map(|name| format!("{name} is not installed"))
+        .or((!is_root).then(|| "needs root".to_owned()))
 }
 
 /// Why fuse2fs cannot be measured here.
 pub(crate) fn fuse2fs_missing() -> Option<String> {
-    let lacks = ["mke2fs", "fuse2fs", "umount"].into_iter().find(|name| find(name).is_none());
+    let lacks = ["mke2fs", "fuse2fs", "umount"]
+        .into_iter()
+        .find(|name| find(name).is_none());
     let is_root = rustix::process::geteuid().is_root();
     let has_fuse = Path::new("/dev/fuse").exists();
     lacks
@@ -55,14 +61,35 @@ fn make(folder: &Path, name: &str, size_mib: u64) -> Result<Hosted, String> {
     let (image, mount_point) = (folder.join(format!("{name}.img")), folder.join(name));
     std::fs::create_dir_all(&mount_point).map_err(told(mount_point.display()))?;
     let size = format!("{size_mib}M");
-    // With its inode tables and journal written now, so that no thread of the kernel does it during a round.
-    let fixed = ["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0"].map(OsStr::new);
-    command("mke2fs", fixed.into_iter().chain([image.as_os_str(), OsStr::new(&size)]))?;
-    Ok(Hosted { mount_point, image, device: None, is_throttled: false, is_mounted: false })
+    // With its inode tables and journal written now, so that no thread of the kernel does it during
+    // a round.
+    let fixed = [
+        "-q",
+        "-F",
+        "-t",
+        "ext4",
+        "-E",
+        "lazy_itable_init=0,lazy_journal_init=0",
+    ]
+    .map(OsStr::new);
+    command(
+        "mke2fs",
+        fixed
+            .into_iter()
+            .chain([image.as_os_str(), OsStr::new(&size)]),
+    )?;
+    Ok(Hosted {
+        mount_point,
+        image,
+        device: None,
+        is_throttled: false,
+        is_mounted: false,
+    })
 }
 
 impl Hosted {
-    /// A fresh ext4 in `folder`, mounted by the kernel with these options, at this many bytes a second if any.
+    /// A fresh ext4 in `folder`, mounted by the kernel with these options, at this many bytes a
+    /// second if any.
     pub(crate) fn kernel(
         folder: &Path,
         size_mib: u64,
@@ -71,7 +98,10 @@ impl Hosted {
     ) -> Result<Self, String> {
         let mut hosted = make(folder, "kernel", size_mib)?;
         let show = ["--find", "--show"].map(OsStr::new);
-        let device = command("losetup", show.into_iter().chain([hosted.image.as_os_str()]))?;
+        let device = command(
+            "losetup",
+            show.into_iter().chain([hosted.image.as_os_str()]),
+        )?;
         hosted.device = device.trim().strip_prefix("/dev/").map(str::to_owned);
         if let Some(bytes_per_s) = bytes_per_s {
             hosted.throttle(bytes_per_s)?;
@@ -93,11 +123,17 @@ impl Hosted {
             Some(device) => {
                 let device = format!("/dev/{device}");
                 let arguments = ["-t", "ext4", "-o", options, &device].map(OsStr::new);
-                command("mount", arguments.into_iter().chain([self.mount_point.as_os_str()]))?;
+                command(
+                    "mount",
+                    arguments.into_iter().chain([self.mount_point.as_os_str()]),
+                )?;
             }
             None => {
                 let paths = [self.image.as_os_str(), self.mount_point.as_os_str()];
-                command("fuse2fs", paths.into_iter().chain(["-o", options].map(OsStr::new)))?;
+                command(
+                    "fuse2fs",
+                    paths.into_iter().chain(["-o", options].map(OsStr::new)),
+                )?;
             }
         }
         self.is_mounted = true;
@@ -107,7 +143,11 @@ impl Hosted {
     /// Unmounts and mounts again, so that nothing is cached above the image.
     pub(crate) fn remount(&mut self) -> Result<(), String> {
         self.unmount()?;
-        self.mount(if self.device.is_some() { "defaults" } else { "rw" })
+        self.mount(if self.device.is_some() {
+            "defaults"
+        } else {
+            "rw"
+        })
     }
 
     /// The image, for who wants the host to forget it.
@@ -122,7 +162,9 @@ impl Hosted {
     }
 
     fn throttle(&self, bytes_per_s: u64) -> Result<(), String> {
-        let Some(device) = &self.device else { return Ok(()) };
+        let Some(device) = &self.device else {
+            return Ok(());
+        };
         let path = format!("/sys/block/{device}/dev");
         let number = std::fs::read_to_string(&path).map_err(told(path))?;
         std::fs::write(THROTTLE, format!("{} {bytes_per_s}", number.trim())).map_err(told(THROTTLE))
@@ -133,7 +175,11 @@ impl Hosted {
         let Some(device) = &self.device else { return 0 };
         let text = std::fs::read_to_string(format!("/sys/block/{device}/stat")).unwrap_or_default();
         // Sectors written: Documentation/block/stat.rst.
-        let sectors: u64 = text.split_whitespace().nth(6).and_then(|field| field.parse().ok()).unwrap_or(0);
+        let sectors: u64 = text
+            .split_whitespace()
+            .nth(6)
+            .and_then(|field| field.parse().ok())
+            .unwrap_or(0);
         sectors * 512
     }
 }

@@ -20,7 +20,8 @@ use std::path::PathBuf;
 /// What the scenarios take.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// A folder on a real disk, where images lie; without it, the system's folder for temporary files
+    /// A folder on a real disk, where images lie; without it, the system's folder for temporary
+    /// files
     #[arg(long)]
     pub(crate) disk_dir: Option<PathBuf>,
     /// Only contenders whose name contains this
@@ -34,7 +35,9 @@ impl Options {
     }
 
     fn wants(&self, name: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
+        self.only
+            .as_ref()
+            .is_none_or(|only| name.contains(only.as_str()))
     }
 }
 
@@ -52,22 +55,41 @@ mod tests {
         let disk = tempfile::tempdir().expect("a folder");
         let disk_dir = Some(disk.path().to_path_buf());
         let quiet = |_: &str| Ok(());
-        let run = Run { is_quick: true, repeats: Some(1), ..Run::new(PathBuf::new(), &quiet) };
-        measure(&Options { disk_dir, only: Some("folio".to_owned()) }, &run).expect("a report")
+        let run = Run {
+            is_quick: true,
+            repeats: Some(1),
+            ..Run::new(PathBuf::new(), &quiet)
+        };
+        measure(
+            &Options {
+                disk_dir,
+                only: Some("folio".to_owned()),
+            },
+            &run,
+        )
+        .expect("a report")
     }
 
     #[test]
     fn every_way_to_rewrite_is_measured_on_few_files() {
         let report = measured(rewrite::measure);
-        assert!(report.tables.iter().all(|table| table.rows.len() >= 4 * 3), "{report:?}");
         assert!(
-            report.story.is_some_and(|story| story.figures.iter().all(|figure| !figure.today.is_empty()))
+            report.tables.iter().all(|table| table.rows.len() >= 4 * 3),
+            "{report:?}"
+        );
+        assert!(
+            report
+                .story
+                .is_some_and(|story| story.figures.iter().all(|figure| !figure.today.is_empty()))
         );
     }
 
     #[test]
     fn every_operation_is_measured_on_few_files() {
         let report = measured(ops::measure);
-        assert!(report.tables.len() == 1 && report.tables[0].rows.len() == 7, "{report:?}");
+        assert!(
+            report.tables.len() == 1 && report.tables[0].rows.len() == 7,
+            "{report:?}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The scenario `ext4-ops`: files made and removed, bytes in order and at random, beside the kernel and fuse2fs.
+//! The scenario `ext4-ops`: files made and removed, bytes in order and at random, beside the kernel
+//! and fuse2fs.
 
 use super::figures::{Table, compare};
 use super::stand::{Contender, Stand, Truncates};
@@ -41,7 +42,10 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
             "{} files in one folder, by open, write and close; with the sync after them in the time",
             extent.files
         ),
-        format!("write: {} MiB in parts of 1 MiB, with the fsync after them", extent.large_bytes >> 20),
+        format!(
+            "write: {} MiB in parts of 1 MiB, with the fsync after them",
+            extent.large_bytes >> 20
+        ),
         format!(
             "overwrite: {} times 4 KiB at random places of that file, fsync after each {OVERWRITES_PER_FSYNC}",
             extent.overwrites
@@ -50,16 +54,21 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         "fuse2fs tells no bytes written, and has no journal for its fsync to rely on".to_owned(),
     ];
     let mut contenders = vec![Contender::FolioReal("")];
-    for (rival, missing) in
-        [(Contender::Kernel(""), hosted::kernel_missing()), (Contender::Fuse2fs, hosted::fuse2fs_missing())]
-    {
+    for (rival, missing) in [
+        (Contender::Kernel(""), hosted::kernel_missing()),
+        (Contender::Fuse2fs, hosted::fuse2fs_missing()),
+    ] {
         match missing {
             None => contenders.push(rival),
             Some(reason) => report.skip(rival.name(), reason),
         }
     }
     contenders.retain(|contender| options.wants(&contender.name()));
-    let mut table = Table::new("ext4", &JOBS, contenders.iter().map(Contender::name).collect());
+    let mut table = Table::new(
+        "ext4",
+        &JOBS,
+        contenders.iter().map(Contender::name).collect(),
+    );
     while run.goes_on("ext4-ops", report.repeats, ROUNDS)? {
         for turn in 0..contenders.len() {
             run.check()?;
@@ -76,8 +85,13 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
         report.repeats += 1;
     }
     let table = table.told("kernel");
-    report.verdicts = JOBS.iter().filter_map(|job| compare(&table, job, "folio", "kernel", 1.0)).collect();
-    let against_fuse = JOBS[..4].iter().filter_map(|job| compare(&table, job, "folio", "fuse2fs", 5.0));
+    report.verdicts = JOBS
+        .iter()
+        .filter_map(|job| compare(&table, job, "folio", "kernel", 1.0))
+        .collect();
+    let against_fuse = JOBS[..4]
+        .iter()
+        .filter_map(|job| compare(&table, job, "folio", "fuse2fs", 5.0));
     report.verdicts.extend(against_fuse);
     report.tables.push(table);
     Ok(report)

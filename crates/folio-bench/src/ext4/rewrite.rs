@@ -1,4 +1,5 @@
-//! The scenario `auto-da-alloc`: files written over and over, and what each mode of delayed allocation makes of it.
+//! The scenario `auto-da-alloc`: files written over and over, and what each mode of delayed
+//! allocation makes of it.
 
 use super::figures::{Table, compare};
 use super::stand::{Contender, Stand};
@@ -75,9 +76,15 @@ fn notes(options: &Options) -> Vec<String> {
 
 /// Who works on which disk; the kernel's ext4 needs root.
 fn contenders(report: &mut Report) -> [(&'static str, Vec<Contender>); 3] {
-    let slow = [COMMIT, CLOSE, OFF, NODELALLOC].map(Contender::FolioSlow).to_vec();
-    let mut limited = [COMMIT, CLOSE, OFF, NODELALLOC].map(Contender::FolioLimited).to_vec();
-    let mut real = [COMMIT, CLOSE, OFF, NODELALLOC].map(Contender::FolioReal).to_vec();
+    let slow = [COMMIT, CLOSE, OFF, NODELALLOC]
+        .map(Contender::FolioSlow)
+        .to_vec();
+    let mut limited = [COMMIT, CLOSE, OFF, NODELALLOC]
+        .map(Contender::FolioLimited)
+        .to_vec();
+    let mut real = [COMMIT, CLOSE, OFF, NODELALLOC]
+        .map(Contender::FolioReal)
+        .to_vec();
     match hosted::kernel_missing() {
         Some(reason) => report.skip("the kernel's ext4", reason),
         None => {
@@ -93,30 +100,45 @@ fn contenders(report: &mut Report) -> [(&'static str, Vec<Contender>); 3] {
 
 fn story(report: &Report) -> Story {
     let of = |disk: &str, job: &str, contender: &str| {
-        Today::of(&format!("{contender}; {disk}"), report.row(disk, job, contender))
+        Today::of(
+            &format!("{contender}; {disk}"),
+            report.row(disk, job, contender),
+        )
     };
     let folio = |mode: &str| format!("folio, {mode}");
     let kernel = |mode: &str| format!("kernel, {mode}");
     let today = |job: &str, ours: [&str; 2], theirs: &str| {
         let [first, second] = ours.map(folio);
         let theirs = kernel(theirs);
-        [of(LIMITED, job, &theirs), of(REAL, job, &theirs), of(SATA, job, &first), of(SATA, job, &second)]
+        [
+            of(LIMITED, job, &theirs),
+            of(REAL, job, &theirs),
+            of(SATA, job, &first),
+            of(SATA, job, &second),
+        ]
     };
     let [truncation, removal, _] = JOBS;
-    Story::new("files written over by truncation took seventeen times as long as with noauto_da_alloc")
-        .with(
-            "64 KiB x 1024 ten times over, by truncation, auto_da_alloc",
-            Unit::Seconds,
-            6.0,
-            today(truncation, [CLOSE, COMMIT], KERNEL),
-        )
-        .with("the same with noauto_da_alloc", Unit::Seconds, 0.35, today(truncation, [OFF, NODELALLOC], OFF))
-        .with(
-            "the same with each file removed before",
-            Unit::Seconds,
-            0.35,
-            today(removal, [CLOSE, COMMIT], KERNEL),
-        )
+    Story::new(
+        "files written over by truncation took seventeen times as long as with noauto_da_alloc",
+    )
+    .with(
+        "64 KiB x 1024 ten times over, by truncation, auto_da_alloc",
+        Unit::Seconds,
+        6.0,
+        today(truncation, [CLOSE, COMMIT], KERNEL),
+    )
+    .with(
+        "the same with noauto_da_alloc",
+        Unit::Seconds,
+        0.35,
+        today(truncation, [OFF, NODELALLOC], OFF),
+    )
+    .with(
+        "the same with each file removed before",
+        Unit::Seconds,
+        0.35,
+        today(removal, [CLOSE, COMMIT], KERNEL),
+    )
 }
 
 /// Seconds of one job on a fresh file system, and bytes written meanwhile.
@@ -170,12 +192,15 @@ fn verdicts(tables: &[report::Table]) -> Vec<report::Verdict> {
             all.extend(compare(table, job, &folio(OFF), &folio(CLOSE), factor));
         }
         for job in JOBS {
-            let pairs = [(COMMIT, KERNEL), (CLOSE, KERNEL), (OFF, OFF), (NODELALLOC, NODELALLOC)];
-            all.extend(
-                pairs
-                    .iter()
-                    .filter_map(|(ours, theirs)| compare(table, job, &folio(ours), &kernel(theirs), 1.0)),
-            );
+            let pairs = [
+                (COMMIT, KERNEL),
+                (CLOSE, KERNEL),
+                (OFF, OFF),
+                (NODELALLOC, NODELALLOC),
+            ];
+            all.extend(pairs.iter().filter_map(|(ours, theirs)| {
+                compare(table, job, &folio(ours), &kernel(theirs), 1.0)
+            }));
         }
     }
     all

@@ -58,20 +58,33 @@ pub(crate) enum Handle {
 impl Contender {
     /// In words.
     pub(crate) fn name(&self) -> String {
-        let words = |options: &str| if options.is_empty() { String::new() } else { format!(", {options}") };
+        let words = |options: &str| {
+            if options.is_empty() {
+                String::new()
+            } else {
+                format!(", {options}")
+            }
+        };
         match self {
             Self::FolioSlow(options) | Self::FolioLimited(options) | Self::FolioReal(options) => {
                 format!("folio{}", words(options))
             }
-            Self::Kernel(options) | Self::KernelLimited(options) => format!("kernel{}", words(options)),
+            Self::Kernel(options) | Self::KernelLimited(options) => {
+                format!("kernel{}", words(options))
+            }
             Self::Fuse2fs => "fuse2fs".to_owned(),
         }
     }
 
     /// Makes the file system and mounts it.
     pub(crate) fn stand(&self, folder: &Path, size_mib: u64) -> Result<Stand, String> {
-        let with_defaults =
-            |options: &str| if options.is_empty() { "defaults".to_owned() } else { options.to_owned() };
+        let with_defaults = |options: &str| {
+            if options.is_empty() {
+                "defaults".to_owned()
+            } else {
+                options.to_owned()
+            }
+        };
         match self {
             Self::FolioSlow(options) | Self::FolioLimited(options) => {
                 let model = match self {
@@ -91,18 +104,27 @@ impl Contender {
             Self::FolioReal(options) => {
                 let path = folder.join("folio.img");
                 let _ = std::fs::remove_file(&path);
-                let image = RawDevice::create(&path, size_mib << 20).map_err(told(path.display()))?;
+                let image =
+                    RawDevice::create(&path, size_mib << 20).map_err(told(path.display()))?;
                 format_ext4(&image, &FormatOptions::default()).map_err(told("format"))?;
                 // Only counts.
                 let disk = SlowDevice::new(Arc::new(image), DiskModel::default());
                 Own::new(disk, Some(path), options).map(Stand::Own)
             }
-            Self::Kernel(options) => {
-                Stand::host(Hosted::kernel(folder, size_mib, &with_defaults(options), None)?)
-            }
+            Self::Kernel(options) => Stand::host(Hosted::kernel(
+                folder,
+                size_mib,
+                &with_defaults(options),
+                None,
+            )?),
             Self::KernelLimited(options) => {
                 let rate = DiskModel::default().media_bytes_per_s;
-                Stand::host(Hosted::kernel(folder, size_mib, &with_defaults(options), Some(rate))?)
+                Stand::host(Hosted::kernel(
+                    folder,
+                    size_mib,
+                    &with_defaults(options),
+                    Some(rate),
+                )?)
             }
             Self::Fuse2fs => Stand::host(Hosted::fuse2fs(folder, size_mib)?),
         }
@@ -114,11 +136,20 @@ impl Own {
         let disk = Arc::new(disk);
         let options = MountOptions::parse(options).map_err(told("options"))?;
         let (kernel, process, dir) = mount(&disk, &options)?;
-        Ok(Self { kernel, process: Some(process), dir, disk, image, options })
+        Ok(Self {
+            kernel,
+            process: Some(process),
+            dir,
+            disk,
+            image,
+            options,
+        })
     }
 
     fn process(&self) -> Result<&Process, String> {
-        self.process.as_ref().ok_or_else(|| "not mounted".to_owned())
+        self.process
+            .as_ref()
+            .ok_or_else(|| "not mounted".to_owned())
     }
 
     fn unmount(&mut self) -> Result<(), String> {
@@ -129,17 +160,28 @@ impl Own {
     }
 }
 
-fn mount(disk: &Arc<SlowDevice>, options: &MountOptions) -> Result<(Arc<Kernel>, Process, Fd), String> {
-    let kernel = Kernel::new(KernelOptions { cache_bytes: CACHE_BYTES, ..KernelOptions::default() });
+fn mount(
+    disk: &Arc<SlowDevice>,
+    options: &MountOptions,
+) -> Result<(Arc<Kernel>, Process, Fd), String> {
+    let kernel = Kernel::new(KernelOptions {
+        cache_bytes: CACHE_BYTES,
+        ..KernelOptions::default()
+    });
     let process = kernel.process(Credentials::root());
     process.mkdir(ROOT, 0o755).map_err(told(ROOT))?;
-    kernel.mount_ext4(disk.clone(), ROOT, options).map_err(told("mount"))?;
-    let dir = process.open(ROOT, OpenFlags::DIRECTORY, 0).map_err(told(ROOT))?;
+    kernel
+        .mount_ext4(disk.clone(), ROOT, options)
+        .map_err(told("mount"))?;
+    let dir = process
+        .open(ROOT, OpenFlags::DIRECTORY, 0)
+        .map_err(told(ROOT))?;
     Ok((kernel, process, dir))
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd, String> {
-    rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(told(path.display()))
+    rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(told(path.display()))
 }
 
 impl Stand {
@@ -154,7 +196,10 @@ impl Stand {
             Self::Own(own) => {
                 let mut flags = OpenFlags::CREAT | OpenFlags::RDWR;
                 flags.set(OpenFlags::TRUNC, truncates == Truncates::Yes);
-                own.process()?.openat(own.dir, name, flags, 0o644).map(Handle::Own).map_err(told(name))
+                own.process()?
+                    .openat(own.dir, name, flags, 0o644)
+                    .map(Handle::Own)
+                    .map_err(told(name))
             }
             Self::Host(_, dir) => {
                 let mut flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -177,21 +222,34 @@ impl Stand {
     /// pwrite(2) of all of `bytes`.
     pub(crate) fn write(&self, handle: &Handle, bytes: &[u8], offset: u64) -> Result<(), String> {
         let written = match (self, handle) {
-            (Self::Own(own), Handle::Own(fd)) => {
-                own.process()?.pwrite(*fd, bytes, offset).map_err(told("write"))?
+            (Self::Own(own), Handle::Own(fd)) => own
+                .process()?
+                .pwrite(*fd, bytes, offset)
+                .map_err(told("write"))?,
+            (_, Handle::Host(fd)) => {
+                rustix::io::pwrite(fd, bytes, offset).map_err(told("write"))?
             }
-            (_, Handle::Host(fd)) => rustix::io::pwrite(fd, bytes, offset).map_err(told("write"))?,
             _ => 0,
         };
-        if written == bytes.len() { Ok(()) } else { Err(format!("{written} bytes written")) }
+        if written == bytes.len() {
+            Ok(())
+        } else {
+            Err(format!("{written} bytes written"))
+        }
     }
 
     /// pread(2) of as much as fits.
-    pub(crate) fn read(&self, handle: &Handle, bytes: &mut [u8], offset: u64) -> Result<usize, String> {
+    pub(crate) fn read(
+        &self,
+        handle: &Handle,
+        bytes: &mut [u8],
+        offset: u64,
+    ) -> Result<usize, String> {
         match (self, handle) {
-            (Self::Own(own), Handle::Own(fd)) => {
-                own.process()?.pread(*fd, bytes, offset).map_err(told("read"))
-            }
+            (Self::Own(own), Handle::Own(fd)) => own
+                .process()?
+                .pread(*fd, bytes, offset)
+                .map_err(told("read")),
             (_, Handle::Host(fd)) => rustix::io::pread(fd, bytes, offset).map_err(told("read")),
             _ => Ok(0),
         }
@@ -218,7 +276,10 @@ impl Stand {
     /// unlink(2).
     pub(crate) fn remove(&self, name: &str) -> Result<(), String> {
         match self {
-            Self::Own(own) => own.process()?.unlinkat(own.dir, name, Default::default()).map_err(told(name)),
+            Self::Own(own) => own
+                .process()?
+                .unlinkat(own.dir, name, Default::default())
+                .map_err(told(name)),
             Self::Host(_, dir) => {
                 let dir = dir.as_ref().ok_or("not mounted")?;
                 rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(told(name))
@@ -231,7 +292,9 @@ impl Stand {
         match self {
             Self::Own(own) => {
                 let flags = folio::vfs::RenameFlags::empty();
-                own.process()?.renameat2(own.dir, from, own.dir, to, flags).map_err(told(from))
+                own.process()?
+                    .renameat2(own.dir, from, own.dir, to, flags)
+                    .map_err(told(from))
             }
             Self::Host(_, dir) => {
                 let dir = dir.as_ref().ok_or("not mounted")?;

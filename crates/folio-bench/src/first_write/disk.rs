@@ -3,7 +3,9 @@
 use super::job::Job;
 use crate::measure::Cost;
 use crate::report::{Row, Table, Unit};
-use folio::block::{Allocation, CreateOptions, Device, DiskModel, MemoryDevice, Qcow2Device, SlowDevice};
+use folio::block::{
+    Allocation, CreateOptions, Device, DiskModel, MemoryDevice, Qcow2Device, SlowDevice,
+};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +15,9 @@ pub(super) fn table(job: Job, size_mib: u64, tiny: bool) -> Result<Table, String
     let size_bytes = size_mib << 20;
     // Room for the format's own tables.
     let disk = || {
-        let memory = Arc::new(MemoryDevice::new(size_bytes + (size_bytes >> 6) + (64 << 20)));
+        let memory = Arc::new(MemoryDevice::new(
+            size_bytes + (size_bytes >> 6) + (64 << 20),
+        ));
         Arc::new(SlowDevice::new(memory, DiskModel::default()))
     };
     let cost = |disk: &SlowDevice, before_ns: u64| Cost {
@@ -23,12 +27,13 @@ pub(super) fn table(job: Job, size_mib: u64, tiny: bool) -> Result<Table, String
     let raw_disk = disk();
     let raw: Arc<dyn Device> = raw_disk.clone();
     let raw = folio::block::PartitionDevice::new(raw, 0, size_bytes).map_err(told)?;
-    job.write(&(Arc::new(raw) as Arc<dyn Device>), tiny).map_err(told)?;
+    job.write(&(Arc::new(raw) as Arc<dyn Device>), tiny)
+        .map_err(told)?;
     let raw_cost = cost(&raw_disk, 0);
 
     let qcow2_disk = disk();
-    let image =
-        Qcow2Device::create_on(qcow2_disk.clone(), size_bytes, &CreateOptions::default()).map_err(told)?;
+    let image = Qcow2Device::create_on(qcow2_disk.clone(), size_bytes, &CreateOptions::default())
+        .map_err(told)?;
     image.flush().map_err(told)?;
     let before_ns = qcow2_disk.counters().busy_ns;
     let image: Arc<dyn Device> = Arc::new(image);
@@ -36,7 +41,10 @@ pub(super) fn table(job: Job, size_mib: u64, tiny: bool) -> Result<Table, String
     drop(image);
     let qcow2_cost = cost(&qcow2_disk, before_ns);
 
-    let title = format!("{}: first write, modelled SATA disk (seconds of the model)", job.words());
+    let title = format!(
+        "{}: first write, modelled SATA disk (seconds of the model)",
+        job.words()
+    );
     let rows = vec![
         Row::of_costs(&title, "fresh qcow2, folio", &[qcow2_cost]),
         Row::of_costs(&title, "raw, folio", &[raw_cost]),
@@ -46,9 +54,16 @@ pub(super) fn table(job: Job, size_mib: u64, tiny: bool) -> Result<Table, String
 
 /// What Folio's mkfs writes, as commands of qemu-io.
 pub(super) fn mkfs_as_qemu_io(size_bytes: u64) -> Result<String, String> {
-    let list = Arc::new(WriteList { len_bytes: size_bytes, lines: Mutex::default() });
-    Job::Mkfs.write(&(list.clone() as Arc<dyn Device>), false).map_err(|error| error.to_string())?;
-    Ok(std::mem::take(&mut list.lines.lock().unwrap_or_else(PoisonError::into_inner)))
+    let list = Arc::new(WriteList {
+        len_bytes: size_bytes,
+        lines: Mutex::default(),
+    });
+    Job::Mkfs
+        .write(&(list.clone() as Arc<dyn Device>), false)
+        .map_err(|error| error.to_string())?;
+    Ok(std::mem::take(
+        &mut list.lines.lock().unwrap_or_else(PoisonError::into_inner),
+    ))
 }
 
 /// A disk that keeps nothing but what it was asked to do.

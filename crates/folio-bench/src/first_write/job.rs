@@ -64,14 +64,23 @@ impl Job {
             Self::Sequential => {
                 let len_bytes = 512 << 10;
                 let count = scaled(2048).min(size_bytes / len_bytes);
-                Some(Stride { count, len_bytes, step_bytes: len_bytes })
+                Some(Stride {
+                    count,
+                    len_bytes,
+                    step_bytes: len_bytes,
+                })
             }
             Self::Random => {
-                // The golden section of what qemu-img bench can step over, in an odd number of blocks: far apart, and
-                // not twice the same as long as the disk has a number of blocks that is a power of two.
+                // The golden section of what qemu-img bench can step over, in an odd number of
+                // blocks: far apart, and not twice the same as long as the disk has a number of
+                // blocks that is a power of two.
                 let blocks = size_bytes >> 12;
                 let step = ((blocks.min(1 << 19) as f64 * 0.618_033_988_75) as u64) | 1;
-                Some(Stride { count: scaled(50_000).min(blocks), len_bytes: 4096, step_bytes: step << 12 })
+                Some(Stride {
+                    count: scaled(50_000).min(blocks),
+                    len_bytes: 4096,
+                    step_bytes: step << 12,
+                })
             }
         }
     }
@@ -90,7 +99,10 @@ impl Job {
             }
             None => {
                 // Four times as many inodes as usual: the tables are what this job is about.
-                let options = FormatOptions { inode_ratio: Some(4096), ..FormatOptions::default() };
+                let options = FormatOptions {
+                    inode_ratio: Some(4096),
+                    ..FormatOptions::default()
+                };
                 format_ext4(&ZeroesWritten(device.clone()), &options)?;
             }
         }
@@ -100,9 +112,15 @@ impl Job {
 
 /// Does the job and nothing else.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
-    let options = OpenOptions { format: Some(arguments.format), ..OpenOptions::default() };
+    let options = OpenOptions {
+        format: Some(arguments.format),
+        ..OpenOptions::default()
+    };
     let device = open(&arguments.image, &options).map_err(|error| error.to_string())?;
-    arguments.job.write(&device, arguments.tiny).map_err(|error| error.to_string())
+    arguments
+        .job
+        .write(&device, arguments.tiny)
+        .map_err(|error| error.to_string())
 }
 
 /// A disk that knows of no zeroes but written ones, as the story's was.

@@ -1,4 +1,5 @@
-//! The scenario `first-write`: what the first write into an image costs beside a rewrite, in Folio and in QEMU.
+//! The scenario `first-write`: what the first write into an image costs beside a rewrite, in Folio
+//! and in QEMU.
 //!
 //! ```text
 //!   mod     kinds of image, rounds, tables      job     one job in a process of its own, as QEMU's is
@@ -38,7 +39,8 @@ const LIMITS: [&str; 7] = [
 /// What the scenario takes.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// A folder on a real disk, where images lie; without it, the system's folder for temporary files
+    /// A folder on a real disk, where images lie; without it, the system's folder for temporary
+    /// files
     #[arg(long)]
     pub(crate) disk_dir: Option<PathBuf>,
     /// Size of the disks in MiB; needs twice that on the real disk [default: 8192]
@@ -71,7 +73,11 @@ impl Kind {
     }
 
     fn format(self) -> ImageFormat {
-        if self == Self::Qcow2 { ImageFormat::Qcow2 } else { ImageFormat::Raw }
+        if self == Self::Qcow2 {
+            ImageFormat::Qcow2
+        } else {
+            ImageFormat::Raw
+        }
     }
 }
 
@@ -106,7 +112,8 @@ const ROUNDS: u32 = 5;
 /// Whose time is 1.
 const BASE: &str = "written raw, folio";
 
-/// Measures. As a part of `all` it leaves out the third run and what is written in order, and uses smaller disks.
+/// Measures. As a part of `all` it leaves out the third run and what is written in order, and uses
+/// smaller disks.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let dir = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
     let folder = scratch_in(&dir)?;
@@ -114,17 +121,29 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     let size_mib = options.size_mib.unwrap_or_else(|| run.sized(usual, 64));
     let free = Place::of(&dir).free_mib;
     if free < size_mib * 2 + run.sized(1024, 64) {
-        return Err(format!("{} has {free} MiB free: see --size-mib", dir.display()));
+        return Err(format!(
+            "{} has {free} MiB free: see --size-mib",
+            dir.display()
+        ));
     }
     let what = format!("mkfs and writes into fresh and preallocated images of {size_mib} MiB");
     let mut report = Report::new("first-write", what, &dir);
     let mut tools = vec![Tool::Folio];
-    match ["qemu-img", "qemu-io"].iter().find(|name| find(name).is_none()) {
+    match ["qemu-img", "qemu-io"]
+        .iter()
+        .find(|name| find(name).is_none())
+    {
         None => tools.push(Tool::Qemu),
         Some(name) => report.skip("QEMU", format!("{name} is not installed")),
     }
     let runs = if run.is_part { 2 } else { RUNS.len() };
-    let bench = Bench { run, folder: folder.path(), size_mib, tools, runs };
+    let bench = Bench {
+        run,
+        folder: folder.path(),
+        size_mib,
+        tools,
+        runs,
+    };
     let is_asked = |job: &Job| match options.only {
         Some(only) => only == *job,
         None => !run.is_part || *job != Job::Sequential,
@@ -141,7 +160,9 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     }
     // Last, for their memory would count as that of the processes above.
     for job in jobs {
-        report.tables.push(disk::table(job, size_mib, run.is_quick)?);
+        report
+            .tables
+            .push(disk::table(job, size_mib, run.is_quick)?);
     }
     report.story = Some(story(&report));
     report.limits = owned(&LIMITS);
@@ -153,7 +174,11 @@ fn story(report: &Report) -> Story {
     let of = |kind: Kind, tool: Tool| report.row(&title, &title, &cell_name(kind, tool));
     let today = |kind: Kind| {
         let times = |tool: Tool| {
-            Today::times(&format!("{}: {}", tool.name(), kind.name()), of(kind, tool), of(Kind::Falloc, tool))
+            Today::times(
+                &format!("{}: {}", tool.name(), kind.name()),
+                of(kind, tool),
+                of(Kind::Falloc, tool),
+            )
         };
         [times(Tool::Qemu), times(Tool::Folio)]
     };
@@ -186,22 +211,40 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// All kinds and tools in turn, so that a slow minute hits all alike.
-    fn measure(&self, job: Job, until: Option<Instant>, report: &mut Report) -> Result<Vec<Table>, String> {
+    fn measure(
+        &self,
+        job: Job,
+        until: Option<Instant>,
+        report: &mut Report,
+    ) -> Result<Vec<Table>, String> {
         let mut cells: Vec<Cell> = Kind::ALL
             .into_iter()
             .flat_map(|kind| self.tools.iter().map(move |tool| (kind, *tool)))
-            .map(|(kind, tool)| Cell { kind, tool, costs: Default::default() })
+            .map(|(kind, tool)| Cell {
+                kind,
+                tool,
+                costs: Default::default(),
+            })
             .collect();
         let written = self.folder.join("written");
         self.create(&written, Kind::Written)?;
-        let depth = if self.tools.contains(&Tool::Qemu) { self.best_depth(job)? } else { 1 };
+        let depth = if self.tools.contains(&Tool::Qemu) {
+            self.best_depth(job)?
+        } else {
+            1
+        };
         let scenario = format!("first-write, {}", job.name());
-        let run = Run { until, folio: self.run.folio.clone(), ..*self.run };
+        let run = Run {
+            until,
+            folio: self.run.folio.clone(),
+            ..*self.run
+        };
         let mut round = 0;
         while run.goes_on(&scenario, round, ROUNDS)? {
             for turn in 0..cells.len() {
                 run.check()?;
-                // Never after the same one: each leaves memory in another state. An odd step meets all of an even number.
+                // Never after the same one: each leaves memory in another state. An odd step meets
+                // all of an even number.
                 let step = 2 * (round as usize % 4) + 1;
                 let at = (turn * step + round as usize) % cells.len();
                 self.measure_cell(&mut cells[at], job, depth, &written, round)?;
@@ -211,8 +254,10 @@ impl Bench<'_> {
         report.repeats = report.repeats.max(round);
         fs::remove_file(&written).map_err(told(written.display()))?;
         if self.runs > 2 && cells.iter().any(|cell| cell.costs[2].is_empty()) {
-            report
-                .skip(format!("{}: the third run", job.words()), "dropping the host's page cache needs root");
+            report.skip(
+                format!("{}: the third run", job.words()),
+                "dropping the host's page cache needs root",
+            );
         }
         Ok(tables(job, &cells, &mut report.notes))
     }
@@ -227,7 +272,11 @@ impl Bench<'_> {
         round: u32,
     ) -> Result<(), String> {
         let is_written = cell.kind == Kind::Written;
-        let image = if is_written { written.to_owned() } else { self.folder.join("image") };
+        let image = if is_written {
+            written.to_owned()
+        } else {
+            self.folder.join("image")
+        };
         if is_written {
             // As a fresh image: the other tool's last run has left it in memory.
             forget(&[File::open(&image).map_err(told(image.display()))?])?;
@@ -253,17 +302,25 @@ impl Bench<'_> {
     fn create(&self, path: &Path, kind: Kind) -> Result<(), String> {
         let _ = fs::remove_file(path);
         let bytes = self.size_mib << 20;
-        let device = block::create(path, kind.format(), bytes).map_err(|error| error.to_string())?;
+        let device =
+            block::create(path, kind.format(), bytes).map_err(|error| error.to_string())?;
         device.flush().map_err(|error| error.to_string())?;
         drop(device);
-        let mut file = File::options().write(true).open(path).map_err(told(path.display()))?;
+        let mut file = File::options()
+            .write(true)
+            .open(path)
+            .map_err(told(path.display()))?;
         match kind {
             Kind::Qcow2 | Kind::Sparse => {}
-            Kind::Falloc => rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
-                .map_err(told(path.display()))?,
+            Kind::Falloc => {
+                rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
+                    .map_err(told(path.display()))?
+            }
             Kind::Written => {
                 let ones = vec![1; 1 << 20];
-                (0..self.size_mib).try_for_each(|_| file.write_all(&ones)).map_err(told(path.display()))?;
+                (0..self.size_mib)
+                    .try_for_each(|_| file.write_all(&ones))
+                    .map_err(told(path.display()))?;
             }
         }
         file.sync_all().map_err(told(path.display()))
@@ -283,7 +340,9 @@ impl Bench<'_> {
         let mut meter = Meter::default();
         if tool == Tool::Folio {
             let mut arguments: Vec<OsString> =
-                ["bench", "first-write-job", job.name(), format.name()].map(Into::into).into();
+                ["bench", "first-write-job", job.name(), format.name()]
+                    .map(Into::into)
+                    .into();
             arguments.push(image.into());
             arguments.extend(is_quick.then(|| "--tiny".into()));
             meter.run(self.run.folio.as_os_str(), arguments)?;
@@ -292,9 +351,13 @@ impl Bench<'_> {
         let size_bytes = self.size_mib << 20;
         match job.stride(size_bytes, is_quick) {
             Some(stride) => {
-                let [count, depth, step, len] =
-                    [stride.count, u64::from(depth), stride.step_bytes, stride.len_bytes]
-                        .map(|n| n.to_string());
+                let [count, depth, step, len] = [
+                    stride.count,
+                    u64::from(depth),
+                    stride.step_bytes,
+                    stride.len_bytes,
+                ]
+                .map(|n| n.to_string());
                 let flush = format!("--flush-interval={count}");
                 let arguments = [
                     "bench",
@@ -314,13 +377,17 @@ impl Bench<'_> {
                     &len,
                     &flush,
                 ];
-                let all = arguments.map(OsStr::new).into_iter().chain([image.as_os_str()]);
+                let all = arguments
+                    .map(OsStr::new)
+                    .into_iter()
+                    .chain([image.as_os_str()]);
                 meter.run(program("qemu-img")?.as_os_str(), all)?;
             }
             None => {
                 let list = self.folder.join("qemu-io.list");
                 if !list.exists() {
-                    fs::write(&list, disk::mkfs_as_qemu_io(size_bytes)?).map_err(told(list.display()))?;
+                    fs::write(&list, disk::mkfs_as_qemu_io(size_bytes)?)
+                        .map_err(told(list.display()))?;
                 }
                 let script = r#"exec "$0" -t writeback -f "$1" "$2" <"$3""#;
                 let arguments = [
@@ -347,14 +414,22 @@ impl Bench<'_> {
         let mut trials = Vec::new();
         for depth in [1, 16] {
             self.create(&image, Kind::Qcow2)?;
-            trials.push((self.once(job, Tool::Qemu, &image, ImageFormat::Qcow2, depth)?.seconds, depth));
+            trials.push((
+                self.once(job, Tool::Qemu, &image, ImageFormat::Qcow2, depth)?
+                    .seconds,
+                depth,
+            ));
         }
-        Ok(trials.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(1, |(_, depth)| depth))
+        Ok(trials
+            .into_iter()
+            .min_by(|a, b| a.0.total_cmp(&b.0))
+            .map_or(1, |(_, depth)| depth))
     }
 
     /// A qcow2 image is still one.
     fn check(&self, cell: &Cell, image: &Path) -> Result<(), String> {
-        if cell.kind == Kind::Qcow2 && cell.tool == Tool::Folio && self.tools.contains(&Tool::Qemu) {
+        if cell.kind == Kind::Qcow2 && cell.tool == Tool::Folio && self.tools.contains(&Tool::Qemu)
+        {
             let arguments = [OsStr::new("check"), image.as_os_str()];
             Meter::default().run(program("qemu-img")?.as_os_str(), arguments)?;
         }
@@ -364,7 +439,9 @@ impl Bench<'_> {
 
 /// Writes the image out and makes the host forget it; false if that is not allowed here.
 fn drop_caches(image: &Path) -> Result<bool, String> {
-    File::open(image).and_then(|file| file.sync_all()).map_err(told(image.display()))?;
+    File::open(image)
+        .and_then(|file| file.sync_all())
+        .map_err(told(image.display()))?;
     Ok(fs::write("/proc/sys/vm/drop_caches", "3").is_ok())
 }
 
@@ -382,10 +459,17 @@ fn tables(job: Job, cells: &[Cell], notes: &mut Vec<String>) -> Vec<Table> {
             .map(|cell| Row::of_costs(&title, &cell_name(cell.kind, cell.tool), &cell.costs[run]))
             .collect();
         let table = Table::new(title.clone(), Unit::Seconds, Some(BASE), rows);
-        let median = |kind, tool| table.row(&title, &cell_name(kind, tool)).map(|row| row.median);
-        let Some(base) = median(Kind::Written, Tool::Folio) else { continue };
+        let median = |kind, tool| {
+            table
+                .row(&title, &cell_name(kind, tool))
+                .map(|row| row.median)
+        };
+        let Some(base) = median(Kind::Written, Tool::Folio) else {
+            continue;
+        };
         for kind in Kind::ALL {
-            let (Some(ours), Some(theirs)) = (median(kind, Tool::Folio), median(kind, Tool::Qemu)) else {
+            let (Some(ours), Some(theirs)) = (median(kind, Tool::Folio), median(kind, Tool::Qemu))
+            else {
                 continue;
             };
             notes.push(format!(
@@ -408,14 +492,29 @@ mod tests {
     fn every_job_is_done_on_small_images() {
         let folder = tempfile::tempdir().expect("a folder");
         let quiet = |_: &str| Ok(());
-        let run = Run { is_quick: true, ..Run::new(PathBuf::new(), &quiet) };
+        let run = Run {
+            is_quick: true,
+            ..Run::new(PathBuf::new(), &quiet)
+        };
         let tools = vec![Tool::Folio];
-        let bench = Bench { run: &run, folder: folder.path(), size_mib: 64, tools, runs: 2 };
+        let bench = Bench {
+            run: &run,
+            folder: folder.path(),
+            size_mib: 64,
+            tools,
+            runs: 2,
+        };
         for job in Job::ALL {
             for kind in Kind::ALL {
                 let image = folder.path().join("image");
                 bench.create(&image, kind).expect("an image");
-                run_job(&JobArguments { job, format: kind.format(), image, tiny: true }).expect("a run");
+                run_job(&JobArguments {
+                    job,
+                    format: kind.format(),
+                    image,
+                    tiny: true,
+                })
+                .expect("a run");
             }
             let table = disk::table(job, 64, true).expect("a table");
             assert_eq!(table.rows.len(), 2);

@@ -47,8 +47,13 @@ impl<'a> Bar<'a> {
     pub(super) fn of_story(figure: &'a StoryFigure) -> Vec<Self> {
         let published = figure.published;
         let name = "published";
-        let first =
-            Self { name, kind: Kind::Published, median: published, least: published, most: published };
+        let first = Self {
+            name,
+            kind: Kind::Published,
+            median: published,
+            least: published,
+            most: published,
+        };
         let today = figure.today.iter().map(|today| Self {
             name: &today.contender,
             kind: kind(&today.contender),
@@ -77,8 +82,17 @@ impl Kind {
 
 /// Draws bars on one scale. `id` is unique in the page.
 pub(super) fn draw(page: &mut String, id: &str, title: &str, unit: Unit, bars: &[Bar<'_>]) {
-    let finite = |value: f64| if value.is_finite() { value.max(0.0) } else { 0.0 };
-    let most = bars.iter().map(|bar| finite(bar.most).max(finite(bar.median))).fold(0.0, f64::max);
+    let finite = |value: f64| {
+        if value.is_finite() {
+            value.max(0.0)
+        } else {
+            0.0
+        }
+    };
+    let most = bars
+        .iter()
+        .map(|bar| finite(bar.most).max(finite(bar.median)))
+        .fold(0.0, f64::max);
     let scale = Scale::new(most);
     let height = HEAD + LINE * bars.len() as f64 + FOOT;
     let (safe_title, words) = (Text(title), Text(unit.words()));
@@ -89,10 +103,18 @@ pub(super) fn draw(page: &mut String, id: &str, title: &str, unit: Unit, bars: &
          <title id=\"{id}-t\">{safe_title}</title><desc id=\"{id}-d\">{words}.",
     );
     for bar in bars {
-        let [median, least, most] = [bar.median, bar.least, bar.most].map(|value| unit.figure(value));
-        let _ = write!(page, " {}: {median}, from {least} to {most}.", Text(bar.name));
+        let [median, least, most] =
+            [bar.median, bar.least, bar.most].map(|value| unit.figure(value));
+        let _ = write!(
+            page,
+            " {}: {median}, from {least} to {most}.",
+            Text(bar.name)
+        );
     }
-    let _ = write!(page, "</desc><text class=\"chart\" x=\"0\" y=\"16\">{safe_title}</text>");
+    let _ = write!(
+        page,
+        "</desc><text class=\"chart\" x=\"0\" y=\"16\">{safe_title}</text>"
+    );
     let bottom = height - FOOT;
     for tick in scale.ticks() {
         let x = scale.x(tick);
@@ -117,7 +139,12 @@ impl Bar<'_> {
         let (base, end) = (y + LINE / 2.0 + 4.5, scale.x(finite(self.median)));
         let (least, most) = (scale.x(finite(self.least)), scale.x(finite(self.most)));
         let short: String = match self.name.chars().count() {
-            count if count > LETTERS => self.name.chars().take(LETTERS - 1).chain(['\u{2026}']).collect(),
+            count if count > LETTERS => self
+                .name
+                .chars()
+                .take(LETTERS - 1)
+                .chain(['\u{2026}'])
+                .collect(),
             _ => self.name.to_owned(),
         };
         let (name, short, class) = (Text(self.name), Text(short), self.kind.class());
@@ -139,7 +166,10 @@ impl Bar<'_> {
         }
         let figure = Text(unit.figure(self.median));
         let x = end.max(most) + 7.0;
-        let _ = write!(page, "<text class=\"figure\" x=\"{x:.1}\" y=\"{base:.1}\">{figure}</text></g>");
+        let _ = write!(
+            page,
+            "<text class=\"figure\" x=\"{x:.1}\" y=\"{base:.1}\">{figure}</text></g>"
+        );
     }
 }
 
@@ -155,7 +185,13 @@ impl Scale {
         let rough = most / 4.0;
         let power = 10.0_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|factor| factor * power);
-        Self { most, step: step.into_iter().find(|step| *step >= rough).unwrap_or(rough) }
+        Self {
+            most,
+            step: step
+                .into_iter()
+                .find(|step| *step >= rough)
+                .unwrap_or(rough),
+        }
     }
 
     fn x(&self, value: f64) -> f64 {
@@ -165,7 +201,9 @@ impl Scale {
     /// At most five, 0 among them.
     fn ticks(&self) -> impl Iterator<Item = f64> {
         let (step, most) = (self.step, self.most);
-        (0..5).map(move |at| f64::from(at) * step).filter(move |tick| *tick <= most * 1.001)
+        (0..5)
+            .map(move |at| f64::from(at) * step)
+            .filter(move |tick| *tick <= most * 1.001)
     }
 }
 
@@ -180,7 +218,13 @@ mod tests {
     }
 
     fn bar(name: &str, median: f64, least: f64, most: f64) -> Bar<'_> {
-        Bar { name, kind: kind(name), median, least, most }
+        Bar {
+            name,
+            kind: kind(name),
+            median,
+            least,
+            most,
+        }
     }
 
     #[test]
@@ -198,7 +242,10 @@ mod tests {
     fn no_figure_breaks_a_chart() {
         for value in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300, 1e-300] {
             let page = drawn(&[bar("a", value, value, value), bar("b", 1.0, 0.5, 2.0)]);
-            assert!(!page.contains("NaN\"") && !page.contains("inf\""), "{value}: {page}");
+            assert!(
+                !page.contains("NaN\"") && !page.contains("inf\""),
+                "{value}: {page}"
+            );
         }
         drawn(&[]);
     }

@@ -1,4 +1,5 @@
-//! Results as one page of HTML: charts in SVG, figures in tables; no script, no request, light and dark.
+//! Results as one page of HTML: charts in SVG, figures in tables; no script, no request, light and
+//! dark.
 
 mod chart;
 mod escape;
@@ -17,7 +18,11 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 /// The page.
 pub fn html(results: &Results) -> String {
     let mut page = String::new();
-    let names: Vec<&str> = results.scenarios.iter().map(|report| report.scenario.as_str()).collect();
+    let names: Vec<&str> = results
+        .scenarios
+        .iter()
+        .map(|report| report.scenario.as_str())
+        .collect();
     let title = format!("folio bench: {}", names.join(", "));
     let title = Text(title);
     let _ = write!(
@@ -29,7 +34,11 @@ pub fn html(results: &Results) -> String {
          <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
     );
     for warning in results.warnings() {
-        let _ = writeln!(page, "<p class=\"warning\" role=\"note\">{}</p>", Text(warning));
+        let _ = writeln!(
+            page,
+            "<p class=\"warning\" role=\"note\">{}</p>",
+            Text(warning)
+        );
     }
     head(&mut page, results);
     for (at, report) in results.scenarios.iter().enumerate() {
@@ -43,7 +52,11 @@ fn head(page: &mut String, results: &Results) {
     let machine = &results.machine;
     let cores = format!("{}, {}", machine.cores, machine.processor);
     let memory = format!("{} MiB", machine.memory_mib);
-    let who = if machine.is_root { "root" } else { "not root: some rows need it, and are named below" };
+    let who = if machine.is_root {
+        "root"
+    } else {
+        "not root: some rows need it, and are named below"
+    };
     page.push_str("<dl class=\"facts\">\n");
     for (name, value) in [
         ("folio", results.folio.as_str()),
@@ -65,7 +78,11 @@ fn head(page: &mut String, results: &Results) {
     if results.scenarios.len() > 1 {
         page.push_str("<nav aria-label=\"Scenarios\"><ul>\n");
         for (at, report) in results.scenarios.iter().enumerate() {
-            let _ = writeln!(page, "<li><a href=\"#s{at}\">{}</a></li>", Text(&report.scenario));
+            let _ = writeln!(
+                page,
+                "<li><a href=\"#s{at}\">{}</a></li>",
+                Text(&report.scenario)
+            );
         }
         page.push_str("</ul></nav>\n");
     }
@@ -73,11 +90,21 @@ fn head(page: &mut String, results: &Results) {
 
 fn section(page: &mut String, at: usize, report: &Report) {
     let (name, what) = (Text(&report.scenario), Text(&report.what));
-    let _ =
-        writeln!(page, "<section id=\"s{at}\" aria-labelledby=\"s{at}-h\">\n<h2 id=\"s{at}-h\">{name}</h2>");
-    let facts =
-        format!("{} rounds; in {}; took {:.0} s", report.repeats, report.place.words(), report.seconds);
-    let _ = writeln!(page, "<p>{what}</p>\n<p class=\"method\">{}</p>", Text(facts));
+    let _ = writeln!(
+        page,
+        "<section id=\"s{at}\" aria-labelledby=\"s{at}-h\">\n<h2 id=\"s{at}-h\">{name}</h2>"
+    );
+    let facts = format!(
+        "{} rounds; in {}; took {:.0} s",
+        report.repeats,
+        report.place.words(),
+        report.seconds
+    );
+    let _ = writeln!(
+        page,
+        "<p>{what}</p>\n<p class=\"method\">{}</p>",
+        Text(facts)
+    );
     if let Some(story) = &report.story {
         tell(page, at, story);
     }
@@ -86,11 +113,23 @@ fn section(page: &mut String, at: usize, report: &Report) {
     }
     let word = |is_met| if is_met { "met" } else { "NOT MET" };
     let aims = report.verdicts.iter();
-    list(page, "Aims", aims.map(|aim| format!("{}: {}: {}", word(aim.is_met), aim.aim, aim.figures)));
+    list(
+        page,
+        "Aims",
+        aims.map(|aim| format!("{}: {}: {}", word(aim.is_met), aim.aim, aim.figures)),
+    );
     let missing = report.not_measured.iter();
-    list(page, "Not measured", missing.map(|missing| format!("{}: {}", missing.what, missing.reason)));
+    list(
+        page,
+        "Not measured",
+        missing.map(|missing| format!("{}: {}", missing.what, missing.reason)),
+    );
     list(page, "Notes", report.notes.iter().cloned());
-    list(page, "What the numbers do not mean", report.limits.iter().cloned());
+    list(
+        page,
+        "What the numbers do not mean",
+        report.limits.iter().cloned(),
+    );
     page.push_str("</section>\n");
 }
 
@@ -99,7 +138,11 @@ fn list(page: &mut String, title: &str, lines: impl Iterator<Item = String>) {
     if lines.peek().is_some() {
         let _ = writeln!(page, "<h3>{title}</h3>\n<ul>");
         lines.for_each(|line| {
-            let class = if line.starts_with("NOT MET") { " class=\"missed\"" } else { "" };
+            let class = if line.starts_with("NOT MET") {
+                " class=\"missed\""
+            } else {
+                ""
+            };
             let _ = writeln!(page, "<li{class}>{}</li>", Text(line));
         });
         page.push_str("</ul>\n");
@@ -108,28 +151,50 @@ fn list(page: &mut String, title: &str, lines: impl Iterator<Item = String>) {
 
 /// What was published, and what is measured today.
 fn tell(page: &mut String, at: usize, story: &Story) {
-    let _ =
-        writeln!(page, "<h3>Then and now</h3>\n<p class=\"story\">The story: {}.</p>", Text(&story.title));
+    let _ = writeln!(
+        page,
+        "<h3>Then and now</h3>\n<p class=\"story\">The story: {}.</p>",
+        Text(&story.title)
+    );
     for (number, figure) in story.figures.iter().enumerate() {
         let bars = Bar::of_story(figure);
         page.push_str("<figure>");
-        chart::draw(page, &format!("s{at}-then{number}"), &figure.what, figure.unit, &bars);
+        chart::draw(
+            page,
+            &format!("s{at}-then{number}"),
+            &figure.what,
+            figure.unit,
+            &bars,
+        );
         page.push_str("</figure>\n");
     }
 }
 
 /// One chart for each job, for their figures may be orders apart; and a table of all.
 fn charts(page: &mut String, id: &str, table: &Table) {
-    let _ = writeln!(page, "<h3>{}: {}</h3>", Text(&table.title), table.unit.words());
+    let _ = writeln!(
+        page,
+        "<h3>{}: {}</h3>",
+        Text(&table.title),
+        table.unit.words()
+    );
     let mut jobs: Vec<&str> = table.rows.iter().map(|row| row.job.as_str()).collect();
     jobs.dedup();
     for (number, job) in jobs.into_iter().enumerate() {
-        let bars: Vec<Bar<'_>> = table.rows.iter().filter(|row| row.job == job).map(Bar::of_row).collect();
+        let bars: Vec<Bar<'_>> = table
+            .rows
+            .iter()
+            .filter(|row| row.job == job)
+            .map(Bar::of_row)
+            .collect();
         page.push_str("<figure>");
         chart::draw(page, &format!("{id}-{number}"), job, table.unit, &bars);
         page.push_str("</figure>\n");
     }
-    let base = table.base.as_ref().map_or_else(String::new, |base| format!(" (1 = {base})"));
+    let base = table
+        .base
+        .as_ref()
+        .map_or_else(String::new, |base| format!(" (1 = {base})"));
     let _ = write!(
         page,
         "<details>\n<summary>Figures</summary>\n<div class=\"wide\"><table>\n<caption>{}</caption>\n<thead><tr>\
@@ -144,11 +209,16 @@ fn charts(page: &mut String, id: &str, table: &Table) {
 }
 
 fn figures(page: &mut String, table: &Table, row: &Row) {
-    let [median, least, most] = [row.median, row.least, row.most].map(|value| table.unit.figure(value));
-    let ratio = row.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+    let [median, least, most] =
+        [row.median, row.least, row.most].map(|value| table.unit.figure(value));
+    let ratio = row
+        .ratio
+        .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
     let label = row.label.iter().map(|label| format!("[{label}]"));
-    let seen: Vec<String> =
-        label.chain(Some(row.evidence.words())).filter(|words| !words.is_empty()).collect();
+    let seen: Vec<String> = label
+        .chain(Some(row.evidence.words()))
+        .filter(|words| !words.is_empty())
+        .collect();
     let (job, contender, seen) = (Text(&row.job), Text(&row.contender), seen.join(" "));
     let _ = writeln!(
         page,
@@ -166,16 +236,30 @@ mod tests {
     use crate::stories::Today;
     use std::path::Path;
 
-    const HOSTILE: &str = "</title></svg><script src=\"https://example.org/x\">alert('1')</script>&\u{0}";
+    const HOSTILE: &str =
+        "</title></svg><script src=\"https://example.org/x\">alert('1')</script>&\u{0}";
 
     fn page(words: &str) -> String {
         let row = || Row::new(words, words, vec![1.0, 2.0, 3.0]);
         let mut report = Report::new(words, words, Path::new("/"));
-        report.tables.push(Table::new(words, Unit::Seconds, Some(words), vec![row()]));
-        report.story =
-            Some(Story::new(words).with(words, Unit::Times, 10.0, [Today::of(words, Some(&row()))]));
-        report.verdicts.push(Verdict { aim: words.to_owned(), is_met: false, figures: words.to_owned() });
-        report.not_measured.push(NotMeasured { what: words.to_owned(), reason: words.to_owned() });
+        report
+            .tables
+            .push(Table::new(words, Unit::Seconds, Some(words), vec![row()]));
+        report.story = Some(Story::new(words).with(
+            words,
+            Unit::Times,
+            10.0,
+            [Today::of(words, Some(&row()))],
+        ));
+        report.verdicts.push(Verdict {
+            aim: words.to_owned(),
+            is_met: false,
+            figures: words.to_owned(),
+        });
+        report.not_measured.push(NotMeasured {
+            what: words.to_owned(),
+            reason: words.to_owned(),
+        });
         report.notes.push(words.to_owned());
         report.limits.push(words.to_owned());
         html(&Results {
@@ -184,7 +268,11 @@ mod tests {
             taken_at: words.to_owned(),
             is_optimised: true,
             is_quick: false,
-            machine: Machine { kernel: words.to_owned(), load: words.to_owned(), ..Machine::here() },
+            machine: Machine {
+                kernel: words.to_owned(),
+                load: words.to_owned(),
+                ..Machine::here()
+            },
             scenarios: vec![report.clone(), report],
         })
     }
@@ -192,9 +280,15 @@ mod tests {
     #[test]
     fn hostile_names_stay_names() {
         let page = page(HOSTILE);
-        assert!(!page.contains("<script") && !page.contains('\u{0}'), "{page}");
+        assert!(
+            !page.contains("<script") && !page.contains('\u{0}'),
+            "{page}"
+        );
         assert!(page.contains("&lt;script src=&quot;https://example.org/x&quot;&gt;"));
-        assert_eq!(page.matches("<svg ").count(), page.matches("</svg>").count());
+        assert_eq!(
+            page.matches("<svg ").count(),
+            page.matches("</svg>").count()
+        );
         // Of the page itself.
         assert_eq!(page.matches("</title></svg>").count(), 0);
     }
@@ -204,14 +298,32 @@ mod tests {
         let page = page("name");
         // Per scenario: the story's figure, and the job.
         assert_eq!(page.matches("<svg ").count(), 4);
-        for wanted in ["Then and now", "published", "NOT MET", "Not measured", "2.00 s", "10.0 times"] {
+        for wanted in [
+            "Then and now",
+            "published",
+            "NOT MET",
+            "Not measured",
+            "2.00 s",
+            "10.0 times",
+        ] {
             assert!(page.contains(wanted), "{wanted}");
         }
         // Links lead into the page.
-        assert!(page.split("href=\"").skip(1).all(|rest| rest.starts_with('#')));
-        assert_eq!(page.matches("http").count(), page.matches("http-equiv").count());
+        assert!(
+            page.split("href=\"")
+                .skip(1)
+                .all(|rest| rest.starts_with('#'))
+        );
+        assert_eq!(
+            page.matches("http").count(),
+            page.matches("http-equiv").count()
+        );
         assert!(!page.contains("src=") && !page.contains("@import") && !page.contains("url("));
-        let ids: Vec<&str> = page.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        let ids: Vec<&str> = page
+            .split(" id=\"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .collect();
         let unique: std::collections::BTreeSet<&&str> = ids.iter().collect();
         assert_eq!(unique.len(), ids.len(), "{ids:?}");
     }

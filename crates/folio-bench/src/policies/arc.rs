@@ -1,4 +1,5 @@
-//! ARC (Megiddo and Modha, FAST'03): once seen and often seen, each with its ghosts, which move the border between.
+//! ARC (Megiddo and Modha, FAST'03): once seen and often seen, each with its ghosts, which move the
+//! border between.
 
 use super::Policy;
 use super::list::Lists;
@@ -18,13 +19,18 @@ pub(super) struct Arc {
 
 impl Arc {
     pub(super) fn new(capacity: usize, page_count: usize) -> Self {
-        Self { capacity, target: 0, lists: Lists::new(page_count) }
+        Self {
+            capacity,
+            target: 0,
+            lists: Lists::new(page_count),
+        }
     }
 
     /// One page leaves and its name stays (REPLACE).
     fn replace(&mut self, is_ghost_often: bool) {
         let once = self.lists.len(ONCE);
-        let takes_once = once > 0 && (once > self.target || (is_ghost_often && once == self.target));
+        let takes_once =
+            once > 0 && (once > self.target || (is_ghost_often && once == self.target));
         let (from, to) = if takes_once || self.lists.len(OFTEN) == 0 {
             (ONCE, GHOSTS_ONCE)
         } else {
@@ -57,20 +63,24 @@ impl Arc {
 
 impl Policy for Arc {
     fn access(&mut self, page: u32) -> bool {
-        let (ghosts_once, ghosts_often) = (self.lists.len(GHOSTS_ONCE), self.lists.len(GHOSTS_OFTEN));
+        let (ghosts_once, ghosts_often) =
+            (self.lists.len(GHOSTS_ONCE), self.lists.len(GHOSTS_OFTEN));
         match self.lists.list(page) {
             Some(ONCE | OFTEN) => {
                 self.lists.move_to(OFTEN, page);
                 true
             }
             Some(GHOSTS_ONCE) => {
-                self.target = (self.target + (ghosts_often / ghosts_once).max(1)).min(self.capacity);
+                self.target =
+                    (self.target + (ghosts_often / ghosts_once).max(1)).min(self.capacity);
                 self.replace(false);
                 self.lists.move_to(OFTEN, page);
                 false
             }
             Some(_) => {
-                self.target = self.target.saturating_sub((ghosts_once / ghosts_often).max(1));
+                self.target = self
+                    .target
+                    .saturating_sub((ghosts_once / ghosts_often).max(1));
                 self.replace(true);
                 self.lists.move_to(OFTEN, page);
                 false

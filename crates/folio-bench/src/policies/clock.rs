@@ -11,7 +11,11 @@ pub(super) struct Clock {
 
 impl Clock {
     pub(super) fn new(capacity: usize, page_count: usize) -> Self {
-        Self { capacity, lists: Lists::new(page_count), is_referenced: vec![false; page_count] }
+        Self {
+            capacity,
+            lists: Lists::new(page_count),
+            is_referenced: vec![false; page_count],
+        }
     }
 
     fn evict(&mut self) {

@@ -1,5 +1,6 @@
-//! Linux without MGLRU, simplified: inactive and active list, a second read activates, and so does a page that comes
-//! back sooner than the active list is long (refault distance, mm/workingset.c, as its comment describes it).
+//! Linux without MGLRU, simplified: inactive and active list, a second read activates, and so does
+//! a page that comes back sooner than the active list is long (refault distance, mm/workingset.c,
+//! as its comment describes it).
 
 use super::Policy;
 use super::list::Lists;
@@ -19,13 +20,21 @@ pub(super) struct Linux {
 impl Linux {
     pub(super) fn new(capacity: usize, page_count: usize) -> Self {
         let lists = Lists::new(page_count);
-        Self { capacity, lists, is_referenced: vec![false; page_count], age: 1, left_at: vec![0; page_count] }
+        Self {
+            capacity,
+            lists,
+            is_referenced: vec![false; page_count],
+            age: 1,
+            left_at: vec![0; page_count],
+        }
     }
 
     /// The active list gives way while it is the longer one; the oldest inactive page leaves.
     fn evict(&mut self) {
         while self.lists.len(ACTIVE) > self.lists.len(INACTIVE) {
-            let Some(page) = self.lists.pop(ACTIVE) else { break };
+            let Some(page) = self.lists.pop(ACTIVE) else {
+                break;
+            };
             self.lists.push(INACTIVE, page);
         }
         if let Some(page) = self.lists.pop(INACTIVE) {
@@ -55,8 +64,10 @@ impl Policy for Linux {
                     self.evict();
                 }
                 let left_at = self.left_at[at];
-                let is_refault = left_at != 0 && self.age - left_at <= self.lists.len(ACTIVE) as u64;
-                self.lists.push(if is_refault { ACTIVE } else { INACTIVE }, page);
+                let is_refault =
+                    left_at != 0 && self.age - left_at <= self.lists.len(ACTIVE) as u64;
+                self.lists
+                    .push(if is_refault { ACTIVE } else { INACTIVE }, page);
                 // The read that brings a page in marks it as any other read does.
                 self.is_referenced[at] = true;
                 false

@@ -10,7 +10,10 @@ pub(super) struct Lru {
 
 impl Lru {
     pub(super) fn new(capacity: usize, page_count: usize) -> Self {
-        Self { capacity, lists: Lists::new(page_count) }
+        Self {
+            capacity,
+            lists: Lists::new(page_count),
+        }
     }
 }
 

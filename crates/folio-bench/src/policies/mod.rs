@@ -26,13 +26,27 @@ type Make = fn(usize, usize, &[u32]) -> Box<dyn Policy>;
 
 /// All policies by name; the last one knows the future.
 pub(crate) const ALL: [(&str, Make); 7] = [
-    ("LRU", |cache, pages, _| Box::new(lru::Lru::new(cache, pages))),
-    ("CLOCK", |cache, pages, _| Box::new(clock::Clock::new(cache, pages))),
-    ("SIEVE", |cache, pages, _| Box::new(sieve::Sieve::new(cache, pages))),
-    ("S3-FIFO", |cache, pages, _| Box::new(s3_fifo::S3Fifo::new(cache, pages))),
-    ("ARC", |cache, pages, _| Box::new(arc::Arc::new(cache, pages))),
-    ("Linux", |cache, pages, _| Box::new(linux::Linux::new(cache, pages))),
-    (OPT, |cache, _, accesses| Box::new(opt::Opt::new(cache, accesses))),
+    ("LRU", |cache, pages, _| {
+        Box::new(lru::Lru::new(cache, pages))
+    }),
+    ("CLOCK", |cache, pages, _| {
+        Box::new(clock::Clock::new(cache, pages))
+    }),
+    ("SIEVE", |cache, pages, _| {
+        Box::new(sieve::Sieve::new(cache, pages))
+    }),
+    ("S3-FIFO", |cache, pages, _| {
+        Box::new(s3_fifo::S3Fifo::new(cache, pages))
+    }),
+    ("ARC", |cache, pages, _| {
+        Box::new(arc::Arc::new(cache, pages))
+    }),
+    ("Linux", |cache, pages, _| {
+        Box::new(linux::Linux::new(cache, pages))
+    }),
+    (OPT, |cache, _, accesses| {
+        Box::new(opt::Opt::new(cache, accesses))
+    }),
 ];
 
 /// The one that nobody can be.
@@ -43,7 +57,10 @@ mod tests {
     use super::*;
 
     fn hits(name: &str, accesses: &[u32], cache: usize) -> usize {
-        let (_, make) = ALL.iter().find(|(known, _)| *known == name).expect("a policy");
+        let (_, make) = ALL
+            .iter()
+            .find(|(known, _)| *known == name)
+            .expect("a policy");
         let mut policy = make(cache, 1000, accesses);
         accesses.iter().filter(|page| policy.access(**page)).count()
     }

@@ -24,7 +24,14 @@ impl Opt {
             next_use[at] = std::mem::replace(&mut seen[*page as usize], at as u32);
         }
         let held_until = vec![0; page_count];
-        Self { capacity, next_use, now: 0, held_until, held_count: 0, queue: BinaryHeap::new() }
+        Self {
+            capacity,
+            next_use,
+            now: 0,
+            held_until,
+            held_count: 0,
+            queue: BinaryHeap::new(),
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! S3-FIFO (Yang and others, SOSP'23): a small queue on trial, a main one, and the names of those who failed.
+//! S3-FIFO (Yang and others, SOSP'23): a small queue on trial, a main one, and the names of those
+//! who failed.
 
 use super::Policy;
 use super::list::Lists;
@@ -20,7 +21,12 @@ pub(super) struct S3Fifo {
 impl S3Fifo {
     pub(super) fn new(capacity: usize, page_count: usize) -> Self {
         let small_max = (capacity / 10).max(1);
-        Self { capacity, small_max, lists: Lists::new(page_count), frequency: vec![0; page_count] }
+        Self {
+            capacity,
+            small_max,
+            lists: Lists::new(page_count),
+            frequency: vec![0; page_count],
+        }
     }
 
     fn evict(&mut self) {
@@ -71,7 +77,8 @@ impl Policy for S3Fifo {
             self.evict();
         }
         self.frequency[page as usize] = 0;
-        self.lists.push(if found.is_some() { MAIN } else { SMALL }, page);
+        self.lists
+            .push(if found.is_some() { MAIN } else { SMALL }, page);
         false
     }
 }

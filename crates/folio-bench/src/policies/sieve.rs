@@ -1,4 +1,5 @@
-//! SIEVE (Zhang and others, NSDI'24): as CLOCK, but survivors stay where they are and newcomers go to the head.
+//! SIEVE (Zhang and others, NSDI'24): as CLOCK, but survivors stay where they are and newcomers go
+//! to the head.
 
 use super::Policy;
 use super::list::Lists;
@@ -12,7 +13,12 @@ pub(super) struct Sieve {
 
 impl Sieve {
     pub(super) fn new(capacity: usize, page_count: usize) -> Self {
-        Self { capacity, lists: Lists::new(page_count), is_visited: vec![false; page_count], hand: None }
+        Self {
+            capacity,
+            lists: Lists::new(page_count),
+            is_visited: vec![false; page_count],
+            hand: None,
+        }
     }
 
     fn evict(&mut self) {

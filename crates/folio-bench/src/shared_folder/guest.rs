@@ -1,4 +1,5 @@
-//! The folder in a virtual machine: `folio share` beside virtiofsd, each in the modes that they have in common.
+//! The folder in a virtual machine: `folio share` beside virtiofsd, each in the modes that they
+//! have in common.
 
 use super::jobs::{self, FIGURES, Job, NOT_SEEN, READY, SEEN};
 use super::{Figures, Measured, NAME, Options, told};
@@ -26,20 +27,46 @@ struct Contender {
 }
 
 const fn ours(name: &'static str, mode: &'static str, words: &'static [&'static str]) -> Contender {
-    Contender { name, mode, words, is_folio: true }
+    Contender {
+        name,
+        mode,
+        words,
+        is_folio: true,
+    }
 }
 
-const fn theirs(name: &'static str, mode: &'static str, words: &'static [&'static str]) -> Contender {
-    Contender { name, mode, words, is_folio: false }
+const fn theirs(
+    name: &'static str,
+    mode: &'static str,
+    words: &'static [&'static str],
+) -> Contender {
+    Contender {
+        name,
+        mode,
+        words,
+        is_folio: false,
+    }
 }
 
 const CONTENDERS: [Contender; 7] = [
-    ours("folio share, cache=none", "never", &["-o", "cache=none,push=off,ttl=0"]),
+    ours(
+        "folio share, cache=none",
+        "never",
+        &["-o", "cache=none,push=off,ttl=0"],
+    ),
     theirs("virtiofsd, cache=never", "never", &["--cache=never"]),
     ours("folio share, ttl=1s", "auto", &["-o", "ttl=1s"]),
     theirs("virtiofsd, cache=auto", "auto", &["--cache=auto"]),
-    ours("folio share, ttl=inf,writeback", "always", &["-o", "ttl=inf,writeback"]),
-    theirs("virtiofsd, cache=always,writeback", "always", &["--cache=always", "--writeback"]),
+    ours(
+        "folio share, ttl=inf,writeback",
+        "always",
+        &["-o", "ttl=inf,writeback"],
+    ),
+    theirs(
+        "virtiofsd, cache=always,writeback",
+        "always",
+        &["--cache=always", "--writeback"],
+    ),
     ours("folio share", "coherent", &[]),
 ];
 
@@ -83,24 +110,37 @@ pub(super) fn measure(
     }
     let wanted = |contender: &&Contender| {
         (contender.is_folio || virtiofsd.is_some())
-            && options.only.as_ref().is_none_or(|only| contender.name.contains(only.as_str()))
+            && options
+                .only
+                .as_ref()
+                .is_none_or(|only| contender.name.contains(only.as_str()))
     };
-    let mut rounds: Vec<(&Contender, Vec<Vec<Option<f64>>>)> =
-        CONTENDERS.iter().filter(wanted).map(|contender| (contender, Vec::new())).collect();
+    let mut rounds: Vec<(&Contender, Vec<Vec<Option<f64>>>)> = CONTENDERS
+        .iter()
+        .filter(wanted)
+        .map(|contender| (contender, Vec::new()))
+        .collect();
     while run.goes_on(NAME, report.repeats, super::ROUNDS)? {
         for turn in 0..rounds.len() {
             let at = (turn + report.repeats as usize) % rounds.len();
             let (contender, figures) = &mut rounds[at];
-            let program = if contender.is_folio { Some(run.folio.as_path()) } else { virtiofsd.as_deref() };
+            let program = if contender.is_folio {
+                Some(run.folio.as_path())
+            } else {
+                virtiofsd.as_deref()
+            };
             let program = program.ok_or("no server")?;
-            figures.push(boot(contender, &run.folio, program, source).map_err(told(contender.name))?);
+            figures
+                .push(boot(contender, &run.folio, program, source).map_err(told(contender.name))?);
         }
         report.repeats += 1;
     }
     report.limits = owned(&LIMITS);
     let modes: Vec<&Contender> = rounds.iter().map(|(contender, _)| *contender).collect();
-    let measured: Measured =
-        rounds.into_iter().map(|(contender, rounds)| Figures::new(contender.name, rounds)).collect();
+    let measured: Measured = rounds
+        .into_iter()
+        .map(|(contender, rounds)| Figures::new(contender.name, rounds))
+        .collect();
     report.verdicts = verdicts(&modes, &measured);
     Ok(measured)
 }
@@ -116,7 +156,11 @@ fn boot(
     let socket = folder.path().join("socket");
     let mut command = Command::new(program);
     match contender.is_folio {
-        true => command.args(["--quiet", "share"]).arg(source).arg("--socket").arg(&socket),
+        true => command
+            .args(["--quiet", "share"])
+            .arg(source)
+            .arg("--socket")
+            .arg(&socket),
         false => command
             .args(["--sandbox=none", "--log-level=error"])
             .arg("--shared-dir")
@@ -124,7 +168,10 @@ fn boot(
             .arg("--socket-path")
             .arg(&socket),
     };
-    command.args(contender.words).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+        .args(contender.words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     let said = Said::by(&mut command)?;
     let mut server = Server(command.spawn().map_err(told(program.display()))?);
     let start = Instant::now();
@@ -134,8 +181,15 @@ fn boot(
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let guest = Guest::new()?.size(MEMORY_MIB, 1).share("share", &socket).program(folio)?;
-    let name = folio.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let guest = Guest::new()?
+        .size(MEMORY_MIB, 1)
+        .share("share", &socket)
+        .program(folio)?;
+    let name = folio
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     let script = format!(
         "mkdir -p /mnt; mount -t virtiofs share /mnt || exit 1\n/bin/{name} bench shared-folder-guest /mnt || exit 1\n"
     );
@@ -145,7 +199,10 @@ fn boot(
     let run = guest.run(&script, LIMIT, |line| {
         if let Some(text) = line.strip_prefix(FIGURES) {
             figures = serde_json::from_str(text).ok();
-        } else if let Some(number) = line.strip_prefix(READY).and_then(|text| text.trim().parse().ok()) {
+        } else if let Some(number) = line
+            .strip_prefix(READY)
+            .and_then(|text| text.trim().parse().ok())
+        {
             changed = Instant::now();
             failed = jobs::change(source, number).err();
         } else if line.starts_with(SEEN) {
@@ -157,9 +214,19 @@ fn boot(
     if let Some(error) = failed {
         return Err(error);
     }
-    let said = || format!("the guest failed: {}; {}", run.lines.join(" | "), run.errors.trim());
+    let said = || {
+        format!(
+            "the guest failed: {}; {}",
+            run.lines.join(" | "),
+            run.errors.trim()
+        )
+    };
     let mut figures = figures.filter(|_| run.status == Some(0)).ok_or_else(said)?;
-    figures.extend(if is_unseen { vec![None, None] } else { jobs::middle_and_most(delays) });
+    figures.extend(if is_unseen {
+        vec![None, None]
+    } else {
+        jobs::middle_and_most(delays)
+    });
     Ok(figures)
 }
 
@@ -171,10 +238,20 @@ fn verdicts(modes: &[&Contender], measured: &[Figures]) -> Vec<Verdict> {
         let rival = both().find(|(other, _)| !other.is_folio && other.mode == contender.mode);
         let Some((_, theirs)) = rival else { continue };
         for (at, job) in Job::ALL.iter().enumerate() {
-            let (Some(ours), Some(theirs)) = (ours.middle[at], theirs.middle[at]) else { continue };
-            let value = if job.is_rate() { theirs / ours } else { ours / theirs };
+            let (Some(ours), Some(theirs)) = (ours.middle[at], theirs.middle[at]) else {
+                continue;
+            };
+            let value = if job.is_rate() {
+                theirs / ours
+            } else {
+                ours / theirs
+            };
             verdicts.push(Verdict {
-                aim: format!("{}: {} not slower than virtiofsd", contender.name, job.title()),
+                aim: format!(
+                    "{}: {} not slower than virtiofsd",
+                    contender.name,
+                    job.title()
+                ),
                 is_met: value <= 1.0,
                 figures: format!("{value:.2} of its time"),
             });

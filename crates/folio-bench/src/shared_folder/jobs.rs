@@ -33,13 +33,21 @@ impl Extent {
         changes: 11,
     };
     /// To see that it runs.
-    pub(crate) const QUICK: Self =
-        Self { large_mib: 2, folders: 4, files_each: 5, reads: 50, story_reads: 10, stats: 50, changes: 2 };
+    pub(crate) const QUICK: Self = Self {
+        large_mib: 2,
+        folders: 4,
+        files_each: 5,
+        reads: 50,
+        story_reads: 10,
+        stats: 50,
+        changes: 2,
+    };
 }
 
 /// The large file.
 pub(crate) const LARGE: &str = "large";
-/// The file that is read and asked for again and again, as the story's program does, and its size in bytes.
+/// The file that is read and asked for again and again, as the story's program does, and its size
+/// in bytes.
 pub(crate) const STORY: &str = "story";
 const STORY_BYTES: usize = 64 << 10;
 /// The folder of small files.
@@ -112,7 +120,9 @@ impl Job {
         match self {
             Self::ReadCold | Self::ReadWarm => figure,
             Self::RandomWarm | Self::SmallWarm | Self::StoryRead | Self::StoryStat => figure / 1e6,
-            Self::WalkFirst | Self::WalkAgain | Self::ChangeSeen | Self::ChangeSeenMost => figure / 1e3,
+            Self::WalkFirst | Self::WalkAgain | Self::ChangeSeen | Self::ChangeSeenMost => {
+                figure / 1e3
+            }
         }
     }
 
@@ -125,7 +135,9 @@ impl Job {
 /// Makes the folder that everybody shares.
 pub(crate) fn make_source(source: &Path, extent: Extent) -> Result<(), String> {
     let write = |name: &str, bytes: &[u8]| fs::write(source.join(name), bytes).map_err(told(name));
-    let bytes: Vec<u8> = (0..extent.large_mib << 20).map(|index| (index % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..extent.large_mib << 20)
+        .map(|index| (index % 251) as u8)
+        .collect();
     write(LARGE, &bytes)?;
     write(STORY, &bytes[..STORY_BYTES])?;
     write(CHANGING, &version(0))?;
@@ -139,9 +151,13 @@ pub(crate) fn make_source(source: &Path, extent: Extent) -> Result<(), String> {
     Ok(())
 }
 
-/// All jobs in one world but the last two; the figures in the order of [`Job::ALL`]. `None` for what cannot be measured
-/// here: cold reads where the host's caches may not be dropped.
-pub(crate) fn run(world: &dyn World, extent: Extent, drops_caches: bool) -> Result<Vec<Option<f64>>, String> {
+/// All jobs in one world but the last two; the figures in the order of [`Job::ALL`]. `None` for
+/// what cannot be measured here: cold reads where the host's caches may not be dropped.
+pub(crate) fn run(
+    world: &dyn World,
+    extent: Extent,
+    drops_caches: bool,
+) -> Result<Vec<Option<f64>>, String> {
     let read_cold = match drops_caches {
         true => {
             drop_caches()?;
@@ -160,7 +176,9 @@ pub(crate) fn run(world: &dyn World, extent: Extent, drops_caches: bool) -> Resu
     }
     let walk_first = Some(walk(world, extent)?);
     let walk_again = Some(walk(world, extent)?);
-    Ok(vec![read_cold, read_warm, random, small, story_read, story_stat, walk_first, walk_again])
+    Ok(vec![
+        read_cold, read_warm, random, small, story_read, story_stat, walk_first, walk_again,
+    ])
 }
 
 fn drop_caches() -> Result<(), String> {
@@ -279,7 +297,10 @@ fn version(number: usize) -> Vec<u8> {
 
 /// Changes the file as the host, in place: neither name nor size changes.
 pub(crate) fn change(source: &Path, number: usize) -> Result<(), String> {
-    let file = fs::OpenOptions::new().write(true).open(source.join(CHANGING)).map_err(told(CHANGING))?;
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(source.join(CHANGING))
+        .map_err(told(CHANGING))?;
     std::os::unix::fs::FileExt::write_all_at(&file, &version(number), 0).map_err(told(CHANGING))
 }
 
@@ -311,9 +332,13 @@ fn sees(world: &dyn World, number: usize) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Milliseconds from a write by the host until a reader has it: middle and most. Nothing for who has not seen a change
-/// after seconds.
-pub(crate) fn changes(world: &dyn World, extent: Extent, source: &Path) -> Result<Vec<Option<f64>>, String> {
+/// Milliseconds from a write by the host until a reader has it: middle and most. Nothing for who
+/// has not seen a change after seconds.
+pub(crate) fn changes(
+    world: &dyn World,
+    extent: Extent,
+    source: &Path,
+) -> Result<Vec<Option<f64>>, String> {
     let mut delays = Vec::new();
     for number in 1..=extent.changes {
         watch(world)?;
@@ -332,17 +357,22 @@ pub(crate) fn middle_and_most(delays: Vec<f64>) -> Vec<Option<f64>> {
     vec![Some(crate::report::middle(delays)), Some(most)]
 }
 
-/// Before the figures of a guest, before the number of the change that it waits for, and of one that it has seen or not.
+/// Before the figures of a guest, before the number of the change that it waits for, and of one
+/// that it has seen or not.
 pub(crate) const FIGURES: &str = "@figures ";
 pub(crate) const READY: &str = "@ready ";
 pub(crate) const SEEN: &str = "@seen ";
 pub(crate) const NOT_SEEN: &str = "@not-seen ";
 
-/// What runs in a guest, at a folder that it has mounted: all jobs; changes are the host's to make when it is told.
+/// What runs in a guest, at a folder that it has mounted: all jobs; changes are the host's to make
+/// when it is told.
 pub(crate) fn run_in_guest(root: &Path) -> Result<(), String> {
     let world = super::worlds::HostWorld::native(root);
     let figures = run(&world, Extent::WHOLE, true)?;
-    println!("{FIGURES}{}", serde_json::to_string(&figures).map_err(|error| error.to_string())?);
+    println!(
+        "{FIGURES}{}",
+        serde_json::to_string(&figures).map_err(|error| error.to_string())?
+    );
     for number in 1..=Extent::WHOLE.changes {
         watch(&world)?;
         println!("{READY}{number}");

@@ -1,5 +1,5 @@
-//! The scenario `shared-folder`: a host folder read and asked for again and again, as it is, through mounts, and in this
-//! process.
+//! The scenario `shared-folder`: a host folder read and asked for again and again, as it is,
+//! through mounts, and in this process.
 //!
 //! ```text
 //!   mod      rounds, tables, aims
@@ -52,7 +52,10 @@ const CONTENDERS: [(&str, How); 10] = [
     (MOUNT, How::Mount("")),
     (MOUNT_TTL, How::Mount("push=off,ttl=1ms")),
     ("folio mount, passthrough", How::Mount("passthrough=on")),
-    ("folio mount, cache=writeback", How::Mount("cache=writeback")),
+    (
+        "folio mount, cache=writeback",
+        How::Mount("cache=writeback"),
+    ),
     (MOUNT_NONE, How::Mount("cache=none,push=off,ttl=0")),
     (PROCESS, How::InProcess("")),
     (PROCESS_TTL, How::InProcess("push=off,ttl=1ms")),
@@ -76,7 +79,8 @@ const LIMITS: [&str; 5] = [
     "medians of all rounds; the change's second figure is the longest of all rounds",
 ];
 
-/// One contender's figures, in the order of the jobs; nothing where it cannot be measured or was never seen.
+/// One contender's figures, in the order of the jobs; nothing where it cannot be measured or was
+/// never seen.
 struct Figures {
     name: &'static str,
     middle: Vec<Option<f64>>,
@@ -92,7 +96,11 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     let source = folder.path().join("source");
     std::fs::create_dir(&source).map_err(told(source.display()))?;
     // A guest knows one extent.
-    let extent = if options.guest { Extent::WHOLE } else { run.sized(Extent::WHOLE, Extent::QUICK) };
+    let extent = if options.guest {
+        Extent::WHOLE
+    } else {
+        run.sized(Extent::WHOLE, Extent::QUICK)
+    };
     jobs::make_source(&source, extent)?;
     let (large, files) = (extent.large_mib, extent.folders * extent.files_each);
     let what = format!(
@@ -113,16 +121,26 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
 fn tables(measured: &[Figures]) -> Vec<Table> {
     let table = |title: &str, unit: Unit, is_rate: bool| {
         let mut rows = Vec::new();
-        for (at, job) in Job::ALL.iter().enumerate().filter(|(_, job)| job.is_rate() == is_rate) {
+        for (at, job) in Job::ALL
+            .iter()
+            .enumerate()
+            .filter(|(_, job)| job.is_rate() == is_rate)
+        {
             for figures in measured {
-                let rounds: Option<Vec<f64>> =
-                    figures.rounds.iter().map(|round| round[at].map(|value| job.told(value))).collect();
+                let rounds: Option<Vec<f64>> = figures
+                    .rounds
+                    .iter()
+                    .map(|round| round[at].map(|value| job.told(value)))
+                    .collect();
                 rows.extend(rounds.map(|rounds| Row::new(job.title(), figures.name, rounds)));
             }
         }
         Table::new(title, unit, Some(NATIVE), rows)
     };
-    vec![table(READS, Unit::MibPerSecond, true), table(CALLS, Unit::Seconds, false)]
+    vec![
+        table(READS, Unit::MibPerSecond, true),
+        table(CALLS, Unit::Seconds, false),
+    ]
 }
 
 const READS: &str = "reads";
@@ -131,7 +149,11 @@ const CALLS: &str = "again and again";
 fn story(report: &Report) -> Story {
     let times = |job: Job, name: &str, than: &str| {
         let of = |name: &str| report.row(CALLS, job.title(), name);
-        let word = if job == Job::StoryStat { "stats" } else { "reads" };
+        let word = if job == Job::StoryStat {
+            "stats"
+        } else {
+            "reads"
+        };
         Today::times(&format!("{word}: {name}"), of(name), of(than))
     };
     let today = [
@@ -168,7 +190,12 @@ fn on_host(
     }
     let mut worlds: Vec<(&'static str, Box<dyn World>, Vec<Vec<Option<f64>>>)> = Vec::new();
     for (name, how) in CONTENDERS {
-        if name != NATIVE && options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+        if name != NATIVE
+            && options
+                .only
+                .as_ref()
+                .is_some_and(|only| !name.contains(only.as_str()))
+        {
             continue;
         }
         let target = folder.join(format!("mount-{}", worlds.len()));
@@ -183,10 +210,11 @@ fn on_host(
             run.check()?;
             let at = (turn + report.repeats as usize) % worlds.len();
             let (name, world, rounds) = &mut worlds[at];
-            let figures = jobs::run(&**world, extent, is_root && !run.is_quick).and_then(|mut figures| {
-                figures.extend(jobs::changes(&**world, extent, &source)?);
-                Ok(figures)
-            });
+            let figures =
+                jobs::run(&**world, extent, is_root && !run.is_quick).and_then(|mut figures| {
+                    figures.extend(jobs::changes(&**world, extent, &source)?);
+                    Ok(figures)
+                });
             match figures {
                 Ok(figures) => rounds.push(figures),
                 // A mount may come and go again: its server has said why.
@@ -200,13 +228,18 @@ fn on_host(
         report.repeats += 1;
     }
     report.limits = owned(&LIMITS);
-    let measured: Measured = worlds.into_iter().map(|(name, _, rounds)| Figures::new(name, rounds)).collect();
+    let measured: Measured = worlds
+        .into_iter()
+        .map(|(name, _, rounds)| Figures::new(name, rounds))
+        .collect();
     report.verdicts = verdicts(&measured);
     Ok(measured)
 }
 
 fn world(how: How, folio: &Path, source: &Path, target: &Path) -> Result<Box<dyn World>, String> {
-    let mount = |command| HostWorld::mounted(command, target).map(|world| Box::new(world) as Box<dyn World>);
+    let mount = |command| {
+        HostWorld::mounted(command, target).map(|world| Box::new(world) as Box<dyn World>)
+    };
     match how {
         How::Native => Ok(Box::new(HostWorld::native(source))),
         How::InProcess(options) => Ok(Box::new(FolioWorld::new(source, options)?)),
@@ -240,7 +273,11 @@ impl Figures {
                 _ => middle(values),
             })
         });
-        Self { name, middle: middle.collect(), rounds: rounds.clone() }
+        Self {
+            name,
+            middle: middle.collect(),
+            rounds: rounds.clone(),
+        }
     }
 }
 
@@ -249,7 +286,11 @@ fn slower(rows: &[Figures], name: &str, than: &str, job: Job) -> Option<f64> {
     let at = Job::ALL.iter().position(|other| *other == job)?;
     let of = |name: &str| rows.iter().find(|row| row.name == name)?.middle[at];
     let (ours, theirs) = (of(name)?, of(than)?);
-    Some(if job.is_rate() { theirs / ours } else { ours / theirs })
+    Some(if job.is_rate() {
+        theirs / ours
+    } else {
+        ours / theirs
+    })
 }
 
 fn verdicts(rows: &[Figures]) -> Vec<Verdict> {
@@ -257,7 +298,11 @@ fn verdicts(rows: &[Figures]) -> Vec<Verdict> {
     let mut judge = |aim: String, value: Option<f64>, most: f64, unit: &str| {
         if let Some(value) = value {
             let figures = format!("{value:.2}{unit}");
-            verdicts.push(Verdict { aim, is_met: value <= most, figures });
+            verdicts.push(Verdict {
+                aim,
+                is_met: value <= most,
+                figures,
+            });
         }
     };
     for (job, what) in [
@@ -269,22 +314,47 @@ fn verdicts(rows: &[Figures]) -> Vec<Verdict> {
         let aim = format!("{what} through the mount within 1.05 of the native file system's time");
         judge(aim, slower(rows, MOUNT, NATIVE, job), 1.05, " times");
     }
-    let aim = "cold reads in order through the mount within 1.2 of the native file system's time".to_owned();
-    judge(aim, slower(rows, MOUNT, NATIVE, Job::ReadCold), 1.2, " times");
+    let aim = "cold reads in order through the mount within 1.2 of the native file system's time"
+        .to_owned();
+    judge(
+        aim,
+        slower(rows, MOUNT, NATIVE, Job::ReadCold),
+        1.2,
+        " times",
+    );
     for (job, what) in [
         (Job::SmallWarm, "reads (1 KiB)"),
         (Job::RandomWarm, "reads (4 KiB at random)"),
         (Job::StoryStat, "stats"),
     ] {
         let aim = format!("in process, cached {what} at least 10 times as fast as uncached ones");
-        judge(aim, slower(rows, PROCESS, PROCESS_NONE, job), 0.1, " of their time");
+        judge(
+            aim,
+            slower(rows, PROCESS, PROCESS_NONE, job),
+            0.1,
+            " of their time",
+        );
     }
     let at = Job::ALL.len() - 1;
-    let most = |name: &str| rows.iter().find(|row| row.name == name).map(|row| row.middle[at]);
-    for (name, limit) in [(MOUNT, 5.0), (PROCESS, 5.0), (MOUNT_TTL, 6.0), (PROCESS_TTL, 6.0)] {
+    let most = |name: &str| {
+        rows.iter()
+            .find(|row| row.name == name)
+            .map(|row| row.middle[at])
+    };
+    for (name, limit) in [
+        (MOUNT, 5.0),
+        (PROCESS, 5.0),
+        (MOUNT_TTL, 6.0),
+        (PROCESS_TTL, 6.0),
+    ] {
         if let Some(value) = most(name) {
             let aim = format!("{name}: a change by the host is seen within {limit} ms");
-            judge(aim, Some(value.unwrap_or(f64::INFINITY)), limit, " ms at most");
+            judge(
+                aim,
+                Some(value.unwrap_or(f64::INFINITY)),
+                limit,
+                " ms at most",
+            );
         }
     }
     verdicts

@@ -70,31 +70,53 @@ struct Mounted {
 
 impl HostWorld {
     pub(crate) fn native(source: &Path) -> Self {
-        Self { root: source.to_owned(), mount: None }
+        Self {
+            root: source.to_owned(),
+            mount: None,
+        }
     }
 
     /// Mounts by a command that stays in the foreground, and waits until the mount is there.
     pub(crate) fn mounted(mut command: Command, target: &Path) -> Result<Self, String> {
         fs::create_dir_all(target).map_err(told(target.display()))?;
         let name = command.get_program().to_string_lossy().into_owned();
-        let before = rustix::fs::stat(target).map_err(told(target.display()))?.st_dev;
+        let before = rustix::fs::stat(target)
+            .map_err(told(target.display()))?
+            .st_dev;
         let said = Said::by(&mut command)?;
-        let server = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(told(&name))?;
-        let mut mounted = Mounted { server, said, target: target.to_owned(), device_below: before };
+        let server = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(told(&name))?;
+        let mut mounted = Mounted {
+            server,
+            said,
+            target: target.to_owned(),
+            device_below: before,
+        };
         let start = Instant::now();
         while !mounted.is_there() {
-            if mounted.server.try_wait().map_err(told(&name))?.is_some() || start.elapsed() > READY {
+            if mounted.server.try_wait().map_err(told(&name))?.is_some() || start.elapsed() > READY
+            {
                 let reason = mounted.said.explain("does not mount");
                 // Its name says nothing: it is made up for this run.
                 return Err(reason.replace(&format!("{}: ", target.display()), ""));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(Self { root: target.to_owned(), mount: Some(mounted) })
+        Ok(Self {
+            root: target.to_owned(),
+            mount: Some(mounted),
+        })
     }
 
     fn path(&self, path: &str) -> PathBuf {
-        if path.is_empty() { self.root.clone() } else { self.root.join(path) }
+        if path.is_empty() {
+            self.root.clone()
+        } else {
+            self.root.join(path)
+        }
     }
 }
 
@@ -109,8 +131,11 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let flags = rustix::mount::UnmountFlags::DETACH;
         if self.is_there() && rustix::mount::unmount(&self.target, flags).is_err() {
-            let helper =
-                Command::new("fusermount3").arg("-uz").arg(&self.target).stderr(Stdio::null()).status();
+            let helper = Command::new("fusermount3")
+                .arg("-uz")
+                .arg(&self.target)
+                .stderr(Stdio::null())
+                .status();
             let _ = helper;
         }
         let start = Instant::now();
@@ -127,10 +152,15 @@ impl Drop for Mounted {
 
 impl World for HostWorld {
     fn read_at(&self, file: &Opened, buf: &mut [u8], offset: u64) -> Result<usize, String> {
-        let Opened::Host(file) = file else { return Err("a file of another world".to_owned()) };
+        let Opened::Host(file) = file else {
+            return Err("a file of another world".to_owned());
+        };
         let mut done = 0;
         while done < buf.len() {
-            match file.read_at(&mut buf[done..], offset + done as u64).map_err(told("read"))? {
+            match file
+                .read_at(&mut buf[done..], offset + done as u64)
+                .map_err(told("read"))?
+            {
                 0 => break,
                 count => done += count,
             }
@@ -139,7 +169,9 @@ impl World for HostWorld {
     }
 
     fn open(&self, path: &str) -> Result<Opened, String> {
-        File::open(self.path(path)).map(Opened::Host).map_err(told(path))
+        File::open(self.path(path))
+            .map(Opened::Host)
+            .map_err(told(path))
     }
 
     fn close(&self, file: Opened) -> Result<(), String> {
@@ -148,7 +180,9 @@ impl World for HostWorld {
     }
 
     fn stat(&self, path: &str) -> Result<u64, String> {
-        fs::symlink_metadata(self.path(path)).map(|found| found.len()).map_err(told(path))
+        fs::symlink_metadata(self.path(path))
+            .map(|found| found.len())
+            .map_err(told(path))
     }
 
     fn list(&self, path: &str) -> Result<Vec<(String, bool)>, String> {
@@ -156,7 +190,10 @@ impl World for HostWorld {
         for entry in fs::read_dir(self.path(path)).map_err(told(path))? {
             let entry = entry.map_err(told(path))?;
             let is_directory = entry.file_type().map_err(told(path))?.is_dir();
-            names.push((entry.file_name().to_string_lossy().into_owned(), is_directory));
+            names.push((
+                entry.file_name().to_string_lossy().into_owned(),
+                is_directory,
+            ));
         }
         Ok(names)
     }
@@ -177,23 +214,36 @@ pub(crate) struct FolioWorld {
 
 impl FolioWorld {
     pub(crate) fn new(source: &Path, options: &str) -> Result<Self, String> {
-        let kernel = Kernel::new(KernelOptions { cache_bytes: CACHE_BYTES, ..KernelOptions::default() });
+        let kernel = Kernel::new(KernelOptions {
+            cache_bytes: CACHE_BYTES,
+            ..KernelOptions::default()
+        });
         let options = MountOptions::parse(options).map_err(told(options))?;
-        kernel.mount_hostfs(source, "/", &options).map_err(told("folio"))?;
+        kernel
+            .mount_hostfs(source, "/", &options)
+            .map_err(told("folio"))?;
         let process = kernel.process(Credentials::root());
         process.chdir("/").map_err(told("folio"))?;
-        Ok(Self { process, _kernel: kernel })
+        Ok(Self {
+            process,
+            _kernel: kernel,
+        })
     }
 }
 
 impl World for FolioWorld {
     fn read_at(&self, file: &Opened, buf: &mut [u8], offset: u64) -> Result<usize, String> {
-        let Opened::Folio(fd) = file else { return Err("a file of another world".to_owned()) };
+        let Opened::Folio(fd) = file else {
+            return Err("a file of another world".to_owned());
+        };
         self.process.pread(*fd, buf, offset).map_err(told("read"))
     }
 
     fn open(&self, path: &str) -> Result<Opened, String> {
-        self.process.open(path, OpenFlags::default(), 0).map(Opened::Folio).map_err(told(path))
+        self.process
+            .open(path, OpenFlags::default(), 0)
+            .map(Opened::Folio)
+            .map_err(told(path))
     }
 
     fn close(&self, file: Opened) -> Result<(), String> {
@@ -204,12 +254,18 @@ impl World for FolioWorld {
     }
 
     fn stat(&self, path: &str) -> Result<u64, String> {
-        self.process.lstat(path).map(|found| found.size_bytes).map_err(told(path))
+        self.process
+            .lstat(path)
+            .map(|found| found.size_bytes)
+            .map_err(told(path))
     }
 
     fn list(&self, path: &str) -> Result<Vec<(String, bool)>, String> {
         let path = if path.is_empty() { "." } else { path };
-        let open = self.process.open(path, OpenFlags::DIRECTORY, 0).map_err(told(path))?;
+        let open = self
+            .process
+            .open(path, OpenFlags::DIRECTORY, 0)
+            .map_err(told(path))?;
         let mut names = Vec::new();
         loop {
             let entries = self.process.getdents(open, 1024).map_err(told(path))?;

@@ -1,10 +1,11 @@
-//! A device as the only file of a file system, each read of which is one of the device: what a loop device stands on.
+//! A device as the only file of a file system, each read of which is one of the device: what a loop
+//! device stands on.
 
 use folio::block::Device;
 use folio::cache::{CacheOptions, Mapping, PageCache};
 use folio::vfs::{
-    AttributeCell, AttributeChange, Attributes, Coherence, DirectoryEntry, FileSystem, FileSystemStatistics,
-    FileType, Inode, InodeCommon, InodeNumber,
+    AttributeCell, AttributeChange, Attributes, Coherence, DirectoryEntry, FileSystem,
+    FileSystemStatistics, FileType, Inode, InodeCommon, InodeNumber,
 };
 use folio::{Errno, Result, Timespec};
 use parking_lot::RwLock;
@@ -40,16 +41,25 @@ struct DeviceFile {
 
 impl DeviceFileSystem {
     pub(super) fn new(device: Arc<dyn Device>) -> Self {
-        let cache = PageCache::new(CacheOptions { background_writeback: false, ..CacheOptions::default() });
+        let cache = PageCache::new(CacheOptions {
+            background_writeback: false,
+            ..CacheOptions::default()
+        });
         let size_bytes = device.len_bytes();
         let mapping = Mapping::without_store(&cache.writeback(), size_bytes, None);
         let mut common = self::common(FILE, FileType::Regular, 0o400, size_bytes);
         common.mapping = Some(mapping);
         // The VFS asks about reads past the cache only where there is something to doubt.
         common.coherence = Some(Coherence::default());
-        let file = Arc::new(DeviceFile { common, device, _cache: cache });
+        let file = Arc::new(DeviceFile {
+            common,
+            device,
+            _cache: cache,
+        });
         let common = self::common(ROOT, FileType::Directory, 0o500, 0);
-        Self { root: Arc::new(Root { common, file }) }
+        Self {
+            root: Arc::new(Root { common, file }),
+        }
     }
 }
 
@@ -71,7 +81,14 @@ fn common(number: InodeNumber, file_type: FileType, mode: u16, size_bytes: u64) 
         changed: long_ago,
         created: None,
     });
-    InodeCommon { number, file_type, lock: RwLock::new(()), mapping: None, attributes, coherence: None }
+    InodeCommon {
+        number,
+        file_type,
+        lock: RwLock::new(()),
+        mapping: None,
+        attributes,
+        coherence: None,
+    }
 }
 
 impl FileSystem for DeviceFileSystem {
@@ -127,10 +144,18 @@ impl Inode for Root {
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let directory = (ROOT, FileType::Directory);
-        let entries =
-            [(&b"."[..], directory), (b"..", directory), (NAME.as_bytes(), (FILE, FileType::Regular))];
+        let entries = [
+            (&b"."[..], directory),
+            (b"..", directory),
+            (NAME.as_bytes(), (FILE, FileType::Regular)),
+        ];
         for (at, (name, (number, file_type))) in (1..).zip(entries).filter(|(at, _)| *at > cookie) {
-            let entry = DirectoryEntry { name, number, file_type: Some(file_type), next_cookie: at };
+            let entry = DirectoryEntry {
+                name,
+                number,
+                file_type: Some(file_type),
+                next_cookie: at,
+            };
             if sink(&entry).is_break() {
                 break;
             }
@@ -191,13 +216,18 @@ mod tests {
         device.write_at(b"bytes", 9_000).unwrap();
         let kernel = Kernel::new(Default::default());
         let mounted: Arc<dyn FileSystem> = Arc::new(DeviceFileSystem::new(device.clone()));
-        kernel.mount(mounted, "/", &MountOptions::default()).unwrap();
+        kernel
+            .mount(mounted, "/", &MountOptions::default())
+            .unwrap();
         let process = kernel.process(Credentials::root());
         let fd = process.open("/disk", OpenFlags::empty(), 0).unwrap();
         assert_eq!(process.fstat(fd).unwrap().size_bytes, 10_000);
         let mut bytes = [1; 2000];
         assert_eq!(process.pread(fd, &mut bytes, 9_000).unwrap(), 1000);
-        assert_eq!((&bytes[..6], bytes[999], bytes[1000]), (&b"bytes\0"[..], 0, 1));
+        assert_eq!(
+            (&bytes[..6], bytes[999], bytes[1000]),
+            (&b"bytes\0"[..], 0, 1)
+        );
         // Not what was read before.
         device.write_at(b"other", 9_000).unwrap();
         process.pread(fd, &mut bytes, 9_000).unwrap();

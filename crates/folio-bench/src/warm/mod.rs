@@ -1,5 +1,6 @@
-//! The scenario `warm`: large files, and a tree of small ones, from the disk into the page cache, by `folio warm` and its
-//! rivals, beside what the disk itself can do; and an aged tree from a disk that seeks, which is modelled.
+//! The scenario `warm`: large files, and a tree of small ones, from the disk into the page cache,
+//! by `folio warm` and its rivals, beside what the disk itself can do; and an aged tree from a disk
+//! that seeks, which is modelled.
 //!
 //! ```text
 //!   mod.rs      the scenario            tree.rs          files, cold, brought in by a command
@@ -24,7 +25,8 @@ use std::path::{Path, PathBuf};
 /// What the scenario takes.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Options {
-    /// A folder on a real disk, where the files lie; without it, the system's folder for temporary files
+    /// A folder on a real disk, where the files lie; without it, the system's folder for temporary
+    /// files
     #[arg(long)]
     disk_dir: Option<PathBuf>,
     /// Size of all large files together, at least 8M [default: 2G]
@@ -66,9 +68,18 @@ const LIMITS: [&str; 7] = [
 /// Measures.
 pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String> {
     let dir = options.disk_dir.clone().unwrap_or_else(std::env::temp_dir);
-    let bytes = options.size.unwrap_or_else(|| run.sized(2 << 30, 8 << 20)).max(8 << 20);
-    let count = options.files.unwrap_or_else(|| run.sized(100_000, 400)).max(1);
-    let what = format!("{LARGE_FILES} files of {} MiB, and {count} small ones", (bytes / LARGE_FILES) >> 20);
+    let bytes = options
+        .size
+        .unwrap_or_else(|| run.sized(2 << 30, 8 << 20))
+        .max(8 << 20);
+    let count = options
+        .files
+        .unwrap_or_else(|| run.sized(100_000, 400))
+        .max(1);
+    let what = format!(
+        "{LARGE_FILES} files of {} MiB, and {count} small ones",
+        (bytes / LARGE_FILES) >> 20
+    );
     let mut report = Report::new(NAME, what, &dir);
     let folder = scratch_in(&dir)?;
     (run.step)("warm: files are made")?;
@@ -80,25 +91,38 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
     }
     for (title, tree) in [(LARGE, &large), (SMALL, &small)] {
         if tree.cold()? > 0.05 {
-            report.skip(title, "the files cannot be put out of memory here: see --disk-dir");
+            report.skip(
+                title,
+                "the files cannot be put out of memory here: see --disk-dir",
+            );
             continue;
         }
         let set = folder.path().join("hot-set");
         let warmers = warmers(run, vmtouch.as_deref(), tree, &set)?;
-        let mut ways: Vec<_> = warmers.into_iter().map(|warmer| tree.way(warmer, &run.folio)).collect();
+        let mut ways: Vec<_> = warmers
+            .into_iter()
+            .map(|warmer| tree.way(warmer, &run.folio))
+            .collect();
         let device = if title == LARGE { fio(tree) } else { None };
         match (device, title == LARGE) {
             (Some(_), _) => ways.push(Way::new(JOB, DEVICE, || {
                 let value = fio(tree).ok_or("fio: no figure")?;
-                Ok(Sample { value, ..Sample::default() })
+                Ok(Sample {
+                    value,
+                    ..Sample::default()
+                })
             })),
-            (None, true) => report.skip(DEVICE, "fio is not installed, or cannot read directly here"),
+            (None, true) => {
+                report.skip(DEVICE, "fio is not installed, or cannot read directly here")
+            }
             (None, false) => {}
         }
         let (rows, rounds) = interleave(run, &format!("warm, {title}"), &mut ways, ROUNDS)?;
         report.repeats = rounds;
         let base = vmtouch.is_some().then_some(VMTOUCH);
-        report.tables.push(Table::new(title, Unit::MibPerSecond, base, rows));
+        report
+            .tables
+            .push(Table::new(title, Unit::MibPerSecond, base, rows));
     }
     seek(options, run, folder.path(), vmtouch.as_deref(), &mut report)?;
     judge(&mut report);
@@ -107,19 +131,31 @@ pub(crate) fn measure(options: &Options, run: &Run<'_>) -> Result<Report, String
 }
 
 /// Who brings a tree in; a hot set of all of it is kept in `set`.
-fn warmers(run: &Run<'_>, vmtouch: Option<&Path>, tree: &Tree, set: &Path) -> Result<Vec<Warmer>, String> {
+fn warmers(
+    run: &Run<'_>,
+    vmtouch: Option<&Path>,
+    tree: &Tree,
+    set: &Path,
+) -> Result<Vec<Warmer>, String> {
     let folio = run.folio.as_path();
     let path = |path: &Path| path.as_os_str().to_owned();
-    let warm = ["warm", "--quiet"].map(OsString::from).into_iter().chain([path(&tree.folder)]);
+    let warm = ["warm", "--quiet"]
+        .map(OsString::from)
+        .into_iter()
+        .chain([path(&tree.folder)]);
     let save = ["cache", "save", "--quiet"].map(OsString::from).into_iter();
     let mut meter = Meter::default();
     meter.run(folio.as_os_str(), warm)?;
-    meter.run(folio.as_os_str(), save.chain([path(set), path(&tree.folder)]))?;
+    meter.run(
+        folio.as_os_str(),
+        save.chain([path(set), path(&tree.folder)]),
+    )?;
     let mut warmers = vec![
         Warmer::new(FOLIO, folio, &["warm", "--quiet"], &tree.folder),
         Warmer::new(RESTORE, folio, &["cache", "restore", "--quiet"], set),
     ];
-    warmers.extend(vmtouch.map(|program| Warmer::new(VMTOUCH, program, &["-q", "-t"], &tree.folder)));
+    warmers
+        .extend(vmtouch.map(|program| Warmer::new(VMTOUCH, program, &["-q", "-t"], &tree.folder)));
     Ok(warmers)
 }
 
@@ -136,7 +172,10 @@ fn seek(
         return Ok(());
     }
     (run.step)("warm: a disk that seeks is made")?;
-    let count = options.seeking_files.unwrap_or_else(|| run.sized(2000, 40)).max(1);
+    let count = options
+        .seeking_files
+        .unwrap_or_else(|| run.sized(2000, 40))
+        .max(1);
     // A superuser who may not mount, as in a container, is no reason to lose the other figures.
     let disk = match SeekingDisk::new(folder, count) {
         Ok(disk) => RefCell::new(disk),
@@ -166,7 +205,9 @@ fn seek(
     let mut ways: Vec<_> = warmers.into_iter().map(way).collect();
     let (rows, _) = interleave(run, "warm, a disk that seeks", &mut ways, ROUNDS)?;
     let base = vmtouch.is_some().then_some(VMTOUCH);
-    report.tables.push(Table::new(SEEKING, Unit::MibPerSecond, base, rows));
+    report
+        .tables
+        .push(Table::new(SEEKING, Unit::MibPerSecond, base, rows));
     Ok(())
 }
 
@@ -180,7 +221,9 @@ fn judge(report: &mut Report) {
     ];
     for (title, ours, rival, least) in aims {
         let of = |contender| report.row(title, JOB, contender).map(|row| row.median);
-        let (Some(rate), Some(rival_rate)) = (of(ours), of(rival)) else { continue };
+        let (Some(rate), Some(rival_rate)) = (of(ours), of(rival)) else {
+            continue;
+        };
         let ratio = rate / rival_rate.max(1e-9);
         report.verdicts.push(Verdict {
             aim: format!("{title}: {ours} at {least} times the rate of {rival}, or more"),
@@ -194,8 +237,9 @@ fn judge(report: &mut Report) {
 fn fio(tree: &Tree) -> Option<f64> {
     let program = find("fio")?;
     tree.cold().ok()?;
-    let names: Vec<String> =
-        (0..LARGE_FILES).map(|number| tree.folder.join(number.to_string()).display().to_string()).collect();
+    let names: Vec<String> = (0..LARGE_FILES)
+        .map(|number| tree.folder.join(number.to_string()).display().to_string())
+        .collect();
     let files = format!("--filename={}", names.join(":"));
     let words = [
         "--name=device",
@@ -208,7 +252,12 @@ fn fio(tree: &Tree) -> Option<f64> {
         "--file_service_type=sequential",
         "--output-format=json",
     ];
-    let said = Meter::default().run(program.as_os_str(), words.into_iter().chain([files.as_str()])).ok()?;
+    let said = Meter::default()
+        .run(
+            program.as_os_str(),
+            words.into_iter().chain([files.as_str()]),
+        )
+        .ok()?;
     let said: serde_json::Value = serde_json::from_str(said.get(said.find('{')?..)?).ok()?;
     let read = &said["jobs"][0]["read"];
     let (bytes, milliseconds) = (read["io_bytes"].as_f64()?, read["runtime"].as_f64()?);

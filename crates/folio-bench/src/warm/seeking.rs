@@ -1,4 +1,5 @@
-//! A disk that seeks under the kernel's own ext4, without such a disk: a model of one that lets its callers wait.
+//! A disk that seeks under the kernel's own ext4, without such a disk: a model of one that lets its
+//! callers wait.
 //!
 //! ```text
 //!   ext4, read only        mounted by the kernel, page cache and all
@@ -25,15 +26,19 @@ use std::thread::JoinHandle;
 /// Requests that the disk can choose from, as many as one with NCQ has.
 const QUEUE: &str = "threads=32";
 /// The queue of a SATA disk, as Linux sets it.
-const QUEUE_SETTINGS: [(&str, &str); 3] =
-    [("rotational", "1"), ("read_ahead_kb", "128"), ("scheduler", "mq-deadline")];
+const QUEUE_SETTINGS: [(&str, &str); 3] = [
+    ("rotational", "1"),
+    ("read_ahead_kb", "128"),
+    ("scheduler", "mq-deadline"),
+];
 /// The image is so many times as large as what is on it.
 const ROOM: u64 = 3;
 const IMAGE_MIB_MIN: u64 = 64;
 
 /// Why there can be none here.
 pub(super) fn missing() -> Option<String> {
-    kernel_missing().or_else(|| (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".to_owned()))
+    kernel_missing()
+        .or_else(|| (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".to_owned()))
 }
 
 /// The mounted disk with a tree on it; dropping it unmounts.
@@ -58,8 +63,18 @@ impl SeekingDisk {
         for path in [&export, &mount_point] {
             std::fs::create_dir(path).map_err(told(path.display()))?;
         }
-        let tree = Tree { folder: mount_point.join("tree"), bytes };
-        let mut this = Self { tree, slow, mount_point, is_mounted: false, device: None, export: None };
+        let tree = Tree {
+            folder: mount_point.join("tree"),
+            bytes,
+        };
+        let mut this = Self {
+            tree,
+            slow,
+            mount_point,
+            is_mounted: false,
+            device: None,
+            export: None,
+        };
         this.export(&export)?;
         this.attach(&export.join(NAME))?;
         this.mount()?;
@@ -68,19 +83,26 @@ impl SeekingDisk {
 
     /// Serves the disk as a file in `target`.
     fn export(&mut self, target: &Path) -> Result<(), String> {
-        let kernel = Kernel::new(KernelOptions { cache_bytes: 16 << 20, ..KernelOptions::default() });
+        let kernel = Kernel::new(KernelOptions {
+            cache_bytes: 16 << 20,
+            ..KernelOptions::default()
+        });
         let inside = MountOptions::parse("ro").map_err(told("options"))?;
         let file_system = Arc::new(DeviceFileSystem::new(self.slow.clone()));
-        kernel.mount(file_system, "/", &inside).map_err(told("mount"))?;
+        kernel
+            .mount(file_system, "/", &inside)
+            .map_err(told("mount"))?;
         let mut options = folio_fuse::Options::new("folio-bench");
         for word in [QUEUE, "cache=none"] {
             options.set(word).map_err(told(word))?;
         }
-        let session =
-            folio_fuse::Session::mount(kernel, &inside, target, &options).map_err(told(target.display()))?;
+        let session = folio_fuse::Session::mount(kernel, &inside, target, &options)
+            .map_err(told(target.display()))?;
         let unmounter = session.unmounter();
         let server = std::thread::Builder::new().name("seeking-disk".to_owned());
-        let server = server.spawn(move || session.serve()).map_err(told("thread"))?;
+        let server = server
+            .spawn(move || session.serve())
+            .map_err(told("thread"))?;
         self.export = Some((unmounter, server));
         Ok(())
     }
@@ -88,7 +110,11 @@ impl SeekingDisk {
     fn attach(&mut self, file: &Path) -> Result<(), String> {
         let words = ["--find", "--show", "--read-only", "--direct-io=on"].map(OsStr::new);
         let device = command("losetup", words.into_iter().chain([file.as_os_str()]))?;
-        let device = device.trim().strip_prefix("/dev/").unwrap_or_default().to_owned();
+        let device = device
+            .trim()
+            .strip_prefix("/dev/")
+            .unwrap_or_default()
+            .to_owned();
         let mut before = Vec::new();
         for (name, value) in QUEUE_SETTINGS {
             let path = format!("/sys/block/{device}/queue/{name}");
@@ -101,10 +127,15 @@ impl SeekingDisk {
     }
 
     fn mount(&mut self) -> Result<(), String> {
-        let Some((device, _)) = &self.device else { return Err("no loop device".to_owned()) };
+        let Some((device, _)) = &self.device else {
+            return Err("no loop device".to_owned());
+        };
         let device = format!("/dev/{device}");
         let words = ["-t", "ext4", "-o", "ro", &device].map(OsStr::new);
-        command("mount", words.into_iter().chain([self.mount_point.as_os_str()]))?;
+        command(
+            "mount",
+            words.into_iter().chain([self.mount_point.as_os_str()]),
+        )?;
         self.is_mounted = true;
         Ok(())
     }
@@ -158,7 +189,10 @@ fn make_aged(folder: &Path, image: &Path, count: u64) -> Result<u64, String> {
 
 /// What a setting is, where the choice is among several: `none [mq-deadline]`.
 fn chosen(text: &str) -> String {
-    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(chosen, _)| chosen);
+    let chosen = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map(|(chosen, _)| chosen);
     chosen.unwrap_or(text.trim()).to_owned()
 }
 

@@ -42,7 +42,10 @@ impl Tree {
         // Sizes that are spread, and the same each time.
         let size = |number: u64| SMALL_LEAST + number.wrapping_mul(7919) % SMALL_MORE;
         let name = |number: u64| format!("{}/{number}", number / FILES_IN_A_FOLDER);
-        Self::make(folder, (0..count).map(|number| (name(number), size(number))))
+        Self::make(
+            folder,
+            (0..count).map(|number| (name(number), size(number))),
+        )
     }
 
     /// Makes them, written to the disk when it returns.
@@ -63,24 +66,33 @@ impl Tree {
             bytes += size;
         }
         sync(folder)?;
-        Ok(Self { folder: folder.to_owned(), bytes })
+        Ok(Self {
+            folder: folder.to_owned(),
+            bytes,
+        })
     }
 
-    /// `count` files as a disk has them that was in use for long: every second of those that were written first is gone
-    /// again, and as many others were written into the gaps, several at the same time.
+    /// `count` files as a disk has them that was in use for long: every second of those that were
+    /// written first is gone again, and as many others were written into the gaps, several at the
+    /// same time.
     ///
-    /// To be made where blocks are found when write(2) is called (`nodelalloc`): else the kernel would keep the pieces
-    /// of a file together.
+    /// To be made where blocks are found when write(2) is called (`nodelalloc`): else the kernel
+    /// would keep the pieces of a file together.
     pub(super) fn aged(folder: &Path, count: u64) -> Result<Self, String> {
         let part = filling();
         for number in 0..AGED_FOLDERS {
             let path = folder.join(number.to_string());
             std::fs::create_dir_all(&path).map_err(told(path.display()))?;
         }
-        let path = |number| folder.join(scattered(number, AGED_FOLDERS).to_string()).join(number.to_string());
+        let path = |number| {
+            folder
+                .join(scattered(number, AGED_FOLDERS).to_string())
+                .join(number.to_string())
+        };
         for number in 0..count {
             let path = path(number);
-            std::fs::write(&path, &part[..aged_size(number) as usize]).map_err(told(path.display()))?;
+            std::fs::write(&path, &part[..aged_size(number) as usize])
+                .map_err(told(path.display()))?;
         }
         sync(folder)?;
         for number in (0..count).step_by(2) {
@@ -106,28 +118,42 @@ impl Tree {
             }
         }
         sync(folder)?;
-        Ok(Self { folder: folder.to_owned(), bytes: Self::aged_bytes(count) })
+        Ok(Self {
+            folder: folder.to_owned(),
+            bytes: Self::aged_bytes(count),
+        })
     }
 
     /// What the files of such a tree come to.
     pub(super) fn aged_bytes(count: u64) -> u64 {
         let kept = (0..count).filter(|number| number % 2 == 1);
-        kept.chain(count..count + count.div_ceil(2)).map(aged_size).sum()
+        kept.chain(count..count + count.div_ceil(2))
+            .map(aged_size)
+            .sum()
     }
 
     /// Puts all of it out of memory, and tells which share of it is there all the same.
     pub(super) fn cold(&self) -> Result<f64, String> {
-        let dropped =
-            drop_files(&Scan::default(), std::slice::from_ref(&self.folder), true, &AtomicU64::new(0));
+        let dropped = drop_files(
+            &Scan::default(),
+            std::slice::from_ref(&self.folder),
+            true,
+            &AtomicU64::new(0),
+        );
         if let Some((path, reason)) = dropped.failures.first() {
             return Err(format!("{}: {reason}", path.display()));
         }
-        self.cached().ok_or_else(|| "the kernel does not tell what is in memory".to_owned())
+        self.cached()
+            .ok_or_else(|| "the kernel does not tell what is in memory".to_owned())
     }
 
     /// Which share of it is in memory.
     pub(super) fn cached(&self) -> Option<f64> {
-        let states = survey(&Scan::default(), std::slice::from_ref(&self.folder), &AtomicU64::new(0));
+        let states = survey(
+            &Scan::default(),
+            std::slice::from_ref(&self.folder),
+            &AtomicU64::new(0),
+        );
         let mut resident = 0;
         for state in &states.found {
             resident += state.residency()?.resident_bytes;
@@ -135,17 +161,21 @@ impl Tree {
         Some(resident as f64 / self.bytes.max(1) as f64)
     }
 
-    /// `warmer` brings all of it in, after it was put out of memory, into pages that were in use just before.
+    /// `warmer` brings all of it in, after it was put out of memory, into pages that were in use
+    /// just before.
     pub(super) fn way<'a>(&'a self, warmer: Warmer, folio: &'a Path) -> Way<'a> {
         Way::new(JOB, warmer.name, move || {
             let cached_before = self.cold()?;
             touch_memory(folio, (self.bytes >> 20).clamp(16, TOUCHED_MIB_MAX))?;
             let mut sample = self.time(&warmer)?;
             let share = sample.evidence.cached_after.unwrap_or(0.0);
-            // Others on the machine may have pushed some of it out again: only what is there was brought.
+            // Others on the machine may have pushed some of it out again: only what is there was
+            // brought.
             sample.value = share * self.bytes as f64 / f64::from(1 << 20) / sample.value.max(1e-9);
             sample.evidence.cached_before = Some(cached_before);
-            sample.label = sample.label.or_else(|| label(self.bytes, sample.evidence, true));
+            sample.label = sample
+                .label
+                .or_else(|| label(self.bytes, sample.evidence, true));
             Ok(sample)
         })
     }
@@ -155,11 +185,18 @@ impl Tree {
         let mut meter = Meter::default();
         meter.run(warmer.program.as_os_str(), &warmer.arguments)?;
         let cached_after = self.cached();
-        let evidence =
-            Evidence { cached_after, cpu_seconds: Some(meter.cost.cpu_seconds), ..Evidence::default() };
+        let evidence = Evidence {
+            cached_after,
+            cpu_seconds: Some(meter.cost.cpu_seconds),
+            ..Evidence::default()
+        };
         let is_partly = cached_after.is_none_or(|share| share < 0.99);
         let label = is_partly.then_some("not all of it stayed in memory");
-        Ok(Sample { value: meter.cost.seconds, evidence, label })
+        Ok(Sample {
+            value: meter.cost.seconds,
+            evidence,
+            label,
+        })
     }
 }
 
@@ -173,14 +210,24 @@ pub(super) struct Warmer {
 impl Warmer {
     /// `program`, called with `words` and a path.
     pub(super) fn new(name: &'static str, program: &Path, words: &[&str], path: &Path) -> Self {
-        let arguments = words.iter().map(OsString::from).chain([path.into()]).collect();
-        Self { name, program: program.to_owned(), arguments }
+        let arguments = words
+            .iter()
+            .map(OsString::from)
+            .chain([path.into()])
+            .collect();
+        Self {
+            name,
+            program: program.to_owned(),
+            arguments,
+        }
     }
 }
 
 /// What files are filled with.
 fn filling() -> Vec<u8> {
-    (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+    (0..1 << 20)
+        .map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect()
 }
 
 fn aged_size(number: u64) -> u64 {
@@ -210,13 +257,35 @@ mod tests {
     fn trees_are_as_large_as_they_say() {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::small(&dir.path().join("small"), 450).expect("files");
-        let states = survey(&Scan::default(), std::slice::from_ref(&tree.folder), &AtomicU64::new(0));
+        let states = survey(
+            &Scan::default(),
+            std::slice::from_ref(&tree.folder),
+            &AtomicU64::new(0),
+        );
         assert_eq!(states.found.len(), 450);
-        assert_eq!(states.found.iter().map(|state| state.size_bytes).sum::<u64>(), tree.bytes);
+        assert_eq!(
+            states
+                .found
+                .iter()
+                .map(|state| state.size_bytes)
+                .sum::<u64>(),
+            tree.bytes
+        );
         assert!(tree.cached().is_some_and(|share| share <= 1.0));
         let tree = Tree::aged(&dir.path().join("aged"), 101).expect("files");
-        let states = survey(&Scan::default(), std::slice::from_ref(&tree.folder), &AtomicU64::new(0));
+        let states = survey(
+            &Scan::default(),
+            std::slice::from_ref(&tree.folder),
+            &AtomicU64::new(0),
+        );
         assert_eq!(states.found.len(), 101);
-        assert_eq!(states.found.iter().map(|state| state.size_bytes).sum::<u64>(), tree.bytes);
+        assert_eq!(
+            states
+                .found
+                .iter()
+                .map(|state| state.size_bytes)
+                .sum::<u64>(),
+            tree.bytes
+        );
     }
 }

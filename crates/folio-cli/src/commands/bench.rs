@@ -98,9 +98,14 @@ fn measure(scenario: &Scenario, bench: &Bench, session: &Session) -> Outcome {
 
 /// Writes a file whole or not at all.
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     // What the user's umask leaves of it, as of any other file.
-    let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
+    let mut file = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder)?;
     file.write_all(bytes)?;
     file.as_file().sync_data()?;
     file.persist(path).map_err(|error| error.error)?;
@@ -121,7 +126,9 @@ fn load(path: &Path) -> Result<Results, Failure> {
         .map_err(|error| failed(format!("not what folio bench --json prints: {error}")))?;
     match results.format {
         FORMAT => Ok(results),
-        other => Err(failed(format!("results of format {other}; this folio knows {FORMAT}"))),
+        other => Err(failed(format!(
+            "results of format {other}; this folio knows {FORMAT}"
+        ))),
     }
 }
 
@@ -135,5 +142,9 @@ fn compare(old: &Path, new: &Path, bench: &Bench, session: &Session) -> Outcome 
         out.flush()?;
     }
     // The rows have told it.
-    if comparison.is_worse() { Err(Failure::new("")) } else { Ok(()) }
+    if comparison.is_worse() {
+        Err(Failure::new(""))
+    } else {
+        Ok(())
+    }
 }

@@ -22,7 +22,9 @@ pub(crate) struct Cat {
 pub(crate) fn run(cat: &Cat, session: &Session) -> Outcome {
     for word in &cat.files {
         let place = ImagePath::parse(word)?;
-        with_image(session, &place, Access::Read, |image| print(image, &place, session))?;
+        with_image(session, &place, Access::Read, |image| {
+            print(image, &place, session)
+        })?;
     }
     Ok(())
 }

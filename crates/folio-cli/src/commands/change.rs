@@ -36,9 +36,18 @@ pub(crate) fn chmod(chmod: &Chmod, session: &Session) -> Outcome {
         if met.attributes.file_type == FileType::Symlink && met.depth > 0 {
             return Ok(());
         }
-        let found = image.stat(met.path, true).map_err(|error| image.name(error))?;
-        let mode = parse_mode(&chmod.mode, found.mode, found.file_type == FileType::Directory)?;
-        image.process().chmod(met.path, mode).map_err(|error| image.name(error))
+        let found = image
+            .stat(met.path, true)
+            .map_err(|error| image.name(error))?;
+        let mode = parse_mode(
+            &chmod.mode,
+            found.mode,
+            found.file_type == FileType::Directory,
+        )?;
+        image
+            .process()
+            .chmod(met.path, mode)
+            .map_err(|error| image.name(error))
     })
 }
 
@@ -58,7 +67,8 @@ pub(crate) struct Chown {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// OWNER, OWNER:GROUP or :GROUP; numbers, or names that the image's /etc/passwd and /etc/group have
+    /// OWNER, OWNER:GROUP or :GROUP; numbers, or names that the image's /etc/passwd and /etc/group
+    /// have
     owner: String,
     /// Files, written IMAGE:/path
     #[arg(required = true)]
@@ -77,13 +87,21 @@ pub(crate) fn chown(chown: &Chown, session: &Session) -> Outcome {
                 return Ok(None);
             }
             let found = text.parse().ok().or_else(|| owners.as_ref().and_then(find));
-            found.map(Some).ok_or_else(|| Failure::new(format!("{text}: the image knows no such name")))
+            found
+                .map(Some)
+                .ok_or_else(|| Failure::new(format!("{text}: the image knows no such name")))
         };
         let uid = number(user, &|owners| owners.find_user(user))?;
         let gid = number(group, &|owners| owners.find_group(group))?;
         let is_link = chown.no_dereference || met.depth > 0;
-        let flags = if is_link { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
-        let changed = image.process().fchownat(AT_FDCWD, met.path, uid, gid, flags);
+        let flags = if is_link {
+            AtFlags::SYMLINK_NOFOLLOW
+        } else {
+            AtFlags::empty()
+        };
+        let changed = image
+            .process()
+            .fchownat(AT_FDCWD, met.path, uid, gid, flags);
         changed.map_err(|error| image.name(error))
     })
 }
@@ -115,13 +133,19 @@ fn time(text: &str) -> Result<Timespec, String> {
     }
     let stamp = text.parse::<jiff::Timestamp>().or_else(|_| {
         let local = text.parse::<jiff::civil::DateTime>();
-        local.and_then(|t| t.to_zoned(jiff::tz::TimeZone::system())).map(|zoned| zoned.timestamp())
+        local
+            .and_then(|t| t.to_zoned(jiff::tz::TimeZone::system()))
+            .map(|zoned| zoned.timestamp())
     });
-    let stamp = stamp.map_err(|_| format!("{text:?} is no time, such as 2026-01-31T12:00:00Z or @0"))?;
+    let stamp =
+        stamp.map_err(|_| format!("{text:?} is no time, such as 2026-01-31T12:00:00Z or @0"))?;
     let nanos = stamp.subsec_nanosecond();
     // Before 1970 fractions count backwards; ours never do.
-    let (secs, nanos) =
-        if nanos < 0 { (stamp.as_second() - 1, nanos + 1_000_000_000) } else { (stamp.as_second(), nanos) };
+    let (secs, nanos) = if nanos < 0 {
+        (stamp.as_second() - 1, nanos + 1_000_000_000)
+    } else {
+        (stamp.as_second(), nanos)
+    };
     Ok(Timespec::new(secs, u32::try_from(nanos).unwrap_or(0)))
 }
 
@@ -135,11 +159,15 @@ pub(crate) fn touch(touch: &Touch, session: &Session) -> Outcome {
             let process = image.process();
             if !touch.no_create && image.stat(&place.path, true).is_err() {
                 let flags = OpenFlags::WRONLY | OpenFlags::CREAT;
-                let made = process.open(&place.path, flags, 0o666).and_then(|fd| process.close(fd));
+                let made = process
+                    .open(&place.path, flags, 0o666)
+                    .and_then(|fd| process.close(fd));
                 made.map_err(|error| image.name(error))?;
             }
-            let (accessed, modified) =
-                ((both || touch.accessed).then_some(time), (both || touch.modified).then_some(time));
+            let (accessed, modified) = (
+                (both || touch.accessed).then_some(time),
+                (both || touch.modified).then_some(time),
+            );
             match process.utimensat(AT_FDCWD, &place.path, accessed, modified, AtFlags::empty()) {
                 Err(error) if touch.no_create && error.errno() == Errno::NOENT => Ok(()),
                 other => other.map_err(|error| image.name(error)),
@@ -187,14 +215,21 @@ fn each(
 ) -> Outcome {
     for word in words {
         let place = ImagePath::parse(word)?;
-        with_image(session, &place, Access::Write, |image| match image.stat(&place.path, false) {
-            Ok(found) => {
-                let mut visitor = Changer { session, image, recursive, change: &change };
-                walk(session, image, (&place.path, found), &mut visitor)
-            }
-            Err(error) => {
-                session.fail(image.name(error).message);
-                Ok(())
+        with_image(session, &place, Access::Write, |image| {
+            match image.stat(&place.path, false) {
+                Ok(found) => {
+                    let mut visitor = Changer {
+                        session,
+                        image,
+                        recursive,
+                        change: &change,
+                    };
+                    walk(session, image, (&place.path, found), &mut visitor)
+                }
+                Err(error) => {
+                    session.fail(image.name(error).message);
+                    Ok(())
+                }
             }
         })?;
     }
@@ -213,7 +248,11 @@ impl<F: Fn(&Image, &Met<'_>) -> Outcome> Visitor for Changer<'_, F> {
         if let Err(failure) = (self.change)(self.image, met) {
             self.session.fail(failure.message);
         }
-        Ok(if self.recursive { Next::Enter } else { Next::Skip })
+        Ok(if self.recursive {
+            Next::Enter
+        } else {
+            Next::Skip
+        })
     }
 }
 
@@ -221,7 +260,10 @@ impl<F: Fn(&Image, &Met<'_>) -> Outcome> Visitor for Changer<'_, F> {
 pub(crate) fn parse_mode(text: &str, old: u16, is_directory: bool) -> Outcome<u16> {
     let wrong = || Failure::usage(format!("{text:?} is no mode, such as 644 or u=rwX,go-w"));
     if text.starts_with(|c: char| c.is_ascii_digit()) {
-        return u16::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(wrong);
+        return u16::from_str_radix(text, 8)
+            .ok()
+            .filter(|mode| *mode <= 0o7777)
+            .ok_or_else(wrong);
     }
     let mut mode = old;
     for clause in text.split(',') {
@@ -290,13 +332,18 @@ mod tests {
         assert_eq!(mode("u+s,g+s,+t", 0o755, true), Ok(0o7755));
         assert_eq!(mode("go=", 0o777, false), Ok(0o700));
         assert!(
-            mode("rwx", 0, false).is_err() && mode("99", 0, false).is_err() && mode("u+q", 0, false).is_err()
+            mode("rwx", 0, false).is_err()
+                && mode("99", 0, false).is_err()
+                && mode("u+q", 0, false).is_err()
         );
     }
 
     #[test]
     fn times_before_1970_count_forward() {
-        assert_eq!(time("1969-12-31T23:59:59.5Z"), Ok(Timespec::new(-1, 500_000_000)));
+        assert_eq!(
+            time("1969-12-31T23:59:59.5Z"),
+            Ok(Timespec::new(-1, 500_000_000))
+        );
         assert_eq!(time("@12"), Ok(Timespec::new(12, 0)));
         assert!(time("noon").is_err());
     }

@@ -90,10 +90,17 @@ impl Listener for Told<'_> {
         if self.session.quiet && finding.severity == Severity::Warning {
             return;
         }
-        let style = if finding.severity == Severity::Warning { WARNING } else { FAILURE };
+        let style = if finding.severity == Severity::Warning {
+            WARNING
+        } else {
+            FAILURE
+        };
         let severity = paint(colour::on_stdout(), style, finding.severity.name());
         let text = format!("{severity}: {finding}");
-        let written = self.session.screen.suspend(|| writeln!(std::io::stdout(), "{text}"));
+        let written = self
+            .session
+            .screen
+            .suspend(|| writeln!(std::io::stdout(), "{text}"));
         if let Err(error) = written {
             self.failed.get_or_insert(error);
         }
@@ -114,15 +121,21 @@ impl Listener for Told<'_> {
 
 /// Runs the command.
 pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
-    let not_checked = |failure: Failure| Failure { exit: Exit::NotChecked, ..failure };
+    let not_checked = |failure: Failure| Failure {
+        exit: Exit::NotChecked,
+        ..failure
+    };
     let place = ImagePath::parse(&check.image)
         .and_then(|place| match place.path.as_os_str() == "/" {
             true => Ok(place),
-            false => {
-                Err(Failure::usage(format!("{place}: a whole file system is checked; leave the path out")))
-            }
+            false => Err(Failure::usage(format!(
+                "{place}: a whole file system is checked; leave the path out"
+            ))),
         })
-        .map_err(|failure| Failure { exit: Exit::CheckUsage, ..failure })?;
+        .map_err(|failure| Failure {
+            exit: Exit::CheckUsage,
+            ..failure
+        })?;
     let device = open_device(&place.image, Access::Read).map_err(not_checked)?;
     let name = place.image_name();
     let device = block::select(device, place.partition)
@@ -132,7 +145,12 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         findings_max: usize::try_from(check.findings).unwrap_or(usize::MAX),
         clock: clock(),
     };
-    let mut told = Told { session, bar: bar(session), lines: check.json.then(Vec::new), failed: None };
+    let mut told = Told {
+        session,
+        bar: bar(session),
+        lines: check.json.then(Vec::new),
+        failed: None,
+    };
     let checked = check_ext4(&device, &options, &mut told);
     if let Some(bar) = &told.bar {
         bar.finish_and_clear();
@@ -150,7 +168,10 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     }
     match report.is_clean() {
         true => Ok(()),
-        false => Err(Failure { exit: Exit::ErrorsLeft, message: String::new() }),
+        false => Err(Failure {
+            exit: Exit::ErrorsLeft,
+            message: String::new(),
+        }),
     }
 }
 
@@ -185,11 +206,15 @@ fn to_json(image: &str, report: &CheckReport, findings: &[Line]) -> Value {
 }
 
 fn summary(report: &CheckReport) -> String {
-    let count = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let count =
+        |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut text = match (report.errors, report.is_complete) {
         (0, true) => "clean".to_owned(),
         (errors, true) => format!("{}; run e2fsck -f to mend them", count(errors, "error")),
-        (errors, false) => format!("{}; the check could not go on; run e2fsck -f", count(errors, "error")),
+        (errors, false) => format!(
+            "{}; the check could not go on; run e2fsck -f",
+            count(errors, "error")
+        ),
     };
     if report.warnings > 0 {
         text.push_str(&format!(", {}", count(report.warnings, "warning")));

@@ -1,7 +1,7 @@
 //! `folio completions`: what makes a shell complete the command's words, and paths inside images.
 //!
-//! clap makes the scripts. What is added to each completes `IMAGE:/path`: it asks `folio completions SHELL WORD`
-//! what the word may become.
+//! clap makes the scripts. What is added to each completes `IMAGE:/path`: it asks
+//! `folio completions SHELL WORD` what the word may become.
 
 use crate::exit::Outcome;
 use crate::image::{Access, with_image};
@@ -26,11 +26,11 @@ Examples:
 
 Paths inside images are completed, too: folio ls disk.img:/et<TAB>.";
 
-/// What clap's script for bash lacks: paths inside images; and where a command takes files it offers options alone
-/// before the first letter.
+/// What clap's script for bash lacks: paths inside images; and where a command takes files it
+/// offers options alone before the first letter.
 ///
-/// To bash a colon ends a word, so only what follows the last one in the word is replaced. A word in quotes is left
-/// to bash.
+/// To bash a colon ends a word, so only what follows the last one in the word is replaced. A word
+/// in quotes is left to bash.
 const BASH: &str = r#"
 _folio_names() {
     local line="${COMP_LINE:0:COMP_POINT}" word image prefix name
@@ -68,7 +68,8 @@ _folio_or_files() {
 complete -F _folio_or_files -o bashdefault -o default folio
 "#;
 
-/// The same for zsh. Where the script is loaded at the first completion, that one has to be answered, too.
+/// The same for zsh. Where the script is loaded at the first completion, that one has to be
+/// answered, too.
 const ZSH: &str = r#"
 () {
     _folio_names() {
@@ -135,7 +136,12 @@ pub(crate) fn run(completions: &Completions, session: &Session) -> Outcome {
 
 fn script(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut hint_at_paths(crate::args::tree()), "folio", &mut script);
+    clap_complete::generate(
+        shell,
+        &mut hint_at_paths(crate::args::tree()),
+        "folio",
+        &mut script,
+    );
     script.extend_from_slice(match shell {
         Shell::Bash => BASH.as_bytes(),
         Shell::Zsh => ZSH.as_bytes(),
@@ -148,18 +154,29 @@ fn script(shell: Shell) -> Vec<u8> {
 /// Tells the shells which words are paths, on the host or in an image: those that need not be text.
 fn hint_at_paths(tree: Command) -> Command {
     let hint = |arg: Arg| {
-        let is_path = arg.is_positional() && arg.get_value_parser().type_id() == TypeId::of::<OsString>();
-        if is_path { arg.value_hint(ValueHint::AnyPath) } else { arg }
+        let is_path =
+            arg.is_positional() && arg.get_value_parser().type_id() == TypeId::of::<OsString>();
+        if is_path {
+            arg.value_hint(ValueHint::AnyPath)
+        } else {
+            arg
+        }
     };
     tree.mut_args(hint).mut_subcommands(hint_at_paths)
 }
 
-/// Lines with what the word may become: directories end in a slash. Names that no line can hold are left out.
+/// Lines with what the word may become: directories end in a slash. Names that no line can hold are
+/// left out.
 fn words(word: &OsStr, session: &Session) -> Outcome<Vec<u8>> {
-    let Place::Image(place) = Place::parse(word, false) else { return Ok(Vec::new()) };
+    let Place::Image(place) = Place::parse(word, false) else {
+        return Ok(Vec::new());
+    };
     // The word may end in the colon, which stands for the root.
     let typed = word.as_bytes();
-    let colon = typed.iter().position(|byte| *byte == b':').unwrap_or(typed.len());
+    let colon = typed
+        .iter()
+        .position(|byte| *byte == b':')
+        .unwrap_or(typed.len());
     let inside = place.path.as_os_str().as_bytes();
     let slash = inside.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
     let (folder, begin) = inside.split_at((slash + 1).min(inside.len()));

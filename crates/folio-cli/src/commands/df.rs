@@ -13,7 +13,10 @@ use std::io::Write;
 
 /// Show space used and free
 #[derive(Args)]
-#[command(after_help = "Example:\n  folio df -h disk.qcow2", disable_help_flag = true)]
+#[command(
+    after_help = "Example:\n  folio df -h disk.qcow2",
+    disable_help_flag = true
+)]
 pub(crate) struct Df {
     /// Images
     #[arg(required = true)]
@@ -50,7 +53,10 @@ pub(crate) fn run(df: &Df, session: &Session) -> Outcome {
     for word in &df.images {
         let place = ImagePath::parse(word)?;
         with_image(session, &place, Access::Read, |image| {
-            let found = image.process().statfs(&place.path).map_err(|error| image.name(error))?;
+            let found = image
+                .process()
+                .statfs(&place.path)
+                .map_err(|error| image.name(error))?;
             let bytes = |blocks: u64| blocks.saturating_mul(found.block_size.into());
             lines.push(Line {
                 image: image.name.clone(),
@@ -69,15 +75,27 @@ pub(crate) fn run(df: &Df, session: &Session) -> Outcome {
         return session.print_json(&lines);
     }
     let mut out = std::io::stdout().lock();
-    let width = lines.iter().map(|line| line.image.len()).max().unwrap_or(0).max(10);
-    let titles =
-        if df.inodes { ["Inodes", "IUsed", "IFree", "IUse%"] } else { ["Size", "Used", "Avail", "Use%"] };
+    let width = lines
+        .iter()
+        .map(|line| line.image.len())
+        .max()
+        .unwrap_or(0)
+        .max(10);
+    let titles = if df.inodes {
+        ["Inodes", "IUsed", "IFree", "IUse%"]
+    } else {
+        ["Size", "Used", "Avail", "Use%"]
+    };
     let [a, b, c, d] = titles;
     let titles = format!("{:<width$} {a:>12} {b:>12} {c:>12} {d:>5}", "Image");
     writeln!(out, "{}", heading(titles))?;
     for line in &lines {
         let (size, used, free) = if df.inodes {
-            (line.inodes, line.inodes.saturating_sub(line.inodes_free), line.inodes_free)
+            (
+                line.inodes,
+                line.inodes.saturating_sub(line.inodes_free),
+                line.inodes_free,
+            )
         } else {
             (line.size, line.used, line.available)
         };
@@ -88,7 +106,11 @@ pub(crate) fn run(df: &Df, session: &Session) -> Outcome {
         };
         let percent = (used as u128 * 100).div_ceil((used as u128 + free as u128).max(1));
         let (size, used, free) = (text(size), text(used), text(free));
-        writeln!(out, "{:<width$} {size:>12} {used:>12} {free:>12} {percent:>4}%", line.image)?;
+        writeln!(
+            out,
+            "{:<width$} {size:>12} {used:>12} {free:>12} {percent:>4}%",
+            line.image
+        )?;
     }
     Ok(out.flush()?)
 }

@@ -7,8 +7,8 @@ use crate::place::{ImagePath, Place};
 use crate::session::Session;
 use clap::Args;
 use folio_doctor::{
-    Certainty, Check, Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain, inside, judge, probe,
-    reason, sample,
+    Certainty, Check, Facts, FileSystem, Kind, Layer, Limits, Step, Verdict, chain, inside, judge,
+    probe, reason, sample,
 };
 use serde::Serialize;
 use std::ffi::OsString;
@@ -82,14 +82,20 @@ struct NotProbed {
 /// Something to be looked at.
 enum Patient {
     /// A path of the host, and the directory it stands for.
-    Host { path: PathBuf, stands_for: Option<PathBuf> },
+    Host {
+        path: PathBuf,
+        stands_for: Option<PathBuf>,
+    },
     /// A file inside an image.
     Inside(ImagePath),
 }
 
 impl Patient {
     fn host(path: impl Into<PathBuf>) -> Self {
-        Self::Host { path: path.into(), stands_for: None }
+        Self::Host {
+            path: path.into(),
+            stands_for: None,
+        }
     }
 
     fn name(&self) -> String {
@@ -105,10 +111,21 @@ impl Patient {
             Self::Host { path, stands_for } => {
                 // What a directory's file system does at close it does for each of its files.
                 let may_write = doctor.write_probe && stands_for.is_none();
-                let facts = probe(path, Limits { read_bytes, may_write });
-                Ok(told(stands_for.as_deref(), facts.map_err(|error| reason(&error))?))
+                let facts = probe(
+                    path,
+                    Limits {
+                        read_bytes,
+                        may_write,
+                    },
+                );
+                Ok(told(
+                    stands_for.as_deref(),
+                    facts.map_err(|error| reason(&error))?,
+                ))
             }
-            Self::Inside(place) => told_inside(place, session, read_bytes).map_err(|failure| failure.message),
+            Self::Inside(place) => {
+                told_inside(place, session, read_bytes).map_err(|failure| failure.message)
+            }
         }
     }
 }
@@ -129,11 +146,16 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
         session.check_interrupt()?;
         match patient.told(doctor, session, share) {
             Ok(told) => report.paths.push(told),
-            Err(reason) => report.not_probed.push(NotProbed { path: patient.name(), reason }),
+            Err(reason) => report.not_probed.push(NotProbed {
+                path: patient.name(),
+                reason,
+            }),
         }
     }
     let checks = report.paths.iter().flat_map(|told| &told.checks);
-    report.faults = checks.filter(|check| check.verdict == Verdict::Fault).count();
+    report.faults = checks
+        .filter(|check| check.verdict == Verdict::Fault)
+        .count();
     match doctor.json {
         true => session.print_json(&report)?,
         false => print(&report)?,
@@ -141,7 +163,12 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     for NotProbed { path, reason } in &report.not_probed {
         session.remark(format_args!("{path}: {reason}"));
     }
-    let ends = |exit| Err(Failure { exit, message: String::new() });
+    let ends = |exit| {
+        Err(Failure {
+            exit,
+            message: String::new(),
+        })
+    };
     match (report.not_probed.is_empty(), report.faults) {
         (false, _) => ends(Exit::NotProbed),
         (true, 0) => Ok(()),
@@ -149,7 +176,8 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     }
 }
 
-/// The paths, after each directory the files that stand for it, after each file inside an image the image.
+/// The paths, after each directory the files that stand for it, after each file inside an image the
+/// image.
 fn patients(doctor: &Doctor, session: &Session) -> Outcome<Vec<Patient>> {
     let mut patients = Vec::new();
     for word in &doctor.paths {
@@ -168,11 +196,20 @@ fn patients(doctor: &Doctor, session: &Session) -> Outcome<Vec<Patient>> {
         }
         let found = sample(path);
         if !session.quiet {
-            let names: Vec<_> = found.files.iter().map(|file| file.display().to_string()).collect();
-            let met =
-                if found.is_complete { found.met.to_string() } else { format!("the first {}", found.met) };
+            let names: Vec<_> = found
+                .files
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect();
+            let met = if found.is_complete {
+                found.met.to_string()
+            } else {
+                format!("the first {}", found.met)
+            };
             match names.is_empty() {
-                true => session.remark(format_args!("{}: no file in it to look at", path.display())),
+                true => {
+                    session.remark(format_args!("{}: no file in it to look at", path.display()))
+                }
                 false => session.remark(format_args!(
                     "{}: of {met} files, {} stand for all",
                     path.display(),
@@ -180,7 +217,10 @@ fn patients(doctor: &Doctor, session: &Session) -> Outcome<Vec<Patient>> {
                 )),
             }
         }
-        let stand = |file| Patient::Host { path: file, stands_for: Some(path.to_owned()) };
+        let stand = |file| Patient::Host {
+            path: file,
+            stands_for: Some(path.to_owned()),
+        };
         patients.extend(found.files.into_iter().map(stand));
     }
     Ok(patients)
@@ -206,8 +246,14 @@ fn told(stands_for: Option<&Path>, facts: Facts) -> Told {
 fn told_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome<Told> {
     let (size_bytes, checks) = with_image(session, place, Access::Read, |image| {
         let name = place.to_string();
-        inside(image.kernel(), image.process(), &place.path, &name, read_bytes)
-            .map_err(|error| image.name(error))
+        inside(
+            image.kernel(),
+            image.process(),
+            &place.path,
+            &name,
+            read_bytes,
+        )
+        .map_err(|error| image.name(error))
     })?;
     let file_system = FileSystem {
         fs_type: "ext4".to_owned(),
@@ -218,10 +264,25 @@ fn told_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome
         effective: Vec::new(),
         server: Some("folio".to_owned()),
     };
-    let path = Layer::Path { path: place.image.clone(), by_name: false, is_image: true };
-    let mut layers =
-        vec![Step { depth: 0, layer: Layer::FileSystem(file_system) }, Step { depth: 1, layer: path }];
-    layers.extend(chain(&place.image).into_iter().map(|step| Step { depth: step.depth + 2, ..step }));
+    let path = Layer::Path {
+        path: place.image.clone(),
+        by_name: false,
+        is_image: true,
+    };
+    let mut layers = vec![
+        Step {
+            depth: 0,
+            layer: Layer::FileSystem(file_system),
+        },
+        Step {
+            depth: 1,
+            layer: path,
+        },
+    ];
+    layers.extend(chain(&place.image).into_iter().map(|step| Step {
+        depth: step.depth + 2,
+        ..step
+    }));
     Ok(Told {
         path: place.to_string(),
         kind: Kind::File,
@@ -235,12 +296,19 @@ fn told_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome
 fn print(report: &Report) -> Outcome {
     let mut out = std::io::stdout().lock();
     for told in &report.paths {
-        let folder = report.paths.iter().find(|other| Some(&other.path) == told.stands_for.as_ref());
+        let folder = report
+            .paths
+            .iter()
+            .find(|other| Some(&other.path) == told.stands_for.as_ref());
         let is_known = folder.is_some_and(|folder| folder.chain == told.chain);
         out.write_all(coloured(text(told, is_known)).as_bytes())?;
     }
     let count = report.faults;
-    writeln!(out, "{count} {}", if count == 1 { "fault" } else { "faults" })?;
+    writeln!(
+        out,
+        "{count} {}",
+        if count == 1 { "fault" } else { "faults" }
+    )?;
     Ok(out.flush()?)
 }
 
@@ -279,12 +347,19 @@ fn text(told: &Told, is_chain_known: bool) -> String {
     }
     text.push('\n');
     for step in told.chain.iter().filter(|_| !is_chain_known) {
-        let _ = writeln!(text, "  {:indent$}{}", "", layer(&step.layer), indent = 2 * step.depth);
+        let _ = writeln!(
+            text,
+            "  {:indent$}{}",
+            "",
+            layer(&step.layer),
+            indent = 2 * step.depth
+        );
     }
     for (number, check) in told.checks.iter().enumerate() {
         // One reason makes many things unknown: it is told once for each layer.
         let is_same = |other: &Check| {
-            (other.verdict, other.layer, &other.says) == (Verdict::Unknown, check.layer, &check.says)
+            (other.verdict, other.layer, &other.says)
+                == (Verdict::Unknown, check.layer, &check.says)
         };
         if check.verdict != Verdict::Unknown || !told.checks[..number].iter().any(is_same) {
             add(&mut text, check);
@@ -302,8 +377,17 @@ fn layer(layer: &Layer) -> String {
                 true => String::new(),
                 false => format!(", {} of it", found.root.display()),
             };
-            let by = found.server.as_ref().map(|server| format!(", served by {server}")).unwrap_or_default();
-            format!("{} {} on {}{bind}{by}", found.fs_type, found.source, found.mount_point.display())
+            let by = found
+                .server
+                .as_ref()
+                .map(|server| format!(", served by {server}"))
+                .unwrap_or_default();
+            format!(
+                "{} {} on {}{bind}{by}",
+                found.fs_type,
+                found.source,
+                found.mount_point.display()
+            )
         }
         Layer::Disk(disk) => {
             let mut text = format!("{} {}", disk.device_type, disk.name);
@@ -320,8 +404,16 @@ fn layer(layer: &Layer) -> String {
             }
             text
         }
-        Layer::Path { path, by_name: false, .. } => path.display().to_string(),
-        Layer::Path { path, by_name: true, .. } => format!("{} (by the name of its source)", path.display()),
+        Layer::Path {
+            path,
+            by_name: false,
+            ..
+        } => path.display().to_string(),
+        Layer::Path {
+            path,
+            by_name: true,
+            ..
+        } => format!("{} (by the name of its source)", path.display()),
         Layer::Memory => "memory".to_owned(),
         Layer::Unseen { why } => format!("? {why}"),
     }
@@ -374,7 +466,9 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(layer(&Layer::Disk(disk)), "disk sda (ST4000), 4.0T, seeks");
-        let why = Layer::Unseen { why: "a server".into() };
+        let why = Layer::Unseen {
+            why: "a server".into(),
+        };
         assert_eq!(layer(&why), "? a server");
     }
 }

@@ -15,7 +15,10 @@ use std::io::Write;
 
 /// Show the space that directories take
 #[derive(Args)]
-#[command(after_help = "Example:\n  folio du -h disk.qcow2:/srv", disable_help_flag = true)]
+#[command(
+    after_help = "Example:\n  folio du -h disk.qcow2:/srv",
+    disable_help_flag = true
+)]
 pub(crate) struct Du {
     /// Places, written IMAGE:/path
     #[arg(required = true)]
@@ -48,14 +51,21 @@ pub(crate) fn run(du: &Du, session: &Session) -> Outcome {
     let mut lines = Vec::new();
     for word in &du.places {
         let place = ImagePath::parse(word)?;
-        with_image(session, &place, Access::Read, |image| match image.stat(&place.path, false) {
-            Ok(top) => {
-                let mut adder = Adder { du, sums: Vec::new(), seen: HashSet::new(), lines: &mut lines };
-                walk(session, image, (&place.path, top), &mut adder)
-            }
-            Err(error) => {
-                session.fail(image.name(error).message);
-                Ok(())
+        with_image(session, &place, Access::Read, |image| {
+            match image.stat(&place.path, false) {
+                Ok(top) => {
+                    let mut adder = Adder {
+                        du,
+                        sums: Vec::new(),
+                        seen: HashSet::new(),
+                        lines: &mut lines,
+                    };
+                    walk(session, image, (&place.path, top), &mut adder)
+                }
+                Err(error) => {
+                    session.fail(image.name(error).message);
+                    Ok(())
+                }
             }
         })?;
     }
@@ -64,7 +74,11 @@ pub(crate) fn run(du: &Du, session: &Session) -> Outcome {
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for line in lines {
-        let size = if du.human { human(line.allocated) } else { line.allocated.div_ceil(1024).to_string() };
+        let size = if du.human {
+            human(line.allocated)
+        } else {
+            line.allocated.div_ceil(1024).to_string()
+        };
         writeln!(out, "{size}\t{}", line.path)?;
     }
     Ok(out.flush()?)
@@ -82,7 +96,10 @@ struct Adder<'a> {
 impl Adder<'_> {
     fn tell(&mut self, met: &Met<'_>, allocated: u64, is_directory: bool) {
         if met.depth == 0 || !self.du.summarize && (is_directory || self.du.all) {
-            self.lines.push(Line { path: met.path.to_string_lossy().into_owned(), allocated });
+            self.lines.push(Line {
+                path: met.path.to_string_lossy().into_owned(),
+                allocated,
+            });
         }
         if let Some(sum) = self.sums.last_mut() {
             *sum += allocated;

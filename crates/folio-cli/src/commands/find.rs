@@ -54,26 +54,45 @@ fn bound(text: &str) -> Result<(char, u64), String> {
 }
 
 fn glob(text: &str, any_case: bool) -> Outcome<GlobMatcher> {
-    let glob = GlobBuilder::new(text).case_insensitive(any_case).literal_separator(false).build();
-    glob.map(|glob| glob.compile_matcher()).map_err(|error| Failure::usage(error.to_string()))
+    let glob = GlobBuilder::new(text)
+        .case_insensitive(any_case)
+        .literal_separator(false)
+        .build();
+    glob.map(|glob| glob.compile_matcher())
+        .map_err(|error| Failure::usage(error.to_string()))
 }
 
 /// Runs the command.
 pub(crate) fn run(find: &Find, session: &Session) -> Outcome {
     let place = ImagePath::parse(&find.place)?;
-    let named = |text: &Option<String>, any| text.as_deref().map(|text| glob(text, any)).transpose();
+    let named =
+        |text: &Option<String>, any| text.as_deref().map(|text| glob(text, any)).transpose();
     let names = [named(&find.name, false)?, named(&find.iname, true)?];
     let path = named(&find.path, false)?;
     with_image(session, &place, Access::Read, |image| {
-        let top = image.stat(&place.path, false).map_err(|error| image.name(error))?;
+        let top = image
+            .stat(&place.path, false)
+            .map_err(|error| image.name(error))?;
         let out = std::io::BufWriter::new(std::io::stdout().lock());
         let shown = Names::on_stdout();
-        let mut finder = Finder { find, image, names, path, shown, records: Vec::new(), out };
+        let mut finder = Finder {
+            find,
+            image,
+            names,
+            path,
+            shown,
+            records: Vec::new(),
+            out,
+        };
         walk(session, image, (&place.path, top), &mut finder)?;
         finder.out.flush()?;
         let Finder { records, out, .. } = finder;
         drop(out);
-        if find.json { session.print_json(&records) } else { Ok(()) }
+        if find.json {
+            session.print_json(&records)
+        } else {
+            Ok(())
+        }
     })
 }
 
@@ -94,8 +113,15 @@ impl<W: Write> Finder<'_, W> {
         let letter = if letter == '-' { 'f' } else { letter };
         let size = met.attributes.size_bytes;
         self.names.iter().flatten().all(|glob| glob.is_match(name))
-            && self.path.as_ref().is_none_or(|glob| glob.is_match(met.path))
-            && self.find.file_type.as_ref().is_none_or(|wanted| wanted.starts_with(letter))
+            && self
+                .path
+                .as_ref()
+                .is_none_or(|glob| glob.is_match(met.path))
+            && self
+                .find
+                .file_type
+                .as_ref()
+                .is_none_or(|wanted| wanted.starts_with(letter))
             && self.find.size.is_none_or(|(sign, bound)| match sign {
                 '+' => size > bound,
                 '-' => size < bound,
@@ -109,10 +135,13 @@ impl<W: Write> Visitor for Finder<'_, W> {
         if self.matches(met) {
             if self.find.json {
                 let target = link_target(self.image, met.path, met.attributes);
-                self.records.push(FileRecord::new(met.path, met.attributes, target.as_deref()));
+                self.records
+                    .push(FileRecord::new(met.path, met.attributes, target.as_deref()));
             } else {
-                self.out.write_all(&self.shown.plain(met.path.as_os_str().as_bytes()))?;
-                self.out.write_all(if self.find.print0 { b"\0" } else { b"\n" })?;
+                self.out
+                    .write_all(&self.shown.plain(met.path.as_os_str().as_bytes()))?;
+                self.out
+                    .write_all(if self.find.print0 { b"\0" } else { b"\n" })?;
             }
         }
         let is_deepest = self.find.maxdepth.is_some_and(|max| met.depth >= max);

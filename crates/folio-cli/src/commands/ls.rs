@@ -66,7 +66,9 @@ pub(crate) fn run(ls: &Ls, session: &Session) -> Outcome {
     let mut records = Vec::new();
     for word in &ls.places {
         let place = ImagePath::parse(word)?;
-        with_image(session, &place, Access::Read, |image| list(ls, session, image, &place, &mut records))?;
+        with_image(session, &place, Access::Read, |image| {
+            list(ls, session, image, &place, &mut records)
+        })?;
     }
     if ls.json {
         session.print_json(&records)?;
@@ -88,11 +90,20 @@ fn list(
             return Ok(());
         }
     };
-    let owners = if ls.long && !ls.json { Some(Owners::of(image)) } else { None };
+    let owners = if ls.long && !ls.json {
+        Some(Owners::of(image))
+    } else {
+        None
+    };
     if found.file_type != FileType::Directory || ls.directory {
         let name = place.path.to_string_lossy().into_owned().into_bytes();
         let target = link_target(image, &place.path, &found);
-        let entry = Entry { name, path: place.path.clone(), attributes: found, target };
+        let entry = Entry {
+            name,
+            path: place.path.clone(),
+            attributes: found,
+            target,
+        };
         return show(ls, owners.as_ref(), vec![entry], records);
     }
     let mut waiting = VecDeque::from([place.path.clone()]);
@@ -107,7 +118,9 @@ fn list(
         is_first = false;
         let entries = entries(ls, session, image, &directory);
         if ls.recursive {
-            let below = entries.iter().filter(|e| e.attributes.file_type == FileType::Directory);
+            let below = entries
+                .iter()
+                .filter(|e| e.attributes.file_type == FileType::Directory);
             for entry in below.rev() {
                 waiting.push_front(entry.path.clone());
             }
@@ -123,12 +136,20 @@ fn entries(ls: &Ls, session: &Session, image: &Image, directory: &Path) -> Vec<E
         Vec::new()
     });
     let mut entries = Vec::with_capacity(names.len());
-    for name in names.into_iter().filter(|name| ls.all || name.first() != Some(&b'.')) {
+    for name in names
+        .into_iter()
+        .filter(|name| ls.all || name.first() != Some(&b'.'))
+    {
         let path = join(directory, &name);
         match image.stat(&path, false) {
             Ok(attributes) => {
                 let target = link_target(image, &path, &attributes);
-                entries.push(Entry { name, path, attributes, target });
+                entries.push(Entry {
+                    name,
+                    path,
+                    attributes,
+                    target,
+                });
             }
             Err(error) => session.fail(image.name(error).message),
         }
@@ -136,7 +157,12 @@ fn entries(ls: &Ls, session: &Session, image: &Image, directory: &Path) -> Vec<E
     entries
 }
 
-fn show(ls: &Ls, owners: Option<&Owners>, entries: Vec<Entry>, records: &mut Vec<FileRecord>) -> Outcome {
+fn show(
+    ls: &Ls,
+    owners: Option<&Owners>,
+    entries: Vec<Entry>,
+    records: &mut Vec<FileRecord>,
+) -> Outcome {
     if ls.json {
         let record = |e: &Entry| FileRecord::new(&e.path, &e.attributes, e.target.as_deref());
         records.extend(entries.iter().map(record));
@@ -144,17 +170,29 @@ fn show(ls: &Ls, owners: Option<&Owners>, entries: Vec<Entry>, records: &mut Vec
     }
     let shown = Names::on_stdout();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let rows: Vec<_> =
-        entries.iter().map(|e| owners.map_or_else(Vec::new, |owners| columns(ls, owners, e))).collect();
+    let rows: Vec<_> = entries
+        .iter()
+        .map(|e| owners.map_or_else(Vec::new, |owners| columns(ls, owners, e)))
+        .collect();
     let widths: Vec<usize> = (0..5)
-        .map(|at| rows.iter().filter_map(|row| row.get(at)).map(String::len).max().unwrap_or(0))
+        .map(|at| {
+            rows.iter()
+                .filter_map(|row| row.get(at))
+                .map(String::len)
+                .max()
+                .unwrap_or(0)
+        })
         .collect();
     for (entry, row) in entries.iter().zip(&rows) {
         if ls.inode {
             write!(out, "{:>7} ", entry.attributes.number)?;
         }
         if let [mode, links, user, group, size, time] = &row[..] {
-            write!(out, "{mode} {links:>0$} {user:<1$} {group:<2$} ", widths[1], widths[2], widths[3])?;
+            write!(
+                out,
+                "{mode} {links:>0$} {user:<1$} {group:<2$} ",
+                widths[1], widths[2], widths[3]
+            )?;
             write!(out, "{size:>0$} {time} ", widths[4])?;
         }
         out.write_all(&shown.of(&entry.name, entry.attributes.file_type))?;
@@ -206,11 +244,15 @@ pub(crate) struct Tree {
 /// Runs the command `tree`.
 pub(crate) fn tree(tree: &Tree, session: &Session) -> Outcome {
     let place = ImagePath::parse(&tree.place)?;
-    with_image(session, &place, Access::Read, |image| draw(tree, session, image, &place))
+    with_image(session, &place, Access::Read, |image| {
+        draw(tree, session, image, &place)
+    })
 }
 
 fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Outcome {
-    let top = image.stat(&place.path, true).map_err(|error| image.name(error))?;
+    let top = image
+        .stat(&place.path, true)
+        .map_err(|error| image.name(error))?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let shown = Names::on_stdout();
     let mut records = Vec::new();
@@ -223,7 +265,10 @@ fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Out
             session.fail(image.name(error).message);
             Vec::new()
         });
-        let shown: Vec<_> = names.into_iter().filter(|n| tree.all || n.first() != Some(&b'.')).collect();
+        let shown: Vec<_> = names
+            .into_iter()
+            .filter(|n| tree.all || n.first() != Some(&b'.'))
+            .collect();
         shown.into_iter()
     };
     let mut frames = Vec::new();

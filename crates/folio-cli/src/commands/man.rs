@@ -34,14 +34,16 @@ pub(crate) fn run(man: &Man, session: &Session) -> Outcome {
     let mut tree = crate::args::tree().disable_help_subcommand(true);
     tree.build();
     if let Some(dir) = &man.dir {
-        std::fs::create_dir_all(dir).map_err(|error| Failure::new(format!("{}: {error}", dir.display())))?;
+        std::fs::create_dir_all(dir)
+            .map_err(|error| Failure::new(format!("{}: {error}", dir.display())))?;
         return write_all(&tree, &mut vec!["folio"], dir);
     }
     let mut command = &tree;
     let mut path = vec!["folio"];
     for word in &man.words {
-        command =
-            visible(command).find(|sub| sub.get_name() == word).ok_or_else(|| unknown(word, command))?;
+        command = visible(command)
+            .find(|sub| sub.get_name() == word)
+            .ok_or_else(|| unknown(word, command))?;
         path.push(command.get_name());
     }
     show(&page(command, &path))
@@ -49,7 +51,9 @@ pub(crate) fn run(man: &Man, session: &Session) -> Outcome {
 
 fn unknown(word: &str, above: &Command) -> Failure {
     let names: Vec<_> = visible(above).map(Command::get_name).collect();
-    let hint = nearest(word, names).map(|name| format!("; did you mean {name}?")).unwrap_or_default();
+    let hint = nearest(word, names)
+        .map(|name| format!("; did you mean {name}?"))
+        .unwrap_or_default();
     Failure::usage(format!("no command {word:?}{hint}"))
 }
 
@@ -69,7 +73,10 @@ fn write_all<'a>(command: &'a Command, path: &mut Vec<&'a str>, dir: &Path) -> O
 fn show(page: &str) -> Outcome {
     let mut out = std::io::stdout();
     if out.is_terminal() {
-        let viewer = std::process::Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn();
+        let viewer = std::process::Command::new("man")
+            .args(["-l", "-"])
+            .stdin(Stdio::piped())
+            .spawn();
         if let Ok(mut viewer) = viewer {
             if let Some(mut input) = viewer.stdin.take() {
                 // Who quits before the end has read enough.

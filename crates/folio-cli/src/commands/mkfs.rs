@@ -57,11 +57,15 @@ pub(crate) fn uuid(text: &str) -> Result<[u8; 16], String> {
     if digits.len() != 32 {
         return Err(error());
     }
-    u128::from_str_radix(&digits, 16).map(u128::to_be_bytes).map_err(|_| error())
+    u128::from_str_radix(&digits, 16)
+        .map(u128::to_be_bytes)
+        .map_err(|_| error())
 }
 
 fn owner(text: &str) -> Result<(u32, u32), String> {
-    let numbers = text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    let numbers = text
+        .split_once(':')
+        .and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
     numbers.ok_or_else(|| format!("{text:?} is no owner, such as 1000:1000"))
 }
 
@@ -82,16 +86,32 @@ pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
     session.check_interrupt()?;
     if !mkfs.image.exists() {
         let Some(size) = mkfs.size else {
-            return Err(Failure::usage(format!("{}: not there, so --size is needed", mkfs.image.display())));
+            return Err(Failure::usage(format!(
+                "{}: not there, so --size is needed",
+                mkfs.image.display()
+            )));
         };
-        return create(&mkfs.image, format_of(&mkfs.image, mkfs.format), size, &options).map(drop);
+        return create(
+            &mkfs.image,
+            format_of(&mkfs.image, mkfs.format),
+            size,
+            &options,
+        )
+        .map(drop);
     }
     if !mkfs.force {
-        return Err(Failure::new(format!("{}: exists; --force writes over it", mkfs.image.display())));
+        return Err(Failure::new(format!(
+            "{}: exists; --force writes over it",
+            mkfs.image.display()
+        )));
     }
     let device = open_device(&mkfs.image, Access::Write)?;
     if mkfs.size.is_some_and(|size| size != device.len_bytes()) {
-        let text = format!("{}: is of {} bytes; its size stays", mkfs.image.display(), device.len_bytes());
+        let text = format!(
+            "{}: is of {} bytes; its size stays",
+            mkfs.image.display(),
+            device.len_bytes()
+        );
         return Err(Failure::usage(text));
     }
     format_ext4(&*device, &options)?;

@@ -88,30 +88,38 @@ pub(crate) fn run(arguments: &Arguments) -> Exit {
         Command::Chmod(chmod) => done(session("chmod"), &|session| change::chmod(chmod, session)),
         Command::Chown(chown) => done(session("chown"), &|session| change::chown(chown, session)),
         Command::Touch(touch) => done(session("touch"), &|session| change::touch(touch, session)),
-        Command::Truncate(cut) => done(session("truncate"), &|session| change::truncate(cut, session)),
+        Command::Truncate(cut) => done(session("truncate"), &|session| {
+            change::truncate(cut, session)
+        }),
         Command::Write(write) => done(session("write"), &|session| write::run(write, session)),
         Command::Tune(tune) => done(session("tune"), &|session| tune::run(tune, session)),
         Command::Mkfs(mkfs) => done(session("mkfs"), &|session| mkfs::run(mkfs, session)),
         Command::Resize(resize) => done(session("resize"), &|session| resize::run(resize, session)),
-        Command::Mount(mount) => {
-            done(Session::without_signals("mount", &arguments.global), &|session| mount::run(mount, session))
-        }
+        Command::Mount(mount) => done(
+            Session::without_signals("mount", &arguments.global),
+            &|session| mount::run(mount, session),
+        ),
         Command::Check(check) => done(session("check"), &|session| check::run(check, session)),
         Command::Serve(serve) => {
             let session = Session::without_signals(serve::name(serve), &arguments.global);
             done(session, &|session| serve::run(serve, session))
         }
-        Command::Share(share) => {
-            done(Session::without_signals("share", &arguments.global), &|session| share::run(share, session))
-        }
+        Command::Share(share) => done(
+            Session::without_signals("share", &arguments.global),
+            &|session| share::run(share, session),
+        ),
         Command::Doctor(doctor) => done(session("doctor"), &|session| doctor::run(doctor, session)),
         Command::Bench(bench) => done(session("bench"), &|session| bench::run(bench, session)),
         Command::Warm(warm) => done(session("warm"), &|session| warm::run(warm, session)),
-        Command::Cache(cache) => done(session(cache::name(cache)), &|session| cache::run(cache, session)),
-        Command::Completions(shell) => {
-            done(session("completions"), &|session| completions::run(shell, session))
-        }
+        Command::Cache(cache) => done(session(cache::name(cache)), &|session| {
+            cache::run(cache, session)
+        }),
+        Command::Completions(shell) => done(session("completions"), &|session| {
+            completions::run(shell, session)
+        }),
         Command::Man(man) => done(session("man"), &|session| man::run(man, session)),
-        Command::Image(image) => done(session(image::name(image)), &|session| image::run(image, session)),
+        Command::Image(image) => done(session(image::name(image)), &|session| {
+            image::run(image, session)
+        }),
     }
 }

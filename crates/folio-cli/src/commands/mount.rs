@@ -52,7 +52,8 @@ refuse it, and in the foreground the end of this command tells.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mount {
-    /// The image, IMAGE or IMAGE@N, or a directory; or a remote share: unix:PATH, vsock:CID:PORT or tcp:HOST:PORT
+    /// The image, IMAGE or IMAGE@N, or a directory; or a remote share: unix:PATH, vsock:CID:PORT or
+    /// tcp:HOST:PORT
     source: OsString,
     /// The directory to mount it on
     pub(super) target: PathBuf,
@@ -65,14 +66,16 @@ pub(crate) struct Mount {
     /// Everybody may use the mount: -o allow_other
     #[arg(long)]
     pub(super) allow_other: bool,
-    /// Write the line "ready" to this descriptor once it is mounted; a service manager's NOTIFY_SOCKET is told as well
+    /// Write the line "ready" to this descriptor once it is mounted; a service manager's
+    /// NOTIFY_SOCKET is told as well
     #[arg(long, value_name = "FD")]
     ready_fd: Option<u32>,
     #[command(flatten)]
     pub(super) remote: remote::MountArgs,
 }
 
-/// Set for the process that serves in the background: it tells its starter on standard output when it is ready.
+/// Set for the process that serves in the background: it tells its starter on standard output when
+/// it is ready.
 const SERVES: &str = "FOLIO_MOUNT_SERVES";
 const READY: &str = "ready";
 
@@ -103,10 +106,14 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
 /// What `-o` and the other words come to: for the mount, and for the file system inside.
 fn options(mount: &Mount, session: &Session, source: &Source) -> Outcome<(Options, MountOptions)> {
     let mut options = Options::new(source.path().display().to_string());
-    // An image may come from anybody: its programs gain no privilege and its device nodes lead nowhere unless asked.
+    // An image may come from anybody: its programs gain no privilege and its device nodes lead
+    // nowhere unless asked.
     let mut words = "nosuid,nodev".to_owned();
     for word in &session.options {
-        if !options.set(word).map_err(|error| Failure::usage(format!("-o {}", explain(&error))))? {
+        if !options
+            .set(word)
+            .map_err(|error| Failure::usage(format!("-o {}", explain(&error))))?
+        {
             words.push(',');
             words.push_str(word);
         }
@@ -117,9 +124,15 @@ fn options(mount: &Mount, session: &Session, source: &Source) -> Outcome<(Option
     if mount.ro {
         words.push_str(",ro");
     }
-    let inside =
-        MountOptions::parse(&words).map_err(|error| Failure::usage(format!("-o {}", explain(&error))))?;
-    Ok((options, MountOptions { clock: clock(), ..inside }))
+    let inside = MountOptions::parse(&words)
+        .map_err(|error| Failure::usage(format!("-o {}", explain(&error))))?;
+    Ok((
+        options,
+        MountOptions {
+            clock: clock(),
+            ..inside
+        },
+    ))
 }
 
 /// Mounts and serves until somebody unmounts.
@@ -130,7 +143,8 @@ fn serve(
     (options, inside): (&Options, &MountOptions),
     tells_ready: bool,
 ) -> Outcome {
-    let mounted = folio_fuse::Session::mount(source.kernel().clone(), inside, &mount.target, options)?;
+    let mounted =
+        folio_fuse::Session::mount(source.kernel().clone(), inside, &mount.target, options)?;
     tracing::info!(target = %mount.target.display(), threads = options.threads, allowed = ?options.allowed, "FUSE mount made");
     // From here on a signal unmounts; before, it ends the program, and nothing was changed.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
@@ -161,14 +175,17 @@ pub(super) fn ready(mount: &Mount, session: &Session, place: &str, tells_ready: 
     writeln!(out, "{READY}").and_then(|()| out.flush())?;
     // The starter's folder, terminal and pipes are free from now on.
     std::env::set_current_dir("/")?;
-    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let null = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null).map_err(std::io::Error::from)?;
     rustix::stdio::dup2_stderr(&null).map_err(std::io::Error::from)?;
     Ok(())
 }
 
-/// The first signal unmounts if nobody uses the mount; another one, or SIGTERM at once, takes it out of the tree and
-/// lets those who use it finish.
+/// The first signal unmounts if nobody uses the mount; another one, or SIGTERM at once, takes it
+/// out of the tree and lets those who use it finish.
 pub(super) fn unmount_on_signal(
     signals: &mut Signals,
     unmounter: &Unmounter,
@@ -200,12 +217,19 @@ pub(super) fn unmount_on_signal(
     }
 }
 
-/// Starts this command again as a process of its own, and waits until it is ready or has failed and said why.
+/// Starts this command again as a process of its own, and waits until it is ready or has failed and
+/// said why.
 fn start_in_background() -> Outcome {
     let program = std::env::current_exe()?;
     let mut command = Command::new(program);
-    command.args(std::env::args_os().skip(1)).env(SERVES, "1").process_group(0);
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    command
+        .args(std::env::args_os().skip(1))
+        .env(SERVES, "1")
+        .process_group(0);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
     let mut said = String::new();
     if let Some(out) = child.stdout.take() {
         BufReader::new(out).read_line(&mut said)?;
@@ -218,5 +242,8 @@ fn start_in_background() -> Outcome {
         Some(3) => Exit::Image,
         _ => Exit::Failed,
     };
-    Err(Failure { exit, message: String::new() })
+    Err(Failure {
+        exit,
+        message: String::new(),
+    })
 }

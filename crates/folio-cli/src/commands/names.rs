@@ -31,7 +31,11 @@ pub(crate) struct Mkdir {
 pub(crate) fn mkdir(mkdir: &Mkdir, session: &Session) -> Outcome {
     for word in &mkdir.places {
         let place = ImagePath::parse(word)?;
-        let mode = mkdir.mode.as_deref().map(|text| parse_mode(text, 0o777, true)).transpose()?;
+        let mode = mkdir
+            .mode
+            .as_deref()
+            .map(|text| parse_mode(text, 0o777, true))
+            .transpose()?;
         with_image(session, &place, Access::Write, |image| {
             if let Err(error) = make(image, &place.path, mkdir.parents, mode) {
                 session.fail(image.name(error).message);
@@ -91,15 +95,24 @@ pub(crate) fn rm(rm: &Rm, session: &Session) -> Outcome {
                 Ok(found) => found,
             };
             if found.file_type == FileType::Directory && !rm.recursive {
-                session.fail(format_args!("{place}: is a directory; -r removes it with all below it"));
+                session.fail(format_args!(
+                    "{place}: is a directory; -r removes it with all below it"
+                ));
                 return Ok(());
             }
-            let is_root = image.stat(Path::new("/"), true).is_ok_and(|root| root.number == found.number);
+            let is_root = image
+                .stat(Path::new("/"), true)
+                .is_ok_and(|root| root.number == found.number);
             if is_root {
                 session.fail(format_args!("{place}: the root directory stays"));
                 return Ok(());
             }
-            walk(session, image, (&place.path, found), &mut Remover { session, image })
+            walk(
+                session,
+                image,
+                (&place.path, found),
+                &mut Remover { session, image },
+            )
         })?;
     }
     Ok(())
@@ -139,8 +152,14 @@ pub(crate) struct Mv {
 
 /// Runs `mv`.
 pub(crate) fn mv(mv: &Mv, session: &Session) -> Outcome {
-    let places = mv.places.iter().map(|word| ImagePath::parse(word)).collect::<Outcome<Vec<_>>>()?;
-    let Some((target, sources)) = places.split_last() else { return Ok(()) };
+    let places = mv
+        .places
+        .iter()
+        .map(|word| ImagePath::parse(word))
+        .collect::<Outcome<Vec<_>>>()?;
+    let Some((target, sources)) = places.split_last() else {
+        return Ok(());
+    };
     one_image(&places)?;
     with_image(session, target, Access::Write, |image| {
         for source in sources {
@@ -186,7 +205,10 @@ pub(crate) fn ln(ln: &Ln, session: &Session) -> Outcome {
     with_image(session, &link, Access::Write, |image| {
         let path = into(image, &link, &target, false)?;
         if ln.force && image.stat(&path, false).is_ok() {
-            image.process().unlink(&path).map_err(|error| image.name(error))?;
+            image
+                .process()
+                .unlink(&path)
+                .map_err(|error| image.name(error))?;
         }
         let made = if ln.symbolic {
             image.process().symlink(Path::new(&ln.target), &path)
@@ -199,7 +221,9 @@ pub(crate) fn ln(ln: &Ln, session: &Session) -> Outcome {
 
 /// Where something goes: into the target if that is a directory.
 fn into(image: &Image, target: &ImagePath, source: &ImagePath, must: bool) -> Outcome<PathBuf> {
-    let is_directory = image.stat(&target.path, true).is_ok_and(|f| f.file_type == FileType::Directory);
+    let is_directory = image
+        .stat(&target.path, true)
+        .is_ok_and(|f| f.file_type == FileType::Directory);
     match source.path.file_name() {
         Some(name) if is_directory => Ok(target.path.join(name)),
         _ if must => Err(Failure::new(format!("{target}: is no directory"))),
@@ -215,6 +239,8 @@ fn one_image(places: &[ImagePath]) -> Outcome {
     if is_one {
         Ok(())
     } else {
-        Err(Failure::usage("all places must be in one image; `folio cp` goes between them"))
+        Err(Failure::usage(
+            "all places must be in one image; `folio cp` goes between them",
+        ))
     }
 }

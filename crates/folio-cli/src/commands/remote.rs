@@ -1,4 +1,5 @@
-//! Remote shares: what `folio share --listen` and `folio mount unix:PATH DIRECTORY` have of their own.
+//! Remote shares: what `folio share --listen` and `folio mount unix:PATH DIRECTORY` have of their
+//! own.
 
 use super::mount::{self, Mount, unmount_on_signal};
 use crate::exit::{Failure, Outcome, explain};
@@ -17,20 +18,31 @@ use std::time::Duration;
 /// What `share` takes for clients that come over a stream.
 #[derive(Args)]
 pub(super) struct ShareArgs {
-    /// Listen for folio mount: unix:PATH, vsock:[CID:]PORT or tcp:[ADDRESS:]PORT, which is 127.0.0.1 unless given
+    /// Listen for folio mount: unix:PATH, vsock:[CID:]PORT or tcp:[ADDRESS:]PORT, which is
+    /// 127.0.0.1 unless given
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(super) listen: Option<Address>,
     /// A file with the key that clients must know too; needed for TCP beyond this machine
     #[arg(long, value_name = "FILE", requires = "listen")]
     key_file: Option<PathBuf>,
     /// Keep files open for a client that was lost, for this many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, conflicts_with = "socket")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        conflicts_with = "socket"
+    )]
     grace: u64,
     /// Clients at a time, those that were lost included
-    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "socket")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        conflicts_with = "socket"
+    )]
     max_clients: usize,
-    /// Write the line "ready" to this descriptor once clients can connect; a service manager's NOTIFY_SOCKET is told
-    /// as well
+    /// Write the line "ready" to this descriptor once clients can connect; a service manager's
+    /// NOTIFY_SOCKET is told as well
     #[arg(long, value_name = "FD")]
     pub(super) ready_fd: Option<u32>,
     /// Let this guest connect, and no other unless named as well; for vsock:
@@ -44,8 +56,8 @@ pub(super) struct MountArgs {
     /// A file with the key of a remote share
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// When the connection to a remote share is lost, calls wait this many seconds for it, then fail with EIO until
-    /// it is back
+    /// When the connection to a remote share is lost, calls wait this many seconds for it, then
+    /// fail with EIO until it is back
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     retry: u64,
 }
@@ -68,7 +80,11 @@ fn key(file: Option<&PathBuf>) -> Outcome<Option<Key>> {
 
 /// What clients are told that is shared: the host's folders are none of their business.
 pub(super) fn share_name(source: &Path) -> String {
-    source.file_name().unwrap_or(source.as_os_str()).to_string_lossy().into_owned()
+    source
+        .file_name()
+        .unwrap_or(source.as_os_str())
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Serves a share until a signal comes.
@@ -91,7 +107,9 @@ pub(super) fn serve(
     // A signal ends the command at once until somebody can connect, and from then on as it should.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let listener = Listener::new(place, args.allow_cid.clone())?;
-    let server = Server::new(listener, share, key, limits, |message| eprintln!("folio: share: {message}"))?;
+    let server = Server::new(listener, share, key, limits, |message| {
+        eprintln!("folio: share: {message}")
+    })?;
     let (handle, stopper) = (signals.handle(), server.stopper());
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -112,7 +130,12 @@ pub(super) fn serve(
 }
 
 /// Mounts what a server shares, until somebody unmounts.
-pub(super) fn mount(mount: &Mount, session: &Session, place: Address, tells_ready: bool) -> Outcome {
+pub(super) fn mount(
+    mount: &Mount,
+    session: &Session,
+    place: Address,
+    tells_ready: bool,
+) -> Outcome {
     if tells_ready {
         // A signal to the starter's terminal is not for us.
         let _ = rustix::process::setsid();
@@ -121,15 +144,22 @@ pub(super) fn mount(mount: &Mount, session: &Session, place: Address, tells_read
     let key = key(mount.remote.key_file.as_ref())?;
     let retry = Duration::from_secs(mount.remote.retry);
     let name = place.to_string();
-    let remote = Remote::connect(place, key, retry, |message| eprintln!("folio: mount: {message}"))?;
-    let place = format!("{name} ({}) is on {}", remote.share(), mount.target.display());
+    let remote = Remote::connect(place, key, retry, |message| {
+        eprintln!("folio: mount: {message}")
+    })?;
+    let place = format!(
+        "{name} ({}) is on {}",
+        remote.share(),
+        mount.target.display()
+    );
     let mounted = remote.mount(&mount.target, &words)?;
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let handle = signals.handle();
     let (unmounter, abandon) = (mounted.unmounter(), mounted.abandoner());
     std::thread::scope(|scope| {
         scope.spawn(|| unmount_on_signal(&mut signals, &unmounter, session, abandon));
-        let served = mount::ready(mount, session, &place, tells_ready).and_then(|()| Ok(mounted.serve()?));
+        let served =
+            mount::ready(mount, session, &place, tells_ready).and_then(|()| Ok(mounted.serve()?));
         ready::tell_stopping();
         handle.close();
         served
@@ -153,7 +183,10 @@ fn words(mount: &Mount, session: &Session, place: &Address) -> Outcome<MountWord
     }
     let inside = MountOptions::parse(&rest).map_err(refused)?;
     if !inside.file_system.is_empty() {
-        let text = format!("-o {}: not for a remote share; folio share may know it", inside.file_system);
+        let text = format!(
+            "-o {}: not for a remote share; folio share may know it",
+            inside.file_system
+        );
         return Err(Failure::usage(text));
     }
     Ok(MountWords {

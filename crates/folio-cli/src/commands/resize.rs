@@ -47,13 +47,21 @@ pub(crate) struct Resize {
 pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     let place = ImagePath::parse(&resize.image)?;
     if place.path.as_os_str() != "/" {
-        return Err(Failure::usage(format!("{place}: a whole file system is resized; leave the path out")));
+        return Err(Failure::usage(format!(
+            "{place}: a whole file system is resized; leave the path out"
+        )));
     }
     let name = place.image_name();
     let failed = |error: Error| Failure::image(&error.at(name.clone()));
-    let options = ResizeOptions { len_bytes: resize.size, clock: clock() };
+    let options = ResizeOptions {
+        len_bytes: resize.size,
+        clock: clock(),
+    };
     let mut device = open(&place)?;
-    if let Some(size) = resize.size.filter(|size| *size > device.file_system.len_bytes()) {
+    if let Some(size) = resize
+        .size
+        .filter(|size| *size > device.file_system.len_bytes())
+    {
         if device.is_partition {
             let text = format!(
                 "{name}: its partition has {} bytes; make that larger first, with growpart or sfdisk",
@@ -65,7 +73,8 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
         plan_resize_ext4(&*device.file_system, size, &options).map_err(failed)?;
         session.check_interrupt()?;
         drop(device);
-        block::resize(&place.image, size, &ResizeImage::default()).map_err(|error| Failure::image(&error))?;
+        block::resize(&place.image, size, &ResizeImage::default())
+            .map_err(|error| Failure::image(&error))?;
         device = open(&place)?;
     }
     let bar = bar(session);
@@ -74,7 +83,11 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
             bar.set_length(wanted);
             bar.set_position(done);
         }
-        if session.is_interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if session.is_interrupted() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     });
     if let Some(bar) = &bar {
         bar.finish_and_clear();
@@ -100,7 +113,10 @@ fn open(place: &ImagePath) -> Outcome<Opened> {
     let file_system = block::select(disk.clone(), place.partition)
         .map_err(|error| Failure::image(&error.at(place.image_name())))?;
     let is_partition = !Arc::ptr_eq(&disk, &file_system);
-    Ok(Opened { file_system, is_partition })
+    Ok(Opened {
+        file_system,
+        is_partition,
+    })
 }
 
 fn bar(session: &Session) -> Option<ProgressBar> {
@@ -134,7 +150,10 @@ fn summary(report: &ResizeReport) -> String {
     let (old, new, block_size) = (&report.old, &report.new, u64::from(report.block_size));
     let size = |blocks: u64| human(blocks.saturating_mul(block_size));
     if old == new {
-        return format!("has {} blocks of {block_size} bytes already; nothing to do", old.blocks);
+        return format!(
+            "has {} blocks of {block_size} bytes already; nothing to do",
+            old.blocks
+        );
     }
     format!(
         "{} blocks of {block_size} bytes before, {} now ({} -> {}): added {} blocks, {} of them free, {} inodes, \

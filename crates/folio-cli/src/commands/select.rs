@@ -45,5 +45,7 @@ fn globs(words: &[String]) -> Outcome<Option<GlobSet>> {
         let glob = GlobBuilder::new(word).literal_separator(false).build();
         set.add(glob.map_err(|error| Failure::usage(error.to_string()))?);
     }
-    set.build().map(Some).map_err(|error| Failure::usage(error.to_string()))
+    set.build()
+        .map(Some)
+        .map_err(|error| Failure::usage(error.to_string()))
 }

@@ -1,4 +1,5 @@
-//! `folio serve`: an image for programs that want a disk, not files. One subcommand for each way to reach it.
+//! `folio serve`: an image for programs that want a disk, not files. One subcommand for each way to
+//! reach it.
 
 use super::image::words::Backing;
 use crate::exit::{Failure, Outcome, explain};
@@ -96,7 +97,10 @@ pub(crate) fn run(serve: &Serve, session: &Session) -> Outcome {
 fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
     let place = ImagePath::parse(&nbd.image)?;
     if place.path.as_os_str() != "/" {
-        let text = format!("{place}: an image is served as a whole: {}", place.image_name());
+        let text = format!(
+            "{place}: an image is served as a whole: {}",
+            place.image_name()
+        );
         return Err(Failure::usage(text));
     }
     // A signal ends the command at once until the image is open, and from then on as it should.
@@ -111,7 +115,10 @@ fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
         device,
         name: nbd.export.clone(),
         // The host's folders are none of the clients' business.
-        description: place.image.file_name().map(|name| name.to_string_lossy().into_owned()),
+        description: place
+            .image
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned()),
         read_only: nbd.read_only,
     };
     let server = Server::new(listener, export, Limits::default(), |message| {
@@ -128,7 +135,8 @@ fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
         });
         // The socket listens: clients that come from now on are served.
         let told = ready(nbd, session, &place, (&uri, size, read_only));
-        let served = told.and_then(|()| server.serve().map_err(|error| served_badly(&place, &error)));
+        let served =
+            told.and_then(|()| server.serve().map_err(|error| served_badly(&place, &error)));
         handle.close();
         served
     })
@@ -172,7 +180,10 @@ fn ready(
         writeln!(out, "{line}")?;
         out.flush()?;
     } else if !session.quiet {
-        session.remark(format_args!("{} is served at {uri} until Ctrl-C", place.image_name()));
+        session.remark(format_args!(
+            "{} is served at {uri} until Ctrl-C",
+            place.image_name()
+        ));
     }
     Ok(())
 }

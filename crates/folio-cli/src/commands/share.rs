@@ -62,7 +62,8 @@ pub(crate) struct Share {
     socket: Option<PathBuf>,
     #[command(flatten)]
     remote: remote::ShareArgs,
-    /// The name by which the guest mounts it, for monitors that ask; QEMU and cloud-hypervisor have their own tag=
+    /// The name by which the guest mounts it, for monitors that ask; QEMU and cloud-hypervisor have
+    /// their own tag=
     #[arg(long, value_name = "TAG", conflicts_with = "listen")]
     tag: Option<String>,
     /// Request queues, each with a thread
@@ -76,7 +77,8 @@ pub(crate) struct Share {
     once: bool,
 }
 
-/// How long a guest believes what it was told of a directory, unless told otherwise: a tick of its clock at most.
+/// How long a guest believes what it was told of a directory, unless told otherwise: a tick of its
+/// clock at most.
 const DIRECTORY_TTL: Duration = Duration::from_millis(1);
 
 /// What `-o` and the other words come to.
@@ -122,7 +124,10 @@ fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
         (true, Some(_)) => wire::Options::shared(wire::FOREVER),
     };
     let mut judge = Judge::Kernel;
-    let mut inside = MountOptions { clock: clock(), ..MountOptions::default() };
+    let mut inside = MountOptions {
+        clock: clock(),
+        ..MountOptions::default()
+    };
     if is_directory {
         // The guest keeps what it reads, and so does the host.
         inside.add("cache=host").map_err(refused)?;
@@ -145,12 +150,26 @@ fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
     }
     inside.read_only |= share.read_only;
     guest.read_only = inside.read_only;
-    Ok(Words { guest, inside, judge })
+    Ok(Words {
+        guest,
+        inside,
+        judge,
+    })
 }
 
 /// Serves guests until a signal comes.
-fn serve(share: &Share, session: &Session, socket: &Path, mounted: &Mounted, words: &Words) -> Outcome {
-    let options = folio_virtiofs::Options { tag: share.tag.clone(), queues: share.queues, once: share.once };
+fn serve(
+    share: &Share,
+    session: &Session,
+    socket: &Path,
+    mounted: &Mounted,
+    words: &Words,
+) -> Outcome {
+    let options = folio_virtiofs::Options {
+        tag: share.tag.clone(),
+        queues: share.queues,
+        once: share.once,
+    };
     // A signal ends the command at once until the socket is there, and from then on as it should.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let service = Service::new(socket, options)?;
@@ -173,7 +192,9 @@ fn serve(share: &Share, session: &Session, socket: &Path, mounted: &Mounted, wor
         };
         let tell = |event| match event {
             Event::Connected | Event::Gone => {}
-            Event::Failed(why) => session.remark(format_args!("a virtual machine was cut off: {why}")),
+            Event::Failed(why) => {
+                session.remark(format_args!("a virtual machine was cut off: {why}"))
+            }
         };
         let served = told.and_then(|()| Ok(service.serve(start, tell)?));
         ready::tell_stopping();

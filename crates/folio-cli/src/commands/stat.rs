@@ -53,8 +53,14 @@ pub(crate) fn run(stat: &Stat, session: &Session) -> Outcome {
 }
 
 /// The target, if it is a link that can be read.
-pub(crate) fn link_target(image: &Image, path: &std::path::Path, found: &Attributes) -> Option<Vec<u8>> {
-    (found.file_type == FileType::Symlink).then(|| image.process().readlink(path).ok()).flatten()
+pub(crate) fn link_target(
+    image: &Image,
+    path: &std::path::Path,
+    found: &Attributes,
+) -> Option<Vec<u8>> {
+    (found.file_type == FileType::Symlink)
+        .then(|| image.process().readlink(path).ok())
+        .flatten()
 }
 
 fn print(
@@ -65,22 +71,47 @@ fn print(
 ) -> std::io::Result<()> {
     let owners = Owners::of(image);
     let mut out = std::io::stdout().lock();
-    let arrow = target.map(|t| format!(" -> {}", String::from_utf8_lossy(&t))).unwrap_or_default();
+    let arrow = target
+        .map(|t| format!(" -> {}", String::from_utf8_lossy(&t)))
+        .unwrap_or_default();
     writeln!(out, "  File: {place}{arrow}")?;
     let (size, blocks, block) = (found.size_bytes, found.blocks_512, found.block_size);
     let kind = type_name(found.file_type);
-    writeln!(out, "  Size: {size:<10}\tBlocks: {blocks:<10} IO Block: {block:<6} {kind}")?;
-    write!(out, " Inode: {:<11} Links: {}", found.number, found.link_count)?;
-    if matches!(found.file_type, FileType::CharacterDevice | FileType::BlockDevice) {
-        write!(out, "     Device type: {},{}", found.device.0, found.device.1)?;
+    writeln!(
+        out,
+        "  Size: {size:<10}\tBlocks: {blocks:<10} IO Block: {block:<6} {kind}"
+    )?;
+    write!(
+        out,
+        " Inode: {:<11} Links: {}",
+        found.number, found.link_count
+    )?;
+    if matches!(
+        found.file_type,
+        FileType::CharacterDevice | FileType::BlockDevice
+    ) {
+        write!(
+            out,
+            "     Device type: {},{}",
+            found.device.0, found.device.1
+        )?;
     }
     let (user, group) = (owners.user(found.uid), owners.group(found.gid));
     let (mode, text) = (found.mode, mode_text(found.file_type, found.mode));
     let (uid, gid) = (found.uid, found.gid);
-    writeln!(out, "\nAccess: ({mode:04o}/{text})  Uid: ({uid:>5}/{user:>8})   Gid: ({gid:>5}/{group:>8})")?;
+    writeln!(
+        out,
+        "\nAccess: ({mode:04o}/{text})  Uid: ({uid:>5}/{user:>8})   Gid: ({gid:>5}/{group:>8})"
+    )?;
     writeln!(out, "Access: {}", time_text(found.accessed, true))?;
     writeln!(out, "Modify: {}", time_text(found.modified, true))?;
     writeln!(out, "Change: {}", time_text(found.changed, true))?;
-    writeln!(out, " Birth: {}", found.created.map_or("-".to_owned(), |time| time_text(time, true)))?;
+    writeln!(
+        out,
+        " Birth: {}",
+        found
+            .created
+            .map_or("-".to_owned(), |time| time_text(time, true))
+    )?;
     out.flush()
 }

@@ -61,7 +61,10 @@ pub(crate) fn run(tune: &Tune, session: &Session) -> Outcome {
         uuid: tune.uuid,
         mount_defaults: Some(session.options.join(",")).filter(|words| !words.is_empty()),
         mount_text: tune.mount_opts.clone(),
-        reserved: tune.reserved.map(Reserved::Percent).or(tune.reserved_blocks.map(Reserved::Blocks)),
+        reserved: tune
+            .reserved
+            .map(Reserved::Percent)
+            .or(tune.reserved_blocks.map(Reserved::Blocks)),
         reserved_uid: tune.resuid,
         reserved_gid: tune.resgid,
         max_mount_count: tune.max_mount_count,
@@ -72,6 +75,11 @@ pub(crate) fn run(tune: &Tune, session: &Session) -> Outcome {
     Image::replay(session, &place, device.clone())?;
     let device = block::select(device, place.partition)
         .map_err(|error| Failure::image(&error.at(place.image_name())))?;
-    tune_ext4(&*device, &options)
-        .map_err(|error| Failure::new(format!("{}: {}", place.image_name(), crate::exit::explain(&error))))
+    tune_ext4(&*device, &options).map_err(|error| {
+        Failure::new(format!(
+            "{}: {}",
+            place.image_name(),
+            crate::exit::explain(&error)
+        ))
+    })
 }

@@ -23,14 +23,22 @@ pub(crate) struct Write {
 /// Runs the command.
 pub(crate) fn run(write: &Write, session: &Session) -> Outcome {
     let place = ImagePath::parse(&write.file)?;
-    with_image(session, &place, Access::Write, |image| fill(write, image, &place, session))
+    with_image(session, &place, Access::Write, |image| {
+        fill(write, image, &place, session)
+    })
 }
 
 fn fill(write: &Write, image: &Image, place: &ImagePath, session: &Session) -> Outcome {
     let process = image.process();
-    let start = if write.append { OpenFlags::APPEND } else { OpenFlags::TRUNC };
+    let start = if write.append {
+        OpenFlags::APPEND
+    } else {
+        OpenFlags::TRUNC
+    };
     let flags = OpenFlags::WRONLY | OpenFlags::CREAT | start;
-    let fd = process.open(&place.path, flags, 0o644).map_err(|error| image.name(error))?;
+    let fd = process
+        .open(&place.path, flags, 0o644)
+        .map_err(|error| image.name(error))?;
     let mut buf = vec![0; 256 << 10];
     let mut input = std::io::stdin().lock();
     let result = loop {

@@ -1,8 +1,8 @@
 //! What stands below the options of a help text: headings, paragraphs, and lines of two columns.
 //!
-//! Commands write it as plain text. A line that starts at the margin is a heading (alone, with a colon at its end) or
-//! part of a paragraph; an indented one is an example or a term, and what follows after two spaces, or further in on
-//! the next lines, is said about it.
+//! Commands write it as plain text. A line that starts at the margin is a heading (alone, with a
+//! colon at its end) or part of a paragraph; an indented one is an example or a term, and what
+//! follows after two spaces, or further in on the next lines, is said about it.
 
 use crate::output::colour::{HEADING, paint};
 use clap::Command;
@@ -47,7 +47,12 @@ impl Line {
                 remark: rest.trim().to_owned(),
                 column: line.len() - rest.trim_start().len(),
             },
-            None => Self { indent, term: term.to_owned(), remark: String::new(), column: 0 },
+            None => Self {
+                indent,
+                term: term.to_owned(),
+                remark: String::new(),
+                column: 0,
+            },
         }
     }
 
@@ -55,7 +60,11 @@ impl Line {
     fn continues(&mut self, line: &str) -> bool {
         let text = line.trim();
         let indent = line.len() - line.trim_start().len();
-        let is_below = if self.column > 0 { indent == self.column } else { indent >= self.indent + 8 };
+        let is_below = if self.column > 0 {
+            indent == self.column
+        } else {
+            indent >= self.indent + 8
+        };
         if is_below {
             if !self.remark.is_empty() {
                 self.remark.push(' ');
@@ -88,7 +97,9 @@ pub(crate) fn parts(text: &str) -> Vec<Part> {
     }
     for at in 1..parts.len() {
         if let (Part::Paragraph(text), Part::Lines(_)) = (&parts[at - 1], &parts[at])
-            && let Some(title) = text.strip_suffix(':').filter(|title| title.len() < TITLE_LEN_MAX)
+            && let Some(title) = text
+                .strip_suffix(':')
+                .filter(|title| title.len() < TITLE_LEN_MAX)
         {
             parts[at - 1] = Part::Heading(title.to_owned());
         }
@@ -169,8 +180,13 @@ pub(crate) fn shape(command: Command, width: usize) -> Command {
         Some(text) => command.after_help(shaped(&text, width)),
         None => command,
     };
-    let names: Vec<_> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
-    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, |sub| shape(sub, width)))
+    let names: Vec<_> = command
+        .get_subcommands()
+        .map(|sub| sub.get_name().to_owned())
+        .collect();
+    names.into_iter().fold(command, |command, name| {
+        command.mut_subcommand(name, |sub| shape(sub, width))
+    })
 }
 
 #[cfg(test)]
@@ -224,7 +240,13 @@ and these here:
         );
         let narrow = shaped(TEXT, 30);
         let narrow = anstream::adapter::strip_str(&narrow).to_string();
-        assert!(narrow.contains("  folio cp a b\n      one into the other\n"), "{narrow}");
-        assert!(narrow.contains("Words of -o, of which there\nare many, and these here:\n"), "{narrow}");
+        assert!(
+            narrow.contains("  folio cp a b\n      one into the other\n"),
+            "{narrow}"
+        );
+        assert!(
+            narrow.contains("Words of -o, of which there\nare many, and these here:\n"),
+            "{narrow}"
+        );
     }
 }

@@ -6,7 +6,10 @@ use std::fmt::Write;
 
 /// What the environment changes.
 const ENVIRONMENT: [(&str, &str); 6] = [
-    ("NO_COLOR", "If it is set and not empty, there are no colours unless --color asks for them."),
+    (
+        "NO_COLOR",
+        "If it is set and not empty, there are no colours unless --color asks for them.",
+    ),
     (
         "CLICOLOR_FORCE",
         "If it is set and not 0, there are colours wherever the output goes, unless --color forbids them.",
@@ -34,8 +37,14 @@ pub(crate) fn page_name(path: &[&str]) -> String {
 /// The page of `command` in a tree that was built; its words are `path`, `folio` first.
 pub(crate) fn page(command: &Command, path: &[&str]) -> String {
     let name = page_name(path);
-    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let about = command
+        .get_about()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let text = command
+        .get_after_help()
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let (rest_of_description, sections) = sections(&text);
     let mut page = format!(
         ".TH {} 1 \"\" \"folio {}\" \"Folio\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n\\fB{}\\fR{}\n.SH DESCRIPTION\n{}",
@@ -76,13 +85,24 @@ pub(crate) fn page(command: &Command, path: &[&str]) -> String {
 /// What follows the command's words.
 fn usage(command: &Command, path: &[&str]) -> String {
     let usage = command.clone().render_usage().to_string();
-    let usage = usage.lines().next().unwrap_or_default().trim_start_matches("Usage: ");
-    usage.strip_prefix(&path.join(" ")).unwrap_or(usage).to_owned()
+    let usage = usage
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .trim_start_matches("Usage: ");
+    usage
+        .strip_prefix(&path.join(" "))
+        .unwrap_or(usage)
+        .to_owned()
 }
 
 fn sentence(text: &str) -> String {
     let text = text.trim().replace('\n', " ");
-    if text.ends_with('.') { text } else { format!("{text}.") }
+    if text.ends_with('.') {
+        text
+    } else {
+        format!("{text}.")
+    }
 }
 
 /// A term in bold, and what it means.
@@ -93,7 +113,10 @@ fn entry(page: &mut String, term: &str, what: &str) {
 /// All arguments and options, under the headings that the help text has.
 fn arguments(page: &mut String, command: &Command) {
     let mut last = String::new();
-    let shown: Vec<&Arg> = command.get_arguments().filter(|arg| !arg.is_hide_set()).collect();
+    let shown: Vec<&Arg> = command
+        .get_arguments()
+        .filter(|arg| !arg.is_hide_set())
+        .collect();
     let heading = |arg: &Arg| match arg.get_help_heading() {
         Some(heading) => heading.to_uppercase(),
         None if arg.is_positional() => "ARGUMENTS".to_owned(),
@@ -103,7 +126,12 @@ fn arguments(page: &mut String, command: &Command) {
     let ordered = shown
         .iter()
         .filter(|arg| arg.is_positional())
-        .chain(shown.iter().filter(of_its_own).filter(|arg| !arg.is_positional()))
+        .chain(
+            shown
+                .iter()
+                .filter(of_its_own)
+                .filter(|arg| !arg.is_positional()),
+        )
         .chain(shown.iter().filter(|arg| !of_its_own(arg)));
     for arg in ordered {
         let heading = heading(arg);
@@ -117,9 +145,13 @@ fn arguments(page: &mut String, command: &Command) {
 
 /// `-f, --format FORMAT`, in bold but for the value.
 fn term(arg: &Arg) -> String {
-    let names = arg
-        .get_value_names()
-        .map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
+    let names = arg.get_value_names().map(|names| {
+        names
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
     let names = names.unwrap_or_else(|| arg.get_id().to_string().to_uppercase());
     let value = format!("\\fI{}\\fR", escaped(&names));
     if arg.is_positional() {
@@ -127,19 +159,43 @@ fn term(arg: &Arg) -> String {
     }
     let short = arg.get_short().map(|short| format!("-{short}"));
     let long = arg.get_long().map(|long| format!("--{long}"));
-    let words = short.into_iter().chain(long).map(|word| escaped(&word)).collect::<Vec<_>>().join(", ");
-    if arg.get_action().takes_values() { format!("{words} {value}") } else { words }
+    let words = short
+        .into_iter()
+        .chain(long)
+        .map(|word| escaped(&word))
+        .collect::<Vec<_>>()
+        .join(", ");
+    if arg.get_action().takes_values() {
+        format!("{words} {value}")
+    } else {
+        words
+    }
 }
 
 fn meaning(arg: &Arg) -> String {
-    let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+    let help = arg
+        .get_long_help()
+        .or(arg.get_help())
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let mut text = sentence(&help);
-    let values: Vec<_> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    let values: Vec<_> = arg
+        .get_possible_values()
+        .iter()
+        .map(|value| value.get_name().to_owned())
+        .collect();
     if arg.get_action().takes_values() && !values.is_empty() {
         text.push_str(&format!(" One of {}.", values.join(", ")));
     }
-    let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-    if arg.get_action().takes_values() && !defaults.join("").is_empty() && !arg.is_hide_default_value_set() {
+    let defaults: Vec<_> = arg
+        .get_default_values()
+        .iter()
+        .map(|value| value.to_string_lossy())
+        .collect();
+    if arg.get_action().takes_values()
+        && !defaults.join("").is_empty()
+        && !arg.is_hide_default_value_set()
+    {
         text.push_str(&format!(" Default: {}.", defaults.join(" ")));
     }
     text
@@ -161,7 +217,9 @@ fn sections(text: &str) -> (String, Vec<String>) {
                     sections.push(".SH NOTES\n".to_owned());
                     is_closed = false;
                 }
-                let is_first = sections.last().is_some_and(|section| section.lines().count() == 1);
+                let is_first = sections
+                    .last()
+                    .is_some_and(|section| section.lines().count() == 1);
                 let out = sections.last_mut().unwrap_or(&mut about);
                 let lead = if is_first { "" } else { ".PP\n" };
                 let _ = writeln!(out, "{lead}{}", escaped(&text));
@@ -211,26 +269,36 @@ fn subcommands(page: &mut String, command: &Command, path: &[&str]) {
         }
         let name = escaped(&format!("{}-{}", page_name(path), sub.get_name()));
         let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
-        let _ = write!(page, ".TP\n\\fB{name}\\fR(1)\n{}\n", escaped(&sentence(&about)));
+        let _ = write!(
+            page,
+            ".TP\n\\fB{name}\\fR(1)\n{}\n",
+            escaped(&sentence(&about))
+        );
     }
 }
 
 fn see_also(page: &mut String, command: &Command, path: &[&str]) {
-    let mut names: Vec<String> =
-        visible(command).map(|sub| format!("{}-{}", page_name(path), sub.get_name())).collect();
+    let mut names: Vec<String> = visible(command)
+        .map(|sub| format!("{}-{}", page_name(path), sub.get_name()))
+        .collect();
     if path.len() > 1 {
         names.insert(0, page_name(&path[..path.len() - 1]));
     }
     if names.is_empty() {
         return;
     }
-    let names: Vec<_> = names.iter().map(|name| format!("\\fB{}\\fR(1)", escaped(name))).collect();
+    let names: Vec<_> = names
+        .iter()
+        .map(|name| format!("\\fB{}\\fR(1)", escaped(name)))
+        .collect();
     let _ = write!(page, ".SH \"SEE ALSO\"\n{}\n", names.join(", "));
 }
 
 /// The commands below this one that have a page.
 pub(crate) fn visible(command: &Command) -> impl Iterator<Item = &Command> {
-    command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+    command
+        .get_subcommands()
+        .filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
 }
 
 /// The text for roff(7): what would be a request or an escape there is none.

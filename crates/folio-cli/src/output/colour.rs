@@ -1,7 +1,8 @@
 //! Colours: whether they are wanted, and what for.
 //!
-//! `--color` decides. Without it NO_COLOR and `CLICOLOR_FORCE=1` do, and else there are colours on a terminal whose
-//! TERM is not `dumb`; that an automatic build runs (`CI`) does not count. Data that passes through (`folio cat`) never has any.
+//! `--color` decides. Without it NO_COLOR and `CLICOLOR_FORCE=1` do, and else there are colours on
+//! a terminal whose TERM is not `dumb`; that an automatic build runs (`CI`) does not count. Data
+//! that passes through (`folio cat`) never has any.
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -31,7 +32,8 @@ pub(crate) const DIRECTORY: Style = AnsiColor::Blue.on_default().bold();
 /// Names of symbolic links.
 pub(crate) const LINK: Style = AnsiColor::Cyan.on_default();
 
-/// Obeys `--color` before the command line is read, so that what is wrong with it is told in the right colours.
+/// Obeys `--color` before the command line is read, so that what is wrong with it is told in the
+/// right colours.
 pub(crate) fn choose(words: &[OsString]) -> clap::ColorChoice {
     let is_forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| value != "0");
     let when = match asked(words).unwrap_or(When::Auto) {
@@ -55,7 +57,10 @@ pub(crate) fn is_dumb_terminal() -> bool {
 
 /// The last `--color` among the words.
 fn asked(words: &[OsString]) -> Option<When> {
-    let words = words.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str());
+    let words = words
+        .iter()
+        .take_while(|word| *word != "--")
+        .filter_map(|word| word.to_str());
     let (mut asked, mut is_next) = (None, false);
     for word in words {
         if is_next || word.starts_with("--color=") {
@@ -84,7 +89,11 @@ pub(crate) fn heading(text: impl Display) -> String {
 
 /// The text in a style, if colours are shown.
 pub(crate) fn paint(is_shown: bool, style: Style, text: impl Display) -> String {
-    if is_shown { format!("{style}{text}{style:#}") } else { text.to_string() }
+    if is_shown {
+        format!("{style}{text}{style:#}")
+    } else {
+        text.to_string()
+    }
 }
 
 #[cfg(test)]

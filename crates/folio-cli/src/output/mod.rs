@@ -77,15 +77,28 @@ pub(crate) fn human(bytes: u64) -> String {
 
 /// `1 file`, `2 files`.
 pub(crate) fn files(count: u64) -> String {
-    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
+    if count == 1 {
+        "1 file".to_owned()
+    } else {
+        format!("{count} files")
+    }
 }
 
 /// `2026-01-31 12:00` in the local time zone, with nanoseconds and zone if it is to be `long`.
 pub(crate) fn time_text(time: Timespec, long: bool) -> String {
     let nanos = i32::try_from(time.nanos).unwrap_or(0);
-    let Ok(stamp) = jiff::Timestamp::new(time.secs, nanos) else { return format!("@{}", time.secs) };
-    let format = if long { "%Y-%m-%d %H:%M:%S.%9f %z" } else { "%Y-%m-%d %H:%M" };
-    stamp.to_zoned(jiff::tz::TimeZone::system()).strftime(format).to_string()
+    let Ok(stamp) = jiff::Timestamp::new(time.secs, nanos) else {
+        return format!("@{}", time.secs);
+    };
+    let format = if long {
+        "%Y-%m-%d %H:%M:%S.%9f %z"
+    } else {
+        "%Y-%m-%d %H:%M"
+    };
+    stamp
+        .to_zoned(jiff::tz::TimeZone::system())
+        .strftime(format)
+        .to_string()
 }
 
 /// What JSON tells of a file.
@@ -118,7 +131,10 @@ pub(crate) struct FileRecord {
 impl FileRecord {
     /// The record of what lies at `path`.
     pub(crate) fn new(path: &Path, found: &Attributes, target: Option<&[u8]>) -> Self {
-        let is_device = matches!(found.file_type, FileType::CharacterDevice | FileType::BlockDevice);
+        let is_device = matches!(
+            found.file_type,
+            FileType::CharacterDevice | FileType::BlockDevice
+        );
         Self {
             path: path.to_string_lossy().into_owned(),
             path_bytes: hex_unless_utf8(path.as_os_str().as_bytes()),
@@ -153,7 +169,10 @@ impl PathRecord {
     /// The record of `path`.
     pub(crate) fn new(path: &Path) -> Self {
         let path_bytes = hex_unless_utf8(path.as_os_str().as_bytes());
-        Self { path: path.to_string_lossy().into_owned(), path_bytes }
+        Self {
+            path: path.to_string_lossy().into_owned(),
+            path_bytes,
+        }
     }
 
     /// The path as text for a terminal.
@@ -173,8 +192,10 @@ pub(crate) struct FailureRecord {
 impl FailureRecord {
     /// The records of all.
     pub(crate) fn list(failures: &[(PathBuf, String)]) -> Vec<Self> {
-        let record =
-            |(path, reason): &(PathBuf, String)| Self { path: PathRecord::new(path), reason: reason.clone() };
+        let record = |(path, reason): &(PathBuf, String)| Self {
+            path: PathRecord::new(path),
+            reason: reason.clone(),
+        };
         failures.iter().map(record).collect()
     }
 }
@@ -186,21 +207,34 @@ fn hex_unless_utf8(bytes: &[u8]) -> Option<String> {
 
 fn stamp(time: Timespec) -> String {
     let nanos = i32::try_from(time.nanos).unwrap_or(0);
-    jiff::Timestamp::new(time.secs, nanos).map_or_else(|_| format!("@{}", time.secs), |t| format!("{t:.9}"))
+    jiff::Timestamp::new(time.secs, nanos)
+        .map_or_else(|_| format!("@{}", time.secs), |t| format!("{t:.9}"))
 }
 
 /// What JSON tells of the page cache.
 pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
-    let mut stats: serde_json::Map<String, serde_json::Value> =
-        counters.named().into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
+    let mut stats: serde_json::Map<String, serde_json::Value> = counters
+        .named()
+        .into_iter()
+        .map(|(name, count)| (name.to_owned(), count.into()))
+        .collect();
     stats.insert("hit_percent".to_owned(), counters.hit_percent().into());
     stats.into()
 }
 
-/// Text from an image for a terminal: control characters, which could change what it shows, as escapes.
+/// Text from an image for a terminal: control characters, which could change what it shows, as
+/// escapes.
 pub(crate) fn printable(text: &str) -> String {
     let is_kept = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
-    text.chars().flat_map(|c| if is_kept(c) { vec![c] } else { c.escape_default().collect() }).collect()
+    text.chars()
+        .flat_map(|c| {
+            if is_kept(c) {
+                vec![c]
+            } else {
+                c.escape_default().collect()
+            }
+        })
+        .collect()
 }
 
 /// Prints a value as JSON.
@@ -217,7 +251,10 @@ mod tests {
 
     #[test]
     fn a_name_is_no_command_to_the_terminal() {
-        assert_eq!(printable("a\u{1b}[2Jb\r\tc\u{e9}"), "a\\u{1b}[2Jb\\r\tc\u{e9}");
+        assert_eq!(
+            printable("a\u{1b}[2Jb\r\tc\u{e9}"),
+            "a\\u{1b}[2Jb\\r\tc\u{e9}"
+        );
     }
 
     #[test]

@@ -5,7 +5,8 @@ use folio::vfs::FileType;
 use std::borrow::Cow;
 use std::io::IsTerminal;
 
-/// On a terminal a name must not be a command to it, and may have a colour; elsewhere it is its bytes.
+/// On a terminal a name must not be a command to it, and may have a colour; elsewhere it is its
+/// bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Names {
     is_terminal: bool,
@@ -15,7 +16,10 @@ pub(crate) struct Names {
 impl Names {
     /// As the standard output wants them.
     pub(crate) fn on_stdout() -> Self {
-        Self { is_terminal: std::io::stdout().is_terminal(), has_colours: colour::on_stdout() }
+        Self {
+            is_terminal: std::io::stdout().is_terminal(),
+            has_colours: colour::on_stdout(),
+        }
     }
 
     /// The name without a colour.
@@ -52,10 +56,16 @@ mod tests {
     #[test]
     fn only_a_terminal_is_spared() {
         let name = b"a\x1b[2J\xff";
-        let names = |is_terminal, has_colours| Names { is_terminal, has_colours };
+        let names = |is_terminal, has_colours| Names {
+            is_terminal,
+            has_colours,
+        };
         assert_eq!(*names(false, false).of(name, FileType::Directory), *name);
         assert_eq!(*names(true, false).plain(name), *"a?[2J\u{fffd}".as_bytes());
-        assert_eq!(*names(false, true).of(b"d", FileType::Directory), *b"\x1b[1m\x1b[34md\x1b[0m");
+        assert_eq!(
+            *names(false, true).of(b"d", FileType::Directory),
+            *b"\x1b[1m\x1b[34md\x1b[0m"
+        );
         assert_eq!(*names(true, true).of(b"f\n", FileType::Regular), *b"f?");
     }
 }

@@ -16,17 +16,26 @@ pub(crate) struct Owners {
 impl Owners {
     /// Reads the image's tables.
     pub(crate) fn of(image: &Image) -> Self {
-        Self { users: table(image, "/etc/passwd"), groups: table(image, "/etc/group") }
+        Self {
+            users: table(image, "/etc/passwd"),
+            groups: table(image, "/etc/group"),
+        }
     }
 
     /// The user's name, or the number.
     pub(crate) fn user(&self, uid: u32) -> String {
-        self.users.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
+        self.users
+            .get(&uid)
+            .cloned()
+            .unwrap_or_else(|| uid.to_string())
     }
 
     /// The group's name, or the number.
     pub(crate) fn group(&self, gid: u32) -> String {
-        self.groups.get(&gid).cloned().unwrap_or_else(|| gid.to_string())
+        self.groups
+            .get(&gid)
+            .cloned()
+            .unwrap_or_else(|| gid.to_string())
     }
 
     /// The number of a user given by name or number.
@@ -41,13 +50,18 @@ impl Owners {
 }
 
 fn find(table: &HashMap<u32, String>, text: &str) -> Option<u32> {
-    let named = table.iter().find(|(_, name)| *name == text).map(|(id, _)| *id);
+    let named = table
+        .iter()
+        .find(|(_, name)| *name == text)
+        .map(|(id, _)| *id);
     named.or_else(|| text.parse().ok())
 }
 
 fn table(image: &Image, path: &str) -> HashMap<u32, String> {
     // Without the file, or with one that cannot be read, numbers are shown.
-    let text = image.read_file(Path::new(path), FILE_LEN_MAX).unwrap_or_default();
+    let text = image
+        .read_file(Path::new(path), FILE_LEN_MAX)
+        .unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let mut table = HashMap::new();
     for line in text.lines() {

@@ -27,15 +27,22 @@ pub(super) fn judge(facts: &Facts) -> Check {
             .with_evidence(evidence)
             .with("switches_per_stat", each)
             .with("stat_us", micros);
-        return remedy::attributes(facts).into_iter().fold(check, Check::with_remedy);
+        return remedy::attributes(facts)
+            .into_iter()
+            .fold(check, Check::with_remedy);
     }
     if let Some(asked) = found.asked_after_ns.filter(|asked| *asked < BRIEF_NS) {
         let says = "trusted for a moment only: a program that comes back later waits for an answer";
-        let trusted = found.trusted_ns.map(|ns| format!("trusted for {} ms, ", ms(ns))).unwrap_or_default();
+        let trusted = found
+            .trusted_ns
+            .map(|ns| format!("trusted for {} ms, ", ms(ns)))
+            .unwrap_or_default();
         let check = Check::fault(LAYER, "attributes-trusted-briefly", Certainty::Likely, says)
             .with_evidence(format!("{trusted}asked for again after {} ms", ms(asked)))
             .with("asked_after_ms", ms(asked));
-        return remedy::attributes(facts).into_iter().fold(check, Check::with_remedy);
+        return remedy::attributes(facts)
+            .into_iter()
+            .fold(check, Check::with_remedy);
     }
     let says = match (found.forced_switches, found.trusted_ns) {
         (0, _) => "answered from memory".to_owned(),
@@ -74,8 +81,11 @@ mod tests {
     fn a_short_time_to_live_is_told_and_a_long_one_is_not() {
         let mut facts = healthy("fuse.bindfs");
         let found = facts.attributes.as_mut().unwrap();
-        (found.forced_switches, found.trusted_ns, found.asked_after_ns) =
-            (2, Some(1_000_000), Some(4_200_000));
+        (
+            found.forced_switches,
+            found.trusted_ns,
+            found.asked_after_ns,
+        ) = (2, Some(1_000_000), Some(4_200_000));
         assert_eq!(faults(&facts), ["attributes-trusted-briefly"]);
         // On a busy machine a pause may have taken longer than a time to live of one second.
         facts.attributes.as_mut().unwrap().asked_after_ns = Some(1_100_000_000);

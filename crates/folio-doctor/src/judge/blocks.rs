@@ -1,4 +1,5 @@
-//! Where the file lies: holes, unwritten places, fragments, compressed and shared parts; clusters of images.
+//! Where the file lies: holes, unwritten places, fragments, compressed and shared parts; clusters
+//! of images.
 
 use super::file_system::first_write;
 use crate::finding::{Certainty, Check};
@@ -39,7 +40,8 @@ fn is_large(part: u64, whole: u64) -> bool {
     part >= PART_MIN && part >= whole / 10
 }
 
-/// Holes and places that nothing was written to: a fault of disk images, whose guests write anywhere.
+/// Holes and places that nothing was written to: a fault of disk images, whose guests write
+/// anywhere.
 fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
     let parts = [
         (
@@ -58,7 +60,11 @@ fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
     let mut checks = Vec::new();
     for (cause, part, what, says) in parts {
         let share = percent(part, blocks.size_bytes);
-        let mut evidence = format!("{} of {} is {what} ({share}%)", bytes(part), bytes(blocks.size_bytes));
+        let mut evidence = format!(
+            "{} of {} is {what} ({share}%)",
+            bytes(part),
+            bytes(blocks.size_bytes)
+        );
         if !is_large(part, blocks.size_bytes) {
             continue;
         }
@@ -72,7 +78,9 @@ fn first_writes(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
             evidence.push_str(&format!(
                 "; beside it 4 KiB with fdatasync took {hole} us into a hole, {written} us again"
             ));
-            check = check.with("first_write_us", hole).with("rewrite_us", written);
+            check = check
+                .with("first_write_us", hole)
+                .with("rewrite_us", written);
         }
         checks.push(check.with_evidence(evidence).with_remedy(filled(facts)));
     }
@@ -92,15 +100,21 @@ fn fs_type(facts: &Facts) -> &str {
 
 /// A copy of which every byte is written.
 fn filled(facts: &Facts) -> String {
-    let format =
-        facts.image.as_ref().and_then(|image| image.as_ref().ok()).map_or("raw", |image| image.format);
+    let format = facts
+        .image
+        .as_ref()
+        .and_then(|image| image.as_ref().ok())
+        .map_or("raw", |image| image.format);
     let path = &facts.path;
     let mut name = path.file_stem().unwrap_or_default().to_os_string();
     name.push("-full.");
     name.push(path.extension().unwrap_or(format.as_ref()));
     let target = quote(&path.with_file_name(name));
     if format == "qcow2" {
-        return format!("folio image convert -O qcow2 -o preallocation=full {} {target}", quote(path));
+        return format!(
+            "folio image convert -O qcow2 -o preallocation=full {} {target}",
+            quote(path)
+        );
     }
     let copy = format!("cp --sparse=never --reflink=never {} {target}", quote(path));
     match fs_type(facts) {
@@ -118,7 +132,11 @@ pub(crate) fn is_fragmented(blocks: &Blocks) -> bool {
 fn fragments(facts: &Facts, blocks: &Blocks) -> Check {
     const CAUSE: &str = "fragmented";
     if blocks.compressed_bytes > blocks.placed_bytes {
-        return Check::unknown(LAYER, CAUSE, "where the pieces of a compressed file end is not told");
+        return Check::unknown(
+            LAYER,
+            CAUSE,
+            "where the pieces of a compressed file end is not told",
+        );
     }
     let mean = blocks.placed_bytes / blocks.fragments.max(1);
     let evidence = match blocks.fragments {
@@ -133,11 +151,18 @@ fn fragments(facts: &Facts, blocks: &Blocks) -> Check {
     }
     let seeks = rotational(facts);
     let (certainty, says) = match seeks {
-        Some(true) => (Certainty::Likely, "fragmented, on a disk that seeks between the pieces"),
-        Some(false) => {
-            (Certainty::Hint, "fragmented: more requests, and smaller ones, though the disk does not seek")
-        }
-        None => (Certainty::Hint, "fragmented; whether the disk seeks is unknown"),
+        Some(true) => (
+            Certainty::Likely,
+            "fragmented, on a disk that seeks between the pieces",
+        ),
+        Some(false) => (
+            Certainty::Hint,
+            "fragmented: more requests, and smaller ones, though the disk does not seek",
+        ),
+        None => (
+            Certainty::Hint,
+            "fragmented; whether the disk seeks is unknown",
+        ),
     };
     let path = quote(&facts.path);
     let new = quote(&facts.path.with_added_extension("new"));
@@ -166,19 +191,34 @@ pub(super) fn rotational(facts: &Facts) -> Option<bool> {
 /// Compressed and shared parts: told, not blamed, since somebody asked for them.
 fn stored_otherwise(facts: &Facts, blocks: &Blocks) -> Vec<Check> {
     let parts = [
-        ("compressed", blocks.compressed_bytes, "stored compressed: each read unpacks, each write packs"),
-        ("shared", blocks.shared_bytes, "shared with other files: the first write to each part copies it"),
+        (
+            "compressed",
+            blocks.compressed_bytes,
+            "stored compressed: each read unpacks, each write packs",
+        ),
+        (
+            "shared",
+            blocks.shared_bytes,
+            "shared with other files: the first write to each part copies it",
+        ),
     ];
-    let large = parts.into_iter().filter(|(_, part, _)| is_large(*part, blocks.size_bytes));
+    let large = parts
+        .into_iter()
+        .filter(|(_, part, _)| is_large(*part, blocks.size_bytes));
     large
         .map(|(cause, part, says)| {
             let share = percent(part, blocks.size_bytes);
             let check = match facts.image {
-                Some(Ok(_)) => Check::fault(LAYER, cause, Certainty::Hint, says).with_remedy(filled(facts)),
+                Some(Ok(_)) => {
+                    Check::fault(LAYER, cause, Certainty::Hint, says).with_remedy(filled(facts))
+                }
                 _ => Check::note(LAYER, cause, says),
             };
             let evidence = format!("{} of {} ({share}%)", bytes(part), bytes(blocks.size_bytes));
-            check.with_evidence(evidence).with("bytes", part).with("percent", share)
+            check
+                .with_evidence(evidence)
+                .with("bytes", part)
+                .with("percent", share)
         })
         .collect()
 }
@@ -189,8 +229,15 @@ fn clusters(facts: &Facts, image: &ImageFacts) -> Option<Check> {
     let stored = image.stored_bytes?;
     let missing = image.disk_bytes.saturating_sub(stored);
     let share = percent(missing, image.disk_bytes);
-    let cluster = image.cluster_bytes.map(|len| format!(", clusters of {}", bytes(len))).unwrap_or_default();
-    let so_far = if image.is_complete { "" } else { " so far as it was looked at" };
+    let cluster = image
+        .cluster_bytes
+        .map(|len| format!(", clusters of {}", bytes(len)))
+        .unwrap_or_default();
+    let so_far = if image.is_complete {
+        ""
+    } else {
+        " so far as it was looked at"
+    };
     let evidence = format!(
         "{} of {} have no cluster ({share}%){cluster}{so_far}",
         bytes(missing),
@@ -199,7 +246,9 @@ fn clusters(facts: &Facts, image: &ImageFacts) -> Option<Check> {
     if !is_large(missing, image.disk_bytes) {
         let fine = Check::fine(IMAGE, CAUSE, "nearly all clusters are allocated");
         return Some(
-            fine.with_evidence(evidence).with("missing_bytes", missing).with("missing_percent", share),
+            fine.with_evidence(evidence)
+                .with("missing_bytes", missing)
+                .with("missing_percent", share),
         );
     }
     let says = match image.backing_bytes {
@@ -249,7 +298,10 @@ mod tests {
         facts.blocks.as_mut().unwrap().unwritten_bytes = SIZE;
         assert_eq!(faults(&facts), ["unwritten"]);
         let check = &super::judge(&facts)[0];
-        assert_eq!(check.remedies, ["cp --sparse=never --reflink=never /mnt/disk.img /mnt/disk-full.img"]);
+        assert_eq!(
+            check.remedies,
+            ["cp --sparse=never --reflink=never /mnt/disk.img /mnt/disk-full.img"]
+        );
         facts.image = None;
         assert_eq!(faults(&facts), [""; 0]);
         assert_eq!(super::judge(&facts)[0].verdict, Verdict::Note);
@@ -265,7 +317,10 @@ mod tests {
             image.backing_bytes = Some(SIZE);
         }
         let told = super::judge(&facts);
-        assert!(told.iter().any(|check| check.says.contains("overlay")), "{told:?}");
+        assert!(
+            told.iter().any(|check| check.says.contains("overlay")),
+            "{told:?}"
+        );
         facts.image = Some(Err("damaged".into()));
         assert_eq!(faults(&facts), [""; 0]);
     }
@@ -275,10 +330,17 @@ mod tests {
         let mut facts = healthy("ext4");
         facts.blocks.as_mut().unwrap().fragments = 1000;
         assert_eq!(faults(&facts), ["fragmented"]);
-        let certainty = |facts: &Facts| super::fragments(facts, facts.blocks.as_ref().unwrap()).certainty;
+        let certainty =
+            |facts: &Facts| super::fragments(facts, facts.blocks.as_ref().unwrap()).certainty;
         assert_eq!(certainty(&facts), Some(Certainty::Hint));
-        let disk = Disk { rotational: Some(true), ..Disk::default() };
-        facts.chain.push(Step { depth: 1, layer: Layer::Disk(disk) });
+        let disk = Disk {
+            rotational: Some(true),
+            ..Disk::default()
+        };
+        facts.chain.push(Step {
+            depth: 1,
+            layer: Layer::Disk(disk),
+        });
         assert_eq!(certainty(&facts), Some(Certainty::Likely));
         facts.blocks.as_mut().unwrap().fragments = 64;
         assert_eq!(faults(&facts), [""; 0], "pieces of 1 MiB");
@@ -309,7 +371,11 @@ mod tests {
             facts.blocks.as_mut().unwrap().fragments = 1000;
             let told = super::fragments(&facts, facts.blocks.as_ref().unwrap());
             assert!(told.remedies[0].starts_with(joined), "{told:?}");
-            assert!(super::filled(&facts).starts_with(filled), "{}", super::filled(&facts));
+            assert!(
+                super::filled(&facts).starts_with(filled),
+                "{}",
+                super::filled(&facts)
+            );
         }
     }
 
@@ -317,7 +383,11 @@ mod tests {
     fn pieces_of_a_compressed_file_are_unknown() {
         let mut facts = healthy("btrfs");
         let blocks = facts.blocks.as_mut().unwrap();
-        (blocks.compressed_bytes, blocks.placed_bytes, blocks.fragments) = (SIZE, 0, 0);
+        (
+            blocks.compressed_bytes,
+            blocks.placed_bytes,
+            blocks.fragments,
+        ) = (SIZE, 0, 0);
         let told = super::fragments(&facts, facts.blocks.as_ref().unwrap());
         assert_eq!(told.verdict, Verdict::Unknown, "{told:?}");
     }
@@ -328,7 +398,10 @@ mod tests {
         facts.blocks.as_mut().unwrap().compressed_bytes = SIZE;
         facts.blocks.as_mut().unwrap().shared_bytes = SIZE;
         assert_eq!(faults(&facts), [""; 0]);
-        let notes = super::judge(&facts).into_iter().filter(|check| check.verdict == Verdict::Note).count();
+        let notes = super::judge(&facts)
+            .into_iter()
+            .filter(|check| check.verdict == Verdict::Note)
+            .count();
         assert_eq!(notes, 2);
     }
 }

@@ -26,7 +26,9 @@ pub(super) fn judge(facts: &Facts) -> Option<Check> {
     );
     let pressure = facts.pressure.io_some_percent;
     if let Some(percent) = pressure {
-        evidence.push_str(&format!(", somebody waited for a device {percent}% of the last minute"));
+        evidence.push_str(&format!(
+            ", somebody waited for a device {percent}% of the last minute"
+        ));
     }
     let check = if share >= AT_LIMIT {
         Check::fault(
@@ -41,7 +43,8 @@ pub(super) fn judge(facts: &Facts) -> Option<Check> {
             crate::Layer::Disk(disk) => Some(disk.name.clone()),
             _ => None,
         });
-        let says = "not the limit: it could read faster than it is asked to; readahead may be too small";
+        let says =
+            "not the limit: it could read faster than it is asked to; readahead may be too small";
         let check = Check::note(LAYER, CAUSE, says);
         match disk {
             Some(disk) => check.with_remedy(format!("blockdev --setra 8192 /dev/{disk}")),
@@ -71,7 +74,12 @@ mod tests {
         assert_eq!(faults(&facts), ["device-limit"]);
         facts.pressure.io_some_percent = Some(12.5);
         let check = super::judge(&facts).unwrap();
-        assert!(check.evidence.ends_with("waited for a device 12.5% of the last minute"), "{check:?}");
+        assert!(
+            check
+                .evidence
+                .ends_with("waited for a device 12.5% of the last minute"),
+            "{check:?}"
+        );
         assert_eq!(check.numbers["io_some_percent"], 12.5);
         facts.reads.as_mut().unwrap().first.wall_ns *= 5;
         assert_eq!(super::judge(&facts).unwrap().verdict, Verdict::Note);

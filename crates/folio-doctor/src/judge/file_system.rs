@@ -1,4 +1,5 @@
-//! When a file system looks for places, and what it writes at close(2) and rename(2) without being asked.
+//! When a file system looks for places, and what it writes at close(2) and rename(2) without being
+//! asked.
 
 use crate::finding::{Certainty, Check};
 use crate::probe::layers::{FileSystem, Layer};
@@ -23,11 +24,17 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
         None => None,
         Some(Ok(tried)) => Some(tried),
         Some(Err(why)) => {
-            return [DELAYED, FLUSH, RENAME].map(|cause| Check::unknown(LAYER, cause, why.clone())).into();
+            return [DELAYED, FLUSH, RENAME]
+                .map(|cause| Check::unknown(LAYER, cause, why.clone()))
+                .into();
         }
     };
     let Some(own) = own else {
-        return vec![Check::unknown(LAYER, DELAYED, "what stores the file cannot be seen from here")];
+        return vec![Check::unknown(
+            LAYER,
+            DELAYED,
+            "what stores the file cannot be seen from here",
+        )];
     };
     let mut checks = Vec::new();
     checks.extend(delayed(own, tried));
@@ -58,7 +65,8 @@ fn storing(facts: &Facts) -> Option<&FileSystem> {
 
 fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
     let (source, target) = (quote(Path::new(&own.source)), quote(&own.mount_point));
-    // The kernel's ext4 refuses to change it in a remount, and leaves it off for what is mounted as ext2 or ext3.
+    // The kernel's ext4 refuses to change it in a remount, and leaves it off for what is mounted as
+    // ext2 or ext3.
     let options = match own.fs_type.as_str() {
         "ext4" => Some("-t ext4 -o delalloc"),
         "ext2" | "ext3" => Some("-t ext4"),
@@ -67,8 +75,9 @@ fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
     let fault = |evidence: String| {
         let says = "no delayed allocation: each write looks for its place at once, in small pieces";
         let check = match options {
-            Some(options) => Check::fault(LAYER, DELAYED, Certainty::Certain, says)
-                .with_remedy(format!("umount {target} && mount {options} {source} {target}")),
+            Some(options) => Check::fault(LAYER, DELAYED, Certainty::Certain, says).with_remedy(
+                format!("umount {target} && mount {options} {source} {target}"),
+            ),
             None => Check::note(LAYER, DELAYED, says),
         };
         check.with_evidence(evidence)
@@ -77,7 +86,11 @@ fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
     match tried.and_then(Rewrite::delays_allocation) {
         Some(false) => {
             let tries = tried.map_or(0, |tried| tried.tries.len() as u64);
-            let also = if option { ", and it is mounted with nodelalloc" } else { "" };
+            let also = if option {
+                ", and it is mounted with nodelalloc"
+            } else {
+                ""
+            };
             let evidence = format!(
                 "what was just written had its place before anybody synced, in most of {tries} tries{also}"
             );
@@ -87,20 +100,25 @@ fn delayed(own: &FileSystem, tried: Option<&Rewrite>) -> Option<Check> {
             };
             Some(check.with("tries", tries))
         }
-        Some(true) => {
-            Some(Check::fine(LAYER, DELAYED, "delayed allocation: what was just written had no place yet"))
-        }
+        Some(true) => Some(Check::fine(
+            LAYER,
+            DELAYED,
+            "delayed allocation: what was just written had no place yet",
+        )),
         None if option => {
             Some(fault(format!("{target} is mounted with nodelalloc")).with("option", "nodelalloc"))
         }
-        None if has_option(own, "delalloc") == Some(true) => {
-            Some(Check::fine(LAYER, DELAYED, format!("delayed allocation is on, by the options of {target}")))
-        }
+        None if has_option(own, "delalloc") == Some(true) => Some(Check::fine(
+            LAYER,
+            DELAYED,
+            format!("delayed allocation is on, by the options of {target}"),
+        )),
         None => None,
     }
 }
 
-/// With little left ext4 looks for each place at once, whatever the options say (`ext4_nonda_switch`).
+/// With little left ext4 looks for each place at once, whatever the options say
+/// (`ext4_nonda_switch`).
 fn in_spite_of_option(own: &FileSystem) -> Check {
     let says = "no delayed allocation, though the mount has it: there may be little room left";
     Check::fault(LAYER, DELAYED, Certainty::Hint, says)
@@ -112,16 +130,24 @@ fn untried(own: &FileSystem) -> Check {
     if own.has("ro") {
         return Check::fine(LAYER, FLUSH, "mounted read-only: nothing is written");
     }
-    let option = (own.fs_type == "ext4").then(|| has_option(own, "auto_da_alloc")).flatten();
+    let option = (own.fs_type == "ext4")
+        .then(|| has_option(own, "auto_da_alloc"))
+        .flatten();
     let says = match option {
         Some(true) => {
             "a file that is truncated and written again, or replaced by rename, is flushed at once \
              (auto_da_alloc); --write-probe tries it"
         }
         Some(false) => {
-            return Check::fine(LAYER, FLUSH, "replaced files are not flushed at once (noauto_da_alloc)");
+            return Check::fine(
+                LAYER,
+                FLUSH,
+                "replaced files are not flushed at once (noauto_da_alloc)",
+            );
         }
-        None => "whether rewriting or replacing a file flushes it was not tried: --write-probe does",
+        None => {
+            "whether rewriting or replacing a file flushes it was not tried: --write-probe does"
+        }
     };
     Check::note(LAYER, FLUSH, says)
 }
@@ -131,7 +157,12 @@ fn truncated(facts: &Facts, own: &FileSystem, tried: &Rewrite) -> Check {
         Some(true) => {
             let says = "rewriting a file flushes it: closing it starts the writing, and waits where the disk's queue is full";
             let check = Check::fault(LAYER, FLUSH, Certainty::Certain, says);
-            let check = with_tries(check, &tried.at_close(), "truncated, written again and closed", own);
+            let check = with_tries(
+                check,
+                &tried.at_close(),
+                "truncated, written again and closed",
+                own,
+            );
             check.with_remedy(remedy(facts, own, FLUSH))
         }
         Some(false) => Check::fine(LAYER, FLUSH, "rewriting a file does not flush it"),
@@ -147,7 +178,10 @@ fn renamed(facts: &Facts, own: &FileSystem, tried: &Fact<Vec<Rename>>) -> Check 
     let median_us = |time: fn(&Rename) -> u64| {
         let mut all: Vec<_> = tries.iter().map(time).collect();
         all.sort_unstable();
-        round(all.get(all.len() / 2).copied().unwrap_or(0) as f64 / 1000.0, 0)
+        round(
+            all.get(all.len() / 2).copied().unwrap_or(0) as f64 / 1000.0,
+            0,
+        )
     };
     match flushes_at_rename(tries) {
         Some(true) => {
@@ -155,27 +189,40 @@ fn renamed(facts: &Facts, own: &FileSystem, tried: &Fact<Vec<Rename>>) -> Check 
                         queue is full";
             let check = Check::fault(LAYER, RENAME, Certainty::Certain, says);
             let mut check = with_tries(check, &at_rename(tries), "renamed over another file", own);
-            let (over, free) = (median_us(|one| one.replace_ns), median_us(|one| one.move_ns));
-            check.evidence.push_str(&format!("; {over} us, to a free name {free} us and no flush"));
+            let (over, free) = (
+                median_us(|one| one.replace_ns),
+                median_us(|one| one.move_ns),
+            );
+            check.evidence.push_str(&format!(
+                "; {over} us, to a free name {free} us and no flush"
+            ));
             check
                 .with("rename_over_us", over)
                 .with("rename_free_us", free)
                 .with_remedy(remedy(facts, own, RENAME))
         }
-        Some(false) => Check::fine(LAYER, RENAME, "replacing a file by rename does not flush it"),
+        Some(false) => Check::fine(
+            LAYER,
+            RENAME,
+            "replacing a file by rename does not flush it",
+        ),
         None => Check::unknown(LAYER, RENAME, unseen("replacing a file by rename")),
     }
 }
 
 fn unseen(what: &str) -> String {
-    format!("whether {what} flushes it cannot be seen: neither places nor dirty pages of new files are told")
+    format!(
+        "whether {what} flushes it cannot be seen: neither places nor dirty pages of new files are told"
+    )
 }
 
 /// What was seen in a try that shows the flush, and in how many of them.
 fn with_tries(check: Check, tries: &[Flush<'_>], what: &str, own: &FileSystem) -> Check {
     let flushed = tries.iter().filter(|one| is_flush(one)).count();
     let mut evidence = format!("{what} in {flushed} of {} tries", tries.len());
-    let mut check = check.with("tries", tries.len() as u64).with("flushed_tries", flushed as u64);
+    let mut check = check
+        .with("tries", tries.len() as u64)
+        .with("flushed_tries", flushed as u64);
     if let Some([_, before, after]) = tries.iter().find(|one| is_flush(one)) {
         evidence.push_str(&format!(": {}; before, {}", after.told(), before.told()));
         let delayed = |state: &crate::probe::rewrite::State| {
@@ -188,7 +235,9 @@ fn with_tries(check: Check, tries: &[Flush<'_>], what: &str, own: &FileSystem) -
             ("dirty_after_bytes", after.dirty_bytes),
             ("writeback_after_bytes", after.writeback_bytes),
         ] {
-            check = number.into_iter().fold(check, |check, number| check.with(name, number));
+            check = number
+                .into_iter()
+                .fold(check, |check, number| check.with(name, number));
         }
     }
     if own.fs_type == "ext4" && has_option(own, "auto_da_alloc") == Some(true) {
@@ -204,7 +253,10 @@ fn remedy(facts: &Facts, own: &FileSystem, cause: &str) -> String {
         _ => "FILE".to_owned(),
     };
     match (own.fs_type.as_str(), cause) {
-        ("ext4", _) => format!("mount -o remount,noauto_da_alloc {}", quote(&own.mount_point)),
+        ("ext4", _) => format!(
+            "mount -o remount,noauto_da_alloc {}",
+            quote(&own.mount_point)
+        ),
         // Only truncation is watched there.
         ("xfs", FLUSH) => format!("cp NEW {file}.new && mv {file}.new {file}"),
         // To nothing, that is: cutting off an end is not.
@@ -215,17 +267,27 @@ fn remedy(facts: &Facts, own: &FileSystem, cause: &str) -> String {
     }
 }
 
-/// Whether ext4 has an option on, by /proc/fs/ext4, which also tells of those that are on by default.
+/// Whether ext4 has an option on, by /proc/fs/ext4, which also tells of those that are on by
+/// default.
 fn has_option(own: &FileSystem, name: &str) -> Option<bool> {
     let no = format!("no{name}");
     let all = own.options.iter().chain(&own.effective);
-    all.rev().find_map(|option| if *option == no { Some(false) } else { (option == name).then_some(true) })
+    all.rev().find_map(|option| {
+        if *option == no {
+            Some(false)
+        } else {
+            (option == name).then_some(true)
+        }
+    })
 }
 
 /// What writing into a hole costs beside writing in place, where it was tried.
 pub(super) fn first_write(tried: &Fact<Rewrite>) -> Option<(f64, f64)> {
     let (hole, written) = *tried.as_ref().ok()?.first_write_ns.as_ref().ok()?;
-    Some((round(hole as f64 / 1000.0, 0), round(written as f64 / 1000.0, 0)))
+    Some((
+        round(hole as f64 / 1000.0, 0),
+        round(written as f64 / 1000.0, 0),
+    ))
 }
 
 #[cfg(test)]
@@ -239,14 +301,26 @@ mod tests {
     const LEN: u64 = 1 << 20;
 
     fn state(delayed_bytes: u64) -> State {
-        let blocks = Blocks { size_bytes: LEN, delayed_bytes, is_complete: true, ..Blocks::default() };
-        State { blocks: Ok(blocks), dirty_bytes: Some(delayed_bytes), writeback_bytes: Some(0) }
+        let blocks = Blocks {
+            size_bytes: LEN,
+            delayed_bytes,
+            is_complete: true,
+            ..Blocks::default()
+        };
+        State {
+            blocks: Ok(blocks),
+            dirty_bytes: Some(delayed_bytes),
+            writeback_bytes: Some(0),
+        }
     }
 
     fn tried(fs_type: &str, fresh: u64, closed: u64, rewritten: u64) -> Facts {
         let mut facts = healthy(fs_type);
-        let one =
-            Try { fresh: state(fresh), fresh_closed: state(closed), rewritten_closed: state(rewritten) };
+        let one = Try {
+            fresh: state(fresh),
+            fresh_closed: state(closed),
+            rewritten_closed: state(rewritten),
+        };
         // A rename that flushes as closing does.
         let rename = Rename {
             fresh: state(fresh),
@@ -265,7 +339,9 @@ mod tests {
     }
 
     fn set(facts: &mut Facts, option: &str) {
-        let Layer::FileSystem(found) = &mut facts.chain[0].layer else { panic!() };
+        let Layer::FileSystem(found) = &mut facts.chain[0].layer else {
+            panic!()
+        };
         found.effective.push(option.into());
     }
 
@@ -280,7 +356,13 @@ mod tests {
             assert_eq!(check.numbers["delayed_before_bytes"], LEN);
             assert_eq!(check.numbers["delayed_after_bytes"], 0);
         }
-        assert!(told[2].evidence.ends_with("; 300 us, to a free name 30 us and no flush"), "{:?}", told[2]);
+        assert!(
+            told[2]
+                .evidence
+                .ends_with("; 300 us, to a free name 30 us and no flush"),
+            "{:?}",
+            told[2]
+        );
         assert_eq!(faults(&tried("ext4", LEN, LEN, LEN)), [""; 0]);
     }
 
@@ -288,7 +370,10 @@ mod tests {
     fn each_file_system_has_its_own_way_around_a_flush() {
         for (fs_type, way) in [
             ("xfs", "cp NEW /mnt/file.new && mv /mnt/file.new /mnt/file"),
-            ("btrfs", "dd if=NEW of=/mnt/file bs=1M conv=notrunc && truncate --reference=NEW /mnt/file"),
+            (
+                "btrfs",
+                "dd if=NEW of=/mnt/file bs=1M conv=notrunc && truncate --reference=NEW /mnt/file",
+            ),
             ("bcachefs", "findmnt --target /mnt"),
         ] {
             let told = super::judge(&tried(fs_type, LEN, LEN, 0));
@@ -299,11 +384,20 @@ mod tests {
     #[test]
     fn a_rename_is_judged_by_itself() {
         let mut facts = tried("xfs", LEN, LEN, 0);
-        let Some(Ok(found)) = &mut facts.rewrite else { panic!() };
-        found.renames.as_mut().unwrap().iter_mut().for_each(|one| one.replaced = state(LEN));
+        let Some(Ok(found)) = &mut facts.rewrite else {
+            panic!()
+        };
+        found
+            .renames
+            .as_mut()
+            .unwrap()
+            .iter_mut()
+            .for_each(|one| one.replaced = state(LEN));
         assert_eq!(faults(&facts), ["flush-on-truncate"]);
         assert_eq!(super::judge(&facts)[2].verdict, Verdict::Fine);
-        let Some(Ok(found)) = &mut facts.rewrite else { panic!() };
+        let Some(Ok(found)) = &mut facts.rewrite else {
+            panic!()
+        };
         found.renames = Err("no names may be made".into());
         assert_eq!(super::judge(&facts)[2].verdict, Verdict::Unknown);
     }
@@ -311,7 +405,10 @@ mod tests {
     #[test]
     fn no_delayed_allocation_is_told_by_trial_or_by_option() {
         for (fs_type, remedy) in [
-            ("ext4", "umount /mnt && mount -t ext4 -o delalloc /srv/source /mnt"),
+            (
+                "ext4",
+                "umount /mnt && mount -t ext4 -o delalloc /srv/source /mnt",
+            ),
             ("ext3", "umount /mnt && mount -t ext4 /srv/source /mnt"),
         ] {
             let facts = tried(fs_type, 0, 0, 0);
@@ -324,29 +421,53 @@ mod tests {
         assert_eq!(super::judge(&facts)[0].remedies, ["df -h /mnt"]);
         // Others have no option that would turn it on.
         assert_eq!(faults(&tried("vfat", 0, 0, 0)), [""; 0]);
-        assert_eq!(super::judge(&tried("vfat", 0, 0, 0))[0].verdict, Verdict::Note);
+        assert_eq!(
+            super::judge(&tried("vfat", 0, 0, 0))[0].verdict,
+            Verdict::Note
+        );
         let mut facts = healthy("ext4");
         set(&mut facts, "nodelalloc");
         assert_eq!(faults(&facts), ["no-delayed-allocation"]);
         let mut facts = healthy("ext4");
         set(&mut facts, "delalloc");
         set(&mut facts, "auto_da_alloc");
-        assert_eq!(faults(&facts), [""; 0], "ext4's default is no fault until it is seen to cost");
-        assert!(super::judge(&facts).iter().any(|check| check.verdict == Verdict::Note));
+        assert_eq!(
+            faults(&facts),
+            [""; 0],
+            "ext4's default is no fault until it is seen to cost"
+        );
+        assert!(
+            super::judge(&facts)
+                .iter()
+                .any(|check| check.verdict == Verdict::Note)
+        );
     }
 
-    /// A server that shows a folder has it stored by what is below; one that shows what is in an image stores it itself.
+    /// A server that shows a folder has it stored by what is below; one that shows what is in an
+    /// image stores it itself.
     #[test]
     fn what_is_below_an_image_does_not_store_the_files_in_it() {
         let mut facts = healthy("fuse.folio");
         let mut below = healthy("ext4").chain.remove(0);
         below.depth = 2;
-        let Layer::FileSystem(found) = &mut below.layer else { panic!() };
+        let Layer::FileSystem(found) = &mut below.layer else {
+            panic!()
+        };
         found.effective.push("nodelalloc".into());
         for (is_image, wanted) in [(false, Verdict::Fault), (true, Verdict::Unknown)] {
-            let path = Layer::Path { path: "/srv/source".into(), by_name: true, is_image };
+            let path = Layer::Path {
+                path: "/srv/source".into(),
+                by_name: true,
+                is_image,
+            };
             facts.chain.truncate(1);
-            facts.chain.extend([Step { depth: 1, layer: path }, below.clone()]);
+            facts.chain.extend([
+                Step {
+                    depth: 1,
+                    layer: path,
+                },
+                below.clone(),
+            ]);
             assert_eq!(super::judge(&facts)[0].verdict, wanted, "{is_image}");
         }
     }
@@ -355,16 +476,25 @@ mod tests {
     fn what_could_not_be_tried_is_unknown() {
         let mut facts = healthy("ext4");
         facts.rewrite = Some(Err("read-only".into()));
-        assert!(super::judge(&facts).iter().all(|check| check.verdict == Verdict::Unknown));
+        assert!(
+            super::judge(&facts)
+                .iter()
+                .all(|check| check.verdict == Verdict::Unknown)
+        );
         let mut facts = healthy("tmpfs");
         facts.rewrite = Some(Err("no room".into()));
-        assert!(super::judge(&facts)[0].verdict == Verdict::Fine, "whatever could not be tried");
+        assert!(
+            super::judge(&facts)[0].verdict == Verdict::Fine,
+            "whatever could not be tried"
+        );
         assert!(super::judge(&healthy("nfs4"))[0].verdict == Verdict::Unknown);
         assert!(super::judge(&healthy("tmpfs"))[0].verdict == Verdict::Fine);
         assert!(super::judge(&healthy("proc"))[0].verdict == Verdict::Fine);
         let mut facts = healthy("squashfs");
         assert!(super::judge(&facts)[0].verdict == Verdict::Note);
-        let Layer::FileSystem(found) = &mut facts.chain[0].layer else { panic!() };
+        let Layer::FileSystem(found) = &mut facts.chain[0].layer else {
+            panic!()
+        };
         found.options.push("ro".into());
         assert!(super::judge(&facts)[0].verdict == Verdict::Fine);
     }

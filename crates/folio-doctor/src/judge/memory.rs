@@ -13,14 +13,22 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
     let pressure = &facts.pressure;
     let mut checks = vec![evicted(facts)];
     if pressure.total_bytes > 0 && facts.size_bytes > pressure.total_bytes {
-        let evidence =
-            format!("the file has {}, memory {}", bytes(facts.size_bytes), bytes(pressure.total_bytes));
+        let evidence = format!(
+            "the file has {}, memory {}",
+            bytes(facts.size_bytes),
+            bytes(pressure.total_bytes)
+        );
         checks.push(
-            Check::fault(LAYER, "larger-than-memory", Certainty::Hint, "too small to hold the whole file")
-                .with_evidence(evidence)
-                .with("size_bytes", facts.size_bytes)
-                .with("memory_bytes", pressure.total_bytes)
-                .with_remedy(format!("folio warm --budget 80% {}", quote(&facts.path))),
+            Check::fault(
+                LAYER,
+                "larger-than-memory",
+                Certainty::Hint,
+                "too small to hold the whole file",
+            )
+            .with_evidence(evidence)
+            .with("size_bytes", facts.size_bytes)
+            .with("memory_bytes", pressure.total_bytes)
+            .with_remedy(format!("folio warm --budget 80% {}", quote(&facts.path))),
         );
     }
     checks
@@ -36,7 +44,9 @@ fn evicted(facts: &Facts) -> Check {
                 return refaulted(facts).unwrap_or_else(|| Check::unknown(LAYER, CAUSE, why));
             }
         },
-        Err(why) => return refaulted(facts).unwrap_or_else(|| Check::unknown(LAYER, CAUSE, why.clone())),
+        Err(why) => {
+            return refaulted(facts).unwrap_or_else(|| Check::unknown(LAYER, CAUSE, why.clone()));
+        }
     };
     if evicted < EVICTED_MIN || evicted < found.size_bytes / 10 {
         let says = "large enough: no large part of the file was evicted";
@@ -45,21 +55,36 @@ fn evicted(facts: &Facts) -> Check {
         return counted(check.with("evicted_bytes", evicted), facts);
     }
     let share = percent(evicted, found.size_bytes);
-    // What went because something else needed the memory, and only just now, would be there with a little more.
+    // What went because something else needed the memory, and only just now, would be there with a
+    // little more.
     let recently = found.recently_evicted_bytes.unwrap_or(0);
-    let certainty = if recently >= evicted / 2 { Certainty::Certain } else { Certainty::Likely };
-    let evidence =
-        format!("{} of {} evicted ({share}%){}", bytes(evicted), bytes(found.size_bytes), told(facts));
-    let check = Check::fault(LAYER, CAUSE, certainty, "too small: the kernel has evicted parts of the file")
-        .with_evidence(evidence)
-        .with("evicted_bytes", evicted)
-        .with("evicted_percent", share)
-        .with("recently_evicted_bytes", recently);
+    let certainty = if recently >= evicted / 2 {
+        Certainty::Certain
+    } else {
+        Certainty::Likely
+    };
+    let evidence = format!(
+        "{} of {} evicted ({share}%){}",
+        bytes(evicted),
+        bytes(found.size_bytes),
+        told(facts)
+    );
+    let check = Check::fault(
+        LAYER,
+        CAUSE,
+        certainty,
+        "too small: the kernel has evicted parts of the file",
+    )
+    .with_evidence(evidence)
+    .with("evicted_bytes", evicted)
+    .with("evicted_percent", share)
+    .with("recently_evicted_bytes", recently);
     with_remedies(counted(check, facts), facts)
 }
 
-/// Where the kernel does not tell what it evicted of this file, pages that come back tell that something was; that they
-/// are this file's is inferred from what had to come from the device meanwhile.
+/// Where the kernel does not tell what it evicted of this file, pages that come back tell that
+/// something was; that they are this file's is inferred from what had to come from the device
+/// meanwhile.
 fn refaulted(facts: &Facts) -> Option<Check> {
     let pages = facts.pressure.during?.refaulted_pages?;
     let reads = facts.reads.as_ref().ok()?;
@@ -69,7 +94,12 @@ fn refaulted(facts: &Facts) -> Option<Check> {
         return None;
     }
     let says = "too small, it seems: what was evicted had to come back";
-    let evidence = format!("{} of {} read{}", bytes(back), bytes(reads.sampled_bytes), told(facts));
+    let evidence = format!(
+        "{} of {} read{}",
+        bytes(back),
+        bytes(reads.sampled_bytes),
+        told(facts)
+    );
     let check = Check::fault(LAYER, CAUSE, Certainty::Hint, says).with_evidence(evidence);
     Some(with_remedies(counted(check, facts), facts))
 }
@@ -83,10 +113,12 @@ fn counted(check: Check, facts: &Facts) -> Check {
         ("memory_wait_us", during.memory_wait_us),
         ("limit_hits", pressure.limit_hits),
     ];
-    let check = numbers.into_iter().fold(check, |check, (name, number)| match number {
-        Some(number) => check.with(name, number),
-        None => check,
-    });
+    let check = numbers
+        .into_iter()
+        .fold(check, |check, (name, number)| match number {
+            Some(number) => check.with(name, number),
+            None => check,
+        });
     match pressure.memory_some_percent {
         Some(percent) => check.with("memory_some_percent", percent),
         None => check,
@@ -105,13 +137,20 @@ fn told(facts: &Facts) -> String {
     let during = pressure.during.unwrap_or_default();
     let mut text = String::new();
     if let Some(pages) = during.refaulted_pages {
-        text.push_str(&format!(", {pages} pages refaulted on this machine while it was read"));
+        text.push_str(&format!(
+            ", {pages} pages refaulted on this machine while it was read"
+        ));
     }
     text.push_str(&format!(", {} available", bytes(pressure.available_bytes)));
     if let Some(percent) = pressure.memory_some_percent {
-        text.push_str(&format!(", somebody waited for memory {percent}% of the last minute"));
+        text.push_str(&format!(
+            ", somebody waited for memory {percent}% of the last minute"
+        ));
         if let Some(us) = during.memory_wait_us.filter(|us| *us > 0) {
-            text.push_str(&format!(" and {} ms of the read", round(us as f64 / 1000.0, 1)));
+            text.push_str(&format!(
+                " and {} ms of the read",
+                round(us as f64 / 1000.0, 1)
+            ));
         }
     }
     if let Some(hits) = pressure.limit_hits.filter(|hits| *hits > 0) {
@@ -148,14 +187,20 @@ mod tests {
     fn refaults_and_pressure_are_evidence() {
         let mut facts = healthy("ext4");
         facts.residency.as_mut().unwrap().evicted_bytes = Some(SIZE / 2);
-        facts.pressure.during = Some(During { refaulted_pages: Some(8000), memory_wait_us: Some(2500) });
+        facts.pressure.during = Some(During {
+            refaulted_pages: Some(8000),
+            memory_wait_us: Some(2500),
+        });
         facts.pressure.memory_some_percent = Some(1.5);
         let check = &super::judge(&facts)[0];
         let wanted = ", 8000 pages refaulted on this machine while it was read, 4 GiB available, \
                       somebody waited for memory 1.5% of the last minute and 2.5 ms of the read";
         assert!(check.evidence.ends_with(wanted), "{check:?}");
         assert_eq!(
-            (&check.numbers["refaulted_pages"], &check.numbers["memory_wait_us"]),
+            (
+                &check.numbers["refaulted_pages"],
+                &check.numbers["memory_wait_us"]
+            ),
             (&8000.into(), &2500.into())
         );
         // A kernel without pressure tells less, and no number in its place.
@@ -173,16 +218,29 @@ mod tests {
         let mut facts = healthy("overlay");
         facts.residency.as_mut().unwrap().evicted_bytes = None;
         let back = SIZE / 4 / rustix::param::page_size() as u64;
-        facts.pressure.during = Some(During { refaulted_pages: Some(back), memory_wait_us: None });
-        assert_eq!(faults(&facts), [""; 0], "nothing came from a device: they are another file's");
+        facts.pressure.during = Some(During {
+            refaulted_pages: Some(back),
+            memory_wait_us: None,
+        });
+        assert_eq!(
+            faults(&facts),
+            [""; 0],
+            "nothing came from a device: they are another file's"
+        );
         facts.reads.as_mut().unwrap().first.device_bytes = Some(SIZE / 2);
         assert_eq!(faults(&facts), ["evicted"]);
         let check = &super::judge(&facts)[0];
         assert_eq!(check.certainty, Some(Certainty::Hint));
-        assert!(check.evidence.starts_with("16 MiB of 64 MiB read, "), "{check:?}");
+        assert!(
+            check.evidence.starts_with("16 MiB of 64 MiB read, "),
+            "{check:?}"
+        );
         facts.residency = Err("not told".into());
         assert_eq!(super::judge(&facts)[0].certainty, Some(Certainty::Hint));
-        facts.pressure.during = Some(During { refaulted_pages: Some(100), memory_wait_us: None });
+        facts.pressure.during = Some(During {
+            refaulted_pages: Some(100),
+            memory_wait_us: None,
+        });
         assert_eq!(super::judge(&facts)[0].verdict, Verdict::Unknown);
     }
 

@@ -1,4 +1,5 @@
-//! Verdicts over facts, in the order of the layers a call passes; nothing here looks at the machine.
+//! Verdicts over facts, in the order of the layers a call passes; nothing here looks at the
+//! machine.
 
 mod attributes;
 pub(crate) mod blocks;
@@ -99,7 +100,10 @@ mod scene {
             path: "/mnt/file".into(),
             kind: Kind::File,
             size_bytes: SIZE,
-            chain: vec![Step { depth: 0, layer: Layer::FileSystem(file_system) }],
+            chain: vec![Step {
+                depth: 0,
+                layer: Layer::FileSystem(file_system),
+            }],
             attributes: Ok(Attributes {
                 calls: 32,
                 switches: 0,
@@ -125,7 +129,10 @@ mod scene {
                 limit_hits: Some(0),
                 memory_some_percent: Some(0.0),
                 io_some_percent: Some(0.0),
-                during: Some(During { refaulted_pages: Some(0), memory_wait_us: Some(0) }),
+                during: Some(During {
+                    refaulted_pages: Some(0),
+                    memory_wait_us: Some(0),
+                }),
             },
             rewrite: None,
         }
@@ -134,7 +141,11 @@ mod scene {
     /// The causes of all faults that are found.
     pub(super) fn faults(facts: &Facts) -> Vec<&'static str> {
         let is_fault = |check: &crate::Check| check.verdict == crate::Verdict::Fault;
-        super::judge(facts).into_iter().filter(is_fault).map(|check| check.cause).collect()
+        super::judge(facts)
+            .into_iter()
+            .filter(is_fault)
+            .map(|check| check.cause)
+            .collect()
     }
 }
 
@@ -146,7 +157,15 @@ mod tests {
 
     #[test]
     fn a_healthy_file_has_no_fault() {
-        for fs_type in ["ext4", "xfs", "tmpfs", "overlay", "fuse.bindfs", "nfs4", "virtiofs"] {
+        for fs_type in [
+            "ext4",
+            "xfs",
+            "tmpfs",
+            "overlay",
+            "fuse.bindfs",
+            "nfs4",
+            "virtiofs",
+        ] {
             assert_eq!(faults(&healthy(fs_type)), [""; 0], "{fs_type}");
         }
     }
@@ -156,7 +175,12 @@ mod tests {
         let mut facts = healthy("ext4");
         facts.size_bytes = 0;
         facts.reads = Err("empty".into());
-        let told = |facts: &Facts| judge(facts).into_iter().map(|check| check.layer).collect::<Vec<_>>();
+        let told = |facts: &Facts| {
+            judge(facts)
+                .into_iter()
+                .map(|check| check.layer)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(told(&facts), ["attributes", "page-cache", "file-system"]);
         for kind in [Kind::BlockDevice, Kind::Special] {
             facts.kind = kind;
@@ -173,11 +197,20 @@ mod tests {
         facts.reads = Err("no".into());
         for check in judge(&facts) {
             if check.verdict == Verdict::Unknown {
-                assert!(check.numbers.is_empty() && check.evidence.is_empty(), "{check:?}");
+                assert!(
+                    check.numbers.is_empty() && check.evidence.is_empty(),
+                    "{check:?}"
+                );
                 assert!(!check.says.is_empty(), "{check:?}");
             }
         }
-        assert!(judge(&facts).iter().filter(|check| check.verdict == Verdict::Unknown).count() >= 4);
+        assert!(
+            judge(&facts)
+                .iter()
+                .filter(|check| check.verdict == Verdict::Unknown)
+                .count()
+                >= 4
+        );
         assert_eq!(faults(&facts), [""; 0]);
     }
 
@@ -187,9 +220,18 @@ mod tests {
         if let Ok(attributes) = &mut facts.attributes {
             attributes.switches = 96;
         }
-        for check in judge(&facts).iter().filter(|check| check.verdict == Verdict::Fault) {
-            assert!(!check.evidence.is_empty() && !check.remedies.is_empty(), "{check:?}");
-            assert!(check.certainty.is_some() && !check.numbers.is_empty(), "{check:?}");
+        for check in judge(&facts)
+            .iter()
+            .filter(|check| check.verdict == Verdict::Fault)
+        {
+            assert!(
+                !check.evidence.is_empty() && !check.remedies.is_empty(),
+                "{check:?}"
+            );
+            assert!(
+                check.certainty.is_some() && !check.numbers.is_empty(),
+                "{check:?}"
+            );
         }
     }
 }

@@ -42,7 +42,11 @@ pub(super) fn bypassed(facts: &Facts) -> Check {
         Err(_) => reads.is_mappable == Ok(false),
     };
     if is_asked && (is_empty || resident.is_err()) {
-        let certainty = if is_empty { Certainty::Certain } else { Certainty::Likely };
+        let certainty = if is_empty {
+            Certainty::Certain
+        } else {
+            Certainty::Likely
+        };
         let pages = match resident {
             Ok(resident) => format!(
                 "{} of {} in memory after the first read",
@@ -59,16 +63,23 @@ pub(super) fn bypassed(facts: &Facts) -> Check {
         if let Ok(resident) = resident {
             check = check.with("resident_bytes", *resident);
         }
-        return remedy::page_cache(facts).into_iter().fold(check, Check::with_remedy);
+        return remedy::page_cache(facts)
+            .into_iter()
+            .fold(check, Check::with_remedy);
     }
     let (says, evidence) = match resident {
         Ok(resident) if *resident >= reads.sampled_bytes / 2 => (
             "used: the second read was answered from memory",
-            format!("{} of {} in memory, {waits}", bytes(*resident), bytes(reads.sampled_bytes)),
+            format!(
+                "{} of {} in memory, {waits}",
+                bytes(*resident),
+                bytes(reads.sampled_bytes)
+            ),
         ),
-        Ok(_) if !is_asked && facts.file_system().is_some_and(FileSystem::is_in_memory) => {
-            ("the kernel makes the contents at each read: there are no pages to keep", waits)
-        }
+        Ok(_) if !is_asked && facts.file_system().is_some_and(FileSystem::is_in_memory) => (
+            "the kernel makes the contents at each read: there are no pages to keep",
+            waits,
+        ),
         Ok(_) if !is_asked => (
             "the second read waited for nobody, though no page is this file's: the pages of another \
               file answer (passthrough), or memory that is no cache (DAX)",
@@ -78,7 +89,9 @@ pub(super) fn bypassed(facts: &Facts) -> Check {
         Err(_) if !is_asked => ("the second read waited for nobody", waits),
         Err(why) => return Check::unknown(LAYER, CAUSE, why.clone()),
     };
-    Check::fine(LAYER, CAUSE, says).with_evidence(evidence).with("switches_per_mib", per_mib)
+    Check::fine(LAYER, CAUSE, says)
+        .with_evidence(evidence)
+        .with("switches_per_mib", per_mib)
 }
 
 /// Whether what is in memory goes when the next program opens the file.
@@ -87,8 +100,10 @@ pub(super) fn dropped(facts: &Facts) -> Option<Check> {
     if !is_dropped(reads) {
         return None;
     }
-    let (after, again) =
-        (reads.resident_after_bytes.as_ref().ok()?, reads.resident_reopened_bytes.as_ref().ok()?);
+    let (after, again) = (
+        reads.resident_after_bytes.as_ref().ok()?,
+        reads.resident_reopened_bytes.as_ref().ok()?,
+    );
     let says = "dropped at each open: every program that opens the file reads it anew";
     let evidence = format!(
         "{} of {} in memory after a read, {} once the file was opened again",
@@ -100,17 +115,23 @@ pub(super) fn dropped(facts: &Facts) -> Option<Check> {
         .with_evidence(evidence)
         .with("resident_bytes", *after)
         .with("reopened_bytes", *again);
-    Some(remedy::page_cache(facts).into_iter().fold(check, Check::with_remedy))
+    Some(
+        remedy::page_cache(facts)
+            .into_iter()
+            .fold(check, Check::with_remedy),
+    )
 }
 
 fn is_dropped(reads: &Reads) -> bool {
-    let (Ok(after), Ok(again)) = (&reads.resident_after_bytes, &reads.resident_reopened_bytes) else {
+    let (Ok(after), Ok(again)) = (&reads.resident_after_bytes, &reads.resident_reopened_bytes)
+    else {
         return false;
     };
     *after >= reads.sampled_bytes / 2 && *again < *after / 10
 }
 
-/// Whether the file was in memory before anybody read it here; nothing where what is read does not stay there.
+/// Whether the file was in memory before anybody read it here; nothing where what is read does not
+/// stay there.
 pub(super) fn cold(facts: &Facts) -> Option<Check> {
     const CAUSE: &str = "cold";
     let residency = match &facts.residency {
@@ -119,10 +140,20 @@ pub(super) fn cold(facts: &Facts) -> Option<Check> {
     };
     let resident = residency.resident_bytes;
     // A hole takes no reading.
-    let holes = facts.blocks.as_ref().map_or(0, |blocks| blocks.hole_bytes + blocks.unwritten_bytes);
-    let missing = residency.size_bytes.saturating_sub(resident).saturating_sub(holes);
+    let holes = facts
+        .blocks
+        .as_ref()
+        .map_or(0, |blocks| blocks.hole_bytes + blocks.unwritten_bytes);
+    let missing = residency
+        .size_bytes
+        .saturating_sub(resident)
+        .saturating_sub(holes);
     let share = percent(resident, residency.size_bytes);
-    let evidence = format!("{} of {} in memory ({share}%)", bytes(resident), bytes(residency.size_bytes));
+    let evidence = format!(
+        "{} of {} in memory ({share}%)",
+        bytes(resident),
+        bytes(residency.size_bytes)
+    );
     let Ok(reads) = &facts.reads else {
         let note = Check::note(LAYER, CAUSE, "in memory before").with_evidence(evidence);
         return Some(note.with("resident_percent", share));
@@ -135,7 +166,8 @@ pub(super) fn cold(facts: &Facts) -> Option<Check> {
     let had_to_come = came > reads.again.device_bytes.unwrap_or(0)
         || is_served && reads.first.switches > reads.again.switches;
     if missing < COLD_MIN || missing < residency.size_bytes / 10 || !had_to_come {
-        let fine = Check::fine(LAYER, CAUSE, "no large part had to be fetched").with_evidence(evidence);
+        let fine =
+            Check::fine(LAYER, CAUSE, "no large part had to be fetched").with_evidence(evidence);
         return Some(fine.with("resident_percent", share));
     }
     let rate = |pass: &crate::probe::reads::Pass| bytes(pass.rate() as u64);
@@ -163,12 +195,15 @@ pub(super) fn cold(facts: &Facts) -> Option<Check> {
 
 /// What is read leaves nothing in memory: that is another fault, and warming would not mend it.
 fn is_unkept(reads: &Reads) -> bool {
-    let is_empty =
-        reads.resident_after_bytes.as_ref().is_ok_and(|resident| *resident < reads.sampled_bytes / 2);
+    let is_empty = reads
+        .resident_after_bytes
+        .as_ref()
+        .is_ok_and(|resident| *resident < reads.sampled_bytes / 2);
     reads.is_mappable == Ok(false) || is_empty || is_dropped(reads)
 }
 
-/// Whether what is in memory comes as fast as memory is; by time on the processor, so that other work does not count.
+/// Whether what is in memory comes as fast as memory is; by time on the processor, so that other
+/// work does not count.
 pub(super) fn slow_copy(facts: &Facts) -> Option<Check> {
     const LAYER: &str = "copy";
     const CAUSE: &str = "slow-copy";
@@ -190,10 +225,11 @@ pub(super) fn slow_copy(facts: &Facts) -> Option<Check> {
         per_second(memcpy)
     );
     let check = if times >= SLOW_COPY {
-        let says =
-            "the way from memory to the program is slow: small pieces, a slow copy or work for each page";
-        Check::fault(LAYER, CAUSE, Certainty::Hint, says)
-            .with_remedy(format!("perf record -g -- dd if={} of=/dev/null bs=1M", quote(&facts.path)))
+        let says = "the way from memory to the program is slow: small pieces, a slow copy or work for each page";
+        Check::fault(LAYER, CAUSE, Certainty::Hint, says).with_remedy(format!(
+            "perf record -g -- dd if={} of=/dev/null bs=1M",
+            quote(&facts.path)
+        ))
     } else {
         Check::fine(LAYER, CAUSE, "what is in memory comes at memory's speed")
     };
@@ -222,7 +258,10 @@ mod tests {
         assert_eq!(faults(&facts), ["page-cache-bypassed"]);
         let check = super::bypassed(&facts);
         assert_eq!(check.certainty, Some(Certainty::Certain));
-        assert!(check.evidence.contains("9.0 waits for each MiB"), "{check:?}");
+        assert!(
+            check.evidence.contains("9.0 waits for each MiB"),
+            "{check:?}"
+        );
     }
 
     #[test]
@@ -233,7 +272,10 @@ mod tests {
         (reads.resident_before_bytes, reads.resident_reopened_bytes) = (Ok(0), Ok(0));
         reads.first.switches = 64;
         assert_eq!(faults(&facts), ["dropped-at-open"]);
-        assert!(super::cold(&facts).is_none(), "all of it had to be fetched, and warming would not help");
+        assert!(
+            super::cold(&facts).is_none(),
+            "all of it had to be fetched, and warming would not help"
+        );
         assert!(super::dropped(&facts).unwrap().remedies[0].contains("bindfs -o kernel_cache "));
         facts.reads.as_mut().unwrap().resident_reopened_bytes = Err("not told".into());
         assert_eq!(faults(&facts), ["cold"]);
@@ -253,7 +295,11 @@ mod tests {
     fn passthrough_has_no_pages_and_no_fault() {
         let mut facts = direct_io();
         let reads = facts.reads.as_mut().unwrap();
-        (reads.is_mappable, reads.first.switches, reads.again.switches) = (Ok(true), 0, 0);
+        (
+            reads.is_mappable,
+            reads.first.switches,
+            reads.again.switches,
+        ) = (Ok(true), 0, 0);
         assert_eq!(faults(&facts), [""; 0]);
         assert!(super::bypassed(&facts).says.contains("passthrough"));
     }
@@ -262,7 +308,11 @@ mod tests {
     fn attributes_that_are_asked_for_at_each_read_are_no_bypass() {
         let mut facts = healthy("fuse");
         facts.reads.as_mut().unwrap().again.switches = 64;
-        assert_eq!(super::bypassed(&facts).verdict, Verdict::Fine, "the pages are there");
+        assert_eq!(
+            super::bypassed(&facts).verdict,
+            Verdict::Fine,
+            "the pages are there"
+        );
     }
 
     fn cold_file() -> Facts {
@@ -278,7 +328,10 @@ mod tests {
     fn a_cold_file_is_told_and_can_be_warmed() {
         let facts = cold_file();
         assert_eq!(faults(&facts), ["cold"]);
-        assert_eq!(super::cold(&facts).unwrap().remedies, ["folio warm /mnt/file"]);
+        assert_eq!(
+            super::cold(&facts).unwrap().remedies,
+            ["folio warm /mnt/file"]
+        );
     }
 
     #[test]
@@ -291,7 +344,11 @@ mod tests {
         assert_eq!(super::cold(&facts).unwrap().verdict, Verdict::Fine);
         let mut facts = cold_file();
         facts.reads.as_mut().unwrap().first.device_bytes = Some(0);
-        assert_eq!(super::cold(&facts).unwrap().verdict, Verdict::Fine, "nothing had to come from a device");
+        assert_eq!(
+            super::cold(&facts).unwrap().verdict,
+            Verdict::Fine,
+            "nothing had to come from a device"
+        );
     }
 
     #[test]
@@ -299,7 +356,10 @@ mod tests {
         let mut facts = healthy("tmpfs");
         facts.reads.as_mut().unwrap().again.cpu_ns = 100_000_000;
         assert_eq!(faults(&facts), ["slow-copy"]);
-        assert_eq!(super::slow_copy(&facts).unwrap().certainty, Some(Certainty::Hint));
+        assert_eq!(
+            super::slow_copy(&facts).unwrap().certainty,
+            Some(Certainty::Hint)
+        );
         facts.reads.as_mut().unwrap().again.device_bytes = Some(4096);
         assert_eq!(super::slow_copy(&facts).unwrap().verdict, Verdict::Unknown);
     }

@@ -49,23 +49,43 @@ fn served(facts: &Facts, words: &Words) -> Vec<String> {
         return vec![format!("findmnt --target {}", quote(&facts.path))];
     };
     let (source, target) = (quote(Path::new(&found.source)), quote(&found.mount_point));
-    let (fs_type, subtype) = found.fs_type.split_once('.').unwrap_or((&found.fs_type, ""));
+    let (fs_type, subtype) = found
+        .fs_type
+        .split_once('.')
+        .unwrap_or((&found.fs_type, ""));
     // The subtype is often what is served, not who serves it: `fuse.ext4`.
-    let named = if subtype.is_empty() { "SERVER" } else { subtype };
-    let server = if subtype == "folio" { subtype } else { found.server.as_deref().unwrap_or(named) };
-    let again =
-        |options: &str| vec![format!("umount {target} && mount -t {fs_type} -o {options} {source} {target}")];
+    let named = if subtype.is_empty() {
+        "SERVER"
+    } else {
+        subtype
+    };
+    let server = if subtype == "folio" {
+        subtype
+    } else {
+        found.server.as_deref().unwrap_or(named)
+    };
+    let again = |options: &str| {
+        vec![format!(
+            "umount {target} && mount -t {fs_type} -o {options} {source} {target}"
+        )]
+    };
     match fs_type {
         "fuse" if server == "folio" => vec![folio(&source, &target)],
         "fuse" | "fuseblk" => {
             // Servers made with libfuse take its words; others have their own, or none.
-            let mut all = vec![format!("umount {target} && {server} -o {} {source} {target}", words.fuse)];
+            let mut all = vec![format!(
+                "umount {target} && {server} -o {} {source} {target}",
+                words.fuse
+            )];
             if Path::new(&found.source).is_dir() {
                 all.push(folio(&source, &target));
             }
             all
         }
-        "virtiofs" => vec![format!("on the host: virtiofsd {} (instead of --cache never)", words.virtiofs)],
+        "virtiofs" => vec![format!(
+            "on the host: virtiofsd {} (instead of --cache never)",
+            words.virtiofs
+        )],
         "9p" => again(&format!("trans=virtio,{}", words.nine_p)),
         "nfs" | "nfs4" => again(words.nfs),
         "cifs" | "smb3" => again(words.cifs),
@@ -76,7 +96,9 @@ fn served(facts: &Facts, words: &Words) -> Vec<String> {
 
 /// Pages and attributes are trusted together: what is not cached is asked for.
 fn folio(source: &str, target: &str) -> String {
-    format!("umount {target} && folio mount --background -o cache=writethrough,ttl=1s {source} {target}")
+    format!(
+        "umount {target} && folio mount --background -o cache=writethrough,ttl=1s {source} {target}"
+    )
 }
 
 #[cfg(test)]
@@ -88,8 +110,14 @@ mod tests {
     #[test]
     fn each_kind_of_share_has_its_own_words() {
         for (fs_type, word) in [
-            ("fuse.folio", "folio mount --background -o cache=writethrough,ttl=1s /srv/source /mnt"),
-            ("fuse.bindfs", "bindfs -o attr_timeout=1,entry_timeout=1 /srv/source /mnt"),
+            (
+                "fuse.folio",
+                "folio mount --background -o cache=writethrough,ttl=1s /srv/source /mnt",
+            ),
+            (
+                "fuse.bindfs",
+                "bindfs -o attr_timeout=1,entry_timeout=1 /srv/source /mnt",
+            ),
             ("virtiofs", "--cache auto"),
             ("9p", "cache=loose"),
             ("nfs4", "mount -t nfs4 -o actimeo=3 /srv/source /mnt"),
@@ -101,9 +129,15 @@ mod tests {
             assert!(told[0].contains(word), "{fs_type}: {told:?}");
         }
         let mut facts = healthy("fuse.ext4");
-        let Layer::FileSystem(found) = &mut facts.chain[0].layer else { panic!() };
+        let Layer::FileSystem(found) = &mut facts.chain[0].layer else {
+            panic!()
+        };
         found.server = Some("fuse2fs".into());
-        assert!(attributes(&facts)[0].contains("&& fuse2fs -o "), "{:?}", attributes(&facts));
+        assert!(
+            attributes(&facts)[0].contains("&& fuse2fs -o "),
+            "{:?}",
+            attributes(&facts)
+        );
         assert!(page_cache(&healthy("fuse.folio"))[0].contains("cache=writethrough"));
     }
 }

@@ -47,14 +47,26 @@ pub(super) fn probe(path: &Path) -> Fact<Attributes> {
     }
     let (switches, call_ns) = best.unwrap_or_default();
     let forced_switches = waits(&path, AtFlags::STATX_FORCE_SYNC)?;
-    let (trusted_ns, asked_after_ns) =
-        if forced_switches > 0 && switches < CALLS { time_to_live(&path)? } else { (None, None) };
-    Ok(Attributes { calls: CALLS, switches, call_ns, forced_switches, trusted_ns, asked_after_ns })
+    let (trusted_ns, asked_after_ns) = if forced_switches > 0 && switches < CALLS {
+        time_to_live(&path)?
+    } else {
+        (None, None)
+    };
+    Ok(Attributes {
+        calls: CALLS,
+        switches,
+        call_ns,
+        forced_switches,
+        trusted_ns,
+        asked_after_ns,
+    })
 }
 
 fn stat(path: &Path, flags: AtFlags) -> Fact<()> {
     let found = rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS);
-    found.map(drop).map_err(|error| format!("statx: {}", reason(&error)))
+    found
+        .map(drop)
+        .map_err(|error| format!("statx: {}", reason(&error)))
 }
 
 /// How often one call waits.
@@ -64,10 +76,11 @@ fn waits(path: &Path, flags: AtFlags) -> Fact<u64> {
     Ok(switches()?.saturating_sub(before))
 }
 
-/// For how long attributes were trusted at most, and after how long they were asked for again at the soonest.
+/// For how long attributes were trusted at most, and after how long they were asked for again at
+/// the soonest.
 ///
-/// The name on the way has a time of its own, which may just be over at any moment: only who asks twice in succession
-/// asks because of the wait.
+/// The name on the way has a time of its own, which may just be over at any moment: only who asks
+/// twice in succession asks because of the wait.
 fn time_to_live(path: &Path) -> Fact<(Option<u64>, Option<u64>)> {
     let (mut trusted, mut asked) = (None, None);
     for wait in WAITS_MS {
@@ -78,7 +91,9 @@ fn time_to_live(path: &Path) -> Fact<(Option<u64>, Option<u64>)> {
             let start = Instant::now();
             pause(Duration::from_millis(wait));
             let is_asked = waits(path, AtFlags::empty())? > 0;
-            left_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).max(left_ns);
+            left_ns = u64::try_from(start.elapsed().as_nanos())
+                .unwrap_or(u64::MAX)
+                .max(left_ns);
             if !is_asked {
                 trusted = trusted.max(Some(left_ns));
                 break;
@@ -96,7 +111,10 @@ fn time_to_live(path: &Path) -> Fact<(Option<u64>, Option<u64>)> {
 /// Waits at least so long.
 fn pause(time: Duration) {
     let start = Instant::now();
-    while let Some(left) = time.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+    while let Some(left) = time
+        .checked_sub(start.elapsed())
+        .filter(|left| !left.is_zero())
+    {
         std::thread::park_timeout(left);
     }
 }

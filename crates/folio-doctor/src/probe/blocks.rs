@@ -50,8 +50,13 @@ pub(super) fn probe(file: &File, size_bytes: u64) -> Fact<Blocks> {
         Ok(found) => found,
         Err(error) => return Err(why(&error)),
     };
-    let allocated_bytes = file.metadata().map_or(0, |metadata| metadata.blocks().saturating_mul(512));
-    Ok(Blocks { allocated_bytes, ..Blocks::of(&found, size_bytes, found.len() < EXTENTS_MAX) })
+    let allocated_bytes = file
+        .metadata()
+        .map_or(0, |metadata| metadata.blocks().saturating_mul(512));
+    Ok(Blocks {
+        allocated_bytes,
+        ..Blocks::of(&found, size_bytes, found.len() < EXTENTS_MAX)
+    })
 }
 
 fn why(error: &std::io::Error) -> String {
@@ -67,12 +72,18 @@ fn why(error: &std::io::Error) -> String {
 impl Blocks {
     /// Sums up the extents of a file, in its order.
     pub(crate) fn of(found: &[Extent], size_bytes: u64, is_complete: bool) -> Self {
-        let mut sum = Self { is_complete, ..Self::default() };
+        let mut sum = Self {
+            is_complete,
+            ..Self::default()
+        };
         let mut at = 0;
         let mut before: Option<&Extent> = None;
         for extent in found {
             // What is reserved beyond the end is none of the file.
-            let end = extent.offset.saturating_add(extent.len_bytes).min(size_bytes);
+            let end = extent
+                .offset
+                .saturating_add(extent.len_bytes)
+                .min(size_bytes);
             let len_bytes = end.saturating_sub(extent.offset.max(at));
             sum.hole_bytes += extent.offset.min(size_bytes).saturating_sub(at);
             at = at.max(end);
@@ -106,14 +117,16 @@ impl Blocks {
 
     /// Bytes that have a place and were written.
     pub(crate) fn mapped_bytes(&self) -> u64 {
-        self.size_bytes.saturating_sub(self.hole_bytes + self.delayed_bytes)
+        self.size_bytes
+            .saturating_sub(self.hole_bytes + self.delayed_bytes)
     }
 }
 
 /// Whether a disk reads on without a seek: at once, or after a gap that the file has as well.
 fn follows(before: &Extent, next: &Extent) -> bool {
     let gap = next.offset.wrapping_sub(before.offset);
-    next.place == before.place.wrapping_add(before.len_bytes) || next.place.wrapping_sub(before.place) == gap
+    next.place == before.place.wrapping_add(before.len_bytes)
+        || next.place.wrapping_sub(before.place) == gap
 }
 
 #[cfg(test)]
@@ -122,7 +135,8 @@ mod tests {
 
     fn extent(offset: u64, place: u64, len_bytes: u64, flags: u32) -> Extent {
         let mut extent = Extent::default();
-        (extent.offset, extent.place, extent.len_bytes, extent.flags) = (offset, place, len_bytes, flags);
+        (extent.offset, extent.place, extent.len_bytes, extent.flags) =
+            (offset, place, len_bytes, flags);
         extent
     }
 
@@ -130,27 +144,54 @@ mod tests {
 
     #[test]
     fn holes_are_what_no_extent_covers() {
-        let found = [extent(0, 100 * K, 4 * K, 0), extent(16 * K, 116 * K, 4 * K, 0)];
+        let found = [
+            extent(0, 100 * K, 4 * K, 0),
+            extent(16 * K, 116 * K, 4 * K, 0),
+        ];
         let sum = Blocks::of(&found, 64 * K, true);
-        assert_eq!((sum.hole_bytes, sum.fragments, sum.placed_bytes), (56 * K, 1, 8 * K));
+        assert_eq!(
+            (sum.hole_bytes, sum.fragments, sum.placed_bytes),
+            (56 * K, 1, 8 * K)
+        );
         assert_eq!(Blocks::of(&[], 64 * K, true).hole_bytes, 64 * K);
-        assert_eq!(Blocks::of(&[], 0, true), Blocks { is_complete: true, ..Blocks::default() });
+        assert_eq!(
+            Blocks::of(&[], 0, true),
+            Blocks {
+                is_complete: true,
+                ..Blocks::default()
+            }
+        );
         let cut = Blocks::of(&found, 64 * K, false);
-        assert_eq!((cut.size_bytes, cut.hole_bytes), (20 * K, 12 * K), "what was not looked at is no hole");
+        assert_eq!(
+            (cut.size_bytes, cut.hole_bytes),
+            (20 * K, 12 * K),
+            "what was not looked at is no hole"
+        );
     }
 
     #[test]
     fn the_end_of_the_file_cuts_what_is_reserved_behind_it() {
         let sum = Blocks::of(&[extent(0, 0, 128 * K, UNWRITTEN)], 5 * K, true);
-        assert_eq!((sum.unwritten_bytes, sum.hole_bytes, sum.mapped_bytes()), (5 * K, 0, 5 * K));
+        assert_eq!(
+            (sum.unwritten_bytes, sum.hole_bytes, sum.mapped_bytes()),
+            (5 * K, 0, 5 * K)
+        );
     }
 
     #[test]
     fn fragments_are_runs_on_the_device() {
-        let scattered: Vec<_> = (0..10).map(|n| extent(n * 4 * K, (100 - n) * 64 * K, 4 * K, 0)).collect();
+        let scattered: Vec<_> = (0..10)
+            .map(|n| extent(n * 4 * K, (100 - n) * 64 * K, 4 * K, 0))
+            .collect();
         assert_eq!(Blocks::of(&scattered, 40 * K, true).fragments, 10);
-        let split: Vec<_> = (0..10).map(|n| extent(n * 4 * K, K + n * 4 * K, 4 * K, 0)).collect();
-        assert_eq!(Blocks::of(&split, 40 * K, true).fragments, 1, "extents that follow each other");
+        let split: Vec<_> = (0..10)
+            .map(|n| extent(n * 4 * K, K + n * 4 * K, 4 * K, 0))
+            .collect();
+        assert_eq!(
+            Blocks::of(&split, 40 * K, true).fragments,
+            1,
+            "extents that follow each other"
+        );
     }
 
     #[test]
@@ -162,14 +203,23 @@ mod tests {
             extent(12 * K, 64 * K, 4 * K, SHARED),
         ];
         let sum = Blocks::of(&found, 16 * K, true);
-        assert_eq!((sum.delayed_bytes, sum.compressed_bytes, sum.shared_bytes), (4 * K, 4 * K, 4 * K));
+        assert_eq!(
+            (sum.delayed_bytes, sum.compressed_bytes, sum.shared_bytes),
+            (4 * K, 4 * K, 4 * K)
+        );
         assert_eq!((sum.fragments, sum.mapped_bytes()), (1, 12 * K));
     }
 
     #[test]
     fn extents_that_make_no_sense_do_no_harm() {
-        let wild = [extent(u64::MAX, u64::MAX, u64::MAX, 0), extent(0, u64::MAX, u64::MAX, 0)];
+        let wild = [
+            extent(u64::MAX, u64::MAX, u64::MAX, 0),
+            extent(0, u64::MAX, u64::MAX, 0),
+        ];
         let sum = Blocks::of(&wild, 8 * K, true);
-        assert!(sum.size_bytes <= 8 * K && sum.hole_bytes <= 16 * K, "{sum:?}");
+        assert!(
+            sum.size_bytes <= 8 * K && sum.hole_bytes <= 16 * K,
+            "{sum:?}"
+        );
     }
 }

@@ -22,7 +22,8 @@ pub struct ImageFacts {
     pub format: &'static str,
     /// Size of the disk that was looked at.
     pub disk_bytes: u64,
-    /// Stored in the image itself. Of a raw image: what is neither a hole nor unwritten is told by its blocks.
+    /// Stored in the image itself. Of a raw image: what is neither a hole nor unwritten is told by
+    /// its blocks.
     pub stored_bytes: Option<u64>,
     /// Stored in a backing file alone: a first write copies it.
     pub backing_bytes: Option<u64>,
@@ -50,8 +51,13 @@ pub(super) fn probe(path: &Path, file: &File, size_bytes: u64) -> Option<Fact<Im
 }
 
 fn is_named_disk(path: &Path) -> bool {
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-    RAW_ENDINGS.iter().any(|name| ending.eq_ignore_ascii_case(name))
+    let ending = path
+        .extension()
+        .and_then(|ending| ending.to_str())
+        .unwrap_or_default();
+    RAW_ENDINGS
+        .iter()
+        .any(|name| ending.eq_ignore_ascii_case(name))
 }
 
 /// A boot sector, or the magic number of ext4, xfs or btrfs.
@@ -60,12 +66,20 @@ fn holds_file_system(file: &File) -> bool {
         let mut found = vec![0; magic.len()];
         file.read_exact_at(&mut found, offset).is_ok() && found == magic
     };
-    has(510, &[0x55, 0xaa]) || has(1080, &[0x53, 0xef]) || has(0, b"XFSB") || has(65600, b"_BHRfS_M")
+    has(510, &[0x55, 0xaa])
+        || has(1080, &[0x53, 0xef])
+        || has(0, b"XFSB")
+        || has(65600, b"_BHRfS_M")
 }
 
 fn qcow2(path: &Path) -> folio::Result<ImageFacts> {
-    // Without a lock, so that an image in use can be looked at; what its owner changes meanwhile is told as it was or is.
-    let options = OpenOptions { read_only: true, is_shared: true, ..OpenOptions::default() };
+    // Without a lock, so that an image in use can be looked at; what its owner changes meanwhile is
+    // told as it was or is.
+    let options = OpenOptions {
+        read_only: true,
+        is_shared: true,
+        ..OpenOptions::default()
+    };
     let info = block::info(path, &options)?;
     let device = block::open(path, &options)?;
     let end = device.len_bytes();
@@ -74,7 +88,8 @@ fn qcow2(path: &Path) -> folio::Result<ImageFacts> {
         let (extent, count) = device.extent(at, end - at)?;
         let count = count.clamp(1, end - at);
         match (extent.depth, extent.kind) {
-            // A cluster that reads as zeros may be reserved or not; only one that is stored is written in place.
+            // A cluster that reads as zeros may be reserved or not; only one that is stored is
+            // written in place.
             (0, Allocation::Data) => stored += count,
             (_, Allocation::Data) => backing += count,
             _ => {}
@@ -102,10 +117,21 @@ mod tests {
         let folder = tempfile::TempDir::new().unwrap();
         let path = folder.path().join("disk.qcow2");
         let device = block::create(&path, ImageFormat::Qcow2, 8 << 20).unwrap();
-        let look = || probe(&path, &File::open(&path).unwrap(), 0).unwrap().unwrap();
+        let look = || {
+            probe(&path, &File::open(&path).unwrap(), 0)
+                .unwrap()
+                .unwrap()
+        };
         let found = look();
-        assert_eq!((found.format, found.disk_bytes, found.stored_bytes), ("qcow2", 8 << 20, Some(0)));
-        assert!(found.cluster_bytes.is_some_and(|bytes| bytes.is_power_of_two()));
+        assert_eq!(
+            (found.format, found.disk_bytes, found.stored_bytes),
+            ("qcow2", 8 << 20, Some(0))
+        );
+        assert!(
+            found
+                .cluster_bytes
+                .is_some_and(|bytes| bytes.is_power_of_two())
+        );
         device.write_at(&vec![1; 1 << 20], 0).unwrap();
         device.flush().unwrap();
         drop(device);
@@ -120,12 +146,18 @@ mod tests {
             let file = File::create_new(&path).unwrap();
             file.set_len(2 << 20).unwrap();
             file.write_all_at(bytes, at).unwrap();
-            probe(&path, &File::open(&path).unwrap(), 2 << 20).map(|found| found.map(|found| found.format))
+            probe(&path, &File::open(&path).unwrap(), 2 << 20)
+                .map(|found| found.map(|found| found.format))
         };
         assert_eq!(probe_file("disk.img", 0, b""), Some(Ok("raw")));
         assert_eq!(probe_file("disk", 510, &[0x55, 0xaa]), Some(Ok("raw")));
         assert_eq!(probe_file("volume", 1080, &[0x53, 0xef]), Some(Ok("raw")));
         assert_eq!(probe_file("notes.txt", 0, b"hello"), None);
-        assert!(probe_file("bad", 0, b"QFI\xfb\xff\xff\xff\xff").unwrap().is_err(), "damaged, and told so");
+        assert!(
+            probe_file("bad", 0, b"QFI\xfb\xff\xff\xff\xff")
+                .unwrap()
+                .is_err(),
+            "damaged, and told so"
+        );
     }
 }

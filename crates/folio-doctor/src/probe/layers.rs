@@ -66,7 +66,8 @@ pub struct FileSystem {
     /// Of ext4: all that hold, those by default as well (`/proc/fs/ext4`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub effective: Vec<String>,
-    /// Of FUSE: the program that serves it, if a process can be seen that was started with the mount point.
+    /// Of FUSE: the program that serves it, if a process can be seen that was started with the
+    /// mount point.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
 }
@@ -118,24 +119,32 @@ impl FileSystem {
 
     /// Whether an option is set, as `name` or `name=value`.
     pub fn has(&self, name: &str) -> bool {
-        self.options.iter().any(|option| option.split('=').next() == Some(name))
+        self.options
+            .iter()
+            .any(|option| option.split('=').next() == Some(name))
     }
 
-    /// Whether each answer may take a message to a server: FUSE, network and virtual machine's shares.
+    /// Whether each answer may take a message to a server: FUSE, network and virtual machine's
+    /// shares.
     pub fn is_served(&self) -> bool {
         let kind = self.fs_type.split('.').next().unwrap_or_default();
         const SERVED: [&str; 14] = [
-            "fuse", "fuseblk", "virtiofs", "9p", "nfs", "nfs4", "cifs", "smb3", "vboxsf", "ceph", "afs",
-            "coda", "orangefs", "prl_fs",
+            "fuse", "fuseblk", "virtiofs", "9p", "nfs", "nfs4", "cifs", "smb3", "vboxsf", "ceph",
+            "afs", "coda", "orangefs", "prl_fs",
         ];
         SERVED.contains(&kind)
     }
 }
 
-/// The layers below `path`, from its file system down. Never fails: what cannot be seen is told as such.
+/// The layers below `path`, from its file system down. Never fails: what cannot be seen is told as
+/// such.
 pub fn chain(path: &Path) -> Vec<Step> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut seeker = Seeker { mounts: mounts::parse(&text), sys: "/sys".into(), steps: Vec::new() };
+    let mut seeker = Seeker {
+        mounts: mounts::parse(&text),
+        sys: "/sys".into(),
+        steps: Vec::new(),
+    };
     seeker.path(path, 0);
     seeker.steps
 }
@@ -143,7 +152,11 @@ pub fn chain(path: &Path) -> Vec<Step> {
 /// The layers below a block device, itself first.
 pub(crate) fn chain_of_device(device: u64) -> Vec<Step> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut seeker = Seeker { mounts: mounts::parse(&text), sys: "/sys".into(), steps: Vec::new() };
+    let mut seeker = Seeker {
+        mounts: mounts::parse(&text),
+        sys: "/sys".into(),
+        steps: Vec::new(),
+    };
     seeker.device((rustix::fs::major(device), rustix::fs::minor(device)), 0);
     seeker.steps
 }
@@ -182,7 +195,11 @@ impl Seeker {
                 root: mount.root.clone(),
                 options: mount.options.clone(),
                 effective: self.effective(&mount),
-                server: mount.fs_type.starts_with("fuse").then(|| server(&mount.mount_point)).flatten(),
+                server: mount
+                    .fs_type
+                    .starts_with("fuse")
+                    .then(|| server(&mount.mount_point))
+                    .flatten(),
             }),
         );
         self.below(&mount, &path, depth + 1);
@@ -194,53 +211,100 @@ impl Seeker {
             kind if IN_MEMORY.contains(&kind) => self.push(depth, Layer::Memory),
             "fuse" => self.fuse(mount, path, depth),
             "virtiofs" | "9p" | "vboxsf" | "prl_fs" => {
-                self.unseen(depth, format!("{} of the host, which cannot be seen from here", mount.source));
+                self.unseen(
+                    depth,
+                    format!(
+                        "{} of the host, which cannot be seen from here",
+                        mount.source
+                    ),
+                );
             }
             "nfs" | "nfs4" | "cifs" | "smb3" | "ceph" | "afs" => {
-                self.unseen(depth, format!("the server {}, which cannot be seen from here", mount.source));
+                self.unseen(
+                    depth,
+                    format!(
+                        "the server {}, which cannot be seen from here",
+                        mount.source
+                    ),
+                );
             }
             _ => match self.device_of(mount) {
                 Some(device) => self.device(device, depth),
-                None => self.unseen(depth, format!("{} is no device that sysfs knows", mount.source)),
+                None => self.unseen(
+                    depth,
+                    format!("{} is no device that sysfs knows", mount.source),
+                ),
             },
         }
     }
 
-    /// Btrfs and others show a number of their own instead of their device's: then the source names it.
+    /// Btrfs and others show a number of their own instead of their device's: then the source names
+    /// it.
     fn device_of(&self, mount: &Mount) -> Option<(u32, u32)> {
         if self.folder(mount.device).is_some() {
             return Some(mount.device);
         }
-        let source = fs::metadata(&mount.source).ok().filter(|_| mount.source.starts_with('/'))?;
-        let device = (rustix::fs::major(source.rdev()), rustix::fs::minor(source.rdev()));
+        let source = fs::metadata(&mount.source)
+            .ok()
+            .filter(|_| mount.source.starts_with('/'))?;
+        let device = (
+            rustix::fs::major(source.rdev()),
+            rustix::fs::minor(source.rdev()),
+        );
         self.folder(device).map(|_| device)
     }
 
     /// What ext4 itself says of its options.
     fn effective(&self, mount: &Mount) -> Vec<String> {
-        let folder =
-            Some(mount).filter(|mount| mount.fs_type == "ext4").and_then(|mount| self.folder(mount.device));
-        let Some(name) = folder.as_deref().and_then(Path::file_name) else { return Vec::new() };
+        let folder = Some(mount)
+            .filter(|mount| mount.fs_type == "ext4")
+            .and_then(|mount| self.folder(mount.device));
+        let Some(name) = folder.as_deref().and_then(Path::file_name) else {
+            return Vec::new();
+        };
         let text = fs::read_to_string(Path::new("/proc/fs/ext4").join(name).join("options"));
-        text.unwrap_or_default().lines().map(str::to_owned).collect()
+        text.unwrap_or_default()
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 
     fn folder(&self, (major, minor): (u32, u32)) -> Option<PathBuf> {
-        self.sys.join(format!("dev/block/{major}:{minor}")).canonicalize().ok()
+        self.sys
+            .join(format!("dev/block/{major}:{minor}"))
+            .canonicalize()
+            .ok()
     }
 
     /// The layer of an overlay that has the file.
     fn overlay(&mut self, mount: &Mount, path: &Path, depth: usize) {
-        let inside = path.strip_prefix(&mount.mount_point).unwrap_or(Path::new(""));
+        let inside = path
+            .strip_prefix(&mount.mount_point)
+            .unwrap_or(Path::new(""));
         let inside = relative(&mount.root).join(inside);
         let upper = mount.option("upperdir").map(PathBuf::from);
         let lower = mount.option("lowerdir").into_iter().flat_map(split_lower);
-        let added = mount.options.iter().filter_map(|option| option.strip_prefix("lowerdir+="));
-        let folders = upper.into_iter().chain(lower).chain(added.map(PathBuf::from));
-        let found = folders.map(|folder| folder.join(&inside)).find(|path| path.symlink_metadata().is_ok());
+        let added = mount
+            .options
+            .iter()
+            .filter_map(|option| option.strip_prefix("lowerdir+="));
+        let folders = upper
+            .into_iter()
+            .chain(lower)
+            .chain(added.map(PathBuf::from));
+        let found = folders
+            .map(|folder| folder.join(&inside))
+            .find(|path| path.symlink_metadata().is_ok());
         match found {
             Some(found) => {
-                self.push(depth, Layer::Path { path: found.clone(), by_name: false, is_image: false });
+                self.push(
+                    depth,
+                    Layer::Path {
+                        path: found.clone(),
+                        by_name: false,
+                        is_image: false,
+                    },
+                );
                 self.path(&found, depth + 1);
             }
             None => self.unseen(depth, "the layers of the overlay cannot be seen from here"),
@@ -253,11 +317,24 @@ impl Seeker {
         if !source.is_absolute() || !source.exists() || source.starts_with(&mount.mount_point) {
             return self.unseen(depth, "what the FUSE server reads cannot be seen");
         }
-        let inside = path.strip_prefix(&mount.mount_point).unwrap_or(Path::new(""));
+        let inside = path
+            .strip_prefix(&mount.mount_point)
+            .unwrap_or(Path::new(""));
         let below = source.join(relative(&mount.root)).join(inside);
         let is_image = !source.is_dir();
-        let below = if !is_image && below.exists() { below } else { source };
-        self.push(depth, Layer::Path { path: below.clone(), by_name: true, is_image });
+        let below = if !is_image && below.exists() {
+            below
+        } else {
+            source
+        };
+        self.push(
+            depth,
+            Layer::Path {
+                path: below.clone(),
+                by_name: true,
+                is_image,
+            },
+        );
         self.path(&below, depth + 1);
     }
 
@@ -266,18 +343,34 @@ impl Seeker {
             return self.unseen(depth, "too many layers");
         }
         let Some(folder) = self.folder(device) else {
-            return self.unseen(depth, format!("device {}:{} is not in sysfs", device.0, device.1));
+            return self.unseen(
+                depth,
+                format!("device {}:{} is not in sysfs", device.0, device.1),
+            );
         };
         self.push(depth, Layer::Disk(disk(&folder)));
         if let Some(file) = word(&folder.join("loop/backing_file")) {
             let path = PathBuf::from(&file);
             if !path.exists() {
-                return self.unseen(depth + 1, format!("{file} is deleted, or not to be seen from here"));
+                return self.unseen(
+                    depth + 1,
+                    format!("{file} is deleted, or not to be seen from here"),
+                );
             }
-            self.push(depth + 1, Layer::Path { path: path.clone(), by_name: false, is_image: true });
+            self.push(
+                depth + 1,
+                Layer::Path {
+                    path: path.clone(),
+                    by_name: false,
+                    is_image: true,
+                },
+            );
             return self.path(&path, depth + 2);
         }
-        let parts = fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten();
+        let parts = fs::read_dir(folder.join("slaves"))
+            .into_iter()
+            .flatten()
+            .flatten();
         let mut parts: Vec<_> = parts.filter_map(|part| numbers(&part.path())).collect();
         parts.sort_unstable();
         for part in parts {
@@ -291,20 +384,32 @@ impl Seeker {
     }
 }
 
-/// The program that serves a FUSE mount: it was started with the mount point, or the end of it, as a word, and has
-/// /dev/fuse open.
+/// The program that serves a FUSE mount: it was started with the mount point, or the end of it, as
+/// a word, and has /dev/fuse open.
 fn server(mount_point: &Path) -> Option<String> {
-    for process in fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path()) {
-        let Ok(line) = fs::read(process.join("cmdline")) else { continue };
-        let mut words = line.split(|byte| *byte == 0).map(|word| Path::new(OsStr::from_bytes(word)));
-        let Some(name) = words.next().and_then(Path::file_name) else { continue };
-        // Servers go to `/` when they are started: what a relative word was relative to is not known any more.
+    for process in fs::read_dir("/proc")
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path())
+    {
+        let Ok(line) = fs::read(process.join("cmdline")) else {
+            continue;
+        };
+        let mut words = line
+            .split(|byte| *byte == 0)
+            .map(|word| Path::new(OsStr::from_bytes(word)));
+        let Some(name) = words.next().and_then(Path::file_name) else {
+            continue;
+        };
+        // Servers go to `/` when they are started: what a relative word was relative to is not
+        // known any more.
         let names = |word: &Path| word.file_name().is_some() && mount_point.ends_with(word);
         if !words.any(names) {
             continue;
         }
         let serves = |fds: fs::ReadDir| {
-            fds.flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|path| path == Path::new("/dev/fuse")))
+            fds.flatten()
+                .any(|fd| fs::read_link(fd.path()).is_ok_and(|path| path == Path::new("/dev/fuse")))
         };
         if fs::read_dir(process.join("fd")).is_ok_and(serves) {
             return Some(name.to_string_lossy().into_owned());
@@ -315,28 +420,45 @@ fn server(mount_point: &Path) -> Option<String> {
 
 /// A path without its root, so that it can be joined to another.
 fn relative(path: &Path) -> PathBuf {
-    path.components().filter(|part| matches!(part, Component::Normal(_))).collect()
+    path.components()
+        .filter(|part| matches!(part, Component::Normal(_)))
+        .collect()
 }
 
-/// `lowerdir`: separated by colons, which a backslash protects; `::` begins layers that hold only data.
+/// `lowerdir`: separated by colons, which a backslash protects; `::` begins layers that hold only
+/// data.
 fn split_lower(text: &str) -> Vec<PathBuf> {
     let mut folders = vec![String::new()];
     let mut letters = text.chars();
     while let Some(letter) = letters.next() {
         match letter {
             ':' => folders.push(String::new()),
-            '\\' => folders.last_mut().into_iter().for_each(|last| last.extend(letters.next())),
-            _ => folders.last_mut().into_iter().for_each(|last| last.push(letter)),
+            '\\' => folders
+                .last_mut()
+                .into_iter()
+                .for_each(|last| last.extend(letters.next())),
+            _ => folders
+                .last_mut()
+                .into_iter()
+                .for_each(|last| last.push(letter)),
         }
     }
-    folders.into_iter().filter(|folder| !folder.is_empty()).map(PathBuf::from).collect()
+    folders
+        .into_iter()
+        .filter(|folder| !folder.is_empty())
+        .map(PathBuf::from)
+        .collect()
 }
 
 /// The number of the mount that a path is on, from /proc/self/fdinfo.
 fn mount_id(path: &Path) -> Option<u64> {
     let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+    text.lines()
+        .find_map(|line| line.strip_prefix("mnt_id:"))?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// Major and minor number of a device by its folder in sysfs.
@@ -354,7 +476,11 @@ fn word(path: &Path) -> Option<String> {
 }
 
 fn disk(folder: &Path) -> Disk {
-    let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = folder
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     let is_partition = folder.join("partition").exists();
     // A partition has its queue one folder up.
     let queues = [folder.join("queue"), folder.join("../queue")];
@@ -375,17 +501,22 @@ fn disk(folder: &Path) -> Disk {
         model: word(&folder.join("device/model")),
         rotational: rotational(&name, queue("rotational")),
         // sysfs counts sectors of 512 bytes, whatever the device has.
-        size_bytes: word(&folder.join("size")).and_then(|text| text.parse::<u64>().ok()?.checked_mul(512)),
+        size_bytes: word(&folder.join("size"))
+            .and_then(|text| text.parse::<u64>().ok()?.checked_mul(512)),
         read_ahead_kb: queue("read_ahead_kb").and_then(|text| text.parse().ok()),
         name,
     }
 }
 
-/// Drivers of virtual and network disks say of all of them that heads move, whatever the host has; a loop device has no
-/// heads of its own.
+/// Drivers of virtual and network disks say of all of them that heads move, whatever the host has;
+/// a loop device has no heads of its own.
 fn rotational(name: &str, queue: Option<String>) -> Option<bool> {
-    let is_anything = ["vd", "xvd", "nbd", "rbd", "loop"].iter().any(|driver| name.starts_with(driver));
-    queue.map(|text| text == "1").filter(|moves| !(*moves && is_anything))
+    let is_anything = ["vd", "xvd", "nbd", "rbd", "loop"]
+        .iter()
+        .any(|driver| name.starts_with(driver));
+    queue
+        .map(|text| text == "1")
+        .filter(|moves| !(*moves && is_anything))
 }
 
 #[cfg(test)]
@@ -413,9 +544,17 @@ mod tests {
         write("devices/dm-0/queue/rotational", "1\n");
         fs::create_dir_all(sys.path().join("devices/dm-0/slaves")).unwrap();
         fs::create_dir_all(sys.path().join("dev/block")).unwrap();
-        symlink("../../sda/sda1", sys.path().join("devices/dm-0/slaves/sda1")).unwrap();
+        symlink(
+            "../../sda/sda1",
+            sys.path().join("devices/dm-0/slaves/sda1"),
+        )
+        .unwrap();
         for (number, folder) in [("8:0", "sda"), ("8:1", "sda/sda1"), ("253:0", "dm-0")] {
-            symlink(format!("../../devices/{folder}"), sys.path().join("dev/block").join(number)).unwrap();
+            symlink(
+                format!("../../devices/{folder}"),
+                sys.path().join("dev/block").join(number),
+            )
+            .unwrap();
         }
         sys
     }
@@ -423,13 +562,22 @@ mod tests {
     #[test]
     fn devices_are_followed_down_to_the_disk() {
         let sys = sysfs();
-        let mut seeker = Seeker { mounts: Vec::new(), sys: sys.path().into(), steps: Vec::new() };
+        let mut seeker = Seeker {
+            mounts: Vec::new(),
+            sys: sys.path().into(),
+            steps: Vec::new(),
+        };
         seeker.device((253, 0), 1);
         let disks: Vec<_> = seeker
             .steps
             .iter()
             .map(|step| match &step.layer {
-                Layer::Disk(disk) => (step.depth, disk.name.as_str(), disk.device_type, disk.rotational),
+                Layer::Disk(disk) => (
+                    step.depth,
+                    disk.name.as_str(),
+                    disk.device_type,
+                    disk.rotational,
+                ),
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -441,10 +589,18 @@ mod tests {
                 (3, "sda", "disk", Some(true))
             ]
         );
-        let Layer::Disk(disk) = &seeker.steps[2].layer else { panic!() };
-        assert_eq!((disk.size_bytes, disk.read_ahead_kb), (Some(1 << 20), Some(128)));
+        let Layer::Disk(disk) = &seeker.steps[2].layer else {
+            panic!()
+        };
+        assert_eq!(
+            (disk.size_bytes, disk.read_ahead_kb),
+            (Some(1 << 20), Some(128))
+        );
         assert_eq!(disk.model.as_deref(), Some("ST4000"));
-        let mut seeker = Seeker { steps: Vec::new(), ..seeker };
+        let mut seeker = Seeker {
+            steps: Vec::new(),
+            ..seeker
+        };
         seeker.device((9, 9), 1);
         assert!(matches!(&seeker.steps[0].layer, Layer::Unseen { why } if why.contains("9:9")));
     }
@@ -456,7 +612,10 @@ mod tests {
             (of("sda", "1"), of("sda", "0"), rotational("sda", None)),
             (Some(true), Some(false), None)
         );
-        assert_eq!((of("vda", "1"), of("vda", "0"), of("loop0", "1")), (None, Some(false), None));
+        assert_eq!(
+            (of("vda", "1"), of("vda", "0"), of("loop0", "1")),
+            (None, Some(false), None)
+        );
     }
 
     #[test]
@@ -469,7 +628,10 @@ mod tests {
         fs::write(folder.path().join("low/etc/conf"), "").unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
         let lower = format!("{}:{}", at("a:b").replace("a:b", "a\\:b"), at("low"));
-        assert_eq!(split_lower(&lower), [folder.path().join("a:b"), folder.path().join("low")]);
+        assert_eq!(
+            split_lower(&lower),
+            [folder.path().join("a:b"), folder.path().join("low")]
+        );
         let mount = Mount {
             id: 1,
             device: (0, 1),
@@ -477,18 +639,36 @@ mod tests {
             mount_point: "/merged".into(),
             fs_type: "overlay".into(),
             source: "overlay".into(),
-            options: vec![format!("upperdir={}", at("upper")), format!("lowerdir={lower}")],
+            options: vec![
+                format!("upperdir={}", at("upper")),
+                format!("lowerdir={lower}"),
+            ],
         };
-        let mut seeker = Seeker { mounts: Vec::new(), sys: "/nowhere".into(), steps: Vec::new() };
+        let mut seeker = Seeker {
+            mounts: Vec::new(),
+            sys: "/nowhere".into(),
+            steps: Vec::new(),
+        };
         seeker.overlay(&mount, Path::new("/merged/etc/conf"), 1);
-        let Layer::Path { path, .. } = &seeker.steps[0].layer else { panic!("{:?}", seeker.steps) };
+        let Layer::Path { path, .. } = &seeker.steps[0].layer else {
+            panic!("{:?}", seeker.steps)
+        };
         assert_eq!(path, &folder.path().join("a:b/etc/conf"));
     }
 
     #[test]
     fn the_chain_of_this_folder_starts_with_a_file_system() {
         let steps = chain(Path::new("."));
-        assert!(matches!(steps[0], Step { depth: 0, layer: Layer::FileSystem(_) }), "{steps:?}");
+        assert!(
+            matches!(
+                steps[0],
+                Step {
+                    depth: 0,
+                    layer: Layer::FileSystem(_)
+                }
+            ),
+            "{steps:?}"
+        );
         assert!(steps.len() <= STEPS_MAX + 1);
     }
 
@@ -503,8 +683,12 @@ mod tests {
             effective: Vec::new(),
             server: None,
         };
-        assert!(of("tmpfs").is_in_memory() && of("proc").is_in_memory() && !of("ext4").is_in_memory());
-        assert!(of("fuse.bindfs").is_served() && of("9p").is_served() && of("virtiofs").is_served());
+        assert!(
+            of("tmpfs").is_in_memory() && of("proc").is_in_memory() && !of("ext4").is_in_memory()
+        );
+        assert!(
+            of("fuse.bindfs").is_served() && of("9p").is_served() && of("virtiofs").is_served()
+        );
         assert!(!of("ext4").is_served() && !of("overlay").is_served());
         assert!(of("ext4").has("nodelalloc") && of("ext4").has("commit") && !of("ext4").has("com"));
     }

@@ -23,7 +23,8 @@ pub struct Pressure {
     pub during: Option<During>,
 }
 
-/// What happened on the whole machine between two moments. What the kernel does not tell is left out.
+/// What happened on the whole machine between two moments. What the kernel does not tell is left
+/// out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct During {
     /// Pages of files that were read in again after they had been evicted.
@@ -37,7 +38,8 @@ impl During {
     pub(super) fn so_far() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Self {
-            // Each processor hands its share in now and then: up to 125 pages of each are not counted yet.
+            // Each processor hands its share in now and then: up to 125 pages of each are not
+            // counted yet.
             refaulted_pages: field(&text("/proc/vmstat"), "workingset_refault_file"),
             memory_wait_us: waited(&text("/proc/pressure/memory")),
         }
@@ -72,13 +74,22 @@ impl Pressure {
 
 /// `name value` in a line of its own.
 fn field(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+    text.lines().find_map(|line| {
+        line.strip_prefix(name)?
+            .strip_prefix(' ')?
+            .trim()
+            .parse()
+            .ok()
+    })
 }
 
 /// A word of the line `some` of a file of /proc/pressure.
 fn pressure<T: FromStr>(text: &str, name: &str) -> Option<T> {
     let line = text.lines().find(|line| line.starts_with("some "))?;
-    line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))?.parse().ok()
+    line.split(' ')
+        .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))?
+        .parse()
+        .ok()
 }
 
 /// The share of the last minute.
@@ -91,19 +102,39 @@ fn waited(text: &str) -> Option<u64> {
     pressure(text, "total")
 }
 
-/// How often the group of /proc/self/cgroup was stopped at its limit, by the files of version 2 or 1.
+/// How often the group of /proc/self/cgroup was stopped at its limit, by the files of version 2 or
+/// 1.
 fn limit_hits(groups: &str, root: &Path) -> Option<u64> {
-    let path =
-        |line: &str| PathBuf::from(line.rsplit(':').next().unwrap_or_default().trim_start_matches('/'));
-    let second = groups.lines().find(|line| line.starts_with("0::")).and_then(|line| {
-        field(&fs::read_to_string(root.join(path(line)).join("memory.events")).ok()?, "max")
-    });
+    let path = |line: &str| {
+        PathBuf::from(
+            line.rsplit(':')
+                .next()
+                .unwrap_or_default()
+                .trim_start_matches('/'),
+        )
+    };
+    let second = groups
+        .lines()
+        .find(|line| line.starts_with("0::"))
+        .and_then(|line| {
+            field(
+                &fs::read_to_string(root.join(path(line)).join("memory.events")).ok()?,
+                "max",
+            )
+        });
     second.or_else(|| {
-        let is_memory =
-            |line: &&str| line.split(':').nth(1).is_some_and(|all| all.split(',').any(|c| c == "memory"));
+        let is_memory = |line: &&str| {
+            line.split(':')
+                .nth(1)
+                .is_some_and(|all| all.split(',').any(|c| c == "memory"))
+        };
         let line = groups.lines().find(is_memory)?;
         let folder = root.join("memory").join(path(line));
-        fs::read_to_string(folder.join("memory.failcnt")).ok()?.trim().parse().ok()
+        fs::read_to_string(folder.join("memory.failcnt"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     })
 }
 
@@ -113,21 +144,38 @@ mod tests {
 
     #[test]
     fn files_of_the_kernel_are_read() {
-        assert_eq!(field("a 1\nworkingset_refault_file 77\n", "workingset_refault_file"), Some(77));
-        assert_eq!(field("workingset_refault_file_x 77\n", "workingset_refault_file"), None);
-        let text =
-            "some avg10=1.00 avg60=2.50 avg300=0.10 total=5\nfull avg10=0.00 avg60=9.00 avg300=0 total=0\n";
+        assert_eq!(
+            field(
+                "a 1\nworkingset_refault_file 77\n",
+                "workingset_refault_file"
+            ),
+            Some(77)
+        );
+        assert_eq!(
+            field("workingset_refault_file_x 77\n", "workingset_refault_file"),
+            None
+        );
+        let text = "some avg10=1.00 avg60=2.50 avg300=0.10 total=5\nfull avg10=0.00 avg60=9.00 avg300=0 total=0\n";
         assert_eq!((some(text), waited(text)), (Some(2.5), Some(5)));
         assert_eq!((some(""), waited("")), (None, None));
     }
 
     #[test]
     fn what_happens_in_between_is_counted() {
-        let count = |pages, us| During { refaulted_pages: pages, memory_wait_us: us };
-        assert_eq!(count(Some(9), Some(5)).since(count(Some(7), None)), count(Some(2), None));
+        let count = |pages, us| During {
+            refaulted_pages: pages,
+            memory_wait_us: us,
+        };
+        assert_eq!(
+            count(Some(9), Some(5)).since(count(Some(7), None)),
+            count(Some(2), None)
+        );
         let before = During::so_far();
         let during = During::so_far().since(before);
-        assert_eq!(during.refaulted_pages.is_some(), before.refaulted_pages.is_some());
+        assert_eq!(
+            during.refaulted_pages.is_some(),
+            before.refaulted_pages.is_some()
+        );
     }
 
     #[test]

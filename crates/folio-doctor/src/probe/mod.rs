@@ -81,7 +81,8 @@ pub struct Facts {
 
 /// Finds out about `path`, following a symbolic link.
 ///
-/// Errors: only where nothing at all can be found out, because the path leads nowhere or may not be looked at.
+/// Errors: only where nothing at all can be found out, because the path leads nowhere or may not be
+/// looked at.
 pub fn probe(path: &Path, limits: Limits) -> io::Result<Facts> {
     let metadata = std::fs::metadata(path)?;
     let path = path.to_path_buf();
@@ -93,7 +94,11 @@ pub fn probe(path: &Path, limits: Limits) -> io::Result<Facts> {
     let mut facts = Facts {
         path,
         kind,
-        size_bytes: if kind == Kind::File { metadata.len() } else { 0 },
+        size_bytes: if kind == Kind::File {
+            metadata.len()
+        } else {
+            0
+        },
         chain,
         attributes: Err(String::new()),
         blocks: Err(no_file(kind)),
@@ -121,7 +126,9 @@ pub fn probe(path: &Path, limits: Limits) -> io::Result<Facts> {
             Kind::Directory => Some(facts.path.as_path()),
             _ => facts.path.parent(),
         };
-        let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = folder
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
         facts.rewrite = Some(rewrite::probe(folder));
     }
     Ok(facts)
@@ -156,7 +163,10 @@ pub(crate) const NOT_TOLD: &str =
     "the kernel tells what is in memory only to who may write the file or owns it";
 
 fn unmapped(error: &io::Error) -> String {
-    match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+    match error
+        .raw_os_error()
+        .map(rustix::io::Errno::from_raw_os_error)
+    {
         Some(rustix::io::Errno::NODEV) => "the file cannot be mapped into memory".to_owned(),
         _ => format!("the kernel does not tell: {}", reason(error)),
     }
@@ -196,12 +206,16 @@ fn open(path: &Path) -> io::Result<File> {
 /// Voluntary context switches of this thread so far: each is a wait for somebody.
 pub(crate) fn switches() -> Fact<u64> {
     use nix::sys::resource::{UsageWho, getrusage};
-    let usage = getrusage(UsageWho::RUSAGE_THREAD).map_err(|error| format!("getrusage: {error}"))?;
-    u64::try_from(usage.voluntary_context_switches()).map_err(|_| "getrusage: a negative count".to_owned())
+    let usage =
+        getrusage(UsageWho::RUSAGE_THREAD).map_err(|error| format!("getrusage: {error}"))?;
+    u64::try_from(usage.voluntary_context_switches())
+        .map_err(|_| "getrusage: a negative count".to_owned())
 }
 
 /// Nanoseconds that this thread has been on a processor.
 pub(crate) fn cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+    (time.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(time.tv_nsec as u64)
 }

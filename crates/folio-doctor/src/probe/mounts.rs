@@ -30,9 +30,14 @@ fn line(line: &str) -> Option<Mount> {
     let device = (major.parse().ok()?, minor.parse().ok()?);
     let (root, mount_point, options) = (words.next()?, words.next()?, words.next()?);
     let mut words = file_system.split(' ');
-    let (fs_type, source, super_options) = (words.next()?, words.next()?, words.next().unwrap_or(""));
+    let (fs_type, source, super_options) =
+        (words.next()?, words.next()?, words.next().unwrap_or(""));
     let mut all: Vec<String> = Vec::new();
-    for option in options.split(',').chain(super_options.split(',')).filter(|option| !option.is_empty()) {
+    for option in options
+        .split(',')
+        .chain(super_options.split(','))
+        .filter(|option| !option.is_empty())
+    {
         let option = unescape(option);
         if !all.contains(&option) {
             all.push(option);
@@ -54,8 +59,10 @@ fn unescape(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
-        let digits =
-            tail.get(..3).filter(|_| first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        let digits = tail
+            .get(..3)
+            .filter(|_| first == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok());
         match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) => {
                 bytes.push(byte);
@@ -70,11 +77,14 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The mount that `path` (absolute) is on: by its number if that is known, else the last of the longest mount points.
+/// The mount that `path` (absolute) is on: by its number if that is known, else the last of the
+/// longest mount points.
 pub(crate) fn of<'a>(mounts: &'a [Mount], id: Option<u64>, path: &Path) -> Option<&'a Mount> {
     let by_id = id.and_then(|id| mounts.iter().find(|mount| mount.id == id));
     by_id.or_else(|| {
-        let covers = mounts.iter().filter(|mount| path.starts_with(&mount.mount_point));
+        let covers = mounts
+            .iter()
+            .filter(|mount| path.starts_with(&mount.mount_point));
         covers.max_by_key(|mount| mount.mount_point.components().count())
     })
 }
@@ -82,7 +92,9 @@ pub(crate) fn of<'a>(mounts: &'a [Mount], id: Option<u64>, path: &Path) -> Optio
 impl Mount {
     /// The value of `name=value`.
     pub(crate) fn option(&self, name: &str) -> Option<&str> {
-        self.options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
+        self.options
+            .iter()
+            .find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
     }
 }
 

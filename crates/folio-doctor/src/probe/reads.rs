@@ -62,7 +62,8 @@ pub struct Pass {
     pub calls: u64,
     /// How often the reader waited for somebody.
     pub switches: u64,
-    /// Bytes that came from a device on behalf of this process; none where the kernel does not count.
+    /// Bytes that came from a device on behalf of this process; none where the kernel does not
+    /// count.
     pub device_bytes: Option<u64>,
     /// Time on a processor.
     pub cpu_ns: u64,
@@ -116,7 +117,10 @@ pub(super) fn probe(path: &Path, file: &File, size_bytes: u64, limit_bytes: u64)
     }
     let mut again = again.ok_or("nothing was read")?;
     let memcpy_ns = memcpy_ns(sampled_bytes);
-    if memcpy_ns.as_ref().is_ok_and(|copy| again.cpu_ns / SUSPECT >= *copy) {
+    if memcpy_ns
+        .as_ref()
+        .is_ok_and(|copy| again.cpu_ns / SUSPECT >= *copy)
+    {
         // Half is kept for the device.
         left -= copied_again(file, &mut again, &mut buf, left / 2).map_err(tell)?;
     }
@@ -134,15 +138,21 @@ pub(super) fn probe(path: &Path, file: &File, size_bytes: u64, limit_bytes: u64)
     })
 }
 
-/// Reads a little of what is in memory again, at other moments: on a busy machine processors are shared, and all rounds
-/// before may have had a bad one. Tells how many bytes that took.
-fn copied_again(file: &File, again: &mut Pass, buf: &mut [u8], limit_bytes: u64) -> io::Result<u64> {
+/// Reads a little of what is in memory again, at other moments: on a busy machine processors are
+/// shared, and all rounds before may have had a bad one. Tells how many bytes that took.
+fn copied_again(
+    file: &File,
+    again: &mut Pass,
+    buf: &mut [u8],
+    limit_bytes: u64,
+) -> io::Result<u64> {
     let mut read = 0;
     while read + RATE_MIN <= limit_bytes.min(again.bytes.saturating_mul(COPIES)) {
         std::thread::park_timeout(BETWEEN);
         let round = pass(file, 0..RATE_MIN.min(again.bytes), buf)?;
         read += round.bytes;
-        let whole = u128::from(round.cpu_ns) * u128::from(again.bytes) / u128::from(round.bytes.max(1));
+        let whole =
+            u128::from(round.cpu_ns) * u128::from(again.bytes) / u128::from(round.bytes.max(1));
         again.cpu_ns = again.cpu_ns.min(u64::try_from(whole).unwrap_or(u64::MAX));
     }
     Ok(read)
@@ -156,7 +166,8 @@ fn resident(file: &File, range: Range<u64>) -> Fact<u64> {
     }
 }
 
-/// The same file opened anew, as the next program will: FUSE servers may have its pages dropped then.
+/// The same file opened anew, as the next program will: FUSE servers may have its pages dropped
+/// then.
 fn reopened(file: &File) -> Fact<File> {
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|error| reason(&error))
 }
@@ -164,7 +175,9 @@ fn reopened(file: &File) -> Fact<File> {
 fn is_mappable(file: &File) -> Fact<bool> {
     match folio_pagecache::cached_ranges(file, 0..1, |_| {}) {
         Ok(()) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(false),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
+            Ok(false)
+        }
         Err(error) => Err(reason(&error)),
     }
 }
@@ -176,7 +189,9 @@ fn pass(file: &File, range: Range<u64>, buf: &mut [u8]) -> io::Result<Pass> {
     let mut pass = Pass::default();
     let mut at = range.start;
     while at < range.end {
-        let want = buf.len().min(usize::try_from(range.end - at).unwrap_or(usize::MAX));
+        let want = buf
+            .len()
+            .min(usize::try_from(range.end - at).unwrap_or(usize::MAX));
         match file.read_at(&mut buf[..want], at) {
             Ok(0) => break,
             Ok(count) => {
@@ -202,10 +217,15 @@ fn pass(file: &File, range: Range<u64>, buf: &mut [u8]) -> io::Result<Pass> {
 /// What block devices have read for this process.
 fn device_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/io").ok()?;
-    text.lines().find_map(|line| line.strip_prefix("read_bytes:"))?.trim().parse().ok()
+    text.lines()
+        .find_map(|line| line.strip_prefix("read_bytes:"))?
+        .trim()
+        .parse()
+        .ok()
 }
 
-/// What a bare copy of so many bytes into a buffer of a reader's size takes, from memory that no processor's cache holds.
+/// What a bare copy of so many bytes into a buffer of a reader's size takes, from memory that no
+/// processor's cache holds.
 fn memcpy_ns(len_bytes: u64) -> Fact<u64> {
     if len_bytes < RATE_MIN {
         return Err("the file is too small to tell a rate".to_owned());
@@ -221,20 +241,27 @@ fn memcpy_ns(len_bytes: u64) -> Fact<u64> {
         cpu_ns().saturating_sub(before)
     });
     let best = best.min().unwrap_or_default();
-    Ok(u64::try_from(u128::from(best) * u128::from(len_bytes) / u128::from(SAMPLE_MAX)).unwrap_or(u64::MAX))
+    Ok(
+        u64::try_from(u128::from(best) * u128::from(len_bytes) / u128::from(SAMPLE_MAX))
+            .unwrap_or(u64::MAX),
+    )
 }
 
 /// The sequential rate of the device, measured where the file is in nobody's memory.
 fn direct(path: &Path, file: &File, first: &Pass, size_bytes: u64, left: u64) -> Fact<Pass> {
-    let came = first.device_bytes.ok_or("the kernel does not count what devices read")?;
+    let came = first
+        .device_bytes
+        .ok_or("the kernel does not count what devices read")?;
     if first.bytes < RATE_MIN || came < first.bytes / 2 {
         return Err("too little of the file came from the device".to_owned());
     }
     let start = first.bytes.next_multiple_of(PIECE as u64);
-    let end = size_bytes.min(start.saturating_add(left.min(SAMPLE_MAX))) / PIECE as u64 * PIECE as u64;
+    let end =
+        size_bytes.min(start.saturating_add(left.min(SAMPLE_MAX))) / PIECE as u64 * PIECE as u64;
     if end < start.saturating_add(RATE_MIN) {
         return Err(
-            "the file is too small, or too little may be read, to measure the device beside it".to_owned()
+            "the file is too small, or too little may be read, to measure the device beside it"
+                .to_owned(),
         );
     }
     // Reading past the cache would write what is dirty.
@@ -245,11 +272,16 @@ fn direct(path: &Path, file: &File, first: &Pass, size_bytes: u64, left: u64) ->
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
     let opened = rustix::fs::open(path, flags, Mode::empty());
-    let opened = opened.map_err(|error| format!("the file system has no O_DIRECT: {}", reason(&error)))?;
+    let opened =
+        opened.map_err(|error| format!("the file system has no O_DIRECT: {}", reason(&error)))?;
     let mut buf = vec![0; 4 * PIECE + ALIGN];
     let skip = buf.as_ptr().align_offset(ALIGN).min(ALIGN);
-    pass(&File::from(opened), start..end, &mut buf[skip..skip + 4 * PIECE])
-        .map_err(|error| format!("O_DIRECT: {}", reason(&error)))
+    pass(
+        &File::from(opened),
+        start..end,
+        &mut buf[skip..skip + 4 * PIECE],
+    )
+    .map_err(|error| format!("O_DIRECT: {}", reason(&error)))
 }
 
 #[cfg(test)]
@@ -261,7 +293,11 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().write_all_at(&vec![7; 3 << 20], 0).unwrap();
         let reads = probe(file.path(), file.as_file(), 3 << 20, 8 << 20).unwrap();
-        assert_eq!((reads.sampled_bytes, reads.first.bytes), (2 << 20, 2 << 20), "a quarter of the limit");
+        assert_eq!(
+            (reads.sampled_bytes, reads.first.bytes),
+            (2 << 20, 2 << 20),
+            "a quarter of the limit"
+        );
         assert_eq!(reads.again.calls, 2);
         assert_eq!(reads.resident_reopened_bytes, reads.resident_after_bytes);
         assert!(probe(file.path(), file.as_file(), 3 << 20, 0).is_err());
@@ -275,21 +311,49 @@ mod tests {
         let len = usize::try_from(RATE_MIN).unwrap();
         file.write_all_at(&vec![7; len], 0).unwrap();
         let mut buf = vec![0; PIECE];
-        let slow = Pass { bytes: RATE_MIN, cpu_ns: u64::MAX, ..Pass::default() };
+        let slow = Pass {
+            bytes: RATE_MIN,
+            cpu_ns: u64::MAX,
+            ..Pass::default()
+        };
         let mut again = slow;
-        assert_eq!(copied_again(&file, &mut again, &mut buf, 3 * RATE_MIN).unwrap(), 3 * RATE_MIN);
+        assert_eq!(
+            copied_again(&file, &mut again, &mut buf, 3 * RATE_MIN).unwrap(),
+            3 * RATE_MIN
+        );
         assert!(again.cpu_ns < u64::MAX && again.bytes == RATE_MIN);
-        assert_eq!(copied_again(&file, &mut again, &mut buf, u64::MAX).unwrap(), COPIES * RATE_MIN);
+        assert_eq!(
+            copied_again(&file, &mut again, &mut buf, u64::MAX).unwrap(),
+            COPIES * RATE_MIN
+        );
         let mut again = slow;
-        assert_eq!(copied_again(&file, &mut again, &mut buf, RATE_MIN - 1).unwrap(), 0);
+        assert_eq!(
+            copied_again(&file, &mut again, &mut buf, RATE_MIN - 1).unwrap(),
+            0
+        );
         assert_eq!(again, slow);
     }
 
     #[test]
     fn rates_and_waits_of_nothing_are_nothing() {
         let pass = Pass::default();
-        assert_eq!((pass.switches_per_call(), pass.switches_per_mib(), pass.rate()), (0.0, 0.0, 0.0));
-        let pass = Pass { bytes: 2 << 20, calls: 2, switches: 6, ..pass };
-        assert_eq!((pass.switches_per_call(), pass.switches_per_mib()), (3.0, 3.0));
+        assert_eq!(
+            (
+                pass.switches_per_call(),
+                pass.switches_per_mib(),
+                pass.rate()
+            ),
+            (0.0, 0.0, 0.0)
+        );
+        let pass = Pass {
+            bytes: 2 << 20,
+            calls: 2,
+            switches: 6,
+            ..pass
+        };
+        assert_eq!(
+            (pass.switches_per_call(), pass.switches_per_mib()),
+            (3.0, 3.0)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! What a file system does when a written file takes the name of another by rename(2); tried on files of our own.
+//! What a file system does when a written file takes the name of another by rename(2); tried on
+//! files of our own.
 
 use super::Fact;
 use super::rewrite::{LEN, State, TRIES};
@@ -27,24 +28,40 @@ pub struct Rename {
     pub replace_ns: u64,
 }
 
-/// Renames files in a hidden folder of its own in `folder`, which is removed in the end. Nobody syncs.
+/// Renames files in a hidden folder of its own in `folder`, which is removed in the end. Nobody
+/// syncs.
 ///
 /// Unlike truncation this needs names: a process killed in between (SIGKILL) leaves them behind.
 pub(super) fn probe(folder: &Path) -> Fact<Vec<Rename>> {
-    let tell =
-        |error: io::Error| format!("no file can be renamed in {}: {}", folder.display(), reason(&error));
+    let tell = |error: io::Error| {
+        format!(
+            "no file can be renamed in {}: {}",
+            folder.display(),
+            reason(&error)
+        )
+    };
     let mut own = tempfile::Builder::new();
-    let own = own.prefix(".folio-doctor-").permissions(Permissions::from_mode(0o700));
+    let own = own
+        .prefix(".folio-doctor-")
+        .permissions(Permissions::from_mode(0o700));
     let own = own.tempdir_in(folder).map_err(tell)?;
-    let tries = (0..TRIES).map(|_| once(own.path())).collect::<io::Result<_>>().map_err(tell)?;
-    own.close().map_err(|error| format!("{}: {}", folder.display(), reason(&error)))?;
+    let tries = (0..TRIES)
+        .map(|_| once(own.path()))
+        .collect::<io::Result<_>>()
+        .map_err(tell)?;
+    own.close()
+        .map_err(|error| format!("{}: {}", folder.display(), reason(&error)))?;
     Ok(tries)
 }
 
 fn once(own: &Path) -> io::Result<Rename> {
     let [old, new, free] = ["old", "new", "free"].map(|name| own.join(name));
     File::create_new(&old)?.write_all_at(&[0xa5; OLD_LEN], 0)?;
-    let written = File::options().read(true).write(true).create_new(true).open(&new)?;
+    let written = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&new)?;
     written.write_all_at(&[0x5a; LEN], 0)?;
     let fresh = State::of(&written);
     let move_ns = timed(|| fs::rename(&new, &free))?;
@@ -52,7 +69,13 @@ fn once(own: &Path) -> io::Result<Rename> {
     let replace_ns = timed(|| fs::rename(&free, &old))?;
     let replaced = State::of(&written);
     fs::remove_file(&old)?;
-    Ok(Rename { fresh, moved, replaced, move_ns, replace_ns })
+    Ok(Rename {
+        fresh,
+        moved,
+        replaced,
+        move_ns,
+        replace_ns,
+    })
 }
 
 fn timed(call: impl FnOnce() -> io::Result<()>) -> io::Result<u64> {

@@ -1,4 +1,5 @@
-//! What a file system does when a file is truncated, written again and closed; tried on a file without a name.
+//! What a file system does when a file is truncated, written again and closed; tried on a file
+//! without a name.
 
 use super::Fact;
 use super::blocks::{self, Blocks};
@@ -55,15 +56,27 @@ pub struct State {
     pub writeback_bytes: Option<u64>,
 }
 
-/// Writes into an unnamed file in `folder`, which is gone with the last descriptor, however the process ends.
+/// Writes into an unnamed file in `folder`, which is gone with the last descriptor, however the
+/// process ends.
 pub(super) fn probe(folder: &Path) -> Fact<Rewrite> {
     let tell = |error: io::Error| {
-        format!("no temporary file can be written in {}: {}", folder.display(), reason(&error))
+        format!(
+            "no temporary file can be written in {}: {}",
+            folder.display(),
+            reason(&error)
+        )
     };
-    let tries = (0..TRIES).map(|_| once(folder)).collect::<io::Result<Vec<_>>>().map_err(tell)?;
+    let tries = (0..TRIES)
+        .map(|_| once(folder))
+        .collect::<io::Result<Vec<_>>>()
+        .map_err(tell)?;
     let renames = rename::probe(folder);
     let first_write_ns = first_writes(folder).map_err(|error| reason(&error));
-    Ok(Rewrite { tries, renames, first_write_ns })
+    Ok(Rewrite {
+        tries,
+        renames,
+        first_write_ns,
+    })
 }
 
 fn once(folder: &Path) -> io::Result<Try> {
@@ -78,13 +91,21 @@ fn once(folder: &Path) -> io::Result<Try> {
     let writer = reopen(&held, OFlags::TRUNC)?;
     writer.write_all_at(&data, 0)?;
     drop(writer);
-    Ok(Try { fresh, fresh_closed, rewritten_closed: State::of(&held) })
+    Ok(Try {
+        fresh,
+        fresh_closed,
+        rewritten_closed: State::of(&held),
+    })
 }
 
 /// Another open file of the same inode: what happens at close(2) happens at each one's.
 fn reopen(file: &File, flags: OFlags) -> io::Result<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(File::from(rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC | flags, Mode::empty())?))
+    Ok(File::from(rustix::fs::open(
+        path,
+        OFlags::WRONLY | OFlags::CLOEXEC | flags,
+        Mode::empty(),
+    )?))
 }
 
 impl State {
@@ -93,15 +114,24 @@ impl State {
             Ok(Known::Is(found)) => (found.dirty_bytes, found.writeback_bytes),
             _ => (None, None),
         };
-        Self { blocks: blocks::probe(file, LEN as u64), dirty_bytes, writeback_bytes }
+        Self {
+            blocks: blocks::probe(file, LEN as u64),
+            dirty_bytes,
+            writeback_bytes,
+        }
     }
 
     /// Whether what was written still waits in memory; none where nothing tells.
     ///
-    /// Btrfs tells of a place only when the write has ended, and of clean pages as soon as it has begun: either will do.
+    /// Btrfs tells of a place only when the write has ended, and of clean pages as soon as it has
+    /// begun: either will do.
     pub(crate) fn waits(&self) -> Option<bool> {
         let half = LEN as u64 / 2;
-        let is_delayed = self.blocks.as_ref().ok().map(|found| found.delayed_bytes >= half);
+        let is_delayed = self
+            .blocks
+            .as_ref()
+            .ok()
+            .map(|found| found.delayed_bytes >= half);
         let is_dirty = self.dirty_bytes.map(|dirty| dirty >= half);
         match (is_delayed, is_dirty) {
             (None, None) => None,
@@ -111,11 +141,18 @@ impl State {
 
     /// In words, as far as it is told.
     pub(crate) fn told(&self) -> String {
-        let delayed = self.blocks.as_ref().ok().map(|found| (found.delayed_bytes, "without a place"));
+        let delayed = self
+            .blocks
+            .as_ref()
+            .ok()
+            .map(|found| (found.delayed_bytes, "without a place"));
         let dirty = self.dirty_bytes.map(|count| (count, "dirty"));
         let writeback = self.writeback_bytes.map(|count| (count, "in writeback"));
         let parts = [delayed, dirty, writeback].into_iter().flatten();
-        parts.map(|(count, what)| format!("{} {what}", bytes(count))).collect::<Vec<_>>().join(", ")
+        parts
+            .map(|(count, what)| format!("{} {what}", bytes(count)))
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
@@ -147,7 +184,12 @@ pub(crate) type Flush<'a> = [&'a State; 3];
 /// Whether a place on the device is looked for only later; none where that cannot be seen.
 fn delays_allocation<'a>(fresh: impl Iterator<Item = &'a State> + Clone) -> Option<bool> {
     fresh.clone().find(|state| state.blocks.is_ok())?;
-    let has_place = |state: &&State| state.blocks.as_ref().is_ok_and(|found| found.mapped_bytes() > 0);
+    let has_place = |state: &&State| {
+        state
+            .blocks
+            .as_ref()
+            .is_ok_and(|found| found.mapped_bytes() > 0)
+    };
     Some(fresh.clone().filter(has_place).count() * 2 <= fresh.count())
 }
 
@@ -156,7 +198,8 @@ pub(crate) fn is_flush([fresh, left, done]: &Flush<'_>) -> bool {
     fresh.waits() != Some(false) && left.waits() == Some(true) && done.waits() == Some(false)
 }
 
-/// Whether the last step starts the writing, and the one before does not; none where that cannot be seen.
+/// Whether the last step starts the writing, and the one before does not; none where that cannot be
+/// seen.
 fn flushes(tries: &[Flush<'_>]) -> Option<bool> {
     let delays = delays_allocation(tries.iter().map(|[fresh, ..]| *fresh));
     if delays == Some(false) {
@@ -165,8 +208,13 @@ fn flushes(tries: &[Flush<'_>]) -> Option<bool> {
     }
     let agree = |is: &dyn Fn(&Flush<'_>) -> bool| {
         let count = tries.iter().filter(|one| is(one)).count();
-        // Dirty pages alone may be written by chance at any moment: all tries but one have to agree.
-        if delays.is_some() { count * 2 > tries.len() } else { count + 1 >= tries.len() }
+        // Dirty pages alone may be written by chance at any moment: all tries but one have to
+        // agree.
+        if delays.is_some() {
+            count * 2 > tries.len()
+        } else {
+            count + 1 >= tries.len()
+        }
     };
     // Written through, or nothing is told.
     if delays.is_none() && !tries.iter().all(|[fresh, ..]| fresh.waits() == Some(true)) {
@@ -186,11 +234,14 @@ impl Rewrite {
 
     /// The tries of truncation.
     pub(crate) fn at_close(&self) -> Vec<Flush<'_>> {
-        self.tries.iter().map(|one| [&one.fresh, &one.fresh_closed, &one.rewritten_closed]).collect()
+        self.tries
+            .iter()
+            .map(|one| [&one.fresh, &one.fresh_closed, &one.rewritten_closed])
+            .collect()
     }
 
-    /// Whether closing a file that was truncated and written again starts writing it, and closing a new one does not;
-    /// none where that cannot be seen.
+    /// Whether closing a file that was truncated and written again starts writing it, and closing a
+    /// new one does not; none where that cannot be seen.
     pub(crate) fn flushes_at_close(&self) -> Option<bool> {
         flushes(&self.at_close())
     }
@@ -198,11 +249,14 @@ impl Rewrite {
 
 /// The tries of a rename.
 pub(crate) fn at_rename(tries: &[Rename]) -> Vec<Flush<'_>> {
-    tries.iter().map(|one| [&one.fresh, &one.moved, &one.replaced]).collect()
+    tries
+        .iter()
+        .map(|one| [&one.fresh, &one.moved, &one.replaced])
+        .collect()
 }
 
-/// Whether renaming a written file over another starts writing it, and renaming it to a free name does not; none where
-/// that cannot be seen.
+/// Whether renaming a written file over another starts writing it, and renaming it to a free name
+/// does not; none where that cannot be seen.
 pub(crate) fn flushes_at_rename(tries: &[Rename]) -> Option<bool> {
     flushes(&at_rename(tries))
 }
@@ -213,49 +267,94 @@ mod tests {
 
     fn state(delayed: u64, dirty_bytes: Option<u64>) -> State {
         let size_bytes = LEN as u64;
-        let blocks = Blocks { size_bytes, delayed_bytes: delayed, is_complete: true, ..Blocks::default() };
-        State { blocks: Ok(blocks), dirty_bytes, writeback_bytes: None }
+        let blocks = Blocks {
+            size_bytes,
+            delayed_bytes: delayed,
+            is_complete: true,
+            ..Blocks::default()
+        };
+        State {
+            blocks: Ok(blocks),
+            dirty_bytes,
+            writeback_bytes: None,
+        }
     }
 
     fn all(one: &Try) -> Rewrite {
         let renames = Err(String::new());
-        Rewrite { tries: vec![one.clone(); 3], renames, first_write_ns: Err(String::new()) }
+        Rewrite {
+            tries: vec![one.clone(); 3],
+            renames,
+            first_write_ns: Err(String::new()),
+        }
     }
 
     const ALL: u64 = LEN as u64;
 
     #[test]
     fn a_place_found_at_close_is_a_flush() {
-        let mut one =
-            Try { fresh: state(ALL, None), fresh_closed: state(ALL, None), rewritten_closed: state(0, None) };
+        let mut one = Try {
+            fresh: state(ALL, None),
+            fresh_closed: state(ALL, None),
+            rewritten_closed: state(0, None),
+        };
         let found = all(&one);
-        assert_eq!((found.delays_allocation(), found.flushes_at_close()), (Some(true), Some(true)));
+        assert_eq!(
+            (found.delays_allocation(), found.flushes_at_close()),
+            (Some(true), Some(true))
+        );
         one.rewritten_closed = state(ALL, None);
         assert_eq!(all(&one).flushes_at_close(), Some(false));
         let mut some = all(&one);
         some.tries[0].rewritten_closed = state(0, None);
-        assert_eq!(some.flushes_at_close(), Some(false), "writeback by chance in one of three");
+        assert_eq!(
+            some.flushes_at_close(),
+            Some(false),
+            "writeback by chance in one of three"
+        );
     }
 
     #[test]
     fn a_place_found_at_write_is_no_delayed_allocation_and_no_flush() {
-        let one =
-            Try { fresh: state(0, None), fresh_closed: state(0, None), rewritten_closed: state(0, None) };
+        let one = Try {
+            fresh: state(0, None),
+            fresh_closed: state(0, None),
+            rewritten_closed: state(0, None),
+        };
         let found = all(&one);
-        assert_eq!((found.delays_allocation(), found.flushes_at_close()), (Some(false), Some(false)));
+        assert_eq!(
+            (found.delays_allocation(), found.flushes_at_close()),
+            (Some(false), Some(false))
+        );
     }
 
     #[test]
     fn where_places_are_not_told_dirty_pages_tell() {
-        let blind =
-            |dirty| State { blocks: Err("no FIEMAP".into()), dirty_bytes: dirty, writeback_bytes: None };
-        let one =
-            Try { fresh: blind(Some(ALL)), fresh_closed: blind(Some(ALL)), rewritten_closed: blind(Some(0)) };
-        assert_eq!((all(&one).delays_allocation(), all(&one).flushes_at_close()), (None, Some(true)));
-        let none = Try { fresh: blind(None), fresh_closed: blind(None), rewritten_closed: blind(None) };
+        let blind = |dirty| State {
+            blocks: Err("no FIEMAP".into()),
+            dirty_bytes: dirty,
+            writeback_bytes: None,
+        };
+        let one = Try {
+            fresh: blind(Some(ALL)),
+            fresh_closed: blind(Some(ALL)),
+            rewritten_closed: blind(Some(0)),
+        };
+        assert_eq!(
+            (all(&one).delays_allocation(), all(&one).flushes_at_close()),
+            (None, Some(true))
+        );
+        let none = Try {
+            fresh: blind(None),
+            fresh_closed: blind(None),
+            rewritten_closed: blind(None),
+        };
         assert_eq!(all(&none).flushes_at_close(), None);
         // Written through: a new file is not dirty either.
-        let through = Try { fresh: blind(Some(0)), ..one };
+        let through = Try {
+            fresh: blind(Some(0)),
+            ..one
+        };
         assert_eq!(all(&through).flushes_at_close(), None);
     }
 
@@ -272,11 +371,26 @@ mod tests {
         };
         assert_eq!(flushes_at_rename(&vec![rename.clone(); 5]), Some(true));
         assert_eq!(
-            flushes_at_rename(&vec![Rename { replaced: waiting.clone(), ..rename.clone() }; 5]),
+            flushes_at_rename(&vec![
+                Rename {
+                    replaced: waiting.clone(),
+                    ..rename.clone()
+                };
+                5
+            ]),
             Some(false)
         );
         // Written by chance before the rename: nothing was seen.
-        assert_eq!(flushes_at_rename(&vec![Rename { moved: written, ..rename }; 5]), None);
+        assert_eq!(
+            flushes_at_rename(&vec![
+                Rename {
+                    moved: written,
+                    ..rename
+                };
+                5
+            ]),
+            None
+        );
         assert_eq!(waiting.told(), "1 MiB without a place, 1 MiB dirty");
     }
 

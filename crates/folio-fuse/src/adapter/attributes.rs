@@ -37,10 +37,12 @@ impl Adapter {
 
     /// For how long the kernel may believe them.
     pub fn attributes_ttl(&self, node: u64) -> Duration {
-        self.handle(node).map_or(Duration::ZERO, |handle| handle.ttl().min(TTL_MAX))
+        self.handle(node)
+            .map_or(Duration::ZERO, |handle| handle.ttl().min(TTL_MAX))
     }
 
-    /// chown(2), chmod(2), truncate(2) and utimensat(2), one after another; what was done before a failure stays.
+    /// chown(2), chmod(2), truncate(2) and utimensat(2), one after another; what was done before a
+    /// failure stays.
     pub fn set_attributes(&self, client: Client, node: u64, change: &Change) -> Result<Attributes> {
         let handle = self.handle(node)?;
         self.stat(node, &handle)?;
@@ -61,9 +63,15 @@ impl Adapter {
         handle.stat()
     }
 
-    /// truncate(2) or ftruncate(2). The kernel empties a file that is opened with O_TRUNC by the former, which leaves
-    /// the times of an empty file alone; the latter sets them.
-    fn set_size(&self, caller: &Caller<'_>, handle: &Handle, change: &Change, size_bytes: u64) -> Result<()> {
+    /// truncate(2) or ftruncate(2). The kernel empties a file that is opened with O_TRUNC by the
+    /// former, which leaves the times of an empty file alone; the latter sets them.
+    fn set_size(
+        &self,
+        caller: &Caller<'_>,
+        handle: &Handle,
+        change: &Change,
+        size_bytes: u64,
+    ) -> Result<()> {
         if let Some(file) = change.file {
             return caller.ftruncate(&self.file(file)?, size_bytes);
         }
@@ -75,9 +83,15 @@ impl Adapter {
         }
     }
 
-    /// Clears setuid and setgid as Linux does when somebody other than the superuser changes a file's contents. Under
-    /// `FUSE_HANDLE_KILLPRIV_V2` that is the server's to do; setgid without group execute means nothing and stays.
-    pub(super) fn clear_set_id(&self, client: Client, caller: &Caller<'_>, handle: &Handle) -> Result<()> {
+    /// Clears setuid and setgid as Linux does when somebody other than the superuser changes a
+    /// file's contents. Under `FUSE_HANDLE_KILLPRIV_V2` that is the server's to do; setgid without
+    /// group execute means nothing and stays.
+    pub(super) fn clear_set_id(
+        &self,
+        client: Client,
+        caller: &Caller<'_>,
+        handle: &Handle,
+    ) -> Result<()> {
         if client.uid == 0 || self.judge == Judge::Nobody {
             return Ok(());
         }
@@ -110,10 +124,19 @@ impl Adapter {
     }
 
     /// setxattr(2).
-    pub fn set_xattr(&self, client: Client, node: u64, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+    pub fn set_xattr(
+        &self,
+        client: Client,
+        node: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<()> {
         let handle = self.handle(node)?;
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
-        self.act(client, 0, |caller| caller.setxattr(&handle, name, value, flags))
+        self.act(client, 0, |caller| {
+            caller.setxattr(&handle, name, value, flags)
+        })
     }
 
     /// removexattr(2).
@@ -122,13 +145,15 @@ impl Adapter {
         self.act(client, 0, |caller| caller.removexattr(&handle, name))
     }
 
-    /// listxattr(2): each name with a zero byte after it. `trusted.*` is the superuser's to see, which no kernel
-    /// checks for its server.
+    /// listxattr(2): each name with a zero byte after it. `trusted.*` is the superuser's to see,
+    /// which no kernel checks for its server.
     pub fn list_xattrs(&self, client: Client, node: u64) -> Result<Vec<u8>> {
         let handle = self.handle(node)?;
         let names = self.act(client, 0, |caller| caller.listxattr(&handle))?;
         let sees_all = client.uid == 0 || self.judge == Judge::Nobody;
-        let seen = names.into_iter().filter(|name| sees_all || !name.starts_with(b"trusted."));
+        let seen = names
+            .into_iter()
+            .filter(|name| sees_all || !name.starts_with(b"trusted."));
         Ok(seen.fold(Vec::new(), |mut list, name| {
             list.extend_from_slice(&name);
             list.push(0);

@@ -18,7 +18,8 @@ const TRIES_MAX: u32 = 8;
 /// How long at most the replies under way are waited for.
 const REPLIES: Duration = Duration::from_millis(100);
 
-/// How a carrier makes its kernel forget. Called by a thread that holds nothing a request might wait for.
+/// How a carrier makes its kernel forget. Called by a thread that holds nothing a request might
+/// wait for.
 pub trait Notify {
     /// Attributes, pages and the listing of a node; false if the kernel does not know the node.
     fn forget_node(&self, node: u64) -> io::Result<bool>;
@@ -61,7 +62,8 @@ struct Queue {
     is_nudged: bool,
 }
 
-/// Replies under way that tell attributes or names, those begun in even periods and those begun in odd ones.
+/// Replies under way that tell attributes or names, those begun in even periods and those begun in
+/// odd ones.
 #[derive(Default)]
 struct Replies {
     period: usize,
@@ -117,7 +119,9 @@ impl Changes {
         match patience {
             None => self.more.wait_while(&mut queue, |queue| is_quiet(queue)),
             Some(patience) => {
-                let _ = self.more.wait_while_for(&mut queue, |queue| is_quiet(queue), patience);
+                let _ = self
+                    .more
+                    .wait_while_for(&mut queue, |queue| is_quiet(queue), patience);
             }
         }
         queue.is_nudged = false;
@@ -146,15 +150,18 @@ impl Changes {
         let mut replies = self.replies.lock();
         let period = replies.period;
         replies.under_way[period] += 1;
-        Telling { changes: self, period }
+        Telling {
+            changes: self,
+            period,
+        }
     }
 
     fn is_telling(&self) -> bool {
         self.replies.lock().under_way != [0, 0]
     }
 
-    /// Waits until every reply that is under way has been sent, but not for ever; replies that begin meanwhile are not
-    /// waited for.
+    /// Waits until every reply that is under way has been sent, but not for ever; replies that
+    /// begin meanwhile are not waited for.
     fn wait_for_replies(&self) {
         let mut replies = self.replies.lock();
         for _ in 0..2 {
@@ -203,9 +210,10 @@ pub(super) fn node_id(root: u64, number: u64) -> u64 {
 
 /// Pushes changes to one kernel.
 ///
-/// A kernel that is told to forget what it does not know yet, because a reply is still on its way to it, would
-/// remember afterwards what is not true any more. So what it did not know is told again, once the replies that were
-/// under way have been sent, until it knows it or has forgotten it.
+/// A kernel that is told to forget what it does not know yet, because a reply is still on its way
+/// to it, would remember afterwards what is not true any more. So what it did not know is told
+/// again, once the replies that were under way have been sent, until it knows it or has forgotten
+/// it.
 struct Push<'a> {
     changes: &'a Changes,
     nodes: &'a Table<Node>,
@@ -244,7 +252,9 @@ impl Push<'_> {
                 for node in self.nodes.ids() {
                     let place = self.nodes.get(node, |node| node.handle.place()).flatten();
                     if let (false, Some((parent, name))) = (is_told, place) {
-                        let _ = self.notify.forget_name(node_id(self.changes.root, parent), &name);
+                        let _ = self
+                            .notify
+                            .forget_name(node_id(self.changes.root, parent), &name);
                     }
                     self.tell_node(node);
                 }
@@ -267,7 +277,9 @@ impl Push<'_> {
     /// Looks whether others have changed what the kernel changed as well.
     fn tell_hidden(&mut self) {
         for (node, left) in self.changes.own.take_due() {
-            let Some(handle) = self.nodes.get(node, |node| node.handle.clone()) else { continue };
+            let Some(handle) = self.nodes.get(node, |node| node.handle.clone()) else {
+                continue;
+            };
             handle.doubt();
             if handle.stat().is_ok_and(|now| Version::of(&now) != left) {
                 self.tell_node(node);
@@ -287,7 +299,8 @@ impl Push<'_> {
 }
 
 impl Adapter {
-    /// Has the file system tell what others change; false if nothing can be told. [`Adapter::push`] passes it on.
+    /// Has the file system tell what others change; false if nothing can be told. [`Adapter::push`]
+    /// passes it on.
     pub fn listen(&self) -> bool {
         let changes: Arc<dyn ChangeListener> = self.changes.clone();
         let is_told = self.root.listen(Arc::downgrade(&changes));
@@ -310,7 +323,13 @@ impl Adapter {
 
     /// Makes the kernel forget what others change, until [`Adapter::end_push`] is called.
     pub fn push(&self, notify: &dyn Notify) {
-        Push { changes: &self.changes, nodes: &self.nodes, notify, unknown: Vec::new() }.run();
+        Push {
+            changes: &self.changes,
+            nodes: &self.nodes,
+            notify,
+            unknown: Vec::new(),
+        }
+        .run();
     }
 
     /// Ends [`Adapter::push`].
@@ -318,12 +337,14 @@ impl Adapter {
         self.changes.end();
     }
 
-    /// To be held from before attributes or names are asked for until the reply that tells them is sent.
+    /// To be held from before attributes or names are asked for until the reply that tells them is
+    /// sent.
     pub fn telling(&self) -> Telling<'_> {
         self.changes.telling()
     }
 
-    /// The client of another adapter of the same kernel has changed a node: attributes, contents or both.
+    /// The client of another adapter of the same kernel has changed a node: attributes, contents or
+    /// both.
     pub fn changed_node(&self, node: u64) {
         self.stale(node);
     }
@@ -333,7 +354,8 @@ impl Adapter {
         self.changes.add(Stale::Name(parent, name.into()));
     }
 
-    /// The kernel has changed a node without the file system's knowledge: neither believes what it knows of it.
+    /// The kernel has changed a node without the file system's knowledge: neither believes what it
+    /// knows of it.
     pub(super) fn stale(&self, node: u64) {
         self.changes.add(Stale::Node(node));
     }
@@ -361,7 +383,14 @@ mod tests {
         }
         changes.changed(Change::Inode(InodeNumber(1)));
         // The root is 1 to the kernel, and inode 1 has the root's number.
-        assert_eq!(drain(&changes), [Stale::Node(7), Stale::Name(1, (*b"name").into()), Stale::Node(2)]);
+        assert_eq!(
+            drain(&changes),
+            [
+                Stale::Node(7),
+                Stale::Name(1, (*b"name").into()),
+                Stale::Node(2)
+            ]
+        );
         for number in 0..2 * QUEUE_MAX as u64 {
             changes.changed(Change::Inode(InodeNumber(number)));
         }
@@ -383,7 +412,8 @@ mod tests {
             }
             let _later = changes.telling();
             drop(first);
-            // It would wait for its limit else, which is an end too; what is tested is that it ends.
+            // It would wait for its limit else, which is an end too; what is tested is that it
+            // ends.
             waiting.join().unwrap();
         });
         assert!(!changes.is_telling());
@@ -406,7 +436,9 @@ mod tests {
         }
 
         fn forget_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-            self.told.lock().push(format!("name {} in {parent}", name.escape_ascii()));
+            self.told
+                .lock()
+                .push(format!("name {} in {parent}", name.escape_ascii()));
             Ok(())
         }
 
@@ -437,15 +469,29 @@ mod tests {
         let listening = Listening::default();
         let root = InodeNumber(adapter.root.number());
         adapter.changes.changed(Change::Inode(InodeNumber(node)));
-        adapter.changes.changed(Change::Inode(InodeNumber(node + 1)));
+        adapter
+            .changes
+            .changed(Change::Inode(InodeNumber(node + 1)));
         adapter.changes.changed(Change::Name(root, b"d"));
-        adapter.changes.changed(Change::Name(InodeNumber(node + 1), b"x"));
+        adapter
+            .changes
+            .changed(Change::Name(InodeNumber(node + 1), b"x"));
         let told = push_all(&adapter, &listening);
-        assert_eq!(told, [format!("node {node}"), "name d in 1".to_owned(), "node 1".to_owned()]);
+        assert_eq!(
+            told,
+            [
+                format!("node {node}"),
+                "name d in 1".to_owned(),
+                "node 1".to_owned()
+            ]
+        );
         adapter.changes.changed(Change::Everything);
         let told = push_all(&adapter, &listening);
         // This one cannot forget all names at once.
-        assert_eq!(told, ["names", "name d in 1", &format!("node {node}"), "node 1"]);
+        assert_eq!(
+            told,
+            ["names", "name d in 1", &format!("node {node}"), "node 1"]
+        );
         *listening.unknown.lock() = 4;
         adapter.changes.changed(Change::Inode(InodeNumber(node)));
         let told = push_all(&adapter, &listening);

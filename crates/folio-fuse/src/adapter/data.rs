@@ -17,11 +17,15 @@ const ZERO_RANGE: u32 = 0x10;
 const COLLAPSE_RANGE: u32 = 0x08;
 const INSERT_RANGE: u32 = 0x20;
 
-/// The flags of open(2) that are a server's business: access mode, and how reads and writes go on. O_APPEND is not:
-/// the kernel has found the end of the file before it writes, and writes mapped pages back through the same file.
-/// Nor is O_TRUNC, which comes as a change of size.
+/// The flags of open(2) that are a server's business: access mode, and how reads and writes go on.
+/// O_APPEND is not: the kernel has found the end of the file before it writes, and writes mapped
+/// pages back through the same file. Nor is O_TRUNC, which comes as a change of size.
 fn kept(flags: u32) -> OpenFlags {
-    let kept = OpenFlags::WRONLY | OpenFlags::RDWR | OpenFlags::EXCL | OpenFlags::NOATIME | OpenFlags::SYNC;
+    let kept = OpenFlags::WRONLY
+        | OpenFlags::RDWR
+        | OpenFlags::EXCL
+        | OpenFlags::NOATIME
+        | OpenFlags::SYNC;
     OpenFlags::from_bits_truncate(flags) & kept
 }
 
@@ -43,19 +47,30 @@ impl Adapter {
         umask: u16,
     ) -> Result<(Entry, u64)> {
         let parent = self.handle(parent)?;
-        let file = self.act(client, umask, |caller| caller.create(&parent, name, kept(flags), mode))?;
-        Ok((self.tell(file.handle(), self.ttl_of(&parent, name))?, self.keep(file)))
+        let file = self.act(client, umask, |caller| {
+            caller.create(&parent, name, kept(flags), mode)
+        })?;
+        Ok((
+            self.tell(file.handle(), self.ttl_of(&parent, name))?,
+            self.keep(file),
+        ))
     }
 
-    /// Whether the contents of a node are as they were when this was asked last, which is when the file was opened.
+    /// Whether the contents of a node are as they were when this was asked last, which is when the
+    /// file was opened.
     pub fn is_as_opened_before(&self, node: u64) -> bool {
-        let Ok(attributes) = self.attributes(node) else { return false };
+        let Ok(attributes) = self.attributes(node) else {
+            return false;
+        };
         let version = Version::of(&attributes);
-        let before = self.nodes.change(node, |node| node.opened_as.replace(version));
+        let before = self
+            .nodes
+            .change(node, |node| node.opened_as.replace(version));
         before == Some(Some(version))
     }
 
-    /// The same, and what was known of it is not believed: whoever opens a file sees what others have written before.
+    /// The same, and what was known of it is not believed: whoever opens a file sees what others
+    /// have written before.
     pub fn is_unchanged(&self, node: u64) -> bool {
         if let Ok(handle) = self.handle(node) {
             handle.doubt();
@@ -68,12 +83,14 @@ impl Adapter {
         self.file(file).ok()?.host_file()?.ok()
     }
 
-    /// The kernel reads and writes a node by itself from now on, so what Folio knows of it is not believed.
+    /// The kernel reads and writes a node by itself from now on, so what Folio knows of it is not
+    /// believed.
     pub fn begin_direct(&self, node: u64) {
         let _ = self.direct.add(node, (), |(), ()| ());
     }
 
-    /// The kernel has closed the node. What it remembers of it may be older than what it wrote through a mapping.
+    /// The kernel has closed the node. What it remembers of it may be older than what it wrote
+    /// through a mapping.
     pub fn end_direct(&self, node: u64) {
         let known = self.direct.remove_if(node, |()| true);
         if known.is_some()
@@ -87,7 +104,9 @@ impl Adapter {
 
     /// Whether the kernel has written a node past its own pages since this was asked last.
     pub fn take_rewritten(&self, node: u64) -> bool {
-        self.nodes.change(node, |node| std::mem::take(&mut node.is_rewritten)).unwrap_or(false)
+        self.nodes
+            .change(node, |node| std::mem::take(&mut node.is_rewritten))
+            .unwrap_or(false)
     }
 
     /// Has Folio ask for what the kernel may have changed by itself.
@@ -108,7 +127,9 @@ impl Adapter {
         umask: u16,
     ) -> Result<(Entry, u64)> {
         let parent = self.handle(parent)?;
-        let file = self.act(client, umask, |caller| caller.create_unnamed(&parent, kept(flags), mode))?;
+        let file = self.act(client, umask, |caller| {
+            caller.create_unnamed(&parent, kept(flags), mode)
+        })?;
         Ok((self.tell(file.handle(), Duration::ZERO)?, self.keep(file)))
     }
 
@@ -130,7 +151,8 @@ impl Adapter {
         Ok(count)
     }
 
-    /// The same of bytes that are all in memory; `None` if they are not, and [`Adapter::read`] may have to wait.
+    /// The same of bytes that are all in memory; `None` if they are not, and [`Adapter::read`] may
+    /// have to wait.
     pub fn read_at_once(&self, file: u64, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
         Ok(self.file(file)?.read_at_once(buf, offset))
     }
@@ -221,7 +243,8 @@ impl Adapter {
         self.settle(&out);
         self.act(client, 0, |caller| {
             let count = len_bytes.min(COPY_MAX) as usize;
-            let copied = caller.copy_file_range((&input, input_offset), (&out, out_offset), count)?;
+            let copied =
+                caller.copy_file_range((&input, input_offset), (&out, out_offset), count)?;
             self.note_own(&out.handle());
             self.clear_set_id(client, &caller, &out.handle())?;
             Ok(copied)

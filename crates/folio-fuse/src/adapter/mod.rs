@@ -8,17 +8,20 @@
 //!             <-- Notify ---- changes: what others did      changes.rs
 //! ```
 //!
-//! Neighbours: a transport above, which decodes requests and encodes replies; folio's public API below.
+//! Neighbours: a transport above, which decodes requests and encodes replies; folio's public API
+//! below.
 //!
 //! Invariants:
-//! - A1: a node is in the table as long as the kernel may name it: its count is that of the entries told, less those
-//!   forgotten. Its handle keeps the inode alive, so no other inode gets its id meanwhile; unless others have removed
-//!   it and its number was used again, of which the generation tells.
-//! - A2: a node id is the inode number, but that the root and inode 1 change places: FUSE calls the root 1.
+//! - A1: a node is in the table as long as the kernel may name it: its count is that of the entries
+//!   told, less those forgotten. Its handle keeps the inode alive, so no other inode gets its id
+//!   meanwhile; unless others have removed it and its number was used again, of which the
+//!   generation tells.
+//! - A2: a node id is the inode number, but that the root and inode 1 change places: FUSE calls the
+//!   root 1.
 //! - A3: no lock of a table is held while a call is made or a handle is dropped.
-//! - A4: what others change reaches the kernel by a thread that serves no request, and no request waits for it: the
-//!   kernel answers a notice only when it has the lock of the directory, or the lock of the page, that it concerns,
-//!   and whoever has that lock may be waiting for a reply.
+//! - A4: what others change reaches the kernel by a thread that serves no request, and no request
+//!   waits for it: the kernel answers a notice only when it has the lock of the directory, or the
+//!   lock of the page, that it concerns, and whoever has that lock may be waiting for a reply.
 
 mod attributes;
 mod changes;
@@ -46,8 +49,8 @@ use table::Table;
 
 /// The root's node id (`FUSE_ROOT_ID`).
 pub const ROOT: u64 = 1;
-/// For how long a kernel may believe at most: it knows what it changes itself, so only what nobody asked for (blocks
-/// that writeback allocated) is ever told late.
+/// For how long a kernel may believe at most: it knows what it changes itself, so only what nobody
+/// asked for (blocks that writeback allocated) is ever told late.
 const TTL_MAX: Duration = Duration::from_secs(3600);
 
 /// Who asks, as a request tells it.
@@ -62,8 +65,9 @@ pub struct Client {
 /// Whose permissions count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judge {
-    /// The asking kernel has checked permissions before it asks, with supplementary groups, capabilities and ACLs,
-    /// which requests do not carry (`default_permissions`). What is made belongs to who asks.
+    /// The asking kernel has checked permissions before it asks, with supplementary groups,
+    /// capabilities and ACLs, which requests do not carry (`default_permissions`). What is made
+    /// belongs to who asks.
     Kernel,
     /// Nobody's: everybody acts as the superuser, who owns what is made.
     Nobody,
@@ -102,7 +106,11 @@ struct Version(u64, Timespec, Timespec);
 
 impl Version {
     fn of(attributes: &Attributes) -> Self {
-        Self(attributes.size_bytes, attributes.modified, attributes.changed)
+        Self(
+            attributes.size_bytes,
+            attributes.modified,
+            attributes.changed,
+        )
     }
 }
 
@@ -156,11 +164,17 @@ impl Adapter {
     }
 
     /// Makes calls as `client`.
-    fn act<T>(&self, client: Client, umask: u16, call: impl FnOnce(Caller<'_>) -> Result<T>) -> Result<T> {
+    fn act<T>(
+        &self,
+        client: Client,
+        umask: u16,
+        call: impl FnOnce(Caller<'_>) -> Result<T>,
+    ) -> Result<T> {
         let credentials = match self.judge {
-            Judge::Kernel => {
-                Credentials { is_capable: true, ..Credentials::user(client.uid, client.gid, Vec::new()) }
-            }
+            Judge::Kernel => Credentials {
+                is_capable: true,
+                ..Credentials::user(client.uid, client.gid, Vec::new())
+            },
             Judge::Nobody => Credentials::root(),
         };
         call(Caller::new(&self.kernel, &credentials, umask))
@@ -171,7 +185,10 @@ impl Adapter {
         if id == ROOT {
             return Ok(self.root.clone());
         }
-        Ok(self.nodes.get(id, |node| node.handle.clone()).ok_or(Errno::STALE)?)
+        Ok(self
+            .nodes
+            .get(id, |node| node.handle.clone())
+            .ok_or(Errno::STALE)?)
     }
 
     /// The open file behind a file id; EBADF if there is none.
@@ -183,12 +200,23 @@ impl Adapter {
     fn tell(&self, handle: Handle, name_ttl: Duration) -> Result<Entry> {
         let id = self.id(handle.number());
         let attributes = self.stat(id, &handle)?;
-        let mut entry =
-            Entry { id, generation: 0, attributes, attributes_ttl: handle.ttl().min(TTL_MAX), name_ttl };
+        let mut entry = Entry {
+            id,
+            generation: 0,
+            attributes,
+            attributes_ttl: handle.ttl().min(TTL_MAX),
+            name_ttl,
+        };
         if entry.id != ROOT {
             let own_files = OwnFiles::default();
-            let node =
-                Node { handle, lookups: 1, generation: 0, own_files, opened_as: None, is_rewritten: false };
+            let node = Node {
+                handle,
+                lookups: 1,
+                generation: 0,
+                own_files,
+                opened_as: None,
+                is_rewritten: false,
+            };
             let spare = self.nodes.add(entry.id, node, |node, newer| {
                 // Others may have moved it: where it was found last is where it is.
                 std::mem::swap(&mut node.handle, &mut newer.handle);
@@ -216,13 +244,16 @@ impl Adapter {
     }
 
     fn ttl_of(&self, parent: &Handle, name: &[u8]) -> Duration {
-        Caller::new(&self.kernel, &Credentials::root(), 0).name_ttl(parent, name).min(TTL_MAX)
+        Caller::new(&self.kernel, &Credentials::root(), 0)
+            .name_ttl(parent, name)
+            .min(TTL_MAX)
     }
 
     fn keep(&self, file: OpenHandle) -> u64 {
         let id = self.next_file.fetch_add(1, Ordering::Relaxed);
-        let spare =
-            self.files.add(id, file, |_, _| unreachable!("numbers of open files are never used twice"));
+        let spare = self.files.add(id, file, |_, _| {
+            unreachable!("numbers of open files are never used twice")
+        });
         drop(spare);
         id
     }
@@ -233,11 +264,13 @@ impl Adapter {
     }
 }
 
-/// Where file ids begin: at a number by chance, so that a kernel that outlives its server, and comes to another one
-/// with files that it has open, names none of that one's. At most half of all numbers, so that they do not end.
+/// Where file ids begin: at a number by chance, so that a kernel that outlives its server, and
+/// comes to another one with files that it has open, names none of that one's. At most half of all
+/// numbers, so that they do not end.
 fn first_file() -> u64 {
     let mut bytes = [0; 8];
-    // Without randomness they begin at 1, which serves every kernel that does not outlive its server.
+    // Without randomness they begin at 1, which serves every kernel that does not outlive its
+    // server.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     (u64::from_le_bytes(bytes) >> 1).max(1)
 }

@@ -31,16 +31,27 @@ impl Adapter {
     pub fn lookup(&self, client: Client, parent: u64, name: &[u8]) -> Result<Option<Entry>> {
         let parent = self.handle(parent)?;
         let found = self.act(client, 0, |caller| caller.lookup(&parent, name))?;
-        found.map(|handle| self.tell(handle, self.ttl_of(&parent, name))).transpose()
+        found
+            .map(|handle| self.tell(handle, self.ttl_of(&parent, name)))
+            .transpose()
     }
 
-    /// For how long the kernel may believe what [`Adapter::lookup`] found, or that it found nothing.
+    /// For how long the kernel may believe what [`Adapter::lookup`] found, or that it found
+    /// nothing.
     pub fn name_ttl(&self, parent: u64, name: &[u8]) -> Duration {
-        self.handle(parent).map_or(Duration::ZERO, |parent| self.ttl_of(&parent, name))
+        self.handle(parent)
+            .map_or(Duration::ZERO, |parent| self.ttl_of(&parent, name))
     }
 
     /// mkdir(2).
-    pub fn mkdir(&self, client: Client, parent: u64, name: &[u8], mode: u16, umask: u16) -> Result<Entry> {
+    pub fn mkdir(
+        &self,
+        client: Client,
+        parent: u64,
+        name: &[u8],
+        mode: u16,
+        umask: u16,
+    ) -> Result<Entry> {
         let parent = self.handle(parent)?;
         let made = self.act(client, umask, |caller| caller.mkdir(&parent, name, mode))?;
         self.tell(made, self.ttl_of(&parent, name))
@@ -64,7 +75,13 @@ impl Adapter {
     }
 
     /// symlink(2).
-    pub fn symlink(&self, client: Client, target: &[u8], parent: u64, name: &[u8]) -> Result<Entry> {
+    pub fn symlink(
+        &self,
+        client: Client,
+        target: &[u8],
+        parent: u64,
+        name: &[u8],
+    ) -> Result<Entry> {
         let parent = self.handle(parent)?;
         let made = self.act(client, 0, |caller| caller.symlink(target, &parent, name))?;
         self.tell(made, self.ttl_of(&parent, name))
@@ -99,7 +116,9 @@ impl Adapter {
     ) -> Result<()> {
         let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let (from, to) = (self.handle(parent)?, self.handle(new_parent)?);
-        self.act(client, 0, |caller| caller.rename((&from, name), (&to, new_name), flags))
+        self.act(client, 0, |caller| {
+            caller.rename((&from, name), (&to, new_name), flags)
+        })
     }
 
     /// readlink(2).
@@ -108,7 +127,8 @@ impl Adapter {
         self.act(client, 0, |caller| caller.read_link(&node))
     }
 
-    /// The next entries of a directory from `cookie` on (0 starts), at most `count` of them; empty at the end.
+    /// The next entries of a directory from `cookie` on (0 starts), at most `count` of them; empty
+    /// at the end.
     pub fn read_directory(
         &self,
         client: Client,
@@ -130,7 +150,11 @@ impl Adapter {
                     file_type: entry.file_type.unwrap_or(FileType::Directory),
                     next_cookie: entry.next_cookie,
                 });
-                if entries.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                if entries.len() < count {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
             })?;
             // Now that the directory is not locked. `.` and `..` are what was assumed.
             for index in unknown {
@@ -153,7 +177,8 @@ impl Adapter {
     }
 }
 
-/// The type in a mode; `None` for directories and links, which have calls of their own, and for nonsense.
+/// The type in a mode; `None` for directories and links, which have calls of their own, and for
+/// nonsense.
 fn file_type(mode: u32) -> Option<FileType> {
     match mode & 0o170000 {
         0 | 0o100000 => Some(FileType::Regular),

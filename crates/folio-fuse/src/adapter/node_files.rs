@@ -1,8 +1,8 @@
-//! Files that nobody opened: where the kernel needs no open(2), a node has open files of its own, made when it is first
-//! read or written.
+//! Files that nobody opened: where the kernel needs no open(2), a node has open files of its own,
+//! made when it is first read or written.
 //!
-//! Where files of the host are behind them they are closed again, the oldest first, lest descriptors run out. So
-//! whoever finds a node's file closed asks for it once more.
+//! Where files of the host are behind them they are closed again, the oldest first, lest
+//! descriptors run out. So whoever finds a node's file closed asks for it once more.
 
 use super::{Adapter, Client, ROOT};
 use folio::syscall::OpenFlags;
@@ -28,12 +28,17 @@ pub(super) struct OwnFiles {
 
 impl OwnFiles {
     fn slot(&mut self, writes: bool) -> &mut Option<u64> {
-        if writes { &mut self.writer } else { &mut self.reader }
+        if writes {
+            &mut self.writer
+        } else {
+            &mut self.reader
+        }
     }
 }
 
 impl Adapter {
-    /// The id of the node's own open file, opened now if it is not: to write (and read) with `writes`, else to read.
+    /// The id of the node's own open file, opened now if it is not: to write (and read) with
+    /// `writes`, else to read.
     pub fn node_file(&self, node: u64, writes: bool) -> Result<u64> {
         let known = |files: &OwnFiles| if writes { files.writer } else { files.reader };
         match self.nodes.get(node, |node| known(&node.own_files)) {
@@ -43,10 +48,16 @@ impl Adapter {
             None => return Err(Errno::STALE.into()),
         }
         let handle = self.handle(node)?;
-        let flags = if writes { OpenFlags::RDWR } else { OpenFlags::empty() };
+        let flags = if writes {
+            OpenFlags::RDWR
+        } else {
+            OpenFlags::empty()
+        };
         let file = self.keep(self.act(JUDGED, 0, |caller| caller.open(&handle, flags))?);
         // Another thread may have been faster.
-        let kept = self.nodes.change(node, |node| *node.own_files.slot(writes).get_or_insert(file));
+        let kept = self.nodes.change(node, |node| {
+            *node.own_files.slot(writes).get_or_insert(file)
+        });
         match kept == Some(file) {
             true => self.bound(node, writes),
             false => self.release(file),
@@ -54,8 +65,8 @@ impl Adapter {
         Ok(kept.ok_or(Errno::STALE)?)
     }
 
-    /// Closes the file that was opened first, if there are too many. What has failed of its writes is told by the host
-    /// at once.
+    /// Closes the file that was opened first, if there are too many. What has failed of its writes
+    /// is told by the host at once.
     fn bound(&self, node: u64, writes: bool) {
         if !self.is_shared() {
             return;
@@ -63,10 +74,16 @@ impl Adapter {
         let oldest = {
             let mut opened = self.opened.lock();
             opened.push_back((node, writes));
-            if opened.len() > HOST_FILES_MAX { opened.pop_front() } else { None }
+            if opened.len() > HOST_FILES_MAX {
+                opened.pop_front()
+            } else {
+                None
+            }
         };
         if let Some((node, writes)) = oldest
-            && let Some(Some(file)) = self.nodes.change(node, |node| node.own_files.slot(writes).take())
+            && let Some(Some(file)) = self
+                .nodes
+                .change(node, |node| node.own_files.slot(writes).take())
         {
             self.release(file);
         }
@@ -74,7 +91,9 @@ impl Adapter {
 
     /// Makes an open file the node's own, to write; released if it has one.
     pub fn keep_node_file(&self, node: u64, file: u64) {
-        let kept = self.nodes.change(node, |node| *node.own_files.slot(true).get_or_insert(file));
+        let kept = self
+            .nodes
+            .change(node, |node| *node.own_files.slot(true).get_or_insert(file));
         match kept == Some(file) {
             true => self.bound(node, true),
             false => self.release(file),

@@ -1,7 +1,8 @@
 //! Changes of the kernel's own, behind which those of others may hide.
 //!
-//! A file system that is told of changes hears of those of the kernel, too, and takes what it hears within a moment of
-//! one for that. So once nobody has changed a node for a moment, it is looked at whether it still is as it was left.
+//! A file system that is told of changes hears of those of the kernel, too, and takes what it hears
+//! within a moment of one for that. So once nobody has changed a node for a moment, it is looked at
+//! whether it still is as it was left.
 
 use super::{Adapter, Version};
 use folio::syscall::Handle;
@@ -10,7 +11,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// When a node is looked at after the last change. Longer than the moment of fs/hostfs, which is 50 ms.
+/// When a node is looked at after the last change. Longer than the moment of fs/hostfs, which is 50
+/// ms.
 const AFTER: Duration = Duration::from_millis(60);
 
 /// Nodes that were changed a moment ago.
@@ -39,7 +41,10 @@ impl OwnChanges {
     pub(super) fn take_due(&self) -> Vec<(u64, Version)> {
         let now = Instant::now();
         let mut nodes = self.nodes.lock();
-        nodes.extract_if(|_, left| left.at + AFTER <= now).map(|(node, left)| (node, left.version)).collect()
+        nodes
+            .extract_if(|_, left| left.at + AFTER <= now)
+            .map(|(node, left)| (node, left.version))
+            .collect()
     }
 }
 
@@ -55,7 +60,10 @@ impl Adapter {
         if !own.is_needed.load(Ordering::Relaxed) {
             return;
         }
-        let left = Left { at: Instant::now(), version: Version::of(&handle.attributes()) };
+        let left = Left {
+            at: Instant::now(),
+            version: Version::of(&handle.attributes()),
+        };
         let mut nodes = own.nodes.lock();
         let is_first = nodes.is_empty();
         nodes.insert(self.id(handle.number()), left);

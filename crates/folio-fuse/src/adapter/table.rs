@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A power of two.
 const SHARDS: usize = 64;
 
-/// A map from numbers, each shard of it with a lock of its own. Nothing is dropped while a lock is held: the last
-/// reference to an inode may have work to do.
+/// A map from numbers, each shard of it with a lock of its own. Nothing is dropped while a lock is
+/// held: the last reference to an inode may have work to do.
 pub(super) struct Table<T> {
     shards: Box<[RwLock<HashMap<u64, T, RandomState>>]>,
     count: AtomicUsize,
@@ -18,7 +18,10 @@ pub(super) struct Table<T> {
 
 impl<T> Table<T> {
     pub(super) fn new() -> Self {
-        Self { shards: (0..SHARDS).map(|_| RwLock::default()).collect(), count: AtomicUsize::new(0) }
+        Self {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            count: AtomicUsize::new(0),
+        }
     }
 
     fn shard(&self, id: u64) -> &RwLock<HashMap<u64, T, RandomState>> {
@@ -30,8 +33,14 @@ impl<T> Table<T> {
         self.shard(id).read().get(&id).map(look)
     }
 
-    /// Adds a thing, or changes the one that is there, perhaps with parts of the new one, and gives back what is left.
-    pub(super) fn add(&self, id: u64, mut thing: T, change: impl FnOnce(&mut T, &mut T)) -> Option<T> {
+    /// Adds a thing, or changes the one that is there, perhaps with parts of the new one, and gives
+    /// back what is left.
+    pub(super) fn add(
+        &self,
+        id: u64,
+        mut thing: T,
+        change: impl FnOnce(&mut T, &mut T),
+    ) -> Option<T> {
         match self.shard(id).write().entry(id) {
             Entry::Occupied(mut entry) => {
                 change(entry.get_mut(), &mut thing);
@@ -72,7 +81,10 @@ impl<T> Table<T> {
 
     /// The numbers of all.
     pub(super) fn ids(&self) -> Vec<u64> {
-        self.shards.iter().flat_map(|shard| shard.read().keys().copied().collect::<Vec<_>>()).collect()
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.read().keys().copied().collect::<Vec<_>>())
+            .collect()
     }
 
     /// How many there are, give or take what other threads are doing.

@@ -5,7 +5,10 @@ use folio::KernelOptions;
 use folio::vfs::SetTime;
 
 const ROOT_USER: Client = Client { uid: 0, gid: 0 };
-const USER: Client = Client { uid: 1000, gid: 100 };
+const USER: Client = Client {
+    uid: 1000,
+    gid: 100,
+};
 const RDWR: u32 = 2;
 
 fn adapter(judge: Judge) -> Adapter {
@@ -20,7 +23,10 @@ fn errno<T>(result: Result<T>) -> Option<Errno> {
 fn nodes_live_as_long_as_they_are_known() {
     let adapter = adapter(Judge::Kernel);
     let folder = adapter.mkdir(ROOT_USER, ROOT, b"d", 0o755, 0o022).unwrap();
-    assert_eq!(adapter.lookup(ROOT_USER, ROOT, b"d").unwrap().unwrap().id, folder.id);
+    assert_eq!(
+        adapter.lookup(ROOT_USER, ROOT, b"d").unwrap().unwrap().id,
+        folder.id
+    );
     assert_eq!(adapter.nodes.len(), 1);
     adapter.forget(folder.id, 1);
     assert!(adapter.attributes(folder.id).is_ok());
@@ -36,35 +42,68 @@ fn nodes_live_as_long_as_they_are_known() {
 fn names_that_are_none_are_refused() {
     let adapter = adapter(Judge::Kernel);
     for name in [&b""[..], b".", b"..", b"a/b", b"/etc", b"a\0b"] {
-        assert_eq!(errno(adapter.lookup(ROOT_USER, ROOT, name)), Some(Errno::INVAL));
-        assert_eq!(errno(adapter.mkdir(ROOT_USER, ROOT, name, 0o755, 0)), Some(Errno::INVAL));
-        assert_eq!(errno(adapter.create(ROOT_USER, (ROOT, name), RDWR, 0o644, 0)), Some(Errno::INVAL));
+        assert_eq!(
+            errno(adapter.lookup(ROOT_USER, ROOT, name)),
+            Some(Errno::INVAL)
+        );
+        assert_eq!(
+            errno(adapter.mkdir(ROOT_USER, ROOT, name, 0o755, 0)),
+            Some(Errno::INVAL)
+        );
+        assert_eq!(
+            errno(adapter.create(ROOT_USER, (ROOT, name), RDWR, 0o644, 0)),
+            Some(Errno::INVAL)
+        );
     }
-    assert_eq!(errno(adapter.mkdir(ROOT_USER, ROOT, &[b'n'; 256], 0o755, 0)), Some(Errno::NAMETOOLONG));
-    assert_eq!(errno(adapter.lookup(ROOT_USER, ROOT, &[b'n'; 256])), Some(Errno::NAMETOOLONG));
+    assert_eq!(
+        errno(adapter.mkdir(ROOT_USER, ROOT, &[b'n'; 256], 0o755, 0)),
+        Some(Errno::NAMETOOLONG)
+    );
+    assert_eq!(
+        errno(adapter.lookup(ROOT_USER, ROOT, &[b'n'; 256])),
+        Some(Errno::NAMETOOLONG)
+    );
 }
 
 #[test]
 fn what_is_made_belongs_to_who_asks() {
     let adapter = adapter(Judge::Kernel);
-    let (entry, file) = adapter.create(USER, (ROOT, b"f"), RDWR, 0o4766, 0o022).unwrap();
+    let (entry, file) = adapter
+        .create(USER, (ROOT, b"f"), RDWR, 0o4766, 0o022)
+        .unwrap();
     let made = entry.attributes;
     assert_eq!((made.uid, made.gid, made.mode), (1000, 100, 0o4744));
     // The superuser may keep the bit, others may not.
     assert_eq!(adapter.write(ROOT_USER, file, b"abc", 0, false).unwrap(), 3);
     assert_eq!(adapter.attributes(entry.id).unwrap().mode, 0o4744);
-    let change = Change { size_bytes: Some(2), file: Some(file), ..Change::default() };
-    assert_eq!(adapter.set_attributes(USER, entry.id, &change).unwrap().mode, 0o744);
+    let change = Change {
+        size_bytes: Some(2),
+        file: Some(file),
+        ..Change::default()
+    };
+    assert_eq!(
+        adapter
+            .set_attributes(USER, entry.id, &change)
+            .unwrap()
+            .mode,
+        0o744
+    );
     let judged_by_nobody = self::adapter(Judge::Nobody);
-    let (entry, _) = judged_by_nobody.create(USER, (ROOT, b"f"), RDWR, 0o666, 0).unwrap();
+    let (entry, _) = judged_by_nobody
+        .create(USER, (ROOT, b"f"), RDWR, 0o666, 0)
+        .unwrap();
     assert_eq!((entry.attributes.uid, entry.attributes.gid), (0, 0));
 }
 
 #[test]
 fn a_file_without_names_lives_until_it_is_released() {
     let adapter = adapter(Judge::Kernel);
-    let (entry, file) = adapter.create(ROOT_USER, (ROOT, b"f"), RDWR, 0o600, 0).unwrap();
-    adapter.write(ROOT_USER, file, b"still here", 0, false).unwrap();
+    let (entry, file) = adapter
+        .create(ROOT_USER, (ROOT, b"f"), RDWR, 0o600, 0)
+        .unwrap();
+    adapter
+        .write(ROOT_USER, file, b"still here", 0, false)
+        .unwrap();
     adapter.unlink(ROOT_USER, ROOT, b"f").unwrap();
     adapter.forget(entry.id, 1);
     let mut buf = [0; 32];
@@ -78,7 +117,9 @@ fn a_file_without_names_lives_until_it_is_released() {
 fn directories_are_listed_from_any_cookie() {
     let adapter = adapter(Judge::Kernel);
     for number in 0..50 {
-        adapter.mkdir(ROOT_USER, ROOT, format!("d{number}").as_bytes(), 0o755, 0).unwrap();
+        adapter
+            .mkdir(ROOT_USER, ROOT, format!("d{number}").as_bytes(), 0o755, 0)
+            .unwrap();
     }
     let all = adapter.read_directory(ROOT_USER, ROOT, 0, 1000).unwrap();
     assert_eq!(all.iter().filter(|entry| !entry.is_dot()).count(), 50);
@@ -90,13 +131,18 @@ fn directories_are_listed_from_any_cookie() {
         cookie = last.next_cookie;
         names.extend(some.into_iter().map(|entry| entry.name));
     }
-    assert_eq!(names, all.into_iter().map(|entry| entry.name).collect::<Vec<_>>());
+    assert_eq!(
+        names,
+        all.into_iter().map(|entry| entry.name).collect::<Vec<_>>()
+    );
 }
 
 #[test]
 fn attributes_are_set_together() {
     let adapter = adapter(Judge::Kernel);
-    let (entry, _) = adapter.create(ROOT_USER, (ROOT, b"f"), RDWR, 0o600, 0).unwrap();
+    let (entry, _) = adapter
+        .create(ROOT_USER, (ROOT, b"f"), RDWR, 0o600, 0)
+        .unwrap();
     let time = folio::Timespec::new(-5, 7);
     let change = Change {
         mode: Some(0o2640),
@@ -106,8 +152,13 @@ fn attributes_are_set_together() {
         modified: Some(SetTime::To(time)),
         ..Change::default()
     };
-    let now = adapter.set_attributes(ROOT_USER, entry.id, &change).unwrap();
-    assert_eq!((now.mode, now.uid, now.gid, now.size_bytes, now.modified), (0o2640, 7, 8, 5000, time));
+    let now = adapter
+        .set_attributes(ROOT_USER, entry.id, &change)
+        .unwrap();
+    assert_eq!(
+        (now.mode, now.uid, now.gid, now.size_bytes, now.modified),
+        (0o2640, 7, 8, 5000, time)
+    );
 }
 
 #[test]
@@ -116,16 +167,22 @@ fn space_comes_back_when_nobody_knows_the_inode() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
     folio::kernel::format_ext4(&*device, &folio::kernel::FormatOptions::default()).unwrap();
     let kernel = Kernel::new(KernelOptions::default());
-    kernel.mount_ext4(device, "/", &folio::vfs::MountOptions::default()).unwrap();
+    kernel
+        .mount_ext4(device, "/", &folio::vfs::MountOptions::default())
+        .unwrap();
     let adapter = Adapter::new(kernel, Judge::Kernel);
     let free = || {
         let told = adapter.statistics(ROOT_USER, ROOT).unwrap();
         (told.blocks_free, told.inodes_free)
     };
     let before = free();
-    let (entry, file) = adapter.create(ROOT_USER, (ROOT, b"f"), RDWR, 0o600, 0).unwrap();
+    let (entry, file) = adapter
+        .create(ROOT_USER, (ROOT, b"f"), RDWR, 0o600, 0)
+        .unwrap();
     adapter.fallocate(ROOT_USER, file, 0, 0, 1 << 20).unwrap();
-    adapter.write(ROOT_USER, file, &[7; 100_000], 0, false).unwrap();
+    adapter
+        .write(ROOT_USER, file, &[7; 100_000], 0, false)
+        .unwrap();
     adapter.release(file);
     assert_ne!(free(), before);
     adapter.unlink(ROOT_USER, ROOT, b"f").unwrap();

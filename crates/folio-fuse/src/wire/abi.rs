@@ -1,4 +1,5 @@
-//! The bytes of FUSE messages, exactly: headers, arguments, results. Source: linux/fuse.h, protocol 7.39.
+//! The bytes of FUSE messages, exactly: headers, arguments, results. Source: linux/fuse.h, protocol
+//! 7.39.
 //!
 //! Numbers have the byte order of whoever asks; all machines that Folio runs on have the same one.
 
@@ -37,7 +38,8 @@ numbers! {
 }
 
 numbers! {
-    /// What both sides can do (`FUSE_INIT`), the low 32 bits of `flags` and the high ones of `flags2`.
+    /// What both sides can do (`FUSE_INIT`), the low 32 bits of `flags` and the high ones of
+    /// `flags2`.
     init: u64 {
         ASYNC_READ = 1, POSIX_LOCKS = 1 << 1, ATOMIC_O_TRUNC = 1 << 3, BIG_WRITES = 1 << 5, DONT_MASK = 1 << 6,
         FLOCK_LOCKS = 1 << 10, AUTO_INVAL_DATA = 1 << 12, DO_READDIRPLUS = 1 << 13, READDIRPLUS_AUTO = 1 << 14,

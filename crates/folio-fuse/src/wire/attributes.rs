@@ -47,7 +47,10 @@ impl Server {
         let now = match by_file {
             false => self.adapter.set_attributes(client, node, &change)?,
             true => self.on_file((node, told.file), true, |file| {
-                let change = Change { file: Some(file), ..change };
+                let change = Change {
+                    file: Some(file),
+                    ..change
+                };
                 self.adapter.set_attributes(client, node, &change)
             })?,
         };
@@ -91,7 +94,8 @@ impl Server {
         let told: SetxattrIn = call.body.take()?;
         let name = call.body.name()?;
         let value = call.body.bytes(told.size as usize)?;
-        self.adapter.set_xattr(call.client(), call.node(), name, value, told.flags)
+        self.adapter
+            .set_xattr(call.client(), call.node(), name, value, told.flags)
     }
 
     /// `FUSE_REMOVEXATTR`.
@@ -104,7 +108,10 @@ impl Server {
 /// Who asks with size 0 wants to know the size; ERANGE if it is larger than asked for.
 fn send_value(call: &mut Call<'_>, told: GetxattrIn, value: &[u8]) -> Result<()> {
     match told.size as usize {
-        0 => call.send(&GetxattrOut { size: value.len() as u32, padding: 0 }),
+        0 => call.send(&GetxattrOut {
+            size: value.len() as u32,
+            padding: 0,
+        }),
         size if size < value.len() => Err(Errno::RANGE.into()),
         _ => call.send_bytes(value),
     }

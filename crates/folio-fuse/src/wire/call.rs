@@ -18,7 +18,10 @@ pub(super) struct Call<'a> {
 impl Call<'_> {
     /// Who asks.
     pub(super) fn client(&self) -> Client {
-        Client { uid: self.header.uid, gid: self.header.gid }
+        Client {
+            uid: self.header.uid,
+            gid: self.header.gid,
+        }
     }
 
     /// The node that is asked about.
@@ -28,7 +31,11 @@ impl Call<'_> {
 
     /// Checks that `len` bytes of a reply fit, before something is done that must be told.
     pub(super) fn needs(&self, len: usize) -> Result<()> {
-        if self.reply.room() < len { Err(Errno::INVAL.into()) } else { Ok(()) }
+        if self.reply.room() < len {
+            Err(Errno::INVAL.into())
+        } else {
+            Ok(())
+        }
     }
 
     /// Appends a struct to the reply.
@@ -58,7 +65,11 @@ impl<'a> Body<'a> {
 
     /// Takes a name, which ends in a zero byte; EINVAL if there is none.
     pub(super) fn name(&mut self) -> Result<&'a [u8]> {
-        let end = self.0.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
+        let end = self
+            .0
+            .iter()
+            .position(|byte| *byte == 0)
+            .ok_or(Errno::INVAL)?;
         let (name, rest) = self.0.split_at(end);
         self.0 = &rest[1..];
         Ok(name)
@@ -72,13 +83,15 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Header and arguments of a request, without the extensions that may follow them; `None` if it is not as long as it
-/// says.
+/// Header and arguments of a request, without the extensions that may follow them; `None` if it is
+/// not as long as it says.
 pub(super) fn split(request: &[u8]) -> Option<(InHeader, &[u8])> {
     let (header, body) = InHeader::read_from_prefix(request).ok()?;
     if header.len as usize != request.len() || request.len() > super::REQUEST_MAX {
         return None;
     }
-    let arguments_len = body.len().checked_sub(usize::from(header.extensions_8) * 8)?;
+    let arguments_len = body
+        .len()
+        .checked_sub(usize::from(header.extensions_8) * 8)?;
     Some((header, &body[..arguments_len]))
 }

@@ -1,11 +1,11 @@
 //! Requests about open files and their data.
 //!
-//! Where files need not be opened, requests have file 0, and the adapter opens the node when it is first read or
-//! written ([`crate::adapter::Adapter::node_file`]).
+//! Where files need not be opened, requests have file 0, and the adapter opens the node when it is
+//! first read or written ([`crate::adapter::Adapter::node_file`]).
 
 use super::abi::{
-    self, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, FsyncIn, LseekIn, LseekOut, OpenIn, OpenOut,
-    ReadIn, ReleaseIn, WriteIn, WriteOut, init, open,
+    self, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, FsyncIn, LseekIn, LseekOut, OpenIn,
+    OpenOut, ReadIn, ReleaseIn, WriteIn, WriteOut, init, open,
 };
 use super::call::Call;
 use super::names::bits;
@@ -32,7 +32,9 @@ impl Server {
         }
         call.needs(size_of::<OpenOut>())?;
         let told: OpenIn = call.body.take()?;
-        let file = self.adapter.open(call.client(), call.node(), self.access(told.flags))?;
+        let file = self
+            .adapter
+            .open(call.client(), call.node(), self.access(told.flags))?;
         let opened = self.opened((call.node(), file), told.flags, || {
             !self.options.changed_by_others || self.adapter.is_unchanged(call.node())
         });
@@ -45,10 +47,19 @@ impl Server {
         let told: CreateIn = call.body.take()?;
         let place = (call.node(), call.body.name()?);
         let flags = self.access(told.flags);
-        let (entry, file) =
-            self.adapter.create(call.client(), place, flags, bits(told.mode), bits(told.umask))?;
+        let (entry, file) = self.adapter.create(
+            call.client(),
+            place,
+            flags,
+            bits(told.mode),
+            bits(told.umask),
+        )?;
         self.tell(call, &entry)?;
-        let opened = self.opened((entry.id, self.hand_out(entry.id, file)), told.flags, || true);
+        let opened = self.opened(
+            (entry.id, self.hand_out(entry.id, file)),
+            told.flags,
+            || true,
+        );
         call.send(&opened)
     }
 
@@ -65,21 +76,30 @@ impl Server {
             bits(told.umask),
         )?;
         self.tell(call, &entry)?;
-        let opened = self.opened((entry.id, self.hand_out(entry.id, file)), told.flags, || true);
+        let opened = self.opened(
+            (entry.id, self.hand_out(entry.id, file)),
+            told.flags,
+            || true,
+        );
         call.send(&opened)
     }
 
-    /// The flags to open with. Where files are not opened, this one serves whoever comes; and who writes back reads the
-    /// rest of the page first.
+    /// The flags to open with. Where files are not opened, this one serves whoever comes; and who
+    /// writes back reads the rest of the page first.
     fn access(&self, flags: u32) -> u32 {
         if self.has(init::NO_OPEN_SUPPORT) {
             return READ_WRITE | flags & EXCLUSIVE;
         }
         let needs_reads = self.has(init::WRITEBACK_CACHE) && flags & ACCESS_MODE == WRITE_ONLY;
-        if needs_reads { flags & !ACCESS_MODE | READ_WRITE } else { flags }
+        if needs_reads {
+            flags & !ACCESS_MODE | READ_WRITE
+        } else {
+            flags
+        }
     }
 
-    /// The file as the kernel names it. One that needs no opening gets no release either, so the node keeps it.
+    /// The file as the kernel names it. One that needs no opening gets no release either, so the
+    /// node keeps it.
     fn hand_out(&self, node: u64, file: u64) -> u64 {
         if self.has(init::NO_OPEN_SUPPORT) {
             self.adapter.keep_node_file(node, file);
@@ -88,9 +108,14 @@ impl Server {
         file
     }
 
-    /// What the kernel is told of a node's file that it opened with `flags`. It drops its pages unless they are of the
-    /// same contents.
-    fn opened(&self, (node, file): (u64, u64), flags: u32, is_same: impl FnOnce() -> bool) -> OpenOut {
+    /// What the kernel is told of a node's file that it opened with `flags`. It drops its pages
+    /// unless they are of the same contents.
+    fn opened(
+        &self,
+        (node, file): (u64, u64),
+        flags: u32,
+        is_same: impl FnOnce() -> bool,
+    ) -> OpenOut {
         if let Some(local) = &self.local {
             return local.opened(&self.adapter, (node, file), flags & ACCESS_MODE != 0);
         }
@@ -99,13 +124,18 @@ impl Server {
             DataCache::Kept if is_same() => open::KEEP_CACHE,
             DataCache::Kept => 0,
         };
-        OpenOut { file, open_flags, backing: 0 }
+        OpenOut {
+            file,
+            open_flags,
+            backing: 0,
+        }
     }
 
     /// `FUSE_OPENDIR`.
     pub(super) fn opendir(&self, call: &mut Call<'_>) -> Result<()> {
         if self.has(init::NO_OPENDIR_SUPPORT) {
-            // A directory needs no opening: each request has the node and the cookie. Not asked again.
+            // A directory needs no opening: each request has the node and the cookie. Not asked
+            // again.
             return Err(Errno::NOSYS.into());
         }
         let open_flags = match (&self.local, self.options.data) {
@@ -113,7 +143,11 @@ impl Server {
             (None, DataCache::None) => 0,
             (None, DataCache::Kept) => open::KEEP_CACHE | open::CACHE_DIR,
         };
-        call.send(&OpenOut { file: 0, open_flags, backing: 0 })
+        call.send(&OpenOut {
+            file: 0,
+            open_flags,
+            backing: 0,
+        })
     }
 
     /// `FUSE_RELEASE`.
@@ -140,7 +174,9 @@ impl Server {
         }
         match act(self.adapter.node_file(node, writes)?) {
             // Closed a moment ago to make room for others.
-            Err(error) if error.errno() == Errno::BADF => act(self.adapter.node_file(node, writes)?),
+            Err(error) if error.errno() == Errno::BADF => {
+                act(self.adapter.node_file(node, writes)?)
+            }
             done => done,
         }
     }
@@ -148,17 +184,22 @@ impl Server {
     /// `FUSE_READ`.
     pub(super) fn read(&self, call: &mut Call<'_>) -> Result<Done> {
         let told: ReadIn = call.body.take()?;
-        let len = (told.size as usize).min(call.reply.room()).min(super::TRANSFER_MAX);
+        let len = (told.size as usize)
+            .min(call.reply.room())
+            .min(super::TRANSFER_MAX);
         let mut offset = told.offset;
         let mut has_all = true;
         let (may_wait, place) = (call.may_wait, (call.node(), told.file));
         call.reply.fill(len, &mut |buffer| {
             let count = self.on_file(place, false, |file| match may_wait {
                 true => self.adapter.read(file, buffer, offset),
-                false => Ok(self.adapter.read_at_once(file, buffer, offset)?.unwrap_or_else(|| {
-                    has_all = false;
-                    0
-                })),
+                false => Ok(self
+                    .adapter
+                    .read_at_once(file, buffer, offset)?
+                    .unwrap_or_else(|| {
+                        has_all = false;
+                        0
+                    })),
             })?;
             offset = offset.saturating_add(count as u64);
             Ok(count)
@@ -174,9 +215,13 @@ impl Server {
         let clears_set_id = told.write_flags & abi::WRITE_KILL_SUIDGID != 0;
         let client = call.client();
         let count = self.on_file((call.node(), told.file), true, |file| {
-            self.adapter.write(client, file, data, told.offset, clears_set_id)
+            self.adapter
+                .write(client, file, data, told.offset, clears_set_id)
         })?;
-        call.send(&WriteOut { size: count as u32, padding: 0 })
+        call.send(&WriteOut {
+            size: count as u32,
+            padding: 0,
+        })
     }
 
     /// `FUSE_FSYNC`.
@@ -185,14 +230,17 @@ impl Server {
         // Whoever has written has opened it for writing, and hears of what failed.
         let writes = self.adapter.node_writer(call.node()).is_some();
         let data_only = told.flags & abi::FSYNC_FDATASYNC != 0;
-        self.on_file((call.node(), told.file), writes, |file| self.adapter.sync(file, data_only))
+        self.on_file((call.node(), told.file), writes, |file| {
+            self.adapter.sync(file, data_only)
+        })
     }
 
     /// `FUSE_FSYNCDIR`.
     pub(super) fn fsyncdir(&self, call: &mut Call<'_>) -> Result<()> {
         let told: FsyncIn = call.body.take()?;
         let data_only = told.flags & abi::FSYNC_FDATASYNC != 0;
-        self.adapter.sync_directory(call.client(), call.node(), data_only)
+        self.adapter
+            .sync_directory(call.client(), call.node(), data_only)
     }
 
     /// `FUSE_FALLOCATE`.
@@ -200,7 +248,8 @@ impl Server {
         let told: FallocateIn = call.body.take()?;
         let client = call.client();
         self.on_file((call.node(), told.file), true, |file| {
-            self.adapter.fallocate(client, file, told.mode, told.offset, told.len)
+            self.adapter
+                .fallocate(client, file, told.mode, told.offset, told.len)
         })
     }
 
@@ -216,7 +265,9 @@ impl Server {
             return Err(Errno::NXIO.into());
         }
         let place = (call.node(), told.file);
-        let offset = self.on_file(place, false, |file| self.adapter.seek(file, kind, told.offset))?;
+        let offset = self.on_file(place, false, |file| {
+            self.adapter.seek(file, kind, told.offset)
+        })?;
         call.send(&LseekOut { offset })
     }
 
@@ -230,6 +281,9 @@ impl Server {
                 self.adapter.copy_file_range(client, from, to, told.len)
             })
         })?;
-        call.send(&WriteOut { size: count as u32, padding: 0 })
+        call.send(&WriteOut {
+            size: count as u32,
+            padding: 0,
+        })
     }
 }

@@ -81,7 +81,11 @@ impl Server {
         EntryOut {
             node: entry.id,
             // The kernel keeps 32 bits of it.
-            generation: self.options.generation.wrapping_add(entry.generation as u32).into(),
+            generation: self
+                .options
+                .generation
+                .wrapping_add(entry.generation as u32)
+                .into(),
             entry_valid: name_ttl.as_secs(),
             entry_valid_nanos: name_ttl.subsec_nanos(),
             attr_valid: ttl.as_secs(),
@@ -92,21 +96,34 @@ impl Server {
 
     /// The reply that tells that there is no such name, if that may be believed at all.
     pub(super) fn missing_out(&self, ttl: Duration) -> Option<EntryOut> {
-        let ttl = self.local.as_ref().map_or(ttl, |local| local.missing_ttl(ttl));
+        let ttl = self
+            .local
+            .as_ref()
+            .map_or(ttl, |local| local.missing_ttl(ttl));
         let ttl = self.ttl(ttl);
         let (entry_valid, entry_valid_nanos) = (ttl.as_secs(), ttl.subsec_nanos());
-        (!ttl.is_zero()).then(|| EntryOut { entry_valid, entry_valid_nanos, ..EntryOut::default() })
+        (!ttl.is_zero()).then(|| EntryOut {
+            entry_valid,
+            entry_valid_nanos,
+            ..EntryOut::default()
+        })
     }
 
     /// The reply of statx(2).
     pub(super) fn statx_out(&self, attributes: &Attributes, ttl: Duration) -> StatxOut {
         let ttl = self.ttl(ttl);
-        let time = |time: Timespec| StatxTime { secs: time.secs, nanos: time.nanos, reserved: 0 };
+        let time = |time: Timespec| StatxTime {
+            secs: time.secs,
+            nanos: time.nanos,
+            reserved: 0,
+        };
         let without_birth = abi::STATX_BASIC_AND_BTIME & !abi::STATX_BTIME;
         StatxOut {
             valid: ttl.as_secs(),
             valid_nanos: ttl.subsec_nanos(),
-            mask: attributes.created.map_or(without_birth, |_| abi::STATX_BASIC_AND_BTIME),
+            mask: attributes
+                .created
+                .map_or(without_birth, |_| abi::STATX_BASIC_AND_BTIME),
             block_size: attributes.block_size,
             links: attributes.link_count,
             uid: attributes.uid,

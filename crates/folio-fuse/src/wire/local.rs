@@ -1,5 +1,6 @@
-//! What is so where the asking kernel is this machine's own, behind /dev/fuse: it is told of changes, counts in ticks
-//! that are known here, and may read and write files of the host by itself.
+//! What is so where the asking kernel is this machine's own, behind /dev/fuse: it is told of
+//! changes, counts in ticks that are known here, and may read and write files of the host by
+//! itself.
 
 use super::abi::{self, InHeader, InitIn, OpenOut, init, op, open};
 use crate::adapter::Adapter;
@@ -10,8 +11,8 @@ use folio::{Errno, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a kernel that cannot forget all names at once may believe that there is no such name: of those it knows it
-/// is told one by one, but nobody knows what it was told was missing.
+/// How long a kernel that cannot forget all names at once may believe that there is no such name:
+/// of those it knows it is told one by one, but nobody knows what it was told was missing.
 const MISSING_TTL: Duration = Duration::from_secs(1);
 
 /// This machine's kernel.
@@ -26,10 +27,21 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// `only_user` and root alone are answered, if there is one; `backings` hands files to the kernel.
-    pub(crate) fn new(keeping: Keeping, backings: Option<Backings>, only_user: Option<u32>) -> Self {
+    /// `only_user` and root alone are answered, if there is one; `backings` hands files to the
+    /// kernel.
+    pub(crate) fn new(
+        keeping: Keeping,
+        backings: Option<Backings>,
+        only_user: Option<u32>,
+    ) -> Self {
         let (forgets_names_at_once, takes_files) = Default::default();
-        Self { keeping, backings, only_user, forgets_names_at_once, takes_files }
+        Self {
+            keeping,
+            backings,
+            only_user,
+            forgets_names_at_once,
+            takes_files,
+        }
     }
 
     /// Whether the kernel is told of changes, so that it drops no pages by itself.
@@ -41,8 +53,9 @@ impl Local {
     pub(super) fn adjust(&self, wanted: u64) -> u64 {
         let mut wanted = wanted & !(init::AUTO_INVAL_DATA | init::EXPLICIT_INVAL_DATA);
         wanted |= match self.keeping.sharing {
-            // Changes that are told of are the only ones to drop pages for: by itself the kernel would take a new time
-            // of modification for a change by others, and drop the pages that it has just written.
+            // Changes that are told of are the only ones to drop pages for: by itself the kernel
+            // would take a new time of modification for a change by others, and drop the pages that
+            // it has just written.
             Sharing::Alone | Sharing::Told => init::EXPLICIT_INVAL_DATA,
             Sharing::Asked => init::AUTO_INVAL_DATA,
         };
@@ -61,7 +74,8 @@ impl Local {
 
     /// Takes in what both sides can do.
     pub(super) fn begin(&self, told: &InitIn, agreed: u64) -> Result<()> {
-        self.forgets_names_at_once.store(told.minor >= abi::MINOR_EPOCHS, Ordering::Relaxed);
+        self.forgets_names_at_once
+            .store(told.minor >= abi::MINOR_EPOCHS, Ordering::Relaxed);
         let takes_files = agreed & init::PASSTHROUGH != 0;
         self.takes_files.store(takes_files, Ordering::Relaxed);
         match self.keeping.passthrough {
@@ -86,7 +100,8 @@ impl Local {
             op::RELEASE,
             op::RELEASEDIR,
         ];
-        self.only_user.is_some_and(|user| header.uid != 0 && header.uid != user)
+        self.only_user
+            .is_some_and(|user| header.uid != 0 && header.uid != user)
             && !BY_ITSELF.contains(&header.opcode)
     }
 
@@ -104,12 +119,29 @@ impl Local {
     }
 
     /// What the kernel is told of a file that is open now.
-    pub(super) fn opened(&self, adapter: &Adapter, (node, file): (u64, u64), is_written: bool) -> OpenOut {
-        let backings = self.backings.as_ref().filter(|_| self.takes_files.load(Ordering::Relaxed));
-        let backing = backings.and_then(|backings| backings.open(adapter, (node, file), is_written));
+    pub(super) fn opened(
+        &self,
+        adapter: &Adapter,
+        (node, file): (u64, u64),
+        is_written: bool,
+    ) -> OpenOut {
+        let backings = self
+            .backings
+            .as_ref()
+            .filter(|_| self.takes_files.load(Ordering::Relaxed));
+        let backing =
+            backings.and_then(|backings| backings.open(adapter, (node, file), is_written));
         match backing {
-            Some(backing) => OpenOut { file, open_flags: open::PASSTHROUGH, backing },
-            None => OpenOut { file, open_flags: self.kept(adapter, node), backing: 0 },
+            Some(backing) => OpenOut {
+                file,
+                open_flags: open::PASSTHROUGH,
+                backing,
+            },
+            None => OpenOut {
+                file,
+                open_flags: self.kept(adapter, node),
+                backing: 0,
+            },
         }
     }
 
@@ -127,11 +159,13 @@ impl Local {
             Sharing::Told => !adapter.take_rewritten(node),
             Sharing::Asked => adapter.is_as_opened_before(node),
         };
-        self.keeping.pages(self.is_told() && adapter.is_told_of(node), is_same)
+        self.keeping
+            .pages(self.is_told() && adapter.is_told_of(node), is_same)
     }
 
     /// What the kernel keeps of the listing of a directory that is opened.
     pub(super) fn listing(&self, adapter: &Adapter, node: u64) -> u32 {
-        self.keeping.listing(self.is_told() && adapter.is_told_of(node))
+        self.keeping
+            .listing(self.is_told() && adapter.is_told_of(node))
     }
 }

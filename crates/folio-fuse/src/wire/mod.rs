@@ -1,4 +1,5 @@
-//! The FUSE protocol as bytes, whatever carries them: a request in, a reply out. Linux: fs/fuse, linux/fuse.h.
+//! The FUSE protocol as bytes, whatever carries them: a request in, a reply out. Linux: fs/fuse,
+//! linux/fuse.h.
 //!
 //! ```text
 //!   carrier     /dev/fuse (transport.rs), a guest's queue (folio-virtiofs), a stream of frames (folio-remote)
@@ -14,10 +15,12 @@
 //! Neighbours: carriers above; the adapter below.
 //!
 //! Invariants:
-//! - W1: whoever asks may be hostile. Every length and offset is checked, a reply never exceeds its room, nothing
-//!   panics, and memory is bounded by [`REQUEST_MAX`] and [`REPLY_BODY_MAX`].
-//! - W2: no lock is held while a request is handled; requests may be handled by any number of threads.
-//! - W3: an entry that could not be told is not counted, so tables do not grow by replies that did not fit.
+//! - W1: whoever asks may be hostile. Every length and offset is checked, a reply never exceeds its
+//!   room, nothing panics, and memory is bounded by [`REQUEST_MAX`] and [`REPLY_BODY_MAX`].
+//! - W2: no lock is held while a request is handled; requests may be handled by any number of
+//!   threads.
+//! - W3: an entry that could not be told is not counted, so tables do not grow by replies that did
+//!   not fit.
 
 mod abi;
 mod attributes;
@@ -46,7 +49,8 @@ use folio::{Errno, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Bytes of data in one read or write; the kernel's own limit is 256 pages (`fs.fuse.max_pages_limit`).
+/// Bytes of data in one read or write; the kernel's own limit is 256 pages
+/// (`fs.fuse.max_pages_limit`).
 pub const TRANSFER_MAX: usize = 1 << 20;
 /// Bytes of the body of a reply at most.
 pub const REPLY_BODY_MAX: usize = TRANSFER_MAX;
@@ -70,8 +74,8 @@ pub enum Outcome {
 
 /// Serves one kernel: one virtiofs device, or one stream. Calls from any thread.
 ///
-/// A carrier that pushes changes ([`Notice`]) holds [`Adapter::telling`] while a request is handled and until its reply
-/// is sent.
+/// A carrier that pushes changes ([`Notice`]) holds [`Adapter::telling`] while a request is handled
+/// and until its reply is sent.
 pub struct Server {
     adapter: Arc<Adapter>,
     judge: Judge,
@@ -103,12 +107,26 @@ enum Done {
 impl Server {
     /// Serves `adapter`, whose calls `judge` judges.
     pub fn new(adapter: Arc<Adapter>, judge: Judge, options: Options) -> Self {
-        Self { adapter, judge, options, local: None, agreed: AtomicU64::new(0) }
+        Self {
+            adapter,
+            judge,
+            options,
+            local: None,
+            agreed: AtomicU64::new(0),
+        }
     }
 
     /// The same for the kernel behind /dev/fuse.
-    pub(crate) fn local(adapter: Arc<Adapter>, judge: Judge, options: Options, local: Local) -> Self {
-        Self { local: Some(local), ..Self::new(adapter, judge, options) }
+    pub(crate) fn local(
+        adapter: Arc<Adapter>,
+        judge: Judge,
+        options: Options,
+        local: Local,
+    ) -> Self {
+        Self {
+            local: Some(local),
+            ..Self::new(adapter, judge, options)
+        }
     }
 
     /// The file system's side of the service.
@@ -119,11 +137,12 @@ impl Server {
     /// Does what `request` asks (header and body) and writes the reply. May wait for devices.
     pub fn handle(&self, request: &[u8], reply: &mut dyn Reply) -> Outcome {
         // Who may wait is never told to.
-        self.attend(request, reply, true).unwrap_or(Outcome::Malformed)
+        self.attend(request, reply, true)
+            .unwrap_or(Outcome::Malformed)
     }
 
-    /// The same for a thread that has others to serve: if the request has to wait nothing was done, and
-    /// [`Server::handle`] does it, on another thread perhaps.
+    /// The same for a thread that has others to serve: if the request has to wait nothing was done,
+    /// and [`Server::handle`] does it, on another thread perhaps.
     pub fn handle_at_once(
         &self,
         request: &[u8],
@@ -132,7 +151,8 @@ impl Server {
         self.attend(request, reply, false)
     }
 
-    /// Lets go of all that the kernel knew, as if it had unmounted: for a carrier that has lost its other end.
+    /// Lets go of all that the kernel knew, as if it had unmounted: for a carrier that has lost its
+    /// other end.
     pub fn end(&self) {
         self.adapter.forget_all();
     }
@@ -143,15 +163,27 @@ impl Server {
         reply: &mut dyn Reply,
         may_wait: bool,
     ) -> std::result::Result<Outcome, Wait> {
-        let Some((header, body)) = call::split(request) else { return Ok(Outcome::Malformed) };
+        let Some((header, body)) = call::split(request) else {
+            return Ok(Outcome::Malformed);
+        };
         if !may_wait && is_slow(header.opcode) {
             return Err(Wait::Long);
         }
         reply.restart();
-        let mut call = Call { header, body: Body(body), reply, may_wait };
+        let mut call = Call {
+            header,
+            body: Body(body),
+            reply,
+            may_wait,
+        };
         let done = match self.refuses(header.opcode) {
             true => Err(Errno::ROFS.into()),
-            false if self.local.as_ref().is_some_and(|local| local.shuts_out(&header)) => {
+            false
+                if self
+                    .local
+                    .as_ref()
+                    .is_some_and(|local| local.shuts_out(&header)) =>
+            {
                 Err(Errno::ACCESS.into())
             }
             false => self.dispatch(&mut call),
@@ -167,8 +199,8 @@ impl Server {
         Ok(outcome)
     }
 
-    /// Whether a change is asked of what is read-only. What opens a file for writing is refused by the asking kernel,
-    /// which knows that it has mounted it read-only, or else by the write.
+    /// Whether a change is asked of what is read-only. What opens a file for writing is refused by
+    /// the asking kernel, which knows that it has mounted it read-only, or else by the write.
     fn refuses(&self, opcode: u32) -> bool {
         const CHANGES: [u32; 16] = [
             op::SETATTR,
@@ -238,8 +270,8 @@ impl Server {
             op::FALLOCATE => self.fallocate(call),
             op::LSEEK => self.lseek(call),
             op::COPY_FILE_RANGE => self.copy_file_range(call),
-            // Locks are the asking kernel's; FLUSH has nothing to do at close(2), and ACCESS is judged before anybody
-            // asks. Once told so, the kernel does not ask again.
+            // Locks are the asking kernel's; FLUSH has nothing to do at close(2), and ACCESS is
+            // judged before anybody asks. Once told so, the kernel does not ask again.
             _ => Err(Errno::NOSYS.into()),
         };
         replied.map(|()| Done::Replied)

@@ -1,7 +1,8 @@
 //! Requests about names: looked up, made, moved, taken away, listed.
 
 use super::abi::{
-    BatchForgetIn, Dirent, EntryOut, ForgetIn, ForgetOne, LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn, op,
+    BatchForgetIn, Dirent, EntryOut, ForgetIn, ForgetOne, LinkIn, MkdirIn, MknodIn, Rename2In,
+    RenameIn, op,
 };
 use super::call::Call;
 use super::{Server, encode};
@@ -55,7 +56,9 @@ impl Server {
         let told: MknodIn = call.body.take()?;
         let place = (call.node(), call.body.name()?);
         let device = encode::device(told.device);
-        let made = self.adapter.mknod(call.client(), place, told.mode, bits(told.umask), device)?;
+        let made = self
+            .adapter
+            .mknod(call.client(), place, told.mode, bits(told.umask), device)?;
         self.tell(call, &made)
     }
 
@@ -64,7 +67,13 @@ impl Server {
         call.needs(size_of::<EntryOut>())?;
         let told: MkdirIn = call.body.take()?;
         let name = call.body.name()?;
-        let made = self.adapter.mkdir(call.client(), call.node(), name, bits(told.mode), bits(told.umask))?;
+        let made = self.adapter.mkdir(
+            call.client(),
+            call.node(),
+            name,
+            bits(told.mode),
+            bits(told.umask),
+        )?;
         self.tell(call, &made)
     }
 
@@ -72,7 +81,9 @@ impl Server {
     pub(super) fn symlink(&self, call: &mut Call<'_>) -> Result<()> {
         call.needs(size_of::<EntryOut>())?;
         let (name, target) = (call.body.name()?, call.body.name()?);
-        let made = self.adapter.symlink(call.client(), target, call.node(), name)?;
+        let made = self
+            .adapter
+            .symlink(call.client(), target, call.node(), name)?;
         self.tell(call, &made)
     }
 
@@ -81,7 +92,9 @@ impl Server {
         call.needs(size_of::<EntryOut>())?;
         let told: LinkIn = call.body.take()?;
         let name = call.body.name()?;
-        let made = self.adapter.link(call.client(), told.node, call.node(), name)?;
+        let made = self
+            .adapter
+            .link(call.client(), told.node, call.node(), name)?;
         self.tell(call, &made)
     }
 
@@ -138,15 +151,18 @@ impl Server {
             if call.reply.body_len() + len > limit {
                 return Ok(false);
             }
-            // No node: the kernel takes the name alone. So it is with `.` and `..`, which count as no lookup, and
-            // with what cannot be looked up: whoever wants that one hears why.
+            // No node: the kernel takes the name alone. So it is with `.` and `..`, which count as
+            // no lookup, and with what cannot be looked up: whoever wants that one hears why.
             let nameless = EntryOut::default();
             if entry.is_dot() {
                 call.send(&nameless)?;
                 send_dirent(call, entry, entry.number)?;
                 return Ok(true);
             }
-            match server.adapter.lookup(call.client(), call.node(), &entry.name) {
+            match server
+                .adapter
+                .lookup(call.client(), call.node(), &entry.name)
+            {
                 Ok(Some(found)) => {
                     server.tell(call, &found)?;
                     send_dirent(call, entry, found.id)?;
@@ -171,7 +187,9 @@ impl Server {
         let told: super::abi::ReadIn = call.body.take()?;
         let mut cookie = told.offset;
         loop {
-            let entries = self.adapter.read_directory(call.client(), call.node(), cookie, ENTRIES)?;
+            let entries =
+                self.adapter
+                    .read_directory(call.client(), call.node(), cookie, ENTRIES)?;
             for entry in &entries {
                 if !add(self, call, entry)? {
                     return Ok(());
@@ -189,7 +207,9 @@ impl Server {
 fn listed_max(call: &Call<'_>) -> Result<usize> {
     let mut body = call.body;
     let told: super::abi::ReadIn = body.take()?;
-    Ok((told.size as usize).min(call.reply.room()).min(super::TRANSFER_MAX))
+    Ok((told.size as usize)
+        .min(call.reply.room())
+        .min(super::TRANSFER_MAX))
 }
 
 fn padded(len: usize) -> usize {

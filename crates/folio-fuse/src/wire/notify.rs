@@ -9,8 +9,8 @@ use zerocopy::{Immutable, IntoBytes};
 /// Something that a kernel has to forget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice<'a> {
-    /// Attributes of a node, and its data from `offset` on (`FUSE_NOTIFY_INVAL_INODE`). A length of zero is all that
-    /// follows; a negative offset leaves the data alone.
+    /// Attributes of a node, and its data from `offset` on (`FUSE_NOTIFY_INVAL_INODE`). A length of
+    /// zero is all that follows; a negative offset leaves the data alone.
     Inode {
         /// Node id.
         node: u64,
@@ -43,16 +43,37 @@ impl Notice<'_> {
     /// Appends the message to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match *self {
-            Self::Inode { node, offset, len_bytes } => {
-                let body = InvalInodeOut { node, offset, len: len_bytes };
+            Self::Inode {
+                node,
+                offset,
+                len_bytes,
+            } => {
+                let body = InvalInodeOut {
+                    node,
+                    offset,
+                    len: len_bytes,
+                };
                 message(out, abi::notify::INVAL_INODE, &body, None);
             }
             Self::Entry { parent, name } => {
-                let body = InvalEntryOut { parent, name_len: name.len() as u32, flags: 0 };
+                let body = InvalEntryOut {
+                    parent,
+                    name_len: name.len() as u32,
+                    flags: 0,
+                };
                 message(out, abi::notify::INVAL_ENTRY, &body, Some(name));
             }
-            Self::Deleted { parent, child, name } => {
-                let body = DeleteOut { parent, child, name_len: name.len() as u32, padding: 0 };
+            Self::Deleted {
+                parent,
+                child,
+                name,
+            } => {
+                let body = DeleteOut {
+                    parent,
+                    child,
+                    name_len: name.len() as u32,
+                    padding: 0,
+                };
                 message(out, abi::notify::DELETE, &body, Some(name));
             }
             Self::Names => message(out, abi::notify::INC_EPOCH, &[0_u8; 0], None),
@@ -63,7 +84,11 @@ impl Notice<'_> {
 /// A message has the request number 0, and its code where replies have their error.
 fn message(out: &mut Vec<u8>, code: i32, body: &(impl IntoBytes + Immutable), name: Option<&[u8]>) {
     let len = HEADER_LEN + size_of_val(body) + name.map_or(0, |name| name.len() + 1);
-    let header = OutHeader { len: len as u32, error: code, unique: 0 };
+    let header = OutHeader {
+        len: len as u32,
+        error: code,
+        unique: 0,
+    };
     out.extend_from_slice(header.as_bytes());
     out.extend_from_slice(body.as_bytes());
     if let Some(name) = name {
@@ -79,15 +104,32 @@ mod tests {
     #[test]
     fn lengths_count_everything() {
         let mut out = Vec::new();
-        Notice::Inode { node: 7, offset: 0, len_bytes: 0 }.encode(&mut out);
+        Notice::Inode {
+            node: 7,
+            offset: 0,
+            len_bytes: 0,
+        }
+        .encode(&mut out);
         assert_eq!((out.len(), out[0]), (40, 40));
         out.clear();
-        Notice::Entry { parent: 1, name: b"name" }.encode(&mut out);
+        Notice::Entry {
+            parent: 1,
+            name: b"name",
+        }
+        .encode(&mut out);
         assert_eq!((out.len(), out[0], &out[32..]), (37, 37, &b"name\0"[..]));
         out.clear();
-        Notice::Deleted { parent: 1, child: 2, name: b"name" }.encode(&mut out);
+        Notice::Deleted {
+            parent: 1,
+            child: 2,
+            name: b"name",
+        }
+        .encode(&mut out);
         assert_eq!((out.len(), out[0], &out[40..]), (45, 45, &b"name\0"[..]));
-        assert_eq!(i32::from_ne_bytes(out[4..8].try_into().unwrap()), abi::notify::DELETE);
+        assert_eq!(
+            i32::from_ne_bytes(out[4..8].try_into().unwrap()),
+            abi::notify::DELETE
+        );
         out.clear();
         Notice::Names.encode(&mut out);
         assert_eq!((out.len(), out[0], out[4]), (16, 16, 8));

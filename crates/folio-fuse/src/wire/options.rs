@@ -8,7 +8,8 @@ use std::time::Duration;
 pub enum DataCache {
     /// Not at all: every read and write comes here.
     None,
-    /// In its page cache, as long as the file's size and times tell that nobody else has changed it.
+    /// In its page cache, as long as the file's size and times tell that nobody else has changed
+    /// it.
     Kept,
 }
 
@@ -19,8 +20,8 @@ pub struct Options {
     pub ttl_max: Duration,
     /// How data is kept.
     pub data: DataCache,
-    /// Whether others change the files meanwhile: data is then dropped when attributes tell so, else when the kernel
-    /// is told ([`super::Notice`]).
+    /// Whether others change the files meanwhile: data is then dropped when attributes tell so,
+    /// else when the kernel is told ([`super::Notice`]).
     pub changed_by_others: bool,
     /// Whether writes may stay in the asking kernel for a while. What others read meanwhile is old.
     pub writeback: bool,
@@ -28,12 +29,14 @@ pub struct Options {
     pub readdirplus: bool,
     /// Whether every change is refused.
     pub read_only: bool,
-    /// The generation of all inodes: a kernel that comes with what another server told it, and finds another
-    /// generation, gives up what it has open rather than take one inode for the other.
+    /// The generation of all inodes: a kernel that comes with what another server told it, and
+    /// finds another generation, gives up what it has open rather than take one inode for the
+    /// other.
     pub generation: u32,
 }
 
-/// What `ttl=inf` comes to: so long that nobody counts it, and far from what a kernel cannot add to its clock.
+/// What `ttl=inf` comes to: so long that nobody counts it, and far from what a kernel cannot add to
+/// its clock.
 pub const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 /// What is believed for so long is not asked again when it is opened.
@@ -55,20 +58,32 @@ impl Options {
 
     /// For one that others change too: names and attributes are believed for `ttl_max` at most.
     pub fn shared(ttl_max: Duration) -> Self {
-        Self { changed_by_others: true, ttl_max, ..Self::alone() }
+        Self {
+            changed_by_others: true,
+            ttl_max,
+            ..Self::alone()
+        }
     }
 
-    /// Whether files are opened here. Where that would tell the kernel no more than what it believes it need not ask,
-    /// which saves a request for each open(2) and close(2). Else an open is when it sees what others have written.
+    /// Whether files are opened here. Where that would tell the kernel no more than what it
+    /// believes it need not ask, which saves a request for each open(2) and close(2). Else an open
+    /// is when it sees what others have written.
     pub(super) fn asks_at_open(&self) -> bool {
         self.data == DataCache::None || self.changed_by_others && self.ttl_max > OPEN_TTL_MAX
     }
 
     /// The words that are about the asking kernel, those with a value without it.
-    pub const WORDS: [&str; 6] = ["writeback", "nowriteback", "readdirplus", "noreaddirplus", "ttl", "cache"];
+    pub const WORDS: [&str; 6] = [
+        "writeback",
+        "nowriteback",
+        "readdirplus",
+        "noreaddirplus",
+        "ttl",
+        "cache",
+    ];
 
-    /// Obeys one word of `-o`; `false` if it is not about the asking kernel. `ttl` and `cache` may be about what is
-    /// shared as well.
+    /// Obeys one word of `-o`; `false` if it is not about the asking kernel. `ttl` and `cache` may
+    /// be about what is shared as well.
     pub fn set(&mut self, word: &str) -> Result<bool> {
         match word.split_once('=') {
             None => match word {
@@ -102,9 +117,18 @@ pub fn parse_ttl(text: &str) -> Result<Duration> {
         "us" => 1e-6,
         _ => f64::NAN,
     };
-    let secs = digits.parse::<f64>().map_or(f64::NAN, |number| number * unit_secs);
-    let ttl = Duration::try_from_secs_f64(secs).ok().filter(|ttl| *ttl <= FOREVER);
-    ttl.ok_or_else(|| Error::new(Errno::INVAL, format!("ttl={text}: no time; write 0, 5ms, 1.5s or inf")))
+    let secs = digits
+        .parse::<f64>()
+        .map_or(f64::NAN, |number| number * unit_secs);
+    let ttl = Duration::try_from_secs_f64(secs)
+        .ok()
+        .filter(|ttl| *ttl <= FOREVER);
+    ttl.ok_or_else(|| {
+        Error::new(
+            Errno::INVAL,
+            format!("ttl={text}: no time; write 0, 5ms, 1.5s or inf"),
+        )
+    })
 }
 
 #[cfg(test)]

@@ -7,9 +7,11 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Bytes of the header of every reply.
 pub(super) const HEADER_LEN: usize = size_of::<OutHeader>();
 
-/// Where a reply goes. What carries it implements this: a vector for streams, a guest's buffers for virtiofs.
+/// Where a reply goes. What carries it implements this: a vector for streams, a guest's buffers for
+/// virtiofs.
 ///
-/// The body is written first, from where the header ends; [`Reply::finish`] comes last and puts the header before it.
+/// The body is written first, from where the header ends; [`Reply::finish`] comes last and puts the
+/// header before it.
 pub trait Reply {
     /// Forgets what was written; room for the header is kept.
     fn restart(&mut self);
@@ -23,15 +25,21 @@ pub trait Reply {
     /// Appends to the body; never called with more bytes than fit.
     fn append(&mut self, bytes: &[u8]);
 
-    /// Appends at most `len_bytes` that `read` puts into the buffer it is given, until it puts in fewer than the
-    /// buffer holds; never called with more than fit. Returns how many were appended.
-    fn fill(&mut self, len_bytes: usize, read: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<usize>;
+    /// Appends at most `len_bytes` that `read` puts into the buffer it is given, until it puts in
+    /// fewer than the buffer holds; never called with more than fit. Returns how many were
+    /// appended.
+    fn fill(
+        &mut self,
+        len_bytes: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize>;
 
     /// Puts the header before the body.
     fn finish(&mut self, header: &[u8]);
 }
 
-/// A whole reply in memory, to be used again and again: its buffer grows as far as replies do and is not cleared.
+/// A whole reply in memory, to be used again and again: its buffer grows as far as replies do and
+/// is not cleared.
 #[derive(Debug, Default)]
 pub struct Message {
     buffer: Vec<u8>,
@@ -79,7 +87,11 @@ impl Reply for Message {
         self.len += bytes.len();
     }
 
-    fn fill(&mut self, len_bytes: usize, read: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<usize> {
+    fn fill(
+        &mut self,
+        len_bytes: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
         let count = read(self.spare(len_bytes))?.min(len_bytes);
         self.len += count;
         Ok(count)
@@ -96,6 +108,10 @@ pub(super) fn finish(reply: &mut dyn Reply, unique: u64, errno: i32) {
         reply.restart();
     }
     let len = HEADER_LEN + reply.body_len();
-    let header = OutHeader { len: len as u32, error: -errno, unique };
+    let header = OutHeader {
+        len: len as u32,
+        error: -errno,
+        unique,
+    };
     reply.finish(header.as_bytes());
 }

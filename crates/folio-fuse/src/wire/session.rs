@@ -16,7 +16,8 @@ const CONGESTION: u16 = 48;
 const PAGES_MAX: u16 = (TRANSFER_MAX >> 12) as u16;
 
 impl Server {
-    /// `FUSE_INIT`. Whatever an earlier session left is let go of: a guest that was reset says no goodbye.
+    /// `FUSE_INIT`. Whatever an earlier session left is let go of: a guest that was reset says no
+    /// goodbye.
     pub(super) fn init(&self, call: &mut Call<'_>) -> Result<()> {
         let told: InitIn = call.body.take()?;
         self.end();
@@ -32,7 +33,11 @@ impl Server {
         if let Some(local) = &self.local {
             wanted = local.adjust(wanted);
         }
-        let agreed = if told.major > abi::MAJOR { 0 } else { flags & wanted };
+        let agreed = if told.major > abi::MAJOR {
+            0
+        } else {
+            flags & wanted
+        };
         if let Some(local) = &self.local {
             local.begin(&told, agreed)?;
         }
@@ -48,7 +53,8 @@ impl Server {
             time_nanos: 1,
             pages_max: PAGES_MAX,
             flags2: (agreed >> 32) as u32,
-            // What is behind is no stack of file systems, and the mount itself may be the bottom of one.
+            // What is behind is no stack of file systems, and the mount itself may be the bottom of
+            // one.
             stack_depth_max: u32::from(agreed & init::PASSTHROUGH != 0),
             ..InitOut::default()
         };
@@ -63,8 +69,9 @@ impl Server {
     }
 }
 
-/// The capabilities that make the kernel ask less, or more of it at a time. Not `FUSE_ATOMIC_O_TRUNC`, with which the
-/// kernel would let a program that runs be emptied; nor locks, which work among the programs of one kernel without us.
+/// The capabilities that make the kernel ask less, or more of it at a time. Not
+/// `FUSE_ATOMIC_O_TRUNC`, with which the kernel would let a program that runs be emptied; nor
+/// locks, which work among the programs of one kernel without us.
 fn wanted(options: &Options, judge: Judge) -> u64 {
     let mut wanted = init::ASYNC_READ
         | init::BIG_WRITES
@@ -85,8 +92,8 @@ fn wanted(options: &Options, judge: Judge) -> u64 {
         }
         wanted |= match options.changed_by_others {
             true => init::AUTO_INVAL_DATA,
-            // By itself the kernel would take a new time of modification for a change by others, and drop the pages
-            // that it has just written.
+            // By itself the kernel would take a new time of modification for a change by others,
+            // and drop the pages that it has just written.
             false => init::EXPLICIT_INVAL_DATA,
         };
         if options.writeback {

@@ -1,4 +1,5 @@
-//! What the kernel has been told of names and inodes, so that it can be told to forget all of it at once.
+//! What the kernel has been told of names and inodes, so that it can be told to forget all of it at
+//! once.
 //!
 //! FUSE can invalidate one name or one inode; one message for all of them came with Linux 6.16 only
 //! (`FUSE_NOTIFY_INC_EPOCH`).
@@ -9,7 +10,8 @@ use folio_fuse::adapter::ROOT;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Names that lead nowhere which are remembered; of more, the oldest are left to their time to live.
+/// Names that lead nowhere which are remembered; of more, the oldest are left to their time to
+/// live.
 const MISSING_MAX: usize = 64 << 10;
 /// `struct fuse_entry_out`, `struct fuse_dirent`.
 const ENTRY_BYTES: usize = 128;
@@ -36,7 +38,9 @@ pub(super) struct Known {
 impl Known {
     /// A reply that the kernel is going to get.
     pub(super) fn replied(&mut self, request: &[u8], reply: &[u8]) {
-        let (Some(opcode), Some(parent)) = (number32(request, 4), number64(request, 16)) else { return };
+        let (Some(opcode), Some(parent)) = (number32(request, 4), number64(request, 16)) else {
+            return;
+        };
         if reply.get(4..8) != Some(&[0; 4]) {
             return;
         }
@@ -64,16 +68,20 @@ impl Known {
     pub(super) fn requested(&mut self, request: &[u8]) {
         match number32(request, 4) {
             Some(op::FORGET) => {
-                if let (Some(node), Some(lookups)) =
-                    (number64(request, 16), number64(request, REQUEST_HEADER_BYTES))
-                {
+                if let (Some(node), Some(lookups)) = (
+                    number64(request, 16),
+                    number64(request, REQUEST_HEADER_BYTES),
+                ) {
                     self.forget(node, lookups);
                 }
             }
             Some(op::BATCH_FORGET) => {
                 let pairs = request.get(REQUEST_HEADER_BYTES + 8..).unwrap_or_default();
                 for pair in pairs.chunks_exact(16) {
-                    self.forget(number64(pair, 0).unwrap_or(0), number64(pair, 8).unwrap_or(0));
+                    self.forget(
+                        number64(pair, 0).unwrap_or(0),
+                        number64(pair, 8).unwrap_or(0),
+                    );
                 }
             }
             _ => {}
@@ -122,13 +130,22 @@ impl Known {
     }
 
     fn renamed(&mut self, parent: u64, body: &[u8], skip: usize) {
-        let Some(new_parent) = number64(body, 0) else { return };
-        let Some(old) = name_at(body, skip) else { return };
-        let Some(new) = name_at(body, skip + old.len() + 1) else { return };
+        let Some(new_parent) = number64(body, 0) else {
+            return;
+        };
+        let Some(old) = name_at(body, skip) else {
+            return;
+        };
+        let Some(new) = name_at(body, skip + old.len() + 1) else {
+            return;
+        };
         // With RENAME_EXCHANGE both lead somewhere still.
         let (from, to) = (self.remove(parent, old), self.remove(new_parent, new));
         let is_exchange = skip == 16 && number32(body, 8).is_some_and(|flags| flags & 2 != 0);
-        for (parent, name, node) in [(new_parent, new, from), (parent, old, to.filter(|_| is_exchange))] {
+        for (parent, name, node) in [
+            (new_parent, new, from),
+            (parent, old, to.filter(|_| is_exchange)),
+        ] {
             if let Some(node) = node.filter(|node| *node != 0) {
                 let name: Name = Arc::new((parent, Box::from(name)));
                 self.names.insert(name.clone(), node);
@@ -141,7 +158,9 @@ impl Known {
         let mut rest = reply.get(REPLY_HEADER_BYTES..).unwrap_or_default();
         while let (Some(node), Some(len)) = (number64(rest, 0), number32(rest, ENTRY_BYTES + 16)) {
             let start = ENTRY_BYTES + DIRENT_BYTES;
-            let Some(name) = rest.get(start..start.saturating_add(len as usize)) else { return };
+            let Some(name) = rest.get(start..start.saturating_add(len as usize)) else {
+                return;
+            };
             // `.` and `..` come without a node.
             if node != 0 {
                 self.add(Some((parent, name)), node);
@@ -152,7 +171,9 @@ impl Known {
     }
 
     fn forget(&mut self, node: u64, lookups: u64) {
-        let Some(known) = self.nodes.get_mut(&node) else { return };
+        let Some(known) = self.nodes.get_mut(&node) else {
+            return;
+        };
         known.lookups = known.lookups.saturating_sub(lookups);
         if known.lookups == 0
             && let Some(gone) = self.nodes.remove(&node)
@@ -177,12 +198,22 @@ mod tests {
 
     fn request(opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
         let len = (REQUEST_HEADER_BYTES + body.len()) as u32;
-        let head = [&len.to_ne_bytes()[..], &opcode.to_ne_bytes(), &7_u64.to_ne_bytes(), &node.to_ne_bytes()];
+        let head = [
+            &len.to_ne_bytes()[..],
+            &opcode.to_ne_bytes(),
+            &7_u64.to_ne_bytes(),
+            &node.to_ne_bytes(),
+        ];
         [&head.concat()[..], &[0; 16], body].concat()
     }
 
     fn entry(node: u64) -> Vec<u8> {
-        [&[0; REPLY_HEADER_BYTES][..], &node.to_ne_bytes(), &[0; ENTRY_BYTES - 8]].concat()
+        [
+            &[0; REPLY_HEADER_BYTES][..],
+            &node.to_ne_bytes(),
+            &[0; ENTRY_BYTES - 8],
+        ]
+        .concat()
     }
 
     fn names(known: &Known) -> Vec<(u64, String)> {
@@ -202,7 +233,14 @@ mod tests {
         known.replied(&request(op::LOOKUP, 1, b"a\0"), &entry(10));
         known.replied(&request(op::MKDIR, 1, b"\0\0\0\0\0\0\0\0d\0"), &entry(11));
         known.replied(&request(op::LOOKUP, 1, b"none\0"), &entry(0));
-        assert_eq!(names(&known), [(1, "a".to_owned()), (1, "d".to_owned()), (1, "none".to_owned())]);
+        assert_eq!(
+            names(&known),
+            [
+                (1, "a".to_owned()),
+                (1, "d".to_owned()),
+                (1, "none".to_owned())
+            ]
+        );
         let rename = [&11_u64.to_ne_bytes()[..], b"a\0b\0"].concat();
         known.replied(&request(op::RENAME, 1, &rename), &[0; 16]);
         assert_eq!(names(&known)[2], (11, "b".to_owned()));
@@ -212,7 +250,11 @@ mod tests {
         let mut nodes = known.all().0;
         nodes.sort_unstable();
         assert_eq!(nodes, [1, 11]);
-        known.requested(&request(op::BATCH_FORGET, 0, &[1_u64, 11, 1].map(u64::to_ne_bytes).concat()));
+        known.requested(&request(
+            op::BATCH_FORGET,
+            0,
+            &[1_u64, 11, 1].map(u64::to_ne_bytes).concat(),
+        ));
         assert_eq!(known.all().0, [1]);
     }
 
@@ -229,14 +271,20 @@ mod tests {
             reply.resize(reply.len().next_multiple_of(8), 0);
         }
         known.replied(&request(op::READDIRPLUS, 1, &[0; 40]), &reply);
-        assert_eq!(names(&known), [(1, "eightlet".to_owned()), (1, "five".to_owned())]);
+        assert_eq!(
+            names(&known),
+            [(1, "eightlet".to_owned()), (1, "five".to_owned())]
+        );
     }
 
     #[test]
     fn names_that_lead_nowhere_do_not_pile_up() {
         let mut known = Known::default();
         for number in 0..MISSING_MAX + 10 {
-            known.replied(&request(op::LOOKUP, 1, format!("{number}\0").as_bytes()), &entry(0));
+            known.replied(
+                &request(op::LOOKUP, 1, format!("{number}\0").as_bytes()),
+                &entry(0),
+            );
         }
         assert_eq!(known.names.len(), MISSING_MAX);
         // One that was missing and then made stays.

@@ -10,14 +10,16 @@
 //!
 //! Neighbours: `folio-cli` above; below, the frames of `link.rs`, and the kernel.
 //!
-//! Locks, none held while another is taken, or bytes are moved: what is under way; what the kernel knows; the notices.
+//! Locks, none held while another is taken, or bytes are moved: what is under way; what the kernel
+//! knows; the notices.
 //!
 //! Invariants:
-//! - C1: every request of the kernel is answered once: by the server, or with an error by us if the server cannot
-//!   any more.
-//! - C2: a session that is resumed has missed nothing, neither replies nor changes. With any other, all that the
-//!   kernel has cached is forgotten, and files that were open are lost.
-//! - C3: only the thread that talks writes replies, but for those that fail here; notices have their own.
+//! - C1: every request of the kernel is answered once: by the server, or with an error by us if the
+//!   server cannot any more.
+//! - C2: a session that is resumed has missed nothing, neither replies nor changes. With any other,
+//!   all that the kernel has cached is forgotten, and files that were open are lost.
+//! - C3: only the thread that talks writes replies, but for those that fail here; notices have
+//!   their own.
 
 mod known;
 mod notices;
@@ -56,8 +58,8 @@ pub struct Mount {
 }
 
 impl Remote {
-    /// Connects. If the connection is lost later, calls wait for it up to `patience`, and fail from then on until it
-    /// is back. `tell` gets what the operator should know.
+    /// Connects. If the connection is lost later, calls wait for it up to `patience`, and fail from
+    /// then on until it is back. `tell` gets what the operator should know.
     ///
     /// Errors: EACCES if the key is not the server's, else what the server or the host says.
     pub fn connect(
@@ -66,7 +68,9 @@ impl Remote {
         patience: Duration,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self> {
-        Ok(Self { talker: Talker::connect(address, key, patience, Box::new(tell))? })
+        Ok(Self {
+            talker: Talker::connect(address, key, patience, Box::new(tell))?,
+        })
     }
 
     /// What is shared, in the server's words.
@@ -77,8 +81,15 @@ impl Remote {
     /// Mounts it on the directory `target`.
     pub fn mount(self, target: &Path, words: &MountWords) -> Result<Mount> {
         let mounted = Mounted::new(target, words, self.talker.kernel_judges())?;
-        let relay = Arc::new(Relay::new(Arc::clone(mounted.device()), self.talker.limits()));
-        Ok(Mount { relay, talker: self.talker, mounted })
+        let relay = Arc::new(Relay::new(
+            Arc::clone(mounted.device()),
+            self.talker.limits(),
+        ));
+        Ok(Mount {
+            relay,
+            talker: self.talker,
+            mounted,
+        })
     }
 }
 
@@ -88,8 +99,8 @@ impl Mount {
         self.mounted.unmounter().clone()
     }
 
-    /// For who does not want to wait for a server that is away: calls that wait for it fail now, and those that come
-    /// do too. With a connection nothing happens.
+    /// For who does not want to wait for a server that is away: calls that wait for it fail now,
+    /// and those that come do too. With a connection nothing happens.
     pub fn abandoner(&self) -> impl Fn() + Send + Sync + use<> {
         let relay = self.relay.clone();
         move || relay.abandon_if_lost()
@@ -97,10 +108,17 @@ impl Mount {
 
     /// Relays until the file system is unmounted, by whomever, and nobody uses it any more.
     ///
-    /// Errors: if the server shares something else by now; the mount is detached then, and calls fail.
+    /// Errors: if the server shares something else by now; the mount is detached then, and calls
+    /// fail.
     pub fn serve(self) -> Result<()> {
-        let Self { relay, mut talker, mounted } = self;
-        let Some(init) = relay.first_request()? else { return Ok(()) };
+        let Self {
+            relay,
+            mut talker,
+            mounted,
+        } = self;
+        let Some(init) = relay.first_request()? else {
+            return Ok(());
+        };
         talker.begin(&relay, init)?;
         std::thread::scope(|scope| {
             let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());

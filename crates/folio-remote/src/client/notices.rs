@@ -1,5 +1,6 @@
-//! What the kernel has to forget, told by a thread of its own: the kernel answers a notice only when it has the lock
-//! of the page or directory that it concerns, and whoever has that lock may be waiting for a reply.
+//! What the kernel has to forget, told by a thread of its own: the kernel answers a notice only
+//! when it has the lock of the page or directory that it concerns, and whoever has that lock may be
+//! waiting for a reply.
 
 use super::known::{Known, Name};
 use folio_fuse::adapter::ROOT;
@@ -10,8 +11,8 @@ use std::collections::VecDeque;
 
 /// Messages that wait; with more, everything is forgotten.
 const WAITING_MAX: usize = 4096;
-/// Codes of the messages that are passed on (linux/fuse.h, `enum fuse_notify_code`); none that puts data into the
-/// kernel's cache or takes it out.
+/// Codes of the messages that are passed on (linux/fuse.h, `enum fuse_notify_code`); none that puts
+/// data into the kernel's cache or takes it out.
 const PASSED_ON: [i32; 3] = [2, 3, 6];
 
 /// A queue and its end.
@@ -32,7 +33,9 @@ struct Queue {
 impl Notices {
     /// A message of the server.
     pub(super) fn add(&self, message: Vec<u8>) {
-        let code = message.get(4..8).and_then(|code| Some(i32::from_ne_bytes(code.try_into().ok()?)));
+        let code = message
+            .get(4..8)
+            .and_then(|code| Some(i32::from_ne_bytes(code.try_into().ok()?)));
         if !code.is_some_and(|code| PASSED_ON.contains(&code)) {
             return;
         }
@@ -66,23 +69,33 @@ impl Notices {
         self.came.notify_one();
     }
 
-    /// Tells the kernel behind `device` until the end. What it does not know is no error, nor is what an old one does
-    /// not understand.
+    /// Tells the kernel behind `device` until the end. What it does not know is no error, nor is
+    /// what an old one does not understand.
     pub(super) fn tell(&self, device: &OwnedFd, known: &Mutex<Known>) {
         let write = |message: &[u8]| {
             let _ = rustix::io::write(device, message);
         };
         loop {
             let mut queue = self.queue.lock();
-            while queue.messages.is_empty() && !queue.drops_names && !queue.drops_nodes && !queue.is_over {
+            while queue.messages.is_empty()
+                && !queue.drops_names
+                && !queue.drops_nodes
+                && !queue.is_over
+            {
                 self.came.wait(&mut queue);
             }
             if queue.is_over {
                 return;
             }
-            let (drops_names, drops_nodes) =
-                (std::mem::take(&mut queue.drops_names), std::mem::take(&mut queue.drops_nodes));
-            let message = if drops_names || drops_nodes { None } else { queue.messages.pop_front() };
+            let (drops_names, drops_nodes) = (
+                std::mem::take(&mut queue.drops_names),
+                std::mem::take(&mut queue.drops_nodes),
+            );
+            let message = if drops_names || drops_nodes {
+                None
+            } else {
+                queue.messages.pop_front()
+            };
             drop(queue);
             match message {
                 Some(message) => write(&message),
@@ -110,9 +123,16 @@ fn encoded(notice: &Notice<'_>) -> Vec<u8> {
 }
 
 fn forget_node(node: u64) -> Vec<u8> {
-    encoded(&Notice::Inode { node, offset: 0, len_bytes: 0 })
+    encoded(&Notice::Inode {
+        node,
+        offset: 0,
+        len_bytes: 0,
+    })
 }
 
 fn forget_name(name: &Name) -> Vec<u8> {
-    encoded(&Notice::Entry { parent: name.0, name: &name.1 })
+    encoded(&Notice::Entry {
+        parent: name.0,
+        name: &name.1,
+    })
 }

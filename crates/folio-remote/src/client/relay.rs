@@ -1,4 +1,5 @@
-//! Requests on their way: read from the kernel, kept until they are answered, given to whatever stream there is.
+//! Requests on their way: read from the kernel, kept until they are answered, given to whatever
+//! stream there is.
 
 use super::known::Known;
 use super::notices::Notices;
@@ -55,7 +56,8 @@ impl Relay {
     pub(super) fn new(device: Arc<OwnedFd>, limits: &Grant) -> Self {
         Self {
             device,
-            message_bytes_max: (limits.message_bytes_max as usize).clamp(BUFFER_BYTES_MIN, 16 << 20),
+            message_bytes_max: (limits.message_bytes_max as usize)
+                .clamp(BUFFER_BYTES_MIN, 16 << 20),
             known: Mutex::default(),
             notices: Notices::default(),
             state: Mutex::new(State {
@@ -89,9 +91,10 @@ impl Relay {
         let mut buffer = vec![0; self.message_bytes_max];
         let request = self.read_request(&mut buffer)?.map(<[u8]>::to_vec);
         match &request {
-            Some(request) if number32(request, 4) != Some(op::INIT) => {
-                Err(Error::new(Errno::PROTO, "the kernel does not begin with FUSE_INIT"))
-            }
+            Some(request) if number32(request, 4) != Some(op::INIT) => Err(Error::new(
+                Errno::PROTO,
+                "the kernel does not begin with FUSE_INIT",
+            )),
             _ => Ok(request),
         }
     }
@@ -101,7 +104,9 @@ impl Relay {
         let mut buffer = vec![0; self.message_bytes_max];
         loop {
             self.wait_for_room();
-            let Some(request) = self.read_request(&mut buffer)? else { return Ok(()) };
+            let Some(request) = self.read_request(&mut buffer)? else {
+                return Ok(());
+            };
             self.forward(request);
         }
     }
@@ -117,9 +122,13 @@ impl Relay {
     }
 
     fn forward(&self, request: &[u8]) {
-        let (Some(opcode), Some(unique)) = (number32(request, 4), number64(request, 8)) else { return };
+        let (Some(opcode), Some(unique)) = (number32(request, 4), number64(request, 8)) else {
+            return;
+        };
         match opcode {
-            op::INTERRUPT => return self.interrupt(number64(request, REQUEST_HEADER_BYTES).unwrap_or(0)),
+            op::INTERRUPT => {
+                return self.interrupt(number64(request, REQUEST_HEADER_BYTES).unwrap_or(0));
+            }
             op::FORGET | op::BATCH_FORGET => self.known.lock().requested(request),
             _ => {}
         }
@@ -136,7 +145,14 @@ impl Relay {
         if has_reply {
             let weight = request.len() + reply_bytes(opcode, request);
             state.bytes += weight;
-            state.under_way.insert(unique, Request { bytes: bytes.clone(), weight, is_given_up: false });
+            state.under_way.insert(
+                unique,
+                Request {
+                    bytes: bytes.clone(),
+                    weight,
+                    is_given_up: false,
+                },
+            );
         }
         let link = state.link.clone();
         drop(state);
@@ -146,14 +162,18 @@ impl Relay {
         }
     }
 
-    /// A program that waits was sent a signal. While the server can be reached it answers soon; else the program is
-    /// let go, and whether its request is still done does not matter to it.
+    /// A program that waits was sent a signal. While the server can be reached it answers soon;
+    /// else the program is let go, and whether its request is still done does not matter to it.
     fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
         if state.link.as_ref().is_some_and(|link| link.is_attached()) {
             return;
         }
-        let Some(request) = state.under_way.get_mut(&unique).filter(|request| !request.is_given_up) else {
+        let Some(request) = state
+            .under_way
+            .get_mut(&unique)
+            .filter(|request| !request.is_given_up)
+        else {
             return;
         };
         request.is_given_up = true;
@@ -208,7 +228,8 @@ impl Relay {
         self.write(&[&head[..], &unique.to_ne_bytes()].concat());
     }
 
-    /// The kernel refuses what it has given up waiting for, and what makes no sense; either way it waits no longer.
+    /// The kernel refuses what it has given up waiting for, and what makes no sense; either way it
+    /// waits no longer.
     fn write(&self, message: &[u8]) {
         let _ = rustix::io::retry_on_intr(|| rustix::io::write(&self.device, message));
     }
@@ -219,8 +240,8 @@ impl Relay {
         self.write(reply);
     }
 
-    /// Goes on with a server that knows nothing of what was before: what the kernel has cached is forgotten. False if
-    /// all is over.
+    /// Goes on with a server that knows nothing of what was before: what the kernel has cached is
+    /// forgotten. False if all is over.
     pub(super) fn begin_anew(&self, link: Arc<Link>) -> bool {
         let mut state = self.state.lock();
         if state.is_over || state.is_abandoned {
@@ -258,7 +279,12 @@ impl Relay {
 
     /// The same, but not while the server can be reached.
     pub(super) fn abandon_if_lost(&self) {
-        let is_lost = !self.state.lock().link.as_ref().is_some_and(|link| link.is_attached());
+        let is_lost = !self
+            .state
+            .lock()
+            .link
+            .as_ref()
+            .is_some_and(|link| link.is_attached());
         if is_lost {
             self.abandon();
         }
@@ -305,8 +331,8 @@ impl Relay {
     }
 }
 
-/// How a request ends whose server is gone, and may or may not have done it. ESTALE makes the kernel look the path up
-/// and ask again (`retry_estale`), which is right for what changes nothing.
+/// How a request ends whose server is gone, and may or may not have done it. ESTALE makes the
+/// kernel look the path up and ask again (`retry_estale`), which is right for what changes nothing.
 fn lost_errno(request: &[u8]) -> Errno {
     const CHANGES_NOTHING: [u32; 13] = [
         op::LOOKUP,
@@ -344,18 +370,30 @@ mod tests {
     use super::*;
 
     fn request(opcode: u32, body: &[u8]) -> Vec<u8> {
-        let head =
-            [&((REQUEST_HEADER_BYTES + body.len()) as u32).to_ne_bytes()[..], &opcode.to_ne_bytes()].concat();
+        let head = [
+            &((REQUEST_HEADER_BYTES + body.len()) as u32).to_ne_bytes()[..],
+            &opcode.to_ne_bytes(),
+        ]
+        .concat();
         [&head[..], &[0; 32], body].concat()
     }
 
     #[test]
     fn replies_are_counted_before_they_come() {
         let read = [&[0; 16][..], &70_000_u32.to_ne_bytes(), &[0; 20]].concat();
-        assert_eq!(reply_bytes(op::READ, &request(op::READ, &read)), SMALL_REPLY_BYTES + 70_000);
-        assert_eq!(reply_bytes(op::READ, &request(op::READ, &[])), SMALL_REPLY_BYTES);
+        assert_eq!(
+            reply_bytes(op::READ, &request(op::READ, &read)),
+            SMALL_REPLY_BYTES + 70_000
+        );
+        assert_eq!(
+            reply_bytes(op::READ, &request(op::READ, &[])),
+            SMALL_REPLY_BYTES
+        );
         let list = 500_u32.to_ne_bytes();
-        assert_eq!(reply_bytes(op::LISTXATTR, &request(op::LISTXATTR, &list)), SMALL_REPLY_BYTES + 500);
+        assert_eq!(
+            reply_bytes(op::LISTXATTR, &request(op::LISTXATTR, &list)),
+            SMALL_REPLY_BYTES + 500
+        );
     }
 
     #[test]

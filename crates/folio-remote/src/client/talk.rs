@@ -1,4 +1,5 @@
-//! The stream to the server: replies and changes come in; when it is lost, another one is looked for.
+//! The stream to the server: replies and changes come in; when it is lost, another one is looked
+//! for.
 
 use super::relay::Relay;
 use crate::address::Address;
@@ -59,12 +60,19 @@ impl From<Error> for Trouble {
     }
 }
 
-fn connect(address: &Address, key: Option<&Key>, wish: Wish) -> Result<(Arc<Stream>, Input, Grant)> {
+fn connect(
+    address: &Address,
+    key: Option<&Key>,
+    wish: Wish,
+) -> Result<(Arc<Stream>, Input, Grant)> {
     let place = |error: Error| error.at(address.to_string());
     let stream = Arc::new(Stream::connect(address)?);
     let mut talk = Timed::new(&stream);
     match handshake::greet(&mut talk, key, wish).map_err(place)? {
-        Answer::Refused(why) => Err(place(Error::new(Errno::ACCESS, format!("the server refuses: {why}")))),
+        Answer::Refused(why) => Err(place(Error::new(
+            Errno::ACCESS,
+            format!("the server refuses: {why}"),
+        ))),
         Answer::Granted(grant) => {
             let input = Input::new(talk.finish().map_err(place)?, MESSAGE_BYTES_MAX);
             Ok((stream, input, grant))
@@ -89,7 +97,18 @@ impl Talker {
         let (stream, input, grant) = connect(&address, key.as_ref(), Wish::default())?;
         let (link, generation) = new_link(&stream)?;
         let (init, init_reply) = (Vec::new(), Vec::new());
-        Ok(Self { address, key, patience, tell, grant, link, generation, input, init, init_reply })
+        Ok(Self {
+            address,
+            key,
+            patience,
+            tell,
+            grant,
+            link,
+            generation,
+            input,
+            init,
+            init_reply,
+        })
     }
 
     pub(super) fn share(&self) -> &str {
@@ -112,8 +131,10 @@ impl Talker {
         if number32(&reply, 4) != Some(0)
             || write_max + WRITE_HEAD_BYTES > self.grant.message_bytes_max as usize
         {
-            return Err(Error::new(Errno::PROTO, "the server does not agree with this kernel")
-                .at(self.address.to_string()));
+            return Err(
+                Error::new(Errno::PROTO, "the server does not agree with this kernel")
+                    .at(self.address.to_string()),
+            );
         }
         relay.begin(&reply, link);
         (self.init, self.init_reply) = (init, reply);
@@ -129,7 +150,9 @@ impl Talker {
             if relay.is_over() {
                 return Ok(());
             }
-            (self.tell)(&format!("the connection is lost: {why}; trying to connect again"));
+            (self.tell)(&format!(
+                "the connection is lost: {why}; trying to connect again"
+            ));
             if !self.connect_again(relay)? {
                 return Ok(());
             }
@@ -144,7 +167,11 @@ impl Talker {
                 Ok(None) => return "the server has closed it".to_owned(),
                 Err(error) => return error.to_string(),
             };
-            match self.link.receive(self.generation, (frame.kind, frame.body.len()), frame.acknowledged) {
+            match self.link.receive(
+                self.generation,
+                (frame.kind, frame.body.len()),
+                frame.acknowledged,
+            ) {
                 Ok(true) => {}
                 Ok(false) => return "it cannot be sent to".to_owned(),
                 Err(breach) => {
@@ -155,7 +182,9 @@ impl Talker {
             match frame.kind {
                 Kind::Acknowledge => {}
                 Kind::DropNames => relay.notices().drop_names(),
-                Kind::Message if number64(&frame.body, 8) == Some(0) => relay.notices().add(frame.body),
+                Kind::Message if number64(&frame.body, 8) == Some(0) => {
+                    relay.notices().add(frame.body)
+                }
                 Kind::Message => {
                     if !relay.reply(&frame.body) {
                         self.grant.session = SessionId::default();
@@ -207,15 +236,24 @@ impl Talker {
     }
 
     fn try_to_connect(&mut self, relay: &Relay) -> Result<bool, Trouble> {
-        let wish = Wish { session: self.grant.session, received: self.link.detach() };
+        let wish = Wish {
+            session: self.grant.session,
+            received: self.link.detach(),
+        };
         let (stream, mut input, grant) = connect(&self.address, self.key.as_ref(), wish)?;
         if grant.share != self.grant.share || grant.kernel_judges != self.grant.kernel_judges {
-            let why = format!("the server shares {:?} now, not {:?}", grant.share, self.grant.share);
-            return Err(Trouble::Lasting(Error::new(Errno::STALE, why).at(self.address.to_string())));
+            let why = format!(
+                "the server shares {:?} now, not {:?}",
+                grant.share, self.grant.share
+            );
+            return Err(Trouble::Lasting(
+                Error::new(Errno::STALE, why).at(self.address.to_string()),
+            ));
         }
         if grant.is_resumed && grant.session == self.grant.session {
             let attached = self.link.attach(stream, grant.received);
-            self.generation = attached.inspect_err(|_| self.grant.session = SessionId::default())?;
+            self.generation =
+                attached.inspect_err(|_| self.grant.session = SessionId::default())?;
             (self.grant, self.input) = (grant, input);
             (self.tell)("connected again; nothing was lost");
             return Ok(true);
@@ -224,11 +262,14 @@ impl Talker {
         let reply = first_reply(&link, generation, &mut input, &self.init)?;
         if reply != self.init_reply {
             let why = "the server offers other capabilities than before; mount the share again";
-            return Err(Trouble::Lasting(Error::new(Errno::STALE, why).at(self.address.to_string())));
+            return Err(Trouble::Lasting(
+                Error::new(Errno::STALE, why).at(self.address.to_string()),
+            ));
         }
         // What is under way, the old server may have done; nobody can know.
         relay.start_failing(Errno::STALE);
-        (self.link, self.generation, self.input, self.grant) = (link.clone(), generation, input, grant);
+        (self.link, self.generation, self.input, self.grant) =
+            (link.clone(), generation, input, grant);
         (self.tell)(
             "connected again, to a server that does not know this mount: files that are open fail with ESTALE or EIO \
              from now on, open them again",
@@ -240,15 +281,21 @@ impl Talker {
 /// Sends `FUSE_INIT` as a session's first request, and waits for the reply.
 fn first_reply(link: &Link, generation: u64, input: &mut Input, init: &[u8]) -> Result<Vec<u8>> {
     let lost = |why: &str| Error::new(Errno::PROTO, format!("first request: {why}"));
-    link.push(Frame::message(init.to_vec())).map_err(|breach| lost(breach.words()))?;
+    link.push(Frame::message(init.to_vec()))
+        .map_err(|breach| lost(breach.words()))?;
     let until = Instant::now() + FIRST_REPLY;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         input.set_patience(left.max(Duration::from_millis(1)))?;
-        let frame = input.next().map_err(|error| Error::io("first request", error))?;
+        let frame = input
+            .next()
+            .map_err(|error| Error::io("first request", error))?;
         let frame = frame.ok_or_else(|| lost("the server has closed the connection"))?;
         let size = (frame.kind, frame.body.len());
-        if !link.receive(generation, size, frame.acknowledged).map_err(|breach| lost(breach.words()))? {
+        if !link
+            .receive(generation, size, frame.acknowledged)
+            .map_err(|breach| lost(breach.words()))?
+        {
             return Err(lost("the connection is lost"));
         }
         match frame.kind {

@@ -41,7 +41,10 @@ fn talk(client_key: Option<Key>, server_key: Option<Key>) -> (Result<Answer>, Re
         greeted.welcome(&mut server, server_key.as_ref(), &grant())?;
         Ok(greeted.wish)
     });
-    let wish = Wish { session: [3; 16], received: 77 };
+    let wish = Wish {
+        session: [3; 16],
+        received: 77,
+    };
     let answer = greet(&mut client, client_key.as_ref(), wish);
     drop(client);
     (answer, served.join().unwrap())
@@ -49,10 +52,21 @@ fn talk(client_key: Option<Key>, server_key: Option<Key>) -> (Result<Answer>, Re
 
 #[test]
 fn both_agree_with_the_same_key_or_none() {
-    for keys in [(None, None), (key("0123456789abcdef"), key("0123456789abcdef"))] {
+    for keys in [
+        (None, None),
+        (key("0123456789abcdef"), key("0123456789abcdef")),
+    ] {
         let (answer, wish) = talk(keys.0, keys.1);
-        assert_eq!(wish.unwrap(), Wish { session: [3; 16], received: 77 });
-        let Answer::Granted(granted) = answer.unwrap() else { panic!("refused") };
+        assert_eq!(
+            wish.unwrap(),
+            Wish {
+                session: [3; 16],
+                received: 77
+            }
+        );
+        let Answer::Granted(granted) = answer.unwrap() else {
+            panic!("refused")
+        };
         assert_eq!(granted, grant());
     }
 }
@@ -75,14 +89,29 @@ fn a_server_that_does_not_know_the_key_is_found_out() {
     let served = std::thread::spawn(move || {
         let mut hello = [0; HELLO_BYTES];
         server.receive(&mut hello).unwrap();
-        server.send(&[&preface()[..], &[1], &[5; NONCE_BYTES]].concat()).unwrap();
+        server
+            .send(&[&preface()[..], &[1], &[5; NONCE_BYTES]].concat())
+            .unwrap();
         server.receive(&mut [0; PROOF_BYTES]).unwrap();
         let said = [Vec::new(), Vec::new(), Vec::new()];
         let wrong = key("fedcba9876543210");
-        Greeted { wish: Wish::default(), said }.welcome(&mut server, wrong.as_ref(), &grant())
+        Greeted {
+            wish: Wish::default(),
+            said,
+        }
+        .welcome(&mut server, wrong.as_ref(), &grant())
     });
-    let answer = greet(&mut client, key("0123456789abcdef").as_ref(), Wish::default());
-    assert!(answer.unwrap_err().to_string().contains("does not know the key"));
+    let answer = greet(
+        &mut client,
+        key("0123456789abcdef").as_ref(),
+        Wish::default(),
+    );
+    assert!(
+        answer
+            .unwrap_err()
+            .to_string()
+            .contains("does not know the key")
+    );
     served.join().unwrap().unwrap();
 }
 
@@ -101,7 +130,10 @@ fn strangers_are_told_apart() {
         assert!(told.contains(why), "{told}");
     }
     let told = greet(
-        &mut (&b"SSH-2.0-OpenSSH_9.2 and so on, as many bytes as a challenge has"[..], |_: &[u8]| Ok(())),
+        &mut (
+            &b"SSH-2.0-OpenSSH_9.2 and so on, as many bytes as a challenge has"[..],
+            |_: &[u8]| Ok(()),
+        ),
         None,
         Wish::default(),
     );
@@ -127,7 +159,9 @@ proptest! {
 #[test]
 fn silence_does_not_last() {
     let (mut client, mut server) = UnixStream::pair().unwrap();
-    server.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    server
+        .set_read_timeout(Some(Duration::from_millis(1)))
+        .unwrap();
     client.send(&preface()[..5]).unwrap();
     assert!(receive(&mut server, None).is_err());
 }

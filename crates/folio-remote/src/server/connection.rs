@@ -1,7 +1,7 @@
 //! One stream of a session, and the threads that read its requests and do what they ask.
 //!
-//! One thread reads; when it has a request another one reads on, and a new one is made if all are busy. So a small
-//! request goes through one thread, and a slow one keeps nobody waiting.
+//! One thread reads; when it has a request another one reads on, and a new one is made if all are
+//! busy. So a small request goes through one thread, and a slow one keeps nobody waiting.
 
 use super::Shared;
 use super::session::Session;
@@ -52,8 +52,9 @@ impl Connection {
         let mut reply = Message::default();
         while let Some(request) = self.next() {
             self.have_another();
-            let others =
-                |notice: folio_fuse::wire::Notice<'_>| self.shared.tell_others(&self.session, notice);
+            let others = |notice: folio_fuse::wire::Notice<'_>| {
+                self.shared.tell_others(&self.session, notice)
+            };
             if let Err(breach) = self.session.attend(&request, &mut reply, others) {
                 self.shared.end(&self.session, breach.words());
                 break;
@@ -79,7 +80,8 @@ impl Connection {
             let frame = match input.next() {
                 Ok(Some(frame)) => frame,
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
-                    // Said over the stream that broke the rules, unless the session has another by now.
+                    // Said over the stream that broke the rules, unless the session has another by
+                    // now.
                     if self.session.link.is_current(self.generation) {
                         self.shared.end(&self.session, &error.to_string());
                     }
@@ -91,7 +93,11 @@ impl Connection {
                 }
             };
             let size = (frame.kind, frame.body.len());
-            match self.session.link.receive(self.generation, size, frame.acknowledged) {
+            match self
+                .session
+                .link
+                .receive(self.generation, size, frame.acknowledged)
+            {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(breach) => {

@@ -1,5 +1,5 @@
-//! What a client's request has changed, for the other clients of the share: a host that watches itself does not tell
-//! what the server did in its name, and an image has nobody to watch it.
+//! What a client's request has changed, for the other clients of the share: a host that watches
+//! itself does not tell what the server did in its name, and an image has nobody to watch it.
 
 use crate::message::{REPLY_HEADER_BYTES, REQUEST_HEADER_BYTES, number32, number64, op};
 use folio_fuse::wire::Notice;
@@ -7,11 +7,22 @@ use folio_fuse::wire::Notice;
 /// Calls `tell` with what the request has changed, if its reply says that it has.
 pub(super) fn effects(request: &[u8], reply: &[u8], mut tell: impl FnMut(Notice<'_>)) {
     let is_done = reply.len() >= REPLY_HEADER_BYTES && reply[4..8] == [0; 4];
-    let (Some(opcode), Some(node)) = (number32(request, 4), number64(request, 16)) else { return };
-    let Some(body) = request.get(REQUEST_HEADER_BYTES..).filter(|_| is_done) else { return };
-    let inode = |node| Notice::Inode { node, offset: 0, len_bytes: 0 };
+    let (Some(opcode), Some(node)) = (number32(request, 4), number64(request, 16)) else {
+        return;
+    };
+    let Some(body) = request.get(REQUEST_HEADER_BYTES..).filter(|_| is_done) else {
+        return;
+    };
+    let inode = |node| Notice::Inode {
+        node,
+        offset: 0,
+        len_bytes: 0,
+    };
     let mut names = |skip: usize, parents: [u64; 2]| {
-        let mut rest = body.get(skip..).unwrap_or_default().split(|byte| *byte == 0);
+        let mut rest = body
+            .get(skip..)
+            .unwrap_or_default()
+            .split(|byte| *byte == 0);
         for parent in parents.into_iter().filter(|parent| *parent != 0) {
             if let Some(name) = rest.next().filter(|name| !name.is_empty()) {
                 tell(Notice::Entry { parent, name });
@@ -27,10 +38,18 @@ pub(super) fn effects(request: &[u8], reply: &[u8], mut tell: impl FnMut(Notice<
         op::LINK => {
             names(8, [node, 0]);
             // It has one more name.
-            tell(Notice::Inode { node: number64(body, 0).unwrap_or(0), offset: -1, len_bytes: 0 });
+            tell(Notice::Inode {
+                node: number64(body, 0).unwrap_or(0),
+                offset: -1,
+                len_bytes: 0,
+            });
         }
         op::SETATTR | op::WRITE | op::FALLOCATE => tell(inode(node)),
-        op::SETXATTR | op::REMOVEXATTR => tell(Notice::Inode { node, offset: -1, len_bytes: 0 }),
+        op::SETXATTR | op::REMOVEXATTR => tell(Notice::Inode {
+            node,
+            offset: -1,
+            len_bytes: 0,
+        }),
         // After the source's file and offset.
         op::COPY_FILE_RANGE => tell(inode(number64(body, 16).unwrap_or(0))),
         _ => {}
@@ -44,13 +63,23 @@ mod tests {
 
     fn request(opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
         let len = (REQUEST_HEADER_BYTES + body.len()) as u32;
-        let head = [&len.to_ne_bytes()[..], &opcode.to_ne_bytes(), &7_u64.to_ne_bytes(), &node.to_ne_bytes()]
-            .concat();
+        let head = [
+            &len.to_ne_bytes()[..],
+            &opcode.to_ne_bytes(),
+            &7_u64.to_ne_bytes(),
+            &node.to_ne_bytes(),
+        ]
+        .concat();
         [&head[..], &[0; 16], body].concat()
     }
 
     fn told(request: &[u8], error: i32) -> Vec<(u64, String)> {
-        let reply = [&16_u32.to_ne_bytes()[..], &error.to_ne_bytes(), &7_u64.to_ne_bytes()].concat();
+        let reply = [
+            &16_u32.to_ne_bytes()[..],
+            &error.to_ne_bytes(),
+            &7_u64.to_ne_bytes(),
+        ]
+        .concat();
         let mut told = Vec::new();
         effects(request, &reply, |notice| {
             told.push(match notice {
@@ -72,10 +101,16 @@ mod tests {
             [(3, "old".to_owned()), (9, "new".to_owned())]
         );
         assert_eq!(told(&request(op::RENAME2, 3, &rename), -2), []);
-        assert_eq!(told(&request(op::UNLINK, 3, b"name\0"), 0), [(3, "name".to_owned())]);
+        assert_eq!(
+            told(&request(op::UNLINK, 3, b"name\0"), 0),
+            [(3, "name".to_owned())]
+        );
         assert_eq!(told(&request(op::WRITE, 3, b""), 0), [(3, "0".to_owned())]);
         let link = [&8_u64.to_ne_bytes()[..], b"name\0"].concat();
-        assert_eq!(told(&request(op::LINK, 3, &link), 0), [(3, "name".to_owned()), (8, "-1".to_owned())]);
+        assert_eq!(
+            told(&request(op::LINK, 3, &link), 0),
+            [(3, "name".to_owned()), (8, "-1".to_owned())]
+        );
         assert_eq!(told(&request(15, 3, &[0; 40]), 0), []);
     }
 

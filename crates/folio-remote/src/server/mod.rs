@@ -1,4 +1,5 @@
-//! The server: accepts clients, keeps the sessions of those that are lost, and tells all of them what changes.
+//! The server: accepts clients, keeps the sessions of those that are lost, and tells all of them
+//! what changes.
 //!
 //! ```text
 //!   accept --> greet (handshake) --> Session --- attach ---> Connection: threads that read and do requests
@@ -8,15 +9,19 @@
 //!                              folio_fuse::wire::Server, one for each session; one kernel for all
 //! ```
 //!
-//! Neighbours: `folio-cli` above; below, the FUSE codec and its adapter, and the frames of `link.rs`.
+//! Neighbours: `folio-cli` above; below, the FUSE codec and its adapter, and the frames of
+//! `link.rs`.
 //!
-//! Locks, none held while another is taken but as shown: a session's `resuming`, then the list of sessions, then a
-//! session's life, then its link. None is held while a request is done or bytes are moved, but `resuming`.
+//! Locks, none held while another is taken but as shown: a session's `resuming`, then the list of
+//! sessions, then a session's life, then its link. None is held while a request is done or bytes
+//! are moved, but `resuming`.
 //!
 //! Invariants:
-//! - S1: no client makes another wait: each has threads, a queue of changes and a link of its own, and whoever takes no
-//!   bytes for 30 seconds, or lets more than `WAITING_BYTES_MAX` wait, is cut off.
-//! - S2: a request is done once: frames are counted as they come (L1), and a reply is kept until it is acknowledged.
+//! - S1: no client makes another wait: each has threads, a queue of changes and a link of its own,
+//!   and whoever takes no bytes for 30 seconds, or lets more than `WAITING_BYTES_MAX` wait, is cut
+//!   off.
+//! - S2: a request is done once: frames are counted as they come (L1), and a reply is kept until it
+//!   is acknowledged.
 //! - S3: a change is told behind every reply that may be older than it.
 
 mod connection;
@@ -80,7 +85,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { clients: 64, grace: Duration::from_secs(60), nodes: 1 << 20, files: 16 << 10 }
+        Self {
+            clients: 64,
+            grace: Duration::from_secs(60),
+            nodes: 1 << 20,
+            files: 16 << 10,
+        }
     }
 }
 
@@ -116,7 +126,8 @@ impl Stopper {
 }
 
 impl Server {
-    /// A server that is not serving yet; clients that connect wait. `tell` gets what the operator should know.
+    /// A server that is not serving yet; clients that connect wait. `tell` gets what the operator
+    /// should know.
     ///
     /// Errors: EACCES if others than this machine could connect by TCP without a key.
     pub fn new(
@@ -127,8 +138,7 @@ impl Server {
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self> {
         if key.is_none() && listener.needs_key() {
-            let why =
-                "whoever reaches this TCP port could use the share: give --key-file, or listen at tcp:PORT";
+            let why = "whoever reaches this TCP port could use the share: give --key-file, or listen at tcp:PORT";
             return Err(Error::new(Errno::ACCESS, why));
         }
         let shared = Arc::new(Shared {
@@ -174,7 +184,11 @@ impl Server {
         let mut sessions = shared.sessions.lock();
         shared.changed.notify_all();
         while shared.threads.load(Ordering::SeqCst) > 0 {
-            if shared.changed.wait_until(&mut sessions, deadline).timed_out() {
+            if shared
+                .changed
+                .wait_until(&mut sessions, deadline)
+                .timed_out()
+            {
                 (shared.tell)("requests are left that take too long");
                 break;
             }
@@ -193,13 +207,19 @@ impl Shared {
     }
 
     /// Starts a thread that is waited for at the end; false if the host has none.
-    pub(super) fn start(self: &Arc<Self>, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
+    pub(super) fn start(
+        self: &Arc<Self>,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> bool {
         self.threads.fetch_add(1, Ordering::SeqCst);
         let place = Place(self.clone());
-        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let _place = place;
-            work();
-        });
+        let spawned = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                let _place = place;
+                work();
+            });
         spawned.is_ok()
     }
 
@@ -214,7 +234,9 @@ impl Shared {
 
     /// Ends a session.
     pub(super) fn end(&self, session: &Arc<Session>, why: &str) {
-        self.sessions.lock().retain(|other| !Arc::ptr_eq(other, session));
+        self.sessions
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, session));
         if !session.is_over() && why != GOODBYE && !self.is_stopping() {
             (self.tell)(&format!("{}: {why}", session.peer));
         }
@@ -241,13 +263,17 @@ impl Shared {
             let soon = Instant::now() + Duration::from_secs(1);
             self.changed.wait_until(&mut sessions, soon);
             let now = Instant::now();
-            sessions.iter().filter(|session| !session.link.is_attached()).for_each(|session| session.lose());
+            sessions
+                .iter()
+                .filter(|session| !session.link.is_attached())
+                .for_each(|session| session.lose());
             let is_dead = |session: &&Arc<Session>| session.dies_at().is_some_and(|at| at <= now);
             let dead: Vec<_> = sessions.iter().filter(is_dead).cloned().collect();
             if !dead.is_empty() {
                 parking_lot::MutexGuard::unlocked(&mut sessions, || {
-                    dead.iter()
-                        .for_each(|session| self.end(session, "the client has stayed away for too long"));
+                    dead.iter().for_each(|session| {
+                        self.end(session, "the client has stayed away for too long")
+                    });
                 });
             }
         }
@@ -302,10 +328,12 @@ impl Shared {
                 .new_session(peer)
                 .inspect_err(|error| handshake::refuse(&mut talk, &error.to_string()))?,
         };
-        let generation = self.welcome(&greeted, &session, (stream, &mut talk)).inspect_err(|_| {
-            // As it was before, or as one that was never there.
-            session.lose();
-        })?;
+        let generation = self
+            .welcome(&greeted, &session, (stream, &mut talk))
+            .inspect_err(|_| {
+                // As it was before, or as one that was never there.
+                session.lose();
+            })?;
         let input = Input::new(talk.finish()?, wire::REQUEST_MAX);
         Ok(Connection::new(self.clone(), session, generation, input))
     }
@@ -321,7 +349,8 @@ impl Shared {
     fn new_session(self: &Arc<Self>, peer: Peer) -> Result<Arc<Session>> {
         let share = &self.share;
         let adapter = Arc::new(Adapter::new(share.kernel.clone(), share.judge));
-        // What the host does not tell of, times to live are for, and then size and times for the data.
+        // What the host does not tell of, times to live are for, and then size and times for the
+        // data.
         adapter.listen();
         let options = wire::Options {
             generation: next_generation(),
@@ -329,18 +358,29 @@ impl Shared {
             ..share.options.clone()
         };
         let wire = wire::Server::new(adapter, share.judge, options);
-        let session = Arc::new(Session::new(handshake::new_session_id()?, peer, wire, self.limits));
+        let session = Arc::new(Session::new(
+            handshake::new_session_id()?,
+            peer,
+            wire,
+            self.limits,
+        ));
         {
             let mut sessions = self.sessions.lock();
             if sessions.len() >= self.limits.clients || self.is_stopping() {
-                return Err(Error::new(Errno::BUSY, "the share has as many clients as it may have"));
+                return Err(Error::new(
+                    Errno::BUSY,
+                    "the share has as many clients as it may have",
+                ));
             }
             sessions.push(session.clone());
         }
         let teller = session.clone();
         if !self.start("share changes", move || teller.tell_changes()) {
             self.end(&session, "the host gives no more threads");
-            return Err(Error::new(Errno::AGAIN, "the server's host gives no more threads"));
+            return Err(Error::new(
+                Errno::AGAIN,
+                "the server's host gives no more threads",
+            ));
         }
         Ok(session)
     }
@@ -365,21 +405,29 @@ impl Shared {
             share: self.share.name.clone(),
         };
         greeted.welcome(talk, self.key.as_ref(), &grant)?;
-        session.attach(stream.clone(), if is_resumed { greeted.wish.received } else { 0 })
+        session.attach(
+            stream.clone(),
+            if is_resumed { greeted.wish.received } else { 0 },
+        )
     }
 }
 
 /// Why a session ends that its client has ended.
 pub(super) const GOODBYE: &str = "goodbye";
 
-/// The generation of a session's inodes: of the time, so that none is met again after a restart, and never the same.
-/// A client's kernel finds by it that an inode of a session before is not this one. It keeps 32 bits.
+/// The generation of a session's inodes: of the time, so that none is met again after a restart,
+/// and never the same. A client's kernel finds by it that an inode of a session before is not this
+/// one. It keeps 32 bits.
 fn next_generation() -> u32 {
     static LAST: AtomicU64 = AtomicU64::new(0);
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
     let now = since.as_millis() as u64;
     let next = |last: u64| Some(now.max(last + 1));
-    let last = LAST.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).unwrap_or_default();
+    let last = LAST
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next)
+        .unwrap_or_default();
     // Below are the generations that a number has within a session.
     (next(last).unwrap_or_default() as u32) << 6
 }
@@ -399,7 +447,10 @@ impl Drop for Place {
 /// The client has gone before it was accepted, or a signal came.
 fn is_passing(error: &io::Error) -> bool {
     use ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, NotConnected, WouldBlock};
-    matches!(error.kind(), ConnectionAborted | Interrupted | ConnectionReset | NotConnected | WouldBlock)
+    matches!(
+        error.kind(),
+        ConnectionAborted | Interrupted | ConnectionReset | NotConnected | WouldBlock
+    )
 }
 
 /// The host is out of descriptors or memory, which passes when others go.

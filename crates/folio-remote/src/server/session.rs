@@ -1,4 +1,5 @@
-//! One client's session: its nodes and open files, and what it has still to hear. It outlives a stream that is lost.
+//! One client's session: its nodes and open files, and what it has still to hear. It outlives a
+//! stream that is lost.
 
 use super::effects::effects;
 use crate::frame::{Frame, Kind};
@@ -59,7 +60,12 @@ struct Life {
 }
 
 impl Session {
-    pub(super) fn new(id: SessionId, peer: Peer, wire: wire::Server, limits: super::Limits) -> Self {
+    pub(super) fn new(
+        id: SessionId,
+        peer: Peer,
+        wire: wire::Server,
+        limits: super::Limits,
+    ) -> Self {
         Self {
             id,
             peer,
@@ -86,7 +92,8 @@ impl Session {
         Ok(generation)
     }
 
-    /// The stream is gone; the session waits for another. If it does already, it has since it began to.
+    /// The stream is gone; the session waits for another. If it does already, it has since it began
+    /// to.
     pub(super) fn lose(&self) {
         self.life.lock().lost.get_or_insert_with(Instant::now);
     }
@@ -149,8 +156,8 @@ impl Session {
 
     /// Whether the request would give the client more nodes or files than it may have.
     fn takes_too_much(&self, request: &[u8]) -> bool {
-        /// Opcodes that add a node or a file (linux/fuse.h): LOOKUP, SYMLINK, MKNOD, MKDIR, LINK, OPEN, READ, WRITE,
-        /// CREATE, READDIRPLUS, TMPFILE.
+        /// Opcodes that add a node or a file (linux/fuse.h): LOOKUP, SYMLINK, MKNOD, MKDIR, LINK,
+        /// OPEN, READ, WRITE, CREATE, READDIRPLUS, TMPFILE.
         const ADDING: [u8; 11] = [1, 6, 8, 9, 13, 14, 15, 16, 35, 44, 51];
         let (nodes, files) = self.adapter().load();
         let is_full = nodes >= self.limits.nodes || files >= self.limits.files;
@@ -169,12 +176,14 @@ impl Session {
         }
     }
 
-    /// Tells changes until the session is over: a thread of its own, so that nobody else waits for the client.
+    /// Tells changes until the session is over: a thread of its own, so that nobody else waits for
+    /// the client.
     pub(super) fn tell_changes(&self) {
         self.adapter().push(self);
     }
 
-    /// Waits until the client can be told something; meanwhile several changes of one thing become one.
+    /// Waits until the client can be told something; meanwhile several changes of one thing become
+    /// one.
     fn wait_to_tell(&self) -> io::Result<()> {
         let mut life = self.life.lock();
         loop {
@@ -193,7 +202,9 @@ impl Session {
     }
 
     fn tell(&self, frame: Frame) -> io::Result<()> {
-        self.link.push(frame).map_err(|breach| io::Error::other(breach.words()))
+        self.link
+            .push(frame)
+            .map_err(|breach| io::Error::other(breach.words()))
     }
 
     fn tell_notice(&self, notice: Notice<'_>) -> io::Result<()> {
@@ -203,8 +214,9 @@ impl Session {
     }
 }
 
-/// A change may overtake a reply that is older than it. What is told while replies are under way is told again behind
-/// them: the node counts as unknown, so that the adapter comes back with it, and names in it come along.
+/// A change may overtake a reply that is older than it. What is told while replies are under way is
+/// told again behind them: the node counts as unknown, so that the adapter comes back with it, and
+/// names in it come along.
 impl Notify for Session {
     fn forget_node(&self, node: u64) -> io::Result<bool> {
         self.wait_to_tell()?;
@@ -215,12 +227,19 @@ impl Notify for Session {
         for name in before.iter().flatten() {
             self.tell_notice(Notice::Entry { parent: node, name })?;
         }
-        self.tell_notice(Notice::Inode { node, offset: 0, len_bytes: 0 })?;
+        self.tell_notice(Notice::Inode {
+            node,
+            offset: 0,
+            len_bytes: 0,
+        })?;
         let is_again = before.is_some() && now.is_none();
         if is_again || self.under_way.load(Ordering::SeqCst) == 0 {
             return Ok(true);
         }
-        self.again.lock().nodes.insert(node, now.unwrap_or_default());
+        self.again
+            .lock()
+            .nodes
+            .insert(node, now.unwrap_or_default());
         Ok(false)
     }
 
@@ -228,7 +247,12 @@ impl Notify for Session {
         self.wait_to_tell()?;
         self.tell_notice(Notice::Entry { parent, name })?;
         if self.under_way.load(Ordering::SeqCst) > 0 {
-            self.again.lock().names.entry(parent).or_default().push(name.into());
+            self.again
+                .lock()
+                .names
+                .entry(parent)
+                .or_default()
+                .push(name.into());
         }
         Ok(())
     }

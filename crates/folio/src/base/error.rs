@@ -11,7 +11,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// What sort of failure this is, beyond its errno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// An ordinary errno, as a system call would return it: no such file, not a directory, no space.
+    /// An ordinary errno, as a system call would return it: no such file, not a directory, no
+    /// space.
     Errno,
     /// Bytes on the medium contradict the format. Errno is EUCLEAN.
     Corrupt,
@@ -42,7 +43,8 @@ struct Full {
 }
 
 impl Error {
-    /// Bytes that contradict the format: `what` is wrong at the place named later with [`Error::at`]. EUCLEAN.
+    /// Bytes that contradict the format: `what` is wrong at the place named later with
+    /// [`Error::at`]. EUCLEAN.
     pub fn corrupt(what: impl Into<Cow<'static, str>>) -> Self {
         Self::full(ErrorKind::Corrupt, Errno::UCLEAN, what.into(), None)
     }
@@ -55,7 +57,12 @@ impl Error {
     /// A host or device failure during `operation`; the errno is the host's where it gave one.
     pub fn io(operation: impl Into<Cow<'static, str>>, cause: std::io::Error) -> Self {
         let errno = Errno::from_io_error(&cause).unwrap_or(Errno::IO);
-        Self::full(ErrorKind::Io, errno, operation.into(), Some(Box::new(cause)))
+        Self::full(
+            ErrorKind::Io,
+            errno,
+            operation.into(),
+            Some(Box::new(cause)),
+        )
     }
 
     /// An errno with a sentence that explains it.
@@ -63,7 +70,8 @@ impl Error {
         Self::full(ErrorKind::Errno, errno, reason.into(), None)
     }
 
-    /// The same failure, placed: the first call names the innermost place, later calls what encloses it.
+    /// The same failure, placed: the first call names the innermost place, later calls what
+    /// encloses it.
     #[must_use]
     pub fn at(self, place: impl Into<Cow<'static, str>>) -> Self {
         let mut full = match self.0 {
@@ -123,7 +131,13 @@ impl Error {
         reason: Cow<'static, str>,
         cause: Option<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
-        Self(Repr::Full(Box::new(Full { kind, errno, places: Vec::new(), reason, cause })))
+        Self(Repr::Full(Box::new(Full {
+            kind,
+            errno,
+            places: Vec::new(),
+            reason,
+            cause,
+        })))
     }
 }
 
@@ -170,7 +184,10 @@ impl fmt::Debug for Error {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match &self.0 {
-            Repr::Full(full) => full.cause.as_deref().map(|c| c as &(dyn StdError + 'static)),
+            Repr::Full(full) => full
+                .cause
+                .as_deref()
+                .map(|c| c as &(dyn StdError + 'static)),
             Repr::Plain(_) => None,
         }
     }
@@ -182,16 +199,34 @@ mod tests {
 
     #[test]
     fn prints_places_from_outside_in() {
-        let error = Error::corrupt("bad checksum").at("extent block 8193").at("inode 12").at("ext4");
-        assert_eq!(error.to_string(), "ext4: inode 12: extent block 8193: bad checksum");
-        assert_eq!((error.kind(), error.errno()), (ErrorKind::Corrupt, Errno::UCLEAN));
-        assert_eq!((error.place(), Error::from(Errno::NOENT).place()), (Some("ext4"), None));
+        let error = Error::corrupt("bad checksum")
+            .at("extent block 8193")
+            .at("inode 12")
+            .at("ext4");
+        assert_eq!(
+            error.to_string(),
+            "ext4: inode 12: extent block 8193: bad checksum"
+        );
+        assert_eq!(
+            (error.kind(), error.errno()),
+            (ErrorKind::Corrupt, Errno::UCLEAN)
+        );
+        assert_eq!(
+            (error.place(), Error::from(Errno::NOENT).place()),
+            (Some("ext4"), None)
+        );
     }
 
     #[test]
     fn plain_errno_speaks_like_the_c_library() {
-        assert_eq!(Error::from(Errno::NOENT).to_string(), "No such file or directory");
-        assert_eq!(Error::from(Errno::NOENT).at("/a").to_string(), "/a: No such file or directory");
+        assert_eq!(
+            Error::from(Errno::NOENT).to_string(),
+            "No such file or directory"
+        );
+        assert_eq!(
+            Error::from(Errno::NOENT).at("/a").to_string(),
+            "/a: No such file or directory"
+        );
     }
 
     #[test]

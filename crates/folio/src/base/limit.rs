@@ -3,7 +3,8 @@
 use super::sync::atomic::{AtomicU64, Ordering};
 use super::{Errno, Result};
 
-/// A count that never goes beyond its limit, whoever adds at the same time. Linux: `percpu_counter_limited_add`.
+/// A count that never goes beyond its limit, whoever adds at the same time. Linux:
+/// `percpu_counter_limited_add`.
 #[derive(Debug)]
 pub struct Limit {
     used: AtomicU64,
@@ -13,13 +14,18 @@ pub struct Limit {
 impl Limit {
     /// At most `max`, of which none is used.
     pub fn new(max: u64) -> Self {
-        Self { used: AtomicU64::new(0), max }
+        Self {
+            used: AtomicU64::new(0),
+            max,
+        }
     }
 
     /// Takes `count`, all of it or, with ENOSPC, nothing.
     pub fn take(&self, count: u64) -> Result<()> {
         let add = |used: u64| used.checked_add(count).filter(|used| *used <= self.max);
-        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let taken = self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         taken.map(drop).map_err(|_| Errno::NOSPC.into())
     }
 

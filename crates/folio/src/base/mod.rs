@@ -6,7 +6,8 @@
 //!                base
 //! ```
 //!
-//! Neighbours: everybody above, nobody below. No I/O; the only state of its own is who is reading ([`rcu`]).
+//! Neighbours: everybody above, nobody below. No I/O; the only state of its own is who is reading
+//! ([`rcu`]).
 
 mod error;
 mod ids;

@@ -5,16 +5,20 @@
 //!   writer        replace the pointer -> Grace::start ..... is_over -> the old one is the writer's alone
 //! ```
 //!
-//! A pin is two plain stores to memory of the reader's own thread. What orders them against a writer is a barrier
-//! that the writer makes all threads pass at once (membarrier(2)); hosts without it pay a fence in each pin.
+//! A pin is two plain stores to memory of the reader's own thread. What orders them against a
+//! writer is a barrier that the writer makes all threads pass at once (membarrier(2)); hosts
+//! without it pay a fence in each pin.
 //!
 //! Invariants:
 //! - R1: what was loaded under a pin stays valid until that pin ends.
 //! - R2: a grace period is over when every pin that began before it started has ended.
 //! - R3: nobody waits for a grace period while pinned.
-//! - R4: what is dropped by way of [`defer`] is plain memory: its drop takes no lock and does no I/O.
+//! - R4: what is dropped by way of [`defer`] is plain memory: its drop takes no lock and does no
+//!   I/O.
 
-use super::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
+use super::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
+};
 use super::sync::{self, Mutex, process_wide, thread_local};
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::cell::Cell;
@@ -37,7 +41,8 @@ process_wide! {
         Mutex::new(Deferred { fresh: Vec::new(), waiting: Vec::new(), grace: None });
 }
 
-/// What one thread tells about itself; alone on its cache lines, two of which the processor fetches at once.
+/// What one thread tells about itself; alone on its cache lines, two of which the processor fetches
+/// at once.
 #[repr(align(128))]
 struct Slot {
     /// The epoch in which the outermost pin began; 0 while not pinned.
@@ -68,8 +73,8 @@ impl Drop for Release {
 fn register() -> &'static Slot {
     let mut slots = SLOTS.lock();
     if slots.is_empty() {
-        let is_there =
-            !sync::IS_MODEL_CHECKED && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+        let is_there = !sync::IS_MODEL_CHECKED
+            && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
         IS_ASYMMETRIC.store(is_there, Ordering::Relaxed);
     }
     let is_free = |slot: &&&'static Slot| !slot.is_taken.load(Ordering::Acquire);
@@ -84,7 +89,8 @@ fn register() -> &'static Slot {
     });
     slot.is_taken.store(true, Ordering::Relaxed);
     SLOT.with(|own| own.set(Some(slot)));
-    // A thread that pins while it ends keeps its slot for ever: a few bytes, and nothing waits for it.
+    // A thread that pins while it ends keeps its slot for ever: a few bytes, and nothing waits for
+    // it.
     let _ = RELEASE.try_with(|_| ());
     slot
 }
@@ -102,15 +108,20 @@ pub(crate) fn pin() -> Pin {
     let depth = slot.depth.load(Ordering::Relaxed);
     slot.depth.store(depth + 1, Ordering::Relaxed);
     if depth == 0 {
-        // Acquire: what the pin protects is loaded after the epoch. Release: whoever sees this sees the last unpin.
-        slot.epoch.store(EPOCH.load(Ordering::Acquire), Ordering::Release);
+        // Acquire: what the pin protects is loaded after the epoch. Release: whoever sees this sees
+        // the last unpin.
+        slot.epoch
+            .store(EPOCH.load(Ordering::Acquire), Ordering::Release);
         if IS_ASYMMETRIC.load(Ordering::Relaxed) {
             compiler_fence(Ordering::SeqCst);
         } else {
             fence(Ordering::SeqCst);
         }
     }
-    Pin { slot, not_send: PhantomData }
+    Pin {
+        slot,
+        not_send: PhantomData,
+    }
 }
 
 impl Drop for Pin {
@@ -124,7 +135,8 @@ impl Drop for Pin {
     }
 }
 
-/// A grace period: over when nobody is left who may have loaded what was unpublished before it started.
+/// A grace period: over when nobody is left who may have loaded what was unpublished before it
+/// started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grace {
     target: u64,
@@ -181,7 +193,8 @@ pub(crate) struct Over(());
 
 /// Whether this thread is pinned.
 pub(crate) fn is_pinned() -> bool {
-    SLOT.with(Cell::get).is_some_and(|slot| slot.depth.load(Ordering::Relaxed) > 0)
+    SLOT.with(Cell::get)
+        .is_some_and(|slot| slot.depth.load(Ordering::Relaxed) > 0)
 }
 
 /// Plain memory that may have readers.
@@ -208,7 +221,8 @@ pub(crate) fn defer(garbage: Garbage) {
     drop(gone);
 }
 
-/// A shared pointer that readers follow without a lock. Linux: `rcu_dereference`, `rcu_assign_pointer`.
+/// A shared pointer that readers follow without a lock. Linux: `rcu_dereference`,
+/// `rcu_assign_pointer`.
 ///
 /// Writers order themselves among one another.
 pub(crate) struct RcuCell<T> {
@@ -220,12 +234,18 @@ pub(crate) struct RcuCell<T> {
 impl<T: Send + Sync + 'static> RcuCell<T> {
     /// A cell that holds nothing.
     pub(crate) const fn empty() -> Self {
-        Self { pointer: AtomicPtr::new(std::ptr::null_mut()), owns: PhantomData }
+        Self {
+            pointer: AtomicPtr::new(std::ptr::null_mut()),
+            owns: PhantomData,
+        }
     }
 
     /// A cell that holds `value`.
     pub(crate) fn new(value: Arc<T>) -> Self {
-        Self { pointer: AtomicPtr::new(Arc::into_raw(value).cast_mut()), owns: PhantomData }
+        Self {
+            pointer: AtomicPtr::new(Arc::into_raw(value).cast_mut()),
+            owns: PhantomData,
+        }
     }
 
     /// Whether it holds nothing.
@@ -243,10 +263,13 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
     /// Like [`RcuCell::load`], for a caller who may want a reference of its own later.
     #[inline]
     pub(crate) fn borrow<'p>(&self, _pin: &'p Pin) -> Option<Ref<'p, T>> {
-        // From `Arc::into_raw`, and whoever replaces it keeps that reference until every pin that could have seen it
-        // has ended (`Replaced`, R1).
+        // From `Arc::into_raw`, and whoever replaces it keeps that reference until every pin that
+        // could have seen it has ended (`Replaced`, R1).
         let pointer = NonNull::new(self.pointer.load(Ordering::Acquire))?;
-        Some(Ref { pointer, borrows: PhantomData })
+        Some(Ref {
+            pointer,
+            borrows: PhantomData,
+        })
     }
 
     /// Another reference to what the cell holds now.
@@ -257,12 +280,16 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
     /// Publishes `value` and hands out what was there.
     #[allow(unsafe_code)]
     pub(crate) fn replace(&self, value: Option<Arc<T>>) -> Option<Replaced<T>> {
-        let new = value.map_or(std::ptr::null_mut(), |value| Arc::into_raw(value).cast_mut());
+        let new = value.map_or(std::ptr::null_mut(), |value| {
+            Arc::into_raw(value).cast_mut()
+        });
         // No exchange: there is one writer at a time.
         let old = self.pointer.load(Ordering::Relaxed);
         self.pointer.store(new, Ordering::Release);
         // SAFETY: the reference that the cell held is ours now.
-        (!old.is_null()).then(|| Replaced { value: Some(unsafe { Arc::from_raw(old) }) })
+        (!old.is_null()).then(|| Replaced {
+            value: Some(unsafe { Arc::from_raw(old) }),
+        })
     }
 }
 
@@ -303,7 +330,8 @@ impl<'p, T> Ref<'p, T> {
     /// How many references there are.
     #[allow(unsafe_code)]
     pub(crate) fn strong_count(self) -> usize {
-        // SAFETY: the pointer is that of an `Arc`, one reference of which is alive for `'p`; none is given up here.
+        // SAFETY: the pointer is that of an `Arc`, one reference of which is alive for `'p`; none
+        // is given up here.
         let arc = ManuallyDrop::new(unsafe { Arc::from_raw(self.pointer.as_ptr().cast_const()) });
         Arc::strong_count(&arc)
     }
@@ -331,8 +359,8 @@ impl<T> Drop for RcuCell<T> {
     }
 }
 
-/// What an [`RcuCell`] no longer holds, but readers may still look at. Dropping it defers the drop of the value,
-/// which must be plain memory then (R4).
+/// What an [`RcuCell`] no longer holds, but readers may still look at. Dropping it defers the drop
+/// of the value, which must be plain memory then (R4).
 pub(crate) struct Replaced<T: Send + Sync + 'static> {
     value: Option<Arc<T>>,
 }
@@ -341,13 +369,17 @@ impl<T: Send + Sync + 'static> Replaced<T> {
     /// The value, to look at.
     pub(crate) fn value(&self) -> &Arc<T> {
         // Taken only by `after`, which consumes the handle, and by drop.
-        self.value.as_ref().unwrap_or_else(|| unreachable!("held until the end"))
+        self.value
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("held until the end"))
     }
 
     /// The value; the grace period that is over started after the replacement.
     pub(crate) fn after(mut self, _over: Over) -> Arc<T> {
         // As in `value`.
-        self.value.take().unwrap_or_else(|| unreachable!("held until the end"))
+        self.value
+            .take()
+            .unwrap_or_else(|| unreachable!("held until the end"))
     }
 }
 

@@ -8,8 +8,8 @@ const TRIES: u32 = 100;
 
 /// `N` words that are always read as one writer left them.
 ///
-/// Writers order themselves among one another. A reader writes to no shared memory; it tries again if the words
-/// change under its eyes.
+/// Writers order themselves among one another. A reader writes to no shared memory; it tries again
+/// if the words change under its eyes.
 pub(crate) struct SeqWords<const N: usize> {
     /// Odd while a writer is at it.
     sequence: AtomicU64,
@@ -18,7 +18,10 @@ pub(crate) struct SeqWords<const N: usize> {
 
 impl<const N: usize> SeqWords<N> {
     pub(crate) fn new(words: [u64; N]) -> Self {
-        Self { sequence: AtomicU64::new(0), words: words.map(AtomicU64::new) }
+        Self {
+            sequence: AtomicU64::new(0),
+            words: words.map(AtomicU64::new),
+        }
     }
 
     /// `COUNT` words from `FIRST` on.

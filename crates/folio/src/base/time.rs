@@ -4,7 +4,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Seconds and nanoseconds since 1970-01-01 00:00 UTC; `nanos` is always below 1,000,000,000.
 ///
-/// Times before 1970 have negative `secs` and still count `nanos` forward, as `struct timespec` does.
+/// Times before 1970 have negative `secs` and still count `nanos` forward, as `struct timespec`
+/// does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timespec {
     /// Whole seconds.
@@ -31,8 +32,8 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// The current time; from the host as its last timer tick saw it, a few milliseconds ago at most. Linux stamps
-    /// inodes with that time too (`ktime_get_coarse_real_ts64`).
+    /// The current time; from the host as its last timer tick saw it, a few milliseconds ago at
+    /// most. Linux stamps inodes with that time too (`ktime_get_coarse_real_ts64`).
     pub fn now(&self) -> Timespec {
         match self {
             Self::Fixed(time) => *time,

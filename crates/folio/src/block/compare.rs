@@ -25,7 +25,12 @@ pub struct CompareOptions<'a> {
 
 impl Default for CompareOptions<'_> {
     fn default() -> Self {
-        Self { threads: 0, is_strict: false, is_cancelled: &|| false, progress: &|_| {} }
+        Self {
+            threads: 0,
+            is_strict: false,
+            is_cancelled: &|| false,
+            progress: &|_| {},
+        }
     }
 }
 
@@ -34,7 +39,8 @@ impl Default for CompareOptions<'_> {
 pub enum Difference {
     /// The sizes, which count only if the comparison is strict.
     Size,
-    /// What is stored at this offset and what is not, which counts only if the comparison is strict.
+    /// What is stored at this offset and what is not, which counts only if the comparison is
+    /// strict.
     Allocation(u64),
     /// The bytes in the sector at this offset.
     Content(u64),
@@ -52,10 +58,17 @@ pub struct Comparison {
 /// Compares `first` with `second`. If one is shorter, it counts as followed by zeros.
 ///
 /// Errors: EINTR if it was cancelled, else the devices'.
-pub fn compare(first: &dyn Device, second: &dyn Device, options: &CompareOptions<'_>) -> Result<Comparison> {
+pub fn compare(
+    first: &dyn Device,
+    second: &dyn Device,
+    options: &CompareOptions<'_>,
+) -> Result<Comparison> {
     let is_size_different = first.len_bytes() != second.len_bytes();
     if is_size_different && options.is_strict {
-        return Ok(Comparison { difference: Some(Difference::Size), is_size_different });
+        return Ok(Comparison {
+            difference: Some(Difference::Size),
+            is_size_different,
+        });
     }
     let pair = Pair {
         sides: [first, second],
@@ -67,7 +80,8 @@ pub fn compare(first: &dyn Device, second: &dyn Device, options: &CompareOptions
     let is_found = AtomicBool::new(false);
     on_threads(thread_count(options.threads), |stop| {
         let mut bufs = [vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]];
-        // Pieces are handed out in order: once a difference is known, only pieces before it are still at work.
+        // Pieces are handed out in order: once a difference is known, only pieces before it are
+        // still at work.
         while !stop.load(Ordering::Relaxed) && !is_found.load(Ordering::Relaxed) {
             if (options.is_cancelled)() {
                 return Err(Error::new(Errno::INTR, "cancelled"));
@@ -88,7 +102,10 @@ pub fn compare(first: &dyn Device, second: &dyn Device, options: &CompareOptions
         }
         Ok(())
     })?;
-    Ok(Comparison { difference: found.into_inner(), is_size_different })
+    Ok(Comparison {
+        difference: found.into_inner(),
+        is_size_different,
+    })
 }
 
 fn offset(difference: Difference) -> u64 {
@@ -141,13 +158,22 @@ impl Pair<'_> {
         };
         place.next = place.end.min(offset + limit);
         let difference = place.is_mismatch.then_some(Difference::Allocation(offset));
-        Ok(Some(Piece { offset, len_bytes: place.next - offset, has_data: place.has_data, difference }))
+        Ok(Some(Piece {
+            offset,
+            len_bytes: place.next - offset,
+            has_data: place.has_data,
+            difference,
+        }))
     }
 
     /// What both have at `offset`, and how far.
     fn look(&self, offset: u64) -> Result<Place> {
         let left = self.len_bytes - offset;
-        let mut place = Place { next: offset, end: self.len_bytes, ..Place::default() };
+        let mut place = Place {
+            next: offset,
+            end: self.len_bytes,
+            ..Place::default()
+        };
         let mut kinds = [(true, Allocation::Hole); 2];
         for (index, side) in self.sides.iter().enumerate() {
             let there = side.len_bytes().saturating_sub(offset).min(left);
@@ -168,8 +194,8 @@ impl Pair<'_> {
             place.end = place.end.min(offset + count.max(1));
         }
         let same = |kind: Allocation| kind == Allocation::Data;
-        place.is_mismatch =
-            self.options.is_strict && (kinds[0].0 != kinds[1].0 || same(kinds[0].1) != same(kinds[1].1));
+        place.is_mismatch = self.options.is_strict
+            && (kinds[0].0 != kinds[1].0 || same(kinds[0].1) != same(kinds[1].1));
         Ok(place)
     }
 
@@ -188,7 +214,10 @@ impl Pair<'_> {
         let sector = SECTOR_BYTES as usize;
         let at = match piece.has_data {
             [true, true] if first == second => None,
-            [true, true] => first.chunks(sector).zip(second.chunks(sector)).position(|(a, b)| a != b),
+            [true, true] => first
+                .chunks(sector)
+                .zip(second.chunks(sector))
+                .position(|(a, b)| a != b),
             [true, false] => first.chunks(sector).position(|part| !zeros::is_zero(part)),
             _ => second.chunks(sector).position(|part| !zeros::is_zero(part)),
         };
@@ -206,14 +235,29 @@ mod tests {
         let (first, second) = (MemoryDevice::new(20 << 20), MemoryDevice::new(21 << 20));
         let run = |options: &CompareOptions<'_>| compare(&first, &second, options).unwrap();
         let lax = CompareOptions::default();
-        assert_eq!(run(&lax), Comparison { difference: None, is_size_different: true });
-        let strict = CompareOptions { is_strict: true, ..CompareOptions::default() };
+        assert_eq!(
+            run(&lax),
+            Comparison {
+                difference: None,
+                is_size_different: true
+            }
+        );
+        let strict = CompareOptions {
+            is_strict: true,
+            ..CompareOptions::default()
+        };
         assert_eq!(run(&strict).difference, Some(Difference::Size));
         second.write_at(&[1], (20 << 20) + 700).unwrap();
-        assert_eq!(run(&lax).difference, Some(Difference::Content((20 << 20) + 512)));
+        assert_eq!(
+            run(&lax).difference,
+            Some(Difference::Content((20 << 20) + 512))
+        );
         for at in [19 << 20, 5 << 20, (3 << 20) - 1] {
             first.write_at(&[7], at).unwrap();
-            assert_eq!(run(&lax).difference, Some(Difference::Content(at / 512 * 512)));
+            assert_eq!(
+                run(&lax).difference,
+                Some(Difference::Content(at / 512 * 512))
+            );
         }
     }
 }

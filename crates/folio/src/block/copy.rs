@@ -6,15 +6,16 @@
 //!   each thread     read the piece -> (one at a time) find runs of zeros in it, write the rest
 //! ```
 //!
-//! Every thread reads and writes in turn, so that reading, unpacking and writing go on at once. A thread has one
-//! buffer of [`PIECE_BYTES`]: that is all the memory there is.
+//! Every thread reads and writes in turn, so that reading, unpacking and writing go on at once. A
+//! thread has one buffer of [`PIECE_BYTES`]: that is all the memory there is.
 
 use super::{Allocation, Device, zeros};
 use crate::base::{Errno, Error, Result};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most bytes of data copied at once: large enough for few calls, small enough for a processor's cache.
+/// Most bytes of data copied at once: large enough for few calls, small enough for a processor's
+/// cache.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
 /// Most bytes of a hole handed out at once, so that a cancelled copy ends soon.
 const HOLE_BYTES: u64 = 1 << 30;
@@ -27,8 +28,8 @@ const GRAIN_BYTES: u64 = 512;
 pub struct CopyOptions<'a> {
     /// Threads; as many as the machine has cores if zero.
     pub threads: usize,
-    /// Shortest run of zeros that is not written, in bytes; rounded up to a multiple of 512. Zero: all is written, also
-    /// what the source does not store.
+    /// Shortest run of zeros that is not written, in bytes; rounded up to a multiple of 512. Zero:
+    /// all is written, also what the source does not store.
     pub zero_run_bytes: u64,
     /// The target reads as zeros already, so zeros need not be written.
     pub is_target_zero: bool,
@@ -65,11 +66,15 @@ pub(super) fn thread_count(wanted: usize) -> usize {
 pub fn copy(source: &dyn Device, target: &dyn Device, options: &CopyOptions<'_>) -> Result<()> {
     let len_bytes = source.len_bytes();
     if target.len_bytes() < len_bytes {
-        let why = format!("the target has {} bytes, the source {len_bytes}", target.len_bytes());
+        let why = format!(
+            "the target has {} bytes, the source {len_bytes}",
+            target.len_bytes()
+        );
         return Err(Error::new(Errno::NOSPC, why));
     }
     let cursor = Cursor::new(source, options.zero_run_bytes == 0);
-    // A host lets one writer into a file at a time, and those that wait for it spin; others read meanwhile.
+    // A host lets one writer into a file at a time, and those that wait for it spin; others read
+    // meanwhile.
     let writing = Mutex::new(());
     on_threads(thread_count(options.threads), |stop| {
         let mut buf = vec![0; PIECE_BYTES as usize];
@@ -95,7 +100,10 @@ pub fn copy(source: &dyn Device, target: &dyn Device, options: &CopyOptions<'_>)
 }
 
 /// Runs `work` on several threads; the first failure stops all and is the result.
-pub(super) fn on_threads(count: usize, work: impl Fn(&AtomicBool) -> Result<()> + Sync) -> Result<()> {
+pub(super) fn on_threads(
+    count: usize,
+    work: impl Fn(&AtomicBool) -> Result<()> + Sync,
+) -> Result<()> {
     let stop = AtomicBool::new(false);
     let failure = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -139,7 +147,11 @@ struct Place {
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(source: &'a dyn Device, is_all_data: bool) -> Self {
-        Self { source, is_all_data, place: Mutex::default() }
+        Self {
+            source,
+            is_all_data,
+            place: Mutex::default(),
+        }
     }
 
     /// The next piece; none at the end. Data ends at multiples of [`PIECE_BYTES`].
@@ -164,16 +176,28 @@ impl<'a> Cursor<'a> {
             false => offset + HOLE_BYTES,
         };
         place.next = end.min(place.end);
-        Ok(Some(Piece { offset, len_bytes: place.next - offset, is_data: place.is_data }))
+        Ok(Some(Piece {
+            offset,
+            len_bytes: place.next - offset,
+            is_data: place.is_data,
+        }))
     }
 }
 
 /// Writes what was read, but for runs of zeros that are long enough.
-fn write_piece(target: &dyn Device, buf: &[u8], offset: u64, options: &CopyOptions<'_>) -> Result<()> {
+fn write_piece(
+    target: &dyn Device,
+    buf: &[u8],
+    offset: u64,
+    options: &CopyOptions<'_>,
+) -> Result<()> {
     if options.zero_run_bytes == 0 {
         return target.write_at(buf, offset);
     }
-    let grain = options.zero_run_bytes.next_multiple_of(GRAIN_BYTES).min(PIECE_BYTES);
+    let grain = options
+        .zero_run_bytes
+        .next_multiple_of(GRAIN_BYTES)
+        .min(PIECE_BYTES);
     for (is_zero, range) in zeros::Runs::new(buf, offset, grain as usize) {
         let at = offset + range.start as u64;
         match is_zero {
@@ -210,7 +234,9 @@ mod tests {
         bytes[(1 << 20) - 1..(1 << 20) + 70_000].fill(2);
         *bytes.last_mut().unwrap() = 3;
         let source = device(&bytes);
-        for (zero_run_bytes, is_target_zero) in [(0, false), (4096, true), (4096, false), (1, false)] {
+        for (zero_run_bytes, is_target_zero) in
+            [(0, false), (4096, true), (4096, false), (1, false)]
+        {
             let target = device(&vec![if is_target_zero { 0 } else { 9 }; bytes.len()]);
             let done = AtomicU64::new(0);
             let options = CopyOptions {
@@ -232,7 +258,13 @@ mod tests {
         let (source, target) = (device(&[1; 8192]), device(&[0; 8191]));
         let refused = copy(&source, &target, &CopyOptions::default()).unwrap_err();
         assert_eq!(refused.errno(), Errno::NOSPC);
-        let options = CopyOptions { is_cancelled: &|| true, ..CopyOptions::default() };
-        assert_eq!(copy(&source, &source, &options).unwrap_err().errno(), Errno::INTR);
+        let options = CopyOptions {
+            is_cancelled: &|| true,
+            ..CopyOptions::default()
+        };
+        assert_eq!(
+            copy(&source, &source, &options).unwrap_err().errno(),
+            Errno::INTR
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Copies a device into compressed clusters of a qcow2 image: packed on all cores, written in the source's order.
+//! Copies a device into compressed clusters of a qcow2 image: packed on all cores, written in the
+//! source's order.
 //!
 //! ```text
 //!   claim (lock)      the next batch of clusters that are not all hole, with its number
@@ -8,8 +9,8 @@
 //!   in turn           whoever brings the batch that is next writes it, and those behind it that wait
 //! ```
 //!
-//! The same source makes the same image, however many threads there are. Batches that are packed or wait are few, and
-//! so is the memory.
+//! The same source makes the same image, however many threads there are. Batches that are packed or
+//! wait are few, and so is the memory.
 
 use super::copy::{CopyOptions, on_threads, thread_count};
 use super::qcow2::{Appender, PackedCluster};
@@ -25,14 +26,22 @@ const BATCH_BYTES: u64 = 1 << 20;
 /// Batches beyond one for each thread.
 const BATCHES_SPARE: usize = 4;
 
-/// Copies all of `source` to the start of `target`, compressed; a cluster that does not become smaller is stored as it
-/// is. Clusters of zeros are left out as [`CopyOptions::zero_run_bytes`] says. Tables are written at the end.
+/// Copies all of `source` to the start of `target`, compressed; a cluster that does not become
+/// smaller is stored as it is. Clusters of zeros are left out as [`CopyOptions::zero_run_bytes`]
+/// says. Tables are written at the end.
 ///
 /// Errors: ENOSPC if the target is smaller, EINTR if it was cancelled, else the devices'.
-pub fn copy_compressed(source: &dyn Device, target: &Qcow2Device, options: &CopyOptions<'_>) -> Result<()> {
+pub fn copy_compressed(
+    source: &dyn Device,
+    target: &Qcow2Device,
+    options: &CopyOptions<'_>,
+) -> Result<()> {
     let len_bytes = source.len_bytes();
     if target.len_bytes() < len_bytes {
-        let why = format!("the target has {} bytes, the source {len_bytes}", target.len_bytes());
+        let why = format!(
+            "the target has {} bytes, the source {len_bytes}",
+            target.len_bytes()
+        );
         return Err(Error::new(Errno::NOSPC, why));
     }
     let threads = thread_count(options.threads);
@@ -118,9 +127,15 @@ impl Work<'_> {
                 return Err(Error::new(Errno::INTR, "cancelled"));
             }
             batch.input.clear();
-            batch.input.resize(batch.len_bytes.next_multiple_of(self.cluster_bytes) as usize, 0);
-            self.source.read_at(&mut batch.input[..batch.len_bytes as usize], batch.offset)?;
-            batch.pack(self.cluster_bytes as usize, self.options, |cluster, out| packer.pack(cluster, out));
+            batch.input.resize(
+                batch.len_bytes.next_multiple_of(self.cluster_bytes) as usize,
+                0,
+            );
+            self.source
+                .read_at(&mut batch.input[..batch.len_bytes as usize], batch.offset)?;
+            batch.pack(self.cluster_bytes as usize, self.options, |cluster, out| {
+                packer.pack(cluster, out)
+            });
             self.submit(number, batch, stop)?;
         }
         Ok(())
@@ -156,9 +171,15 @@ impl Work<'_> {
     fn skip_hole(&self, queue: &mut Queue) -> Result<()> {
         let len_bytes = self.source.len_bytes();
         while queue.offset < len_bytes {
-            let (kind, count) = self.source.allocation(queue.offset, len_bytes - queue.offset)?;
+            let (kind, count) = self
+                .source
+                .allocation(queue.offset, len_bytes - queue.offset)?;
             let end = queue.offset.saturating_add(count).min(len_bytes);
-            let whole = if end == len_bytes { end } else { end / self.cluster_bytes * self.cluster_bytes };
+            let whole = if end == len_bytes {
+                end
+            } else {
+                end / self.cluster_bytes * self.cluster_bytes
+            };
             if kind == Allocation::Data || whole <= queue.offset {
                 break;
             }
@@ -179,7 +200,9 @@ impl Work<'_> {
         let mut result = Ok(());
         while result.is_ok() && !stop.load(Ordering::Relaxed) {
             let next = queue.written;
-            let Some(mut batch) = queue.ready.remove(&next) else { break };
+            let Some(mut batch) = queue.ready.remove(&next) else {
+                break;
+            };
             drop(queue);
             result = self.write(&batch);
             (self.options.progress)(batch.len_bytes);
@@ -204,7 +227,8 @@ impl Work<'_> {
                 }
                 Item::Plain(range) | Item::Zeros(range) => range,
             };
-            self.target.write_packed(&mut appender, &packed, &batch.packed)?;
+            self.target
+                .write_packed(&mut appender, &packed, &batch.packed)?;
             packed.clear();
             // The last cluster may go beyond the end of the disk.
             let end = range.end.min(batch.len_bytes as usize);
@@ -214,7 +238,8 @@ impl Work<'_> {
                 _ => self.target.write_at(&batch.input[range.start..end], at)?,
             }
         }
-        self.target.write_packed(&mut appender, &packed, &batch.packed)
+        self.target
+            .write_packed(&mut appender, &packed, &batch.packed)
     }
 }
 
@@ -238,15 +263,21 @@ impl Batch {
                 }
                 continue;
             }
-            // Smaller by a byte at least, so that all of a batch fits into a buffer of the input's size.
+            // Smaller by a byte at least, so that all of a batch fits into a buffer of the input's
+            // size.
             match pack(cluster, &mut self.packed[used..used + cluster_bytes - 1]) {
                 Some(count) => {
                     let bytes = used..used + count;
                     used += count;
-                    self.items.push(Item::Packed(PackedCluster { cluster: first + index as u64, bytes }));
+                    self.items.push(Item::Packed(PackedCluster {
+                        cluster: first + index as u64,
+                        bytes,
+                    }));
                 }
                 None => match self.items.last_mut() {
-                    Some(Item::Plain(before)) if before.end == range.start => before.end = range.end,
+                    Some(Item::Plain(before)) if before.end == range.start => {
+                        before.end = range.end
+                    }
                     _ => self.items.push(Item::Plain(range)),
                 },
             }

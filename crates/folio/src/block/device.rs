@@ -37,9 +37,9 @@ pub struct Extent {
 ///     `-- wraps a Device   partition, overlay, and for tests: record, fault, slow
 /// ```
 ///
-/// Offsets and lengths are in bytes and need no alignment, though block-aligned I/O is fastest. A range that
-/// leaves the device is an error (EIO, as the kernel's block layer answers), and nothing is transferred.
-/// Linux: block/blk-core.c, include/linux/blkdev.h.
+/// Offsets and lengths are in bytes and need no alignment, though block-aligned I/O is fastest. A
+/// range that leaves the device is an error (EIO, as the kernel's block layer answers), and nothing
+/// is transferred. Linux: block/blk-core.c, include/linux/blkdev.h.
 pub trait Device: Send + Sync {
     /// The device's size.
     fn len_bytes(&self) -> u64;
@@ -50,7 +50,8 @@ pub trait Device: Send + Sync {
     /// Fills all of `bufs`, one after the other, from `offset` on.
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()>;
 
-    /// Writes all of `bufs`, one after the other, from `offset` on. Durable only after [`Device::flush`].
+    /// Writes all of `bufs`, one after the other, from `offset` on. Durable only after
+    /// [`Device::flush`].
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()>;
 
     /// A barrier: every write acknowledged before this call survives a power cut after it returns.
@@ -68,7 +69,16 @@ pub trait Device: Send + Sync {
     /// Where the bytes at `offset` come from, and for how many of `len_bytes` that goes on.
     fn extent(&self, offset: u64, len_bytes: u64) -> Result<(Extent, u64)> {
         let (kind, count) = self.allocation(offset, len_bytes)?;
-        Ok((Extent { depth: 0, is_present: true, kind, is_compressed: false, host_offset: None }, count))
+        Ok((
+            Extent {
+                depth: 0,
+                is_present: true,
+                kind,
+                is_compressed: false,
+                host_offset: None,
+            },
+            count,
+        ))
     }
 
     /// Fills `buf` from `offset` on.

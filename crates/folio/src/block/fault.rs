@@ -42,10 +42,19 @@ struct FaultPlan {
 }
 
 impl FaultDevice {
-    /// A device over `lower` in which nothing fails yet. The same seed and calls give the same failures.
+    /// A device over `lower` in which nothing fails yet. The same seed and calls give the same
+    /// failures.
     pub fn new(lower: Arc<dyn Device>, seed: u64) -> Self {
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Self { lower, plan: Mutex::new(FaultPlan { seed, random, faults: Vec::new(), failed: 0 }) }
+        Self {
+            lower,
+            plan: Mutex::new(FaultPlan {
+                seed,
+                random,
+                faults: Vec::new(),
+                failed: 0,
+            }),
+        }
     }
 
     /// From now on calls of this kind fail with EIO, in addition to what was asked before.
@@ -70,9 +79,14 @@ impl FaultDevice {
 
     fn check(&self, kind: FaultKind, operation: &str) -> Result<()> {
         let mut plan = self.plan.lock();
-        let Some(errno) = plan.strikes(kind) else { return Ok(()) };
+        let Some(errno) = plan.strikes(kind) else {
+            return Ok(());
+        };
         plan.failed += 1;
-        Err(Error::new(errno, format!("{operation}: fault on command (seed {})", plan.seed)))
+        Err(Error::new(
+            errno,
+            format!("{operation}: fault on command (seed {})", plan.seed),
+        ))
     }
 }
 
@@ -173,7 +187,9 @@ mod tests {
         let run = |seed| {
             let device = FaultDevice::new(Arc::new(MemoryDevice::new(4096)), seed);
             device.fail(FaultKind::Read, FaultWhen::OneIn(4));
-            (0..200).map(|_| device.read_at(&mut [0], 0).is_ok()).collect::<Vec<_>>()
+            (0..200)
+                .map(|_| device.read_at(&mut [0], 0).is_ok())
+                .collect::<Vec<_>>()
         };
         assert_eq!(run(7), run(7));
         assert_ne!(run(7), run(8));

@@ -1,4 +1,5 @@
-//! A file or block device of the host: positional vectored I/O, holes, and the lock against a second writer.
+//! A file or block device of the host: positional vectored I/O, holes, and the lock against a
+//! second writer.
 
 use super::image_file::ImageFile;
 use super::write_behind::WriteBehind;
@@ -23,8 +24,8 @@ pub(super) struct HostFile {
     name: String,
     is_read_only: bool,
     is_synced: bool,
-    /// Bytes that were all data when the host was asked last: it looks at every page up to the next hole, each time.
-    /// What others have punched since is still read as the zeros that it is.
+    /// Bytes that were all data when the host was asked last: it looks at every page up to the next
+    /// hole, each time. What others have punched since is still read as the zeros that it is.
     known_data: Mutex<Range<u64>>,
     write_behind: WriteBehind,
 }
@@ -46,7 +47,8 @@ impl HostFile {
         Self::open_with(path, true, false)
     }
 
-    /// The same file, which from now on reaches the disk when the host sees fit: it is of no use if the machine fails.
+    /// The same file, which from now on reaches the disk when the host sees fit: it is of no use if
+    /// the machine fails.
     pub(super) fn unsynced(mut self) -> Self {
         self.is_synced = false;
         self
@@ -55,9 +57,11 @@ impl HostFile {
     fn open_with(path: &Path, read_only: bool, is_locked: bool) -> Result<Self> {
         let name = path.display().to_string();
         let open = || {
-            // To open some devices is to use them, so what it is comes first; should it become a FIFO in between, then
-            // without O_NONBLOCK the open would wait for its other end.
-            let found = std::fs::metadata(path).map_err(|error| Error::io("open", error))?.file_type();
+            // To open some devices is to use them, so what it is comes first; should it become a
+            // FIFO in between, then without O_NONBLOCK the open would wait for its other end.
+            let found = std::fs::metadata(path)
+                .map_err(|error| Error::io("open", error))?
+                .file_type();
             check_kind(found)?;
             let mut flags = OFlags::NONBLOCK;
             if found.is_block_device() && !read_only {
@@ -70,7 +74,11 @@ impl HostFile {
                 .custom_flags(flags.bits() as i32)
                 .open(path)
                 .map_err(|error| Error::io("open", error))?;
-            check_kind(file.metadata().map_err(|error| Error::io("stat", error))?.file_type())?;
+            check_kind(
+                file.metadata()
+                    .map_err(|error| Error::io("stat", error))?
+                    .file_type(),
+            )?;
             if is_locked {
                 lock::acquire(&file, read_only)?;
             }
@@ -83,7 +91,11 @@ impl HostFile {
     /// Makes a new, empty file and locks it; EEXIST if there is one.
     pub(super) fn create(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
-        let file = File::options().read(true).write(true).create_new(true).open(path);
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path);
         let file = file.map_err(|error| Error::io("create", error).at(name.clone()))?;
         lock::acquire(&file, false).map_err(|error| error.at(name.clone()))?;
         Ok(Self::new(file, name, false))
@@ -91,7 +103,14 @@ impl HostFile {
 
     fn new(file: File, name: String, is_read_only: bool) -> Self {
         let write_behind = WriteBehind::default();
-        Self { file, name, is_read_only, is_synced: true, known_data: Mutex::default(), write_behind }
+        Self {
+            file,
+            name,
+            is_read_only,
+            is_synced: true,
+            known_data: Mutex::default(),
+            write_behind,
+        }
     }
 
     fn fallocate(&self, flags: FallocateFlags, offset: u64, len_bytes: u64) -> Result<bool> {
@@ -104,7 +123,9 @@ impl HostFile {
             match rustix::fs::fallocate(&self.file, flags, offset, len_bytes) {
                 Ok(()) => return Ok(true),
                 Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP | Errno::NODEV | Errno::NOSYS | Errno::INVAL) => return Ok(false),
+                Err(Errno::OPNOTSUPP | Errno::NODEV | Errno::NOSYS | Errno::INVAL) => {
+                    return Ok(false);
+                }
                 Err(errno) => return Err(self.failed("fallocate", errno)),
             }
         }
@@ -133,7 +154,10 @@ fn check_kind(kind: FileType) -> Result<()> {
     match () {
         () if kind.is_file() || kind.is_block_device() => Ok(()),
         () if kind.is_dir() => Err(Errno::ISDIR.into()),
-        () => Err(Error::new(Errno::INVAL, "neither a file nor a block device")),
+        () => Err(Error::new(
+            Errno::INVAL,
+            "neither a file nor a block device",
+        )),
     }
 }
 
@@ -153,7 +177,9 @@ impl ImageFile for HostFile {
     fn set_len(&self, len_bytes: u64) -> Result<()> {
         *self.known_data.lock() = 0..0;
         tracing::debug!(file = %self.name, len_bytes, "ftruncate");
-        self.file.set_len(len_bytes).map_err(|error| Error::io("truncate", error).at(self.name.clone()))
+        self.file
+            .set_len(len_bytes)
+            .map_err(|error| Error::io("truncate", error).at(self.name.clone()))
     }
 
     fn read_some(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<u64> {
@@ -212,12 +238,18 @@ impl ImageFile for HostFile {
     }
 
     fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<bool> {
-        self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len_bytes)
+        self.fallocate(
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            offset,
+            len_bytes,
+        )
     }
 
     fn reserve(&self, offset: u64, len_bytes: u64) -> Result<bool> {
-        // In memory there is nothing to choose, and reserved pages would be filled with zeros at once.
-        let is_tmpfs = rustix::fs::fstatfs(&self.file).is_ok_and(|found| found.f_type == TMPFS_MAGIC);
+        // In memory there is nothing to choose, and reserved pages would be filled with zeros at
+        // once.
+        let is_tmpfs =
+            rustix::fs::fstatfs(&self.file).is_ok_and(|found| found.f_type == TMPFS_MAGIC);
         Ok(!is_tmpfs && self.fallocate(FallocateFlags::KEEP_SIZE, offset, len_bytes)?)
     }
 
@@ -225,7 +257,11 @@ impl ImageFile for HostFile {
         if len_bytes == 0 || self.punch_hole(offset, len_bytes)? {
             return Ok(());
         }
-        if self.fallocate(FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, offset, len_bytes)? {
+        if self.fallocate(
+            FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+            offset,
+            len_bytes,
+        )? {
             return Ok(());
         }
         self.fill_with_zeros(offset, len_bytes)

@@ -47,12 +47,17 @@ impl FromStr for ImageFormat {
         Self::ALL
             .into_iter()
             .find(|format| format.name() == name)
-            .ok_or_else(|| Error::new(Errno::INVAL, format!("no image format {name:?}: raw or qcow2")))
+            .ok_or_else(|| {
+                Error::new(
+                    Errno::INVAL,
+                    format!("no image format {name:?}: raw or qcow2"),
+                )
+            })
     }
 }
 
-/// Which files an image may name as its backing file or its external data file. The name stands in the image, so it
-/// is as hostile as the image.
+/// Which files an image may name as its backing file or its external data file. The name stands in
+/// the image, so it is as hostile as the image.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum BackingPolicy {
     /// None: an image with a backing file is refused with EPERM.
@@ -75,7 +80,8 @@ pub struct OpenOptions {
     pub format: Option<ImageFormat>,
     /// Which backing files and external data files are opened.
     pub backing: BackingPolicy,
-    /// A flush does not wait for the disk: for an image that is made again if the machine fails meanwhile.
+    /// A flush does not wait for the disk: for an image that is made again if the machine fails
+    /// meanwhile.
     pub is_volatile: bool,
     /// Opened for reading, whoever else writes it, and without a lock: what is read may be torn.
     pub is_shared: bool,
@@ -83,11 +89,16 @@ pub struct OpenOptions {
 
 /// Opens the image at `path`.
 ///
-/// Errors: EBUSY if another process uses it in a way that forbids this, EUCLEAN if its bytes contradict its
-/// format, EOPNOTSUPP if it asks for something that is not done here, EPERM for a backing file that `options`
-/// do not allow, else the host's.
+/// Errors: EBUSY if another process uses it in a way that forbids this, EUCLEAN if its bytes
+/// contradict its format, EOPNOTSUPP if it asks for something that is not done here, EPERM for a
+/// backing file that `options` do not allow, else the host's.
 pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Arc<dyn Device>> {
-    open_in_chain(path.as_ref(), options.read_only, options.format, &mut Chain::new(options))
+    open_in_chain(
+        path.as_ref(),
+        options.read_only,
+        options.format,
+        &mut Chain::new(options),
+    )
 }
 
 /// Opens the file of an image as the first of a chain.
@@ -120,13 +131,17 @@ impl Chain {
 
     /// A chain of one.
     pub(super) fn closed() -> Self {
-        Self { policy: BackingPolicy::Refuse, ..Self::default() }
+        Self {
+            policy: BackingPolicy::Refuse,
+            ..Self::default()
+        }
     }
 
     /// Opens the next file; ELOOP if it is already part of the chain.
     pub(super) fn open_file(&mut self, path: &Path, read_only: bool) -> Result<HostFile> {
         let metadata = std::fs::metadata(path);
-        let metadata = metadata.map_err(|error| Error::io("open", error).at(path.display().to_string()))?;
+        let metadata =
+            metadata.map_err(|error| Error::io("open", error).at(path.display().to_string()))?;
         let identity = (metadata.dev(), metadata.ino());
         if self.opened.contains(&identity) {
             let why = "the image is its own backing file";
@@ -137,7 +152,11 @@ impl Chain {
             true => HostFile::open_unlocked(path)?,
             false => HostFile::open(path, read_only)?,
         };
-        Ok(if self.is_volatile { file.unsynced() } else { file })
+        Ok(if self.is_volatile {
+            file.unsynced()
+        } else {
+            file
+        })
     }
 
     /// Which backing files may be opened.
@@ -176,18 +195,29 @@ pub(super) fn open_in_chain(
     }
 }
 
-/// Makes a new image of `len_bytes` that reads as zeros, and opens it for writing; EEXIST if the file exists.
-pub fn create(path: impl AsRef<Path>, format: ImageFormat, len_bytes: u64) -> Result<Arc<dyn Device>> {
+/// Makes a new image of `len_bytes` that reads as zeros, and opens it for writing; EEXIST if the
+/// file exists.
+pub fn create(
+    path: impl AsRef<Path>,
+    format: ImageFormat,
+    len_bytes: u64,
+) -> Result<Arc<dyn Device>> {
     match format {
         ImageFormat::Raw => Ok(Arc::new(RawDevice::create(path, len_bytes)?)),
-        ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::create(path, len_bytes, &CreateOptions::default())?)),
+        ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::create(
+            path,
+            len_bytes,
+            &CreateOptions::default(),
+        )?)),
     }
 }
 
-/// Makes a new image of `len_bytes`, rounded up to a multiple of 512, that reads as zeros or as its backing file,
-/// which is not opened; EEXIST if the file exists. A file that could not be finished is removed.
+/// Makes a new image of `len_bytes`, rounded up to a multiple of 512, that reads as zeros or as its
+/// backing file, which is not opened; EEXIST if the file exists. A file that could not be finished
+/// is removed.
 ///
-/// Errors: EINVAL for options that the format has not or that contradict each other, else the host's.
+/// Errors: EINVAL for options that the format has not or that contradict each other, else the
+/// host's.
 pub fn create_with(
     path: impl AsRef<Path>,
     format: ImageFormat,
@@ -203,20 +233,28 @@ pub fn create_with(
         return super::qcow2::create(path, len_bytes, options);
     }
     if options.backing.is_some() {
-        return Err(place(Error::new(Errno::INVAL, "a raw image has no backing file")));
+        return Err(place(Error::new(
+            Errno::INVAL,
+            "a raw image has no backing file",
+        )));
     }
     if options.preallocation == Preallocation::Metadata {
-        return Err(place(Error::new(Errno::INVAL, "a raw image has no metadata to allocate")));
+        return Err(place(Error::new(
+            Errno::INVAL,
+            "a raw image has no metadata to allocate",
+        )));
     }
     let file = HostFile::create(path)?;
-    let made = file.set_len(len_bytes).and_then(|()| match options.preallocation {
-        Preallocation::Falloc => match file.reserve(0, len_bytes)? {
-            true => Ok(()),
-            false => Err(Error::unsupported("the host cannot reserve space here")),
-        },
-        Preallocation::Full => file.fill_with_zeros(0, len_bytes),
-        Preallocation::Off | Preallocation::Metadata => Ok(()),
-    });
+    let made = file
+        .set_len(len_bytes)
+        .and_then(|()| match options.preallocation {
+            Preallocation::Falloc => match file.reserve(0, len_bytes)? {
+                true => Ok(()),
+                false => Err(Error::unsupported("the host cannot reserve space here")),
+            },
+            Preallocation::Full => file.fill_with_zeros(0, len_bytes),
+            Preallocation::Off | Preallocation::Metadata => Ok(()),
+        });
     if made.is_err() {
         // The file is ours and new: nothing is lost with it.
         let _ = std::fs::remove_file(path);
@@ -252,10 +290,12 @@ pub(super) fn detect(file: &HostFile) -> Result<ImageFormat> {
     if head.starts_with(b"QFI\xfb") {
         return Ok(ImageFormat::Qcow2);
     }
-    let foreign =
-        FOREIGN.iter().find(|(at, magic, _)| head.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
+    let foreign = FOREIGN
+        .iter()
+        .find(|(at, magic, _)| head.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
     if let Some((_, _, name)) = foreign {
-        let why = format!("a {name} image is not read; `qemu-img convert -O qcow2` makes one that is");
+        let why =
+            format!("a {name} image is not read; `qemu-img convert -O qcow2` makes one that is");
         return Err(Error::unsupported(why).at(file.name().to_owned()));
     }
     Ok(ImageFormat::Raw)
@@ -291,8 +331,18 @@ mod tests {
             assert_eq!(smaller.errno(), Errno::INVAL);
         }
         // The first L1 table serves 4 TiB.
-        resize(folder.path().join("qcow2"), 1 << 43, &ResizeImage::default()).unwrap();
-        let error = resize(folder.path().join("qcow2"), 1 << 60, &ResizeImage::default()).unwrap_err();
+        resize(
+            folder.path().join("qcow2"),
+            1 << 43,
+            &ResizeImage::default(),
+        )
+        .unwrap();
+        let error = resize(
+            folder.path().join("qcow2"),
+            1 << 60,
+            &ResizeImage::default(),
+        )
+        .unwrap_err();
         assert_eq!(error.errno(), Errno::FBIG);
     }
 
@@ -301,6 +351,9 @@ mod tests {
         for format in ImageFormat::ALL {
             assert_eq!(format.name().parse::<ImageFormat>().unwrap(), format);
         }
-        assert_eq!("vmdk".parse::<ImageFormat>().unwrap_err().errno(), Errno::INVAL);
+        assert_eq!(
+            "vmdk".parse::<ImageFormat>().unwrap_err().errno(),
+            Errno::INVAL
+        );
     }
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Zeros written at once where nothing below can make them itself.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A file that an image lies in. Unlike a [`Device`] it ends somewhere and grows by being written: what lies between
-/// its end and a write beyond reads as zeros.
+/// A file that an image lies in. Unlike a [`Device`] it ends somewhere and grows by being written:
+/// what lies between its end and a write beyond reads as zeros.
 pub(super) trait ImageFile: Send + Sync {
     /// How messages call it.
     fn name(&self) -> &str;
@@ -33,14 +33,16 @@ pub(super) trait ImageFile: Send + Sync {
     /// Everything written so far survives a power cut.
     fn sync_data(&self) -> Result<()>;
 
-    /// Gives a range's space back, so that it reads as zeros, where that can be done; whether it was.
+    /// Gives a range's space back, so that it reads as zeros, where that can be done; whether it
+    /// was.
     fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<bool>;
 
-    /// Reserves space for a range inside or beyond the end, which reads as before and does not make the file longer;
-    /// whether that can be done here.
+    /// Reserves space for a range inside or beyond the end, which reads as before and does not make
+    /// the file longer; whether that can be done here.
     fn reserve(&self, offset: u64, len_bytes: u64) -> Result<bool>;
 
-    /// Makes a range inside the file read as zeros: as a hole if possible, else reserved, else written.
+    /// Makes a range inside the file read as zeros: as a hole if possible, else reserved, else
+    /// written.
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()>;
 
     /// What lies at `offset`, and for how many of `len_bytes` that goes on.
@@ -64,8 +66,11 @@ pub(super) trait ImageFile: Send + Sync {
             return Ok(());
         }
         let (end, wanted) = (offset + done, offset + want);
-        Err(Error::new(Errno::IO, format!("read: the file ends at {end}, before {wanted}"))
-            .at(self.name().to_owned()))
+        Err(Error::new(
+            Errno::IO,
+            format!("read: the file ends at {end}, before {wanted}"),
+        )
+        .at(self.name().to_owned()))
     }
 
     /// Stores zeros.
@@ -91,13 +96,21 @@ impl DeviceFile {
     /// A device that holds an image: the file is as long as the device.
     pub(super) fn open(device: Arc<dyn Device>) -> Self {
         let end = AtomicU64::new(device.len_bytes());
-        Self { device, end, name: "device".to_owned() }
+        Self {
+            device,
+            end,
+            name: "device".to_owned(),
+        }
     }
 
     /// An empty file on a device, whose bytes are made zeros.
     pub(super) fn create(device: Arc<dyn Device>) -> Result<Self> {
         device.write_zeroes(0, device.len_bytes())?;
-        Ok(Self { device, end: AtomicU64::new(0), name: "device".to_owned() })
+        Ok(Self {
+            device,
+            end: AtomicU64::new(0),
+            name: "device".to_owned(),
+        })
     }
 }
 
@@ -127,9 +140,13 @@ impl ImageFile for DeviceFile {
     }
 
     fn read_some(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<u64> {
-        let there = self.len_bytes()?.saturating_sub(offset).min(iov::len_mut(bufs));
+        let there = self
+            .len_bytes()?
+            .saturating_sub(offset)
+            .min(iov::len_mut(bufs));
         if there > 0 {
-            self.device.read_vectored_at(&mut iov::window_mut(bufs, 0, there), offset)?;
+            self.device
+                .read_vectored_at(&mut iov::window_mut(bufs, 0, there), offset)?;
         }
         Ok(there)
     }
@@ -158,8 +175,16 @@ impl ImageFile for DeviceFile {
     }
 
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        let there = self.device.len_bytes().saturating_sub(offset).min(len_bytes);
-        if there == 0 { Ok(()) } else { self.device.write_zeroes(offset, there) }
+        let there = self
+            .device
+            .len_bytes()
+            .saturating_sub(offset)
+            .min(len_bytes);
+        if there == 0 {
+            Ok(())
+        } else {
+            self.device.write_zeroes(offset, there)
+        }
     }
 
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {

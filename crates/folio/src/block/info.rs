@@ -42,7 +42,13 @@ pub fn info(path: impl AsRef<Path>, options: &OpenOptions) -> Result<ImageInfo> 
     };
     if format == ImageFormat::Raw {
         let len_bytes = file.len_bytes()?;
-        return Ok(ImageInfo { format, len_bytes, allocated_bytes, qcow2: None, backing_path: None });
+        return Ok(ImageInfo {
+            format,
+            len_bytes,
+            allocated_bytes,
+            qcow2: None,
+            backing_path: None,
+        });
     }
     let place = |error: Error| error.at("qcow2").at(path.display().to_string());
     let qcow2 = inspect(&file).map_err(place)?;
@@ -50,5 +56,11 @@ pub fn info(path: impl AsRef<Path>, options: &OpenOptions) -> Result<ImageInfo> 
         let name = name.strip_prefix("file:").unwrap_or(name);
         path.parent().unwrap_or(Path::new("")).join(name)
     });
-    Ok(ImageInfo { format, len_bytes: qcow2.len_bytes, allocated_bytes, qcow2: Some(qcow2), backing_path })
+    Ok(ImageInfo {
+        format,
+        len_bytes: qcow2.len_bytes,
+        allocated_bytes,
+        qcow2: Some(qcow2),
+        backing_path,
+    })
 }

@@ -39,7 +39,11 @@ pub(super) fn window<'a>(bufs: &'a [IoSlice<'_>], skip: u64, len: u64) -> Pieces
 }
 
 /// The `len` bytes that follow the first `skip`, or what there is of them.
-pub(super) fn window_mut<'a>(bufs: &'a mut [IoSliceMut<'_>], skip: u64, len: u64) -> Pieces<IoSliceMut<'a>> {
+pub(super) fn window_mut<'a>(
+    bufs: &'a mut [IoSliceMut<'_>],
+    skip: u64,
+    len: u64,
+) -> Pieces<IoSliceMut<'a>> {
     let (mut skip, mut left) = (skip, len);
     let mut pieces = Pieces::new();
     for buf in bufs {
@@ -52,7 +56,9 @@ pub(super) fn window_mut<'a>(bufs: &'a mut [IoSliceMut<'_>], skip: u64, len: u64
             continue;
         }
         let count = left.min(size - skip);
-        pieces.push(IoSliceMut::new(&mut buf[skip as usize..(skip + count) as usize]));
+        pieces.push(IoSliceMut::new(
+            &mut buf[skip as usize..(skip + count) as usize],
+        ));
         left -= count;
         skip = 0;
     }
@@ -75,13 +81,16 @@ pub(super) fn copy_into(bufs: &mut [IoSliceMut<'_>], mut bytes: &[u8]) {
     }
 }
 
-/// Refuses a range that leaves a device of `device_bytes`, with EIO as the kernel's block layer does.
+/// Refuses a range that leaves a device of `device_bytes`, with EIO as the kernel's block layer
+/// does.
 pub(super) fn check_range(device_bytes: u64, offset: u64, len_bytes: u64) -> Result<()> {
     match offset.checked_add(len_bytes) {
         Some(end) if end <= device_bytes => Ok(()),
         _ => Err(Error::new(
             Errno::IO,
-            format!("bytes {offset}+{len_bytes} lie beyond the end of the device at {device_bytes}"),
+            format!(
+                "bytes {offset}+{len_bytes} lie beyond the end of the device at {device_bytes}"
+            ),
         )),
     }
 }
@@ -92,9 +101,18 @@ mod tests {
 
     #[test]
     fn windows_cut_across_buffers() {
-        let bufs = [IoSlice::new(b"abc"), IoSlice::new(b""), IoSlice::new(b"defg"), IoSlice::new(b"h")];
-        let text =
-            |skip, len| window(&bufs, skip, len).iter().flat_map(|piece| piece.to_vec()).collect::<Vec<u8>>();
+        let bufs = [
+            IoSlice::new(b"abc"),
+            IoSlice::new(b""),
+            IoSlice::new(b"defg"),
+            IoSlice::new(b"h"),
+        ];
+        let text = |skip, len| {
+            window(&bufs, skip, len)
+                .iter()
+                .flat_map(|piece| piece.to_vec())
+                .collect::<Vec<u8>>()
+        };
         assert_eq!(text(0, 8), b"abcdefgh");
         assert_eq!(text(2, 3), b"cde");
         assert_eq!(text(3, 5), b"defgh");

@@ -18,20 +18,25 @@ pub struct MemoryDevice {
 impl MemoryDevice {
     /// A disk of `len_bytes` zeros.
     pub fn new(len_bytes: u64) -> Self {
-        Self { len_bytes, pieces: RwLock::new(BTreeMap::new()) }
+        Self {
+            len_bytes,
+            pieces: RwLock::new(BTreeMap::new()),
+        }
     }
 
     fn check(&self, offset: u64, len: u64) -> Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len_bytes => Ok(()),
-            _ => {
-                Err(Error::new(Errno::IO, format!("bytes {offset}+{len} lie beyond the end"))
-                    .at("memory device"))
-            }
+            _ => Err(Error::new(
+                Errno::IO,
+                format!("bytes {offset}+{len} lie beyond the end"),
+            )
+            .at("memory device")),
         }
     }
 
-    /// Calls `visit(piece, offset in piece, range in the request)` for each piece a request touches.
+    /// Calls `visit(piece, offset in piece, range in the request)` for each piece a request
+    /// touches.
     fn split(offset: u64, len: usize, mut visit: impl FnMut(u64, usize, std::ops::Range<usize>)) {
         let mut done = 0;
         while done < len {
@@ -57,9 +62,13 @@ impl Device for MemoryDevice {
         self.check(offset, bufs.iter().map(|b| b.len() as u64).sum())?;
         let pieces = self.pieces.read();
         for buf in bufs {
-            Self::split(offset, buf.len(), |piece, start, range| match pieces.get(&piece) {
-                Some(bytes) => buf[range.clone()].copy_from_slice(&bytes[start..start + range.len()]),
-                None => buf[range].fill(0),
+            Self::split(offset, buf.len(), |piece, start, range| {
+                match pieces.get(&piece) {
+                    Some(bytes) => {
+                        buf[range.clone()].copy_from_slice(&bytes[start..start + range.len()])
+                    }
+                    None => buf[range].fill(0),
+                }
             });
             offset += buf.len() as u64;
         }
@@ -71,7 +80,9 @@ impl Device for MemoryDevice {
         let mut pieces = self.pieces.write();
         for buf in bufs {
             Self::split(offset, buf.len(), |piece, start, range| {
-                let bytes = pieces.entry(piece).or_insert_with(|| vec![0; PIECE_BYTES].into());
+                let bytes = pieces
+                    .entry(piece)
+                    .or_insert_with(|| vec![0; PIECE_BYTES].into());
                 bytes[start..start + range.len()].copy_from_slice(&buf[range]);
             });
             offset += buf.len() as u64;
@@ -138,13 +149,22 @@ mod tests {
         assert_eq!(&back[..5], &[0; 5]);
         assert_eq!(&back[5..data.len() + 5], &data[..]);
         device.write_zeroes(0, 1 << 20).unwrap();
-        assert_eq!(device.allocation(0, 1 << 20).unwrap(), (Allocation::Hole, 1 << 20));
+        assert_eq!(
+            device.allocation(0, 1 << 20).unwrap(),
+            (Allocation::Hole, 1 << 20)
+        );
     }
 
     #[test]
     fn beyond_the_end_is_refused() {
         let device = MemoryDevice::new(4096);
-        assert_eq!(device.write_at(&[0; 2], 4095).unwrap_err().errno(), Errno::IO);
-        assert_eq!(device.read_at(&mut [0; 2], u64::MAX).unwrap_err().errno(), Errno::IO);
+        assert_eq!(
+            device.write_at(&[0; 2], 4095).unwrap_err().errno(),
+            Errno::IO
+        );
+        assert_eq!(
+            device.read_at(&mut [0; 2], u64::MAX).unwrap_err().errno(),
+            Errno::IO
+        );
     }
 }

@@ -13,10 +13,11 @@
 //!   host_file.rs, lock.rs    the host's files, and the lock that QEMU understands; write_behind.rs
 //! ```
 //!
-//! [`open`] and [`create`] find the format, [`select`] the partition. Neighbours: file systems above use
-//! [`Device`] only; below lies the host. Knows `base`, nothing else.
+//! [`open`] and [`create`] find the format, [`select`] the partition. Neighbours: file systems
+//! above use [`Device`] only; below lies the host. Knows `base`, nothing else.
 //!
-//! Lock order: a device over a device takes its own lock first. qcow2's own order stands in `qcow2/mod.rs`.
+//! Lock order: a device over a device takes its own lock first. qcow2's own order stands in
+//! `qcow2/mod.rs`.
 //!
 //! Invariants:
 //! 1. A range outside the device is refused before anything is transferred.
@@ -56,14 +57,14 @@ pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, create_with, fo
 pub use info::{ImageInfo, info};
 pub use memory::MemoryDevice;
 pub use offline::{
-    apply_snapshot, apply_snapshot_on, check, check_on, create_snapshot, create_snapshot_on, delete_snapshot,
-    delete_snapshot_on, snapshots,
+    apply_snapshot, apply_snapshot_on, check, check_on, create_snapshot, create_snapshot_on,
+    delete_snapshot, delete_snapshot_on, snapshots,
 };
 pub use overlay::{OverlayDevice, overlay};
 pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
 pub use qcow2::{
-    BackingName, Compat, Compression, CreateOptions, DataFileName, Finding, ImageCheck, Preallocation,
-    Qcow2Device, Qcow2Info, Repair, Snapshot,
+    BackingName, Compat, Compression, CreateOptions, DataFileName, Finding, ImageCheck,
+    Preallocation, Qcow2Device, Qcow2Info, Repair, Snapshot,
 };
 pub use raw::RawDevice;
 pub use rebase::{Committed, OverlayOptions, commit, rebase, rename_backing};

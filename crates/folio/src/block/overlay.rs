@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 
-/// Reads come from the lower device, or from memory where something was written here. For replaying a journal
-/// under a read-only mount. Memory grows with what is written; `flush` makes nothing durable.
+/// Reads come from the lower device, or from memory where something was written here. For replaying
+/// a journal under a read-only mount. Memory grows with what is written; `flush` makes nothing
+/// durable.
 ///
-/// Lock order: the pages' lock is held over reads of the lower device that fill a page written in part.
+/// Lock order: the pages' lock is held over reads of the lower device that fill a page written in
+/// part.
 pub struct OverlayDevice {
     lower: Arc<dyn Device>,
     /// Pages written so far; `None` reads as zeros.
@@ -21,8 +23,8 @@ pub struct OverlayDevice {
     is_read_only: bool,
 }
 
-/// `lower` with a layer of memory over it that takes all writes: what a file system uses to change what it reads
-/// without changing the image.
+/// `lower` with a layer of memory over it that takes all writes: what a file system uses to change
+/// what it reads without changing the image.
 pub fn overlay(lower: Arc<dyn Device>) -> Arc<dyn Device> {
     Arc::new(OverlayDevice::new(lower))
 }
@@ -30,7 +32,11 @@ pub fn overlay(lower: Arc<dyn Device>) -> Arc<dyn Device> {
 impl OverlayDevice {
     /// An overlay on `lower` with nothing written yet.
     pub fn new(lower: Arc<dyn Device>) -> Self {
-        Self { lower, pages: RwLock::default(), is_read_only: false }
+        Self {
+            lower,
+            pages: RwLock::default(),
+            is_read_only: false,
+        }
     }
 
     /// The same contents, with writes refused from now on (EROFS).
@@ -41,11 +47,16 @@ impl OverlayDevice {
     }
 
     fn check(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        iov::check_range(self.lower.len_bytes(), offset, len_bytes).map_err(|error| error.at("overlay"))
+        iov::check_range(self.lower.len_bytes(), offset, len_bytes)
+            .map_err(|error| error.at("overlay"))
     }
 
     fn check_write(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        if self.is_read_only { Err(Errno::ROFS.into()) } else { self.check(offset, len_bytes) }
+        if self.is_read_only {
+            Err(Errno::ROFS.into())
+        } else {
+            self.check(offset, len_bytes)
+        }
     }
 
     /// The page as the lower device has it; behind the device's end are zeros.
@@ -81,7 +92,10 @@ impl OverlayDevice {
 fn piece(offset: u64, end: u64) -> (u64, Range<usize>) {
     let start = offset % PAGE_BYTES;
     let count = (PAGE_BYTES - start).min(end - offset);
-    (offset / PAGE_BYTES, start as usize..(start + count) as usize)
+    (
+        offset / PAGE_BYTES,
+        start as usize..(start + count) as usize,
+    )
 }
 
 impl Device for OverlayDevice {
@@ -98,7 +112,11 @@ impl Device for OverlayDevice {
         self.check(offset, len_bytes)?;
         let pages = self.pages.read();
         let end = offset + len_bytes;
-        if pages.range(offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).next().is_none() {
+        if pages
+            .range(offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES))
+            .next()
+            .is_none()
+        {
             drop(pages);
             return self.lower.read_vectored_at(bufs, offset);
         }
@@ -166,9 +184,16 @@ impl Device for OverlayDevice {
         self.check(offset, len_bytes)?;
         let pages = self.pages.read();
         let end = offset + len_bytes;
-        match pages.range(offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).next() {
+        match pages
+            .range(offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES))
+            .next()
+        {
             Some((page, bytes)) if *page == offset / PAGE_BYTES => {
-                let kind = if bytes.is_some() { Allocation::Data } else { Allocation::Hole };
+                let kind = if bytes.is_some() {
+                    Allocation::Data
+                } else {
+                    Allocation::Hole
+                };
                 Ok((kind, ((page + 1) * PAGE_BYTES).min(end) - offset))
             }
             Some((page, _)) => self.lower.allocation(offset, page * PAGE_BYTES - offset),
@@ -203,6 +228,9 @@ mod tests {
         assert!(back.iter().all(|&byte| byte == 1));
         let overlay = overlay.sealed();
         assert_eq!(overlay.write_at(&[1], 0).unwrap_err().errno(), Errno::ROFS);
-        assert_eq!(overlay.write_zeroes(0, 1 << 40).unwrap_err().errno(), Errno::ROFS);
+        assert_eq!(
+            overlay.write_zeroes(0, 1 << 40).unwrap_err().errno(),
+            Errno::ROFS
+        );
     }
 }

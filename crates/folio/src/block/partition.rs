@@ -1,4 +1,5 @@
-//! Partitions: windows on a disk, the tables (GPT, MBR) that say where they are, and the choice of one.
+//! Partitions: windows on a disk, the tables (GPT, MBR) that say where they are, and the choice of
+//! one.
 
 use super::{Allocation, Device, Extent, iov};
 use crate::base::{Errno, Error, Result};
@@ -46,14 +47,19 @@ impl PartitionDevice {
     /// The `len_bytes` of `disk` from `start_bytes` on; EINVAL if they leave the disk.
     pub fn new(disk: Arc<dyn Device>, start_bytes: u64, len_bytes: u64) -> Result<Self> {
         match start_bytes.checked_add(len_bytes) {
-            Some(end) if end <= disk.len_bytes() => Ok(Self { disk, start_bytes, len_bytes }),
+            Some(end) if end <= disk.len_bytes() => Ok(Self {
+                disk,
+                start_bytes,
+                len_bytes,
+            }),
             _ => Err(Error::new(Errno::INVAL, "the partition leaves the disk")),
         }
     }
 
     /// The offset on the disk, if all of the range lies in the partition.
     fn on_disk(&self, offset: u64, len_bytes: u64) -> Result<u64> {
-        iov::check_range(self.len_bytes, offset, len_bytes).map_err(|error| error.at("partition"))?;
+        iov::check_range(self.len_bytes, offset, len_bytes)
+            .map_err(|error| error.at("partition"))?;
         Ok(self.start_bytes + offset)
     }
 }
@@ -73,7 +79,8 @@ impl Device for PartitionDevice {
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        self.disk.write_vectored_at(bufs, self.on_disk(offset, iov::len(bufs))?)
+        self.disk
+            .write_vectored_at(bufs, self.on_disk(offset, iov::len(bufs))?)
     }
 
     fn flush(&self) -> Result<()> {
@@ -81,23 +88,28 @@ impl Device for PartitionDevice {
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.disk.discard(self.on_disk(offset, len_bytes)?, len_bytes)
+        self.disk
+            .discard(self.on_disk(offset, len_bytes)?, len_bytes)
     }
 
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.disk.write_zeroes(self.on_disk(offset, len_bytes)?, len_bytes)
+        self.disk
+            .write_zeroes(self.on_disk(offset, len_bytes)?, len_bytes)
     }
 
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
-        self.disk.allocation(self.on_disk(offset, len_bytes)?, len_bytes)
+        self.disk
+            .allocation(self.on_disk(offset, len_bytes)?, len_bytes)
     }
 
     fn extent(&self, offset: u64, len_bytes: u64) -> Result<(Extent, u64)> {
-        self.disk.extent(self.on_disk(offset, len_bytes)?, len_bytes)
+        self.disk
+            .extent(self.on_disk(offset, len_bytes)?, len_bytes)
     }
 }
 
-/// Whether an ext2, ext3 or ext4 file system starts at the start of `device` (its magic number is there).
+/// Whether an ext2, ext3 or ext4 file system starts at the start of `device` (its magic number is
+/// there).
 pub fn holds_ext4(device: &dyn Device) -> Result<bool> {
     const MAGIC_OFFSET: u64 = 1024 + 56;
     const MAGIC: [u8; 2] = 0xef53u16.to_le_bytes();
@@ -109,7 +121,8 @@ pub fn holds_ext4(device: &dyn Device) -> Result<bool> {
     Ok(magic == MAGIC)
 }
 
-/// The partitions of `disk` by its GPT or MBR, in the order of their numbers; none if it has no table.
+/// The partitions of `disk` by its GPT or MBR, in the order of their numbers; none if it has no
+/// table.
 ///
 /// Errors: EUCLEAN if the table contradicts itself or leaves the disk.
 pub fn partitions(disk: &dyn Device) -> Result<Vec<Partition>> {
@@ -119,7 +132,8 @@ pub fn partitions(disk: &dyn Device) -> Result<Vec<Partition>> {
     }
     disk.read_at(&mut boot_sector, 0)?;
     let is_mbr = boot_sector[510..] == [0x55, 0xaa];
-    let is_protective = is_mbr && (0..4).any(|entry| boot_sector[446 + 16 * entry + 4] == PROTECTIVE);
+    let is_protective =
+        is_mbr && (0..4).any(|entry| boot_sector[446 + 16 * entry + 4] == PROTECTIVE);
     for sector_bytes in GPT_SECTOR_BYTES {
         if is_protective || has_gpt(disk, sector_bytes)? {
             match gpt(disk, sector_bytes) {
@@ -129,14 +143,18 @@ pub fn partitions(disk: &dyn Device) -> Result<Vec<Partition>> {
             }
         }
     }
-    if is_mbr { mbr(disk).map_err(|error| error.at("MBR")) } else { Ok(Vec::new()) }
+    if is_mbr {
+        mbr(disk).map_err(|error| error.at("MBR"))
+    } else {
+        Ok(Vec::new())
+    }
 }
 
-/// The device that holds the file system: partition `number`; or without a number the whole disk if an ext4
-/// starts there, else the only partition that holds one.
+/// The device that holds the file system: partition `number`; or without a number the whole disk if
+/// an ext4 starts there, else the only partition that holds one.
 ///
-/// Errors: ENXIO if there is no such partition or no file system, EINVAL if there are several; both list what
-/// is there.
+/// Errors: ENXIO if there is no such partition or no file system, EINVAL if there are several; both
+/// list what is there.
 pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Device>> {
     let window = |partition: &Partition| {
         PartitionDevice::new(disk.clone(), partition.start_bytes, partition.len_bytes)
@@ -144,7 +162,10 @@ pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Devi
     if let Some(number) = number {
         let found = partitions(&*disk)?;
         let Some(partition) = found.iter().find(|partition| partition.number == number) else {
-            return Err(Error::new(Errno::NXIO, format!("no partition {number}; {}", list(&found))));
+            return Err(Error::new(
+                Errno::NXIO,
+                format!("no partition {number}; {}", list(&found)),
+            ));
         };
         return Ok(Arc::new(window(partition)?));
     }
@@ -165,10 +186,19 @@ pub fn select(disk: Arc<dyn Device>, number: Option<u32>) -> Result<Arc<dyn Devi
         return Ok(Arc::new(device));
     }
     if holders.is_empty() {
-        return Err(Error::new(Errno::NXIO, format!("no ext4 file system; {}", list(&found))));
+        return Err(Error::new(
+            Errno::NXIO,
+            format!("no ext4 file system; {}", list(&found)),
+        ));
     }
-    let holders: Vec<_> = holders.into_iter().map(|(partition, _)| partition).collect();
-    Err(Error::new(Errno::INVAL, format!("several ext4 file systems, name one; {}", list(&holders))))
+    let holders: Vec<_> = holders
+        .into_iter()
+        .map(|(partition, _)| partition)
+        .collect();
+    Err(Error::new(
+        Errno::INVAL,
+        format!("several ext4 file systems, name one; {}", list(&holders)),
+    ))
 }
 
 /// "partitions: 1 (100.0 MiB, EFI system), 2 (1.9 GiB, Linux filesystem)".
@@ -187,7 +217,11 @@ fn list(partitions: &[Partition]) -> String {
             }
         }
         // Writing to a String does not fail.
-        let _ = write!(text, "{comma} {} ({size:.1} {unit}, {})", partition.number, partition.type_name);
+        let _ = write!(
+            text,
+            "{comma} {} ({size:.1} {unit}, {})",
+            partition.number, partition.type_name
+        );
     }
     text
 }
@@ -206,7 +240,9 @@ fn gpt(disk: &dyn Device, sector_bytes: u64) -> Result<Vec<Partition>> {
     let sectors = disk.len_bytes() / sector_bytes;
     let entries = match gpt_entries(disk, sector_bytes, 1) {
         Ok(entries) => entries,
-        Err(primary) => gpt_entries(disk, sector_bytes, sectors.saturating_sub(1)).map_err(|_| primary)?,
+        Err(primary) => {
+            gpt_entries(disk, sector_bytes, sectors.saturating_sub(1)).map_err(|_| primary)?
+        }
     };
     let mut found = Vec::new();
     for (entry, number) in entries.iter().zip(1..) {
@@ -230,20 +266,38 @@ fn gpt(disk: &dyn Device, sector_bytes: u64) -> Result<Vec<Partition>> {
 }
 
 /// Reads one header and its entries; all that the crate would trust is checked before it does.
-fn gpt_entries(disk: &dyn Device, sector_bytes: u64, sector: u64) -> Result<Vec<GPTPartitionEntry>> {
+fn gpt_entries(
+    disk: &dyn Device,
+    sector_bytes: u64,
+    sector: u64,
+) -> Result<Vec<GPTPartitionEntry>> {
     let corrupt = |error: gptman::Error| Error::corrupt(error.to_string());
-    let mut reader = Reader { disk, at: sector * sector_bytes };
+    let mut reader = Reader {
+        disk,
+        at: sector * sector_bytes,
+    };
     let header = GPTHeader::read_from(&mut reader).map_err(corrupt)?;
     if header.number_of_partition_entries > GPT_ENTRIES_MAX {
-        return Err(Error::corrupt(format!("{} entries", header.number_of_partition_entries)));
+        return Err(Error::corrupt(format!(
+            "{} entries",
+            header.number_of_partition_entries
+        )));
     }
     if !(128..=4096).contains(&header.size_of_partition_entry) {
-        return Err(Error::corrupt(format!("entries of {} bytes", header.size_of_partition_entry)));
+        return Err(Error::corrupt(format!(
+            "entries of {} bytes",
+            header.size_of_partition_entry
+        )));
     }
     if header.partition_entry_lba >= disk.len_bytes() / sector_bytes {
-        return Err(Error::corrupt(format!("entries at sector {}", header.partition_entry_lba)));
+        return Err(Error::corrupt(format!(
+            "entries at sector {}",
+            header.partition_entry_lba
+        )));
     }
-    header.read_partitions(&mut reader, sector_bytes).map_err(corrupt)
+    header
+        .read_partitions(&mut reader, sector_bytes)
+        .map_err(corrupt)
 }
 
 /// The four primary partitions, and the chain of logical ones in the extended partition.
@@ -260,12 +314,17 @@ fn mbr(disk: &dyn Device) -> Result<Vec<Partition>> {
             }
         }
     }
-    let Some(extended) = extended else { return Ok(found) };
-    // Each boot record of the chain names one partition and the next record, which must lie further on.
+    let Some(extended) = extended else {
+        return Ok(found);
+    };
+    // Each boot record of the chain names one partition and the next record, which must lie further
+    // on.
     let (base, mut relative) = (u64::from(extended.starting_lba), 0);
     for number in 5.. {
         if found.len() > LOGICAL_PARTITIONS_MAX + 4 {
-            return Err(Error::corrupt("more logical partitions than Linux can number"));
+            return Err(Error::corrupt(
+                "more logical partitions than Linux can number",
+            ));
         }
         let record = match mbr_header(disk, base + relative) {
             Ok(record) => record,
@@ -274,7 +333,12 @@ fn mbr(disk: &dyn Device) -> Result<Vec<Partition>> {
             Err(error) => return Err(error),
         };
         if record.partition_1.is_used() && record.partition_1.sectors > 0 {
-            found.push(mbr_partition(disk, &record.partition_1, number, base + relative)?);
+            found.push(mbr_partition(
+                disk,
+                &record.partition_1,
+                number,
+                base + relative,
+            )?);
         }
         let next = u64::from(record.partition_2.starting_lba);
         if record.partition_2.is_unused() || next == 0 {
@@ -294,21 +358,36 @@ fn mbr(disk: &dyn Device) -> Result<Vec<Partition>> {
 fn mbr_header(disk: &dyn Device, sector: u64) -> Result<MBRHeader> {
     let place = || format!("boot record at sector {sector}");
     let mut bytes = [0; MBR_SECTOR_BYTES as usize];
-    disk.read_at(&mut bytes, sector * MBR_SECTOR_BYTES).map_err(|error| error.at(place()))?;
+    disk.read_at(&mut bytes, sector * MBR_SECTOR_BYTES)
+        .map_err(|error| error.at(place()))?;
     // The crate reads from the start of what it is given.
     let mut reader = io::Cursor::new(&bytes[..]);
     MBRHeader::read_from(&mut reader).map_err(|error| Error::corrupt(error.to_string()).at(place()))
 }
 
-fn mbr_partition(disk: &dyn Device, entry: &MBRPartitionEntry, number: u32, base: u64) -> Result<Partition> {
+fn mbr_partition(
+    disk: &dyn Device,
+    entry: &MBRPartitionEntry,
+    number: u32,
+    base: u64,
+) -> Result<Partition> {
     let start_bytes = (base + u64::from(entry.starting_lba)) * MBR_SECTOR_BYTES;
     let len_bytes = u64::from(entry.sectors) * MBR_SECTOR_BYTES;
     if start_bytes + len_bytes > disk.len_bytes() {
-        let what = format!("bytes {start_bytes}+{len_bytes} of a disk of {}", disk.len_bytes());
+        let what = format!(
+            "bytes {start_bytes}+{len_bytes} of a disk of {}",
+            disk.len_bytes()
+        );
         return Err(Error::corrupt(what).at(format!("partition {number}")));
     }
     let type_name = mbr_type_name(entry.sys);
-    Ok(Partition { number, start_bytes, len_bytes, type_name, label: String::new() })
+    Ok(Partition {
+        number,
+        start_bytes,
+        len_bytes,
+        type_name,
+        label: String::new(),
+    })
 }
 
 /// UEFI specification, and the Discoverable Partitions Specification for the Linux ones.
@@ -357,7 +436,9 @@ impl Read for Reader<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let left = self.disk.len_bytes().saturating_sub(self.at);
         let count = (buf.len() as u64).min(left) as usize;
-        self.disk.read_at(&mut buf[..count], self.at).map_err(io::Error::other)?;
+        self.disk
+            .read_at(&mut buf[..count], self.at)
+            .map_err(io::Error::other)?;
         self.at += count as u64;
         Ok(count)
     }
@@ -414,16 +495,24 @@ mod tests {
         let mut bytes = gpt_disk();
         let refused = select(disk_of(&bytes), None).err().unwrap();
         assert!(
-            refused.to_string().contains("no ext4 file system; partitions: 1 (1.0 MiB, Linux filesystem)")
+            refused
+                .to_string()
+                .contains("no ext4 file system; partitions: 1 (1.0 MiB, Linux filesystem)")
         );
         bytes[(2 * MIB) as usize + 1080..][..2].copy_from_slice(&[0x53, 0xef]);
         let device = select(disk_of(&bytes), None).unwrap();
         assert_eq!(device.len_bytes(), MIB);
         assert!(holds_ext4(&*device).unwrap());
         bytes[MIB as usize + 1080..][..2].copy_from_slice(&[0x53, 0xef]);
-        assert_eq!(select(disk_of(&bytes), None).err().unwrap().errno(), Errno::INVAL);
+        assert_eq!(
+            select(disk_of(&bytes), None).err().unwrap().errno(),
+            Errno::INVAL
+        );
         assert!(select(disk_of(&bytes), Some(2)).is_ok());
-        assert_eq!(select(disk_of(&bytes), Some(3)).err().unwrap().errno(), Errno::NXIO);
+        assert_eq!(
+            select(disk_of(&bytes), Some(3)).err().unwrap().errno(),
+            Errno::NXIO
+        );
         let found = partitions(&*disk_of(&bytes)).unwrap();
         assert_eq!((found[0].number, found[0].label.as_str()), (1, "data"));
     }
@@ -454,11 +543,24 @@ mod tests {
         record(4096, entry(0x83, 64, 1000), entry(5, 2048, 2048));
         record(4096 + 2048, entry(0x82, 64, 1000), [0; 16]);
         let found = partitions(&*disk_of(&bytes)).unwrap();
-        let got: Vec<_> = found.iter().map(|p| (p.number, p.start_bytes / 512, &p.type_name[..])).collect();
-        assert_eq!(got, [(1, 2048, "Linux"), (5, 4160, "Linux"), (6, 6208, "Linux swap")]);
+        let got: Vec<_> = found
+            .iter()
+            .map(|p| (p.number, p.start_bytes / 512, &p.type_name[..]))
+            .collect();
+        assert_eq!(
+            got,
+            [
+                (1, 2048, "Linux"),
+                (5, 4160, "Linux"),
+                (6, 6208, "Linux swap")
+            ]
+        );
         // A chain that comes back to itself.
         bytes[(4096 + 2048) * 512 + 462..][..16].copy_from_slice(&entry(5, 2048, 2048));
-        assert_eq!(partitions(&*disk_of(&bytes)).unwrap_err().kind(), crate::base::ErrorKind::Corrupt);
+        assert_eq!(
+            partitions(&*disk_of(&bytes)).unwrap_err().kind(),
+            crate::base::ErrorKind::Corrupt
+        );
     }
 
     #[test]

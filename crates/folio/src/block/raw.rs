@@ -16,12 +16,14 @@ pub struct RawDevice {
 impl RawDevice {
     /// Opens the image at `path`.
     ///
-    /// Errors: EBUSY if another process has it open in a way that forbids this (QEMU included), else the host's.
+    /// Errors: EBUSY if another process has it open in a way that forbids this (QEMU included),
+    /// else the host's.
     pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<Self> {
         Self::from_file(HostFile::open(path.as_ref(), read_only)?)
     }
 
-    /// Makes a new image of `len_bytes`, all hole, and opens it for writing; EEXIST if the file exists.
+    /// Makes a new image of `len_bytes`, all hole, and opens it for writing; EEXIST if the file
+    /// exists.
     pub fn create(path: impl AsRef<Path>, len_bytes: u64) -> Result<Self> {
         let path = path.as_ref();
         let file = HostFile::create(path)?;
@@ -71,7 +73,11 @@ impl Device for RawDevice {
     }
 
     fn flush(&self) -> Result<()> {
-        if self.file.is_read_only() { Ok(()) } else { self.file.sync_data() }
+        if self.file.is_read_only() {
+            Ok(())
+        } else {
+            self.file.sync_data()
+        }
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
@@ -93,7 +99,16 @@ impl Device for RawDevice {
     fn extent(&self, offset: u64, len_bytes: u64) -> Result<(Extent, u64)> {
         let (kind, count) = self.allocation(offset, len_bytes)?;
         let host_offset = Some(offset);
-        Ok((Extent { depth: 0, is_present: true, kind, is_compressed: false, host_offset }, count))
+        Ok((
+            Extent {
+                depth: 0,
+                is_present: true,
+                kind,
+                is_compressed: false,
+                host_offset,
+            },
+            count,
+        ))
     }
 }
 
@@ -107,7 +122,10 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("disk");
         let device = RawDevice::create(&path, 1 << 20).unwrap();
-        assert_eq!(device.allocation(0, 1 << 20).unwrap(), (Allocation::Hole, 1 << 20));
+        assert_eq!(
+            device.allocation(0, 1 << 20).unwrap(),
+            (Allocation::Hole, 1 << 20)
+        );
         let parts = vec![[7u8; 10]; 3000];
         let bufs: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
         device.write_vectored_at(&bufs, 100).unwrap();
@@ -115,17 +133,27 @@ mod tests {
         let mut bufs: Vec<_> = back.iter_mut().map(|part| IoSliceMut::new(part)).collect();
         device.read_vectored_at(&mut bufs, 0).unwrap();
         let flat = back.concat();
-        assert!(flat.iter().enumerate().all(|(i, &b)| b == if (100..30100).contains(&i) { 7 } else { 0 }));
+        assert!(
+            flat.iter()
+                .enumerate()
+                .all(|(i, &b)| b == if (100..30100).contains(&i) { 7 } else { 0 })
+        );
         // The second answer is from memory, which the change forgets.
         for offset in [4096, 8192] {
             let told = device.allocation(offset, 1 << 19).unwrap();
             assert!(matches!(told, (Allocation::Data, 4096..=32768)), "{told:?}");
         }
         device.discard(8192, 4096).unwrap();
-        assert_eq!(device.allocation(8192, 4096).unwrap(), (Allocation::Hole, 4096));
+        assert_eq!(
+            device.allocation(8192, 4096).unwrap(),
+            (Allocation::Hole, 4096)
+        );
         device.write_zeroes(0, 1 << 20).unwrap();
         device.flush().unwrap();
-        assert_eq!(device.allocation(0, 1 << 20).unwrap(), (Allocation::Hole, 1 << 20));
+        assert_eq!(
+            device.allocation(0, 1 << 20).unwrap(),
+            (Allocation::Hole, 1 << 20)
+        );
         device.discard(0, 4096).unwrap();
     }
 
@@ -134,17 +162,45 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("disk");
         let device = RawDevice::create(&path, 8192).unwrap();
-        assert_eq!(RawDevice::create(&path, 1).err().unwrap().errno(), Errno::EXIST);
-        assert_eq!(RawDevice::open(&path, true).err().unwrap().errno(), Errno::BUSY);
-        assert_eq!(device.write_at(&[0; 2], 8191).unwrap_err().errno(), Errno::IO);
+        assert_eq!(
+            RawDevice::create(&path, 1).err().unwrap().errno(),
+            Errno::EXIST
+        );
+        assert_eq!(
+            RawDevice::open(&path, true).err().unwrap().errno(),
+            Errno::BUSY
+        );
+        assert_eq!(
+            device.write_at(&[0; 2], 8191).unwrap_err().errno(),
+            Errno::IO
+        );
         drop(device);
         let device = RawDevice::open(&path, true).unwrap();
         assert_eq!(device.write_at(&[0], 0).unwrap_err().errno(), Errno::ROFS);
-        File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(4096)
+            .unwrap();
         let error = device.read_at(&mut [0; 8], 4092).unwrap_err();
-        assert!(error.to_string().ends_with("the file ends at 4096, before 4100"), "{error}");
-        assert_eq!(RawDevice::open(folder.path(), true).err().unwrap().errno(), Errno::ISDIR);
-        assert_eq!(RawDevice::open(folder.path().join("no"), true).err().unwrap().errno(), Errno::NOENT);
+        assert!(
+            error
+                .to_string()
+                .ends_with("the file ends at 4096, before 4100"),
+            "{error}"
+        );
+        assert_eq!(
+            RawDevice::open(folder.path(), true).err().unwrap().errno(),
+            Errno::ISDIR
+        );
+        assert_eq!(
+            RawDevice::open(folder.path().join("no"), true)
+                .err()
+                .unwrap()
+                .errno(),
+            Errno::NOENT
+        );
     }
 
     use std::fs::File;

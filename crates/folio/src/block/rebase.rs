@@ -17,7 +17,8 @@ pub struct OverlayOptions<'a> {
     pub format: Option<ImageFormat>,
     /// Which backing files are opened.
     pub policy: BackingPolicy,
-    /// Asked before each piece; the work then ends with EINTR, and the overlay still has all that it had.
+    /// Asked before each piece; the work then ends with EINTR, and the overlay still has all that
+    /// it had.
     pub is_cancelled: &'a dyn Fn() -> bool,
     /// Told after each piece how many bytes of the disk it was.
     pub progress: &'a dyn Fn(u64),
@@ -25,25 +26,39 @@ pub struct OverlayOptions<'a> {
 
 impl Default for OverlayOptions<'_> {
     fn default() -> Self {
-        Self { format: None, policy: BackingPolicy::default(), is_cancelled: &|| false, progress: &|_| {} }
+        Self {
+            format: None,
+            policy: BackingPolicy::default(),
+            is_cancelled: &|| false,
+            progress: &|_| {},
+        }
     }
 }
 
 impl OverlayOptions<'_> {
     fn open_options(&self) -> OpenOptions {
-        OpenOptions { format: self.format, backing: self.policy.clone(), ..OpenOptions::default() }
+        OpenOptions {
+            format: self.format,
+            backing: self.policy.clone(),
+            ..OpenOptions::default()
+        }
     }
 
     fn check_cancelled(&self) -> Result<()> {
-        if (self.is_cancelled)() { Err(Error::new(Errno::INTR, "cancelled")) } else { Ok(()) }
+        if (self.is_cancelled)() {
+            Err(Error::new(Errno::INTR, "cancelled"))
+        } else {
+            Ok(())
+        }
     }
 }
 
-/// Puts another backing file, or none, under the image at `path`, which reads as before: what the two chains do not
-/// have in common is copied into the image first.
+/// Puts another backing file, or none, under the image at `path`, which reads as before: what the
+/// two chains do not have in common is copied into the image first.
 ///
-/// Errors: EINVAL for a format without backing files and for names that do not fit; EOPNOTSUPP with internal snapshots,
-/// which would see the new file; EINTR if it was cancelled; else those of [`super::open`].
+/// Errors: EINVAL for a format without backing files and for names that do not fit; EOPNOTSUPP with
+/// internal snapshots, which would see the new file; EINTR if it was cancelled; else those of
+/// [`super::open`].
 pub fn rebase(
     path: impl AsRef<Path>,
     backing: Option<&BackingName>,
@@ -57,7 +72,8 @@ pub fn rebase(
     overlay.check_rebase()?;
     let below = match backing {
         None => None,
-        // A chain of its own: it may have files in common with the old one, but not the overlay, which is locked.
+        // A chain of its own: it may have files in common with the old one, but not the overlay,
+        // which is locked.
         Some(name) => Some(qcow2::open_backing(path, name, &mut Chain::new(&open))?),
     };
     overlay.expect_backing();
@@ -113,8 +129,8 @@ fn next_difference(overlay: &Qcow2Device, below: Option<&Arc<dyn Device>>, at: u
     Ok(count)
 }
 
-/// Changes the name of the backing file of the image at `path` and nothing else: right if the file was moved, or if
-/// what reads differently then is known. No backing file is opened.
+/// Changes the name of the backing file of the image at `path` and nothing else: right if the file
+/// was moved, or if what reads differently then is known. No backing file is opened.
 ///
 /// Errors: those of [`rebase`].
 pub fn rename_backing(
@@ -137,13 +153,14 @@ pub enum Committed {
     Kept,
 }
 
-/// Writes what the image at `path` holds into its backing file, which is made as large if it is smaller.
+/// Writes what the image at `path` holds into its backing file, which is made as large if it is
+/// smaller.
 ///
-/// Whoever else stands on that backing file reads something else then. A cut at any moment leaves the overlay with all
-/// that it had, or empty over a backing file that has it durably.
+/// Whoever else stands on that backing file reads something else then. A cut at any moment leaves
+/// the overlay with all that it had, or empty over a backing file that has it durably.
 ///
-/// Errors: EINVAL for an image without a backing file; EINTR if it was cancelled: then the backing file holds a part,
-/// and the overlay all; else those of [`super::open`].
+/// Errors: EINVAL for an image without a backing file; EINTR if it was cancelled: then the backing
+/// file holds a part, and the overlay all; else those of [`super::open`].
 pub fn commit(path: impl AsRef<Path>, then: Committed, options: &OverlayOptions<'_>) -> Result<()> {
     let path = path.as_ref();
     let (file, mut chain) = open_file(path, &options.open_options())?;
@@ -151,19 +168,30 @@ pub fn commit(path: impl AsRef<Path>, then: Committed, options: &OverlayOptions<
     let name = file.name().to_owned();
     let place = |error: Error| error.at(name.clone());
     let Some((backing, format)) = qcow2::backing_of(&file).map_err(place)? else {
-        return Err(place(Error::new(Errno::INVAL, "the image has no backing file")));
+        return Err(place(Error::new(
+            Errno::INVAL,
+            "the image has no backing file",
+        )));
     };
     let backing_path = qcow2::backing_path(path, &backing, &chain).map_err(place)?;
     let mut overlay = Qcow2Device::open_alone(file, path, &mut chain)?;
     let len_bytes = overlay.len_bytes();
-    let small =
-        OpenOptions { read_only: true, format, backing: options.policy.clone(), ..OpenOptions::default() };
+    let small = OpenOptions {
+        read_only: true,
+        format,
+        backing: options.policy.clone(),
+        ..OpenOptions::default()
+    };
     if super::open(&backing_path, &small)?.len_bytes() < len_bytes {
-        let larger = ResizeImage { format, backing: options.policy.clone(), ..ResizeImage::default() };
+        let larger = ResizeImage {
+            format,
+            backing: options.policy.clone(),
+            ..ResizeImage::default()
+        };
         resize(&backing_path, len_bytes, &larger)?;
     }
-    let base =
-        open_in_chain(&backing_path, false, format, &mut chain).map_err(|error| error.at("backing file"))?;
+    let base = open_in_chain(&backing_path, false, format, &mut chain)
+        .map_err(|error| error.at("backing file"))?;
     let mut buf = vec![0; PIECE_BYTES as usize];
     let mut at = 0;
     while at < len_bytes {
@@ -191,7 +219,8 @@ fn refuse_raw(file: &super::host_file::HostFile, options: &OverlayOptions<'_>) -
     match options.format.map_or_else(|| detect(file), Ok)? {
         ImageFormat::Qcow2 => Ok(()),
         ImageFormat::Raw => {
-            Err(Error::new(Errno::INVAL, "a raw image has no backing file").at(file.name().to_owned()))
+            Err(Error::new(Errno::INVAL, "a raw image has no backing file")
+                .at(file.name().to_owned()))
         }
     }
 }

@@ -48,9 +48,10 @@ impl Recorded {
 
 /// Passes everything to the device below and remembers what succeeded, in order.
 ///
-/// To see what a power cut leaves: make a copy of the lower device as it was at first, and replay a prefix of
-/// [`RecordDevice::recorded`] onto it; what lies behind the prefix's last [`Recorded::Flush`] may also be left
-/// out in part. Writes go one at a time, so that the record's order is the device's.
+/// To see what a power cut leaves: make a copy of the lower device as it was at first, and replay a
+/// prefix of [`RecordDevice::recorded`] onto it; what lies behind the prefix's last
+/// [`Recorded::Flush`] may also be left out in part. Writes go one at a time, so that the record's
+/// order is the device's.
 pub struct RecordDevice {
     lower: Arc<dyn Device>,
     recorded: Mutex<Vec<Recorded>>,
@@ -59,7 +60,10 @@ pub struct RecordDevice {
 impl RecordDevice {
     /// A device over `lower` with an empty record.
     pub fn new(lower: Arc<dyn Device>) -> Self {
-        Self { lower, recorded: Mutex::default() }
+        Self {
+            lower,
+            recorded: Mutex::default(),
+        }
     }
 
     /// The record so far; the bytes are shared, not copied.
@@ -72,7 +76,11 @@ impl RecordDevice {
         self.recorded.lock().len()
     }
 
-    fn record(&self, call: impl FnOnce() -> Result<()>, entry: impl FnOnce() -> Recorded) -> Result<()> {
+    fn record(
+        &self,
+        call: impl FnOnce() -> Result<()>,
+        entry: impl FnOnce() -> Recorded,
+    ) -> Result<()> {
         let mut recorded = self.recorded.lock();
         call()?;
         recorded.push(entry());
@@ -96,7 +104,10 @@ impl Device for RecordDevice {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         self.record(
             || self.lower.write_vectored_at(bufs, offset),
-            || Recorded::Write { offset, bytes: bufs.iter().flat_map(|buf| buf.iter().copied()).collect() },
+            || Recorded::Write {
+                offset,
+                bytes: bufs.iter().flat_map(|buf| buf.iter().copied()).collect(),
+            },
         )
     }
 
@@ -105,7 +116,10 @@ impl Device for RecordDevice {
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.record(|| self.lower.discard(offset, len_bytes), || Recorded::Discard { offset, len_bytes })
+        self.record(
+            || self.lower.discard(offset, len_bytes),
+            || Recorded::Discard { offset, len_bytes },
+        )
     }
 
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
@@ -128,7 +142,9 @@ mod tests {
     #[test]
     fn a_prefix_replays_to_what_was_there_then() {
         let device = RecordDevice::new(Arc::new(MemoryDevice::new(1 << 16)));
-        device.write_vectored_at(&[IoSlice::new(b"one "), IoSlice::new(b"two")], 10).unwrap();
+        device
+            .write_vectored_at(&[IoSlice::new(b"one "), IoSlice::new(b"two")], 10)
+            .unwrap();
         device.flush().unwrap();
         let cut = device.recorded_len();
         device.write_zeroes(10, 3).unwrap();
@@ -136,7 +152,10 @@ mod tests {
         assert_eq!(device.recorded_len(), 3, "what failed is not recorded");
         let text_after = |count: usize| {
             let copy = MemoryDevice::new(1 << 16);
-            device.recorded()[..count].iter().try_for_each(|entry| entry.replay(&copy)).unwrap();
+            device.recorded()[..count]
+                .iter()
+                .try_for_each(|entry| entry.replay(&copy))
+                .unwrap();
             let mut text = [0; 7];
             copy.read_at(&mut text, 10).unwrap();
             text

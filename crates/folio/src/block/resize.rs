@@ -18,19 +18,24 @@ pub struct ResizeImage {
     pub may_shrink: bool,
     /// How much of the new part is allocated at once.
     pub preallocation: Preallocation,
-    /// Which backing files are opened: one that is longer than the image must not show behind its old end.
+    /// Which backing files are opened: one that is longer than the image must not show behind its
+    /// old end.
     pub backing: BackingPolicy,
 }
 
-/// Makes the image at `path`, which nobody may have open, `len_bytes` long; what is new reads as zeros. A size that is
-/// no multiple of 512 is rounded up.
+/// Makes the image at `path`, which nobody may have open, `len_bytes` long; what is new reads as
+/// zeros. A size that is no multiple of 512 is rounded up.
 ///
-/// Errors: EINVAL for less than it has unless `options` allow it, and for a block device; EOPNOTSUPP for what stands in
-/// the way of another size in a qcow2 image (snapshots of version 2, an external data file for less); EFBIG for more than its clusters can map;
-/// else those of [`super::open`].
+/// Errors: EINVAL for less than it has unless `options` allow it, and for a block device;
+/// EOPNOTSUPP for what stands in the way of another size in a qcow2 image (snapshots of version 2,
+/// an external data file for less); EFBIG for more than its clusters can map; else those of
+/// [`super::open`].
 pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> Result<()> {
     let path = path.as_ref();
-    let open = OpenOptions { backing: options.backing.clone(), ..OpenOptions::default() };
+    let open = OpenOptions {
+        backing: options.backing.clone(),
+        ..OpenOptions::default()
+    };
     let (file, mut chain) = open_file(path, &open)?;
     let name = file.name().to_owned();
     let place = |error: Error| match error.kind() {
@@ -52,22 +57,36 @@ pub fn resize(path: impl AsRef<Path>, len_bytes: u64, options: &ResizeImage) -> 
     }
     match format {
         ImageFormat::Qcow2 => {
-            qcow2::resize::resize(file, path, &mut chain, len_bytes, options.preallocation).map_err(place)
+            qcow2::resize::resize(file, path, &mut chain, len_bytes, options.preallocation)
+                .map_err(place)
         }
         ImageFormat::Raw
             if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) =>
         {
-            Err(place(Error::new(Errno::INVAL, "a block device cannot get another size from here")))
+            Err(place(Error::new(
+                Errno::INVAL,
+                "a block device cannot get another size from here",
+            )))
         }
-        ImageFormat::Raw => resize_raw(&file, old_bytes, len_bytes, options.preallocation).map_err(place),
+        ImageFormat::Raw => {
+            resize_raw(&file, old_bytes, len_bytes, options.preallocation).map_err(place)
+        }
     }
 }
 
-fn resize_raw(file: &HostFile, old_bytes: u64, len_bytes: u64, preallocation: Preallocation) -> Result<()> {
+fn resize_raw(
+    file: &HostFile,
+    old_bytes: u64,
+    len_bytes: u64,
+    preallocation: Preallocation,
+) -> Result<()> {
     let new = len_bytes.saturating_sub(old_bytes);
     match preallocation {
         Preallocation::Metadata => {
-            return Err(Error::new(Errno::INVAL, "a raw image has no metadata to allocate"));
+            return Err(Error::new(
+                Errno::INVAL,
+                "a raw image has no metadata to allocate",
+            ));
         }
         Preallocation::Falloc if !file.reserve(old_bytes, new)? => {
             return Err(Error::unsupported("the host cannot reserve space here"));

@@ -66,13 +66,15 @@ pub struct DiskCounters {
 
 /// Passes everything to the device below and counts what a hard disk would have needed for it.
 ///
-/// Writes go into the disk's own memory at the speed of the cable. They reach the platters at a flush, or when that
-/// memory is full: all at once in the order of their place, so what was written twice meanwhile is written once.
-/// A real disk would begin earlier, while nobody asks for anything; this one is never idle, which makes it the same
-/// in each run. Tests compare counters, never the wall clock.
+/// Writes go into the disk's own memory at the speed of the cable. They reach the platters at a
+/// flush, or when that memory is full: all at once in the order of their place, so what was written
+/// twice meanwhile is written once. A real disk would begin earlier, while nobody asks for
+/// anything; this one is never idle, which makes it the same in each run. Tests compare counters,
+/// never the wall clock.
 ///
-/// Where callers wait, requests that find the disk busy are taken in the order of their places, as by a disk that has
-/// a queue of commands (NCQ): from the head on to the end, then from the beginning again (C-LOOK).
+/// Where callers wait, requests that find the disk busy are taken in the order of their places, as
+/// by a disk that has a queue of commands (NCQ): from the head on to the end, then from the
+/// beginning again (C-LOOK).
 pub struct SlowDevice {
     lower: Arc<dyn Device>,
     model: DiskModel,
@@ -91,7 +93,8 @@ struct Disk {
     /// Written and not on the platters: end by start, apart from each other.
     cached: BTreeMap<u64, u64>,
     cached_bytes: u64,
-    /// Whether a request is being served, and those that wait meanwhile: by their place, then by their turn.
+    /// Whether a request is being served, and those that wait meanwhile: by their place, then by
+    /// their turn.
     is_busy: bool,
     queue: BTreeSet<(u64, u64)>,
     turns: u64,
@@ -104,12 +107,21 @@ struct Disk {
 impl SlowDevice {
     /// A disk over `lower` that only counts: [`DiskCounters::busy_ns`] is its time.
     pub fn new(lower: Arc<dyn Device>, model: DiskModel) -> Self {
-        Self { lower, model, disk: Mutex::default(), is_done: Condvar::new(), waits: false }
+        Self {
+            lower,
+            model,
+            disk: Mutex::default(),
+            is_done: Condvar::new(),
+            waits: false,
+        }
     }
 
     /// A disk that also lets its callers wait as long as it is busy.
     pub fn waiting(lower: Arc<dyn Device>, model: DiskModel) -> Self {
-        Self { waits: true, ..Self::new(lower, model) }
+        Self {
+            waits: true,
+            ..Self::new(lower, model)
+        }
     }
 
     /// What happened so far.
@@ -158,7 +170,10 @@ impl SlowDevice {
 }
 
 /// Lets time pass; returns by how much it was too long.
-#[expect(clippy::disallowed_methods, reason = "letting time pass is what this device is for")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "letting time pass is what this device is for"
+)]
 fn wait(time: Duration) -> Duration {
     // The host wakes a sleeper late by a part of this; less is waited for with the next request.
     const SHORTEST: Duration = Duration::from_micros(500);
@@ -176,7 +191,8 @@ fn passing_ns(bytes: u64, bytes_per_s: u64) -> u64 {
 }
 
 impl DiskModel {
-    /// A move of the head over `distance` bytes of a disk of `size` bytes, and half a turn, in nanoseconds.
+    /// A move of the head over `distance` bytes of a disk of `size` bytes, and half a turn, in
+    /// nanoseconds.
     fn move_ns(&self, distance: u64, size: u64) -> u64 {
         // Of two places at random, the root of the distance is 8/15 on average.
         let least = f64::from(self.track_to_track_us);
@@ -195,7 +211,11 @@ impl Disk {
 
     /// The request to serve next.
     fn next(&self) -> Option<(u64, u64)> {
-        self.queue.range((self.head, 0)..).next().or_else(|| self.queue.first()).copied()
+        self.queue
+            .range((self.head, 0)..)
+            .next()
+            .or_else(|| self.queue.first())
+            .copied()
     }
 
     /// Brings the head to `offset` and lets `len_bytes` pass.
@@ -239,7 +259,11 @@ impl Disk {
             return;
         }
         self.cached_bytes += end - start;
-        if let Some((before, before_end)) = self.cached.range(..start).next_back().map(|(s, e)| (*s, *e))
+        if let Some((before, before_end)) = self
+            .cached
+            .range(..start)
+            .next_back()
+            .map(|(s, e)| (*s, *e))
             && before_end == start
         {
             self.cached.remove(&before);
@@ -314,7 +338,9 @@ impl Device for SlowDevice {
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
         self.lower.discard(offset, len_bytes)?;
-        self.spend(offset, |disk, _, _| disk.release(offset, offset + len_bytes));
+        self.spend(offset, |disk, _, _| {
+            disk.release(offset, offset + len_bytes)
+        });
         Ok(())
     }
 
@@ -355,12 +381,18 @@ mod tests {
 
     #[test]
     fn one_after_the_other_needs_no_seek() {
-        let disk = disk(DiskModel { write_cache_bytes: 0, ..model() });
+        let disk = disk(DiskModel {
+            write_cache_bytes: 0,
+            ..model()
+        });
         for part in 0..10 {
             disk.write_at(&[1; 1000], part * 1000).unwrap();
         }
         let all = disk.counters();
-        assert_eq!((all.writes, all.written_bytes, all.seeks, all.busy_ns), (10, 10_000, 0, 100_000));
+        assert_eq!(
+            (all.writes, all.written_bytes, all.seeks, all.busy_ns),
+            (10, 10_000, 0, 100_000)
+        );
         // Across the whole disk: 1 ms + 15/8 of 8 ms.
         disk.read_at(&mut [0], SIZE - 1).unwrap();
         let far_ns = disk.counters().busy_ns - all.busy_ns;
@@ -379,7 +411,10 @@ mod tests {
         }
         let average_us = total_ns / 200 / 200 / 1000;
         // Half a turn comes on top.
-        assert!((8_000 + 4_166 - 100..8_000 + 4_166 + 100).contains(&average_us), "{average_us}");
+        assert!(
+            (8_000 + 4_166 - 100..8_000 + 4_166 + 100).contains(&average_us),
+            "{average_us}"
+        );
     }
 
     #[test]
@@ -390,11 +425,19 @@ mod tests {
         disk.write_at(&[2; 100], 100).unwrap();
         assert_eq!(disk.counters().busy_ns, 2100);
         disk.read_at(&mut [0; 1500], 0).unwrap();
-        assert_eq!(disk.counters().busy_ns, 2100 + 1500, "answered from the disk's memory");
+        assert_eq!(
+            disk.counters().busy_ns,
+            2100 + 1500,
+            "answered from the disk's memory"
+        );
         disk.flush().unwrap();
         assert_eq!(disk.counters().busy_ns, 3600 + 15_000);
         disk.flush().unwrap();
-        assert_eq!(disk.counters().busy_ns, 3600 + 15_000, "nothing is left to write");
+        assert_eq!(
+            disk.counters().busy_ns,
+            3600 + 15_000,
+            "nothing is left to write"
+        );
         assert_eq!((disk.counters().flushes, disk.counters().seeks), (2, 0));
     }
 
@@ -407,7 +450,10 @@ mod tests {
         disk.flush().unwrap();
         let swept = disk.counters();
         assert_eq!(swept.seeks, 5);
-        let unsorted = self::disk(DiskModel { write_cache_bytes: 0, ..model() });
+        let unsorted = self::disk(DiskModel {
+            write_cache_bytes: 0,
+            ..model()
+        });
         for block in [9, 3, 7, 1, 5] {
             unsorted.write_at(&[1; 100], block * (SIZE / 10)).unwrap();
         }
@@ -427,13 +473,27 @@ mod tests {
         assert_eq!(held, [(10_000, 11_000), (12_000, 14_000)]);
         assert_eq!(disk.disk.lock().cached_bytes, 3000);
         disk.write_at(&[1; 1000], 11_000).unwrap();
-        assert_eq!(disk.disk.lock().cached.clone().into_iter().collect::<Vec<_>>(), [(10_000, 14_000)]);
+        assert_eq!(
+            disk.disk
+                .lock()
+                .cached
+                .clone()
+                .into_iter()
+                .collect::<Vec<_>>(),
+            [(10_000, 14_000)]
+        );
     }
 
     #[test]
     fn who_waits_gets_the_same_counters() {
-        let model = DiskModel { write_cache_bytes: 0, ..model() };
-        let (counts, waits) = (disk(model), SlowDevice::waiting(Arc::new(MemoryDevice::new(SIZE)), model));
+        let model = DiskModel {
+            write_cache_bytes: 0,
+            ..model()
+        };
+        let (counts, waits) = (
+            disk(model),
+            SlowDevice::waiting(Arc::new(MemoryDevice::new(SIZE)), model),
+        );
         for device in [&counts, &waits] {
             device.write_at(&[1; 4096], 1 << 20).unwrap();
             device.read_at(&mut [0; 512], 0).unwrap();
@@ -444,7 +504,10 @@ mod tests {
 
     #[test]
     fn who_waits_is_served_in_the_order_of_places() {
-        let model = DiskModel { write_cache_bytes: 0, ..model() };
+        let model = DiskModel {
+            write_cache_bytes: 0,
+            ..model()
+        };
         let slow = SlowDevice::waiting(Arc::new(MemoryDevice::new(1 << 20)), model);
         let places = [9, 3, 7, 1, 5];
         slow.disk.lock().is_busy = true;
@@ -463,7 +526,10 @@ mod tests {
             slow.is_done.notify_all();
         });
         let in_order = disk(model);
-        let in_order = SlowDevice { lower: slow.lower.clone(), ..in_order };
+        let in_order = SlowDevice {
+            lower: slow.lower.clone(),
+            ..in_order
+        };
         in_order.disk.lock().head = 6000;
         for place in [7, 9, 1, 3, 5] {
             in_order.read_at(&mut [0; 100], place * 1000).unwrap();

@@ -4,14 +4,17 @@ use std::ops::Range;
 
 /// Whether all bytes are zero.
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
-    // Most data shows itself in its first bytes; the rest is looked at in strides that compilers make vectors of.
+    // Most data shows itself in its first bytes; the rest is looked at in strides that compilers
+    // make vectors of.
     let (strides, rest) = bytes.as_chunks::<256>();
     rest.iter().all(|byte| *byte == 0)
-        && strides.iter().all(|stride| stride.iter().fold(0, |any, byte| any | byte) == 0)
+        && strides
+            .iter()
+            .all(|stride| stride.iter().fold(0, |any, byte| any | byte) == 0)
 }
 
-/// Cuts a buffer into runs of zeros and of other data. A run of zeros is as long as `grain` at least, and begins at a
-/// multiple of it, counted from the device's start.
+/// Cuts a buffer into runs of zeros and of other data. A run of zeros is as long as `grain` at
+/// least, and begins at a multiple of it, counted from the device's start.
 pub(super) struct Runs<'a> {
     buf: &'a [u8],
     grain: usize,
@@ -26,12 +29,22 @@ impl<'a> Runs<'a> {
     /// Runs of `buf`, which lies at `offset` of the device.
     pub(super) fn new(buf: &'a [u8], offset: u64, grain: usize) -> Self {
         let head = (offset.next_multiple_of(grain as u64) - offset) as usize;
-        Self { buf, grain, head: head.min(buf.len()), at: 0, known: None }
+        Self {
+            buf,
+            grain,
+            head: head.min(buf.len()),
+            at: 0,
+            known: None,
+        }
     }
 
     /// End of the block that begins at `at`.
     fn block_end(&self, at: usize) -> usize {
-        if at < self.head { self.head } else { (at + self.grain).min(self.buf.len()) }
+        if at < self.head {
+            self.head
+        } else {
+            (at + self.grain).min(self.buf.len())
+        }
     }
 }
 
@@ -44,7 +57,10 @@ impl Iterator for Runs<'_> {
             return None;
         }
         let mut end = self.block_end(start);
-        let kind = self.known.take().unwrap_or_else(|| is_zero(&self.buf[start..end]));
+        let kind = self
+            .known
+            .take()
+            .unwrap_or_else(|| is_zero(&self.buf[start..end]));
         while end < self.buf.len() {
             let next = self.block_end(end);
             let is_zero = is_zero(&self.buf[end..next]);
@@ -84,8 +100,14 @@ mod tests {
         bytes[5000] = 1;
         let runs: Vec<_> = Runs::new(&bytes, 1000, 1024).collect();
         // The device's multiples of 1024 lie at 24, 1048, ... of the buffer.
-        assert_eq!(runs, [(true, 0..4120), (false, 4120..5144), (true, 5144..10_000)]);
+        assert_eq!(
+            runs,
+            [(true, 0..4120), (false, 4120..5144), (true, 5144..10_000)]
+        );
         bytes.fill(7);
-        assert_eq!(Runs::new(&bytes, 0, 512).collect::<Vec<_>>(), [(false, 0..10_000)]);
+        assert_eq!(
+            Runs::new(&bytes, 0, 512).collect::<Vec<_>>(),
+            [(false, 0..10_000)]
+        );
     }
 }

@@ -13,9 +13,11 @@ use std::sync::Arc;
 /// Pages that one borrow holds at most: 2 MiB.
 const BORROW_MAX: u64 = 512;
 
-/// Bytes of a file, held in memory: neither reclaim nor truncation gives the pages to anybody else meanwhile.
+/// Bytes of a file, held in memory: neither reclaim nor truncation gives the pages to anybody else
+/// meanwhile.
 ///
-/// The bytes are those of the file, not a copy: a write to the file changes them, unless they are being looked at.
+/// The bytes are those of the file, not a copy: a write to the file changes them, unless they are
+/// being looked at.
 pub struct Borrowed {
     owner: Arc<Inner>,
     /// In order; a hole has none.
@@ -25,14 +27,20 @@ pub struct Borrowed {
 }
 
 impl Mapping {
-    /// Holds the pages of up to `len_bytes` bytes from `offset` on, reading those that are not in memory. Fewer at
-    /// the end of the file, and after 2 MiB; none at or past the end.
+    /// Holds the pages of up to `len_bytes` bytes from `offset` on, reading those that are not in
+    /// memory. Fewer at the end of the file, and after 2 MiB; none at or past the end.
     pub fn borrow(&self, offset: u64, len_bytes: usize) -> Result<Borrowed> {
         let start = (offset % PAGE) as usize;
         let most = (BORROW_MAX * PAGE) as usize - start;
-        let len = self.size_bytes().saturating_sub(offset).min(len_bytes.min(most) as u64) as usize;
-        let mut borrowed =
-            Borrowed { owner: self.0.clone(), frames: SmallVec::new(), range: start..start + len };
+        let len = self
+            .size_bytes()
+            .saturating_sub(offset)
+            .min(len_bytes.min(most) as u64) as usize;
+        let mut borrowed = Borrowed {
+            owner: self.0.clone(),
+            frames: SmallVec::new(),
+            range: start..start + len,
+        };
         let pages = offset / PAGE..(offset + len as u64).div_ceil(PAGE);
         for index in if len == 0 { 0..0 } else { pages.clone() } {
             match self.0.hold(index, pages.end - index) {
@@ -42,14 +50,22 @@ impl Mapping {
             }
         }
         // The file may have become shorter meanwhile.
-        let len = len.min(self.size_bytes().saturating_sub(offset).try_into().unwrap_or(usize::MAX));
-        borrowed.range.end = (start + len).min(borrowed.frames.len() * PAGE_SIZE).max(start);
+        let len = len.min(
+            self.size_bytes()
+                .saturating_sub(offset)
+                .try_into()
+                .unwrap_or(usize::MAX),
+        );
+        borrowed.range.end = (start + len)
+            .min(borrowed.frames.len() * PAGE_SIZE)
+            .max(start);
         Ok(borrowed)
     }
 }
 
 impl Inner {
-    /// The page at `index`, brought in if need be, with `wanted` pages being asked for; none for a hole.
+    /// The page at `index`, brought in if need be, with `wanted` pages being asked for; none for a
+    /// hole.
     fn hold(self: &Arc<Self>, index: u64, wanted: u64) -> Result<Option<Hold<'_>>> {
         loop {
             if let Some(hold) = self.hold_cached(index) {
@@ -74,16 +90,25 @@ impl Borrowed {
         self.range.is_empty()
     }
 
-    /// Locks the bytes, to be looked at. Who writes to these pages waits as long as that lives, so a thread that
-    /// has it must neither write there itself nor look at the same pages by a second borrow.
+    /// Locks the bytes, to be looked at. Who writes to these pages waits as long as that lives, so
+    /// a thread that has it must neither write there itself nor look at the same pages by a second
+    /// borrow.
     pub fn read(&self) -> BorrowedRead<'_> {
-        let lock = |frame: &Option<Frame>| frame.map(|frame| PageReadGuard::lock(self.owner.pool(), frame));
-        BorrowedRead { guards: self.frames.iter().map(lock).collect(), range: self.range.clone() }
+        let lock = |frame: &Option<Frame>| {
+            frame.map(|frame| PageReadGuard::lock(self.owner.pool(), frame))
+        };
+        BorrowedRead {
+            guards: self.frames.iter().map(lock).collect(),
+            range: self.range.clone(),
+        }
     }
 
     /// The bytes as what a write takes: they go from page to page without a buffer between.
     pub fn source(&self) -> Source<'_> {
-        Source { from: From::Pages(self), range: self.range.clone() }
+        Source {
+            from: From::Pages(self),
+            range: self.range.clone(),
+        }
     }
 }
 
@@ -130,7 +155,10 @@ enum From<'a> {
 
 impl<'a> std::convert::From<&'a [u8]> for Source<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        Self { from: From::Bytes(bytes), range: 0..bytes.len() }
+        Self {
+            from: From::Bytes(bytes),
+            range: 0..bytes.len(),
+        }
     }
 }
 
@@ -150,7 +178,10 @@ impl Source<'_> {
         match self.from {
             From::Bytes(bytes) => take(&[IoSlice::new(&bytes[self.range.clone()])]),
             From::Pages(borrowed) => {
-                let read = BorrowedRead { range: self.range.clone(), ..borrowed.read() };
+                let read = BorrowedRead {
+                    range: self.range.clone(),
+                    ..borrowed.read()
+                };
                 let slices: SmallVec<[IoSlice<'_>; 8]> = read.slices().map(IoSlice::new).collect();
                 take(&slices)
             }
@@ -160,7 +191,10 @@ impl Source<'_> {
     /// At most `len` bytes from `start` on.
     pub fn part(&self, start: usize, len: usize) -> Self {
         let start = (self.range.start + start).min(self.range.end);
-        Self { from: self.from, range: start..start.saturating_add(len).min(self.range.end) }
+        Self {
+            from: self.from,
+            range: start..start.saturating_add(len).min(self.range.end),
+        }
     }
 
     /// Copies all bytes into a page, `start` bytes from its beginning.
@@ -178,9 +212,13 @@ impl Source<'_> {
             let at = self.range.start + done;
             let count = (PAGE_SIZE - at % PAGE_SIZE).min(self.len() - done);
             match borrowed.frames[at / PAGE_SIZE] {
-                Some(frame) => {
-                    page.copy_from_page(start + done, borrowed.owner.pool(), frame, at % PAGE_SIZE, count)
-                }
+                Some(frame) => page.copy_from_page(
+                    start + done,
+                    borrowed.owner.pool(),
+                    frame,
+                    at % PAGE_SIZE,
+                    count,
+                ),
                 None => page.zero(start + done..start + done + count),
             }
             done += count;

@@ -1,9 +1,10 @@
 //! Copies between a page and a caller's buffer, by the one loop that was measured best.
 //!
-//! A page that is read may be written at the same time, as in Linux: the reader gets old bytes, new bytes, or some
-//! of each. Such a copy must not be visible to the compiler as a plain read, which could assume that nobody
-//! writes. Both directions are therefore a call that the compiler cannot look into:
-//! the C library's, which for every length measured was as fast as the best of vector loops and `rep movsb`.
+//! A page that is read may be written at the same time, as in Linux: the reader gets old bytes, new
+//! bytes, or some of each. Such a copy must not be visible to the compiler as a plain read, which
+//! could assume that nobody writes. Both directions are therefore a call that the compiler cannot
+//! look into: the C library's, which for every length measured was as fast as the best of vector
+//! loops and `rep movsb`.
 
 #![allow(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! What the cache has done so far, counted without making hits wait for one another.
 //!
-//! A hit is counted in memory of the thread's own: a small table by mapping. An entry that another mapping needs
-//! is added to its mapping's tally first. Reading the counters adds up the tallies and every thread's table.
+//! A hit is counted in memory of the thread's own: a small table by mapping. An entry that another
+//! mapping needs is added to its mapping's tally first. Reading the counters adds up the tallies
+//! and every thread's table.
 
 use super::mapping::Inner;
 use crate::base::PAGE_SIZE;
@@ -13,7 +14,8 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::sync::{Arc, Weak};
 
-/// What a cache, or one mapping, has done so far, in the words of /proc/vmstat. Pages are 4096 bytes.
+/// What a cache, or one mapping, has done so far, in the words of /proc/vmstat. Pages are 4096
+/// bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Pages held (`nr_file_pages`).
@@ -51,7 +53,8 @@ impl Counters {
         (lookups > 0).then(|| self.hits as f64 * 100.0 / lookups as f64)
     }
 
-    /// Every count with its name: that of /proc/vmstat or of `sar -r` (sizes in KiB) where they have one.
+    /// Every count with its name: that of /proc/vmstat or of `sar -r` (sizes in KiB) where they
+    /// have one.
     pub fn named(&self) -> [(&'static str, u64); 15] {
         let kib = |pages: u64| pages.saturating_mul(PAGE_SIZE as u64 / 1024);
         [
@@ -133,7 +136,8 @@ process_wide! {
     /// The mappings of all caches by their number, which no two ever share.
     static MAPPINGS: Mutex<Option<HashMap<u64, Weak<Inner>>>> = Mutex::new(None);
     static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
-    /// Every thread that ever had a hit; tables of threads that ended are used again, with what they counted.
+    /// Every thread that ever had a hit; tables of threads that ended are used again, with what
+    /// they counted.
     static TABLES: Mutex<Vec<&'static Table>> = Mutex::new(Vec::new());
 }
 
@@ -144,7 +148,10 @@ pub(super) fn take_number() -> u64 {
 
 /// Lets the mapping be found by its number.
 pub(super) fn enter(number: u64, mapping: &Weak<Inner>) {
-    MAPPINGS.lock().get_or_insert_default().insert(number, mapping.clone());
+    MAPPINGS
+        .lock()
+        .get_or_insert_default()
+        .insert(number, mapping.clone());
 }
 
 /// The mapping is gone.
@@ -218,13 +225,16 @@ pub(super) fn count_hits(number: u64, count: u64) {
     }
 }
 
-/// Whether the thread uses the same place once more, with no other in between; from now on, this one is the last.
+/// Whether the thread uses the same place once more, with no other in between; from now on, this
+/// one is the last.
 ///
-/// A reader who takes a page in small pieces uses it once. Linux: `filemap_read`, which remembers `prev_pos`.
+/// A reader who takes a page in small pieces uses it once. Linux: `filemap_read`, which remembers
+/// `prev_pos`.
 pub(super) fn is_repeated(number: u64, place: u64) -> bool {
     let table = TABLE.with(Cell::get).unwrap_or_else(register);
     let (owner, last) = &table.last;
-    let is_repeated = owner.load(Ordering::Relaxed) == number && last.load(Ordering::Relaxed) == place;
+    let is_repeated =
+        owner.load(Ordering::Relaxed) == number && last.load(Ordering::Relaxed) == place;
     owner.store(number, Ordering::Relaxed);
     last.store(place, Ordering::Relaxed);
     is_repeated
@@ -243,10 +253,11 @@ fn take_over(owner: &AtomicU64, hits: &AtomicU64, number: u64, count: u64) {
 pub(super) fn hits_in_all_tables(is_meant: impl Fn(&Inner) -> bool) -> u64 {
     let tables: Vec<&'static Table> = TABLES.lock().clone();
     let entries = tables.iter().flat_map(|table| &table.entries);
-    let hits_of = |(owner, hits): &(AtomicU64, AtomicU64)| match mapping(owner.load(Ordering::Relaxed)) {
-        Some(mapping) if is_meant(&mapping) => hits.load(Ordering::Relaxed),
-        _ => 0,
-    };
+    let hits_of =
+        |(owner, hits): &(AtomicU64, AtomicU64)| match mapping(owner.load(Ordering::Relaxed)) {
+            Some(mapping) if is_meant(&mapping) => hits.load(Ordering::Relaxed),
+            _ => 0,
+        };
     entries.map(hits_of).sum()
 }
 
@@ -254,7 +265,11 @@ pub(super) fn hits_in_all_tables(is_meant: impl Fn(&Inner) -> bool) -> u64 {
 pub(super) fn hits_in_tables(number: u64) -> u64 {
     let hits_in = |table: &&'static Table| {
         let (owner, hits) = &table.entries[number as usize % ENTRIES];
-        if owner.load(Ordering::Relaxed) == number { hits.load(Ordering::Relaxed) } else { 0 }
+        if owner.load(Ordering::Relaxed) == number {
+            hits.load(Ordering::Relaxed)
+        } else {
+            0
+        }
     };
     TABLES.lock().iter().map(hits_in).sum()
 }
@@ -265,17 +280,32 @@ mod tests {
 
     #[test]
     fn counters_print_as_vmstat_does() {
-        let counters = Counters { file_pages: 3, dirty_pages: 1, hits: 9, misses: 1, ..Counters::default() };
+        let counters = Counters {
+            file_pages: 3,
+            dirty_pages: 1,
+            hits: 9,
+            misses: 1,
+            ..Counters::default()
+        };
         let text = counters.to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 16);
-        for line in ["nr_file_pages 3", "nr_dirty 1", "kbcached 12", "kbdirty 4", "hit_percent 90.00"] {
+        for line in [
+            "nr_file_pages 3",
+            "nr_dirty 1",
+            "kbcached 12",
+            "kbdirty 4",
+            "hit_percent 90.00",
+        ] {
             assert!(lines.contains(&line), "{line}: {text}");
         }
         assert_eq!(Counters::default().hit_percent(), None);
         let mut twice = counters;
         twice += counters;
-        assert_eq!((twice.file_pages, twice.hits, twice.scanned_pages), (6, 18, 0));
+        assert_eq!(
+            (twice.file_pages, twice.hits, twice.scanned_pages),
+            (6, 18, 0)
+        );
         assert_eq!(Counters::default().to_string().lines().count(), 15);
     }
 }

@@ -29,11 +29,15 @@ struct Purpose {
 }
 
 impl Mapping {
-    /// Brings the pages `first..first+count` in with few large reads, in the background where there is a thread; of
-    /// more pages than the cache has, the first. Absent memory or errors are no failure.
+    /// Brings the pages `first..first+count` in with few large reads, in the background where there
+    /// is a thread; of more pages than the cache has, the first. Absent memory or errors are no
+    /// failure.
     pub fn read_ahead(&self, first: u64, count: u64) {
         let end = first.saturating_add(count.min(self.0.pool.budget()));
-        self.0.start_readahead(Plan { pages: first..end, mark: None });
+        self.0.start_readahead(Plan {
+            pages: first..end,
+            mark: None,
+        });
     }
 
     /// How the file will be read. Linux: posix_fadvise(2), which says it for one open file.
@@ -42,15 +46,17 @@ impl Mapping {
         self.0.is_no_reuse.store(false, Ordering::Relaxed);
     }
 
-    /// Reads from now on leave no trace that would keep pages in memory. Linux: `POSIX_FADV_NOREUSE`.
+    /// Reads from now on leave no trace that would keep pages in memory. Linux:
+    /// `POSIX_FADV_NOREUSE`.
     pub fn set_no_reuse(&self) {
         self.0.is_no_reuse.store(true, Ordering::Relaxed);
     }
 }
 
 impl Inner {
-    /// Does what a reader needs who found no page at `index` that can be read at once: `wanted` pages are asked for
-    /// from there on. The reader looks again afterwards. Returns the pages that had to be read for it.
+    /// Does what a reader needs who found no page at `index` that can be read at once: `wanted`
+    /// pages are asked for from there on. The reader looks again afterwards. Returns the pages that
+    /// had to be read for it.
     pub(super) fn fault(self: &Arc<Self>, index: u64, wanted: u64) -> Result<u64> {
         let pin = rcu::pin();
         let mut table = self.table.lock();
@@ -67,7 +73,8 @@ impl Inner {
                 self.index.change(index, 0, Word::MARK, &pin);
                 self.index.try_join(index, &pin);
                 let mut missing = index + 1;
-                while missing - index < LOOKS_MAX && self.index.word(missing, &pin) != Word::ABSENT {
+                while missing - index < LOOKS_MAX && self.index.word(missing, &pin) != Word::ABSENT
+                {
                     missing += 1;
                 }
                 let plan = table.readahead.on_mark(missing);
@@ -80,8 +87,11 @@ impl Inner {
             drop((table, pin));
             return self.swap_in(index).map(u64::from);
         }
-        let is_there =
-            |back: &u64| index.checked_sub(*back).is_some_and(|i| self.index.word(i, &pin) != Word::ABSENT);
+        let is_there = |back: &u64| {
+            index
+                .checked_sub(*back)
+                .is_some_and(|i| self.index.word(i, &pin) != Word::ABSENT)
+        };
         let history = (1..=BLOCK).take_while(is_there).count() as u64;
         let mut plan = table.readahead.on_miss(index, wanted, history);
         drop((table, pin));
@@ -89,7 +99,13 @@ impl Inner {
         let len_max = (self.pool.budget() / AHEAD_SHARE).max(wanted);
         plan.pages.end = plan.pages.end.min(index.saturating_add(len_max));
         let is_more = plan.pages.end - plan.pages.start > wanted;
-        let filled = self.fill(plan.pages, Purpose { wanted, mark: plan.mark });
+        let filled = self.fill(
+            plan.pages,
+            Purpose {
+                wanted,
+                mark: plan.mark,
+            },
+        );
         match filled {
             // Only what was asked for may fail the caller; what comes ahead is a guess.
             Err(_) if is_more => self.fill(index..index + wanted, Purpose { wanted, mark: None }),
@@ -103,7 +119,11 @@ impl Inner {
         if plan.pages.start * PAGE >= self.size_bytes.load(Ordering::Acquire) {
             return;
         }
-        if let Some(plan) = self.cache().readahead_thread.submit(Arc::downgrade(self), plan) {
+        if let Some(plan) = self
+            .cache()
+            .readahead_thread
+            .submit(Arc::downgrade(self), plan)
+        {
             self.fill_ahead(&plan);
         }
     }
@@ -111,30 +131,46 @@ impl Inner {
     /// Brings pages in that nobody waits for; absent memory or errors are no failure.
     pub(super) fn fill_ahead(self: &Arc<Self>, plan: &Plan) {
         let mut at = plan.pages.start;
-        let end = plan.pages.end.min(self.size_bytes.load(Ordering::Acquire).div_ceil(PAGE));
+        let end = plan
+            .pages
+            .end
+            .min(self.size_bytes.load(Ordering::Acquire).div_ceil(PAGE));
         while at < end {
-            match self.fill(at..end, Purpose { wanted: 0, mark: plan.mark }) {
+            match self.fill(
+                at..end,
+                Purpose {
+                    wanted: 0,
+                    mark: plan.mark,
+                },
+            ) {
                 Ok(filled) => at += filled.max(1),
                 Err(_) => return,
             }
         }
     }
 
-    /// Reads pages from the first on with one call to the store; stops at a page that is present, and at the end of
-    /// the file. Returns how many came in.
+    /// Reads pages from the first on with one call to the store; stops at a page that is present,
+    /// and at the end of the file. Returns how many came in.
     fn fill(self: &Arc<Self>, pages: Range<u64>, purpose: Purpose) -> Result<u64> {
-        let Some(store) = self.store.as_ref().and_then(Weak::upgrade) else { return Err(Errno::IO.into()) };
+        let Some(store) = self.store.as_ref().and_then(Weak::upgrade) else {
+            return Err(Errno::IO.into());
+        };
         let file_pages = self.size_bytes.load(Ordering::Acquire).div_ceil(PAGE);
         let at_least = pages.start.saturating_add(purpose.wanted.min(1));
-        let end = pages.end.min(file_pages.max(at_least)).min(pages.start.saturating_add(FILL_MAX));
+        let end = pages
+            .end
+            .min(file_pages.max(at_least))
+            .min(pages.start.saturating_add(FILL_MAX));
         let frames = self.frames_for(pages.start..end, purpose.wanted)?;
         let mut holds: Vec<Hold<'_>> = Vec::with_capacity(frames.len());
         for (index, frame) in (pages.start..).zip(&frames) {
             self.pool.folio(*frame).begin(self.number, index);
             holds.push(Hold::adopt(&self.pool, *frame));
         }
-        let mut guards: Vec<_> =
-            holds.iter().map(|hold| PageWriteGuard::lock(&self.pool, hold.frame())).collect();
+        let mut guards: Vec<_> = holds
+            .iter()
+            .map(|hold| PageWriteGuard::lock(&self.pool, hold.frame()))
+            .collect();
         let taken = self.insert_busy(pages.start, &holds);
         guards.truncate(taken);
         holds.truncate(taken);
@@ -149,16 +185,22 @@ impl Inner {
         }
         let taken = taken as u64;
         self.count(|tally| &tally.misses, purpose.wanted.min(taken));
-        self.count(|tally| &tally.readahead_pages, taken.saturating_sub(purpose.wanted));
+        self.count(
+            |tally| &tally.readahead_pages,
+            taken.saturating_sub(purpose.wanted),
+        );
         result.map(|()| taken)
     }
 
-    /// Frames for pages that are absent, up to the first that is not; whole blocks in one piece where possible. At
-    /// least one if any is wanted, fewer than there are pages if memory is short.
+    /// Frames for pages that are absent, up to the first that is not; whole blocks in one piece
+    /// where possible. At least one if any is wanted, fewer than there are pages if memory is
+    /// short.
     fn frames_for(&self, pages: Range<u64>, wanted: u64) -> Result<Vec<Frame>> {
         let pin = rcu::pin();
-        let absent =
-            pages.clone().take_while(|index| self.index.word(*index, &pin) == Word::ABSENT).count() as u64;
+        let absent = pages
+            .clone()
+            .take_while(|index| self.index.word(*index, &pin) == Word::ABSENT)
+            .count() as u64;
         drop(pin);
         let end = pages.start + absent;
         let mut frames = Vec::with_capacity(absent as usize);
@@ -175,7 +217,11 @@ impl Inner {
             }
             // Nobody waits for what comes ahead: it must not push the budget.
             let is_ahead = index >= pages.start + wanted;
-            let frame = if is_ahead { self.cache().frame_within_budget() } else { self.cache().frame() };
+            let frame = if is_ahead {
+                self.cache().frame_within_budget()
+            } else {
+                self.cache().frame()
+            };
             match frame {
                 Ok(frame) => frames.push(frame),
                 Err(error) if frames.is_empty() => return Err(error),
@@ -195,8 +241,11 @@ impl Inner {
             if self.index.word(index, &pin) != Word::ABSENT {
                 break;
             }
-            let Some(counted) = Hold::try_new(&self.pool, hold.frame()) else { break };
-            self.index.insert(index, Word::new(counted.keep(), Word::BUSY), &pin);
+            let Some(counted) = Hold::try_new(&self.pool, hold.frame()) else {
+                break;
+            };
+            self.index
+                .insert(index, Word::new(counted.keep(), Word::BUSY), &pin);
             taken += 1;
         }
         self.page_count.fetch_add(taken as u64, Ordering::Relaxed);
@@ -220,7 +269,11 @@ impl Inner {
             if index >= first + purpose.wanted {
                 hold.folio().is_ahead.store(true, Ordering::Relaxed);
             }
-            let mark = if purpose.mark == Some(index) { Word::MARK } else { 0 };
+            let mark = if purpose.mark == Some(index) {
+                Word::MARK
+            } else {
+                0
+            };
             self.index.change(index, mark, Word::BUSY, &pin);
             if index % BLOCK == BLOCK - 1 {
                 self.index.try_join(index, &pin);
@@ -239,6 +292,8 @@ impl Inner {
 
     /// Lets go of the index's count of frames that were taken out. Nobody may hold the table.
     pub(super) fn release(&self, frames: Vec<Frame>) {
-        frames.into_iter().for_each(|frame| drop(Hold::adopt(&self.pool, frame)));
+        frames
+            .into_iter()
+            .for_each(|frame| drop(Hold::adopt(&self.pool, frame)));
     }
 }

@@ -18,20 +18,21 @@ use std::time::{Duration, Instant};
 const RUN_MAX: u64 = 1024;
 
 impl Mapping {
-    /// Writes the dirty pages that touch `range` (in bytes) to the store, in runs as long as they come, and waits.
-    /// On error the pages stay dirty and the error is remembered for [`Mapping::check_error`].
+    /// Writes the dirty pages that touch `range` (in bytes) to the store, in runs as long as they
+    /// come, and waits. On error the pages stay dirty and the error is remembered for
+    /// [`Mapping::check_error`].
     pub fn write_back(&self, range: Range<u64>) -> Result<()> {
         self.0.write_back(range)
     }
 
-    /// Writes the dirty pages that touch `range` (in bytes), but for those that somebody else is writing. Errors are
-    /// remembered, too.
+    /// Writes the dirty pages that touch `range` (in bytes), but for those that somebody else is
+    /// writing. Errors are remembered, too.
     pub fn write_dirty(&self, range: Range<u64>) -> Result<()> {
         self.0.write_dirty(range)
     }
 
-    /// Holds back who is about to make pages dirty by their handles while too much is dirty already, as
-    /// [`Mapping::write`] does by itself. With no page's bytes locked.
+    /// Holds back who is about to make pages dirty by their handles while too much is dirty
+    /// already, as [`Mapping::write`] does by itself. With no page's bytes locked.
     pub fn throttle(&self) -> Result<()> {
         self.0.writeback.throttle()
     }
@@ -54,7 +55,8 @@ impl Mapping {
 }
 
 impl Inner {
-    /// The page is dirty from now on, if it still is the one at `index`. The caller has its bytes locked.
+    /// The page is dirty from now on, if it still is the one at `index`. The caller has its bytes
+    /// locked.
     pub(super) fn mark_dirty(self: &Arc<Self>, index: u64, frame: Frame) {
         if self.store.is_none() {
             return;
@@ -73,7 +75,11 @@ impl Inner {
 
     pub(super) fn mark_dirty_locked(self: &Arc<Self>, table: &mut Table, index: u64, pin: &Pin) {
         let Some(store) = &self.store else { return };
-        if self.index.change(index, Word::DIRTY, 0, pin).has(Word::DIRTY) {
+        if self
+            .index
+            .change(index, Word::DIRTY, 0, pin)
+            .has(Word::DIRTY)
+        {
             return;
         }
         if table.dirty_count == 0 {
@@ -150,21 +156,27 @@ impl Inner {
         }
         let pin = rcu::pin();
         let mut table = self.table.lock();
-        let (first, _) =
-            self.index.next(indexes.start, true, &pin).filter(|(index, _)| *index < indexes.end)?;
+        let (first, _) = self
+            .index
+            .next(indexes.start, true, &pin)
+            .filter(|(index, _)| *index < indexes.end)?;
         let mut holds = SmallVec::new();
         for index in first..indexes.end.min(first + RUN_MAX) {
             let word = self.index.word(index, &pin);
-            let Some(frame) = word.frame().filter(|_| word.has(Word::DIRTY)) else { break };
-            let Some(hold) = Hold::try_new(&self.pool, frame) else { break };
+            let Some(frame) = word.frame().filter(|_| word.has(Word::DIRTY)) else {
+                break;
+            };
+            let Some(hold) = Hold::try_new(&self.pool, frame) else {
+                break;
+            };
             holds.push(hold);
         }
         table.runs_in_flight += 1;
         Some(Run { first, holds })
     }
 
-    /// Writes the pages at the start of `run`, as far as their bytes can be locked without waiting for a second
-    /// lock. Returns the index to go on from.
+    /// Writes the pages at the start of `run`, as far as their bytes can be locked without waiting
+    /// for a second lock. Returns the index to go on from.
     fn write_run(self: &Arc<Self>, run: &Run<'_>) -> (u64, Result<()>) {
         let mut guards: SmallVec<[PageReadGuard<'_>; 8]> = SmallVec::new();
         for hold in &run.holds {
@@ -198,9 +210,12 @@ impl Inner {
             word.has(Word::DIRTY) && word.frame() == Some(run.holds[place].frame())
         };
         let start = (0..locked).find(|place| is_dirty(*place)).unwrap_or(locked);
-        let end = (start..locked).find(|place| !is_dirty(*place)).unwrap_or(locked);
+        let end = (start..locked)
+            .find(|place| !is_dirty(*place))
+            .unwrap_or(locked);
         for place in start..end {
-            self.index.change(run.first + place as u64, 0, Word::DIRTY, &pin);
+            self.index
+                .change(run.first + place as u64, 0, Word::DIRTY, &pin);
         }
         let count = (end - start) as u64;
         self.uncount_dirty(&mut table, count);
@@ -212,7 +227,10 @@ impl Inner {
     fn end_run(self: &Arc<Self>, run: &Run<'_>, taken: Range<usize>, result: &Result<()>) {
         let pin = rcu::pin();
         let mut table = self.table.lock();
-        self.count(|tally| &tally.writeback_pages, (taken.len() as u64).wrapping_neg());
+        self.count(
+            |tally| &tally.writeback_pages,
+            (taken.len() as u64).wrapping_neg(),
+        );
         match result {
             Ok(()) => self.count(|tally| &tally.written_pages, taken.len() as u64),
             Err(error) => {

@@ -1,4 +1,5 @@
-//! A folio: one page of a file in memory, what is known of it, and the handles that hold it. Linux: `struct folio`.
+//! A folio: one page of a file in memory, what is known of it, and the handles that hold it. Linux:
+//! `struct folio`.
 
 use super::locked::{PageReadGuard, PageWriteGuard};
 use super::mapping::Inner;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 
 /// What is known of one frame of the pool, and with that of the page that lies in it.
 pub(super) struct Folio {
-    /// The bytes: shared by writeback and borrowers, exclusive to whoever fills or changes them. Readers that copy
-    /// take no lock.
+    /// The bytes: shared by writeback and borrowers, exclusive to whoever fills or changes them.
+    /// Readers that copy take no lock.
     pub(super) lock: RwLock<()>,
     /// The index's count and one for each handle; at 0 the frame goes back to the pool.
     refs: AtomicU32,
@@ -45,7 +46,11 @@ impl Folio {
         self.index.store(index, Ordering::Relaxed);
         self.is_ahead.store(false, Ordering::Relaxed);
         self.is_new.store(true, Ordering::Relaxed);
-        debug_assert_eq!(self.refs.load(Ordering::Relaxed), 0, "still counted by somebody");
+        debug_assert_eq!(
+            self.refs.load(Ordering::Relaxed),
+            0,
+            "still counted by somebody"
+        );
         self.refs.store(1, Ordering::Release);
     }
 
@@ -53,7 +58,8 @@ impl Folio {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Whether the page of that generation is still there: not in its frame's next life, nor waiting for that.
+    /// Whether the page of that generation is still there: not in its frame's next life, nor
+    /// waiting for that.
     pub(super) fn is_alive(&self, generation: u32) -> bool {
         self.generation() == generation && self.refs.load(Ordering::Relaxed) > 0
     }
@@ -71,19 +77,26 @@ impl Folio {
         self.refs.load(Ordering::Relaxed) == 1
     }
 
-    /// Takes all counts away if there are `expected`, the index's and the caller's, so that nobody can hold the page any
-    /// more: a look at the count alone would leave room for somebody who found the page in the index. Linux:
-    /// `folio_ref_freeze`.
+    /// Takes all counts away if there are `expected`, the index's and the caller's, so that nobody
+    /// can hold the page any more: a look at the count alone would leave room for somebody who
+    /// found the page in the index. Linux: `folio_ref_freeze`.
     pub(super) fn try_freeze(&self, expected: u32) -> bool {
-        self.refs.compare_exchange(expected, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.refs
+            .compare_exchange(expected, 0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     }
 
-    /// One more count, unless there is none any more. Under a pin, the frame is not recycled meanwhile; whether it
-    /// still is the page it was found as, the caller must look.
+    /// One more count, unless there is none any more. Under a pin, the frame is not recycled
+    /// meanwhile; whether it still is the page it was found as, the caller must look.
     fn try_hold(&self) -> bool {
         let mut refs = self.refs.load(Ordering::Relaxed);
         while refs > 0 {
-            match self.refs.compare_exchange_weak(refs, refs + 1, Ordering::Acquire, Ordering::Relaxed) {
+            match self.refs.compare_exchange_weak(
+                refs,
+                refs + 1,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return true,
                 Err(now) => refs = now,
             }
@@ -111,7 +124,8 @@ impl<'a> Hold<'a> {
         Self { pool, frame }
     }
 
-    /// Adds a count, unless the folio is about to go. Needs a pin or the lock of the table where it was found.
+    /// Adds a count, unless the folio is about to go. Needs a pin or the lock of the table where it
+    /// was found.
     pub(super) fn try_new(pool: &'a Pool, frame: Frame) -> Option<Self> {
         // Made only if there is a count: dropping it gives one back.
         pool.folio(frame).try_hold().then(|| Self { pool, frame })
@@ -148,7 +162,11 @@ pub struct Page {
 
 impl Page {
     pub(super) fn new(owner: &Arc<Inner>, index: u64, hold: Hold<'_>) -> Self {
-        Self { owner: owner.clone(), index, frame: hold.keep() }
+        Self {
+            owner: owner.clone(),
+            index,
+            frame: hold.keep(),
+        }
     }
 
     /// The bytes, shared with other readers; writers wait.
@@ -156,7 +174,8 @@ impl Page {
         PageReadGuard::lock(self.owner.pool(), self.frame)
     }
 
-    /// The bytes, exclusively; the page is dirty from now on. Waits while the page is being written to its store.
+    /// The bytes, exclusively; the page is dirty from now on. Waits while the page is being written
+    /// to its store.
     pub fn write(&self) -> PageWriteGuard<'_> {
         let guard = PageWriteGuard::lock(self.owner.pool(), self.frame);
         self.owner.mark_dirty(self.index, self.frame);
@@ -167,8 +186,16 @@ impl Page {
 impl Clone for Page {
     fn clone(&self) -> Self {
         // The count of `self` keeps it above zero.
-        self.owner.pool().folio(self.frame).refs.fetch_add(1, Ordering::Relaxed);
-        Self { owner: self.owner.clone(), index: self.index, frame: self.frame }
+        self.owner
+            .pool()
+            .folio(self.frame)
+            .refs
+            .fetch_add(1, Ordering::Relaxed);
+        Self {
+            owner: self.owner.clone(),
+            index: self.index,
+            frame: self.frame,
+        }
     }
 }
 

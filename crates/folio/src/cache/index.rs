@@ -1,4 +1,5 @@
-//! Which frame holds which page of a file: a radix tree that readers walk without a lock. Linux: lib/xarray.c.
+//! Which frame holds which page of a file: a radix tree that readers walk without a lock. Linux:
+//! lib/xarray.c.
 //!
 //! ```text
 //!   index of a page                 pages 0..16 are in the mapping itself: most files need no tree
@@ -9,10 +10,12 @@
 //!   word of a block   |  -   | REFERENCED |   -   |  -   | frame + 1, or 0 |
 //! ```
 //!
-//! The word of a block is set while all sixteen pages are there, up to date, and in one run of memory; a reader
-//! who finds it copies up to 64 KiB with one look. It is a shortcut: the words of the pages say all.
+//! The word of a block is set while all sixteen pages are there, up to date, and in one run of
+//! memory; a reader who finds it copies up to 64 KiB with one look. It is a shortcut: the words of
+//! the pages say all.
 //!
-//! Everything but finding, and setting and taking REFERENCED, is done with the mapping's table locked.
+//! Everything but finding, and setting and taking REFERENCED, is done with the mapping's table
+//! locked.
 
 use super::pool::{Frame, GROUP};
 use crate::base::rcu::{Pin, RcuCell};
@@ -133,7 +136,11 @@ impl Node {
             Self::Branch(branch) => branch.start,
         };
         // The tree of the largest file ends beyond the last index there is.
-        start..1_u64.checked_shl(self.bits()).and_then(|len| start.checked_add(len)).unwrap_or(u64::MAX)
+        start
+            ..1_u64
+                .checked_shl(self.bits())
+                .and_then(|len| start.checked_add(len))
+                .unwrap_or(u64::MAX)
     }
 }
 
@@ -177,7 +184,8 @@ impl Slot<'_> {
     }
 }
 
-/// Sets REFERENCED, unless the word has changed: a page that has gone, or a block that came apart, must stay 0.
+/// Sets REFERENCED, unless the word has changed: a page that has gone, or a block that came apart,
+/// must stay 0.
 #[inline]
 fn note(place: &AtomicU32, word: Word) {
     if !word.has(Word::REFERENCED) {
@@ -196,7 +204,10 @@ pub(super) struct Index {
 impl Index {
     pub(super) const fn new() -> Self {
         Self {
-            first: Block { whole: AtomicU32::new(0), pages: [const { AtomicU32::new(0) }; GROUP as usize] },
+            first: Block {
+                whole: AtomicU32::new(0),
+                pages: [const { AtomicU32::new(0) }; GROUP as usize],
+            },
             first_dirty: AtomicU32::new(0),
             root: RcuCell::empty(),
         }
@@ -207,7 +218,11 @@ impl Index {
     pub(super) fn find<'p>(&'p self, index: u64, pin: &'p Pin) -> Option<Slot<'p>> {
         if index < BLOCK {
             let page = &self.first.pages[index as usize];
-            return Some(Slot { whole: &self.first.whole, page, counts: None });
+            return Some(Slot {
+                whole: &self.first.whole,
+                page,
+                counts: None,
+            });
         }
         let mut node = self.root.load(pin)?;
         if !node.reaches(index) {
@@ -223,7 +238,8 @@ impl Index {
 
     /// The word of a page; absent if there is no place for it.
     pub(super) fn word(&self, index: u64, pin: &Pin) -> Word {
-        self.find(index, pin).map_or(Word::ABSENT, |slot| slot.word())
+        self.find(index, pin)
+            .map_or(Word::ABSENT, |slot| slot.word())
     }
 
     /// The words of a page, for which a place is made if there is none.
@@ -283,7 +299,9 @@ impl Index {
 
     /// Takes a page out; returns its word.
     pub(super) fn remove(&self, index: u64, pin: &Pin) -> Word {
-        let Some(slot) = self.find(index, pin) else { return Word::ABSENT };
+        let Some(slot) = self.find(index, pin) else {
+            return Word::ABSENT;
+        };
         slot.whole.store(0, Ordering::Release);
         let word = Word(slot.page.swap(0, Ordering::AcqRel));
         if word == Word::ABSENT {
@@ -305,7 +323,8 @@ impl Index {
         }
     }
 
-    /// Takes out the leaf of `index`, which has no pages any more, and the branches that are empty with it.
+    /// Takes out the leaf of `index`, which has no pages any more, and the branches that are empty
+    /// with it.
     fn prune(&self, index: u64, pin: &Pin) {
         let mut path: SmallVec<[&Branch; 8]> = SmallVec::new();
         let mut node = self.root.load(pin);
@@ -322,14 +341,21 @@ impl Index {
         drop(self.root.replace(None));
     }
 
-    /// Changes flags of a page that is there: `set` are set, `clear` cleared. Returns the word before.
+    /// Changes flags of a page that is there: `set` are set, `clear` cleared. Returns the word
+    /// before.
     pub(super) fn change(&self, index: u64, set: u32, clear: u32, pin: &Pin) -> Word {
-        let Some(slot) = self.find(index, pin) else { return Word::ABSENT };
+        let Some(slot) = self.find(index, pin) else {
+            return Word::ABSENT;
+        };
         // REFERENCED may be set by readers at the same time.
-        let before = slot.page.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
-            (word != 0).then_some((word & !clear) | set)
-        });
-        let Ok(before) = before.map(Word) else { return Word::ABSENT };
+        let before = slot
+            .page
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+                (word != 0).then_some((word & !clear) | set)
+            });
+        let Ok(before) = before.map(Word) else {
+            return Word::ABSENT;
+        };
         let was_dirty = u32::from(before.has(Word::DIRTY));
         let is_dirty = u32::from((before.0 & !clear | set) & Word::DIRTY != 0);
         self.count_dirty(&slot, is_dirty, was_dirty);
@@ -339,8 +365,16 @@ impl Index {
     /// Sets the word of the block of `index` if the block is whole now.
     pub(super) fn try_join(&self, index: u64, pin: &Pin) {
         let first = index / BLOCK * BLOCK;
-        let Some(slot) = self.find(first, pin) else { return };
-        let Some(frame) = slot.word().frame().filter(|frame| frame.is_multiple_of(GROUP)) else { return };
+        let Some(slot) = self.find(first, pin) else {
+            return;
+        };
+        let Some(frame) = slot
+            .word()
+            .frame()
+            .filter(|frame| frame.is_multiple_of(GROUP))
+        else {
+            return;
+        };
         for place in 0..GROUP {
             let word = self.word(first + u64::from(place), pin);
             if word.frame() != Some(frame + place) || word.has(Word::BUSY | Word::MARK) {
@@ -352,7 +386,9 @@ impl Index {
 
     /// Whether the page was used since this was last asked; from now on it counts as unused.
     pub(super) fn take_referenced(&self, index: u64, pin: &Pin) -> bool {
-        let Some(slot) = self.find(index, pin) else { return false };
+        let Some(slot) = self.find(index, pin) else {
+            return false;
+        };
         let whole = slot.whole();
         if whole.has(Word::REFERENCED) {
             // A use of the block is a use of each of its pages.
@@ -369,12 +405,14 @@ impl Index {
                 }
             }
         }
-        self.change(index, 0, Word::REFERENCED, pin).has(Word::REFERENCED)
+        self.change(index, 0, Word::REFERENCED, pin)
+            .has(Word::REFERENCED)
     }
 
     /// The first page at or after `from`, only a dirty one if so wished, with its word.
     pub(super) fn next(&self, from: u64, only_dirty: bool, pin: &Pin) -> Option<(u64, Word)> {
-        let is_wanted = |word: &Word| *word != Word::ABSENT && (!only_dirty || word.has(Word::DIRTY));
+        let is_wanted =
+            |word: &Word| *word != Word::ABSENT && (!only_dirty || word.has(Word::DIRTY));
         let is_skipped = only_dirty && self.first_dirty.load(Ordering::Relaxed) == 0;
         for index in from..if is_skipped { from } else { BLOCK } {
             let word = Word(self.first.pages[index as usize].load(Ordering::Acquire));
@@ -461,7 +499,10 @@ mod tests {
             let slot = index.find(first + 9, &pin).unwrap();
             assert_eq!(slot.whole().frame(), Some(32));
             slot.touch_whole(slot.whole());
-            assert!(index.take_referenced(first + 9, &pin), "a use of the block is one of each page");
+            assert!(
+                index.take_referenced(first + 9, &pin),
+                "a use of the block is one of each page"
+            );
             assert!(!index.take_referenced(first + 9, &pin));
             assert!(index.take_referenced(first + 2, &pin));
             index.remove(first + 1, &pin);

@@ -19,12 +19,20 @@ pub struct PageReadGuard<'a> {
 
 impl<'a> PageReadGuard<'a> {
     pub(super) fn lock(pool: &'a Pool, frame: Frame) -> Self {
-        Self { pool, frame, _lock: pool.folio(frame).lock.read() }
+        Self {
+            pool,
+            frame,
+            _lock: pool.folio(frame).lock.read(),
+        }
     }
 
     /// Without waiting.
     pub(super) fn try_lock(pool: &'a Pool, frame: Frame) -> Option<Self> {
-        Some(Self { pool, frame, _lock: pool.folio(frame).lock.try_read()? })
+        Some(Self {
+            pool,
+            frame,
+            _lock: pool.folio(frame).lock.try_read()?,
+        })
     }
 }
 
@@ -33,8 +41,8 @@ impl Deref for PageReadGuard<'_> {
 
     #[allow(unsafe_code)]
     fn deref(&self) -> &Bytes {
-        // SAFETY: the frame's memory is mapped and initialised (by the host, with zeros, at first); whoever changes
-        // it holds the lock exclusively, and we hold it shared.
+        // SAFETY: the frame's memory is mapped and initialised (by the host, with zeros, at first);
+        // whoever changes it holds the lock exclusively, and we hold it shared.
         unsafe { &*self.pool.address(self.frame).cast() }
     }
 }
@@ -48,13 +56,21 @@ pub struct PageWriteGuard<'a> {
 
 impl<'a> PageWriteGuard<'a> {
     pub(super) fn lock(pool: &'a Pool, frame: Frame) -> Self {
-        Self { pool, frame, _lock: pool.folio(frame).lock.write() }
+        Self {
+            pool,
+            frame,
+            _lock: pool.folio(frame).lock.write(),
+        }
     }
 
     /// Without waiting.
     #[inline]
     pub(super) fn try_lock(pool: &'a Pool, frame: Frame) -> Option<Self> {
-        Some(Self { pool, frame, _lock: pool.folio(frame).lock.try_write()? })
+        Some(Self {
+            pool,
+            frame,
+            _lock: pool.folio(frame).lock.try_write()?,
+        })
     }
 
     pub(super) fn frame(&self) -> Frame {
@@ -82,7 +98,10 @@ impl<'a> PageWriteGuard<'a> {
         from: usize,
         len: usize,
     ) {
-        assert!(start + len <= PAGE_SIZE && from + len <= PAGE_SIZE, "within the pages");
+        assert!(
+            start + len <= PAGE_SIZE && from + len <= PAGE_SIZE,
+            "within the pages"
+        );
         // SAFETY: within the frame, as just checked.
         let to = unsafe { self.pool.address(self.frame).add(start) };
         // SAFETY: within the frame, as just checked, whose pool lives.
@@ -94,7 +113,10 @@ impl<'a> PageWriteGuard<'a> {
     /// Zeroes a part of the page; readers may be looking.
     #[allow(unsafe_code)]
     pub(super) fn zero(&mut self, range: Range<usize>) {
-        assert!(range.start <= range.end && range.end <= PAGE_SIZE, "within the page");
+        assert!(
+            range.start <= range.end && range.end <= PAGE_SIZE,
+            "within the page"
+        );
         // SAFETY: within the frame, as just checked.
         let to = unsafe { self.pool.address(self.frame).add(range.start) };
         // SAFETY: the lock makes us the only writer.
@@ -115,8 +137,8 @@ impl Deref for PageWriteGuard<'_> {
 impl DerefMut for PageWriteGuard<'_> {
     #[allow(unsafe_code)]
     fn deref_mut(&mut self) -> &mut Bytes {
-        // SAFETY: as for `deref`, and `&mut self` makes the access exclusive. Readers that take no lock look at the
-        // bytes with copies the compiler does not see (copy.rs).
+        // SAFETY: as for `deref`, and `&mut self` makes the access exclusive. Readers that take no
+        // lock look at the bytes with copies the compiler does not see (copy.rs).
         unsafe { &mut *self.pool.address(self.frame).cast() }
     }
 }
@@ -135,13 +157,18 @@ fn runs(frames: impl Iterator<Item = Frame>) -> SmallVec<[(Frame, usize); 8]> {
 
 /// The bytes of locked pages, in as few pieces as they lie in.
 #[allow(unsafe_code)]
-pub(super) fn slices<'a>(guards: &'a [PageReadGuard<'_>], range: Range<usize>) -> SmallVec<[IoSlice<'a>; 8]> {
+pub(super) fn slices<'a>(
+    guards: &'a [PageReadGuard<'_>],
+    range: Range<usize>,
+) -> SmallVec<[IoSlice<'a>; 8]> {
     let guards = &guards[range];
-    let Some(pool) = guards.first().map(|guard| guard.pool) else { return SmallVec::new() };
+    let Some(pool) = guards.first().map(|guard| guard.pool) else {
+        return SmallVec::new();
+    };
     let runs = runs(guards.iter().map(|guard| guard.frame));
     let slice = |(first, count): (Frame, usize)| {
-        // SAFETY: frames with consecutive numbers lie one behind the other in the pool's range; each is locked by
-        // one of the guards, for as long as the slice lives.
+        // SAFETY: frames with consecutive numbers lie one behind the other in the pool's range;
+        // each is locked by one of the guards, for as long as the slice lives.
         IoSlice::new(unsafe { std::slice::from_raw_parts(pool.address(first), count * PAGE_SIZE) })
     };
     runs.into_iter().map(slice).collect()
@@ -149,12 +176,18 @@ pub(super) fn slices<'a>(guards: &'a [PageReadGuard<'_>], range: Range<usize>) -
 
 /// The bytes of exclusively locked pages, in as few pieces as they lie in.
 #[allow(unsafe_code)]
-pub(super) fn slices_mut<'a>(guards: &'a mut [PageWriteGuard<'_>]) -> SmallVec<[IoSliceMut<'a>; 8]> {
-    let Some(pool) = guards.first().map(|guard| guard.pool) else { return SmallVec::new() };
+pub(super) fn slices_mut<'a>(
+    guards: &'a mut [PageWriteGuard<'_>],
+) -> SmallVec<[IoSliceMut<'a>; 8]> {
+    let Some(pool) = guards.first().map(|guard| guard.pool) else {
+        return SmallVec::new();
+    };
     let runs = runs(guards.iter().map(|guard| guard.frame));
     let slice = |(first, count): (Frame, usize)| {
         // SAFETY: as for `slices`; the locks are exclusive and no frame is in two runs.
-        IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(pool.address(first), count * PAGE_SIZE) })
+        IoSliceMut::new(unsafe {
+            std::slice::from_raw_parts_mut(pool.address(first), count * PAGE_SIZE)
+        })
     };
     runs.into_iter().map(slice).collect()
 }
@@ -171,12 +204,14 @@ pub(super) fn pieces<'a>(guards: &'a [Option<PageReadGuard<'_>>]) -> SmallVec<[&
             pieces.extend(part.iter().map(|_| &ZEROES[..]));
             continue;
         };
-        pieces.extend(runs(part.iter().flatten().map(|guard| guard.frame)).into_iter().map(
-            |(first, count)| {
-                // SAFETY: as for `slices`.
-                unsafe { std::slice::from_raw_parts(pool.address(first), count * PAGE_SIZE) }
-            },
-        ));
+        pieces.extend(
+            runs(part.iter().flatten().map(|guard| guard.frame))
+                .into_iter()
+                .map(|(first, count)| {
+                    // SAFETY: as for `slices`.
+                    unsafe { std::slice::from_raw_parts(pool.address(first), count * PAGE_SIZE) }
+                }),
+        );
     }
     pieces
 }

@@ -25,11 +25,12 @@ pub(super) const BLOCK_BYTES: u64 = BLOCK * PAGE;
 /// Bytes copied under one pin, so that frames are not kept from their next use for long.
 const PINNED_MAX: usize = 1 << 20;
 
-/// The cached pages of one inode (or of one device, for metadata), by page index. Linux: `struct address_space`.
+/// The cached pages of one inode (or of one device, for metadata), by page index. Linux:
+/// `struct address_space`.
 ///
-/// Owns the file's size. Dirty pages keep the store alive: the mapping holds it strongly while any page is dirty.
-/// Callers order writers, truncation and hole punching among themselves (the inode lock); readers need no lock.
-/// Cloning gives another handle of the same mapping.
+/// Owns the file's size. Dirty pages keep the store alive: the mapping holds it strongly while any
+/// page is dirty. Callers order writers, truncation and hole punching among themselves (the inode
+/// lock); readers need no lock. Cloning gives another handle of the same mapping.
 #[derive(Clone)]
 pub struct Mapping(pub(super) Arc<Inner>);
 
@@ -90,10 +91,15 @@ impl Mapping {
         Self::build(writeback, Some(store), size_bytes, None)
     }
 
-    /// A mapping with nothing behind it: absent pages are zeros, pages are never written back or reclaimed (ramfs).
-    /// With a `limit` (tmpfs), each page is taken from it while it is there, and a write that needs one more fails with
-    /// ENOSPC; pages may go to the swap device, if there is one.
-    pub fn without_store(writeback: &Arc<Writeback>, size_bytes: u64, limit: Option<Arc<Limit>>) -> Self {
+    /// A mapping with nothing behind it: absent pages are zeros, pages are never written back or
+    /// reclaimed (ramfs). With a `limit` (tmpfs), each page is taken from it while it is there, and
+    /// a write that needs one more fails with ENOSPC; pages may go to the swap device, if there is
+    /// one.
+    pub fn without_store(
+        writeback: &Arc<Writeback>,
+        size_bytes: u64,
+        limit: Option<Arc<Limit>>,
+    ) -> Self {
         Self::build(writeback, None, size_bytes, limit)
     }
 
@@ -137,8 +143,9 @@ impl Mapping {
         self.0.size_bytes.store(size_bytes, Ordering::Release);
     }
 
-    /// Copies bytes from `offset` into `buf`, up to the end of the file, if all of them are in memory; otherwise
-    /// nothing counts as read. Takes no lock and never waits. Returns the number of bytes copied.
+    /// Copies bytes from `offset` into `buf`, up to the end of the file, if all of them are in
+    /// memory; otherwise nothing counts as read. Takes no lock and never waits. Returns the number
+    /// of bytes copied.
     #[inline]
     pub fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
         let inner = &*self.0;
@@ -154,9 +161,9 @@ impl Mapping {
         Some(len.min(inner.clip(offset, len)))
     }
 
-    /// Copies bytes from `offset` into `buf`, up to the end of the file; reads ahead where access is sequential.
-    /// Returns the number of bytes copied; 0 at or past the end of the file. While others write, each byte is an
-    /// old or a new one, as in Linux.
+    /// Copies bytes from `offset` into `buf`, up to the end of the file; reads ahead where access
+    /// is sequential. Returns the number of bytes copied; 0 at or past the end of the file. While
+    /// others write, each byte is an old or a new one, as in Linux.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inner = &self.0;
         let len = inner.clip(offset, buf.len());
@@ -165,7 +172,11 @@ impl Mapping {
         let mut result = Ok(());
         while done < len && result.is_ok() {
             let chunk = (len - done).min(PINNED_MAX);
-            let copied = inner.copy_out(offset + done as u64, &mut buf[done..done + chunk], &rcu::pin());
+            let copied = inner.copy_out(
+                offset + done as u64,
+                &mut buf[done..done + chunk],
+                &rcu::pin(),
+            );
             done += copied;
             if copied < chunk {
                 let at = offset + done as u64;
@@ -186,7 +197,8 @@ impl Mapping {
         }
     }
 
-    /// The page at `index` (in pages), read from the store if absent, pinned while the handle lives.
+    /// The page at `index` (in pages), read from the store if absent, pinned while the handle
+    /// lives.
     pub fn page(&self, index: u64) -> Result<Page> {
         loop {
             if let Some(page) = self.0.cached_page(index) {
@@ -200,7 +212,8 @@ impl Mapping {
         }
     }
 
-    /// The page at `index` without reading it: zeros if it was absent. For pages about to be filled whole.
+    /// The page at `index` without reading it: zeros if it was absent. For pages about to be filled
+    /// whole.
     pub fn page_for_overwrite(&self, index: u64) -> Result<Page> {
         let inner = &self.0;
         loop {
@@ -209,9 +222,13 @@ impl Mapping {
             }
             if inner.index.word(index, &rcu::pin()).has(Word::BUSY) {
                 // Being read; a read that fails takes the page away.
-                inner
-                    .fault(index, 1)
-                    .or_else(|error| if inner.is_absent(index) { Ok(0) } else { Err(error) })?;
+                inner.fault(index, 1).or_else(|error| {
+                    if inner.is_absent(index) {
+                        Ok(0)
+                    } else {
+                        Err(error)
+                    }
+                })?;
                 continue;
             }
             if inner.swap_in(index)? {
@@ -228,11 +245,16 @@ impl Mapping {
         }
     }
 
-    /// The first page at or after byte `offset`, as a byte offset; `None` when there is none before the end
-    /// of the file. For files that live in the cache alone, this is SEEK_DATA.
+    /// The first page at or after byte `offset`, as a byte offset; `None` when there is none before
+    /// the end of the file. For files that live in the cache alone, this is SEEK_DATA.
     pub fn next_cached(&self, offset: u64) -> Option<u64> {
         let from = offset / PAGE;
-        let cached = || self.0.index.next(from, false, &rcu::pin()).map(|(index, _)| index);
+        let cached = || {
+            self.0
+                .index
+                .next(from, false, &rcu::pin())
+                .map(|(index, _)| index)
+        };
         let mut found = cached();
         if self.0.may_be_swapped() {
             let table = self.0.table.lock();
@@ -244,7 +266,8 @@ impl Mapping {
         (at < self.size_bytes()).then_some(at)
     }
 
-    /// The first byte at or after `offset` that has no page; SEEK_HOLE for files in the cache alone.
+    /// The first byte at or after `offset` that has no page; SEEK_HOLE for files in the cache
+    /// alone.
     pub fn next_absent(&self, offset: u64) -> u64 {
         let mut index = offset / PAGE;
         while self.0.has_page(index) {
@@ -260,14 +283,17 @@ impl Mapping {
 
     /// What happened to this file's pages so far.
     pub fn counters(&self) -> Counters {
-        let mut counters = Counters { file_pages: self.page_count(), ..Counters::default() };
+        let mut counters = Counters {
+            file_pages: self.page_count(),
+            ..Counters::default()
+        };
         self.0.tally.add_to(&mut counters);
         counters.hits += counters::hits_in_tables(self.0.number);
         counters
     }
 
-    /// Reports a writeback error once per observer: `seen` is the observer's cursor, 0 for a new one made before
-    /// any error; it moves to the newest error. Linux: lib/errseq.c.
+    /// Reports a writeback error once per observer: `seen` is the observer's cursor, 0 for a new
+    /// one made before any error; it moves to the newest error. Linux: lib/errseq.c.
     pub fn check_error(&self, seen: &mut u64) -> Result<()> {
         if *seen == self.0.errors.load(Ordering::Acquire) {
             return Ok(());
@@ -275,10 +301,13 @@ impl Mapping {
         let table = self.0.table.lock();
         *seen = self.0.errors.load(Ordering::Acquire);
         self.0.errors_told.store(*seen, Ordering::Release);
-        table.last_error.map_or(Ok(()), |errno| Err(Error::new(errno, "earlier writeback failed")))
+        table.last_error.map_or(Ok(()), |errno| {
+            Err(Error::new(errno, "earlier writeback failed"))
+        })
     }
 
-    /// The cursor an observer that opens the file now starts with: an error that nobody was told of is still ahead.
+    /// The cursor an observer that opens the file now starts with: an error that nobody was told of
+    /// is still ahead.
     pub fn error_cursor(&self) -> u64 {
         self.0.errors_told.load(Ordering::Acquire)
     }
@@ -287,7 +316,11 @@ impl Mapping {
 /// Pages that `len` bytes from `offset` on touch.
 #[inline]
 fn pages_of(offset: u64, len: usize) -> u64 {
-    if len == 0 { 0 } else { (offset + len as u64 - 1) / PAGE - offset / PAGE + 1 }
+    if len == 0 {
+        0
+    } else {
+        (offset + len as u64 - 1) / PAGE - offset / PAGE + 1
+    }
 }
 
 impl Inner {
@@ -310,7 +343,10 @@ impl Inner {
     /// How many of `len` bytes from `offset` on the file has.
     #[inline]
     fn clip(&self, offset: u64, len: usize) -> usize {
-        self.size_bytes.load(Ordering::Acquire).saturating_sub(offset).min(len as u64) as usize
+        self.size_bytes
+            .load(Ordering::Acquire)
+            .saturating_sub(offset)
+            .min(len as u64) as usize
     }
 
     /// Copies bytes from `offset` on as far as they are in memory; returns how many.
@@ -351,22 +387,37 @@ impl Inner {
                 None => return done,
             };
             let count = ((len - start) as usize).min(rest);
-            self.pool.copy_out(frame, start as usize, &mut buf[done..done + count], pin);
+            self.pool
+                .copy_out(frame, start as usize, &mut buf[done..done + count], pin);
             done += count;
         }
         done
     }
 
-    /// Notes a use of the page at `index`, or of the whole block that starts there, which reclaim does not know of.
+    /// Notes a use of the page at `index`, or of the whole block that starts there, which reclaim
+    /// does not know of.
     ///
-    /// The first use is what the page came in for, and a scan makes it, too; only later ones say that it is worth
-    /// keeping. Further uses by the same reader without one of another page in between are part of one.
+    /// The first use is what the page came in for, and a scan makes it, too; only later ones say
+    /// that it is worth keeping. Further uses by the same reader without one of another page in
+    /// between are part of one.
     #[cold]
     pub(super) fn note_use(&self, slot: &Slot<'_>, word: Word, index: u64, is_whole: bool) {
         let Some(first) = word.frame() else { return };
-        let frames = if is_whole { first..first + BLOCK as Frame } else { first..first + 1 };
-        let was_ahead = |frame: &Frame| self.pool.folio(*frame).is_ahead.swap(false, Ordering::Relaxed);
-        self.count(|tally| &tally.readahead_used_pages, frames.filter(was_ahead).count() as u64);
+        let frames = if is_whole {
+            first..first + BLOCK as Frame
+        } else {
+            first..first + 1
+        };
+        let was_ahead = |frame: &Frame| {
+            self.pool
+                .folio(*frame)
+                .is_ahead
+                .swap(false, Ordering::Relaxed)
+        };
+        self.count(
+            |tally| &tally.readahead_used_pages,
+            frames.filter(was_ahead).count() as u64,
+        );
         let is_repeated = counters::is_repeated(self.number, index);
         let was_new = self.pool.folio(first).is_new.swap(false, Ordering::Relaxed);
         if is_repeated || was_new || self.is_no_reuse.load(Ordering::Relaxed) {
@@ -384,7 +435,8 @@ impl Inner {
 
     /// The page at `index` if it is in memory and up to date.
     fn cached_page(self: &Arc<Self>, index: u64) -> Option<Page> {
-        self.hold_cached(index).map(|hold| Page::new(self, index, hold))
+        self.hold_cached(index)
+            .map(|hold| Page::new(self, index, hold))
     }
 
     /// A count of the page at `index` if it is in memory and up to date.
@@ -404,7 +456,8 @@ impl Inner {
         Some(hold)
     }
 
-    /// A frame for the page `index`, which is not in the table yet, with arbitrary bytes; held by the caller alone.
+    /// A frame for the page `index`, which is not in the table yet, with arbitrary bytes; held by
+    /// the caller alone.
     pub(super) fn new_page(&self, index: u64) -> Result<Hold<'_>> {
         let frame = match self.take_reserved(index) {
             Some(frame) => frame,
@@ -416,7 +469,8 @@ impl Inner {
         Ok(Hold::adopt(&self.pool, frame))
     }
 
-    /// A file that grows page by page gets the frames of a whole block at once, so that it lies in one piece.
+    /// A file that grows page by page gets the frames of a whole block at once, so that it lies in
+    /// one piece.
     fn take_reserved(&self, index: u64) -> Option<Frame> {
         if index < BLOCK {
             return None;
@@ -425,10 +479,16 @@ impl Inner {
         if index.is_multiple_of(BLOCK) && index * PAGE == self.size_bytes.load(Ordering::Relaxed) {
             let first = self.cache().reserve_group()?;
             let frames = first..first + BLOCK as Frame;
-            let unused = table.reserved.replace(Reserved { block: index / BLOCK, frames });
+            let unused = table.reserved.replace(Reserved {
+                block: index / BLOCK,
+                frames,
+            });
             self.put_reserved(unused);
         }
-        let reserved = table.reserved.as_mut().filter(|reserved| reserved.block == index / BLOCK)?;
+        let reserved = table
+            .reserved
+            .as_mut()
+            .filter(|reserved| reserved.block == index / BLOCK)?;
         if u64::from(reserved.frames.start) % BLOCK != index % BLOCK {
             return None;
         }
@@ -444,8 +504,8 @@ impl Inner {
         self.pool.put(reserved.frames);
     }
 
-    /// Puts a page in, whose bytes are locked and complete, if there is none. The index gets a count of its own.
-    /// ENOSPC if there may be no more.
+    /// Puts a page in, whose bytes are locked and complete, if there is none. The index gets a
+    /// count of its own. ENOSPC if there may be no more.
     pub(super) fn insert(
         self: &Arc<Self>,
         guard: &PageWriteGuard<'_>,
@@ -460,9 +520,12 @@ impl Inner {
         if table.swapped.contains_key(&index) {
             return Ok(false);
         }
-        let Some(hold) = Hold::try_new(&self.pool, guard.frame()) else { return Ok(false) };
+        let Some(hold) = Hold::try_new(&self.pool, guard.frame()) else {
+            return Ok(false);
+        };
         self.take_from_limit(1)?;
-        self.index.insert(index, Word::new(hold.keep(), flags & !Word::DIRTY), &pin);
+        self.index
+            .insert(index, Word::new(hold.keep(), flags & !Word::DIRTY), &pin);
         self.page_count.fetch_add(1, Ordering::Relaxed);
         if flags & Word::DIRTY != 0 {
             self.mark_dirty_locked(&mut table, index, &pin);
@@ -475,7 +538,9 @@ impl Inner {
 
     /// Takes what `count` more pages need; ENOSPC if that is beyond the limit.
     pub(super) fn take_from_limit(&self, count: u64) -> Result<()> {
-        self.limit.as_ref().map_or(Ok(()), |limit| limit.take(count))
+        self.limit
+            .as_ref()
+            .map_or(Ok(()), |limit| limit.take(count))
     }
 }
 

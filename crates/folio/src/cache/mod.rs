@@ -18,15 +18,16 @@
 //!               what was done so far                      counters.rs
 //! ```
 //!
-//! Boundary: pages, dirtiness and the file's size (`i_size`) are the cache's; block mapping, space and
-//! attributes are the file system's. The cache knows no file system and no device; below it are `base` and the
-//! host's memory alone. Why it is so: docs/design/page-cache.md.
+//! Boundary: pages, dirtiness and the file's size (`i_size`) are the cache's; block mapping, space
+//! and attributes are the file system's. The cache knows no file system and no device; below it are
+//! `base` and the host's memory alone. Why it is so: docs/design/page-cache.md.
 //!
-//! Lock order: a page's bytes, then its mapping's table, then one of: the list of dirty mappings, the pool's free
-//! list, reclaim's queues. A second page's bytes are only tried, but a borrower locks its pages shared, in order, and
-//! frames that nobody else knows may be locked together. Reclaim goes against that order and only tries. Tidying the list of dirty mappings goes against it, too,
-//! but locks tables of listed mappings only, and whoever locks the list holds the table of an unlisted one.
-//! A pin (`base::rcu`) is no lock, but nobody waits for bytes while pinned.
+//! Lock order: a page's bytes, then its mapping's table, then one of: the list of dirty mappings,
+//! the pool's free list, reclaim's queues. A second page's bytes are only tried, but a borrower
+//! locks its pages shared, in order, and frames that nobody else knows may be locked together.
+//! Reclaim goes against that order and only tries. Tidying the list of dirty mappings goes against
+//! it, too, but locks tables of listed mappings only, and whoever locks the list holds the table of
+//! an unlisted one. A pin (`base::rcu`) is no lock, but nobody waits for bytes while pinned.
 //!
 //! | who | against whom | what orders them |
 //! |---|---|---|
@@ -46,15 +47,19 @@
 //! - C1: a dirty page is counted by its mapping, and its mapping is in its device's list.
 //! - C2: a mapping with dirty pages holds its store, so that the way to the device exists.
 //! - C3: bytes past the end of the file in the last page are zeros when the file grows over them.
-//! - C4: a frame is recycled only after a grace period that began when no word named it and nobody counted it.
+//! - C4: a frame is recycled only after a grace period that began when no word named it and nobody
+//!   counted it.
 //! - C5: a word without BUSY names a page whose bytes are complete.
-//! - C6: the word of a block is set only while its sixteen pages are present, up to date, and in one group.
+//! - C6: the word of a block is set only while its sixteen pages are present, up to date, and in
+//!   one group.
 //! - C7: a page with a handle is not evicted: it leaves the index by truncation or punching alone.
-//! - C8: DIRTY is cleared by who has the bytes locked and writes them, or who takes the page out; a failed write sets
-//!   it again.
+//! - C8: DIRTY is cleared by who has the bytes locked and writes them, or who takes the page out; a
+//!   failed write sets it again.
 //! - C9: nobody waits for a grace period while pinned or with a table locked.
-//! - C10: nobody waits for writeback to make room while holding a page's bytes or a table; metadata pages never do.
-//! - C11: new pages without a store never take the cache above its budget; others only while they are in use.
+//! - C10: nobody waits for writeback to make room while holding a page's bytes or a table; metadata
+//!   pages never do.
+//! - C11: new pages without a store never take the cache above its budget; others only while they
+//!   are in use.
 
 mod borrow;
 mod copy;

@@ -1,4 +1,5 @@
-//! The races of the cache under a model checker, which tries thousands of orders of steps (base/sync.rs).
+//! The races of the cache under a model checker, which tries thousands of orders of steps
+//! (base/sync.rs).
 //!
 //! A page is filled with one byte, so that a byte tells whose page it is and how old.
 
@@ -16,10 +17,13 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// What another file wrote.
 const FOREIGN: u8 = 99;
 
-/// Runs `test` under `count` random schedules, and under as many with few but arbitrary preemptions.
+/// Runs `test` under `count` random schedules, and under as many with few but arbitrary
+/// preemptions.
 fn check(count: usize, test: impl Fn() + Send + Sync + 'static) {
     // For a longer hunt.
-    let times = std::env::var("FOLIO_MODEL_CHECK_TIMES").ok().and_then(|times| times.parse().ok());
+    let times = std::env::var("FOLIO_MODEL_CHECK_TIMES")
+        .ok()
+        .and_then(|times| times.parse().ok());
     let count = count * times.unwrap_or(1);
     let test = Arc::new(test);
     run(RandomScheduler::new(count), test.clone());
@@ -36,7 +40,9 @@ fn run(scheduler: impl Scheduler + 'static, test: Arc<impl Fn() + Send + Sync + 
 /// Runs all parts at once and waits for them.
 fn together(parts: impl IntoIterator<Item = Box<dyn FnOnce() + Send>>) {
     let threads: Vec<_> = parts.into_iter().map(thread::spawn).collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
 }
 
 /// A store in memory, one byte for each page.
@@ -65,7 +71,12 @@ impl Disk {
     }
 
     fn page(&self, index: u64) -> u8 {
-        self.pages.lock().unwrap().get(index as usize).copied().unwrap_or(0)
+        self.pages
+            .lock()
+            .unwrap()
+            .get(index as usize)
+            .copied()
+            .unwrap_or(0)
     }
 
     fn set(&self, index: u64, byte: u8) {
@@ -85,14 +96,19 @@ impl Store for Disk {
         }
         // First of all, as file systems do: blocks behind a cut may be somebody else's at any time.
         let inner = self.mapping.get().and_then(Weak::upgrade);
-        let size = inner.map_or(u64::MAX, |inner| inner.size_bytes.load(Ordering::Acquire)) as usize;
-        let pages = bufs.iter_mut().flat_map(|buf| buf.chunks_exact_mut(PAGE_SIZE));
+        let size =
+            inner.map_or(u64::MAX, |inner| inner.size_bytes.load(Ordering::Acquire)) as usize;
+        let pages = bufs
+            .iter_mut()
+            .flat_map(|buf| buf.chunks_exact_mut(PAGE_SIZE));
         for (index, page) in (offset / PAGE..).zip(pages) {
             // Where it lies, and only then what lies there.
             let byte = self.page(index);
             let is_freed = self.freed.load(Ordering::SeqCst) == byte.into();
             page.fill(if is_freed { FOREIGN } else { byte });
-            let len = size.saturating_sub(index as usize * PAGE_SIZE).min(PAGE_SIZE);
+            let len = size
+                .saturating_sub(index as usize * PAGE_SIZE)
+                .min(PAGE_SIZE);
             page[len..].fill(0);
         }
         Ok(())
@@ -108,7 +124,10 @@ impl Store for Disk {
             let before = page.to_vec();
             sync::step();
             assert_eq!(before, page, "stable while it is written");
-            assert!(index < self.end.load(Ordering::SeqCst), "page {index} written after it was cut off");
+            assert!(
+                index < self.end.load(Ordering::SeqCst),
+                "page {index} written after it was cut off"
+            );
             self.set(index, page[0]);
         }
         Ok(())
@@ -159,13 +178,19 @@ fn read(mapping: &Mapping, index: u64) -> Option<Vec<u8>> {
 }
 
 fn write(mapping: &Mapping, index: u64, byte: u8) {
-    assert_eq!(mapping.write(index * PAGE, &[byte; PAGE_SIZE]).unwrap(), PAGE_SIZE);
+    assert_eq!(
+        mapping.write(index * PAGE, &[byte; PAGE_SIZE]).unwrap(),
+        PAGE_SIZE
+    );
 }
 
 #[track_caller]
 fn assert_among(bytes: Option<Vec<u8>>, allowed: &[u8]) {
     let bytes = bytes.unwrap_or_default();
-    assert!(bytes.iter().all(|byte| allowed.contains(byte)), "{bytes:?}, allowed are {allowed:?}");
+    assert!(
+        bytes.iter().all(|byte| allowed.contains(byte)),
+        "{bytes:?}, allowed are {allowed:?}"
+    );
 }
 
 #[test]
@@ -248,7 +273,10 @@ fn a_reader_never_sees_the_next_page_of_a_frame() {
             two.invalidate(0..3 * PAGE);
         });
         together(readers.into_iter().chain([writer]));
-        assert!(fixture.cache.counters().file_pages <= 2 + 3, "one more for each thread at most");
+        assert!(
+            fixture.cache.counters().file_pages <= 2 + 3,
+            "one more for each thread at most"
+        );
     });
 }
 
@@ -259,7 +287,8 @@ fn two_faults_of_a_page_read_it_once() {
         let (disk, mapping) = fixture.file(&[7]);
         together((0..3).map(|_| {
             let mapping = mapping.clone();
-            Box::new(move || assert_eq!(read(&mapping, 0), Some(vec![7]))) as Box<dyn FnOnce() + Send>
+            Box::new(move || assert_eq!(read(&mapping, 0), Some(vec![7])))
+                as Box<dyn FnOnce() + Send>
         }));
         assert_eq!(disk.reads.load(Ordering::Relaxed), 1);
         assert_eq!(mapping.page_count(), 1);
@@ -340,7 +369,11 @@ fn what_was_written_reaches_the_store() {
         assert!(!mapping.is_dirty());
         assert_eq!(fixture.cache.counters().dirty_pages, 0);
         assert_eq!(fixture.cache.counters().writeback_pages, 0);
-        assert_eq!(Arc::strong_count(&disk), 1, "let go of once everything is clean");
+        assert_eq!(
+            Arc::strong_count(&disk),
+            1,
+            "let go of once everything is clean"
+        );
     });
 }
 
@@ -358,8 +391,11 @@ fn a_write_that_fails_leaves_the_page_dirty() {
             })
             .collect();
         write(&mapping, 0, 3);
-        let failed =
-            syncers.into_iter().map(|syncer| syncer.join().unwrap()).filter(|failed| *failed).count();
+        let failed = syncers
+            .into_iter()
+            .map(|syncer| syncer.join().unwrap())
+            .filter(|failed| *failed)
+            .count();
         assert!(failed > 0 && mapping.check_error(&mut 0).is_err());
         assert!(mapping.is_dirty());
         disk.is_failing.store(false, Ordering::SeqCst);
@@ -455,7 +491,10 @@ fn blocks_are_freed_behind_the_back_of_no_reader() {
         mapping.set_size_bytes(3 * PAGE);
         assert_eq!(read(&mapping, 2), Some(vec![0]));
         reader.join().unwrap();
-        assert_eq!((read(&mapping, 1), read(&mapping, 2)), (Some(vec![0]), Some(vec![0])));
+        assert_eq!(
+            (read(&mapping, 1), read(&mapping, 2)),
+            (Some(vec![0]), Some(vec![0]))
+        );
     });
 }
 
@@ -523,7 +562,10 @@ fn a_use_of_a_page_that_goes_leaves_nothing_behind() {
         mapping.punch(0..PAGE);
         let check = |mapping: &Mapping| {
             let word = mapping.0.index.word(0, &crate::base::rcu::pin());
-            assert!(word.frame().is_some() || word == Word::ABSENT, "flags of no page: {word:?}");
+            assert!(
+                word.frame().is_some() || word == Word::ABSENT,
+                "flags of no page: {word:?}"
+            );
         };
         check(&mapping);
         user.join().unwrap();

@@ -1,4 +1,5 @@
-//! Which page goes next: two queues and a memory of what went (S3-FIFO, with a first queue that adapts).
+//! Which page goes next: two queues and a memory of what went (S3-FIFO, with a first queue that
+//! adapts).
 //!
 //! ```text
 //!   new -> [ small ] -- unused --> out, remembered
@@ -9,9 +10,10 @@
 //!           +-----+
 //! ```
 //!
-//! A scan passes through the small queue and leaves main alone. When pages come back that left small too early,
-//! small grows; when pages come back that left main, it shrinks. Source: J. Yang et al., "FIFO queues are all you
-//! need for cache eviction", SOSP 2023; the adaption is ours. `folio bench reclaim` compares it with others.
+//! A scan passes through the small queue and leaves main alone. When pages come back that left
+//! small too early, small grows; when pages come back that left main, it shrinks. Source: J. Yang
+//! et al., "FIFO queues are all you need for cache eviction", SOSP 2023; the adaption is ours.
+//! `folio bench reclaim` compares it with others.
 
 use super::pool::Frame;
 use std::collections::VecDeque;
@@ -59,11 +61,17 @@ impl Policy {
             main: VecDeque::new(),
             small_target: page_count / SMALL_SHARE,
             put_backs: 0,
-            ghosts: Ghosts { entries: Vec::new(), page_count, time: 0, gone: [0; 2] },
+            ghosts: Ghosts {
+                entries: Vec::new(),
+                page_count,
+                time: 0,
+                gone: [0; 2],
+            },
         }
     }
 
-    /// Adds a page that came in; `key` is the same each time it does. Returns whether it went not long ago.
+    /// Adds a page that came in; `key` is the same each time it does. Returns whether it went not
+    /// long ago.
     pub(super) fn insert(&mut self, entry: Entry, key: u64) -> bool {
         let Some(left) = self.ghosts.take(key) else {
             self.small.push_back(entry);
@@ -74,8 +82,9 @@ impl Policy {
         true
     }
 
-    /// A page came back that had left this queue: it should have been longer. As in ARC, the step is the larger the
-    /// rarer such pages leave; otherwise the queue that most pages leave would win by their number alone.
+    /// A page came back that had left this queue: it should have been longer. As in ARC, the step
+    /// is the larger the rarer such pages leave; otherwise the queue that most pages leave would
+    /// win by their number alone.
     fn adapt(&mut self, left: Queue) {
         let page_count = self.ghosts.page_count;
         let [small, main] = self.ghosts.gone.map(|gone| gone.max(1) as usize);
@@ -87,7 +96,9 @@ impl Policy {
             }
             Queue::Main => {
                 let step = unit * (small / main).max(1);
-                self.small_target.saturating_sub(step).max(page_count / SMALL_SHARE_MIN)
+                self.small_target
+                    .saturating_sub(step)
+                    .max(page_count / SMALL_SHARE_MIN)
             }
         };
     }
@@ -181,10 +192,17 @@ impl Ghosts {
             self.gone = self.gone.map(|gone| gone / 2);
         }
         let now = self.time;
-        let ghost =
-            Ghost { fingerprint: Self::fingerprint(key), time: now << 1 | u32::from(queue == Queue::Main) };
-        let age =
-            |ghost: &Ghost| if ghost.fingerprint == 0 { u32::MAX } else { now.wrapping_sub(ghost.time >> 1) };
+        let ghost = Ghost {
+            fingerprint: Self::fingerprint(key),
+            time: now << 1 | u32::from(queue == Queue::Main),
+        };
+        let age = |ghost: &Ghost| {
+            if ghost.fingerprint == 0 {
+                u32::MAX
+            } else {
+                now.wrapping_sub(ghost.time >> 1)
+            }
+        };
         if let Some(oldest) = self.set(key).iter_mut().max_by_key(|ghost| age(ghost)) {
             *oldest = ghost;
         }
@@ -198,9 +216,16 @@ impl Ghosts {
         let (now, page_count) = (self.time, self.page_count as u32);
         let is_young = |ghost: &Ghost| (now << 1).wrapping_sub(ghost.time & !1) >> 1 <= page_count;
         let fingerprint = Self::fingerprint(key);
-        let ghost = self.set(key).iter_mut().find(|ghost| ghost.fingerprint == fingerprint)?;
+        let ghost = self
+            .set(key)
+            .iter_mut()
+            .find(|ghost| ghost.fingerprint == fingerprint)?;
         ghost.fingerprint = 0;
-        is_young(ghost).then_some(if ghost.time & 1 == 1 { Queue::Main } else { Queue::Small })
+        is_young(ghost).then_some(if ghost.time & 1 == 1 {
+            Queue::Main
+        } else {
+            Queue::Small
+        })
     }
 }
 
@@ -209,7 +234,10 @@ mod tests {
     use super::*;
 
     fn entry(frame: Frame) -> Entry {
-        Entry { frame, generation: 1 }
+        Entry {
+            frame,
+            generation: 1,
+        }
     }
 
     fn key(page: u64) -> u64 {

@@ -1,4 +1,5 @@
-//! Memory for pages: one reserved range of addresses, frames handed out from its start, recycled last-in first-out.
+//! Memory for pages: one reserved range of addresses, frames handed out from its start, recycled
+//! last-in first-out.
 //!
 //! ```text
 //!   frame    4 KiB, one page of some file             0 1 2 ... 15 | 16 17 ... 31 | ...
@@ -6,9 +7,9 @@
 //!            a large file gets, so that 64 KiB are one run of memory
 //! ```
 //!
-//! A frame that is let go of may still have readers, who hold a pin and no count. It waits in limbo for the end of
-//! a grace period. Frames above the budget exist only while somebody must not wait for memory; they are the
-//! price of never deadlocking in writeback.
+//! A frame that is let go of may still have readers, who hold a pin and no count. It waits in limbo
+//! for the end of a grace period. Frames above the budget exist only while somebody must not wait
+//! for memory; they are the price of never deadlocking in writeback.
 
 use super::copy;
 use super::folio::Folio;
@@ -30,7 +31,8 @@ const HUGE_BYTES: usize = ARENA as usize * PAGE_SIZE;
 const SPARE_MIN: u64 = 16 << 10;
 /// Frames in limbo from which on a grace period is started for them.
 const LIMBO_MAX: usize = 64;
-/// Pauses between two looks whether readers have gone, and looks before the processor is given away.
+/// Pauses between two looks whether readers have gone, and looks before the processor is given
+/// away.
 const SPINS: u32 = if IS_MODEL_CHECKED { 0 } else { 64 };
 const PATIENCE: u32 = if IS_MODEL_CHECKED { 0 } else { 32 };
 /// What a frame number has room for (index.rs).
@@ -88,12 +90,14 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A pool of `budget_bytes`, of which none is used yet. If the host refuses even the addresses, the pool is
-    /// empty and whoever asks it for a frame is told ENOMEM.
+    /// A pool of `budget_bytes`, of which none is used yet. If the host refuses even the addresses,
+    /// the pool is empty and whoever asks it for a frame is told ENOMEM.
     pub(super) fn new(budget_bytes: u64) -> Arc<Self> {
         let budget_frames = (budget_bytes / PAGE_SIZE as u64).clamp(1, FRAMES_MAX / 2);
         let spare = (budget_frames / 2).max(SPARE_MIN);
-        let wanted = (budget_frames + spare).min(FRAMES_MAX).next_multiple_of(ARENA.into());
+        let wanted = (budget_frames + spare)
+            .min(FRAMES_MAX)
+            .next_multiple_of(ARENA.into());
         let (start, mapped) = reserve(wanted as usize * PAGE_SIZE);
         let frame_count = if mapped.len == 0 { 0 } else { wanted as u32 };
         Arc::new(Self {
@@ -102,7 +106,9 @@ impl Pool {
             frame_count,
             budget_frames,
             in_use: AtomicU64::new(0),
-            folios: (0..frame_count.div_ceil(ARENA)).map(|_| OnceLock::new()).collect(),
+            folios: (0..frame_count.div_ceil(ARENA))
+                .map(|_| OnceLock::new())
+                .collect(),
             free: Mutex::default(),
         })
     }
@@ -117,8 +123,8 @@ impl Pool {
         self.budget_frames
     }
 
-    /// Frames in use beyond what leaves room for `more` within the budget. What is in limbo counts as free: it will
-    /// be, and more would not come of asking for more.
+    /// Frames in use beyond what leaves room for `more` within the budget. What is in limbo counts
+    /// as free: it will be, and more would not come of asking for more.
     pub(super) fn excess(&self, more: u64) -> u64 {
         let excess = |limbo: u64| (self.in_use() + more).saturating_sub(self.budget_frames + limbo);
         if excess(0) == 0 {
@@ -129,9 +135,9 @@ impl Pool {
         excess(free.in_limbo())
     }
 
-    /// Waits for readers who keep frames in limbo, as far as that is needed to have `count` more within the budget,
-    /// and unless the caller is such a reader. Returns whether there are so many. Readers with a pin wait for nobody
-    /// who calls this.
+    /// Waits for readers who keep frames in limbo, as far as that is needed to have `count` more
+    /// within the budget, and unless the caller is such a reader. Returns whether there are so
+    /// many. Readers with a pin wait for nobody who calls this.
     pub(super) fn settle(&self, count: u64) -> bool {
         let is_room = || self.in_use() + count <= self.budget_frames;
         let mut enough = None;
@@ -139,13 +145,15 @@ impl Pool {
         while !is_room() {
             let mut free = self.free.lock();
             self.leave_limbo(&mut free);
-            // What is in limbo now has left it after two batches; what others let go of later is not waited for.
+            // What is in limbo now has left it after two batches; what others let go of later is
+            // not waited for.
             let enough = *enough.get_or_insert(free.batches + 2);
             if free.in_limbo() == 0 || free.batches >= enough || rcu::is_pinned() {
                 return is_room();
             }
             drop(free);
-            // A reader is gone in less time than it takes to give the processor away, if it is running at all.
+            // A reader is gone in less time than it takes to give the processor away, if it is
+            // running at all.
             for _ in 0..SPINS {
                 spin_loop();
             }
@@ -166,13 +174,18 @@ impl Pool {
         unsafe { self.start.as_ptr().add(frame as usize * PAGE_SIZE) }
     }
 
-    /// Copies what lies in frames from `frame` on, `start` bytes further, to `to`. Others may be changing it.
+    /// Copies what lies in frames from `frame` on, `start` bytes further, to `to`. Others may be
+    /// changing it.
     #[inline]
     #[allow(unsafe_code)]
     pub(super) fn copy_out(&self, frame: Frame, start: usize, to: &mut [u8], _pin: &Pin) {
         let end = frame as usize * PAGE_SIZE + start + to.len();
-        assert!(end <= self.frame_count as usize * PAGE_SIZE, "within the pool");
-        // SAFETY: the bytes lie within the pool, as just checked, and are mapped as long as it lives.
+        assert!(
+            end <= self.frame_count as usize * PAGE_SIZE,
+            "within the pool"
+        );
+        // SAFETY: the bytes lie within the pool, as just checked, and are mapped as long as it
+        // lives.
         let from = unsafe { self.address(frame).add(start) };
         // SAFETY: as above.
         unsafe { copy::from_page(from, to) }
@@ -181,16 +194,18 @@ impl Pool {
     /// What is known of a frame that was handed out.
     #[inline]
     pub(super) fn folio(&self, frame: Frame) -> &Folio {
-        let arena =
-            self.folios[(frame / ARENA) as usize].get_or_init(|| (0..ARENA).map(|_| Folio::new()).collect());
+        let arena = self.folios[(frame / ARENA) as usize]
+            .get_or_init(|| (0..ARENA).map(|_| Folio::new()).collect());
         &arena[(frame % ARENA) as usize]
     }
 
-    /// A frame with arbitrary old contents, whatever the budget says; ENOMEM if there is no more memory at all.
+    /// A frame with arbitrary old contents, whatever the budget says; ENOMEM if there is no more
+    /// memory at all.
     pub(super) fn take(&self) -> Result<Frame> {
         let mut free = self.free.lock();
-        if let Some(frame) =
-            free.take_one().or_else(|| self.leave_limbo(&mut free).and_then(|()| free.take_one()))
+        if let Some(frame) = free
+            .take_one()
+            .or_else(|| self.leave_limbo(&mut free).and_then(|()| free.take_one()))
         {
             self.in_use.fetch_add(1, Ordering::Relaxed);
             return Ok(frame);
@@ -248,9 +263,16 @@ impl Pool {
     fn open_group(&self, free: &mut Free) -> Result<()> {
         let group = free.masks.len() as u32;
         if (group + 1) * GROUP > self.frame_count {
-            return Err(Error::new(Errno::NOMEM, "no memory left for the page cache"));
+            return Err(Error::new(
+                Errno::NOMEM,
+                "no memory left for the page cache",
+            ));
         }
-        free.masks.push(Group { free: u16::MAX, is_in_some: true, is_in_whole: true });
+        free.masks.push(Group {
+            free: u16::MAX,
+            is_in_some: true,
+            is_in_whole: true,
+        });
         free.some.push(group);
         free.whole.push(group);
         Ok(())
@@ -307,7 +329,13 @@ impl Free {
 /// Addresses for `len` bytes, aligned for huge pages; memory comes when a page is first touched.
 #[allow(unsafe_code)]
 fn reserve(len: usize) -> (NonNull<u8>, Mapped) {
-    let nothing = (NonNull::dangling(), Mapped { start: std::ptr::null_mut(), len: 0 });
+    let nothing = (
+        NonNull::dangling(),
+        Mapped {
+            start: std::ptr::null_mut(),
+            len: 0,
+        },
+    );
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     let mapped_len = len + HUGE_BYTES;
@@ -321,7 +349,13 @@ fn reserve(len: usize) -> (NonNull<u8>, Mapped) {
     // SAFETY: the range is our own fresh mapping; the advice does not change its contents.
     let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
     match NonNull::new(start) {
-        Some(start) => (start, Mapped { start: mapped, len: mapped_len }),
+        Some(start) => (
+            start,
+            Mapped {
+                start: mapped,
+                len: mapped_len,
+            },
+        ),
         None => nothing,
     }
 }
@@ -347,7 +381,11 @@ mod tests {
         let singles: Vec<Frame> = (0..20).map(|_| pool.take().unwrap()).collect();
         let group = pool.take_group().unwrap();
         assert_eq!(group % GROUP, 0);
-        let all: BTreeSet<Frame> = singles.iter().copied().chain(group..group + GROUP).collect();
+        let all: BTreeSet<Frame> = singles
+            .iter()
+            .copied()
+            .chain(group..group + GROUP)
+            .collect();
         assert_eq!(all.len(), 36, "no frame twice");
         assert_eq!(pool.in_use(), 36);
         pool.put(all);
@@ -357,7 +395,10 @@ mod tests {
             std::thread::yield_now();
         }
         let again: BTreeSet<Frame> = (0..3).map(|_| pool.take_group().unwrap()).collect();
-        assert!(again.iter().all(|first| *first < 48), "recycled rather than new: {again:?}");
+        assert!(
+            again.iter().all(|first| *first < 48),
+            "recycled rather than new: {again:?}"
+        );
     }
 
     #[test]

@@ -35,7 +35,11 @@ struct State {
 impl ReadaheadThread {
     /// With `is_wanted` false there is no thread, and every plan comes back.
     pub(super) fn new(is_wanted: bool) -> Self {
-        Self { is_wanted, shared: Arc::default(), thread: Mutex::new(None) }
+        Self {
+            is_wanted,
+            shared: Arc::default(),
+            thread: Mutex::new(None),
+        }
     }
 
     /// Hands a plan to the thread; it comes back if the thread cannot take it.
@@ -69,7 +73,8 @@ impl Drop for ReadaheadThread {
         self.shared.state.lock().is_stopping = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.lock().take()
-            // The thread itself may drop the last mapping, and with it the cache; it cannot wait for itself.
+            // The thread itself may drop the last mapping, and with it the cache; it cannot wait
+            // for itself.
             && thread.thread().id() != thread::current().id()
         {
             // A panic there was reported when it happened.
@@ -92,7 +97,9 @@ fn run(shared: &Shared) {
                 }
             }
         };
-        let Some(filled) = mapping.upgrade() else { continue };
+        let Some(filled) = mapping.upgrade() else {
+            continue;
+        };
         let (now, later) = plan.split(STEP);
         filled.fill_ahead(&now);
         if let Some(later) = later {

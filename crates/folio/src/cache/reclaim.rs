@@ -17,7 +17,8 @@ use std::sync::{Arc, OnceLock};
 /// Pages taken back at once, when there is need of any; in a small cache, 1 / the share of it.
 const BATCH: u64 = 64;
 const BATCH_SHARE: u64 = 32;
-/// Pages looked at in one attempt, per page that is wanted, so that nobody waits long when everything is in use.
+/// Pages looked at in one attempt, per page that is wanted, so that nobody waits long when
+/// everything is in use.
 const LOOKS_MAX: u64 = 16;
 /// How often everything is looked at before there is no memory at all.
 const PASSES: u64 = 4;
@@ -33,13 +34,17 @@ pub struct CacheOptions {
     pub budget_bytes: u64,
     /// Dirty bytes from which background writeback starts (`dirty_background_bytes`).
     pub dirty_background_bytes: u64,
-    /// Dirty bytes from which a writer must wait or itself write back before it goes on (`dirty_bytes`).
+    /// Dirty bytes from which a writer must wait or itself write back before it goes on
+    /// (`dirty_bytes`).
     pub dirty_bytes: u64,
-    /// Whether there are threads that write in the background (one per [`Writeback`]) and read ahead.
+    /// Whether there are threads that write in the background (one per [`Writeback`]) and read
+    /// ahead.
     pub background_writeback: bool,
-    /// Age from which dirty pages are written however few they are, in milliseconds (`dirty_expire_centisecs`).
+    /// Age from which dirty pages are written however few they are, in milliseconds
+    /// (`dirty_expire_centisecs`).
     pub dirty_expire_ms: u64,
-    /// How often the writing thread looks for such pages, in milliseconds; 0 is never (`dirty_writeback_centisecs`).
+    /// How often the writing thread looks for such pages, in milliseconds; 0 is never
+    /// (`dirty_writeback_centisecs`).
     pub dirty_writeback_ms: u64,
 }
 
@@ -97,8 +102,8 @@ impl PageCache {
         self.options.background_writeback
     }
 
-    /// Puts pages of mappings that have a limit and no store (tmpfs) on `swap` from now on, when others need the
-    /// memory; EBUSY if there is such a device already. Linux: swapon(2).
+    /// Puts pages of mappings that have a limit and no store (tmpfs) on `swap` from now on, when
+    /// others need the memory; EBUSY if there is such a device already. Linux: swapon(2).
     pub fn swap_on(&self, swap: Swap) -> Result<()> {
         self.swap.set(swap).map_err(|_| Errno::BUSY.into())
     }
@@ -108,22 +113,27 @@ impl PageCache {
         self.swap.get()
     }
 
-    /// The dirty state of a new backing device (one per mounted file system). Linux: `struct bdi_writeback`.
+    /// The dirty state of a new backing device (one per mounted file system). Linux:
+    /// `struct bdi_writeback`.
     pub fn writeback(self: &Arc<Self>) -> Arc<Writeback> {
         Writeback::new(self)
     }
 
     /// What the cache has done so far.
     pub fn counters(&self) -> Counters {
-        let mut counters = Counters { file_pages: self.pool.in_use(), ..Counters::default() };
+        let mut counters = Counters {
+            file_pages: self.pool.in_use(),
+            ..Counters::default()
+        };
         self.tally.add_to(&mut counters);
-        counters.hits +=
-            counters::hits_in_all_tables(|mapping| std::ptr::eq(Arc::as_ptr(mapping.cache()), self));
+        counters.hits += counters::hits_in_all_tables(|mapping| {
+            std::ptr::eq(Arc::as_ptr(mapping.cache()), self)
+        });
         counters
     }
 
-    /// Tries to make room for `count` more frames within the budget; says whether there is. Never waits for
-    /// writeback, but for readers: the caller has no table locked and no pin.
+    /// Tries to make room for `count` more frames within the budget; says whether there is. Never
+    /// waits for writeback, but for readers: the caller has no table locked and no pin.
     pub(super) fn make_room(&self, count: u64) -> bool {
         let excess = self.pool.excess(count);
         if excess > 0 {
@@ -138,7 +148,8 @@ impl PageCache {
         self.pool.take()
     }
 
-    /// A frame within the budget; ENOSPC if there is none. May wait for readers, but not for writeback.
+    /// A frame within the budget; ENOSPC if there is none. May wait for readers, but not for
+    /// writeback.
     pub(super) fn frame_within_budget(&self) -> Result<Frame> {
         match self.make_room(1) {
             true => self.pool.take(),
@@ -146,8 +157,8 @@ impl PageCache {
         }
     }
 
-    /// Like [`PageCache::frame_within_budget`], but gives up only after everything was looked at more than once: who
-    /// asks can go nowhere else.
+    /// Like [`PageCache::frame_within_budget`], but gives up only after everything was looked at
+    /// more than once: who asks can go nowhere else.
     pub(super) fn frame_or_nospc(&self) -> Result<Frame> {
         let looks = LOOKS_MAX * BATCH.min(self.pool.budget() / BATCH_SHARE).max(1);
         let mut tries = 0;
@@ -170,8 +181,8 @@ impl PageCache {
         }
     }
 
-    /// Like [`PageCache::group`], to be used page by page; none if many such frames wait already. Each that gets its
-    /// page, or goes back, is told by [`PageCache::unreserve`].
+    /// Like [`PageCache::group`], to be used page by page; none if many such frames wait already.
+    /// Each that gets its page, or goes back, is told by [`PageCache::unreserve`].
     pub(super) fn reserve_group(&self) -> Option<Frame> {
         let group = u64::from(GROUP);
         if self.reserved.load(Ordering::Relaxed) + group > self.pool.budget() / RESERVED_SHARE {
@@ -193,7 +204,10 @@ impl PageCache {
         let mut policy = self.policy.lock();
         for frame in frames {
             let folio = self.pool.folio(*frame);
-            let entry = Entry { frame: *frame, generation: folio.generation() };
+            let entry = Entry {
+                frame: *frame,
+                generation: folio.generation(),
+            };
             refaulted += u64::from(policy.insert(entry, key(mapping.number, folio.index())));
         }
         // Pages that were dropped by truncation leave their entries behind.
@@ -218,7 +232,9 @@ impl PageCache {
         let looks = (LOOKS_MAX * count).min(self.policy.lock().len() as u64);
         while taken < count && scanned < looks {
             scanned += 1;
-            let Some((entry, queue)) = self.policy.lock().next() else { break };
+            let Some((entry, queue)) = self.policy.lock().next() else {
+                break;
+            };
             let folio = self.pool.folio(entry.frame);
             let (number, index) = (folio.owner(), folio.index());
             if owner.as_ref().is_none_or(|owner| owner.number != number) {
@@ -230,7 +246,8 @@ impl PageCache {
             }
             if owner.index.take_referenced(index, &rcu::pin()) {
                 self.policy.lock().keep(entry);
-            } else if owner.try_evict(index, entry.frame) || owner.try_swap_out(index, entry.frame) {
+            } else if owner.try_evict(index, entry.frame) || owner.try_swap_out(index, entry.frame)
+            {
                 taken += 1;
                 self.policy.lock().note_gone(key(number, index), queue);
                 owner.count(|tally| &tally.reclaimed_pages, 1);
@@ -250,6 +267,7 @@ impl PageCache {
 /// What a page is known by after it went.
 fn key(mapping: u64, index: u64) -> u64 {
     // A multiplicative hash spreads neighbours well enough (Knuth, 6.4).
-    let mixed = (mapping.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let mixed =
+        (mapping.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index).wrapping_mul(0xff51_afd7_ed55_8ccd);
     mixed ^ (mixed >> 32)
 }

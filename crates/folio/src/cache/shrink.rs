@@ -12,8 +12,9 @@ use crate::base::sync::atomic::Ordering;
 use std::ops::Range;
 
 impl Mapping {
-    /// Sets the size and, when it shrinks, drops every page past the new end, dirty or not, zeroing the cached
-    /// tail of the last page. When it returns, no writeback beyond the new end is under way.
+    /// Sets the size and, when it shrinks, drops every page past the new end, dirty or not, zeroing
+    /// the cached tail of the last page. When it returns, no writeback beyond the new end is under
+    /// way.
     pub fn truncate(&self, size_bytes: u64) {
         let old = self.0.size_bytes.swap(size_bytes, Ordering::AcqRel);
         if size_bytes >= old {
@@ -26,13 +27,16 @@ impl Mapping {
         }
     }
 
-    /// Drops the pages that lie wholly inside `range` (in bytes), dirty or not, after writeback on them has ended.
+    /// Drops the pages that lie wholly inside `range` (in bytes), dirty or not, after writeback on
+    /// them has ended.
     pub fn punch(&self, range: Range<u64>) {
-        self.0.drop_pages(range.start.div_ceil(PAGE)..range.end / PAGE);
+        self.0
+            .drop_pages(range.start.div_ceil(PAGE)..range.end / PAGE);
     }
 
-    /// Drops every page but the dirty ones, also pages that somebody holds or reads in: what the store has is not what
-    /// it was. Waits for writes that are under way, so that nobody finds there what was before them.
+    /// Drops every page but the dirty ones, also pages that somebody holds or reads in: what the
+    /// store has is not what it was. Waits for writes that are under way, so that nobody finds
+    /// there what was before them.
     pub fn drop_clean(&self) {
         let inner = &*self.0;
         let mut table = inner.table.lock();
@@ -42,15 +46,20 @@ impl Mapping {
         inner.drop_where(table, 0..u64::MAX, |word| !word.has(Word::DIRTY));
     }
 
-    /// Drops clean, unpinned pages inside `range` (in bytes); dirty ones stay. Returns the count dropped.
+    /// Drops clean, unpinned pages inside `range` (in bytes); dirty ones stay. Returns the count
+    /// dropped.
     pub fn invalidate(&self, range: Range<u64>) -> u64 {
         let indexes = range.start.div_ceil(PAGE)..range.end / PAGE;
         let mut at = indexes.start;
         let mut dropped = 0;
         loop {
             let found = self.0.index.next(at, false, &rcu::pin());
-            let Some((index, word)) = found.filter(|(index, _)| *index < indexes.end) else { return dropped };
-            let is_gone = word.frame().is_some_and(|frame| self.0.try_evict(index, frame));
+            let Some((index, word)) = found.filter(|(index, _)| *index < indexes.end) else {
+                return dropped;
+            };
+            let is_gone = word
+                .frame()
+                .is_some_and(|frame| self.0.try_evict(index, frame));
             dropped += u64::from(is_gone);
             at = index + 1;
         }
@@ -58,8 +67,8 @@ impl Mapping {
 }
 
 impl Inner {
-    /// Takes a page out of the index, whose table is locked. Returns its frame: the index's count of it is the
-    /// caller's now.
+    /// Takes a page out of the index, whose table is locked. Returns its frame: the index's count
+    /// of it is the caller's now.
     pub(super) fn take_out(&self, index: u64, pin: &Pin) -> Option<Frame> {
         let word = self.index.remove(index, pin);
         let frame = word.frame()?;
@@ -76,14 +85,19 @@ impl Inner {
             return false;
         }
         let pin = rcu::pin();
-        let Some(table) = self.table.try_lock() else { return false };
+        let Some(table) = self.table.try_lock() else {
+            return false;
+        };
         let word = self.index.word(index, &pin);
         let is_ours = word.frame() == Some(frame);
         if !is_ours || word.has(Word::DIRTY | Word::BUSY) {
             return false;
         }
-        // Whoever has just locked the bytes to write them will look whether the page is still there.
-        let Some(guard) = PageWriteGuard::try_lock(&self.pool, frame) else { return false };
+        // Whoever has just locked the bytes to write them will look whether the page is still
+        // there.
+        let Some(guard) = PageWriteGuard::try_lock(&self.pool, frame) else {
+            return false;
+        };
         if !self.pool.folio(frame).try_freeze(1) {
             return false;
         }
@@ -111,8 +125,10 @@ impl Inner {
         let mut gone: Vec<Frame> = Vec::new();
         let mut cleaned = 0;
         let mut at = indexes.start;
-        while let Some((index, word)) =
-            self.index.next(at, false, &pin).filter(|(index, _)| *index < indexes.end)
+        while let Some((index, word)) = self
+            .index
+            .next(at, false, &pin)
+            .filter(|(index, _)| *index < indexes.end)
         {
             at = index + 1;
             if is_going(word) {
@@ -134,14 +150,17 @@ impl Inner {
         self.forget_swapped(swapped);
         self.put_reserved(reserved);
         if may_be_written {
-            gone.iter().for_each(|frame| drop(PageWriteGuard::lock(&self.pool, *frame)));
+            gone.iter()
+                .for_each(|frame| drop(PageWriteGuard::lock(&self.pool, *frame)));
         }
         self.release(gone);
     }
 
     /// Pages that were swapped are gone.
     fn forget_swapped(&self, swapped: Vec<Swapped>) {
-        let Some(swap) = self.swap().filter(|_| !swapped.is_empty()) else { return };
+        let Some(swap) = self.swap().filter(|_| !swapped.is_empty()) else {
+            return;
+        };
         let count = swapped.len() as u64;
         swap.give_back(swapped);
         self.page_count.fetch_sub(count, Ordering::Relaxed);
@@ -165,7 +184,9 @@ impl Inner {
                 }
                 return;
             }
-            let hold = word.frame().and_then(|frame| super::folio::Hold::try_new(&self.pool, frame));
+            let hold = word
+                .frame()
+                .and_then(|frame| super::folio::Hold::try_new(&self.pool, frame));
             drop(pin);
             let Some(hold) = hold else { continue };
             // A read of it that is under way has the bytes locked, and ends first.

@@ -1,10 +1,12 @@
-//! Pages of files without a store, put away on a device while others need the memory. Linux: mm/swapfile.c.
+//! Pages of files without a store, put away on a device while others need the memory. Linux:
+//! mm/swapfile.c.
 //!
-//! A swapped page is in its mapping's table: the slot of the device where its bytes are. The index says that it is
-//! absent, as it says of holes, so once a mapping has swapped a page, who finds nothing there asks the table.
+//! A swapped page is in its mapping's table: the slot of the device where its bytes are. The index
+//! says that it is absent, as it says of holes, so once a mapping has swapped a page, who finds
+//! nothing there asks the table.
 //!
-//! A page is in one of three places: in the index; in the table; or, while it is read back, in the index as busy and
-//! its slot in the hands of who reads it. It counts as held in all of them.
+//! A page is in one of three places: in the index; in the table; or, while it is read back, in the
+//! index as busy and its slot in the hands of who reads it. It counts as held in all of them.
 
 use super::Store;
 use super::folio::Hold;
@@ -50,7 +52,14 @@ impl Swap {
         let free_count = len_bytes / PAGE;
         let mut free = vec![u64::MAX; (free_count / WORD) as usize];
         free.extend(Some((1 << (free_count % WORD)) - 1).filter(|last| *last > 0));
-        Self { store, slots: Mutex::new(Slots { free, free_count, hand: 0 }) }
+        Self {
+            store,
+            slots: Mutex::new(Slots {
+                free,
+                free_count,
+                hand: 0,
+            }),
+        }
     }
 
     /// Slots that are free.
@@ -62,7 +71,9 @@ impl Swap {
         let mut slots = self.slots.lock();
         let words = slots.free.len();
         let start = slots.hand;
-        let at = (start..words).chain(0..start).find(|at| slots.free[*at] != 0)?;
+        let at = (start..words)
+            .chain(0..start)
+            .find(|at| slots.free[*at] != 0)?;
         let bit = slots.free[at].trailing_zeros();
         slots.free[at] &= !(1 << bit);
         slots.free_count -= 1;
@@ -80,7 +91,8 @@ impl Swap {
 }
 
 impl Inner {
-    /// Whether an absent page need not be a hole. Asked after the page was found absent: set before any goes away.
+    /// Whether an absent page need not be a hole. Asked after the page was found absent: set before
+    /// any goes away.
     #[inline]
     pub(super) fn may_be_swapped(&self) -> bool {
         self.has_swapped.load(Ordering::Acquire)
@@ -88,7 +100,8 @@ impl Inner {
 
     /// The device for pages of this mapping, if there is one and it has no store.
     pub(super) fn swap(&self) -> Option<&Swap> {
-        // Who counts its pages is told to when it must do with less; what has no limit (ramfs) stays in memory.
+        // Who counts its pages is told to when it must do with less; what has no limit (ramfs)
+        // stays in memory.
         self.limit.as_ref().and_then(|_| self.cache().swap())
     }
 
@@ -106,21 +119,36 @@ impl Inner {
         !self.is_absent(index) || table.swapped.contains_key(&index)
     }
 
-    /// Puts a page away that nobody holds, if it still is the one in `frame` and there is a slot for it.
+    /// Puts a page away that nobody holds, if it still is the one in `frame` and there is a slot
+    /// for it.
     pub(super) fn try_swap_out(&self, index: u64, frame: Frame) -> bool {
-        let Some(swap) = self.swap() else { return false };
+        let Some(swap) = self.swap() else {
+            return false;
+        };
         let pin = rcu::pin();
         let word = self.index.word(index, &pin);
-        if word.frame() != Some(frame) || word.has(Word::BUSY) || !self.pool.folio(frame).is_idle() {
+        if word.frame() != Some(frame) || word.has(Word::BUSY) || !self.pool.folio(frame).is_idle()
+        {
             return false;
         }
-        let Some(hold) = Hold::try_new(&self.pool, frame) else { return false };
+        let Some(hold) = Hold::try_new(&self.pool, frame) else {
+            return false;
+        };
         drop(pin);
-        let Some(guard) = PageWriteGuard::try_lock(&self.pool, frame) else { return false };
-        let Some(slot) = swap.take() else { return false };
-        let swapped = Swapped { slot, len: PAGE_SIZE };
+        let Some(guard) = PageWriteGuard::try_lock(&self.pool, frame) else {
+            return false;
+        };
+        let Some(slot) = swap.take() else {
+            return false;
+        };
+        let swapped = Swapped {
+            slot,
+            len: PAGE_SIZE,
+        };
         // With the bytes locked: writers wait, readers who copy pass.
-        let written = swap.store.write_pages(slot * PAGE, &[IoSlice::new(&guard[..])]);
+        let written = swap
+            .store
+            .write_pages(slot * PAGE, &[IoSlice::new(&guard[..])]);
         let pin = rcu::pin();
         let mut table = self.table.lock();
         let is_ours = written.is_ok() && self.index.word(index, &pin).frame() == Some(frame);
@@ -141,7 +169,9 @@ impl Inner {
 
     /// Brings a page back that was put away; false if it was not.
     pub(super) fn swap_in(&self, index: u64) -> Result<bool> {
-        let Some(swap) = self.swap().filter(|_| self.may_be_swapped()) else { return Ok(false) };
+        let Some(swap) = self.swap().filter(|_| self.may_be_swapped()) else {
+            return Ok(false);
+        };
         if !self.table.lock().swapped.contains_key(&index) {
             return Ok(false);
         }
@@ -152,13 +182,20 @@ impl Inner {
         let swapped = {
             let pin = rcu::pin();
             let mut table = self.table.lock();
-            let Some(counted) = Hold::try_new(&self.pool, frame) else { return Ok(true) };
+            let Some(counted) = Hold::try_new(&self.pool, frame) else {
+                return Ok(true);
+            };
             // Somebody else may have been faster; the caller looks again.
-            let Some(swapped) = table.swapped.remove(&index) else { return Ok(true) };
-            self.index.insert(index, Word::new(counted.keep(), Word::BUSY), &pin);
+            let Some(swapped) = table.swapped.remove(&index) else {
+                return Ok(true);
+            };
+            self.index
+                .insert(index, Word::new(counted.keep(), Word::BUSY), &pin);
             swapped
         };
-        let read = swap.store.read_pages(swapped.slot * PAGE, &mut slices_mut(&mut guards));
+        let read = swap
+            .store
+            .read_pages(swapped.slot * PAGE, &mut slices_mut(&mut guards));
         guards[0].zero(swapped.len..PAGE_SIZE);
         let pin = rcu::pin();
         let mut table = self.table.lock();

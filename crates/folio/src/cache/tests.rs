@@ -76,7 +76,12 @@ fn fixture_with(options: CacheOptions) -> Fixture {
     let store = Arc::new(MemoryStore::default());
     let weak: Weak<MemoryStore> = Arc::downgrade(&store);
     let mapping = Mapping::new(&writeback, weak, 0);
-    Fixture { cache, writeback, store, mapping }
+    Fixture {
+        cache,
+        writeback,
+        store,
+        mapping,
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -162,11 +167,24 @@ fn runs_are_long_and_the_budget_holds() {
     fixture.writeback.write_back_all().unwrap();
     assert_eq!(fixture.store.writes.load(Ordering::Relaxed), 1);
     for chunk in 0..100 {
-        fixture.mapping.write(chunk * 40 * PAGE_SIZE as u64, &vec![chunk as u8; 40 * PAGE_SIZE]).unwrap();
-        assert!(fixture.cache.counters().file_pages <= 256 + 64, "{:?}", fixture.cache.counters());
+        fixture
+            .mapping
+            .write(
+                chunk * 40 * PAGE_SIZE as u64,
+                &vec![chunk as u8; 40 * PAGE_SIZE],
+            )
+            .unwrap();
+        assert!(
+            fixture.cache.counters().file_pages <= 256 + 64,
+            "{:?}",
+            fixture.cache.counters()
+        );
     }
     let mut byte = [0];
-    fixture.mapping.read(99 * 40 * PAGE_SIZE as u64, &mut byte).unwrap();
+    fixture
+        .mapping
+        .read(99 * 40 * PAGE_SIZE as u64, &mut byte)
+        .unwrap();
     assert_eq!(byte, [99]);
 }
 
@@ -176,9 +194,15 @@ fn a_failed_write_loses_nothing_and_is_told_once() {
     let mut early = fixture.mapping.error_cursor();
     fixture.mapping.write(0, b"precious").unwrap();
     fixture.store.is_failing.store(true, Ordering::Relaxed);
-    assert_eq!(fixture.writeback.write_back_all().unwrap_err().errno(), Errno::IO);
+    assert_eq!(
+        fixture.writeback.write_back_all().unwrap_err().errno(),
+        Errno::IO
+    );
     assert!(fixture.mapping.is_dirty());
-    assert_eq!(fixture.mapping.check_error(&mut early).unwrap_err().errno(), Errno::IO);
+    assert_eq!(
+        fixture.mapping.check_error(&mut early).unwrap_err().errno(),
+        Errno::IO
+    );
     fixture.mapping.check_error(&mut early).unwrap();
     let mut late = fixture.mapping.error_cursor();
     fixture.mapping.check_error(&mut late).unwrap();
@@ -192,11 +216,20 @@ fn an_error_that_nobody_was_told_of_waits_for_the_next_observer() {
     let fixture = fixture(64, false);
     fixture.mapping.write(0, b"precious").unwrap();
     fixture.store.is_failing.store(true, Ordering::Relaxed);
-    assert_eq!(fixture.writeback.write_back_all().unwrap_err().errno(), Errno::IO);
+    assert_eq!(
+        fixture.writeback.write_back_all().unwrap_err().errno(),
+        Errno::IO
+    );
     let mut next = fixture.mapping.error_cursor();
-    assert_eq!(fixture.mapping.check_error(&mut next).unwrap_err().errno(), Errno::IO);
+    assert_eq!(
+        fixture.mapping.check_error(&mut next).unwrap_err().errno(),
+        Errno::IO
+    );
     fixture.mapping.check_error(&mut next).unwrap();
-    fixture.mapping.check_error(&mut fixture.mapping.error_cursor()).unwrap();
+    fixture
+        .mapping
+        .check_error(&mut fixture.mapping.error_cursor())
+        .unwrap();
 }
 
 /// Waits for a thread.
@@ -225,14 +258,25 @@ fn what_has_been_dirty_for_long_is_written() {
     let fixture = aging_fixture(0, 1);
     for round in 0..20 {
         fixture.mapping.write(0, &[round; 10]).unwrap();
-        wait_until("one page is written though it is alone", || !fixture.mapping.is_dirty());
+        wait_until("one page is written though it is alone", || {
+            !fixture.mapping.is_dirty()
+        });
         assert_eq!(fixture.store.bytes.lock()[..10], [round; 10]);
     }
     fixture.store.is_failing.store(true, Ordering::Relaxed);
     let mut observer = fixture.mapping.error_cursor();
     fixture.mapping.write(0, b"precious").unwrap();
-    wait_until("the failure is noted", || fixture.mapping.check_error(&mut observer.clone()).is_err());
-    assert_eq!(fixture.mapping.check_error(&mut observer).unwrap_err().errno(), Errno::IO);
+    wait_until("the failure is noted", || {
+        fixture.mapping.check_error(&mut observer.clone()).is_err()
+    });
+    assert_eq!(
+        fixture
+            .mapping
+            .check_error(&mut observer)
+            .unwrap_err()
+            .errno(),
+        Errno::IO
+    );
     fixture.store.is_failing.store(false, Ordering::Relaxed);
     wait_until("it is tried again", || !fixture.mapping.is_dirty());
     assert_eq!(&fixture.store.bytes.lock()[..8], b"precious");
@@ -240,7 +284,11 @@ fn what_has_been_dirty_for_long_is_written() {
 
 #[test]
 fn what_is_young_or_never_looked_at_stays_dirty() {
-    for fixture in [aging_fixture(3_600_000, 1), aging_fixture(0, 0), fixture(256, false)] {
+    for fixture in [
+        aging_fixture(3_600_000, 1),
+        aging_fixture(0, 0),
+        fixture(256, false),
+    ] {
         // A second device, whose thread has work, shows that time has passed.
         let other = aging_fixture(0, 1);
         fixture.mapping.write(0, b"young").unwrap();
@@ -269,12 +317,21 @@ fn a_store_that_takes_nothing_stops_writers_and_not_memory() {
         };
         assert_eq!(error.errno(), Errno::IO);
         let counters = fixture.cache.counters();
-        assert!(counters.file_pages <= 64 && counters.dirty_pages >= 32, "{counters:?}");
+        assert!(
+            counters.file_pages <= 64 && counters.dirty_pages >= 32,
+            "{counters:?}"
+        );
         // Nothing that was taken is lost.
         fixture.store.is_failing.store(false, Ordering::Relaxed);
-        fixture.mapping.write(written * PAGE_SIZE as u64, &page).unwrap();
+        fixture
+            .mapping
+            .write(written * PAGE_SIZE as u64, &page)
+            .unwrap();
         fixture.writeback.write_back_all().unwrap();
-        assert_eq!(*fixture.store.bytes.lock(), vec![3; (written as usize + 1) * PAGE_SIZE]);
+        assert_eq!(
+            *fixture.store.bytes.lock(),
+            vec![3; (written as usize + 1) * PAGE_SIZE]
+        );
     }
 }
 
@@ -285,7 +342,10 @@ fn a_failed_read_leaves_no_page_behind() {
     fixture.writeback.write_back_all().unwrap();
     assert_eq!(fixture.mapping.invalidate(0..u64::MAX), 3);
     fixture.store.is_failing.store(true, Ordering::Relaxed);
-    assert_eq!(fixture.mapping.read(0, &mut [0; 10]).unwrap_err().errno(), Errno::IO);
+    assert_eq!(
+        fixture.mapping.read(0, &mut [0; 10]).unwrap_err().errno(),
+        Errno::IO
+    );
     assert_eq!(fixture.mapping.page_count(), 0);
     fixture.store.is_failing.store(false, Ordering::Relaxed);
     let mut bytes = [0; 10];
@@ -297,19 +357,30 @@ fn a_failed_read_leaves_no_page_behind() {
 fn without_a_store_the_budget_is_the_end() {
     let fixture = fixture(8, false);
     let mapping = Mapping::without_store(&fixture.writeback, 0, None);
-    assert_eq!(mapping.write(0, &[1; 20 * PAGE_SIZE]).unwrap(), 8 * PAGE_SIZE);
-    assert_eq!(mapping.write(20 * PAGE_SIZE as u64, &[1]).unwrap_err().errno(), Errno::NOSPC);
+    assert_eq!(
+        mapping.write(0, &[1; 20 * PAGE_SIZE]).unwrap(),
+        8 * PAGE_SIZE
+    );
+    assert_eq!(
+        mapping
+            .write(20 * PAGE_SIZE as u64, &[1])
+            .unwrap_err()
+            .errno(),
+        Errno::NOSPC
+    );
     mapping.truncate(0);
     assert_eq!(mapping.write(0, &[1; 4]).unwrap(), 4);
 }
 
-/// What readers of the stress test may find in a page: every byte is a stamp of this page, from not before the
-/// read began to not after it ended. A stamp is the page's index and the round, 8 bytes each way.
+/// What readers of the stress test may find in a page: every byte is a stamp of this page, from not
+/// before the read began to not after it ended. A stamp is the page's index and the round, 8 bytes
+/// each way.
 fn stamp(index: u64, round: u64) -> [u8; 8] {
     (index << 48 | round).to_le_bytes()
 }
 
-/// Readers look at every byte while pages are written, written back, taken back, punched and truncated.
+/// Readers look at every byte while pages are written, written back, taken back, punched and
+/// truncated.
 #[test]
 fn threads_never_see_stale_or_foreign_bytes() {
     const PAGES: u64 = 64;
@@ -317,7 +388,10 @@ fn threads_never_see_stale_or_foreign_bytes() {
     let fixture = fixture(24, true);
     let fill = |index: u64, round: u64| stamp(index, round).repeat(PAGE_SIZE / 8);
     for index in 0..PAGES {
-        fixture.mapping.write(index * PAGE_SIZE as u64, &fill(index, 1)).unwrap();
+        fixture
+            .mapping
+            .write(index * PAGE_SIZE as u64, &fill(index, 1))
+            .unwrap();
     }
     // The round of the last write to each page that has ended, and of the last that has begun.
     let ended: Vec<AtomicU64> = (0..PAGES).map(|_| AtomicU64::new(1)).collect();
@@ -338,7 +412,8 @@ fn threads_never_see_stale_or_foreign_bytes() {
                     for word in page[..count].as_chunks::<8>().0 {
                         let (owner, round) =
                             ((u64::from_le_bytes(*word) >> 48), u64::from_le_bytes(*word) & 0xffff_ffff);
-                        // A hole that truncation made reads as zeros until the page is written again.
+                        // A hole that truncation made reads as zeros until the page is written
+                        // again.
                         let is_hole = *word == [0; 8] && oldest != newest;
                         assert!(
                             is_hole || owner == index && (oldest..=newest).contains(&round),
@@ -358,7 +433,9 @@ fn threads_never_see_stale_or_foreign_bytes() {
         });
         let mut random = 99_u64;
         for round in 2..ROUNDS {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             let index = (random >> 33) % PAGES;
             let last = if round % 50 == 49 { PAGES } else { index + 1 };
             (index..last).for_each(|page| begun[page as usize].store(round, Ordering::SeqCst));
@@ -366,7 +443,10 @@ fn threads_never_see_stale_or_foreign_bytes() {
                 truncate(&fixture, index as usize * PAGE_SIZE);
             }
             for page in index..last {
-                fixture.mapping.write(page * PAGE_SIZE as u64, &fill(page, round)).unwrap();
+                fixture
+                    .mapping
+                    .write(page * PAGE_SIZE as u64, &fill(page, round))
+                    .unwrap();
                 ended[page as usize].store(round, Ordering::SeqCst);
             }
         }
@@ -377,7 +457,11 @@ fn threads_never_see_stale_or_foreign_bytes() {
     let stored = fixture.store.bytes.lock();
     for (index, round) in ended.iter().enumerate() {
         let expected = fill(index as u64, round.load(Ordering::SeqCst));
-        assert_eq!(stored[index * PAGE_SIZE..][..PAGE_SIZE], expected, "page {index}");
+        assert_eq!(
+            stored[index * PAGE_SIZE..][..PAGE_SIZE],
+            expected,
+            "page {index}"
+        );
     }
 }
 
@@ -407,10 +491,18 @@ fn a_borrow_lends_what_a_read_copies() {
             let count = mapping.read(offset, &mut expected).unwrap();
             let borrowed = mapping.borrow(offset, len).unwrap();
             assert_eq!((borrowed.len(), borrowed.is_empty()), (count, count == 0));
-            assert_eq!(lent(&borrowed), expected[..count], "{len} bytes at {offset}");
+            assert_eq!(
+                lent(&borrowed),
+                expected[..count],
+                "{len} bytes at {offset}"
+            );
         }
         let whole = mapping.borrow(65_536, 65_536).unwrap();
-        assert_eq!(whole.read().slices().count(), 1, "sixteen pages lie in one piece");
+        assert_eq!(
+            whole.read().slices().count(),
+            1,
+            "sixteen pages lie in one piece"
+        );
         assert_eq!(mapping.borrow(0, usize::MAX).unwrap().len(), 500_000);
     }
 }
@@ -422,7 +514,10 @@ fn what_is_borrowed_is_nobody_elses() {
     let borrowed = fixture.mapping.borrow(0, 2 * PAGE_SIZE).unwrap();
     truncate(&fixture, 0);
     for round in 0..10 {
-        fixture.mapping.write(0, &vec![round; 40 * PAGE_SIZE]).unwrap();
+        fixture
+            .mapping
+            .write(0, &vec![round; 40 * PAGE_SIZE])
+            .unwrap();
         fixture.writeback.write_back_all().unwrap();
         fixture.mapping.invalidate(0..u64::MAX);
     }
@@ -441,12 +536,19 @@ fn pages_are_copied_onto_pages() {
     let bytes: Vec<u8> = (0..200_000_u32).map(|at| (at / 3) as u8).collect();
     fixture.mapping.write(0, &bytes).unwrap();
     let other = Mapping::without_store(&fixture.writeback, 0, None);
-    for (from, to, len) in [(0, 0, 200_000), (5, 70_001, 100_000), (4090, 65_536, 65_536)] {
+    for (from, to, len) in [
+        (0, 0, 200_000),
+        (5, 70_001, 100_000),
+        (4090, 65_536, 65_536),
+    ] {
         let borrowed = fixture.mapping.borrow(from, len).unwrap();
         assert_eq!(other.write_from(to, &borrowed.source()).unwrap(), len);
         let mut copied = vec![0; len];
         assert_eq!(other.read(to, &mut copied).unwrap(), len);
-        assert!(copied == bytes[from as usize..][..len], "{len} from {from} to {to}");
+        assert!(
+            copied == bytes[from as usize..][..len],
+            "{len} from {from} to {to}"
+        );
     }
     // Onto itself, within a page.
     let borrowed = fixture.mapping.borrow(10, 100).unwrap();
@@ -472,7 +574,10 @@ fn a_mapping_that_was_written_by_itself_leaves_nothing_behind() {
     fixture.mapping.write_back(0..u64::MAX).unwrap();
     let cache = Arc::downgrade(&fixture.cache);
     drop(fixture);
-    assert!(cache.upgrade().is_none(), "the cache goes with its last user");
+    assert!(
+        cache.upgrade().is_none(),
+        "the cache goes with its last user"
+    );
 }
 
 #[test]
@@ -485,7 +590,10 @@ fn mappings_that_were_never_written_leave_nothing_behind() {
         }
         let cache = Arc::downgrade(&fixture.cache);
         drop(fixture);
-        assert!(cache.upgrade().is_none(), "the cache goes with its last user");
+        assert!(
+            cache.upgrade().is_none(),
+            "the cache goes with its last user"
+        );
     }
 }
 
@@ -496,16 +604,23 @@ fn pages_that_were_dropped_leave_nothing_behind() {
     let fixture = fixture(2 * pages, false);
     for _ in 0..3 {
         for page in 0..pages {
-            fixture.mapping.write(page * PAGE_SIZE as u64, b"x").unwrap();
+            fixture
+                .mapping
+                .write(page * PAGE_SIZE as u64, b"x")
+                .unwrap();
         }
         fixture.mapping.write_back(0..u64::MAX).unwrap();
         truncate(&fixture, 0);
     }
-    // Frames of dropped pages count until their grace period is over, which readers in other tests may hold up.
+    // Frames of dropped pages count until their grace period is over, which readers in other tests
+    // may hold up.
     let mut known = 0;
     for _ in 0..10_000 {
         for page in 0..100 {
-            fixture.mapping.write(page * PAGE_SIZE as u64, b"x").unwrap();
+            fixture
+                .mapping
+                .write(page * PAGE_SIZE as u64, b"x")
+                .unwrap();
         }
         known = fixture.cache.candidates_len();
         if known < pages as usize {

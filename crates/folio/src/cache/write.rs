@@ -15,9 +15,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Mapping {
-    /// Copies `bytes` into the cache at `offset`, marks the pages dirty and grows the size where needed. Pages
-    /// overwritten only in part are read first. May write back other pages to stay within limits. Returns the
-    /// count copied, short only after an error on a later page.
+    /// Copies `bytes` into the cache at `offset`, marks the pages dirty and grows the size where
+    /// needed. Pages overwritten only in part are read first. May write back other pages to stay
+    /// within limits. Returns the count copied, short only after an error on a later page.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<usize> {
         self.write_from(offset, &bytes.into())
     }
@@ -27,7 +27,10 @@ impl Mapping {
         self.0.writeback.throttle()?;
         let mut done = 0;
         while done < source.len() {
-            match self.0.write_some(offset + done as u64, &source.part(done, usize::MAX)) {
+            match self
+                .0
+                .write_some(offset + done as u64, &source.part(done, usize::MAX))
+            {
                 // Somebody takes the page out, or brings it in, and must get on with it.
                 Ok(0) => thread::yield_now(),
                 Ok(count) => done += count,
@@ -38,8 +41,8 @@ impl Mapping {
         Ok(done)
     }
 
-    /// Copies bytes that the store has already over pages in memory, which stay as clean as they were, and grows the
-    /// size where needed. Pages that are absent stay so.
+    /// Copies bytes that the store has already over pages in memory, which stay as clean as they
+    /// were, and grows the size where needed. Pages that are absent stay so.
     pub fn update(&self, offset: u64, source: &Source<'_>) {
         let mut done = 0;
         while done < source.len() {
@@ -52,8 +55,8 @@ impl Mapping {
         self.0.grow(offset + source.len() as u64);
     }
 
-    /// Zeroes a byte range in the cache and marks it dirty, reading pages that are covered only in part.
-    /// The size stays.
+    /// Zeroes a byte range in the cache and marks it dirty, reading pages that are covered only in
+    /// part. The size stays.
     pub fn zero_range(&self, range: Range<u64>) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -71,8 +74,8 @@ impl Mapping {
 }
 
 impl Inner {
-    /// Writes the part of `source` that goes into the page, or the block, at `offset`. Returns how much that was; 0
-    /// if things changed meanwhile.
+    /// Writes the part of `source` that goes into the page, or the block, at `offset`. Returns how
+    /// much that was; 0 if things changed meanwhile.
     fn write_some(self: &Arc<Self>, offset: u64, source: &Source<'_>) -> Result<usize> {
         let index = offset / PAGE;
         let start = (offset % PAGE) as usize;
@@ -105,7 +108,8 @@ impl Inner {
         {
             return Ok(BLOCK_BYTES as usize);
         }
-        let is_new = self.store.is_none() || index * PAGE >= self.size_bytes.load(Ordering::Acquire);
+        let is_new =
+            self.store.is_none() || index * PAGE >= self.size_bytes.load(Ordering::Acquire);
         if is_new || part.len() == PAGE_SIZE {
             return self.write_new(index, start, part);
         }
@@ -135,12 +139,14 @@ impl Inner {
         part.len()
     }
 
-    /// Copies `part` into the page at `index`, if there is one. A read of it that is under way, which may have missed
-    /// what the store has by now, ends first.
+    /// Copies `part` into the page at `index`, if there is one. A read of it that is under way,
+    /// which may have missed what the store has by now, ends first.
     fn update_page(&self, index: u64, start: usize, part: &Source<'_>) {
         loop {
             let pin = rcu::pin();
-            let Some(frame) = self.index.word(index, &pin).frame() else { return };
+            let Some(frame) = self.index.word(index, &pin).frame() else {
+                return;
+            };
             let hold = Hold::try_new(&self.pool, frame);
             drop(pin);
             let Some(hold) = hold else { continue };
@@ -152,8 +158,8 @@ impl Inner {
         }
     }
 
-    /// The file reaches to `end` at least. To be called before the page can be written back, whose bytes past the
-    /// end of the file a store may leave out: with its bytes locked.
+    /// The file reaches to `end` at least. To be called before the page can be written back, whose
+    /// bytes past the end of the file a store may leave out: with its bytes locked.
     #[inline]
     fn grow(&self, end: u64) {
         if end > self.size_bytes.load(Ordering::Relaxed) {
@@ -178,16 +184,21 @@ impl Inner {
         Ok(part.len())
     }
 
-    /// Writes a block none of whose pages is in memory, in one piece; false if there is no such memory, if so many
-    /// pages are beyond the limit, or if a page is there.
+    /// Writes a block none of whose pages is in memory, in one piece; false if there is no such
+    /// memory, if so many pages are beyond the limit, or if a page is there.
     fn write_new_block(self: &Arc<Self>, index: u64, source: &Source<'_>) -> bool {
         let pin = rcu::pin();
-        let is_free = || (index..index + BLOCK).all(|index| self.index.word(index, &pin) == Word::ABSENT);
-        let Some(first) = is_free().then(|| self.cache().group()).flatten() else { return false };
+        let is_free =
+            || (index..index + BLOCK).all(|index| self.index.word(index, &pin) == Word::ABSENT);
+        let Some(first) = is_free().then(|| self.cache().group()).flatten() else {
+            return false;
+        };
         let frames = first..first + BLOCK as Frame;
         let mut guards: SmallVec<[PageWriteGuard<'_>; BLOCK as usize]> = SmallVec::new();
         for (place, frame) in frames.clone().enumerate() {
-            self.pool.folio(frame).begin(self.number, index + place as u64);
+            self.pool
+                .folio(frame)
+                .begin(self.number, index + place as u64);
             let mut guard = PageWriteGuard::lock(&self.pool, frame);
             source.part(place * PAGE_SIZE, PAGE_SIZE).put(&mut guard, 0);
             guards.push(guard);

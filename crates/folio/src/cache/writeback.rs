@@ -1,11 +1,13 @@
-//! Dirty mappings of one backing device, and the thread that writes them. Linux: mm/page-writeback.c.
+//! Dirty mappings of one backing device, and the thread that writes them. Linux:
+//! mm/page-writeback.c.
 //!
 //! ```text
 //!   dirty bytes:  0 ....... background ............ limit
 //!                 writers run free   |  the thread writes  |  writers write too
 //! ```
 //!
-//! Whatever is dirty, the thread looks now and then which mappings have been so for long, and writes them.
+//! Whatever is dirty, the thread looks now and then which mappings have been so for long, and
+//! writes them.
 
 use super::mapping::Inner;
 use super::reclaim::PageCache;
@@ -27,8 +29,8 @@ struct Signals {
 
 /// The dirty mappings of one backing device. Linux: `struct bdi_writeback`.
 ///
-/// With `background_writeback`, a thread of its own writes them; dropping the `Writeback` stops it. Dirty pages
-/// that nobody wrote back by then stay unwritten: file systems sync first.
+/// With `background_writeback`, a thread of its own writes them; dropping the `Writeback` stops it.
+/// Dirty pages that nobody wrote back by then stay unwritten: file systems sync first.
 pub struct Writeback {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -56,7 +58,10 @@ impl Writeback {
             signals: Mutex::default(),
             wake: Condvar::new(),
         });
-        Arc::new(Self { shared, thread: Mutex::new(None) })
+        Arc::new(Self {
+            shared,
+            thread: Mutex::new(None),
+        })
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -77,8 +82,9 @@ impl Writeback {
         }
     }
 
-    /// Writes every dirty page of every mapping of this device to its store, data and metadata alike, and waits.
-    /// The first error is returned after everything was tried; failed pages stay dirty.
+    /// Writes every dirty page of every mapping of this device to its store, data and metadata
+    /// alike, and waits. The first error is returned after everything was tried; failed pages stay
+    /// dirty.
     pub fn write_back_all(&self) -> Result<()> {
         self.shared.write_back(0)
     }
@@ -89,7 +95,8 @@ impl Drop for Writeback {
         self.shared.signals.lock().is_stopping = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.lock().take()
-            // The thread itself may drop the last reference to a file system; it cannot wait for itself.
+            // The thread itself may drop the last reference to a file system; it cannot wait for
+            // itself.
             && thread.thread().id() != thread::current().id()
         {
             // A panic there was reported when it happened.
@@ -128,7 +135,8 @@ impl Shared {
         self.dirty_pages.fetch_add(change as u64, Ordering::Relaxed);
     }
 
-    /// Holds a writer back while too much is dirty. Nobody may call this with a folio or table locked.
+    /// Holds a writer back while too much is dirty. Nobody may call this with a folio or table
+    /// locked.
     pub(super) fn throttle(&self) -> Result<()> {
         let options = &self.cache.options;
         let dirty = self.bytes_dirty();
@@ -155,8 +163,9 @@ impl Shared {
         }
     }
 
-    /// Writes until at most `keep_bytes` are dirty. A failure belongs to the file it hit, which remembers it; the
-    /// caller is told only if more than `limit_bytes` stay dirty, for then nothing more can be taken.
+    /// Writes until at most `keep_bytes` are dirty. A failure belongs to the file it hit, which
+    /// remembers it; the caller is told only if more than `limit_bytes` stay dirty, for then
+    /// nothing more can be taken.
     fn make_room(&self, keep_bytes: u64, limit_bytes: u64) -> Result<()> {
         match self.write_back(keep_bytes) {
             Err(error) if self.bytes_dirty() > limit_bytes => Err(error),
@@ -164,8 +173,8 @@ impl Shared {
         }
     }
 
-    /// Writes mappings, first dirtied first, until at most `keep_bytes` are dirty; with 0, everything, and waits
-    /// for what others are writing.
+    /// Writes mappings, first dirtied first, until at most `keep_bytes` are dirty; with 0,
+    /// everything, and waits for what others are writing.
     fn write_back(&self, keep_bytes: u64) -> Result<()> {
         let listed: Vec<Arc<Inner>> = self.dirty.lock().clone();
         let mut result = Ok(());
@@ -182,7 +191,8 @@ impl Shared {
         result
     }
 
-    /// Writes the mappings that have been dirty for long. What fails is as if it had become dirty now.
+    /// Writes the mappings that have been dirty for long. What fails is as if it had become dirty
+    /// now.
     fn write_expired(&self) {
         let age = Duration::from_millis(self.cache.options.dirty_expire_ms);
         let now = Instant::now();
@@ -197,12 +207,14 @@ impl Shared {
         }
     }
 
-    /// Takes a mapping off the list if it is clean now. A device may have no other than one that is always written
-    /// by itself (metadata), and each holds the other while it is listed.
+    /// Takes a mapping off the list if it is clean now. A device may have no other than one that is
+    /// always written by itself (metadata), and each holds the other while it is listed.
     pub(super) fn unlist(&self, mapping: &Arc<Inner>) {
         let mut dirty = self.dirty.lock();
         let place = dirty.iter().position(|listed| Arc::ptr_eq(listed, mapping));
-        let clean = place.filter(|_| !mapping.stays_listed()).map(|place| dirty.remove(place));
+        let clean = place
+            .filter(|_| !mapping.stays_listed())
+            .map(|place| dirty.remove(place));
         self.listed.store(dirty.len(), Ordering::SeqCst);
         drop(dirty);
         // With no lock held, as for all.
@@ -226,11 +238,13 @@ impl Shared {
         drop(clean);
     }
 
-    /// Waits until there may be something to write; says whether a writer asked for it. `None` to end.
+    /// Waits until there may be something to write; says whether a writer asked for it. `None` to
+    /// end.
     fn wait_for_work(&self) -> Option<bool> {
         let mut signals = self.signals.lock();
         if !signals.is_wanted && !signals.is_stopping {
-            // Not by a look at the list: whoever has it locked may wait for a table, and the table's owner for us.
+            // Not by a look at the list: whoever has it locked may wait for a table, and the
+            // table's owner for us.
             signals.is_timed = self.writes_by_age() && self.listed.load(Ordering::SeqCst) > 0;
             match signals.is_timed {
                 true => {
@@ -244,10 +258,13 @@ impl Shared {
     }
 }
 
-/// The background thread: writes when asked to, down to half the background limit, and what has been dirty for long.
+/// The background thread: writes when asked to, down to half the background limit, and what has
+/// been dirty for long.
 fn run(shared: &Weak<Shared>) {
     while let Some(shared) = shared.upgrade() {
-        let Some(is_wanted) = shared.wait_for_work() else { return };
+        let Some(is_wanted) = shared.wait_for_work() else {
+            return;
+        };
         if is_wanted {
             // An error is remembered by the mapping it belongs to and told to whoever syncs it.
             let _ = shared.write_back((shared.cache.options.dirty_background_bytes / 2).max(1));

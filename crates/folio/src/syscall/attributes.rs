@@ -30,7 +30,9 @@ impl Process {
         self.with_path(path.as_ref(), |path| {
             check_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
             let last_link = last_link(flags);
-            match self.quickly(dir, path, last_link, |found| vfs::known_attributes(&**found.inode())) {
+            match self.quickly(dir, path, last_link, |found| {
+                vfs::known_attributes(&**found.inode())
+            }) {
                 Some(Ok(Some(attributes))) => Ok(attributes),
                 Some(Err(error)) => Err(error),
                 Some(Ok(None)) | None => {
@@ -43,7 +45,8 @@ impl Process {
     /// truncate(2).
     pub fn truncate(&self, path: impl AsRef<Path>, size_bytes: u64) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
-            self.context().truncate(&self.resolve(path, LastLink::Follow)?, size_bytes)
+            self.context()
+                .truncate(&self.resolve(path, LastLink::Follow)?, size_bytes)
         })
     }
 
@@ -86,7 +89,11 @@ impl Process {
     ) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
             check_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
-            self.context().chown(&self.resolve_at(dir, path, last_link(flags), flags)?, uid, gid)
+            self.context().chown(
+                &self.resolve_at(dir, path, last_link(flags), flags)?,
+                uid,
+                gid,
+            )
         })
     }
 
@@ -107,14 +114,23 @@ impl Process {
     }
 
     /// futimens(3).
-    pub fn futimens(&self, fd: Fd, accessed: Option<SetTime>, modified: Option<SetTime>) -> Result<()> {
-        self.context().set_times(&self.location(fd)?, accessed, modified)
+    pub fn futimens(
+        &self,
+        fd: Fd,
+        accessed: Option<SetTime>,
+        modified: Option<SetTime>,
+    ) -> Result<()> {
+        self.context()
+            .set_times(&self.location(fd)?, accessed, modified)
     }
 
     /// statfs(2).
     pub fn statfs(&self, path: impl AsRef<Path>) -> Result<FileSystemStatistics> {
         self.with_path(path.as_ref(), |path| {
-            self.resolve(path, LastLink::Follow)?.mount.file_system().statistics()
+            self.resolve(path, LastLink::Follow)?
+                .mount
+                .file_system()
+                .statistics()
         })
     }
 }

@@ -25,10 +25,18 @@ impl Process {
     }
 
     /// openat(2).
-    pub fn openat(&self, dir: Fd, path: impl AsRef<Path>, flags: OpenFlags, mode: u16) -> Result<Fd> {
+    pub fn openat(
+        &self,
+        dir: Fd,
+        path: impl AsRef<Path>,
+        flags: OpenFlags,
+        mode: u16,
+    ) -> Result<Fd> {
         self.with_path(path.as_ref(), |path| {
             let found = self.quickly(dir, path, flags.last_link(), |found| {
-                flags.opens(found.dentry.value().file_type(), path).then(|| found.to_location())
+                flags
+                    .opens(found.dentry.value().file_type(), path)
+                    .then(|| found.to_location())
             });
             let context = self.context();
             self.install(match found {
@@ -57,8 +65,9 @@ impl Process {
         }
     }
 
-    /// Like pread(2) without the copy: holds the file's own bytes in memory, up to `len_bytes` of them from `offset`
-    /// on; fewer at the end of the file and after 2 MiB, none at the end. The errors are those of pread(2).
+    /// Like pread(2) without the copy: holds the file's own bytes in memory, up to `len_bytes` of
+    /// them from `offset` on; fewer at the end of the file and after 2 MiB, none at the end. The
+    /// errors are those of pread(2).
     ///
     /// ```
     /// # use folio::syscall::{Credentials, OpenFlags};
@@ -76,12 +85,14 @@ impl Process {
 
     /// write(2).
     pub fn write(&self, fd: Fd, bytes: &[u8]) -> Result<usize> {
-        self.file(fd)?.write(self.credentials(), Start::Position, &bytes.into())
+        self.file(fd)?
+            .write(self.credentials(), Start::Position, &bytes.into())
     }
 
     /// pwrite(2). With O_APPEND the bytes go to the end all the same, as in Linux.
     pub fn pwrite(&self, fd: Fd, bytes: &[u8], offset: u64) -> Result<usize> {
-        self.file(fd)?.write(self.credentials(), Start::Offset(offset), &bytes.into())
+        self.file(fd)?
+            .write(self.credentials(), Start::Offset(offset), &bytes.into())
     }
 
     /// lseek(2).
@@ -99,8 +110,8 @@ impl Process {
         }
     }
 
-    /// getdents64(2): the next entries of an open directory (`.` and `..` included), at most `count` of them;
-    /// empty at the end.
+    /// getdents64(2): the next entries of an open directory (`.` and `..` included), at most
+    /// `count` of them; empty at the end.
     pub fn getdents(&self, fd: Fd, count: usize) -> Result<Vec<Dirent>> {
         if count == 0 {
             return Err(Errno::INVAL.into());
@@ -108,8 +119,16 @@ impl Process {
         let mut entries = Vec::new();
         self.file(fd)?.read_directory(&mut |entry| {
             let (number, file_type) = (entry.number.0, entry.file_type);
-            entries.push(Dirent { name: entry.name.to_vec(), number, file_type });
-            if entries.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            entries.push(Dirent {
+                name: entry.name.to_vec(),
+                number,
+                file_type,
+            });
+            if entries.len() < count {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
         })?;
         Ok(entries)
     }
@@ -120,12 +139,20 @@ impl Process {
     }
 
     /// fallocate(2).
-    pub fn fallocate(&self, fd: Fd, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
-        self.file(fd)?.fallocate(self.credentials(), mode, offset, len_bytes)
+    pub fn fallocate(
+        &self,
+        fd: Fd,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        self.file(fd)?
+            .fallocate(self.credentials(), mode, offset, len_bytes)
     }
 
-    /// The FIEMAP ioctl: the runs of the file that touch the bytes `range`. With `is_synced` (`FIEMAP_FLAG_SYNC`)
-    /// what is only in memory is written first. EOPNOTSUPP where the file system has no device.
+    /// The FIEMAP ioctl: the runs of the file that touch the bytes `range`. With `is_synced`
+    /// (`FIEMAP_FLAG_SYNC`) what is only in memory is written first. EOPNOTSUPP where the file
+    /// system has no device.
     pub fn fiemap(&self, fd: Fd, range: Range<u64>, is_synced: bool) -> Result<Vec<FileExtent>> {
         self.file(fd)?.extents(range, is_synced)
     }
@@ -146,15 +173,28 @@ impl Process {
     }
 
     /// sendfile(2).
-    pub fn sendfile(&self, out: Fd, input: Fd, offset: Option<&mut u64>, count: usize) -> Result<usize> {
+    pub fn sendfile(
+        &self,
+        out: Fd,
+        input: Fd,
+        offset: Option<&mut u64>,
+        count: usize,
+    ) -> Result<usize> {
         let (out, input) = (self.file(out)?, self.file(input)?);
         input.check_readable()?;
         out.check_writable()?;
         if input.mapping().is_err() || out.flags().contains(OpenFlags::APPEND) {
             return Err(Errno::INVAL.into());
         }
-        let start = offset.as_deref().map_or(Start::Position, |offset| Start::Offset(*offset));
-        let copied = vfs::copy(self.credentials(), (&input, start), (&out, Start::Position), count)?;
+        let start = offset
+            .as_deref()
+            .map_or(Start::Position, |offset| Start::Offset(*offset));
+        let copied = vfs::copy(
+            self.credentials(),
+            (&input, start),
+            (&out, Start::Position),
+            count,
+        )?;
         if let Some(offset) = offset {
             *offset += copied as u64;
         }
@@ -171,7 +211,8 @@ impl Process {
         count: usize,
     ) -> Result<usize> {
         let (input, out) = (self.file(input)?, self.file(out)?);
-        let start = |offset: Option<&u64>| offset.map_or(Start::Position, |offset| Start::Offset(*offset));
+        let start =
+            |offset: Option<&u64>| offset.map_or(Start::Position, |offset| Start::Offset(*offset));
         let from = (&*input, start(input_offset.as_deref()));
         let to = (&*out, start(out_offset.as_deref()));
         let copied = vfs::copy_range(self.credentials(), from, to, count)?;

@@ -1,21 +1,25 @@
-//! Calls by handle: what a server needs whose clients name inodes and not paths. Linux: fs/nfsd, fs/exportfs.
+//! Calls by handle: what a server needs whose clients name inodes and not paths. Linux: fs/nfsd,
+//! fs/exportfs.
 
 use super::OpenFlags;
 use crate::base::{Errno, Result};
 use crate::kernel::Kernel;
 use crate::vfs::{
-    self, Attributes, ChangeListener, Coherence, Context, Credentials, DirectoryEntry, FallocateMode,
-    FileSystemStatistics, FileType, Location, OpenFile, RenameFlags, SeekKind, SetTime, Start, XattrFlags,
+    self, Attributes, ChangeListener, Coherence, Context, Credentials, DirectoryEntry,
+    FallocateMode, FileSystemStatistics, FileType, Location, OpenFile, RenameFlags, SeekKind,
+    SetTime, Start, XattrFlags,
 };
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// An inode held by a server, and the name by which it was found: what an `O_PATH` descriptor is to a process.
+/// An inode held by a server, and the name by which it was found: what an `O_PATH` descriptor is to
+/// a process.
 ///
-/// It keeps the inode alive and the mount busy. A handle leads nowhere else: names are plain (`EINVAL` for slashes,
-/// `.` and `..`), links are not followed, and what is mounted on a directory is not entered.
+/// It keeps the inode alive and the mount busy. A handle leads nowhere else: names are plain
+/// (`EINVAL` for slashes, `.` and `..`), links are not followed, and what is mounted on a directory
+/// is not entered.
 #[derive(Clone)]
 pub struct Handle(Location);
 
@@ -30,26 +34,38 @@ impl Handle {
         self.0.inode().attributes()
     }
 
-    /// For how long attributes and data may be told to others without asking again: without end where nobody else
-    /// changes them, or where changes are told of ([`Handle::listen`]).
+    /// For how long attributes and data may be told to others without asking again: without end
+    /// where nobody else changes them, or where changes are told of ([`Handle::listen`]).
     pub fn ttl(&self) -> Duration {
-        self.0.inode().common().coherence.as_ref().map_or(Duration::MAX, Coherence::believed_for)
+        self.0
+            .inode()
+            .common()
+            .coherence
+            .as_ref()
+            .map_or(Duration::MAX, Coherence::believed_for)
     }
 
-    /// Attributes and data may have been changed without Folio's knowledge: they are asked for before they are used.
+    /// Attributes and data may have been changed without Folio's knowledge: they are asked for
+    /// before they are used.
     pub fn doubt(&self) {
         if let Some(coherence) = &self.0.inode().common().coherence {
             coherence.doubt();
         }
     }
 
-    /// Whether changes of attributes and data by others are told of, as far as is known since they were asked for.
+    /// Whether changes of attributes and data by others are told of, as far as is known since they
+    /// were asked for.
     pub fn is_told_of(&self) -> bool {
-        self.0.inode().common().coherence.as_ref().is_none_or(Coherence::is_told_of)
+        self.0
+            .inode()
+            .common()
+            .coherence
+            .as_ref()
+            .is_none_or(Coherence::is_told_of)
     }
 
-    /// Tells `listener` from now on what others change in the whole file system, as long as the caller keeps it;
-    /// false if nothing can be told.
+    /// Tells `listener` from now on what others change in the whole file system, as long as the
+    /// caller keeps it; false if nothing can be told.
     pub fn listen(&self, listener: Weak<dyn ChangeListener>) -> bool {
         self.0.mount.file_system().listen(listener)
     }
@@ -57,7 +73,10 @@ impl Handle {
     /// The directory in which it was found last, by inode number, and the name; `None` for a root.
     pub fn place(&self) -> Option<(u64, Vec<u8>)> {
         let parent = self.0.dentry.parent()?;
-        Some((parent.inode().common().number.0, self.0.dentry.name().as_slice().to_vec()))
+        Some((
+            parent.inode().common().number.0,
+            self.0.dentry.name().as_slice().to_vec(),
+        ))
     }
 
     /// Whether both are the same inode. Two that had the same number, one after the other, are not.
@@ -89,28 +108,34 @@ impl OpenHandle {
     /// pread(2).
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let start = Start::Offset(offset);
-        self.0.read_at_once(start, buf).map_or_else(|| self.0.read(start, buf), Ok)
+        self.0
+            .read_at_once(start, buf)
+            .map_or_else(|| self.0.read(start, buf), Ok)
     }
 
-    /// pread(2) of bytes that are all in memory; `None` if they are not, and [`OpenHandle::read`] may have to wait.
+    /// pread(2) of bytes that are all in memory; `None` if they are not, and [`OpenHandle::read`]
+    /// may have to wait.
     pub fn read_at_once(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
         self.0.read_at_once(Start::Offset(offset), buf)
     }
 
-    /// The file of the host that is behind this one, for who can do without Folio's cache: reads and writes by the
-    /// descriptor are the host's. `None` if there is none. Folio does not notice them: see [`Handle::doubt`].
+    /// The file of the host that is behind this one, for who can do without Folio's cache: reads
+    /// and writes by the descriptor are the host's. `None` if there is none. Folio does not notice
+    /// them: see [`Handle::doubt`].
     pub fn host_file(&self) -> Option<Result<OwnedFd>> {
         self.0.inode().host_file()
     }
 
-    /// fsync(2), or fdatasync(2) with `data_only`. A writeback error is told once to each file that was opened.
+    /// fsync(2), or fdatasync(2) with `data_only`. A writeback error is told once to each file that
+    /// was opened.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         self.0.sync(data_only)
     }
 
     /// Where the next data or hole is, from `offset` on: lseek(2).
     pub fn seek(&self, kind: SeekKind, offset: u64) -> Result<u64> {
-        self.0.seek_data(kind, i64::try_from(offset).map_err(|_| Errno::INVAL)?)
+        self.0
+            .seek_data(kind, i64::try_from(offset).map_err(|_| Errno::INVAL)?)
     }
 }
 
@@ -121,7 +146,11 @@ pub struct Caller<'a>(Context<'a>);
 impl<'a> Caller<'a> {
     /// Somebody who makes calls in `kernel`. `umask` is cleared from the modes of what is made.
     pub fn new(kernel: &'a Kernel, credentials: &'a Credentials, umask: u16) -> Self {
-        Self(Context { vfs: kernel.vfs(), credentials, umask: umask & 0o777 })
+        Self(Context {
+            vfs: kernel.vfs(),
+            credentials,
+            umask: umask & 0o777,
+        })
     }
 
     /// `/`.
@@ -134,8 +163,8 @@ impl<'a> Caller<'a> {
         Ok(self.0.lookup(&directory.0, plain(name)?)?.map(Handle))
     }
 
-    /// For how long what [`Caller::lookup`] found, or that it found nothing, may be told to others without asking
-    /// again.
+    /// For how long what [`Caller::lookup`] found, or that it found nothing, may be told to others
+    /// without asking again.
     pub fn name_ttl(&self, directory: &Handle, name: &[u8]) -> Duration {
         self.0.vfs.dentries.believed_for(&directory.0.dentry, name)
     }
@@ -154,17 +183,23 @@ impl<'a> Caller<'a> {
         mode: u16,
         device: (u32, u32),
     ) -> Result<Handle> {
-        self.0.mknod(&directory.0, plain(name)?, file_type, mode, device).map(Handle)
+        self.0
+            .mknod(&directory.0, plain(name)?, file_type, mode, device)
+            .map(Handle)
     }
 
     /// symlinkat(2).
     pub fn symlink(&self, target: &[u8], directory: &Handle, name: &[u8]) -> Result<Handle> {
-        self.0.symlink(target, &directory.0, plain(name)?).map(Handle)
+        self.0
+            .symlink(target, &directory.0, plain(name)?)
+            .map(Handle)
     }
 
     /// linkat(2): gives `source` another name.
     pub fn link(&self, source: &Handle, directory: &Handle, name: &[u8]) -> Result<Handle> {
-        self.0.link(&source.0, &directory.0, plain(name)?).map(Handle)
+        self.0
+            .link(&source.0, &directory.0, plain(name)?)
+            .map(Handle)
     }
 
     /// unlinkat(2).
@@ -184,7 +219,8 @@ impl<'a> Caller<'a> {
         (to, new_name): (&Handle, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
-        self.0.rename((&from.0, plain(name)?), (&to.0, plain(new_name)?), flags)
+        self.0
+            .rename((&from.0, plain(name)?), (&to.0, plain(new_name)?), flags)
     }
 
     /// readlinkat(2).
@@ -198,19 +234,40 @@ impl<'a> Caller<'a> {
     }
 
     /// openat(2) with O_CREAT.
-    pub fn create(&self, directory: &Handle, name: &[u8], flags: OpenFlags, mode: u16) -> Result<OpenHandle> {
+    pub fn create(
+        &self,
+        directory: &Handle,
+        name: &[u8],
+        flags: OpenFlags,
+        mode: u16,
+    ) -> Result<OpenHandle> {
         let flags = flags | OpenFlags::CREAT | OpenFlags::NOFOLLOW;
-        Ok(OpenHandle(Arc::new(self.0.open(&directory.0, plain(name)?, flags, mode)?)))
+        Ok(OpenHandle(Arc::new(self.0.open(
+            &directory.0,
+            plain(name)?,
+            flags,
+            mode,
+        )?)))
     }
 
     /// openat(2) with O_TMPFILE.
-    pub fn create_unnamed(&self, directory: &Handle, flags: OpenFlags, mode: u16) -> Result<OpenHandle> {
+    pub fn create_unnamed(
+        &self,
+        directory: &Handle,
+        flags: OpenFlags,
+        mode: u16,
+    ) -> Result<OpenHandle> {
         let flags = flags | OpenFlags::TMPFILE;
-        Ok(OpenHandle(Arc::new(self.0.open(&directory.0, b".", flags, mode)?)))
+        Ok(OpenHandle(Arc::new(self.0.open(
+            &directory.0,
+            b".",
+            flags,
+            mode,
+        )?)))
     }
 
-    /// Calls `sink` for each entry of a directory from `cookie` on (0 starts), `.` and `..` included, until it
-    /// breaks. The directory is locked meanwhile: `sink` makes no calls.
+    /// Calls `sink` for each entry of a directory from `cookie` on (0 starts), `.` and `..`
+    /// included, until it breaks. The directory is locked meanwhile: `sink` makes no calls.
     pub fn read_directory(
         &self,
         directory: &Handle,
@@ -224,7 +281,8 @@ impl<'a> Caller<'a> {
 
     /// pwrite(2).
     pub fn write(&self, file: &OpenHandle, bytes: &[u8], offset: u64) -> Result<usize> {
-        file.0.write(self.0.credentials, Start::Offset(offset), &bytes.into())
+        file.0
+            .write(self.0.credentials, Start::Offset(offset), &bytes.into())
     }
 
     /// ftruncate(2).
@@ -240,7 +298,8 @@ impl<'a> Caller<'a> {
         offset: u64,
         len_bytes: u64,
     ) -> Result<()> {
-        file.0.fallocate(self.0.credentials, mode, offset, len_bytes)
+        file.0
+            .fallocate(self.0.credentials, mode, offset, len_bytes)
     }
 
     /// copy_file_range(2).
@@ -296,7 +355,13 @@ impl<'a> Caller<'a> {
     }
 
     /// setxattr(2).
-    pub fn setxattr(&self, file: &Handle, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+    pub fn setxattr(
+        &self,
+        file: &Handle,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
         self.0.set_xattr(&file.0, name, value, flags)
     }
 

@@ -12,12 +12,14 @@
 //!    vfs/
 //! ```
 //!
-//! Neighbours: programs and faces above, `vfs` below. Here a path or a descriptor becomes a location or an open
-//! file, and a failure gets the path it is about; what a call means is the VFS's.
+//! Neighbours: programs and faces above, `vfs` below. Here a path or a descriptor becomes a
+//! location or an open file, and a failure gets the path it is about; what a call means is the
+//! VFS's.
 //!
-//! Locks: descriptors, the working directory and paths in memory are read under a pin (base/rcu.rs). What cannot
-//! block (stat, fstat) is done with that; what may takes a reference to the open file or location first and ends the
-//! pin. Open and close lock the process's table of descriptors.
+//! Locks: descriptors, the working directory and paths in memory are read under a pin
+//! (base/rcu.rs). What cannot block (stat, fstat) is done with that; what may takes a reference to
+//! the open file or location first and ends the pin. Open and close lock the process's table of
+//! descriptors.
 
 mod advice;
 mod attributes;

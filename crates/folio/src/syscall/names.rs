@@ -16,7 +16,9 @@ impl Process {
     /// mkdirat(2).
     pub fn mkdirat(&self, dir: Fd, path: impl AsRef<Path>, mode: u16) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
-            self.context().mkdir(&self.start_at(dir, path)?, path, mode).map(drop)
+            self.context()
+                .mkdir(&self.start_at(dir, path)?, path, mode)
+                .map(drop)
         })
     }
 
@@ -30,7 +32,9 @@ impl Process {
         device: (u32, u32),
     ) -> Result<()> {
         self.with_path(path.as_ref(), |path| {
-            self.context().mknod(&self.start_at(dir, path)?, path, file_type, mode, device).map(drop)
+            self.context()
+                .mknod(&self.start_at(dir, path)?, path, file_type, mode, device)
+                .map(drop)
         })
     }
 
@@ -75,7 +79,8 @@ impl Process {
         self.with_path(from.as_ref(), |from| {
             let from_start = self.start_at(from_dir, from)?;
             let to_start = self.start_at(to_dir, to)?;
-            self.context().rename((&from_start, from), (&to_start, to), flags)
+            self.context()
+                .rename((&from_start, from), (&to_start, to), flags)
         })
     }
 
@@ -97,13 +102,20 @@ impl Process {
         self.with_path(to.as_ref(), |to| {
             check_flags(flags, AtFlags::SYMLINK_FOLLOW | AtFlags::EMPTY_PATH)?;
             // Linux asks for CAP_DAC_READ_SEARCH, and says ENOENT without.
-            if flags.contains(AtFlags::EMPTY_PATH) && from.is_empty() && self.credentials().uid != 0 {
+            if flags.contains(AtFlags::EMPTY_PATH) && from.is_empty() && self.credentials().uid != 0
+            {
                 return Err(Errno::NOENT.into());
             }
             let follows = flags.contains(AtFlags::SYMLINK_FOLLOW);
-            let last_link = if follows { LastLink::Follow } else { LastLink::Keep };
+            let last_link = if follows {
+                LastLink::Follow
+            } else {
+                LastLink::Keep
+            };
             let source = self.resolve_at(from_dir, from, last_link, flags)?;
-            self.context().link(&source, &self.start_at(to_dir, to)?, to).map(drop)
+            self.context()
+                .link(&source, &self.start_at(to_dir, to)?, to)
+                .map(drop)
         })
     }
 
@@ -113,10 +125,17 @@ impl Process {
     }
 
     /// symlinkat(2).
-    pub fn symlinkat(&self, target: impl AsRef<Path>, dir: Fd, path: impl AsRef<Path>) -> Result<()> {
+    pub fn symlinkat(
+        &self,
+        target: impl AsRef<Path>,
+        dir: Fd,
+        path: impl AsRef<Path>,
+    ) -> Result<()> {
         let target = target.as_ref().as_os_str().as_bytes();
         self.with_path(path.as_ref(), |path| {
-            self.context().symlink(target, &self.start_at(dir, path)?, path).map(drop)
+            self.context()
+                .symlink(target, &self.start_at(dir, path)?, path)
+                .map(drop)
         })
     }
 
@@ -125,7 +144,8 @@ impl Process {
         self.readlinkat(AT_FDCWD, path)
     }
 
-    /// readlinkat(2). With an empty path, the descriptor of a link that was opened with O_PATH and O_NOFOLLOW.
+    /// readlinkat(2). With an empty path, the descriptor of a link that was opened with O_PATH and
+    /// O_NOFOLLOW.
     pub fn readlinkat(&self, dir: Fd, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         self.with_path(path.as_ref(), |path| {
             let location = self.resolve_at(dir, path, LastLink::Keep, AtFlags::EMPTY_PATH)?;
@@ -139,6 +159,8 @@ impl Process {
 
     /// access(2): `mode` is made of R_OK 4, W_OK 2 and X_OK 1, or F_OK 0.
     pub fn access(&self, path: impl AsRef<Path>, mode: u16) -> Result<()> {
-        self.with_path(path.as_ref(), |path| self.context().access(&self.start(), path, mode))
+        self.with_path(path.as_ref(), |path| {
+            self.context().access(&self.start(), path, mode)
+        })
     }
 }

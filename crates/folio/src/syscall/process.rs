@@ -21,10 +21,11 @@ pub const AT_FDCWD: Fd = Fd(u32::MAX);
 /// Walks along one path whose end others replace all the time.
 const STALE_RETRIES_MAX: u32 = 16;
 
-/// A program's view of a [`crate::Kernel`]: what the kernel keeps per process. Calls from any thread.
+/// A program's view of a [`crate::Kernel`]: what the kernel keeps per process. Calls from any
+/// thread.
 ///
-/// Every call has the name, meaning and errno of the Linux system call (man section 2). `dir` arguments are a
-/// directory's descriptor or [`AT_FDCWD`].
+/// Every call has the name, meaning and errno of the Linux system call (man section 2). `dir`
+/// arguments are a directory's descriptor or [`AT_FDCWD`].
 pub struct Process {
     files: Arc<FileTable>,
     /// Never empty.
@@ -111,8 +112,8 @@ impl Process {
         Ok(self.files.get(fd.0 as usize, &rcu::pin())?.to_arc())
     }
 
-    /// Calls `use_file` with the open file behind a descriptor. It must not block (base/rcu.rs, R3), which spares
-    /// it a reference of its own.
+    /// Calls `use_file` with the open file behind a descriptor. It must not block (base/rcu.rs,
+    /// R3), which spares it a reference of its own.
     #[inline]
     pub(super) fn with_file<T>(&self, fd: Fd, use_file: impl FnOnce(&OpenFile) -> T) -> Result<T> {
         let pin = rcu::pin();
@@ -132,7 +133,9 @@ impl Process {
 
     #[inline]
     fn here<'p>(&'p self, pin: &'p Pin) -> &'p Location {
-        self.working_directory.load(pin).unwrap_or_else(|| unreachable!("there is always one"))
+        self.working_directory
+            .load(pin)
+            .unwrap_or_else(|| unreachable!("there is always one"))
     }
 
     /// Where a path relative to `dir` starts; `dir` does not matter for an absolute one.
@@ -147,8 +150,9 @@ impl Process {
         Ok(location)
     }
 
-    /// Calls `then` with what `path` leads to, if that can be told from memory, without a lock and without waiting;
-    /// so must `then`. With `None` the caller goes by way of [`Process::resolve_at`], for which this is the shortcut.
+    /// Calls `then` with what `path` leads to, if that can be told from memory, without a lock and
+    /// without waiting; so must `then`. With `None` the caller goes by way of
+    /// [`Process::resolve_at`], for which this is the shortcut.
     #[inline]
     pub(super) fn quickly<T>(
         &self,
@@ -161,7 +165,12 @@ impl Process {
         let context = self.context();
         let start = match dir {
             AT_FDCWD => self.here(&pin),
-            _ => self.files.get(dir.0 as usize, &pin).ok()?.value().location(),
+            _ => self
+                .files
+                .get(dir.0 as usize, &pin)
+                .ok()?
+                .value()
+                .location(),
         };
         match context.walk_quickly(LocationRef::new(start), path, last_link, &pin) {
             Quick::Found(found) => Some(Ok(then(found))),
@@ -200,13 +209,17 @@ impl Process {
         Ok(file.location().clone())
     }
 
-    /// Makes a call about one path; a failure names the path. What was found may turn out to be something else by
-    /// now, where others change names: then the path is walked again. Linux: `retry_estale`.
+    /// Makes a call about one path; a failure names the path. What was found may turn out to be
+    /// something else by now, where others change names: then the path is walked again. Linux:
+    /// `retry_estale`.
     pub(super) fn with_path<T>(&self, path: &Path, call: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let bytes = path.as_os_str().as_bytes();
         let mut result = call(bytes);
         for _ in 0..STALE_RETRIES_MAX {
-            if !result.as_ref().is_err_and(|error| error.errno() == Errno::STALE) {
+            if !result
+                .as_ref()
+                .is_err_and(|error| error.errno() == Errno::STALE)
+            {
                 break;
             }
             result = call(bytes);
@@ -223,15 +236,27 @@ impl Drop for Process {
 }
 
 fn name(error: Error, path: &Path) -> Error {
-    if path.as_os_str().is_empty() { error } else { error.at(path.display().to_string()) }
+    if path.as_os_str().is_empty() {
+        error
+    } else {
+        error.at(path.display().to_string())
+    }
 }
 
 /// The choice that flags of the `*at` calls make.
 pub(super) fn last_link(flags: AtFlags) -> LastLink {
-    if flags.contains(AtFlags::SYMLINK_NOFOLLOW) { LastLink::Keep } else { LastLink::Follow }
+    if flags.contains(AtFlags::SYMLINK_NOFOLLOW) {
+        LastLink::Keep
+    } else {
+        LastLink::Follow
+    }
 }
 
 /// EINVAL for flags that a call does not have.
 pub(super) fn check_flags(flags: AtFlags, known: AtFlags) -> Result<()> {
-    if known.contains(flags) { Ok(()) } else { Err(Errno::INVAL.into()) }
+    if known.contains(flags) {
+        Ok(())
+    } else {
+        Err(Errno::INVAL.into())
+    }
 }

@@ -1,4 +1,5 @@
-//! Calls about extended attributes: `f` takes a descriptor, `l` does not follow a link in the last place.
+//! Calls about extended attributes: `f` takes a descriptor, `l` does not follow a link in the last
+//! place.
 
 use super::process::{Fd, Process};
 use crate::base::Result;
@@ -45,7 +46,8 @@ impl Process {
 
     /// fsetxattr(2).
     pub fn fsetxattr(&self, fd: Fd, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.context().set_xattr(&self.location(fd)?, name, value, flags)
+        self.context()
+            .set_xattr(&self.location(fd)?, name, value, flags)
     }
 
     /// listxattr(2).
@@ -79,7 +81,9 @@ impl Process {
     }
 
     fn xattr_at(&self, path: &Path, last_link: LastLink, name: &[u8]) -> Result<Vec<u8>> {
-        self.with_path(path, |path| self.context().xattr(&self.resolve(path, last_link)?, name))
+        self.with_path(path, |path| {
+            self.context().xattr(&self.resolve(path, last_link)?, name)
+        })
     }
 
     fn set_xattr_at(
@@ -91,15 +95,21 @@ impl Process {
         flags: XattrFlags,
     ) -> Result<()> {
         self.with_path(path, |path| {
-            self.context().set_xattr(&self.resolve(path, last_link)?, name, value, flags)
+            self.context()
+                .set_xattr(&self.resolve(path, last_link)?, name, value, flags)
         })
     }
 
     fn list_xattrs_at(&self, path: &Path, last_link: LastLink) -> Result<Vec<Vec<u8>>> {
-        self.with_path(path, |path| self.context().list_xattrs(&self.resolve(path, last_link)?))
+        self.with_path(path, |path| {
+            self.context().list_xattrs(&self.resolve(path, last_link)?)
+        })
     }
 
     fn remove_xattr_at(&self, path: &Path, last_link: LastLink, name: &[u8]) -> Result<()> {
-        self.with_path(path, |path| self.context().remove_xattr(&self.resolve(path, last_link)?, name))
+        self.with_path(path, |path| {
+            self.context()
+                .remove_xattr(&self.resolve(path, last_link)?, name)
+        })
     }
 }

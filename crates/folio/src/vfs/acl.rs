@@ -1,7 +1,8 @@
-//! POSIX access control lists: the kernel's form for programs, what they allow, what new inodes inherit.
+//! POSIX access control lists: the kernel's form for programs, what they allow, what new inodes
+//! inherit.
 //!
-//! Linux: fs/posix_acl.c, linux/posix_acl_xattr.h; acl(5) for what entries mean. The order of entries, and who is asked
-//! first, is POSIX.1e draft 17's.
+//! Linux: fs/posix_acl.c, linux/posix_acl_xattr.h; acl(5) for what entries mean. The order of
+//! entries, and who is asked first, is POSIX.1e draft 17's.
 //!
 //! ```text
 //!   check_access --- owner? the mode --- else ---> AclCache: known to have none? the mode
@@ -78,7 +79,8 @@ impl Tag {
         }
     }
 
-    /// The place of the tag in an ACL; entries of named users, and of named groups, come in any order.
+    /// The place of the tag in an ACL; entries of named users, and of named groups, come in any
+    /// order.
     fn rank(self) -> u16 {
         self.number()
     }
@@ -98,24 +100,32 @@ pub struct AclEntry {
 pub struct Acl(Vec<AclEntry>);
 
 impl Acl {
-    /// An ACL from the kernel's form; `None` for one without entries, which stands for no ACL at all.
-    /// EOPNOTSUPP for another version, EINVAL for bytes or entries that make no ACL.
+    /// An ACL from the kernel's form; `None` for one without entries, which stands for no ACL at
+    /// all. EOPNOTSUPP for another version, EINVAL for bytes or entries that make no ACL.
     pub fn from_xattr(bytes: &[u8]) -> Result<Option<Self>> {
         let (version, entries) = version_and_entries(bytes).ok_or(Errno::INVAL)?;
         if version != XATTR_VERSION {
             return Err(Errno::OPNOTSUPP.into());
         }
-        let (entries, []) = entries.as_chunks::<XATTR_ENTRY_LEN>() else { return Err(Errno::INVAL.into()) };
+        let (entries, []) = entries.as_chunks::<XATTR_ENTRY_LEN>() else {
+            return Err(Errno::INVAL.into());
+        };
         if entries.is_empty() {
             return Ok(None);
         }
         let entries = entries.iter().map(|&[t0, t1, p0, p1, i0, i1, i2, i3]| {
             let id = u32::from_le_bytes([i0, i1, i2, i3]);
             let tag = Tag::new(u16::from_le_bytes([t0, t1]), id)?;
-            Some(AclEntry { tag, permissions: u16::from_le_bytes([p0, p1]) })
+            Some(AclEntry {
+                tag,
+                permissions: u16::from_le_bytes([p0, p1]),
+            })
         });
         let entries: Option<Vec<_>> = entries.collect();
-        entries.and_then(Self::new).map(Some).ok_or(Errno::INVAL.into())
+        entries
+            .and_then(Self::new)
+            .map(Some)
+            .ok_or(Errno::INVAL.into())
     }
 
     /// The kernel's form.
@@ -129,14 +139,18 @@ impl Acl {
         bytes
     }
 
-    /// Entries that make an ACL: owner, owning group and other once each, a mask at most once and always if users
-    /// or groups are named, in the order of [`Tag`]. Linux: `posix_acl_valid`.
+    /// Entries that make an ACL: owner, owning group and other once each, a mask at most once and
+    /// always if users or groups are named, in the order of [`Tag`]. Linux: `posix_acl_valid`.
     pub fn new(entries: Vec<AclEntry>) -> Option<Self> {
         let count = |tag: Tag| entries.iter().filter(|entry| entry.tag == tag).count();
         let names_someone = entries.iter().any(|entry| entry.tag.id().is_some());
         let is_valid = entries.is_sorted_by_key(|entry| entry.tag.rank())
-            && entries.iter().all(|entry| entry.permissions <= 7 && entry.tag.id() != Some(ID_NONE))
-            && [Tag::UserObject, Tag::GroupObject, Tag::Other].into_iter().all(|tag| count(tag) == 1)
+            && entries
+                .iter()
+                .all(|entry| entry.permissions <= 7 && entry.tag.id() != Some(ID_NONE))
+            && [Tag::UserObject, Tag::GroupObject, Tag::Other]
+                .into_iter()
+                .all(|tag| count(tag) == 1)
             && (count(Tag::Mask) == 1 || (count(Tag::Mask) == 0 && !names_someone));
         is_valid.then_some(Self(entries))
     }
@@ -147,20 +161,27 @@ impl Acl {
     }
 
     fn permissions(&self, tag: Tag) -> Option<u16> {
-        self.0.iter().find(|entry| entry.tag == tag).map(|entry| entry.permissions)
+        self.0
+            .iter()
+            .find(|entry| entry.tag == tag)
+            .map(|entry| entry.permissions)
     }
 
-    /// The nine permission bits that this ACL, as an access ACL, gives a mode: the group's are the mask's, where
-    /// there is one. Linux: `posix_acl_equiv_mode`.
+    /// The nine permission bits that this ACL, as an access ACL, gives a mode: the group's are the
+    /// mask's, where there is one. Linux: `posix_acl_equiv_mode`.
     fn mode_bits(&self) -> u16 {
         let of = |tag| self.permissions(tag).unwrap_or(0);
-        let group = self.permissions(Tag::Mask).unwrap_or_else(|| of(Tag::GroupObject));
+        let group = self
+            .permissions(Tag::Mask)
+            .unwrap_or_else(|| of(Tag::GroupObject));
         of(Tag::UserObject) << 6 | group << 3 | of(Tag::Other)
     }
 
     /// Whether the mode says it all, so that nothing need be stored.
     pub fn is_minimal(&self) -> bool {
-        self.0.iter().all(|entry| !matches!(entry.tag, Tag::User(_) | Tag::Group(_) | Tag::Mask))
+        self.0
+            .iter()
+            .all(|entry| !matches!(entry.tag, Tag::User(_) | Tag::Group(_) | Tag::Mask))
     }
 
     /// Whether somebody who is not the owner may do what he wants to a file of group `gid`. Linux:
@@ -177,18 +198,23 @@ impl Acl {
             _ => false,
         });
         let mut is_in_some = false;
-        // Any group that grants all of it will do; one that is named keeps its members from what others may.
+        // Any group that grants all of it will do; one that is named keeps its members from what
+        // others may.
         groups.any(|entry| {
             is_in_some = true;
             grants(entry.permissions & mask)
         }) || (!is_in_some && grants(self.permissions(Tag::Other).unwrap_or(0)))
     }
 
-    /// The access ACL of a new inode in a directory with this default ACL, and the nine permission bits of its mode,
-    /// of which `mode` asks for the most. Linux: `posix_acl_create_masq`.
+    /// The access ACL of a new inode in a directory with this default ACL, and the nine permission
+    /// bits of its mode, of which `mode` asks for the most. Linux: `posix_acl_create_masq`.
     pub(super) fn inherited(&self, mode: u16) -> (Self, u16) {
         let mut acl = self.clone();
-        let group_tag = if self.permissions(Tag::Mask).is_some() { Tag::Mask } else { Tag::GroupObject };
+        let group_tag = if self.permissions(Tag::Mask).is_some() {
+            Tag::Mask
+        } else {
+            Tag::GroupObject
+        };
         for entry in &mut acl.0 {
             entry.permissions &= match entry.tag {
                 Tag::UserObject => mode >> 6 & 7,
@@ -208,7 +234,11 @@ impl Acl {
 
     /// The ACL after chmod(2) to `mode`. Linux: `posix_acl_chmod`.
     pub fn with_mode(mut self, mode: u16) -> Self {
-        let group_tag = if self.permissions(Tag::Mask).is_some() { Tag::Mask } else { Tag::GroupObject };
+        let group_tag = if self.permissions(Tag::Mask).is_some() {
+            Tag::Mask
+        } else {
+            Tag::GroupObject
+        };
         for entry in &mut self.0 {
             match entry.tag {
                 Tag::UserObject => entry.permissions = mode >> 6 & 7,
@@ -221,8 +251,8 @@ impl Acl {
     }
 }
 
-/// What setting `acl` as access ACL of a file with `mode` comes to: the new mode, and the ACL to store, if any.
-/// Linux: `posix_acl_update_mode`, without its check of who may keep the setgid bit.
+/// What setting `acl` as access ACL of a file with `mode` comes to: the new mode, and the ACL to
+/// store, if any. Linux: `posix_acl_update_mode`, without its check of who may keep the setgid bit.
 pub fn set_access_acl(acl: Acl, mode: u16) -> (u16, Option<Acl>) {
     let mode = mode & !0o777 | acl.mode_bits();
     (mode, (!acl.is_minimal()).then_some(acl))
@@ -284,7 +314,11 @@ impl AclCache {
             return Ok(None);
         }
         let present = self.present.lock();
-        if let Some(acl) = present.acls.as_ref().and_then(|acls| acls[kind as usize].clone()) {
+        if let Some(acl) = present
+            .acls
+            .as_ref()
+            .and_then(|acls| acls[kind as usize].clone())
+        {
             return Ok(Some(acl));
         }
         let before = present.forgotten;
@@ -331,8 +365,14 @@ mod tests {
 
     const NONE: u32 = ID_NONE;
     /// `setfacl -m u:1000:rw,g:50:r` on a file of mode 0644.
-    const NAMED: [(u16, u16, u32); 6] =
-        [(1, 6, NONE), (2, 6, 1000), (4, 4, NONE), (8, 4, 50), (0x10, 6, NONE), (0x20, 4, NONE)];
+    const NAMED: [(u16, u16, u32); 6] = [
+        (1, 6, NONE),
+        (2, 6, 1000),
+        (4, 4, NONE),
+        (8, 4, 50),
+        (0x10, 6, NONE),
+        (0x20, 4, NONE),
+    ];
 
     #[test]
     fn the_mask_is_the_modes_group() {
@@ -341,14 +381,20 @@ mod tests {
         assert_eq!((mode, stored), (0o4664, Some(acl.clone())));
         let changed = acl.with_mode(0o751);
         assert_eq!(changed.permissions(Tag::Mask), Some(5));
-        assert_eq!(changed.permissions(Tag::GroupObject), Some(4), "only the mask follows the mode");
+        assert_eq!(
+            changed.permissions(Tag::GroupObject),
+            Some(4),
+            "only the mask follows the mode"
+        );
         assert_eq!(changed.permissions(Tag::UserObject), Some(7));
         assert_eq!(changed.permissions(Tag::Other), Some(1));
     }
 
     #[test]
     fn a_minimal_list_is_only_a_mode() {
-        let acl = Acl::from_xattr(&xattr(&[(1, 7, NONE), (4, 5, NONE), (0x20, 1, NONE)])).unwrap().unwrap();
+        let acl = Acl::from_xattr(&xattr(&[(1, 7, NONE), (4, 5, NONE), (0x20, 1, NONE)]))
+            .unwrap()
+            .unwrap();
         assert_eq!(set_access_acl(acl.clone(), 0o1600), (0o1751, None));
         assert_eq!(acl.with_mode(0o640).mode_bits(), 0o640);
         assert_eq!(Acl::from_xattr(&xattr(&[])).unwrap(), None);
@@ -361,14 +407,28 @@ mod tests {
             entries[at] = entry;
             Acl::from_xattr(&xattr(&entries)).map_err(|error| error.errno())
         };
-        assert_eq!(with(0, (1, 8, NONE)), Err(Errno::INVAL), "permission bits over 7");
+        assert_eq!(
+            with(0, (1, 8, NONE)),
+            Err(Errno::INVAL),
+            "permission bits over 7"
+        );
         assert_eq!(with(0, (3, 7, NONE)), Err(Errno::INVAL), "unknown tag");
         assert_eq!(with(0, (4, 7, NONE)), Err(Errno::INVAL), "no owner");
-        assert_eq!(with(1, (2, 7, NONE)), Err(Errno::INVAL), "a user without id");
+        assert_eq!(
+            with(1, (2, 7, NONE)),
+            Err(Errno::INVAL),
+            "a user without id"
+        );
         assert_eq!(with(3, (2, 7, 5)), Err(Errno::INVAL), "out of order");
         assert_eq!(with(4, (8, 7, 5)), Err(Errno::INVAL), "no mask");
-        assert_eq!(Acl::from_xattr(&xattr(&NAMED)[..11]).unwrap_err().errno(), Errno::INVAL);
-        assert_eq!(Acl::from_xattr(&[1, 0, 0, 0]).unwrap_err().errno(), Errno::OPNOTSUPP);
+        assert_eq!(
+            Acl::from_xattr(&xattr(&NAMED)[..11]).unwrap_err().errno(),
+            Errno::INVAL
+        );
+        assert_eq!(
+            Acl::from_xattr(&[1, 0, 0, 0]).unwrap_err().errno(),
+            Errno::OPNOTSUPP
+        );
         assert_eq!(Acl::from_xattr(&[2]).unwrap_err().errno(), Errno::INVAL);
     }
 
@@ -379,11 +439,23 @@ mod tests {
         let may = |who: &Credentials, want| acl.permits(who, 77, want);
         let (read, write) = (Access::READ, Access::WRITE);
         assert!(may(&who(1000, &[]), read | write), "the named user");
-        assert!(may(&who(5, &[50]), read) && !may(&who(5, &[50]), write), "the named group");
-        assert!(may(&who(5, &[77]), read) && !may(&who(5, &[77]), write), "the owning group");
-        assert!(may(&who(5, &[]), read) && !may(&who(5, &[]), write), "others");
+        assert!(
+            may(&who(5, &[50]), read) && !may(&who(5, &[50]), write),
+            "the named group"
+        );
+        assert!(
+            may(&who(5, &[77]), read) && !may(&who(5, &[77]), write),
+            "the owning group"
+        );
+        assert!(
+            may(&who(5, &[]), read) && !may(&who(5, &[]), write),
+            "others"
+        );
         let masked = acl.clone().with_mode(0o600);
-        assert!(!masked.permits(&who(1000, &[]), 77, read), "the mask binds named users");
+        assert!(
+            !masked.permits(&who(1000, &[]), 77, read),
+            "the mask binds named users"
+        );
         let with = |at: usize, entry| {
             let mut entries = NAMED;
             entries[at] = entry;
@@ -397,7 +469,10 @@ mod tests {
             !with(3, (8, 0, 50)).permits(&who(5, &[50]), 77, read),
             "in a group, so others do not matter"
         );
-        assert!(with(3, (8, 7, 50)).permits(&who(5, &[50, 77]), 77, write), "any group that grants it");
+        assert!(
+            with(3, (8, 7, 50)).permits(&who(5, &[50, 77]), 77, write),
+            "any group that grants it"
+        );
     }
 
     #[test]
@@ -406,8 +481,14 @@ mod tests {
         let (acl, bits) = default.inherited(0o640);
         assert_eq!(bits, 0o640);
         assert_eq!(acl.permissions(Tag::Mask), Some(4));
-        assert_eq!(acl.permissions(Tag::User(1000)), Some(6), "the mask alone follows");
-        let plain = Acl::from_xattr(&xattr(&[(1, 7, NONE), (4, 5, NONE), (0x20, 0, NONE)])).unwrap().unwrap();
+        assert_eq!(
+            acl.permissions(Tag::User(1000)),
+            Some(6),
+            "the mask alone follows"
+        );
+        let plain = Acl::from_xattr(&xattr(&[(1, 7, NONE), (4, 5, NONE), (0x20, 0, NONE)]))
+            .unwrap()
+            .unwrap();
         let (acl, bits) = plain.inherited(0o666);
         assert!(acl.is_minimal() && bits == 0o640);
     }

@@ -16,11 +16,11 @@ pub enum Advice {
     Sequential,
     /// It will be read here and there (`POSIX_FADV_RANDOM`): nothing is read ahead.
     Random,
-    /// The range will be read soon (`POSIX_FADV_WILLNEED`): it is brought in, in the background where there is a
-    /// thread for it.
+    /// The range will be read soon (`POSIX_FADV_WILLNEED`): it is brought in, in the background
+    /// where there is a thread for it.
     WillNeed,
-    /// The range will not be used soon (`POSIX_FADV_DONTNEED`): its dirty pages are written, then those that lie
-    /// wholly inside it leave memory, unless somebody is using them.
+    /// The range will not be used soon (`POSIX_FADV_DONTNEED`): its dirty pages are written, then
+    /// those that lie wholly inside it leave memory, unless somebody is using them.
     DontNeed,
     /// It will be read once (`POSIX_FADV_NOREUSE`): reads do not count as a reason to keep pages.
     NoReuse,
@@ -48,7 +48,9 @@ impl OpenFile {
         }
         let range = range(offset, len_bytes)?;
         // Directories and device nodes take any advice, and have no pages that it could be about.
-        let Ok(mapping) = self.mapping() else { return Ok(()) };
+        let Ok(mapping) = self.mapping() else {
+            return Ok(());
+        };
         match advice {
             Advice::Normal => mapping.set_read_pattern(ReadPattern::Normal),
             Advice::Sequential => mapping.set_read_pattern(ReadPattern::Sequential),
@@ -71,7 +73,12 @@ impl OpenFile {
     }
 
     /// sync_file_range(2): data alone, and no promise that it survives a power cut.
-    pub(crate) fn sync_range(&self, offset: u64, len_bytes: u64, flags: SyncFileRange) -> Result<()> {
+    pub(crate) fn sync_range(
+        &self,
+        offset: u64,
+        len_bytes: u64,
+        flags: SyncFileRange,
+    ) -> Result<()> {
         self.check_not_path()?;
         if !SyncFileRange::all().contains(flags) {
             return Err(Errno::INVAL.into());
@@ -87,7 +94,9 @@ impl OpenFile {
         ) {
             return Err(Errno::SPIPE.into());
         }
-        let Ok(mapping) = self.mapping() else { return Ok(()) };
+        let Ok(mapping) = self.mapping() else {
+            return Ok(());
+        };
         if flags.contains(SyncFileRange::WAIT_BEFORE) {
             mapping.wait_written();
         }
@@ -100,7 +109,8 @@ impl OpenFile {
         }
         match flags.intersects(SyncFileRange::WAIT_BEFORE | SyncFileRange::WAIT_AFTER) {
             true => self.tell_error(mapping, written),
-            // Linux has only started the writes here; a failure is told by the next call that waits.
+            // Linux has only started the writes here; a failure is told by the next call that
+            // waits.
             false => Ok(()),
         }
     }
@@ -108,7 +118,9 @@ impl OpenFile {
     /// What happened to the pages of this file; all zeros for what has none.
     pub(crate) fn counters(&self) -> Result<Counters> {
         self.check_not_path()?;
-        Ok(self.mapping().map_or_else(|_| Counters::default(), |mapping| mapping.counters()))
+        Ok(self
+            .mapping()
+            .map_or_else(|_| Counters::default(), |mapping| mapping.counters()))
     }
 
     fn file_type(&self) -> FileType {

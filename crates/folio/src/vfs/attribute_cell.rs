@@ -9,12 +9,14 @@ const WORDS: usize = 10;
 /// Set in the first word if the creation time is known.
 const HAS_CREATED: u64 = 1 << 16;
 
-/// The changing attributes of an inode. The file system publishes them whenever one changed; everybody reads them
-/// without a lock and without writing to shared memory.
+/// The changing attributes of an inode. The file system publishes them whenever one changed;
+/// everybody reads them without a lock and without writing to shared memory.
 ///
-/// Sizes that others know better (that of a file with a mapping is the mapping's) are put in by the reader.
+/// Sizes that others know better (that of a file with a mapping is the mapping's) are put in by the
+/// reader.
 pub struct AttributeCell {
-    /// Mode and link count, owners, size, blocks; then the seconds of the four times, and their nanoseconds.
+    /// Mode and link count, owners, size, blocks; then the seconds of the four times, and their
+    /// nanoseconds.
     words: SeqWords<WORDS>,
     block_size: u32,
     device: (u32, u32),
@@ -54,8 +56,18 @@ impl AttributeCell {
     /// The attributes published last.
     #[inline]
     pub fn load(&self, number: InodeNumber, file_type: FileType) -> Attributes {
-        let [kind, owners, size_bytes, blocks_512, accessed, modified, changed, created, nanos, more_nanos] =
-            self.words.read::<0, WORDS>();
+        let [
+            kind,
+            owners,
+            size_bytes,
+            blocks_512,
+            accessed,
+            modified,
+            changed,
+            created,
+            nanos,
+            more_nanos,
+        ] = self.words.read::<0, WORDS>();
         let created = Timespec::new(created as i64, high(more_nanos));
         Attributes {
             number,
@@ -102,7 +114,13 @@ fn pair(low: u32, high: u32) -> u64 {
 }
 
 fn encode(attributes: &Attributes) -> [u64; WORDS] {
-    let Attributes { accessed, modified, changed, created, .. } = *attributes;
+    let Attributes {
+        accessed,
+        modified,
+        changed,
+        created,
+        ..
+    } = *attributes;
     let has_created = if created.is_some() { HAS_CREATED } else { 0 };
     let created = created.unwrap_or_default();
     [

@@ -30,7 +30,10 @@ impl Context<'_> {
                 mode &= !SET_GID;
             }
         }
-        inode.set_attributes(&AttributeChange { mode: Some(mode), ..AttributeChange::default() })?;
+        inode.set_attributes(&AttributeChange {
+            mode: Some(mode),
+            ..AttributeChange::default()
+        })?;
         // The access ACL has followed.
         inode.common().attributes.acls.forget(AclKind::Access);
         drop(lock);
@@ -38,7 +41,12 @@ impl Context<'_> {
     }
 
     /// fchownat(2), fchown(2).
-    pub(crate) fn chown(&self, location: &Location, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+    pub(crate) fn chown(
+        &self,
+        location: &Location,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<()> {
         let _acting = location.mount.begin_change(self.credentials)?;
         let inode = &**location.inode();
         revalidate(inode)?;
@@ -61,7 +69,12 @@ impl Context<'_> {
             }
             mode = (drop != 0).then_some(attributes.mode & !drop);
         }
-        inode.set_attributes(&AttributeChange { mode, uid, gid, ..AttributeChange::default() })?;
+        inode.set_attributes(&AttributeChange {
+            mode,
+            uid,
+            gid,
+            ..AttributeChange::default()
+        })?;
         drop(lock);
         location.mount.settle(inode)
     }
@@ -91,7 +104,11 @@ impl Context<'_> {
             }
             check_access(inode, self.credentials, Access::WRITE)?;
         }
-        inode.set_attributes(&AttributeChange { accessed, modified, ..AttributeChange::default() })?;
+        inode.set_attributes(&AttributeChange {
+            accessed,
+            modified,
+            ..AttributeChange::default()
+        })?;
         drop(lock);
         location.mount.settle(inode)
     }

@@ -1,5 +1,5 @@
-//! New inodes: what they get from who makes them and from the directory. Linux: fs/inode.c (`inode_init_owner`),
-//! fs/posix_acl.c (`posix_acl_create`).
+//! New inodes: what they get from who makes them and from the directory. Linux: fs/inode.c
+//! (`inode_init_owner`), fs/posix_acl.c (`posix_acl_create`).
 
 use super::acl::{Acl, AclKind};
 use super::permission::{acl_of, new_owner};
@@ -48,8 +48,9 @@ impl Context<'_> {
                     let (inherited, bits) = acl.inherited(mode);
                     mode = mode & !0o777 | bits;
                     if !inherited.is_minimal() {
-                        // The group's bits of the mode are the mask once the ACL is there. Until then, perhaps after
-                        // a power cut, the group may do what it will be allowed, and no more.
+                        // The group's bits of the mode are the mask once the ACL is there. Until
+                        // then, perhaps after a power cut, the group may do what it will be
+                        // allowed, and no more.
                         mode = mode & !0o070 | inherited.owning_group() << 3;
                         access = Some(inherited);
                     }
@@ -59,8 +60,19 @@ impl Context<'_> {
         }
         let (gid, mode) = new_owner(&directory.attributes(), self.credentials, file_type, mode);
         let uid = self.credentials.uid;
-        let new = NewInode { file_type, mode, uid, gid, device: (0, 0), target: b"" };
-        Ok(Birth { new, access, default })
+        let new = NewInode {
+            file_type,
+            mode,
+            uid,
+            gid,
+            device: (0, 0),
+            target: b"",
+        };
+        Ok(Birth {
+            new,
+            access,
+            default,
+        })
     }
 
     /// Makes it, called `name`; the caller holds the lock of `directory`, exclusive.
@@ -84,7 +96,11 @@ impl Context<'_> {
     }
 
     /// Makes it without a name (`O_TMPFILE`).
-    pub(crate) fn create_unnamed(&self, directory: &dyn Inode, birth: &Birth<'_>) -> Result<Arc<dyn Inode>> {
+    pub(crate) fn create_unnamed(
+        &self,
+        directory: &dyn Inode,
+        birth: &Birth<'_>,
+    ) -> Result<Arc<dyn Inode>> {
         let inode = directory.create_unnamed(&birth.new)?;
         birth.give_acls(&*inode)?;
         Ok(inode)

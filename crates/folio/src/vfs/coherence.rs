@@ -1,4 +1,5 @@
-//! What others may change behind our back, and until when it is believed. Linux: `d_revalidate`, `fuse_update_attributes`.
+//! What others may change behind our back, and until when it is believed. Linux: `d_revalidate`,
+//! `fuse_update_attributes`.
 //!
 //! ```text
 //!   stat, read, append, ...        path walk
@@ -9,9 +10,10 @@
 //!   Inode::revalidate              Inode::lookup        ask what lies behind
 //! ```
 //!
-//! A file system that nobody else changes has none of this. Where others do, an answer is believed for a time to live
-//! that counts from before the question, and until somebody doubts it: a change that was told of. Who asks takes a
-//! [`Question`] first, so that a change told of meanwhile is not forgotten when the answer comes.
+//! A file system that nobody else changes has none of this. Where others do, an answer is believed
+//! for a time to live that counts from before the question, and until somebody doubts it: a change
+//! that was told of. Who asks takes a [`Question`] first, so that a change told of meanwhile is not
+//! forgotten when the answer comes.
 
 use super::dentry::Dentry;
 use super::{Attributes, Inode, InodeNumber};
@@ -45,7 +47,9 @@ pub const FOREVER_NS: u64 = u64::MAX;
 /// Nanoseconds of the monotonic clock, which does not jump.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+    (now.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec as u64)
 }
 
 /// Whether it is earlier than that; without a look at the clock if that is never or always so.
@@ -71,15 +75,23 @@ pub struct Question {
 }
 
 impl Question {
-    /// The same question, but it was asked when `earlier` was, of somebody whose name was not known then.
+    /// The same question, but it was asked when `earlier` was, of somebody whose name was not known
+    /// then.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
-        Self { at_ns: self.at_ns.min(earlier.at_ns), ..self }
+        Self {
+            at_ns: self.at_ns.min(earlier.at_ns),
+            ..self
+        }
     }
 
     /// Up to when the answer is believed.
     fn until_ns(self, ttl_ns: u64) -> u64 {
-        if ttl_ns == 0 { 0 } else { self.at_ns.saturating_add(ttl_ns) }
+        if ttl_ns == 0 {
+            0
+        } else {
+            self.at_ns.saturating_add(ttl_ns)
+        }
     }
 }
 
@@ -97,7 +109,10 @@ impl Coherence {
 
     /// To be called before what lies behind is asked for attributes.
     pub fn ask(&self) -> Question {
-        Question { at_ns: now_ns(), doubts: self.doubts.load(Ordering::SeqCst) }
+        Question {
+            at_ns: now_ns(),
+            doubts: self.doubts.load(Ordering::SeqCst),
+        }
     }
 
     /// Believes the answer for `ttl_ns` from the question on, unless it was doubted meanwhile.
@@ -105,13 +120,15 @@ impl Coherence {
         if self.doubts.load(Ordering::SeqCst) != question.doubts {
             return;
         }
-        self.believed_until_ns.store(question.until_ns(ttl_ns), Ordering::SeqCst);
+        self.believed_until_ns
+            .store(question.until_ns(ttl_ns), Ordering::SeqCst);
         if self.doubts.load(Ordering::SeqCst) != question.doubts {
             self.believed_until_ns.store(0, Ordering::SeqCst);
         }
     }
 
-    /// Notes whether the file system tells its listeners when attributes and data change, until it asks again.
+    /// Notes whether the file system tells its listeners when attributes and data change, until it
+    /// asks again.
     pub fn set_told_of(&self, is_told_of: bool) {
         self.is_told_of.store(is_told_of, Ordering::Release);
     }
@@ -147,7 +164,10 @@ impl Coherence {
 
     /// To be called before what lies behind is asked for a name.
     pub(super) fn ask_for_name(&self) -> Question {
-        Question { at_ns: now_ns(), doubts: self.name_doubts.load(Ordering::SeqCst) }
+        Question {
+            at_ns: now_ns(),
+            doubts: self.name_doubts.load(Ordering::SeqCst),
+        }
     }
 }
 
@@ -159,13 +179,15 @@ pub(super) struct Belief {
 }
 
 impl Belief {
-    /// Believes what was found when `question` was asked. Whoever sees this sees what was found, too.
+    /// Believes what was found when `question` was asked. Whoever sees this sees what was found,
+    /// too.
     pub(super) fn renew(&self, question: Question, directory: &Coherence) {
         // Between the two stores the answer is believed shorter than it might be, never longer.
         self.until_ns.store(0, Ordering::Release);
         self.doubts.store(question.doubts, Ordering::Release);
         let ttl_ns = directory.names_ttl_ns.load(Ordering::SeqCst);
-        self.until_ns.store(question.until_ns(ttl_ns), Ordering::Release);
+        self.until_ns
+            .store(question.until_ns(ttl_ns), Ordering::Release);
     }
 
     /// Believes nothing.
@@ -183,21 +205,34 @@ impl Belief {
     /// For how long the name may still be used without asking.
     pub(super) fn left(&self, directory: &Coherence) -> Duration {
         let until_ns = self.until_ns.load(Ordering::Acquire);
-        let is_doubted = self.doubts.load(Ordering::Acquire) != directory.name_doubts.load(Ordering::SeqCst);
-        if is_doubted { Duration::ZERO } else { left(until_ns) }
+        let is_doubted =
+            self.doubts.load(Ordering::Acquire) != directory.name_doubts.load(Ordering::SeqCst);
+        if is_doubted {
+            Duration::ZERO
+        } else {
+            left(until_ns)
+        }
     }
 }
 
 /// Whether attributes and data of an inode may be used without asking.
 #[inline]
 pub(crate) fn is_believed(inode: &dyn Inode) -> bool {
-    inode.common().coherence.as_ref().is_none_or(Coherence::is_believed)
+    inode
+        .common()
+        .coherence
+        .as_ref()
+        .is_none_or(Coherence::is_believed)
 }
 
 /// Asks what lies behind, unless attributes and data may be used without.
 #[inline]
 pub(crate) fn revalidate(inode: &dyn Inode) -> Result<()> {
-    if is_believed(inode) { Ok(()) } else { inode.revalidate() }
+    if is_believed(inode) {
+        Ok(())
+    } else {
+        inode.revalidate()
+    }
 }
 
 /// Everything stat(2) tells, as far as it is known without asking.
@@ -228,8 +263,8 @@ pub trait ChangeListener: Send + Sync {
     /// Something has changed. Called by a thread of the file system's own that holds no lock.
     fn changed(&self, change: Change<'_>);
 
-    /// There is one more warning ([`FileSystem::warnings`](super::FileSystem::warnings)). Called by whoever met the
-    /// reason, with locks held: it must not wait.
+    /// There is one more warning ([`FileSystem::warnings`](super::FileSystem::warnings)). Called by
+    /// whoever met the reason, with locks held: it must not wait.
     fn warned(&self) {}
 }
 
@@ -247,9 +282,15 @@ mod tests {
         assert!(!coherence.is_believed());
         coherence.believe(coherence.ask(), 0);
         assert!(!coherence.is_believed(), "always ask");
-        let long_ago = Question { at_ns: 1, ..coherence.ask() };
+        let long_ago = Question {
+            at_ns: 1,
+            ..coherence.ask()
+        };
         coherence.believe(long_ago, 1_000);
-        assert!(!coherence.is_believed(), "the time to live counts from the question");
+        assert!(
+            !coherence.is_believed(),
+            "the time to live counts from the question"
+        );
     }
 
     #[test]

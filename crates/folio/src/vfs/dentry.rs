@@ -15,8 +15,8 @@ pub(crate) type Name = SmallVec<[u8; 32]>;
 
 /// A name that leads to an inode. Linux: `struct dentry`, always positive.
 ///
-/// A live dentry with a name is in the cache, so that one directory has one dentry. A child keeps its parent
-/// alive; a dentry nobody uses has exactly the cache's reference.
+/// A live dentry with a name is in the cache, so that one directory has one dentry. A child keeps
+/// its parent alive; a dentry nobody uses has exactly the cache's reference.
 pub(crate) struct Dentry {
     id: u64,
     tree: u64,
@@ -43,11 +43,23 @@ impl Dentry {
     /// The root of a mounted file system.
     pub(crate) fn new_root(inode: Arc<dyn Inode>) -> Arc<Self> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self::build(id, id, inode, Place { parent: None, name: Name::new() }))
+        Arc::new(Self::build(
+            id,
+            id,
+            inode,
+            Place {
+                parent: None,
+                name: Name::new(),
+            },
+        ))
     }
 
     /// An inode without a name, made below `parent` (`O_TMPFILE`).
-    pub(crate) fn new_unnamed(parent: &Arc<Self>, inode: Arc<dyn Inode>, is_linkable: bool) -> Arc<Self> {
+    pub(crate) fn new_unnamed(
+        parent: &Arc<Self>,
+        inode: Arc<dyn Inode>,
+        is_linkable: bool,
+    ) -> Arc<Self> {
         let dentry = Self::new_child(parent, b"", inode);
         dentry.is_deleted.store(true, Ordering::Relaxed);
         dentry.is_linkable.store(is_linkable, Ordering::Relaxed);
@@ -56,7 +68,10 @@ impl Dentry {
 
     pub(super) fn new_child(parent: &Arc<Self>, name: &[u8], inode: Arc<dyn Inode>) -> Arc<Self> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let place = Place { parent: Some(parent.clone()), name: Name::from_slice(name) };
+        let place = Place {
+            parent: Some(parent.clone()),
+            name: Name::from_slice(name),
+        };
         Arc::new(Self::build(id, parent.tree, inode, place))
     }
 
@@ -125,15 +140,18 @@ impl Dentry {
         self.coherence().map(Coherence::ask_for_name)
     }
 
-    /// Others have taken the name of `lost` away or given it to something else. What had it may have another one by
-    /// now: it is gone only if it says so. The caller holds no lock of the dentry cache.
+    /// Others have taken the name of `lost` away or given it to something else. What had it may
+    /// have another one by now: it is gone only if it says so. The caller holds no lock of the
+    /// dentry cache.
     pub(super) fn lose_name(lost: Option<Arc<Dentry>>, gone: Gone) {
         if let Some(dentry) = lost {
             let found_count = dentry.found_count.load(Ordering::SeqCst);
-            let is_gone = dentry.inode.revalidate().is_err() || dentry.inode.attributes().link_count == 0;
+            let is_gone =
+                dentry.inode.revalidate().is_err() || dentry.inode.attributes().link_count == 0;
             if is_gone {
                 dentry.set_deleted();
-                // Somebody may have found it elsewhere while we were told that it is not where it was.
+                // Somebody may have found it elsewhere while we were told that it is not where it
+                // was.
                 if dentry.found_count.load(Ordering::SeqCst) != found_count {
                     dentry.is_deleted.store(false, Ordering::SeqCst);
                 }
@@ -171,12 +189,16 @@ impl Dentry {
 
     /// Gives the dentry another parent and name.
     pub(super) fn move_to(&self, parent: &Arc<Dentry>, name: &[u8]) {
-        let place = Place { parent: Some(parent.clone()), name: Name::from_slice(name) };
+        let place = Place {
+            parent: Some(parent.clone()),
+            name: Name::from_slice(name),
+        };
         let old = std::mem::replace(&mut *self.place.write(), place);
         drop(old);
     }
 
-    /// Whether an inode without names may get one: made by `O_TMPFILE` without `O_EXCL`. Linux: `I_LINKABLE`.
+    /// Whether an inode without names may get one: made by `O_TMPFILE` without `O_EXCL`. Linux:
+    /// `I_LINKABLE`.
     pub(crate) fn is_linkable(&self) -> bool {
         self.is_linkable.load(Ordering::Acquire)
     }
@@ -203,7 +225,8 @@ impl Drop for Dentry {
     fn drop(&mut self) {
         let mut next = self.place.get_mut().parent.take();
         while let Some(parent) = next {
-            next = Arc::into_inner(parent).and_then(|mut dentry| dentry.place.get_mut().parent.take());
+            next =
+                Arc::into_inner(parent).and_then(|mut dentry| dentry.place.get_mut().parent.take());
         }
     }
 }

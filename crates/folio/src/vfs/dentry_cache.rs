@@ -7,12 +7,14 @@
 //!                     Dentry, or nothing: the name is known not to exist
 //! ```
 //!
-//! A node is plain memory and is dropped some time after it left its chain; a dentry owns an inode and is dropped as
-//! soon as nobody can look at it, by who took it out, with no lock held ([`Gone`]).
+//! A node is plain memory and is dropped some time after it left its chain; a dentry owns an inode
+//! and is dropped as soon as nobody can look at it, by who took it out, with no lock held
+//! ([`Gone`]).
 //!
-//! A dentry is evicted in two steps. First its node is marked as leaving: who finds such a node does not look at the
-//! dentry before it has locked the shard and taken the mark away. After a grace period everybody who found it unmarked
-//! has a reference of his own, or has gone: if the cache's is the only one, the dentry goes.
+//! A dentry is evicted in two steps. First its node is marked as leaving: who finds such a node
+//! does not look at the dentry before it has locked the shard and taken the mark away. After a
+//! grace period everybody who found it unmarked has a reference of his own, or has gone: if the
+//! cache's is the only one, the dentry goes.
 
 use super::Inode;
 use super::coherence::{Belief, Coherence, Question};
@@ -34,8 +36,8 @@ const STEPS_MAX: usize = 32;
 
 /// Names found and names known not to exist, bounded in number, with second chance.
 ///
-/// Changes to the names of a directory are made under its inode lock, exclusive; what a lookup found is added
-/// under the same lock, shared.
+/// Changes to the names of a directory are made under its inode lock, exclusive; what a lookup
+/// found is added under the same lock, shared.
 pub(crate) struct DentryCache {
     shards: Box<[Shard]>,
     hasher: RandomState,
@@ -94,7 +96,8 @@ pub(crate) struct Found {
     pub(crate) question: Option<Question>,
 }
 
-/// What left the cache, to be dropped with no lock held: the last reference to an inode may have work to do.
+/// What left the cache, to be dropped with no lock held: the last reference to an inode may have
+/// work to do.
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Gone {
@@ -146,9 +149,16 @@ impl DentryCache {
 
     /// What is known about `name` in `parent` without waiting for anybody.
     #[inline]
-    pub(crate) fn find<'p>(&self, parent: &Dentry, name: &[u8], pin: &'p Pin) -> Cached<Ref<'p, Dentry>> {
+    pub(crate) fn find<'p>(
+        &self,
+        parent: &Dentry,
+        name: &[u8],
+        pin: &'p Pin,
+    ) -> Cached<Ref<'p, Dentry>> {
         let hash = self.hash(parent.id(), name);
-        let Some(node) = self.shard(hash).find(hash, parent.id(), name, pin) else { return Cached::Unknown };
+        let Some(node) = self.shard(hash).find(hash, parent.id(), name, pin) else {
+            return Cached::Unknown;
+        };
         if node.is_leaving.load(Ordering::Acquire) || !node.is_believed(parent, pin) {
             return Cached::Unknown;
         }
@@ -168,22 +178,26 @@ impl DentryCache {
         let _state = shard.state.lock();
         let pin = rcu::pin();
         match shard.keep(hash, parent.id(), name, &pin) {
-            Some(node) if node.value().is_believed(parent, &pin) => node.value().known(&pin).to_arc(),
+            Some(node) if node.value().is_believed(parent, &pin) => {
+                node.value().known(&pin).to_arc()
+            }
             _ => Cached::Unknown,
         }
     }
 
     /// For how long what is known about `name` in `parent` may still be told without asking.
     pub(crate) fn believed_for(&self, parent: &Dentry, name: &[u8]) -> Duration {
-        let Some(directory) = parent.coherence() else { return Duration::MAX };
+        let Some(directory) = parent.coherence() else {
+            return Duration::MAX;
+        };
         let hash = self.hash(parent.id(), name);
         let pin = rcu::pin();
         let node = self.shard(hash).find(hash, parent.id(), name, &pin);
         node.map_or(Duration::ZERO, |node| node.belief.left(directory))
     }
 
-    /// Adds what a lookup found, unless another lookup found the same first; returns the dentry that counts. What
-    /// others have put in the place of something else takes its place here.
+    /// Adds what a lookup found, unless another lookup found the same first; returns the dentry
+    /// that counts. What others have put in the place of something else takes its place here.
     pub(crate) fn add(&self, parent: &Arc<Dentry>, name: &[u8], found: Found) -> Arc<Dentry> {
         let Found { inode, question } = found;
         let fresh = Dentry::new_child(parent, name, inode.clone());
@@ -205,7 +219,11 @@ impl DentryCache {
             lost = Some(dentry);
         }
         drop(pin);
-        let coherence = inode.common().coherence.as_ref().filter(|_| fresh.is_directory());
+        let coherence = inode
+            .common()
+            .coherence
+            .as_ref()
+            .filter(|_| fresh.is_directory());
         let Some(moved) = coherence.and_then(Coherence::dentry) else {
             let gone = self.put(state, hash, (parent, question), name, Some(fresh.clone()));
             coherence.inspect(|coherence| coherence.set_dentry(&fresh));
@@ -218,8 +236,9 @@ impl DentryCache {
         dentry
     }
 
-    /// Gives a directory that others have moved its new place here, too, so that who uses it can go on; a mountpoint
-    /// and what would lie below itself stay, and `fresh` takes the place. Linux: `d_splice_alias`.
+    /// Gives a directory that others have moved its new place here, too, so that who uses it can go
+    /// on; a mountpoint and what would lie below itself stay, and `fresh` takes the place. Linux:
+    /// `d_splice_alias`.
     fn splice(
         &self,
         moved: Arc<Dentry>,
@@ -255,7 +274,11 @@ impl DentryCache {
         let pin = rcu::pin();
         let mut gone = Gone::default();
         if let Some(node) = shard.keep(hash, parent.id(), name, &pin)
-            && node.value().dentry.get(&pin).is_some_and(|known| Arc::ptr_eq(&known, dentry))
+            && node
+                .value()
+                .dentry
+                .get(&pin)
+                .is_some_and(|known| Arc::ptr_eq(&known, dentry))
         {
             node.value().belief.end();
             gone.replaced.extend(node.value().dentry.replace(None));
@@ -268,8 +291,10 @@ impl DentryCache {
         let hash = self.hash(parent.id(), name);
         let state = self.shard(hash).state.lock();
         let pin = rcu::pin();
-        let lost =
-            self.shard(hash).find(hash, parent.id(), name, &pin).and_then(|node| node.dentry.get(&pin));
+        let lost = self
+            .shard(hash)
+            .find(hash, parent.id(), name, &pin)
+            .and_then(|node| node.dentry.get(&pin));
         drop(pin);
         let gone = self.put(state, hash, (parent, question), name, None);
         Dentry::lose_name(lost, gone);
@@ -298,7 +323,8 @@ impl DentryCache {
             true => dentry.set_deleted(),
             false => dentry.move_to(new_parent, new_name),
         }
-        // The new name first: whoever looks for a name that is replaced always finds one or the other.
+        // The new name first: whoever looks for a name that is replaced always finds one or the
+        // other.
         let gone = self.set(new_parent, new_name, Some(dentry.clone()));
         gone.and(self.set(old_parent, old_name, None))
     }
@@ -322,22 +348,33 @@ impl DentryCache {
     pub(crate) fn forget_tree(&self, root: &Dentry) -> Gone {
         let mut gone = Gone::default();
         for shard in &self.shards {
-            let Some(buckets) = shard.buckets.get() else { continue };
+            let Some(buckets) = shard.buckets.get() else {
+                continue;
+            };
             let mut state = shard.state.lock();
             for bucket in buckets {
                 shard.remove_where(&mut state, bucket, &mut gone, |node, pin| {
-                    node.value().dentry.load(pin).is_some_and(|dentry| dentry.tree() == root.tree())
+                    node.value()
+                        .dentry
+                        .load(pin)
+                        .is_some_and(|dentry| dentry.tree() == root.tree())
                 });
             }
         }
         gone
     }
 
-    /// Sets what a name leads to, as the file system has just made it. Nobody was asked, so the name is not believed
-    /// longer than it was.
+    /// Sets what a name leads to, as the file system has just made it. Nobody was asked, so the
+    /// name is not believed longer than it was.
     fn set(&self, parent: &Dentry, name: &[u8], dentry: Option<Arc<Dentry>>) -> Gone {
         let hash = self.hash(parent.id(), name);
-        self.put(self.shard(hash).state.lock(), hash, (parent, None), name, dentry)
+        self.put(
+            self.shard(hash).state.lock(),
+            hash,
+            (parent, None),
+            name,
+            dentry,
+        )
     }
 
     /// Sets what a name leads to.
@@ -406,13 +443,18 @@ impl Node {
         self.hash == hash && self.parent == parent && self.name.as_slice() == name
     }
 
-    /// Whether what the node says may be used without asking: where others change names, for a time. What is mounted
-    /// on a directory keeps it where it is.
+    /// Whether what the node says may be used without asking: where others change names, for a
+    /// time. What is mounted on a directory keeps it where it is.
     #[inline]
     fn is_believed(&self, parent: &Dentry, pin: &Pin) -> bool {
-        let Some(directory) = parent.coherence() else { return true };
+        let Some(directory) = parent.coherence() else {
+            return true;
+        };
         self.belief.holds(directory)
-            || self.dentry.borrow(pin).is_some_and(|dentry| dentry.value().is_mountpoint())
+            || self
+                .dentry
+                .borrow(pin)
+                .is_some_and(|dentry| dentry.value().is_mountpoint())
     }
 
     /// Believes what the node says, which was found when `question` was asked.
@@ -444,7 +486,11 @@ impl Cached<Ref<'_, Dentry>> {
     }
 
     fn into_known(self) -> Option<Cached<Arc<Dentry>>> {
-        if matches!(self, Self::Unknown) { None } else { Some(self.to_arc()) }
+        if matches!(self, Self::Unknown) {
+            None
+        } else {
+            Some(self.to_arc())
+        }
     }
 }
 
@@ -475,15 +521,17 @@ impl Shard {
         Some(node)
     }
 
-    /// Second chance: names that nobody uses and nobody asked for since the hand last passed go, those with a
-    /// dentry when the hand has made its next batch.
+    /// Second chance: names that nobody uses and nobody asked for since the hand last passed go,
+    /// those with a dentry when the hand has made its next batch.
     fn make_room(&self, state: &mut ShardState, capacity: usize, gone: &mut Gone) {
         if let Some(grace) = state.grace {
             let Some(over) = grace.over() else { return };
             state.grace = None;
             self.finish_leaving(state, over, gone);
         }
-        let Some(buckets) = self.buckets.get() else { return };
+        let Some(buckets) = self.buckets.get() else {
+            return;
+        };
         let batch = (capacity / 8).clamp(1, LEAVING_MAX);
         let mut leaving = SmallVec::new();
         for _ in 0..STEPS_MAX.min(2 * buckets.len()) {
@@ -492,8 +540,15 @@ impl Shard {
             }
             state.hand = (state.hand + 1) % buckets.len();
             self.remove_where(state, &buckets[state.hand], gone, |node, pin| {
-                let Node { dentry, is_referenced, is_leaving, .. } = node.value();
-                let is_used = dentry.borrow(pin).is_some_and(|dentry| dentry.strong_count() > 1);
+                let Node {
+                    dentry,
+                    is_referenced,
+                    is_leaving,
+                    ..
+                } = node.value();
+                let is_used = dentry
+                    .borrow(pin)
+                    .is_some_and(|dentry| dentry.strong_count() > 1);
                 let is_wanted = is_leaving.load(Ordering::Relaxed)
                     || is_used
                     || is_referenced.swap(false, Ordering::Relaxed);
@@ -510,20 +565,27 @@ impl Shard {
         }
     }
 
-    /// After the grace period: whoever found a leaving node unmarked has his own reference to the dentry now.
+    /// After the grace period: whoever found a leaving node unmarked has his own reference to the
+    /// dentry now.
     fn finish_leaving(&self, state: &mut ShardState, over: Over, gone: &mut Gone) {
         let mut left = Gone::default();
         for node in std::mem::take(&mut state.leaving) {
-            let Some(bucket) = self.bucket(node.hash) else { continue };
+            let Some(bucket) = self.bucket(node.hash) else {
+                continue;
+            };
             self.remove_where(state, bucket, &mut left, |other, pin| {
                 std::ptr::eq(other.value(), &*node)
                     && node.is_leaving.load(Ordering::Relaxed)
-                    && node.dentry.borrow(pin).is_none_or(|dentry| dentry.strong_count() == 1)
+                    && node
+                        .dentry
+                        .borrow(pin)
+                        .is_none_or(|dentry| dentry.strong_count() == 1)
             });
             node.is_leaving.store(false, Ordering::Release);
         }
         // Nobody looked at them since they were marked, so the grace period that is over counts.
-        gone.evicted.extend(left.replaced.drain(..).map(|replaced| replaced.after(over)));
+        gone.evicted
+            .extend(left.replaced.drain(..).map(|replaced| replaced.after(over)));
     }
 
     /// Takes the nodes for which `is_going` says so out of a chain. The shard is locked.

@@ -5,8 +5,8 @@ use super::mount::{Location, Mount};
 use super::open::OpenFlags;
 use super::permission::{Credentials, mode_after_write};
 use super::{
-    AccessTime, AttributeChange, DirectoryEntry, FallocateMode, FileExtent, FileSystem, FileType, Inode,
-    InodeCommon, Opened, SeekKind, WriteAt,
+    AccessTime, AttributeChange, DirectoryEntry, FallocateMode, FileExtent, FileSystem, FileType,
+    Inode, InodeCommon, Opened, SeekKind, WriteAt,
 };
 use crate::base::{Errno, Error, Result};
 use crate::cache::{Borrowed, Mapping, Source};
@@ -30,7 +30,8 @@ pub(crate) struct OpenFile {
     flags: OpenFlags,
     /// What the file system keeps as long as the file is open.
     opened: Option<Opened>,
-    /// Offset in bytes, or in a directory the cookie; held while read and write move it. Linux: `f_pos_lock`.
+    /// Offset in bytes, or in a directory the cookie; held while read and write move it. Linux:
+    /// `f_pos_lock`.
     position: Mutex<u64>,
     /// Up to where writeback errors have been told. Linux: `f_wb_err`.
     errors_seen: Mutex<u64>,
@@ -57,12 +58,21 @@ pub(crate) enum Seek {
 }
 
 impl OpenFile {
-    /// Opens what is at `location`, if what lies behind lets it be opened; the caller has checked permission.
+    /// Opens what is at `location`, if what lies behind lets it be opened; the caller has checked
+    /// permission.
     pub(crate) fn new(location: Location, flags: OpenFlags) -> Result<Self> {
         let inode = location.inode();
         let is_for_data = inode.common().mapping.is_some() && !flags.contains(OpenFlags::PATH);
-        let opened = if is_for_data { inode.open(flags.is_writable())? } else { None };
-        let errors_seen = inode.common().mapping.as_ref().map_or(0, Mapping::error_cursor);
+        let opened = if is_for_data {
+            inode.open(flags.is_writable())?
+        } else {
+            None
+        };
+        let errors_seen = inode
+            .common()
+            .mapping
+            .as_ref()
+            .map_or(0, Mapping::error_cursor);
         Ok(Self {
             location: Some(location),
             flags,
@@ -78,7 +88,8 @@ impl OpenFile {
         self.opened = None;
     }
 
-    /// Whether somebody waits for it to be closed: the name is gone, or what lies behind is open for writing.
+    /// Whether somebody waits for it to be closed: the name is gone, or what lies behind is open
+    /// for writing.
     pub(super) fn is_urgent(&self) -> bool {
         (self.opened.is_some() && self.flags.is_writable()) || self.location().dentry.is_deleted()
     }
@@ -96,7 +107,9 @@ impl OpenFile {
 
     #[inline]
     pub(crate) fn location(&self) -> &Location {
-        self.location.as_ref().unwrap_or_else(|| unreachable!("nobody has a file that was cleared"))
+        self.location
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("nobody has a file that was cleared"))
     }
 
     pub(crate) fn flags(&self) -> OpenFlags {
@@ -123,17 +136,29 @@ impl OpenFile {
 
     /// EBADF for `O_PATH` descriptors.
     pub(crate) fn check_not_path(&self) -> Result<()> {
-        if self.flags.contains(OpenFlags::PATH) { Err(Errno::BADF.into()) } else { Ok(()) }
+        if self.flags.contains(OpenFlags::PATH) {
+            Err(Errno::BADF.into())
+        } else {
+            Ok(())
+        }
     }
 
     /// EBADF unless open for reading.
     pub(crate) fn check_readable(&self) -> Result<()> {
-        if self.flags.is_readable() { Ok(()) } else { Err(Errno::BADF.into()) }
+        if self.flags.is_readable() {
+            Ok(())
+        } else {
+            Err(Errno::BADF.into())
+        }
     }
 
     /// EBADF unless open for writing.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.flags.is_writable() { Ok(()) } else { Err(Errno::BADF.into()) }
+        if self.flags.is_writable() {
+            Ok(())
+        } else {
+            Err(Errno::BADF.into())
+        }
     }
 
     /// The bytes of a regular file; EISDIR or EINVAL for others.
@@ -146,8 +171,8 @@ impl OpenFile {
         }
     }
 
-    /// read(2), pread(2) of bytes that are all in memory, by a reader who need not be noted. `None` otherwise:
-    /// [`OpenFile::read`] may wait, and knows what is wrong.
+    /// read(2), pread(2) of bytes that are all in memory, by a reader who need not be noted. `None`
+    /// otherwise: [`OpenFile::read`] may wait, and knows what is wrong.
     #[inline]
     pub(crate) fn read_at_once(&self, start: Start, buf: &mut [u8]) -> Option<usize> {
         let Location { mount, dentry } = self.location();
@@ -225,7 +250,12 @@ impl OpenFile {
     }
 
     /// write(2), pwrite(2).
-    pub(crate) fn write(&self, who: &Credentials, start: Start, bytes: &Source<'_>) -> Result<usize> {
+    pub(crate) fn write(
+        &self,
+        who: &Credentials,
+        start: Start,
+        bytes: &Source<'_>,
+    ) -> Result<usize> {
         self.check_writable()?;
         let mapping = self.mapping()?;
         let bytes = &bytes.part(0, TRANSFER_MAX);
@@ -283,14 +313,22 @@ impl OpenFile {
         let _acting = self.mount().begin_change(who)?;
         let _lock = self.common().lock.write();
         let is_append = self.flags.contains(OpenFlags::APPEND);
-        let offset = if is_append { mapping.size_bytes() } else { offset };
+        let offset = if is_append {
+            mapping.size_bytes()
+        } else {
+            offset
+        };
         let room = OFFSET_MAX.saturating_sub(offset);
         if room == 0 {
             return Err(Errno::FBIG.into());
         }
         let chunk = &chunk.part(0, room.try_into().unwrap_or(usize::MAX));
         clear_set_id(&**inode, who)?;
-        let at = if is_append { WriteAt::End } else { WriteAt::Offset(offset) };
+        let at = if is_append {
+            WriteAt::End
+        } else {
+            WriteAt::Offset(offset)
+        };
         if let Some(written) = inode.write_through(at, chunk) {
             return written;
         }
@@ -312,8 +350,8 @@ impl OpenFile {
         self.seek_from(self.position.lock(), seek)
     }
 
-    /// Like [`OpenFile::seek`] if nobody is using the position; `None` if somebody is, who may be waiting for I/O, or if
-    /// the end of the file must be asked for.
+    /// Like [`OpenFile::seek`] if nobody is using the position; `None` if somebody is, who may be
+    /// waiting for I/O, or if the end of the file must be asked for.
     pub(crate) fn seek_at_once(&self, seek: Seek) -> Option<Result<u64>> {
         if let Err(error) = self.check_not_path() {
             return Some(Err(error));
@@ -345,7 +383,9 @@ impl OpenFile {
         self.check_not_path()?;
         revalidate(&**self.inode())?;
         let size_bytes = self.mapping().map_err(|_| Errno::INVAL)?.size_bytes();
-        let offset = u64::try_from(offset).ok().filter(|offset| *offset < size_bytes);
+        let offset = u64::try_from(offset)
+            .ok()
+            .filter(|offset| *offset < size_bytes);
         // Found with the position locked: two such seeks follow one another.
         let position = self.position.lock();
         let found = self.inode().seek(kind, offset.ok_or(Errno::NXIO)?)?;
@@ -424,15 +464,19 @@ impl OpenFile {
         self.inode().extents(range)
     }
 
-    /// fsync(2), fdatasync(2). A writeback error that happened since the file was opened is told once.
+    /// fsync(2), fdatasync(2). A writeback error that happened since the file was opened is told
+    /// once.
     pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
         self.check_not_path()?;
         let synced = self.inode().sync(data_only);
-        let Some(mapping) = &self.common().mapping else { return synced };
+        let Some(mapping) = &self.common().mapping else {
+            return synced;
+        };
         self.tell_error(mapping, synced)
     }
 
-    /// What `synced` tells, or a writeback error that this open file was not told yet: one or the other, once.
+    /// What `synced` tells, or a writeback error that this open file was not told yet: one or the
+    /// other, once.
     pub(super) fn tell_error(&self, mapping: &Mapping, synced: Result<()>) -> Result<()> {
         let mut seen = self.errors_seen.lock();
         synced.and(mapping.check_error(&mut seen))
@@ -502,7 +546,8 @@ pub(crate) fn copy_range(
     copy(who, (input, from), (out, to), count)
 }
 
-/// sendfile(2), copy_file_range(2): copies through the cache. `who` writes; returns the bytes copied.
+/// sendfile(2), copy_file_range(2): copies through the cache. `who` writes; returns the bytes
+/// copied.
 pub(crate) fn copy(
     who: &Credentials,
     (input, input_start): (&OpenFile, Start),
@@ -552,7 +597,9 @@ impl Start {
     fn plus(self, count: usize) -> Result<Self> {
         Ok(match self {
             Self::Position => Self::Position,
-            Self::Offset(offset) => Self::Offset(offset.checked_add(count as u64).ok_or(Errno::INVAL)?),
+            Self::Offset(offset) => {
+                Self::Offset(offset.checked_add(count as u64).ok_or(Errno::INVAL)?)
+            }
         })
     }
 }
@@ -561,19 +608,26 @@ impl Start {
 fn clear_set_id(inode: &dyn Inode, who: &Credentials) -> Result<()> {
     match mode_after_write(inode, who) {
         None => Ok(()),
-        mode => inode.set_attributes(&AttributeChange { mode, ..AttributeChange::default() }),
+        mode => inode.set_attributes(&AttributeChange {
+            mode,
+            ..AttributeChange::default()
+        }),
     }
 }
 
-/// Sets the size of a regular file; the caller holds the inode lock, exclusive. truncate(2) to the present size
-/// leaves the times alone, ftruncate(2) and O_TRUNC always set them.
+/// Sets the size of a regular file; the caller holds the inode lock, exclusive. truncate(2) to the
+/// present size leaves the times alone, ftruncate(2) and O_TRUNC always set them.
 pub(crate) fn set_size(
     inode: &dyn Inode,
     who: &Credentials,
     size_bytes: u64,
     always_modified: bool,
 ) -> Result<()> {
-    let is_same = inode.common().mapping.as_ref().is_some_and(|mapping| mapping.size_bytes() == size_bytes);
+    let is_same = inode
+        .common()
+        .mapping
+        .as_ref()
+        .is_some_and(|mapping| mapping.size_bytes() == size_bytes);
     let mode = mode_after_write(inode, who);
     if is_same && !always_modified && mode.is_none() {
         return Ok(());

@@ -70,7 +70,8 @@ pub enum SetTime {
     To(Timespec),
 }
 
-/// Attributes to change; `None` leaves one as it is. The VFS has checked permission. `changed` becomes now.
+/// Attributes to change; `None` leaves one as it is. The VFS has checked permission. `changed`
+/// becomes now.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttributeChange {
     /// New permission bits (12 bits).
@@ -164,7 +165,8 @@ pub enum FallocateMode {
     ZeroRangeKeepSize,
     /// Take the range out: what follows moves towards the beginning. Both ends are block bounds.
     CollapseRange,
-    /// Put a hole in before the range's start: what follows moves towards the end. Both ends are block bounds.
+    /// Put a hole in before the range's start: what follows moves towards the end. Both ends are
+    /// block bounds.
     InsertRange,
 }
 
@@ -236,19 +238,21 @@ pub trait FileSystem: Send + Sync {
     /// Makes everything written so far durable.
     fn sync(&self) -> Result<()>;
 
-    /// Syncs and marks the medium clean. The caller has dropped every open file. Later calls may fail with EIO.
+    /// Syncs and marks the medium clean. The caller has dropped every open file. Later calls may
+    /// fail with EIO.
     fn unmount(&self) -> Result<()>;
 
     /// Whether changes are refused.
     fn is_read_only(&self) -> bool;
 
-    /// For whom the last blocks are kept; such a file system asks [`may_use_reserve`](super::may_use_reserve).
+    /// For whom the last blocks are kept; such a file system asks
+    /// [`may_use_reserve`](super::may_use_reserve).
     fn reserve_owners(&self) -> Option<ReserveOwners> {
         None
     }
 
-    /// Tells `listener` from now on what others change, as long as somebody else holds it; false if nothing can be
-    /// told. Where nobody else changes anything, there is nothing to tell.
+    /// Tells `listener` from now on what others change, as long as somebody else holds it; false if
+    /// nothing can be told. Where nobody else changes anything, there is nothing to tell.
     fn listen(&self, listener: Weak<dyn ChangeListener>) -> bool {
         let _ = listener;
         false
@@ -268,22 +272,24 @@ pub struct InodeCommon {
     pub file_type: FileType,
     /// The inode lock, taken by the VFS alone. Linux: `i_rwsem`.
     ///
-    /// Exclusive around every call that changes a directory's names or a file's data, size or attributes;
-    /// shared around lookup and readdir. Reads of file data take no lock.
+    /// Exclusive around every call that changes a directory's names or a file's data, size or
+    /// attributes; shared around lookup and readdir. Reads of file data take no lock.
     pub lock: RwLock<()>,
     /// The file's data; for regular files only.
     pub mapping: Option<Mapping>,
     /// What [`Inode::attributes`] tells, but for the size of a file with a mapping.
     pub attributes: AttributeCell,
-    /// Up to when attributes, data and names may be used without asking; only where others can change them.
+    /// Up to when attributes, data and names may be used without asking; only where others can
+    /// change them.
     pub coherence: Option<Coherence>,
 }
 
 /// A file, directory, link or device node. Linux: `struct inode` and its operations.
 ///
-/// The VFS checks permissions, types and name lengths first and holds [`InodeCommon::lock`] as described there.
-/// A file system gives out one object per inode number while any is alive, so that locks and pages are shared.
-/// When the last reference to an inode without names is dropped, the file system frees it.
+/// The VFS checks permissions, types and name lengths first and holds [`InodeCommon::lock`] as
+/// described there. A file system gives out one object per inode number while any is alive, so that
+/// locks and pages are shared. When the last reference to an inode without names is dropped, the
+/// file system frees it.
 ///
 /// Defaults answer as an inode of the wrong type would.
 pub trait Inode: Send + Sync {
@@ -300,21 +306,22 @@ pub trait Inode: Send + Sync {
         attributes
     }
 
-    /// Asks what lies behind whether others have changed attributes or data, publishes the attributes, and drops pages
-    /// that are not true any more. Called when [`InodeCommon::coherence`] says so, with or without the inode lock.
+    /// Asks what lies behind whether others have changed attributes or data, publishes the
+    /// attributes, and drops pages that are not true any more. Called when
+    /// [`InodeCommon::coherence`] says so, with or without the inode lock.
     fn revalidate(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Somebody who may opens the regular file, to write it or only to read; what lies behind may refuse. What is
-    /// returned is dropped when the file is closed, at once.
+    /// Somebody who may opens the regular file, to write it or only to read; what lies behind may
+    /// refuse. What is returned is dropped when the file is closed, at once.
     fn open(&self, is_written: bool) -> Result<Option<Opened>> {
         let _ = is_written;
         Ok(None)
     }
 
-    /// A new descriptor of the regular file of the host that lies behind this one, if there is one and if it may be
-    /// read and written past the cache.
+    /// A new descriptor of the regular file of the host that lies behind this one, if there is one
+    /// and if it may be read and written past the cache.
     fn host_file(&self) -> Option<Result<OwnedFd>> {
         None
     }
@@ -322,7 +329,8 @@ pub trait Inode: Send + Sync {
     /// Changes attributes.
     fn set_attributes(&self, change: &AttributeChange) -> Result<()>;
 
-    /// The inode called `name` in this directory; `None` if there is no such name. Never asked for `.` and `..`.
+    /// The inode called `name` in this directory; `None` if there is no such name. Never asked for
+    /// `.` and `..`.
     fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
         let _ = name;
         Err(Errno::NOTDIR.into())
@@ -358,9 +366,9 @@ pub trait Inode: Send + Sync {
         Err(Errno::NOTDIR.into())
     }
 
-    /// Moves `name` (leading to `source`) to `new_name` in `new_parent`, replacing `replaced` if that name is
-    /// taken; with `RenameFlags::EXCHANGE` the two are swapped. Types and loops have been checked; a directory
-    /// that is replaced must be empty (ENOTEMPTY).
+    /// Moves `name` (leading to `source`) to `new_name` in `new_parent`, replacing `replaced` if
+    /// that name is taken; with `RenameFlags::EXCHANGE` the two are swapped. Types and loops have
+    /// been checked; a directory that is replaced must be empty (ENOTEMPTY).
     fn rename(
         &self,
         name: &[u8],
@@ -374,7 +382,8 @@ pub trait Inode: Send + Sync {
         Err(Errno::NOTDIR.into())
     }
 
-    /// Calls `sink` for each entry from `cookie` on (0 starts), `.` and `..` included, until it breaks.
+    /// Calls `sink` for each entry from `cookie` on (0 starts), `.` and `..` included, until it
+    /// breaks.
     fn read_directory(
         &self,
         cookie: u64,
@@ -394,14 +403,16 @@ pub trait Inode: Send + Sync {
         Err(Errno::INVAL.into())
     }
 
-    /// Makes ready for a write of `offset..offset + len_bytes`: reserves space (ENOSPC is told here) and refuses
-    /// what cannot be (EFBIG). The cache is written next, then [`Inode::write_end`] is called.
+    /// Makes ready for a write of `offset..offset + len_bytes`: reserves space (ENOSPC is told
+    /// here) and refuses what cannot be (EFBIG). The cache is written next, then
+    /// [`Inode::write_end`] is called.
     fn write_begin(&self, offset: u64, len_bytes: u64) -> Result<()> {
         let _ = (offset, len_bytes);
         Err(Errno::INVAL.into())
     }
 
-    /// A write put `written_bytes` at `offset` into the cache: times change, setuid and setgid bits go as told.
+    /// A write put `written_bytes` at `offset` into the cache: times change, setuid and setgid bits
+    /// go as told.
     fn write_end(&self, offset: u64, written_bytes: u64, clear_set_id: bool) -> Result<()> {
         let _ = (offset, written_bytes, clear_set_id);
         Err(Errno::INVAL.into())
@@ -412,16 +423,17 @@ pub trait Inode: Send + Sync {
         false
     }
 
-    /// Reads bytes past the cache, fewer at the end of the file. Unless it `may_wait` for a device, EAGAIN if it would
-    /// have to. Called without the inode lock.
+    /// Reads bytes past the cache, fewer at the end of the file. Unless it `may_wait` for a device,
+    /// EAGAIN if it would have to. Called without the inode lock.
     fn read_direct(&self, offset: u64, buf: &mut [u8], may_wait: bool) -> Result<usize> {
         let _ = (offset, buf, may_wait);
         Err(Errno::INVAL.into())
     }
 
-    /// Writes bytes to what lies behind and then to pages in memory, and returns the end of what was written and how
-    /// much that was; `None` if the cache takes them and writeback follows, as for most. [`Inode::write_begin`] and
-    /// [`Inode::write_end`] are called around what the cache takes alone.
+    /// Writes bytes to what lies behind and then to pages in memory, and returns the end of what
+    /// was written and how much that was; `None` if the cache takes them and writeback follows, as
+    /// for most. [`Inode::write_begin`] and [`Inode::write_end`] are called around what the cache
+    /// takes alone.
     fn write_through(&self, at: WriteAt, bytes: &Source<'_>) -> Option<Result<(u64, usize)>> {
         let _ = (at, bytes);
         None
@@ -430,8 +442,8 @@ pub trait Inode: Send + Sync {
     /// A descriptor open for writing was closed. Called with nothing locked.
     fn close_written(&self) {}
 
-    /// Notes an access to the data at the present time. The VFS applies noatime and relatime first. Called
-    /// without the inode lock, as readers hold none.
+    /// Notes an access to the data at the present time. The VFS applies noatime and relatime first.
+    /// Called without the inode lock, as readers hold none.
     fn touch_accessed(&self) -> Result<()> {
         Ok(())
     }
@@ -442,19 +454,22 @@ pub trait Inode: Send + Sync {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// The runs of the file that touch `range` (in bytes), in order; holes are what lies between. Linux: FIEMAP.
+    /// The runs of the file that touch `range` (in bytes), in order; holes are what lies between.
+    /// Linux: FIEMAP.
     fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
         let _ = range;
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// lseek(2) with SEEK_DATA or SEEK_HOLE, for `offset` below the size; `None` if no data follows (ENXIO).
+    /// lseek(2) with SEEK_DATA or SEEK_HOLE, for `offset` below the size; `None` if no data follows
+    /// (ENXIO).
     fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
         let _ = (kind, offset);
         Err(Errno::INVAL.into())
     }
 
-    /// Makes data and attributes durable; with `data_only`, attributes only as far as reading needs them.
+    /// Makes data and attributes durable; with `data_only`, attributes only as far as reading needs
+    /// them.
     fn sync(&self, data_only: bool) -> Result<()> {
         let _ = data_only;
         Ok(())

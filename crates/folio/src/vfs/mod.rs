@@ -17,12 +17,13 @@
 //!   [file system seam: filesystem.rs]                     cache/
 //! ```
 //!
-//! Neighbours: `syscall` above calls [`Context`](walk::Context) and [`OpenFile`](file::OpenFile); below are
-//! `cache` and the file systems behind the seam.
+//! Neighbours: `syscall` above calls [`Context`](walk::Context) and [`OpenFile`](file::OpenFile);
+//! below are `cache` and the file systems behind the seam.
 //!
-//! Two ways lead along a path. The quick one takes no lock and no reference: it reads the dentry cache, the mounts and
-//! the inodes' attributes under a pin (base/rcu.rs) and knows plain names alone. Whatever it does not know, and every
-//! change, goes the other way, with locks and references.
+//! Two ways lead along a path. The quick one takes no lock and no reference: it reads the dentry
+//! cache, the mounts and the inodes' attributes under a pin (base/rcu.rs) and knows plain names
+//! alone. Whatever it does not know, and every change, goes the other way, with locks and
+//! references.
 //!
 //! Lock order:
 //! ```text
@@ -40,15 +41,17 @@
 //! ```
 //!
 //! Invariants:
-//! - V1: a dentry that is not deleted is in the cache as long as anybody uses it; so a directory has one dentry.
+//! - V1: a dentry that is not deleted is in the cache as long as anybody uses it; so a directory
+//!   has one dentry.
 //! - V2: what the cache says of a directory's names changes only under that directory's inode lock.
 //! - V3: no reference to an inode is dropped while a lock of the dentry cache is held.
-//! - V4: a closed file that waits for a grace period has a name: who takes a name away lets go of all closed files
-//!   afterwards (`Vfs::let_go`), and a file without a name is let go of when it is closed. So an inode
-//!   without names is freed before the call that takes the last reference returns.
-//! - V5: whoever is pinned takes none of these locks but a shard's, and waits for nothing; dentries, mounts and open
-//!   files that were reached by a pin are dropped by who unpublished them, after a grace period (never by way of
-//!   `rcu::defer`: they own inodes).
+//! - V4: a closed file that waits for a grace period has a name: who takes a name away lets go of
+//!   all closed files afterwards (`Vfs::let_go`), and a file without a name is let go of when it is
+//!   closed. So an inode without names is freed before the call that takes the last reference
+//!   returns.
+//! - V5: whoever is pinned takes none of these locks but a shard's, and waits for nothing;
+//!   dentries, mounts and open files that were reached by a pin are dropped by who unpublished
+//!   them, after a grace period (never by way of `rcu::defer`: they own inodes).
 //! - V6: a file system publishes an inode's attributes before it unlocks what guards their change.
 
 mod acl;
@@ -85,9 +88,9 @@ pub use coherence::{Change, ChangeListener, Coherence, FOREVER_NS, Question};
 pub(crate) use coherence::{attributes, known_attributes};
 pub(crate) use file::{OpenFile, Seek, Start, copy, copy_range, read_directory, touch_accessed};
 pub use filesystem::{
-    AttributeChange, Attributes, DirectoryEntry, ExtentPlace, FallocateMode, FileExtent, FileSystem,
-    FileSystemStatistics, FileType, Inode, InodeCommon, NewInode, Opened, RenameFlags, SeekKind, SetTime,
-    WriteAt, XattrFlags,
+    AttributeChange, Attributes, DirectoryEntry, ExtentPlace, FallocateMode, FileExtent,
+    FileSystem, FileSystemStatistics, FileType, Inode, InodeCommon, NewInode, Opened, RenameFlags,
+    SeekKind, SetTime, WriteAt, XattrFlags,
 };
 pub(crate) use mount::{Location, LocationRef, Vfs};
 pub use mount_options::{AccessTime, MountOptions};

@@ -22,17 +22,26 @@ pub(crate) struct Mount {
     covered: Option<Location>,
     options: MountOptions,
     reserve_owners: Option<ReserveOwners>,
-    /// Set while somebody tries to unmount it: who meets it without a lock must ask the table of mounts.
+    /// Set while somebody tries to unmount it: who meets it without a lock must ask the table of
+    /// mounts.
     is_leaving: AtomicBool,
     /// Held while a name moves from one directory to another. Linux: `s_vfs_rename_mutex`.
     pub(crate) rename_lock: Mutex<()>,
 }
 
 impl Mount {
-    /// To be held by who locks a directory and then one in it. Where others move directories meanwhile the order of the
-    /// two is not to be relied on, so only one at a time may lock two of them.
-    pub(super) fn lock_moving_directories(&self, directory: &dyn Inode) -> Option<MutexGuard<'_, ()>> {
-        directory.common().coherence.is_some().then(|| self.rename_lock.lock())
+    /// To be held by who locks a directory and then one in it. Where others move directories
+    /// meanwhile the order of the two is not to be relied on, so only one at a time may lock two of
+    /// them.
+    pub(super) fn lock_moving_directories(
+        &self,
+        directory: &dyn Inode,
+    ) -> Option<MutexGuard<'_, ()>> {
+        directory
+            .common()
+            .coherence
+            .is_some()
+            .then(|| self.rename_lock.lock())
     }
 
     pub(crate) fn file_system(&self) -> &Arc<dyn FileSystem> {
@@ -42,7 +51,11 @@ impl Mount {
     /// Where it starts, for who came here without a lock; `None` while it is being unmounted.
     #[inline]
     pub(super) fn root_if_stays(&self) -> Option<&Arc<Dentry>> {
-        if self.is_leaving.load(Ordering::Acquire) { None } else { Some(&self.root) }
+        if self.is_leaving.load(Ordering::Acquire) {
+            None
+        } else {
+            Some(&self.root)
+        }
     }
 
     pub(crate) fn options(&self) -> &MountOptions {
@@ -51,11 +64,15 @@ impl Mount {
 
     /// EROFS where nothing may change.
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.is_read_only() { Err(Errno::ROFS.into()) } else { Ok(()) }
+        if self.is_read_only() {
+            Err(Errno::ROFS.into())
+        } else {
+            Ok(())
+        }
     }
 
-    /// Begins a change by `who`: EROFS where nothing may change. Until what is returned goes, the file system knows
-    /// whether its last blocks are for `who`.
+    /// Begins a change by `who`: EROFS where nothing may change. Until what is returned goes, the
+    /// file system knows whether its last blocks are for `who`.
     pub(crate) fn begin_change(&self, who: &Credentials) -> Result<Acting> {
         self.check_writable()?;
         Ok(Acting::begin(self.reserve_owners, who))
@@ -63,13 +80,22 @@ impl Mount {
 
     /// Makes durable, on a mount with `sync`, what was changed about `inode`. Nothing is locked.
     pub(crate) fn settle(&self, inode: &dyn Inode) -> Result<()> {
-        if self.options.is_sync { sync_for_nobody(inode) } else { Ok(()) }
+        if self.options.is_sync {
+            sync_for_nobody(inode)
+        } else {
+            Ok(())
+        }
     }
 
-    /// Makes durable, on a mount with `sync` or `dirsync`, the names in `directory`. Nothing is locked.
+    /// Makes durable, on a mount with `sync` or `dirsync`, the names in `directory`. Nothing is
+    /// locked.
     pub(crate) fn settle_names(&self, directory: &dyn Inode) -> Result<()> {
         let is_wanted = self.options.is_sync || self.options.is_directory_sync;
-        if is_wanted { sync_for_nobody(directory) } else { Ok(()) }
+        if is_wanted {
+            sync_for_nobody(directory)
+        } else {
+            Ok(())
+        }
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -77,7 +103,8 @@ impl Mount {
     }
 }
 
-/// A dentry and the mount through which it is seen. Linux: `struct path`. Holding one keeps the mount busy.
+/// A dentry and the mount through which it is seen. Linux: `struct path`. Holding one keeps the
+/// mount busy.
 #[derive(Clone)]
 pub(crate) struct Location {
     pub(crate) mount: Arc<Mount>,
@@ -100,7 +127,10 @@ pub(crate) struct LocationRef<'p> {
 impl<'p> LocationRef<'p> {
     #[inline]
     pub(crate) fn new(location: &'p Location) -> Self {
-        Self { mount: Ref::new(&location.mount), dentry: Ref::new(&location.dentry) }
+        Self {
+            mount: Ref::new(&location.mount),
+            dentry: Ref::new(&location.dentry),
+        }
     }
 
     #[inline]
@@ -110,7 +140,10 @@ impl<'p> LocationRef<'p> {
 
     #[inline]
     pub(crate) fn to_location(self) -> Location {
-        Location { mount: self.mount.to_arc(), dentry: self.dentry.to_arc() }
+        Location {
+            mount: self.mount.to_arc(),
+            dentry: self.dentry.to_arc(),
+        }
     }
 }
 
@@ -150,14 +183,21 @@ impl Vfs {
 
     /// Closes the files of a process that ends.
     pub(crate) fn close_table(&self, table: &Arc<FileTable>) {
-        self.tables.lock().retain(|other| !Arc::ptr_eq(other, table));
+        self.tables
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, table));
         table.close_all();
     }
 
-    /// Drops what left the dentry cache and every closed file: names were taken away, or a mount shall go. The caller
-    /// holds no lock but perhaps [`Mount::rename_lock`].
+    /// Drops what left the dentry cache and every closed file: names were taken away, or a mount
+    /// shall go. The caller holds no lock but perhaps [`Mount::rename_lock`].
     pub(crate) fn let_go(&self, mut gone: Gone) {
-        let closed: SmallVec<[_; 4]> = self.tables.lock().iter().map(|table| table.take_closed()).collect();
+        let closed: SmallVec<[_; 4]> = self
+            .tables
+            .lock()
+            .iter()
+            .map(|table| table.take_closed())
+            .collect();
         if !gone.must_wait() && closed.iter().all(SmallVec::is_empty) {
             return;
         }
@@ -170,7 +210,10 @@ impl Vfs {
 
     /// `/`.
     pub(crate) fn root(&self) -> Location {
-        let mut root = Location { mount: self.root.clone(), dentry: self.root.root.clone() };
+        let mut root = Location {
+            mount: self.root.clone(),
+            dentry: self.root.root.clone(),
+        };
         self.enter_mounts(&mut root);
         root
     }
@@ -178,13 +221,19 @@ impl Vfs {
     /// `/`, if that can be told without waiting.
     #[inline]
     pub(super) fn find_root<'p>(&'p self, pin: &'p Pin) -> Option<LocationRef<'p>> {
-        let root = LocationRef { mount: Ref::new(&self.root), dentry: Ref::new(&self.root.root) };
+        let root = LocationRef {
+            mount: Ref::new(&self.root),
+            dentry: Ref::new(&self.root.root),
+        };
         Self::find_mounted(root, pin)
     }
 
     /// Goes to what is mounted here, and on that, and so on, if that can be told without waiting.
     #[inline]
-    pub(super) fn find_mounted<'p>(mut location: LocationRef<'p>, pin: &'p Pin) -> Option<LocationRef<'p>> {
+    pub(super) fn find_mounted<'p>(
+        mut location: LocationRef<'p>,
+        pin: &'p Pin,
+    ) -> Option<LocationRef<'p>> {
         while let Some(mount) = location.dentry.value().mounted(pin) {
             location.dentry = Ref::new(mount.value().root_if_stays()?);
             location.mount = mount;
@@ -195,7 +244,9 @@ impl Vfs {
     /// Goes to what is mounted here, and on that, and so on.
     pub(crate) fn enter_mounts(&self, location: &mut Location) {
         while location.dentry.is_mountpoint() {
-            let Some(mount) = self.mounts.read().get(&location.dentry.id()).cloned() else { return };
+            let Some(mount) = self.mounts.read().get(&location.dentry.id()).cloned() else {
+                return;
+            };
             location.dentry = mount.root.clone();
             location.mount = mount;
         }
@@ -204,7 +255,9 @@ impl Vfs {
     /// The parent directory, out of a mount where its root is reached; stays at the top.
     pub(crate) fn go_up(&self, location: &mut Location) {
         while location.dentry.parent().is_none() {
-            let Some(covered) = &location.mount.covered else { return };
+            let Some(covered) = &location.mount.covered else {
+                return;
+            };
             *location = covered.clone();
         }
         if let Some(parent) = location.dentry.parent() {
@@ -237,7 +290,10 @@ impl Vfs {
         let mut mounts = self.mounts.write();
         let id = target.dentry.id();
         if mounts.contains_key(&id) {
-            return Err(Error::new(Errno::BUSY, "something else was mounted here just now"));
+            return Err(Error::new(
+                Errno::BUSY,
+                "something else was mounted here just now",
+            ));
         }
         let dentry = target.dentry.clone();
         let mount = Arc::new(new_mount(file_system, Some(target), options));
@@ -247,7 +303,8 @@ impl Vfs {
         Ok(())
     }
 
-    /// Detaches the mount whose root `target` is; EBUSY while anybody uses it, EINVAL if it is no mount's root.
+    /// Detaches the mount whose root `target` is; EBUSY while anybody uses it, EINVAL if it is no
+    /// mount's root.
     pub(crate) fn unmount(&self, target: Location) -> Result<()> {
         if !Arc::ptr_eq(&target.dentry, &target.mount.root) {
             return Err(Error::new(Errno::INVAL, "nothing is mounted here"));
@@ -260,8 +317,8 @@ impl Vfs {
         let mut mounts = self.mounts.write();
         let id = covered.dentry.id();
         let mount = mounts.get(&id).ok_or(Errno::INVAL)?;
-        // Who finds the mount without a lock from now on asks the table; who found it before has a reference of his
-        // own or has gone.
+        // Who finds the mount without a lock from now on asks the table; who found it before has a
+        // reference of his own or has gone.
         mount.is_leaving.store(true, Ordering::Release);
         Grace::start().wait();
         if Arc::strong_count(mount) > OWN_REFERENCES {
@@ -273,8 +330,15 @@ impl Vfs {
     }
 
     /// Uncovers what an unused mount covers, and ends the file system.
-    fn detach(&self, mounts: RwLockWriteGuard<'_, HashMap<u64, Arc<Mount>>>, mount: &Mount) -> Result<()> {
-        let hidden = mount.covered.as_ref().and_then(|covered| covered.dentry.set_mounted(None));
+    fn detach(
+        &self,
+        mounts: RwLockWriteGuard<'_, HashMap<u64, Arc<Mount>>>,
+        mount: &Mount,
+    ) -> Result<()> {
+        let hidden = mount
+            .covered
+            .as_ref()
+            .and_then(|covered| covered.dentry.set_mounted(None));
         drop(mounts);
         if let Some(hidden) = hidden {
             drop(hidden.after(Grace::start().wait()));
@@ -282,25 +346,37 @@ impl Vfs {
         self.finish(mount)
     }
 
-    /// Detaches everything, innermost first; the first error is returned after everything was tried.
+    /// Detaches everything, innermost first; the first error is returned after everything was
+    /// tried.
     pub(crate) fn unmount_all(&self) -> Result<()> {
         self.let_go(Gone::default());
         let mut result = Ok(());
         loop {
             let mut mounts = self.mounts.write();
-            let innermost = mounts.iter().find(|(_, mount)| Arc::strong_count(mount) == OWN_REFERENCES);
-            let Some(id) = innermost.map(|(id, _)| *id) else { break };
-            let Some(mount) = mounts.remove(&id) else { break };
+            let innermost = mounts
+                .iter()
+                .find(|(_, mount)| Arc::strong_count(mount) == OWN_REFERENCES);
+            let Some(id) = innermost.map(|(id, _)| *id) else {
+                break;
+            };
+            let Some(mount) = mounts.remove(&id) else {
+                break;
+            };
             result = result.and(self.detach(mounts, &mount));
         }
         // What is still in use is synced at least.
         result.and(self.sync()).and(self.finish(&self.root))
     }
 
-    /// Unmounts every file system as far as its medium is concerned, and keeps everything in memory as it is; the
-    /// first error is returned after everything was tried.
+    /// Unmounts every file system as far as its medium is concerned, and keeps everything in memory
+    /// as it is; the first error is returned after everything was tried.
     pub(crate) fn halt(&self) -> Result<()> {
-        let mounted: Vec<_> = self.mounts.read().values().map(|mount| mount.file_system.clone()).collect();
+        let mounted: Vec<_> = self
+            .mounts
+            .read()
+            .values()
+            .map(|mount| mount.file_system.clone())
+            .collect();
         let mut result = Ok(());
         for file_system in mounted {
             result = result.and(file_system.unmount());
@@ -315,7 +391,12 @@ impl Vfs {
 
     /// Makes everything durable; the first error is returned after everything was tried.
     pub(crate) fn sync(&self) -> Result<()> {
-        let mounted: Vec<_> = self.mounts.read().values().map(|mount| mount.file_system.clone()).collect();
+        let mounted: Vec<_> = self
+            .mounts
+            .read()
+            .values()
+            .map(|mount| mount.file_system.clone())
+            .collect();
         let mut result = self.root.file_system.sync();
         for file_system in mounted {
             result = result.and(file_system.sync());
@@ -330,9 +411,21 @@ fn sync_for_nobody(inode: &dyn Inode) -> Result<()> {
     inode.sync(false)
 }
 
-fn new_mount(file_system: Arc<dyn FileSystem>, covered: Option<Location>, options: MountOptions) -> Mount {
+fn new_mount(
+    file_system: Arc<dyn FileSystem>,
+    covered: Option<Location>,
+    options: MountOptions,
+) -> Mount {
     let root = Dentry::new_root(file_system.root());
     let is_leaving = AtomicBool::new(false);
     let reserve_owners = file_system.reserve_owners();
-    Mount { file_system, root, covered, options, reserve_owners, is_leaving, rename_lock: Mutex::new(()) }
+    Mount {
+        file_system,
+        root,
+        covered,
+        options,
+        reserve_owners,
+        is_leaving,
+        rename_lock: Mutex::new(()),
+    }
 }

@@ -1,7 +1,7 @@
 //! How a file system is mounted: the options of mount(8) that mean the same on every file system.
 //!
-//! Linux: fs/fs_context.c and libmount, which between them take these words out of the text and hand the rest to the
-//! file system.
+//! Linux: fs/fs_context.c and libmount, which between them take these words out of the text and
+//! hand the rest to the file system.
 //!
 //! | option | what it does here |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | `nosuid` `suid` `nodev` `dev` `noexec` `exec` | kept for faces that show them; Folio runs no program and opens no device node |
 //! | `defaults` `auto` `noauto` `nofail` `_netdev` `silent` `loud` `x-*` `X-*` `comment=` | nothing: words of fstab(5) for others |
 //!
-//! A later option wins over an earlier one. Any other word is the file system's ([`MountOptions::file_system`]),
-//! which refuses what it does not know by name.
+//! A later option wins over an earlier one. Any other word is the file system's
+//! ([`MountOptions::file_system`]), which refuses what it does not know by name.
 
 use crate::base::{Clock, Errno, Error, Result};
 use std::fmt;
@@ -31,7 +31,8 @@ pub enum AccessTime {
     Never,
 }
 
-/// How a file system is mounted; the part every file system understands, and the words for this one.
+/// How a file system is mounted; the part every file system understands, and the words for this
+/// one.
 #[derive(Debug, Clone, Default)]
 pub struct MountOptions {
     /// Refuse every change with EROFS and write nothing to the device (`ro`).
@@ -59,7 +60,8 @@ pub struct MountOptions {
 }
 
 impl MountOptions {
-    /// The words that mean the same on every file system, for lists and for who looks for the nearest one.
+    /// The words that mean the same on every file system, for lists and for who looks for the
+    /// nearest one.
     pub const WORDS: [&str; 26] = [
         "ro",
         "rw",
@@ -89,8 +91,8 @@ impl MountOptions {
         "_netdev",
     ];
 
-    /// Reads the text of `mount -o`: words separated by commas. What is not for every file system is kept for the one
-    /// that is mounted, which may still refuse it.
+    /// Reads the text of `mount -o`: words separated by commas. What is not for every file system
+    /// is kept for the one that is mounted, which may still refuse it.
     pub fn parse(text: &str) -> Result<Self> {
         let mut options = Self::default();
         options.add(text)?;
@@ -142,7 +144,11 @@ impl MountOptions {
             "noexec" => self.no_execution = true,
             "exec" => self.no_execution = false,
             "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "silent" | "loud" => {}
-            _ => return word.starts_with("x-") || word.starts_with("X-") || word.starts_with("comment="),
+            _ => {
+                return word.starts_with("x-")
+                    || word.starts_with("X-")
+                    || word.starts_with("comment=");
+            }
         }
         true
     }
@@ -164,7 +170,10 @@ impl fmt::Display for MountOptions {
             (!self.file_system.is_empty(), self.file_system.as_str()),
         ];
         f.write_str(if self.read_only { "ro" } else { "rw" })?;
-        words.iter().filter(|(is_set, _)| *is_set).try_for_each(|(_, word)| write!(f, ",{word}"))
+        words
+            .iter()
+            .filter(|(is_set, _)| *is_set)
+            .try_for_each(|(_, word)| write!(f, ",{word}"))
     }
 }
 
@@ -174,7 +183,11 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, shown: &str) {
-        assert_eq!(MountOptions::parse(text).unwrap().to_string(), shown, "{text}");
+        assert_eq!(
+            MountOptions::parse(text).unwrap().to_string(),
+            shown,
+            "{text}"
+        );
     }
 
     #[test]
@@ -186,7 +199,10 @@ mod tests {
         check("nodiratime", "rw,nodiratime,relatime");
         check("lazytime,dirsync,sync", "rw,sync,dirsync,lazytime,relatime");
         check("noexec,nosuid,nodev", "rw,nosuid,nodev,noexec,relatime");
-        check("nofail,x-systemd.automount,comment=no,,_netdev,silent", "rw,relatime");
+        check(
+            "nofail,x-systemd.automount,comment=no,,_netdev,silent",
+            "rw,relatime",
+        );
     }
 
     #[test]
@@ -203,14 +219,23 @@ mod tests {
         check("sync,async,lazytime,nolazytime", "rw,relatime");
         check("noatime,strictatime,atime", "rw,relatime");
         check("relatime,noatime", "rw,noatime");
-        check("nosuid,nodev,noexec,suid,dev,exec,nodiratime,diratime", "rw,relatime");
+        check(
+            "nosuid,nodev,noexec,suid,dev,exec,nodiratime,diratime",
+            "rw,relatime",
+        );
     }
 
     #[test]
     fn other_words_are_left_to_the_file_system() {
         let options = MountOptions::parse("data=journal,ro,size=1m,,foo,ro=1").unwrap();
         assert_eq!(options.file_system, "data=journal,size=1m,foo,ro=1");
-        assert_eq!(options.to_string(), "ro,relatime,data=journal,size=1m,foo,ro=1");
-        assert_eq!(MountOptions::parse("a\0b").unwrap_err().errno(), Errno::INVAL);
+        assert_eq!(
+            options.to_string(),
+            "ro,relatime,data=journal,size=1m,foo,ro=1"
+        );
+        assert_eq!(
+            MountOptions::parse("a\0b").unwrap_err().errno(),
+            Errno::INVAL
+        );
     }
 }

@@ -16,7 +16,11 @@ impl Context<'_> {
     pub(crate) fn mkdir(&self, start: &Location, path: &[u8], mode: u16) -> Result<Location> {
         let mode = mode & 0o1777;
         self.make_name(start, path, FileType::Directory, None, |directory, name| {
-            self.create(directory, name, &self.birth(directory, FileType::Directory, mode)?)
+            self.create(
+                directory,
+                name,
+                &self.birth(directory, FileType::Directory, mode)?,
+            )
         })
     }
 
@@ -66,23 +70,35 @@ impl Context<'_> {
     }
 
     /// linkat(2), once `source` is found.
-    pub(crate) fn link(&self, source: &Location, start: &Location, path: &[u8]) -> Result<Location> {
+    pub(crate) fn link(
+        &self,
+        source: &Location,
+        start: &Location,
+        path: &[u8],
+    ) -> Result<Location> {
         let inode = source.inode();
-        self.make_name(start, path, inode.common().file_type, Some(source), |directory, name| {
-            if source.dentry.is_directory() {
-                return Err(Errno::PERM.into());
-            }
-            let _lock = inode.common().lock.write();
-            if inode.attributes().link_count == 0 && !source.dentry.is_linkable() {
-                return Err(Errno::NOENT.into());
-            }
-            directory.link(name, inode)?;
-            source.dentry.clear_linkable();
-            Ok(inode.clone())
-        })
+        self.make_name(
+            start,
+            path,
+            inode.common().file_type,
+            Some(source),
+            |directory, name| {
+                if source.dentry.is_directory() {
+                    return Err(Errno::PERM.into());
+                }
+                let _lock = inode.common().lock.write();
+                if inode.attributes().link_count == 0 && !source.dentry.is_linkable() {
+                    return Err(Errno::NOENT.into());
+                }
+                directory.link(name, inode)?;
+                source.dentry.clear_linkable();
+                Ok(inode.clone())
+            },
+        )
     }
 
-    /// Makes a name that does not exist yet, with all checks; `linked` is the inode that a hard link leads to.
+    /// Makes a name that does not exist yet, with all checks; `linked` is the inode that a hard
+    /// link leads to.
     fn make_name(
         &self,
         start: &Location,
@@ -92,7 +108,9 @@ impl Context<'_> {
         make: impl FnOnce(&dyn Inode, &[u8]) -> Result<Arc<dyn Inode>>,
     ) -> Result<Location> {
         let mut walk = Walk::new(self, start, path)?;
-        let Last::Name(range) = walk.go_to_last()? else { return Err(Errno::EXIST.into()) };
+        let Last::Name(range) = walk.go_to_last()? else {
+            return Err(Errno::EXIST.into());
+        };
         let (parent, name) = (walk.at(), walk.name(&range));
         let directory = &**parent.inode();
         let lock = directory.common().lock.write();
@@ -113,23 +131,37 @@ impl Context<'_> {
         check_access(directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
         let question = parent.dentry.ask_for_name();
         let inode = make(directory, name)?;
-        let dentry = self.vfs.dentries.add(&parent.dentry, name, Found { inode, question });
+        let dentry = self
+            .vfs
+            .dentries
+            .add(&parent.dentry, name, Found { inode, question });
         drop(lock);
         parent.mount.settle_names(directory)?;
-        Ok(Location { mount: parent.mount.clone(), dentry })
+        Ok(Location {
+            mount: parent.mount.clone(),
+            dentry,
+        })
     }
 
     /// unlinkat(2) without AT_REMOVEDIR.
     pub(crate) fn unlink(&self, start: &Location, path: &[u8]) -> Result<()> {
         let mut walk = Walk::new(self, start, path)?;
-        let Last::Name(range) = walk.go_to_last()? else { return Err(Errno::ISDIR.into()) };
+        let Last::Name(range) = walk.go_to_last()? else {
+            return Err(Errno::ISDIR.into());
+        };
         let (parent, name) = (walk.at(), walk.name(&range));
         let _acting = parent.mount.begin_change(self.credentials)?;
         let directory = &**parent.inode();
         let lock = directory.common().lock.write();
-        let victim = self.child_locked(&parent.dentry, name)?.ok_or(Errno::NOENT)?;
+        let victim = self
+            .child_locked(&parent.dentry, name)?
+            .ok_or(Errno::NOENT)?;
         if walk.has_trailing_slash(&range) {
-            let errno = if victim.is_directory() { Errno::ISDIR } else { Errno::NOTDIR };
+            let errno = if victim.is_directory() {
+                Errno::ISDIR
+            } else {
+                Errno::NOTDIR
+            };
             return Err(errno.into());
         }
         self.check_removal(&parent.dentry, &victim)?;
@@ -162,7 +194,9 @@ impl Context<'_> {
         let directory = &**parent.inode();
         let _renaming = parent.mount.lock_moving_directories(directory);
         let lock = directory.common().lock.write();
-        let victim = self.child_locked(&parent.dentry, name)?.ok_or(Errno::NOENT)?;
+        let victim = self
+            .child_locked(&parent.dentry, name)?
+            .ok_or(Errno::NOENT)?;
         self.check_removal(&parent.dentry, &victim)?;
         if !victim.is_directory() {
             return Err(Errno::NOTDIR.into());
@@ -215,7 +249,10 @@ impl Context<'_> {
         }
         check_access(&**location.inode(), self.credentials, want)?;
         let file_type = location.dentry.file_type();
-        let is_stored = matches!(file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
+        let is_stored = matches!(
+            file_type,
+            FileType::Regular | FileType::Directory | FileType::Symlink
+        );
         if want.contains(Access::WRITE) && is_stored {
             location.mount.check_writable()?;
         }

@@ -12,7 +12,8 @@ use bitflags::bitflags;
 use std::sync::Arc;
 
 bitflags! {
-    /// open(2) flags, with Linux's values on x86-64. Access mode: none of WRONLY, RDWR is read only.
+    /// open(2) flags, with Linux's values on x86-64. Access mode: none of WRONLY, RDWR is read
+    /// only.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct OpenFlags: u32 {
         /// Write only.
@@ -64,7 +65,11 @@ impl OpenFlags {
             1 => Access::WRITE,
             _ => Access::READ | Access::WRITE,
         };
-        if self.contains(Self::TRUNC) { access | Access::WRITE } else { access }
+        if self.contains(Self::TRUNC) {
+            access | Access::WRITE
+        } else {
+            access
+        }
     }
 
     /// Whether something new may be made where nothing is.
@@ -73,8 +78,8 @@ impl OpenFlags {
         !self.contains(Self::PATH) && self.intersects(makes)
     }
 
-    /// Whether a file of this type, found at `path`, is what [`Context::open_at`] can open; otherwise
-    /// [`Context::open`] knows.
+    /// Whether a file of this type, found at `path`, is what [`Context::open_at`] can open;
+    /// otherwise [`Context::open`] knows.
     pub(crate) fn opens(self, file_type: FileType, path: &[u8]) -> bool {
         let makes_others = Self::EXCL | Self::TMPFILE.difference(Self::DIRECTORY);
         let is_plain = file_type == FileType::Regular && path.last() != Some(&b'/');
@@ -83,7 +88,11 @@ impl OpenFlags {
 
     /// What to do with a link in the last place.
     pub(crate) fn last_link(self) -> LastLink {
-        if self.contains(Self::NOFOLLOW) { LastLink::Keep } else { LastLink::Follow }
+        if self.contains(Self::NOFOLLOW) {
+            LastLink::Keep
+        } else {
+            LastLink::Follow
+        }
     }
 
     /// The flags that count; EINVAL for combinations that make no sense.
@@ -93,7 +102,10 @@ impl OpenFlags {
         }
         let tmpfile_alone = Self::TMPFILE.difference(Self::DIRECTORY);
         if self.intersects(tmpfile_alone) {
-            if !self.contains(Self::TMPFILE) || self.contains(Self::CREAT) || self.access_mode() == 0 {
+            if !self.contains(Self::TMPFILE)
+                || self.contains(Self::CREAT)
+                || self.access_mode() == 0
+            {
                 return Err(Errno::INVAL.into());
             }
         } else if self.contains(Self::CREAT | Self::DIRECTORY) {
@@ -131,18 +143,31 @@ impl Context<'_> {
         OpenFile::new(location, flags)
     }
 
-    fn open_or_create(&self, start: &Location, path: &[u8], flags: OpenFlags, mode: u16) -> Result<Location> {
+    fn open_or_create(
+        &self,
+        start: &Location,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u16,
+    ) -> Result<Location> {
         let mut walk = Walk::new(self, start, path)?;
         loop {
             let Last::Name(range) = walk.go_to_last()? else {
-                let errno = if flags.contains(OpenFlags::EXCL) { Errno::EXIST } else { Errno::ISDIR };
+                let errno = if flags.contains(OpenFlags::EXCL) {
+                    Errno::EXIST
+                } else {
+                    Errno::ISDIR
+                };
                 return Err(errno.into());
             };
             if walk.has_trailing_slash(&range) {
                 return Err(Errno::ISDIR.into());
             }
             let (found, is_new) = self.find_or_create(walk.at(), walk.name(&range), flags, mode)?;
-            let mut location = Location { mount: walk.at().mount.clone(), dentry: found };
+            let mut location = Location {
+                mount: walk.at().mount.clone(),
+                dentry: found,
+            };
             if is_new {
                 return Ok(location);
             }
@@ -185,17 +210,28 @@ impl Context<'_> {
         if parent.dentry.is_deleted() {
             return Err(Errno::NOENT.into());
         }
-        check_access(&**directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
+        check_access(
+            &**directory,
+            self.credentials,
+            Access::WRITE | Access::EXECUTE,
+        )?;
         let birth = self.birth(&**directory, FileType::Regular, mode)?;
         let question = parent.dentry.ask_for_name();
         let inode = match self.create(&**directory, name, &birth) {
             // Others were faster.
             Err(error) if error.errno() == Errno::EXIST && !flags.contains(OpenFlags::EXCL) => {
-                return Ok((self.child_locked(&parent.dentry, name)?.ok_or(Errno::STALE)?, false));
+                return Ok((
+                    self.child_locked(&parent.dentry, name)?
+                        .ok_or(Errno::STALE)?,
+                    false,
+                ));
             }
             inode => inode?,
         };
-        let dentry = self.vfs.dentries.add(&parent.dentry, name, Found { inode, question });
+        let dentry = self
+            .vfs
+            .dentries
+            .add(&parent.dentry, name, Found { inode, question });
         drop(lock);
         parent.mount.settle_names(&**directory)?;
         Ok((dentry, true))
@@ -214,7 +250,9 @@ impl Context<'_> {
         let access = flags.access();
         match file_type {
             FileType::Symlink => return Err(Errno::LOOP.into()),
-            FileType::Directory if access.contains(Access::WRITE) => return Err(Errno::ISDIR.into()),
+            FileType::Directory if access.contains(Access::WRITE) => {
+                return Err(Errno::ISDIR.into());
+            }
             _ => {}
         }
         check_access_on(&location.mount, inode, self.credentials, access)?;
@@ -236,19 +274,32 @@ impl Context<'_> {
         }
     }
 
-    fn open_unnamed(&self, start: &Location, path: &[u8], flags: OpenFlags, mode: u16) -> Result<Location> {
+    fn open_unnamed(
+        &self,
+        start: &Location,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u16,
+    ) -> Result<Location> {
         let parent = self.resolve(start, path, LastLink::Follow)?;
         let directory = parent.inode();
         if !parent.dentry.is_directory() {
             return Err(Errno::NOTDIR.into());
         }
         let _acting = parent.mount.begin_change(self.credentials)?;
-        check_access(&**directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
+        check_access(
+            &**directory,
+            self.credentials,
+            Access::WRITE | Access::EXECUTE,
+        )?;
         let _lock = directory.common().lock.write();
         let birth = self.birth(&**directory, FileType::Regular, mode)?;
         let inode = self.create_unnamed(&**directory, &birth)?;
         let is_linkable = !flags.contains(OpenFlags::EXCL);
         let dentry = Dentry::new_unnamed(&parent.dentry, inode, is_linkable);
-        Ok(Location { mount: parent.mount.clone(), dentry })
+        Ok(Location {
+            mount: parent.mount.clone(),
+            dentry,
+        })
     }
 }

@@ -17,8 +17,8 @@ pub struct Credentials {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Whether all capabilities are there: no permission stops who has them. The superuser has, and so has a server
-    /// that acts for users whose permissions were checked before.
+    /// Whether all capabilities are there: no permission stops who has them. The superuser has, and
+    /// so has a server that acts for users whose permissions were checked before.
     pub is_capable: bool,
 }
 
@@ -30,7 +30,12 @@ impl Credentials {
 
     /// A user, who has all capabilities if it is the superuser.
     pub fn user(uid: u32, gid: u32, groups: Vec<u32>) -> Self {
-        Self { uid, gid, groups, is_capable: uid == 0 }
+        Self {
+            uid,
+            gid,
+            groups,
+            is_capable: uid == 0,
+        }
     }
 
     /// Whether all capabilities are there.
@@ -82,7 +87,11 @@ pub(crate) fn check_access(inode: &dyn Inode, who: &Credentials, want: Access) -
             None => otherwise,
         },
     };
-    if is_allowed { Ok(()) } else { Err(Errno::ACCESS.into()) }
+    if is_allowed {
+        Ok(())
+    } else {
+        Err(Errno::ACCESS.into())
+    }
 }
 
 /// Whether [`check_access`] would say yes, as far as that can be told without waiting.
@@ -113,21 +122,33 @@ fn judge(inode: &dyn Inode, who: &Credentials, want: Access) -> Judgement {
         return Judgement::ByMode(says(mode >> 6));
     }
     let by_mode = says(if who.is_member(gid) { mode >> 3 } else { mode });
-    // The group's bits are the mask of an ACL: if they are all clear, it grants nobody anything (as Linux has it).
+    // The group's bits are the mask of an ACL: if they are all clear, it grants nobody anything (as
+    // Linux has it).
     let has_none = mode & 0o070 == 0
         || common.file_type == FileType::Symlink
         || common.attributes.acls.is_absent(AclKind::Access);
-    if has_none { Judgement::ByMode(by_mode) } else { Judgement::ByAcl { otherwise: by_mode, gid } }
+    if has_none {
+        Judgement::ByMode(by_mode)
+    } else {
+        Judgement::ByAcl {
+            otherwise: by_mode,
+            gid,
+        }
+    }
 }
 
 /// An ACL of an inode, from memory or the file system; `None` where there are none.
 pub(super) fn acl_of(inode: &dyn Inode, kind: AclKind) -> Result<Option<Arc<Acl>>> {
-    inode.common().attributes.acls.get(kind, || match inode.xattr(kind.attribute()) {
-        Ok(Some(bytes)) => Acl::from_xattr(&bytes),
-        Ok(None) => Ok(None),
-        Err(error) if error.errno() == Errno::OPNOTSUPP => Ok(None),
-        Err(error) => Err(error),
-    })
+    inode
+        .common()
+        .attributes
+        .acls
+        .get(kind, || match inode.xattr(kind.attribute()) {
+            Ok(Some(bytes)) => Acl::from_xattr(&bytes),
+            Ok(None) => Ok(None),
+            Err(error) if error.errno() == Errno::OPNOTSUPP => Ok(None),
+            Err(error) => Err(error),
+        })
 }
 
 /// Like [`check_access`], and EROFS for writing where the mount refuses it.
@@ -138,21 +159,32 @@ pub(crate) fn check_access_on(
     want: Access,
 ) -> Result<()> {
     use FileType::{Directory, Regular, Symlink};
-    if want.contains(Access::WRITE) && matches!(inode.common().file_type, Regular | Directory | Symlink) {
+    if want.contains(Access::WRITE)
+        && matches!(inode.common().file_type, Regular | Directory | Symlink)
+    {
         mount.check_writable()?;
     }
     check_access(inode, who, want)
 }
 
 /// EPERM if the sticky bit of `directory` keeps `who` from taking away or renaming `victim`.
-pub(crate) fn check_sticky(directory: &dyn Inode, victim: &dyn Inode, who: &Credentials) -> Result<()> {
+pub(crate) fn check_sticky(
+    directory: &dyn Inode,
+    victim: &dyn Inode,
+    who: &Credentials,
+) -> Result<()> {
     if who.is_root() {
         return Ok(());
     }
     let directory = directory.attributes();
-    let is_stopped =
-        directory.mode & STICKY != 0 && who.uid != directory.uid && who.uid != victim.attributes().uid;
-    if is_stopped { Err(Errno::PERM.into()) } else { Ok(()) }
+    let is_stopped = directory.mode & STICKY != 0
+        && who.uid != directory.uid
+        && who.uid != victim.attributes().uid;
+    if is_stopped {
+        Err(Errno::PERM.into())
+    } else {
+        Ok(())
+    }
 }
 
 /// The setgid bit where a change by `who` must clear it. Linux: `setattr_should_drop_sgid`.
@@ -165,7 +197,8 @@ pub(crate) fn set_gid_to_drop(attributes: &Attributes, who: &Credentials) -> u16
     }
 }
 
-/// The mode that remains when `who` changes the contents of a file; `None` if nothing is to be cleared.
+/// The mode that remains when `who` changes the contents of a file; `None` if nothing is to be
+/// cleared.
 pub(crate) fn mode_after_write(inode: &dyn Inode, who: &Credentials) -> Option<u16> {
     if who.is_root() {
         return None;
@@ -190,5 +223,12 @@ pub(crate) fn new_owner(
     }
     let is_program = mode & (SET_GID | GROUP_EXECUTE) == SET_GID | GROUP_EXECUTE;
     let may_keep = who.is_root() || who.is_member(directory.gid);
-    (directory.gid, if is_program && !may_keep { mode & !SET_GID } else { mode })
+    (
+        directory.gid,
+        if is_program && !may_keep {
+            mode & !SET_GID
+        } else {
+            mode
+        },
+    )
 }

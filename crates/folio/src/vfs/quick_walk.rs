@@ -1,8 +1,9 @@
-//! From a path to a dentry that is in memory, without a lock and without a reference. Linux: "RCU-walk",
-//! Documentation/filesystems/path-lookup.rst.
+//! From a path to a dentry that is in memory, without a lock and without a reference. Linux:
+//! "RCU-walk", Documentation/filesystems/path-lookup.rst.
 //!
-//! It goes the way of walk.rs as long as that is plain: names that the cache knows in directories that may be searched.
-//! At anything else it gives up, and walk.rs, which knows everything, starts anew.
+//! It goes the way of walk.rs as long as that is plain: names that the cache knows in directories
+//! that may be searched. At anything else it gives up, and walk.rs, which knows everything, starts
+//! anew.
 
 use super::FileType;
 use super::dentry_cache::Cached;
@@ -31,9 +32,17 @@ impl Context<'_> {
         last_link: LastLink,
         pin: &'p Pin,
     ) -> Quick<'p> {
-        let Some(first) = path.first().filter(|_| path.len() < PATH_MAX) else { return Quick::Unknown };
-        let start = if *first == b'/' { self.vfs.find_root(pin) } else { Some(start) };
-        let Some(mut at) = start else { return Quick::Unknown };
+        let Some(first) = path.first().filter(|_| path.len() < PATH_MAX) else {
+            return Quick::Unknown;
+        };
+        let start = if *first == b'/' {
+            self.vfs.find_root(pin)
+        } else {
+            Some(start)
+        };
+        let Some(mut at) = start else {
+            return Quick::Unknown;
+        };
         let mut rest = path;
         loop {
             while let [b'/', tail @ ..] = rest {
@@ -49,7 +58,10 @@ impl Context<'_> {
             if !is_known_to_be_allowed(&**directory.inode(), self.credentials, Access::EXECUTE) {
                 return Quick::Unknown;
             }
-            let len = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+            let len = rest
+                .iter()
+                .position(|byte| *byte == b'/')
+                .unwrap_or(rest.len());
             let (name, tail) = rest.split_at(len);
             rest = tail;
             match name {
@@ -63,8 +75,13 @@ impl Context<'_> {
                         at.dentry = child;
                     }
                     Cached::Positive(child) => {
-                        let Some(entered) = Vfs::find_mounted(LocationRef { dentry: child, ..at }, pin)
-                        else {
+                        let Some(entered) = Vfs::find_mounted(
+                            LocationRef {
+                                dentry: child,
+                                ..at
+                            },
+                            pin,
+                        ) else {
                             return Quick::Unknown;
                         };
                         at = entered;

@@ -1,4 +1,5 @@
-//! rename(2). Linux: fs/namei.c (`do_renameat2`, `vfs_rename`), Documentation/filesystems/directory-locking.rst.
+//! rename(2). Linux: fs/namei.c (`do_renameat2`, `vfs_rename`),
+//! Documentation/filesystems/directory-locking.rst.
 
 use super::dentry::Dentry;
 use super::mount::Location;
@@ -38,10 +39,16 @@ impl Context<'_> {
         if !Arc::ptr_eq(mount, &new_walk.at().mount) {
             return Err(Errno::XDEV.into());
         }
-        let Last::Name(old_range) = old_last else { return Err(Errno::BUSY.into()) };
+        let Last::Name(old_range) = old_last else {
+            return Err(Errno::BUSY.into());
+        };
         let Last::Name(new_range) = new_last else {
             let no_replace = flags.contains(RenameFlags::NOREPLACE);
-            return Err(if no_replace { Errno::EXIST.into() } else { Errno::BUSY.into() });
+            return Err(if no_replace {
+                Errno::EXIST.into()
+            } else {
+                Errno::BUSY.into()
+            });
         };
         let _acting = mount.begin_change(self.credentials)?;
         let old = Side {
@@ -78,7 +85,9 @@ impl Context<'_> {
         flags: RenameFlags,
         locks: Locks<'a>,
     ) -> Result<()> {
-        let source = self.child_locked(old.parent, old.name)?.ok_or(Errno::NOENT)?;
+        let source = self
+            .child_locked(old.parent, old.name)?
+            .ok_or(Errno::NOENT)?;
         let target = self.child_locked(new.parent, new.name)?;
         self.check_rename(old, new, &source, target.as_ref(), flags)?;
         if let Some(target) = &target
@@ -88,7 +97,11 @@ impl Context<'_> {
         }
         self.check_rename_permission(old, new, &source, target.as_ref(), flags)?;
         let gone = {
-            let _moved = lock_moved(&source, target.as_ref(), !Arc::ptr_eq(old.parent, new.parent));
+            let _moved = lock_moved(
+                &source,
+                target.as_ref(),
+                !Arc::ptr_eq(old.parent, new.parent),
+            );
             let is_mountpoint = |dentry: &Arc<Dentry>| dentry.is_mountpoint();
             if source.is_mountpoint() || target.as_ref().is_some_and(is_mountpoint) {
                 return Err(Error::new(Errno::BUSY, "a file system is mounted here"));
@@ -136,10 +149,13 @@ impl Context<'_> {
                 return Err(Errno::NOTDIR.into());
             }
         }
-        if !source.is_directory() && (old.has_trailing_slash || (!is_exchange && new.has_trailing_slash)) {
+        if !source.is_directory()
+            && (old.has_trailing_slash || (!is_exchange && new.has_trailing_slash))
+        {
             return Err(Errno::NOTDIR.into());
         }
-        let is_parent = |dentry: &Dentry, side: &Side<'_>| Arc::ptr_eq(dentry.inode(), side.parent.inode());
+        let is_parent =
+            |dentry: &Dentry, side: &Side<'_>| Arc::ptr_eq(dentry.inode(), side.parent.inode());
         if source.is_directory() && (source.is_ancestor_of(new.parent) || is_parent(source, new)) {
             return Err(Errno::INVAL.into());
         }
@@ -147,7 +163,11 @@ impl Context<'_> {
             && target.is_directory()
             && (target.is_ancestor_of(old.parent) || is_parent(target, old))
         {
-            return Err(if is_exchange { Errno::INVAL.into() } else { Errno::NOTEMPTY.into() });
+            return Err(if is_exchange {
+                Errno::INVAL.into()
+            } else {
+                Errno::NOTEMPTY.into()
+            });
         }
         if new.parent.is_deleted() {
             return Err(Errno::NOENT.into());
@@ -155,7 +175,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// What permissions and the types of what is replaced forbid. Linux: `vfs_rename`, `may_delete`.
+    /// What permissions and the types of what is replaced forbid. Linux: `vfs_rename`,
+    /// `may_delete`.
     fn check_rename_permission(
         &self,
         old: &Side<'_>,
@@ -196,18 +217,19 @@ impl Context<'_> {
     }
 }
 
-/// Locks two directories, the ancestor first; unrelated ones by address. The mount's rename lock is held.
+/// Locks two directories, the ancestor first; unrelated ones by address. The mount's rename lock is
+/// held.
 fn lock_parents<'a>(old: &'a Arc<Dentry>, new: &'a Arc<Dentry>) -> Locks<'a> {
-    let new_first =
-        new.is_ancestor_of(old) || (!old.is_ancestor_of(new) && address(new.inode()) < address(old.inode()));
+    let new_first = new.is_ancestor_of(old)
+        || (!old.is_ancestor_of(new) && address(new.inode()) < address(old.inode()));
     let (first, second) = if new_first { (new, old) } else { (old, new) };
     let first = first.inode().common();
     let second = second.inode().common();
     SmallVec::from_iter([first.lock.write(), second.lock.write()])
 }
 
-/// Locks what moves or is replaced: directories before files, each by address. A directory that stays in its
-/// parent needs no lock, unless it is replaced.
+/// Locks what moves or is replaced: directories before files, each by address. A directory that
+/// stays in its parent needs no lock, unless it is replaced.
 fn lock_moved<'a>(
     source: &'a Arc<Dentry>,
     target: Option<&'a Arc<Dentry>>,
@@ -218,8 +240,16 @@ fn lock_moved<'a>(
         inodes.push(source.inode());
     }
     inodes.extend(target.map(|target| target.inode()));
-    inodes.sort_by_key(|inode| (inode.common().file_type != super::FileType::Directory, address(inode)));
-    inodes.iter().map(|inode| inode.common().lock.write()).collect()
+    inodes.sort_by_key(|inode| {
+        (
+            inode.common().file_type != super::FileType::Directory,
+            address(inode),
+        )
+    });
+    inodes
+        .iter()
+        .map(|inode| inode.common().lock.write())
+        .collect()
 }
 
 fn address(inode: &Arc<dyn Inode>) -> usize {

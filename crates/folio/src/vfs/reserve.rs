@@ -1,6 +1,7 @@
 //! Who may use the last blocks of a file system: root, and whom its superblock or mount names.
 //!
-//! Linux: fs/ext4/balloc.c (`ext4_has_free_clusters`), which asks `current` as the file system asks this thread here.
+//! Linux: fs/ext4/balloc.c (`ext4_has_free_clusters`), which asks `current` as the file system asks
+//! this thread here.
 
 use super::permission::Credentials;
 use std::cell::Cell;
@@ -26,8 +27,8 @@ impl ReserveOwners {
     }
 }
 
-/// Whether the change that this thread makes may use what is kept for root. Writeback and whatever else acts for
-/// nobody may.
+/// Whether the change that this thread makes may use what is kept for root. Writeback and whatever
+/// else acts for nobody may.
 pub fn may_use_reserve() -> bool {
     MAY_USE_RESERVE.get()
 }
@@ -43,12 +44,18 @@ impl Acting {
     /// From now on `who` acts on a file system that keeps blocks for `owners`.
     pub(super) fn begin(owners: Option<ReserveOwners>, who: &Credentials) -> Self {
         let may = owners.is_none_or(|owners| owners.contain(who));
-        Self { before: MAY_USE_RESERVE.replace(may), not_send: PhantomData }
+        Self {
+            before: MAY_USE_RESERVE.replace(may),
+            not_send: PhantomData,
+        }
     }
 
     /// From now on the thread acts for nobody.
     pub(super) fn for_nobody() -> Self {
-        Self { before: MAY_USE_RESERVE.replace(true), not_send: PhantomData }
+        Self {
+            before: MAY_USE_RESERVE.replace(true),
+            not_send: PhantomData,
+        }
     }
 }
 
@@ -73,7 +80,10 @@ mod tests {
             ((0, 7), who(5, 6, &[7]), true),
             ((6, 7), who(5, 6, &[8]), false),
         ] {
-            let owners = ReserveOwners { uid: owners.0, gid: owners.1 };
+            let owners = ReserveOwners {
+                uid: owners.0,
+                gid: owners.1,
+            };
             let acting = Acting::begin(Some(owners), &who);
             assert_eq!(may_use_reserve(), may, "{owners:?} {who:?}");
             drop(acting);

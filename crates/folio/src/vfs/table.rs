@@ -20,9 +20,10 @@ type Closed = SmallVec<[Replaced<OpenFile>; CLOSED_MAX]>;
 
 /// The open files of one process. Readers take no lock; open and close take one.
 ///
-/// A closed file may have readers still, so it is dropped after a grace period, several at a time. Whether that is
-/// at once matters only for a file that has lost its name, and for unmounting: a closed file that waits has a name,
-/// and who takes a name away or unmounts lets all closed files go ([`FileTable::take_closed`]).
+/// A closed file may have readers still, so it is dropped after a grace period, several at a time.
+/// Whether that is at once matters only for a file that has lost its name, and for unmounting: a
+/// closed file that waits has a name, and who takes a name away or unmounts lets all closed files
+/// go ([`FileTable::take_closed`]).
 pub(crate) struct FileTable {
     /// They come as they are needed and stay.
     chunks: [OnceLock<Box<[RcuCell<OpenFile>]>>; CHUNKS],
@@ -36,7 +37,8 @@ struct State {
     /// No word before this has a free bit.
     first_word: usize,
     closed: Closed,
-    /// Closed files that nobody has any more, empty, to be used again: a warm open allocates nothing.
+    /// Closed files that nobody has any more, empty, to be used again: a warm open allocates
+    /// nothing.
     spare: SmallVec<[Arc<OpenFile>; CLOSED_MAX]>,
 }
 
@@ -74,7 +76,10 @@ fn place(at: usize) -> (usize, usize) {
 
 impl FileTable {
     pub(crate) fn new() -> Self {
-        Self { chunks: [const { OnceLock::new() }; CHUNKS], state: Mutex::default() }
+        Self {
+            chunks: [const { OnceLock::new() }; CHUNKS],
+            state: Mutex::default(),
+        }
     }
 
     #[inline]
@@ -107,14 +112,21 @@ impl FileTable {
         self.install_locked(self.state.lock(), file)
     }
 
-    fn install_locked(&self, mut state: MutexGuard<'_, State>, file: Arc<OpenFile>) -> Result<usize> {
+    fn install_locked(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        file: Arc<OpenFile>,
+    ) -> Result<usize> {
         let Some(at) = state.take_lowest() else {
             drop(state);
             return Err(Errno::MFILE.into());
         };
         let (chunk, within) = place(at);
-        let chunk =
-            self.chunks[chunk].get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| RcuCell::empty()).collect());
+        let chunk = self.chunks[chunk].get_or_init(|| {
+            (0..FIRST_CHUNK << chunk)
+                .map(|_| RcuCell::empty())
+                .collect()
+        });
         let old = chunk[within].replace(Some(file));
         debug_assert!(old.is_none(), "a free descriptor has no file");
         Ok(at)
@@ -133,7 +145,11 @@ impl FileTable {
         let written = file.value().written_inode().cloned();
         state.closed.push(file);
         let is_due = is_urgent || state.closed.len() >= CLOSED_MAX;
-        let closed = if is_due { std::mem::take(&mut state.closed) } else { Closed::new() };
+        let closed = if is_due {
+            std::mem::take(&mut state.closed)
+        } else {
+            Closed::new()
+        };
         drop(state);
         if let Some(inode) = written {
             inode.close_written();
@@ -144,8 +160,8 @@ impl FileTable {
         Ok(())
     }
 
-    /// Lets closed files go once nobody reads them, and keeps their memory. The last reference to an inode may have
-    /// work to do, so the caller holds no lock and is not pinned.
+    /// Lets closed files go once nobody reads them, and keeps their memory. The last reference to
+    /// an inode may have work to do, so the caller holds no lock and is not pinned.
     fn recycle(&self, closed: Closed) {
         let over = Grace::start().wait();
         let mut spare: SmallVec<[_; CLOSED_MAX]> = SmallVec::new();
@@ -172,7 +188,9 @@ impl FileTable {
         let mut state = self.state.lock();
         let mut closed = std::mem::take(&mut state.closed);
         for (index, word) in std::mem::take(&mut state.taken).into_iter().enumerate() {
-            let taken = (0..64).filter(|bit| word & 1 << bit != 0).map(|bit| index * 64 + bit);
+            let taken = (0..64)
+                .filter(|bit| word & 1 << bit != 0)
+                .map(|bit| index * 64 + bit);
             closed.extend(taken.filter_map(|at| self.slot(at)?.replace(None)));
         }
         state.first_word = 0;

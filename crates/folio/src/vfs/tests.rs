@@ -3,9 +3,9 @@
 use super::dentry::Dentry;
 use super::dentry_cache::{Cached, DentryCache, Found};
 use super::{
-    AttributeCell, AttributeChange, Attributes, Coherence, Context, Credentials, FOREVER_NS, FileSystem,
-    FileSystemStatistics, FileTable, FileType, Inode, InodeCommon, Location, MountOptions, NewInode,
-    OpenFlags, Vfs,
+    AttributeCell, AttributeChange, Attributes, Coherence, Context, Credentials, FOREVER_NS,
+    FileSystem, FileSystemStatistics, FileTable, FileType, Inode, InodeCommon, Location,
+    MountOptions, NewInode, OpenFlags, Vfs,
 };
 use crate::base::{Errno, InodeNumber, Result, Timespec, rcu};
 use parking_lot::{Mutex, RwLock};
@@ -138,14 +138,26 @@ fn next(state: &mut u64) -> u64 {
 }
 
 /// What [`Context::child`] does, for names that are all there.
-fn child(cache: &DentryCache, parent: &Arc<Dentry>, name: &[u8], alive: &Arc<AtomicUsize>) -> Arc<Dentry> {
+fn child(
+    cache: &DentryCache,
+    parent: &Arc<Dentry>,
+    name: &[u8],
+    alive: &Arc<AtomicUsize>,
+) -> Arc<Dentry> {
     if let Cached::Positive(dentry) = cache.get(parent, name) {
         return dentry;
     }
     let _lock = parent.inode().common().lock.read();
     match cache.get(parent, name) {
         Cached::Positive(dentry) => dentry,
-        _ => cache.add(parent, name, Found { inode: Counted::new(alive, FileType::Regular), question: None }),
+        _ => cache.add(
+            parent,
+            name,
+            Found {
+                inode: Counted::new(alive, FileType::Regular),
+                question: None,
+            },
+        ),
     }
 }
 
@@ -154,7 +166,9 @@ fn the_cache_is_bounded_and_keeps_what_is_used() {
     let alive = Arc::new(AtomicUsize::new(0));
     let root = Dentry::new_root(Counted::new(&alive, FileType::Directory));
     let cache = DentryCache::new(64);
-    let used: Vec<_> = (0..50).map(|number| child(&cache, &root, &name_of(number), &alive)).collect();
+    let used: Vec<_> = (0..50)
+        .map(|number| child(&cache, &root, &name_of(number), &alive))
+        .collect();
     for number in 1000..20_000 {
         child(&cache, &root, &name_of(number), &alive);
         cache.add_negative(&root, &name_of(number + 1_000_000), None);
@@ -211,10 +225,15 @@ fn a_dentry_found_before_it_was_to_leave_stays() {
         }
     };
     let pin = rcu::pin();
-    let Cached::Positive(found) = cache.find(&root, b"wanted", &pin) else { panic!("was just added") };
+    let Cached::Positive(found) = cache.find(&root, b"wanted", &pin) else {
+        panic!("was just added")
+    };
     // It is told to leave, and does not go while somebody is pinned.
     fill(0..10_000);
-    assert!(!matches!(cache.find(&root, b"wanted", &pin), Cached::Positive(_)));
+    assert!(!matches!(
+        cache.find(&root, b"wanted", &pin),
+        Cached::Positive(_)
+    ));
     let kept = found.to_arc();
     drop(pin);
     fill(10_000..40_000);
@@ -222,8 +241,8 @@ fn a_dentry_found_before_it_was_to_leave_stays() {
     shrink(&cache, &root, &alive);
 }
 
-/// New names push old ones out, once nobody is pinned who may have found them: threads of other tests may be, for
-/// as long as they are kept from running.
+/// New names push old ones out, once nobody is pinned who may have found them: threads of other
+/// tests may be, for as long as they are kept from running.
 fn shrink(cache: &DentryCache, root: &Arc<Dentry>, alive: &Arc<AtomicUsize>) {
     for number in 100_000..1_000_000 {
         if alive.load(Ordering::Relaxed) < 1000 {
@@ -237,7 +256,9 @@ fn shrink(cache: &DentryCache, root: &Arc<Dentry>, alive: &Arc<AtomicUsize>) {
 
 fn delete(cache: &DentryCache, root: &Arc<Dentry>, name: &[u8]) {
     let lock = root.inode().common().lock.write();
-    let Cached::Positive(victim) = cache.get(root, name) else { return };
+    let Cached::Positive(victim) = cache.get(root, name) else {
+        return;
+    };
     let gone = cache.delete(root, name, &victim);
     assert!(!matches!(cache.get(root, name), Cached::Positive(_)));
     drop(lock);
@@ -248,7 +269,12 @@ fn delete(cache: &DentryCache, root: &Arc<Dentry>, name: &[u8]) {
 fn look(cache: &DentryCache, root: &Arc<Dentry>, name: &[u8]) {
     let pin = rcu::pin();
     if let Cached::Positive(dentry) = cache.find(root, name, &pin) {
-        let inode = dentry.value().inode().as_any().downcast_ref::<Counted>().unwrap();
+        let inode = dentry
+            .value()
+            .inode()
+            .as_any()
+            .downcast_ref::<Counted>()
+            .unwrap();
         for _ in 0..20 {
             assert_eq!(inode.canary.load(Ordering::SeqCst), ALIVE);
         }
@@ -258,13 +284,22 @@ fn look(cache: &DentryCache, root: &Arc<Dentry>, name: &[u8]) {
 /// Opens what is there, or makes it.
 fn open(vfs: &Vfs, start: &Location, name: &[u8], table: &FileTable) -> Result<usize> {
     let credentials = Credentials::root();
-    let context = Context { vfs, credentials: &credentials, umask: 0 };
+    let context = Context {
+        vfs,
+        credentials: &credentials,
+        umask: 0,
+    };
     table.install(context.open(start, name, OpenFlags::CREAT, 0o644)?)
 }
 
 fn unlink(vfs: &Vfs, start: &Location, name: &[u8]) -> Result<()> {
     let credentials = Credentials::root();
-    Context { vfs, credentials: &credentials, umask: 0 }.unlink(start, name)
+    Context {
+        vfs,
+        credentials: &credentials,
+        umask: 0,
+    }
+    .unlink(start, name)
 }
 
 #[test]
@@ -311,8 +346,15 @@ fn open_files_live_as_long_as_somebody_looks() {
                 while !is_done.load(Ordering::Relaxed) {
                     for at in 0..8 {
                         let pin = rcu::pin();
-                        let Ok(file) = table.get(at, &pin) else { continue };
-                        let inode = file.value().inode().as_any().downcast_ref::<Counted>().unwrap();
+                        let Ok(file) = table.get(at, &pin) else {
+                            continue;
+                        };
+                        let inode = file
+                            .value()
+                            .inode()
+                            .as_any()
+                            .downcast_ref::<Counted>()
+                            .unwrap();
                         assert_eq!(inode.canary.load(Ordering::SeqCst), ALIVE);
                         let kept = file.to_arc();
                         drop(pin);
@@ -338,7 +380,9 @@ fn open_files_live_as_long_as_somebody_looks() {
                 })
             })
             .collect();
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        writers
+            .into_iter()
+            .for_each(|writer| writer.join().unwrap());
         is_done.store(true, Ordering::Relaxed);
     });
     for number in 0..4 {
@@ -421,7 +465,11 @@ impl Inode for Shifting {
 
     fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        Ok(self.names.lock().get(name).map(|inode| inode.clone() as Arc<dyn Inode>))
+        Ok(self
+            .names
+            .lock()
+            .get(name)
+            .map(|inode| inode.clone() as Arc<dyn Inode>))
     }
 
     fn as_any(&self) -> &dyn std::any::Any {
@@ -432,31 +480,44 @@ impl Inode for Shifting {
 /// A tree whose root others change, and what walks in it.
 fn shifting(ttl_ns: u64) -> (Arc<Shifting>, Vfs) {
     let root = Shifting::new(FileType::Directory, ttl_ns);
-    let vfs = Vfs::new(Arc::new(OneDirectory(root.clone())), MountOptions::default());
+    let vfs = Vfs::new(
+        Arc::new(OneDirectory(root.clone())),
+        MountOptions::default(),
+    );
     (root, vfs)
 }
 
 fn walk(vfs: &Vfs, path: &[u8]) -> Result<Location> {
-    let context = Context { vfs, credentials: &Credentials::root(), umask: 0 };
+    let context = Context {
+        vfs,
+        credentials: &Credentials::root(),
+        umask: 0,
+    };
     context.resolve(&vfs.root(), path, super::LastLink::Follow)
 }
 
 /// Whether a walk finds `inode`.
 fn finds(vfs: &Vfs, path: &[u8], inode: &Arc<Shifting>) -> bool {
-    walk(vfs, path).is_ok_and(|found| std::ptr::addr_eq(Arc::as_ptr(found.inode()), Arc::as_ptr(inode)))
+    walk(vfs, path)
+        .is_ok_and(|found| std::ptr::addr_eq(Arc::as_ptr(found.inode()), Arc::as_ptr(inode)))
 }
 
 #[test]
 fn names_are_asked_for_again_once_they_are_doubted() {
     let (root, vfs) = shifting(FOREVER_NS);
-    let (first, second) =
-        (Shifting::new(FileType::Regular, FOREVER_NS), Shifting::new(FileType::Regular, FOREVER_NS));
+    let (first, second) = (
+        Shifting::new(FileType::Regular, FOREVER_NS),
+        Shifting::new(FileType::Regular, FOREVER_NS),
+    );
     root.put(b"a", Some(&first));
     assert!(finds(&vfs, b"a", &first) && walk(&vfs, b"b").is_err());
     let before = root.asked();
     root.put(b"a", Some(&second));
     root.put(b"b", Some(&second));
-    assert!(finds(&vfs, b"a", &first) && walk(&vfs, b"b").is_err(), "nobody told");
+    assert!(
+        finds(&vfs, b"a", &first) && walk(&vfs, b"b").is_err(),
+        "nobody told"
+    );
     assert_eq!(root.asked(), before);
     root.coherence().doubt_names();
     assert!(finds(&vfs, b"a", &second) && finds(&vfs, b"b", &second));
@@ -486,7 +547,12 @@ fn names_that_are_never_believed_are_always_asked_for() {
 fn a_directory_that_others_move_keeps_its_dentry() {
     let (root, vfs) = shifting(FOREVER_NS);
     let new = || Shifting::new(FileType::Directory, FOREVER_NS);
-    let (a, b, moved, file) = (new(), new(), new(), Shifting::new(FileType::Regular, FOREVER_NS));
+    let (a, b, moved, file) = (
+        new(),
+        new(),
+        new(),
+        Shifting::new(FileType::Regular, FOREVER_NS),
+    );
     root.put(b"a", Some(&a));
     root.put(b"b", Some(&b));
     a.put(b"d", Some(&moved));
@@ -502,7 +568,11 @@ fn a_directory_that_others_move_keeps_its_dentry() {
     moved.is_lost.store(false, Ordering::Relaxed);
     let found = walk(&vfs, b"b/e").unwrap();
     assert!(Arc::ptr_eq(&found.dentry, &stands.dentry) && !stands.dentry.is_deleted());
-    let context = Context { vfs: &vfs, credentials: &Credentials::root(), umask: 0 };
+    let context = Context {
+        vfs: &vfs,
+        credentials: &Credentials::root(),
+        umask: 0,
+    };
     assert_eq!(context.path_of(&stands).unwrap(), b"/b/e");
     assert!(finds(&vfs, b"b/e/f", &file));
     // Others move it below what was below it: no loop comes of it.

@@ -67,8 +67,18 @@ impl<'c, 'p> Walk<'c, 'p> {
         if path.contains(&0) {
             return Err(Errno::INVAL.into());
         }
-        let at = if path[0] == b'/' { context.vfs.root() } else { start.clone() };
-        Ok(Self { context, at, path: Cow::Borrowed(path), position: 0, links: 0 })
+        let at = if path[0] == b'/' {
+            context.vfs.root()
+        } else {
+            start.clone()
+        };
+        Ok(Self {
+            context,
+            at,
+            path: Cow::Borrowed(path),
+            position: 0,
+            links: 0,
+        })
     }
 
     /// Where the walk stands: after [`Walk::go_to_last`], the directory of the last component.
@@ -90,15 +100,24 @@ impl<'c, 'p> Walk<'c, 'p> {
     pub(crate) fn go_to_last(&mut self) -> Result<Last> {
         loop {
             let rest = &self.path[self.position..];
-            let Some(start) = rest.iter().position(|byte| *byte != b'/') else { return Ok(Last::Root) };
+            let Some(start) = rest.iter().position(|byte| *byte != b'/') else {
+                return Ok(Last::Root);
+            };
             let name = &rest[start..];
-            let len = name.iter().position(|byte| *byte == b'/').unwrap_or(name.len());
+            let len = name
+                .iter()
+                .position(|byte| *byte == b'/')
+                .unwrap_or(name.len());
             let is_last = name[len..].iter().all(|byte| *byte == b'/');
             let range = self.position + start..self.position + start + len;
             if !self.at.dentry.is_directory() {
                 return Err(Errno::NOTDIR.into());
             }
-            check_access(&**self.at.inode(), self.context.credentials, Access::EXECUTE)?;
+            check_access(
+                &**self.at.inode(),
+                self.context.credentials,
+                Access::EXECUTE,
+            )?;
             match (&name[..len], is_last) {
                 (b".", true) => return Ok(Last::Dot),
                 (b"..", true) => return Ok(Last::DotDot),
@@ -115,7 +134,10 @@ impl<'c, 'p> Walk<'c, 'p> {
 
     /// Goes through a name that is not the last.
     fn step(&mut self, range: Range<usize>) -> Result<()> {
-        let child = self.context.child(&self.at.dentry, &self.path[range.clone()])?.ok_or(Errno::NOENT)?;
+        let child = self
+            .context
+            .child(&self.at.dentry, &self.path[range.clone()])?
+            .ok_or(Errno::NOENT)?;
         match child.file_type() {
             FileType::Symlink => self.enter_link(&child, range.end),
             FileType::Directory => {
@@ -160,8 +182,12 @@ impl<'c, 'p> Walk<'c, 'p> {
                 Last::Name(range) => range,
             };
             let must_be_directory = self.has_trailing_slash(&range);
-            let child = self.context.child(&self.at.dentry, self.name(&range))?.ok_or(Errno::NOENT)?;
-            if child.file_type() == FileType::Symlink && (last_link == LastLink::Follow || must_be_directory)
+            let child = self
+                .context
+                .child(&self.at.dentry, self.name(&range))?
+                .ok_or(Errno::NOENT)?;
+            if child.file_type() == FileType::Symlink
+                && (last_link == LastLink::Follow || must_be_directory)
             {
                 self.enter_link(&child, range.end)?;
                 continue;
@@ -178,15 +204,24 @@ impl<'c, 'p> Walk<'c, 'p> {
 
 impl Context<'_> {
     /// Where `path` leads, from `start` if it is relative.
-    pub(crate) fn resolve(&self, start: &Location, path: &[u8], last_link: LastLink) -> Result<Location> {
+    pub(crate) fn resolve(
+        &self,
+        start: &Location,
+        path: &[u8],
+        last_link: LastLink,
+    ) -> Result<Location> {
         Walk::new(self, start, path)?.go_to_end(last_link)
     }
 
-    /// What `name` leads to in the directory `parent`, if it is there: no walk, and never out of the mount.
+    /// What `name` leads to in the directory `parent`, if it is there: no walk, and never out of
+    /// the mount.
     pub(crate) fn lookup(&self, parent: &Location, name: &[u8]) -> Result<Option<Location>> {
         self.check_working_directory(parent)?;
         let child = self.child(&parent.dentry, name)?;
-        Ok(child.map(|dentry| Location { mount: parent.mount.clone(), dentry }))
+        Ok(child.map(|dentry| Location {
+            mount: parent.mount.clone(),
+            dentry,
+        }))
     }
 
     /// The dentry called `name` in the directory `parent`, from the cache or the file system.
@@ -202,7 +237,11 @@ impl Context<'_> {
     }
 
     /// Like [`Context::child`], for a caller that holds the directory's lock.
-    pub(crate) fn child_locked(&self, parent: &Arc<Dentry>, name: &[u8]) -> Result<Option<Arc<Dentry>>> {
+    pub(crate) fn child_locked(
+        &self,
+        parent: &Arc<Dentry>,
+        name: &[u8],
+    ) -> Result<Option<Arc<Dentry>>> {
         match self.vfs.dentries.get(parent, name) {
             Cached::Positive(dentry) => return Ok(Some(dentry)),
             Cached::Negative => return Ok(None),
@@ -216,7 +255,11 @@ impl Context<'_> {
         }
         let question = parent.ask_for_name();
         match parent.inode().lookup(name)? {
-            Some(inode) => Ok(Some(self.vfs.dentries.add(parent, name, Found { inode, question }))),
+            Some(inode) => Ok(Some(self.vfs.dentries.add(
+                parent,
+                name,
+                Found { inode, question },
+            ))),
             None => {
                 self.vfs.dentries.add_negative(parent, name, question);
                 Ok(None)

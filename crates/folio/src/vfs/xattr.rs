@@ -109,8 +109,8 @@ impl Context<'_> {
         Ok(names)
     }
 
-    /// Whoever is not of the file's group loses the setgid bit with a new access ACL, as with chmod(2). Linux:
-    /// `posix_acl_update_mode`.
+    /// Whoever is not of the file's group loses the setgid bit with a new access ACL, as with
+    /// chmod(2). Linux: `posix_acl_update_mode`.
     fn drop_set_gid(&self, inode: &dyn Inode) -> Result<()> {
         let attributes = inode.attributes();
         let may_keep = self.credentials.is_root() || self.credentials.is_member(attributes.gid);
@@ -118,7 +118,10 @@ impl Context<'_> {
             return Ok(());
         }
         let mode = Some(attributes.mode & !SET_GID);
-        inode.set_attributes(&AttributeChange { mode, ..AttributeChange::default() })
+        inode.set_attributes(&AttributeChange {
+            mode,
+            ..AttributeChange::default()
+        })
     }
 
     fn check_xattr(&self, inode: &dyn Inode, name: &[u8], want: Access) -> Result<()> {
@@ -133,13 +136,18 @@ impl Context<'_> {
                 }
                 if !who.is_root() {
                     let attributes = inode.attributes();
-                    let is_sticky = file_type == FileType::Directory && attributes.mode & STICKY != 0;
+                    let is_sticky =
+                        file_type == FileType::Directory && attributes.mode & STICKY != 0;
                     if is_write && is_sticky && !who.is_owner(&attributes) {
                         return Err(Errno::PERM.into());
                     }
                 }
                 check_access(inode, who, want)?;
-                if name.len() == b"user.".len() { Err(Errno::INVAL.into()) } else { Ok(()) }
+                if name.len() == b"user.".len() {
+                    Err(Errno::INVAL.into())
+                } else {
+                    Ok(())
+                }
             }
             Namespace::Trusted if !who.is_root() => Err(refused.into()),
             Namespace::Security if is_write && !who.is_root() => Err(Errno::PERM.into()),

@@ -69,14 +69,20 @@ pub(super) fn run(drop: &Drop, session: &Session) -> Outcome {
     let seen = AtomicU64::new(0);
     let all = bar.follow(&seen, || drop_files(&scan, &drop.paths, drop.sync, &seen));
     session.check_interrupt()?;
-    all.failures.iter().for_each(|(path, reason)| session.fail_on(path, reason));
-    let mut told =
-        Told { not_regular: all.special, failures: FailureRecord::list(&all.failures), ..Told::default() };
+    all.failures
+        .iter()
+        .for_each(|(path, reason)| session.fail_on(path, reason));
+    let mut told = Told {
+        not_regular: all.special,
+        failures: FailureRecord::list(&all.failures),
+        ..Told::default()
+    };
     let mut ids = HashSet::new();
     for file in all.found.iter().filter(|file| ids.insert(file.after.id)) {
         told.add(file);
     }
-    told.stayed.sort_by_key(|stayed| std::cmp::Reverse(stayed.resident_bytes));
+    told.stayed
+        .sort_by_key(|stayed| std::cmp::Reverse(stayed.resident_bytes));
     match drop.json {
         true => session.print_json(&told),
         false => told.print(drop.sync),
@@ -96,16 +102,28 @@ impl Told {
         self.stayed_bytes += after.resident_bytes;
         if after.resident_bytes > 0 {
             let unwritten = after.dirty_bytes.unwrap_or(0) + after.writeback_bytes.unwrap_or(0);
-            let reason = if unwritten > 0 { "not-written" } else { "in-use" };
+            let reason = if unwritten > 0 {
+                "not-written"
+            } else {
+                "in-use"
+            };
             let path = PathRecord::new(&file.after.path);
-            self.stayed.push(Stayed { path, resident_bytes: after.resident_bytes, reason });
+            self.stayed.push(Stayed {
+                path,
+                resident_bytes: after.resident_bytes,
+                reason,
+            });
         }
     }
 
     fn print(&self, is_synced: bool) -> Outcome {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         let (before, dropped) = (human(self.resident_before_bytes), human(self.dropped_bytes));
-        write!(out, "{}, {before} in memory: {dropped} dropped", files(self.files))?;
+        write!(
+            out,
+            "{}, {before} in memory: {dropped} dropped",
+            files(self.files)
+        )?;
         match self.stayed_bytes {
             0 => writeln!(out)?,
             bytes => writeln!(out, ", {} stayed", human(bytes))?,
@@ -116,13 +134,27 @@ impl Told {
                 "not-written" => "not written yet: --sync",
                 _ => "mapped, locked or in use by a program",
             };
-            writeln!(out, "{:>7}  {} ({reason})", human(stayed.resident_bytes), stayed.path.text())?;
+            writeln!(
+                out,
+                "{:>7}  {} ({reason})",
+                human(stayed.resident_bytes),
+                stayed.path.text()
+            )?;
         }
         if self.stayed.len() > NAMED {
-            writeln!(out, "         and {} more", files((self.stayed.len() - NAMED) as u64))?;
+            writeln!(
+                out,
+                "         and {} more",
+                files((self.stayed.len() - NAMED) as u64)
+            )?;
         }
         if self.unknown_files > 0 {
-            writeln!(out, "{} dropped unseen: {}", files(self.unknown_files), Unknown::Rights)?;
+            writeln!(
+                out,
+                "{} dropped unseen: {}",
+                files(self.unknown_files),
+                Unknown::Rights
+            )?;
         }
         Ok(out.flush()?)
     }

@@ -47,8 +47,14 @@ pub(super) fn run(command: &Meminfo, session: &Session) -> Outcome {
         let now = MemInfo::now();
         let rates = before.as_ref().map(|before| now.since(before));
         match (command.json, command.watch.is_on()) {
-            (true, true) => session.print_json_line(&Told { now: &now, per_second: rates })?,
-            (true, false) => session.print_json(&Told { now: &now, per_second: rates })?,
+            (true, true) => session.print_json_line(&Told {
+                now: &now,
+                per_second: rates,
+            })?,
+            (true, false) => session.print_json(&Told {
+                now: &now,
+                per_second: rates,
+            })?,
             (false, true) => line(round, &now, rates.as_ref())?,
             (false, false) => list(&now)?,
         }
@@ -61,17 +67,21 @@ fn line(round: u64, now: &MemInfo, rates: Option<&Rates>) -> Outcome {
     let mut out = std::io::stdout().lock();
     let row = |cells: [&str; 13]| {
         let [time, cells @ ..] = cells;
-        cells.iter().fold(time.to_owned(), |row, cell| format!("{row} {cell:>7}"))
+        cells
+            .iter()
+            .fold(time.to_owned(), |row, cell| format!("{row} {cell:>7}"))
     };
     if round.is_multiple_of(HEAD_EVERY) {
         let names = [
-            "TIME    ", "FREE", "AVAIL", "BUFFERS", "CACHED", "DIRTY", "WRITING", "ACTIVE", "INACT", "IN/s",
-            "OUT/s", "REFAULT", "MEM%/IO%",
+            "TIME    ", "FREE", "AVAIL", "BUFFERS", "CACHED", "DIRTY", "WRITING", "ACTIVE",
+            "INACT", "IN/s", "OUT/s", "REFAULT", "MEM%/IO%",
         ];
         writeln!(out, "{}", heading(row(names)))?;
     }
     let time = jiff::Zoned::now().strftime("%H:%M:%S").to_string();
-    let rate = |of: fn(&Rates) -> f64| rates.map_or_else(|| "-".to_owned(), |rates| human(of(rates) as u64));
+    let rate = |of: fn(&Rates) -> f64| {
+        rates.map_or_else(|| "-".to_owned(), |rates| human(of(rates) as u64))
+    };
     let sizes = [
         now.free_bytes,
         now.available_bytes,
@@ -85,12 +95,27 @@ fn line(round: u64, now: &MemInfo, rates: Option<&Rates>) -> Outcome {
     .map(human);
     let read = rate(|rates| rates.disk_read_bytes);
     let written = rate(|rates| rates.disk_written_bytes);
-    let refaults = rates.map_or_else(|| "-".to_owned(), |rates| format!("{:.0}", rates.refaulted_pages));
+    let refaults = rates.map_or_else(
+        || "-".to_owned(),
+        |rates| format!("{:.0}", rates.refaulted_pages),
+    );
     let some = |pressure: Option<Pressure>| {
-        pressure.map_or_else(|| "?".to_owned(), |pressure| format!("{:.0}", pressure.some_percent))
+        pressure.map_or_else(
+            || "?".to_owned(),
+            |pressure| format!("{:.0}", pressure.some_percent),
+        )
     };
     let waits = format!("{}/{}", some(now.memory_pressure), some(now.io_pressure));
-    let [free, available, buffers, cached, dirty, writing, active, inactive] = &sizes;
+    let [
+        free,
+        available,
+        buffers,
+        cached,
+        dirty,
+        writing,
+        active,
+        inactive,
+    ] = &sizes;
     let cells = [
         &time, free, available, buffers, cached, dirty, writing, active, inactive, &read, &written,
         &refaults, &waits,
@@ -105,21 +130,49 @@ fn list(now: &MemInfo) -> Outcome {
     let lines = [
         ("total", now.total_bytes, ""),
         ("free", now.free_bytes, "used for nothing"),
-        ("available", now.available_bytes, "to be had without swapping"),
-        ("buffers", now.buffers_bytes, "pages of block devices, much of it metadata"),
+        (
+            "available",
+            now.available_bytes,
+            "to be had without swapping",
+        ),
+        (
+            "buffers",
+            now.buffers_bytes,
+            "pages of block devices, much of it metadata",
+        ),
         ("cached", now.cached_bytes, "pages of files"),
-        ("shared", now.shared_bytes, "of those, tmpfs and shared memory"),
-        ("active", now.active_file_bytes, "of those, used more than once"),
+        (
+            "shared",
+            now.shared_bytes,
+            "of those, tmpfs and shared memory",
+        ),
+        (
+            "active",
+            now.active_file_bytes,
+            "of those, used more than once",
+        ),
         ("inactive", now.inactive_file_bytes, "the first to go"),
         ("dirty", now.dirty_bytes, "changed and not written"),
         ("writing", now.writeback_bytes, "being written"),
-        ("names", now.reclaimable_slab_bytes, "names and inodes that are remembered"),
+        (
+            "names",
+            now.reclaimable_slab_bytes,
+            "names and inodes that are remembered",
+        ),
     ];
     for (name, bytes, words) in lines {
-        writeln!(out, "{name:<10} {:>7} {:>5.1}%  {words}", human(bytes), percent(bytes))?;
+        writeln!(
+            out,
+            "{name:<10} {:>7} {:>5.1}%  {words}",
+            human(bytes),
+            percent(bytes)
+        )?;
     }
     if now.group.total_bytes < now.total_bytes {
-        let (total, available) = (human(now.group.total_bytes), human(now.group.available_bytes));
+        let (total, available) = (
+            human(now.group.total_bytes),
+            human(now.group.available_bytes),
+        );
         writeln!(
             out,
             "{:<10} {total:>7}         this control group may use; {available} are available",

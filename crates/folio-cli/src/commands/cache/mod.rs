@@ -1,4 +1,5 @@
-//! `folio cache`: what the page cache of the host's kernel holds, and having it forget, keep and bring back.
+//! `folio cache`: what the page cache of the host's kernel holds, and having it forget, keep and
+//! bring back.
 //!
 //! ```text
 //!   mod.rs      the list and the dispatch      totals.rs   files added up, lines of tables and of JSON

@@ -77,12 +77,16 @@ pub(super) fn save(command: &Save, session: &Session) -> Outcome {
     let start = Instant::now();
     let mut files = command.select.scan(session)?.files(&command.paths);
     session.check_interrupt()?;
-    let place =
-        |error: std::io::Error| Failure::new(format!("{}: {}", command.file.display(), words(&error)));
+    let place = |error: std::io::Error| {
+        Failure::new(format!("{}: {}", command.file.display(), words(&error)))
+    };
     let kept = save_at(&files.found, &command.file).map_err(place)?;
     files.failures.extend(kept.failures);
     files.failures.sort();
-    files.failures.iter().for_each(|(path, reason)| session.fail_on(path, reason));
+    files
+        .failures
+        .iter()
+        .for_each(|(path, reason)| session.fail_on(path, reason));
     let told = Told {
         files: kept.files,
         hot_bytes: kept.bytes,
@@ -96,22 +100,40 @@ pub(super) fn save(command: &Save, session: &Session) -> Outcome {
         return session.print_json(&told);
     }
     let mut out = std::io::stdout().lock();
-    write!(out, "{} in memory of {}: kept", human(told.hot_bytes), crate::output::files(told.files))?;
-    write!(out, " in {} ({})", command.file.display(), human(told.file_bytes))?;
+    write!(
+        out,
+        "{} in memory of {}: kept",
+        human(told.hot_bytes),
+        crate::output::files(told.files)
+    )?;
+    write!(
+        out,
+        " in {} ({})",
+        command.file.display(),
+        human(told.file_bytes)
+    )?;
     match told.unknown_files {
         0 => writeln!(out)?,
-        count => writeln!(out, "; of {} the kernel does not tell", crate::output::files(count))?,
+        count => writeln!(
+            out,
+            "; of {} the kernel does not tell",
+            crate::output::files(count)
+        )?,
     }
     Ok(out.flush()?)
 }
 
 /// Runs `restore`.
 pub(super) fn restore(command: &Restore, session: &Session) -> Outcome {
-    let place =
-        |error: std::io::Error| Failure::new(format!("{}: {}", command.file.display(), words(&error)));
+    let place = |error: std::io::Error| {
+        Failure::new(format!("{}: {}", command.file.display(), words(&error)))
+    };
     let (files, kept) = File::open(&command.file).and_then(load).map_err(place)?;
     let (warmed, mut told) = command.engine.run(&files, session)?;
-    warmed.failures.iter().for_each(|(path, reason)| session.fail_on(path, reason));
+    warmed
+        .failures
+        .iter()
+        .for_each(|(path, reason)| session.fail_on(path, reason));
     told.failures = FailureRecord::list(&warmed.failures);
     told.changed_files = kept.changed;
     told.tell(command.json, session)

@@ -98,10 +98,16 @@ pub(super) fn run(status: &Status, session: &Session) -> Outcome {
         }
         // Once is enough for what cannot be read.
         if round == 0 {
-            all.failures.iter().for_each(|(path, reason)| session.fail_on(path, reason));
+            all.failures
+                .iter()
+                .for_each(|(path, reason)| session.fail_on(path, reason));
         }
         let totals = Totals::sum(&all.found);
-        let mut lines = if status.summarize { Vec::new() } else { status.lines(&all.found) };
+        let mut lines = if status.summarize {
+            Vec::new()
+        } else {
+            status.lines(&all.found)
+        };
         if let Some(limit) = status.limit {
             lines.truncate(limit);
         }
@@ -127,7 +133,11 @@ struct Line<'a> {
 impl Status {
     /// The lines in their order.
     fn lines<'a>(&'a self, states: &'a [State]) -> Vec<Line<'a>> {
-        let mut lines = if self.tree { self.folders(states) } else { files(states) };
+        let mut lines = if self.tree {
+            self.folders(states)
+        } else {
+            files(states)
+        };
         let key = |totals: &Totals| match self.sort {
             Sort::Path => 0,
             Sort::Cached => totals.resident_bytes,
@@ -136,7 +146,11 @@ impl Status {
             Sort::Dirty => totals.dirty_bytes.unwrap_or(0),
             Sort::Evicted => totals.evicted_bytes.unwrap_or(0),
         };
-        lines.sort_by(|a, b| key(&b.totals).cmp(&key(&a.totals)).then_with(|| a.path.cmp(b.path)));
+        lines.sort_by(|a, b| {
+            key(&b.totals)
+                .cmp(&key(&a.totals))
+                .then_with(|| a.path.cmp(b.path))
+        });
         lines
     }
 
@@ -146,20 +160,39 @@ impl Status {
         let mut seen = HashSet::new();
         for state in states.iter().filter(|state| seen.insert(state.id)) {
             let totals = Totals::of(state);
-            let roots = self.paths.iter().filter(|root| state.path.starts_with(root));
-            let Some(root) = roots.min_by_key(|root| root.components().count()) else { continue };
+            let roots = self
+                .paths
+                .iter()
+                .filter(|root| state.path.starts_with(root));
+            let Some(root) = roots.min_by_key(|root| root.components().count()) else {
+                continue;
+            };
             let top = root.components().count();
-            for folder in state.path.ancestors().skip(usize::from(state.path != *root)) {
+            for folder in state
+                .path
+                .ancestors()
+                .skip(usize::from(state.path != *root))
+            {
                 let depth = folder.components().count();
                 if depth < top {
                     break;
                 }
                 if self.max_depth.is_none_or(|most| depth - top <= most) {
-                    folders.entry(folder).or_insert_with(Totals::none).add(&totals);
+                    folders
+                        .entry(folder)
+                        .or_insert_with(Totals::none)
+                        .add(&totals);
                 }
             }
         }
-        folders.into_iter().map(|(path, totals)| Line { path, state: None, totals }).collect()
+        folders
+            .into_iter()
+            .map(|(path, totals)| Line {
+                path,
+                state: None,
+                totals,
+            })
+            .collect()
     }
 
     fn print(&self, lines: Vec<Line<'_>>, totals: &Totals) -> Outcome {
@@ -169,13 +202,22 @@ impl Status {
         }
         writeln!(out, "{}", heading(head()))?;
         for line in lines {
-            writeln!(out, "{}", line.totals.line(&printable(&line.path.display().to_string())))?;
+            writeln!(
+                out,
+                "{}",
+                line.totals
+                    .line(&printable(&line.path.display().to_string()))
+            )?;
         }
         let unknown = match totals.unknown_files {
             0 => String::new(),
             count => format!(", of which the kernel does not tell about {count}"),
         };
-        writeln!(out, "{}", totals.line(&format!("{}{unknown}", crate::output::files(totals.files))))?;
+        writeln!(
+            out,
+            "{}",
+            totals.line(&format!("{}{unknown}", crate::output::files(totals.files)))
+        )?;
         Ok(out.flush()?)
     }
 
@@ -190,17 +232,31 @@ impl Status {
             .into_iter()
             .map(|line| Entry {
                 path: PathRecord::new(line.path),
-                kind: if line.state.is_some() { "file" } else { "directory" },
+                kind: if line.state.is_some() {
+                    "file"
+                } else {
+                    "directory"
+                },
                 unknown: line.state.and_then(unknown),
                 totals: line.totals,
             })
             .collect();
         let failures = FailureRecord::list(&all.failures);
-        Told { totals, not_regular: all.special, seconds, entries, failures }
+        Told {
+            totals,
+            not_regular: all.special,
+            seconds,
+            entries,
+            failures,
+        }
     }
 }
 
 fn files<'a>(states: &'a [State]) -> Vec<Line<'a>> {
-    let line = |state: &'a State| Line { path: &state.path, state: Some(state), totals: Totals::of(state) };
+    let line = |state: &'a State| Line {
+        path: &state.path,
+        state: Some(state),
+        totals: Totals::of(state),
+    };
     states.iter().map(line).collect()
 }

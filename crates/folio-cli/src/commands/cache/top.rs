@@ -95,17 +95,28 @@ struct Line {
 pub(super) fn run(command: &Top, session: &Session) -> Outcome {
     let start = Instant::now();
     let is_whole = command.paths.is_empty();
-    let mounts = if is_whole { Mounts::here() } else { Mounts::default() };
+    let mounts = if is_whole {
+        Mounts::here()
+    } else {
+        Mounts::default()
+    };
     let mut paths = command.paths.clone();
     paths.extend(mounts.near.iter().map(|mount| mount.path.clone()));
-    let scan = Scan { stays_on_file_system: is_whole, stop: Some(session.stop_flag()), ..Scan::default() };
+    let scan = Scan {
+        stays_on_file_system: is_whole,
+        stop: Some(session.stop_flag()),
+        ..Scan::default()
+    };
     let bar = Progress::counting(session);
     let seen = AtomicU64::new(0);
     let found = bar.follow(&seen, || top(&scan, &paths, is_whole, &seen));
     session.check_interrupt()?;
     // Files come and go while a whole machine is walked; who names a path wants to know.
     if !is_whole {
-        found.failures.iter().for_each(|(path, reason)| session.fail_on(path, reason));
+        found
+            .failures
+            .iter()
+            .for_each(|(path, reason)| session.fail_on(path, reason));
     }
     let resident_bytes = found.held.iter().map(resident).sum();
     let memory = is_whole.then(MemInfo::now);
@@ -117,12 +128,17 @@ pub(super) fn run(command: &Top, session: &Session) -> Outcome {
         unknown_files: found.unknown_files,
         cached_bytes: memory.as_ref().map(|memory| memory.cached_bytes),
         buffers_bytes: memory.as_ref().map(|memory| memory.buffers_bytes),
-        untold_bytes: memory.as_ref().map(|memory| memory.cached_bytes.saturating_sub(resident_bytes)),
+        untold_bytes: memory
+            .as_ref()
+            .map(|memory| memory.cached_bytes.saturating_sub(resident_bytes)),
         seconds: start.elapsed().as_secs_f64(),
         left_out: mounts
             .far
             .iter()
-            .map(|mount| LeftOut { path: PathRecord::new(&mount.path), kind: mount.kind.clone() })
+            .map(|mount| LeftOut {
+                path: PathRecord::new(&mount.path),
+                kind: mount.kind.clone(),
+            })
             .collect(),
         entries: command.lines(&found),
         failures: FailureRecord::list(&found.failures),
@@ -138,7 +154,10 @@ fn resident(held: &Held) -> u64 {
 }
 
 fn dirty(held: &Held) -> u64 {
-    held.state.residency().and_then(|told| told.dirty_bytes).unwrap_or(0)
+    held.state
+        .residency()
+        .and_then(|told| told.dirty_bytes)
+        .unwrap_or(0)
 }
 
 impl Top {
@@ -148,20 +167,30 @@ impl Top {
             By::Folder => self.folders(found),
         };
         lines.sort_by(|a, b| {
-            b.resident_bytes.cmp(&a.resident_bytes).then_with(|| a.path.text().cmp(&b.path.text()))
+            b.resident_bytes
+                .cmp(&a.resident_bytes)
+                .then_with(|| a.path.text().cmp(&b.path.text()))
         });
         lines.truncate(self.limit);
         lines
     }
 
-    /// Files added up by the folder that is `depth` levels below the root, or their own if that is nearer.
+    /// Files added up by the folder that is `depth` levels below the root, or their own if that is
+    /// nearer.
     fn folders(&self, found: &Found) -> Vec<Line> {
         let mut folders: HashMap<PathBuf, Line> = HashMap::new();
         for held in &found.held {
-            let path = std::path::absolute(&held.state.path).unwrap_or_else(|_| held.state.path.clone());
+            let path =
+                std::path::absolute(&held.state.path).unwrap_or_else(|_| held.state.path.clone());
             let folder = path.parent().map_or(&*path, |parent| parent);
             let folder: PathBuf = folder.components().take(self.depth + 1).collect();
-            let line = Line { files: 0, size_bytes: 0, resident_bytes: 0, dirty_bytes: 0, ..Line::of(held) };
+            let line = Line {
+                files: 0,
+                size_bytes: 0,
+                resident_bytes: 0,
+                dirty_bytes: 0,
+                ..Line::of(held)
+            };
             let line = folders.entry(folder.clone()).or_insert_with(|| Line {
                 path: PathRecord::new(&folder),
                 kind: "directory",
@@ -199,9 +228,16 @@ impl Told {
         let titles = format!("{:>7} {:>7} {:>7}  PATH", "CACHED", "SIZE", "DIRTY");
         writeln!(out, "{}", heading(titles))?;
         for line in &self.entries {
-            let (resident, size, dirty) =
-                (human(line.resident_bytes), human(line.size_bytes), human(line.dirty_bytes));
-            write!(out, "{resident:>7} {size:>7} {dirty:>7}  {}", line.path.text())?;
+            let (resident, size, dirty) = (
+                human(line.resident_bytes),
+                human(line.size_bytes),
+                human(line.dirty_bytes),
+            );
+            write!(
+                out,
+                "{resident:>7} {size:>7} {dirty:>7}  {}",
+                line.path.text()
+            )?;
             match (&line.program, line.pid, line.kind) {
                 (Some(program), Some(pid), _) => writeln!(out, " ({program}, {pid})")?,
                 (_, _, "directory") => writeln!(out, " ({})", files(line.files))?,
@@ -209,7 +245,12 @@ impl Told {
             }
         }
         let resident = human(self.resident_bytes);
-        write!(out, "{resident:>7} of {}, {} looked at", files(self.files), self.files_seen)?;
+        write!(
+            out,
+            "{resident:>7} of {}, {} looked at",
+            files(self.files),
+            self.files_seen
+        )?;
         writeln!(out, " in {:.1} s", self.seconds)?;
         if let (Some(cached), Some(buffers)) = (self.cached_bytes, self.buffers_bytes) {
             let untold = human(self.untold_bytes.unwrap_or(0));
@@ -226,12 +267,16 @@ impl Told {
             return Ok(());
         }
         if self.unknown_files > 0 {
-            session
-                .remark(format_args!("of {} the kernel does not tell: be root", files(self.unknown_files)));
+            session.remark(format_args!(
+                "of {} the kernel does not tell: be root",
+                files(self.unknown_files)
+            ));
         }
         for mount in &self.left_out {
             let (path, kind) = (mount.path.text(), &mount.kind);
-            session.remark(format_args!("{path} ({kind}) was left out: name it to have it walked"));
+            session.remark(format_args!(
+                "{path} ({kind}) was left out: name it to have it walked"
+            ));
         }
         Ok(())
     }

@@ -36,8 +36,16 @@ impl Totals {
 
     /// Of one file.
     pub(super) fn of(state: &State) -> Self {
-        let mut totals = Self { files: 1, ..Self::none() };
-        let Some(told) = state.residency() else { return Self { unknown_files: 1, ..totals } };
+        let mut totals = Self {
+            files: 1,
+            ..Self::none()
+        };
+        let Some(told) = state.residency() else {
+            return Self {
+                unknown_files: 1,
+                ..totals
+            };
+        };
         totals.size_bytes = told.size_bytes;
         totals.resident_bytes = told.resident_bytes;
         totals.dirty_bytes = told.dirty_bytes;
@@ -57,7 +65,8 @@ impl Totals {
         self.dirty_bytes = both(self.dirty_bytes, other.dirty_bytes);
         self.writeback_bytes = both(self.writeback_bytes, other.writeback_bytes);
         self.evicted_bytes = both(self.evicted_bytes, other.evicted_bytes);
-        self.recently_evicted_bytes = both(self.recently_evicted_bytes, other.recently_evicted_bytes);
+        self.recently_evicted_bytes =
+            both(self.recently_evicted_bytes, other.recently_evicted_bytes);
     }
 
     /// All files, each once however many names it has.
@@ -79,7 +88,11 @@ impl Totals {
 
     /// What is in memory, of a hundred.
     pub(super) fn percent(&self) -> f64 {
-        if self.size_bytes == 0 { 100.0 } else { self.resident_bytes as f64 * 100.0 / self.size_bytes as f64 }
+        if self.size_bytes == 0 {
+            100.0
+        } else {
+            self.resident_bytes as f64 * 100.0 / self.size_bytes as f64
+        }
     }
 
     /// The columns of a table; what is not known is a question mark.
@@ -104,7 +117,13 @@ impl Totals {
 
 /// The head of the table.
 pub(super) fn head() -> String {
-    columns(["SIZE", "CACHED", "%", "DIRTY", "WRITING", "EVICTED", "RECENTLY"].map(str::to_owned), "PATH")
+    columns(
+        [
+            "SIZE", "CACHED", "%", "DIRTY", "WRITING", "EVICTED", "RECENTLY",
+        ]
+        .map(str::to_owned),
+        "PATH",
+    )
 }
 
 fn columns(cells: [String; 7], name: &str) -> String {
@@ -144,17 +163,34 @@ mod tests {
     #[test]
     fn sums_count_a_file_once_and_keep_what_is_not_known_apart() {
         let known = |resident_bytes, dirty_bytes| {
-            Known::Is(Residency { size_bytes: 8192, resident_bytes, dirty_bytes, ..Residency::default() })
+            Known::Is(Residency {
+                size_bytes: 8192,
+                resident_bytes,
+                dirty_bytes,
+                ..Residency::default()
+            })
         };
-        let state = |inode, known| State { path: "x".into(), id: (1, inode), size_bytes: 8192, known };
+        let state = |inode, known| State {
+            path: "x".into(),
+            id: (1, inode),
+            size_bytes: 8192,
+            known,
+        };
         let one = state(1, known(4096, Some(10)));
         let mut totals = Totals::sum([&one, &one, &state(2, Known::NotTold(Unknown::Rights))]);
         assert_eq!((totals.files, totals.unknown_files), (2, 1));
-        assert_eq!((totals.size_bytes, totals.resident_bytes, totals.dirty_bytes), (8192, 4096, Some(10)));
+        assert_eq!(
+            (totals.size_bytes, totals.resident_bytes, totals.dirty_bytes),
+            (8192, 4096, Some(10))
+        );
         assert!(totals.line("x").contains(" 50% "), "{}", totals.line("x"));
         totals.add(&Totals::of(&state(3, known(0, None))));
         assert_eq!((totals.dirty_bytes, totals.size_bytes), (None, 16384));
-        assert!(Totals::of(&state(2, Known::NotTold(Unknown::Kernel))).line("x").contains("? "));
+        assert!(
+            Totals::of(&state(2, Known::NotTold(Unknown::Kernel)))
+                .line("x")
+                .contains("? ")
+        );
         assert_eq!(Totals::none().percent(), 100.0);
     }
 }

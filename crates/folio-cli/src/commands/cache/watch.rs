@@ -35,13 +35,19 @@ impl Watch {
     }
 
     /// Does `once` as often as asked, with how often it was done before.
-    pub(super) fn repeat(&self, session: &Session, mut once: impl FnMut(u64) -> Outcome) -> Outcome {
+    pub(super) fn repeat(
+        &self,
+        session: &Session,
+        mut once: impl FnMut(u64) -> Outcome,
+    ) -> Outcome {
         let mut done = 0;
         loop {
             let start = Instant::now();
             once(done)?;
             done += 1;
-            let Some(every) = self.watch else { return session.check_interrupt() };
+            let Some(every) = self.watch else {
+                return session.check_interrupt();
+            };
             if self.count == Some(done) || !wait(start + every, session) {
                 return Ok(());
             }
@@ -64,5 +70,9 @@ fn wait(then: Instant, session: &Session) -> bool {
 
 /// Clears the terminal, if it is one, for a table that takes the place of the one before.
 pub(super) fn clear(out: &mut impl Write) -> std::io::Result<()> {
-    if std::io::stdout().is_terminal() { write!(out, "\x1b[H\x1b[2J\x1b[3J") } else { Ok(()) }
+    if std::io::stdout().is_terminal() {
+        write!(out, "\x1b[H\x1b[2J\x1b[3J")
+    } else {
+        Ok(())
+    }
 }

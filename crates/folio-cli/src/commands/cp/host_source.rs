@@ -35,11 +35,17 @@ impl HostNode {
 impl HostSource {
     /// The host, but for the images in use.
     pub(crate) fn new(images: Vec<(u64, u64)>) -> Self {
-        Self { images, without_xattrs: Mutex::default() }
+        Self {
+            images,
+            without_xattrs: Mutex::default(),
+        }
     }
 
     fn has_xattrs(&self, device: u64) -> bool {
-        !self.without_xattrs.lock().is_ok_and(|known| known.contains(&device))
+        !self
+            .without_xattrs
+            .lock()
+            .is_ok_and(|known| known.contains(&device))
     }
 
     /// Reads the list and each value, with calls that take a buffer and tell the length needed.
@@ -65,11 +71,17 @@ impl HostSource {
             Err(errno) => return Err(errno.into()),
         };
         let mut xattrs = Vec::new();
-        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-            let Ok(c_name) = CString::new(name) else { continue };
+        for name in names
+            .split(|byte| *byte == 0)
+            .filter(|name| !name.is_empty())
+        {
+            let Ok(c_name) = CString::new(name) else {
+                continue;
+            };
             match grown(|buf| get(&c_name, buf)) {
                 Ok(value) => xattrs.push((name.to_vec(), value)),
-                // Gone since, or kept from us, as the kernel keeps some: cp passes over these as well.
+                // Gone since, or kept from us, as the kernel keeps some: cp passes over these as
+                // well.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -99,7 +111,11 @@ fn grown(call: impl Fn(&mut [u8]) -> io::Result<usize>) -> io::Result<Vec<u8>> {
 fn path_at(dir: &HostNode, name: &[u8]) -> Vec<u8> {
     match &dir.0 {
         None => name.to_vec(),
-        Some(fd) => [format!("/proc/self/fd/{}/", fd.as_raw_fd()).as_bytes(), name].concat(),
+        Some(fd) => [
+            format!("/proc/self/fd/{}/", fd.as_raw_fd()).as_bytes(),
+            name,
+        ]
+        .concat(),
     }
 }
 
@@ -125,7 +141,10 @@ pub(crate) fn attributes(stat: &Stat) -> Attributes {
         size_bytes: u64::try_from(stat.st_size).unwrap_or(0),
         blocks_512: u64::try_from(stat.st_blocks).unwrap_or(0),
         block_size: u32::try_from(stat.st_blksize).unwrap_or(4096),
-        device: (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)),
+        device: (
+            rustix::fs::major(stat.st_rdev),
+            rustix::fs::minor(stat.st_rdev),
+        ),
         accessed: time(stat.st_atime, stat.st_atime_nsec),
         modified: time(stat.st_mtime, stat.st_mtime_nsec),
         changed: time(stat.st_ctime, stat.st_ctime_nsec),
@@ -141,7 +160,11 @@ impl Source for HostSource {
     }
 
     fn stat(&self, dir: &HostNode, name: &[u8], follow: bool) -> Result<Found, Error> {
-        let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        let flags = if follow {
+            AtFlags::empty()
+        } else {
+            AtFlags::SYMLINK_NOFOLLOW
+        };
         let stat = rustix::fs::statat(dir.fd(), name, flags)?;
         Ok((attributes(&stat), stat.st_dev))
     }

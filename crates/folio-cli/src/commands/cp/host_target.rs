@@ -1,5 +1,5 @@
-//! Writing to the host. Nothing in an image can make it write outside the destination: every name is made in
-//! an open directory, and no link is followed below it.
+//! Writing to the host. Nothing in an image can make it write outside the destination: every name
+//! is made in an open directory, and no link is followed below it.
 
 use super::Options;
 use super::host_source::attributes;
@@ -64,11 +64,20 @@ impl HostTarget {
             let list = rustix::fs::fgetxattr(&fd, "system.posix_acl_default", &mut [0_u8; 0][..]);
             stat.st_mode & 0o2000 == 0 && list.is_err()
         };
-        Ok(HostDir { fd, is_new, is_plain })
+        Ok(HostDir {
+            fd,
+            is_new,
+            is_plain,
+        })
     }
 
-    /// Whether the owner is as it was; who is not root gives at most the group away, as cp does, in silence.
-    fn set_owner(&self, attributes: &Attributes, chown: impl Fn(Option<Uid>, Option<Gid>) -> bool) -> bool {
+    /// Whether the owner is as it was; who is not root gives at most the group away, as cp does, in
+    /// silence.
+    fn set_owner(
+        &self,
+        attributes: &Attributes,
+        chown: impl Fn(Option<Uid>, Option<Gid>) -> bool,
+    ) -> bool {
         let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
         if chown(Some(uid), Some(gid)) {
             return true;
@@ -82,7 +91,11 @@ impl HostTarget {
         let (keeps, attributes) = (&self.options, &meta.attributes);
         let chowns = keeps.keeps_owner && !(is_exact && self.is_owner(attributes));
         let mut mode = attributes.mode;
-        if chowns && !self.set_owner(attributes, |uid, gid| rustix::fs::fchown(fd, uid, gid).is_ok()) {
+        if chowns
+            && !self.set_owner(attributes, |uid, gid| {
+                rustix::fs::fchown(fd, uid, gid).is_ok()
+            })
+        {
             mode &= 0o1777;
         }
         if keeps.keeps_mode && (chowns || !is_exact) {
@@ -115,14 +128,24 @@ impl HostTarget {
         if chowns && !self.set_owner(attributes, chown) {
             mode &= 0o1777;
         }
-        if keeps.keeps_mode && attributes.file_type != FileType::Symlink && (chowns || !at.is_plain) {
+        if keeps.keeps_mode && attributes.file_type != FileType::Symlink && (chowns || !at.is_plain)
+        {
             let mode = Mode::from_raw_mode(mode.into());
             rustix::fs::chmodat(&at.fd, name, mode, AtFlags::empty())?;
         }
         if !meta.xattrs.is_empty() {
-            let path = [format!("/proc/self/fd/{}/", at.fd.as_raw_fd()).as_bytes(), name].concat();
+            let path = [
+                format!("/proc/self/fd/{}/", at.fd.as_raw_fd()).as_bytes(),
+                name,
+            ]
+            .concat();
             for (key, value) in &meta.xattrs {
-                let set = rustix::fs::lsetxattr(path.as_slice(), key.as_slice(), value, XattrFlags::empty());
+                let set = rustix::fs::lsetxattr(
+                    path.as_slice(),
+                    key.as_slice(),
+                    value,
+                    XattrFlags::empty(),
+                );
                 self.check_xattr(set)?;
             }
         }
@@ -158,7 +181,10 @@ impl HostTarget {
     fn unlink(&self, at: &HostDir, name: &[u8]) -> Result<(), Error> {
         let stat = rustix::fs::statat(&at.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if attributes(&stat).file_type == FileType::Directory {
-            return Err(Error::new(Errno::ISDIR, "a directory is there, and what is copied is none"));
+            return Err(Error::new(
+                Errno::ISDIR,
+                "a directory is there, and what is copied is none",
+            ));
         }
         self.check_own_image(&stat)?;
         Ok(rustix::fs::unlinkat(&at.fd, name, AtFlags::empty())?)
@@ -166,15 +192,24 @@ impl HostTarget {
 
     fn check_own_image(&self, stat: &rustix::fs::Stat) -> Result<(), Error> {
         if self.images.contains(&(stat.st_dev, stat.st_ino)) {
-            return Err(Error::new(Errno::BUSY, "this is the image that is being read"));
+            return Err(Error::new(
+                Errno::BUSY,
+                "this is the image that is being read",
+            ));
         }
         Ok(())
     }
 }
 
 fn timestamps(attributes: &Attributes) -> Timestamps {
-    let time = |time: Timespec| rustix::fs::Timespec { tv_sec: time.secs, tv_nsec: time.nanos.into() };
-    Timestamps { last_access: time(attributes.accessed), last_modification: time(attributes.modified) }
+    let time = |time: Timespec| rustix::fs::Timespec {
+        tv_sec: time.secs,
+        tv_nsec: time.nanos.into(),
+    };
+    Timestamps {
+        last_access: time(attributes.accessed),
+        last_modification: time(attributes.modified),
+    }
 }
 
 impl Target for HostTarget {
@@ -197,7 +232,10 @@ impl Target for HostTarget {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = match rustix::fs::openat(&at.fd, name, flags, Mode::empty()) {
             Err(Errno::NOTDIR | Errno::LOOP) => {
-                return Err(Error::new(Errno::NOTDIR, "something else than a directory is there"));
+                return Err(Error::new(
+                    Errno::NOTDIR,
+                    "something else than a directory is there",
+                ));
             }
             other => other?,
         };
@@ -214,10 +252,16 @@ impl Target for HostTarget {
     }
 
     fn create(&self, at: &HostDir, name: &[u8], meta: &Meta) -> Result<HostFile, Error> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let is_exact = at.is_plain && (!self.options.keeps_owner || self.is_owner(&meta.attributes));
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let is_exact =
+            at.is_plain && (!self.options.keeps_owner || self.is_owner(&meta.attributes));
         // Before it has its owner, nobody else may open it.
-        let mask = if is_exact || !self.options.keeps_owner { 0o7777 } else { 0o700 };
+        let mask = if is_exact || !self.options.keeps_owner {
+            0o7777
+        } else {
+            0o700
+        };
         let mode = Mode::from_raw_mode((self.options.mode(&meta.attributes) & mask).into());
         match rustix::fs::openat(&at.fd, name, flags, mode) {
             Ok(fd) => return Ok(HostFile { fd, is_exact }),
@@ -229,10 +273,16 @@ impl Target for HostTarget {
         if attributes(&there).file_type == FileType::Regular && there.st_nlink == 1 {
             let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = rustix::fs::openat(&at.fd, name, flags, Mode::empty())?;
-            return Ok(HostFile { fd, is_exact: false });
+            return Ok(HostFile {
+                fd,
+                is_exact: false,
+            });
         }
         self.unlink(at, name)?;
-        Ok(HostFile { fd: rustix::fs::openat(&at.fd, name, flags, mode)?, is_exact })
+        Ok(HostFile {
+            fd: rustix::fs::openat(&at.fd, name, flags, mode)?,
+            is_exact,
+        })
     }
 
     fn write(&self, file: &HostFile, mut bytes: &[u8], mut offset: u64) -> Result<(), Error> {
@@ -249,7 +299,13 @@ impl Target for HostTarget {
         Ok(())
     }
 
-    fn finish(&self, file: HostFile, meta: &Meta, written: u64, size_bytes: u64) -> Result<(), Error> {
+    fn finish(
+        &self,
+        file: HostFile,
+        meta: &Meta,
+        written: u64,
+        size_bytes: u64,
+    ) -> Result<(), Error> {
         if size_bytes > written {
             rustix::fs::ftruncate(&file.fd, size_bytes)?;
         }
@@ -283,7 +339,9 @@ impl Target for HostTarget {
     }
 
     fn link(&self, first: &[u8], at: &HostDir, name: &[u8]) -> Result<(), Error> {
-        self.replacing(at, name, || rustix::fs::linkat(CWD, first, &at.fd, name, AtFlags::empty()))
+        self.replacing(at, name, || {
+            rustix::fs::linkat(CWD, first, &at.fd, name, AtFlags::empty())
+        })
     }
 
     fn remove(&self, at: &HostDir, name: &[u8]) {

@@ -46,11 +46,19 @@ impl<'a> Source for ImageSource<'a> {
     type Node = ImageNode<'a>;
 
     fn start(&self) -> ImageNode<'a> {
-        ImageNode { process: self.image.process(), fd: AT_FDCWD, path: "/".into() }
+        ImageNode {
+            process: self.image.process(),
+            fd: AT_FDCWD,
+            path: "/".into(),
+        }
     }
 
     fn stat(&self, dir: &ImageNode<'a>, name: &[u8], follow: bool) -> Result<Found, Error> {
-        let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        let flags = if follow {
+            AtFlags::empty()
+        } else {
+            AtFlags::SYMLINK_NOFOLLOW
+        };
         Ok((dir.process.fstatat(dir.fd, path(name), flags)?, 0))
     }
 
@@ -65,8 +73,16 @@ impl<'a> Source for ImageSource<'a> {
         flags.set(OpenFlags::NOFOLLOW, !follow);
         flags.set(OpenFlags::DIRECTORY, is_directory);
         let fd = dir.process.openat(dir.fd, path(name), flags, 0)?;
-        let place = if is_directory { dir.path.join(path(name)) } else { PathBuf::new() };
-        let node = ImageNode { process: dir.process, fd, path: place };
+        let place = if is_directory {
+            dir.path.join(path(name))
+        } else {
+            PathBuf::new()
+        };
+        let node = ImageNode {
+            process: dir.process,
+            fd,
+            path: place,
+        };
         let found = node.process.fstat(fd)?;
         Ok((node, (found, 0)))
     }
@@ -78,7 +94,9 @@ impl<'a> Source for ImageSource<'a> {
             if entries.is_empty() {
                 return Ok(names);
             }
-            let entries = entries.into_iter().filter(|entry| !matches!(&*entry.name, b"." | b".."));
+            let entries = entries
+                .into_iter()
+                .filter(|entry| !matches!(&*entry.name, b"." | b".."));
             names.extend(entries.map(|entry| (entry.name, entry.file_type)));
         }
     }
@@ -88,13 +106,20 @@ impl<'a> Source for ImageSource<'a> {
     }
 
     fn next_data(&self, file: &ImageNode<'a>, offset: u64) -> Result<Option<(u64, u64)>, Error> {
-        let Ok(offset) = i64::try_from(offset) else { return Ok(None) };
+        let Ok(offset) = i64::try_from(offset) else {
+            return Ok(None);
+        };
         let start = match file.process.lseek(file.fd, offset, Whence::Data) {
             Err(error) if error.errno() == Errno::NXIO => return Ok(None),
             other => other?,
         };
-        let Ok(from) = i64::try_from(start) else { return Ok(None) };
-        Ok(Some((start, file.process.lseek(file.fd, from, Whence::Hole)?)))
+        let Ok(from) = i64::try_from(start) else {
+            return Ok(None);
+        };
+        Ok(Some((
+            start,
+            file.process.lseek(file.fd, from, Whence::Hole)?,
+        )))
     }
 
     fn read_link(&self, dir: &ImageNode<'a>, name: &[u8]) -> Result<Vec<u8>, Error> {

@@ -17,7 +17,8 @@ pub(crate) struct ImageTarget<'a> {
     image: &'a Image,
     process: &'a Process,
     options: Options,
-    /// Reading a file changes when it was last read, so what must be the same each time takes the other time.
+    /// Reading a file changes when it was last read, so what must be the same each time takes the
+    /// other time.
     repeatable: bool,
 }
 
@@ -43,7 +44,12 @@ impl<'a> ImageTarget<'a> {
     pub(crate) fn new(image: &'a Image, options: Options) -> Self {
         let process = image.process();
         process.umask(0);
-        Self { image, process, options, repeatable: fixed_time().is_some() }
+        Self {
+            image,
+            process,
+            options,
+            repeatable: fixed_time().is_some(),
+        }
     }
 
     fn open_dir(
@@ -60,7 +66,12 @@ impl<'a> ImageTarget<'a> {
             let list = self.process.fgetxattr(fd, b"system.posix_acl_default");
             attributes.mode & 0o2000 == 0 && list.is_err()
         };
-        Ok(ImageDir { fd, path, is_new, is_plain })
+        Ok(ImageDir {
+            fd,
+            path,
+            is_new,
+            is_plain,
+        })
     }
 
     fn mode(&self, meta: &Meta) -> u16 {
@@ -73,21 +84,27 @@ impl<'a> ImageTarget<'a> {
         let is_roots = attributes.uid == 0 && attributes.gid == 0;
         let chowns = keeps.keeps_owner && !(is_exact && is_roots);
         if chowns {
-            self.process.fchown(fd, Some(attributes.uid), Some(attributes.gid))?;
+            self.process
+                .fchown(fd, Some(attributes.uid), Some(attributes.gid))?;
         }
         // A change of owner takes setuid and setgid away.
         if keeps.keeps_mode && (!is_exact || chowns && attributes.mode & 0o6000 != 0) {
             self.process.fchmod(fd, attributes.mode)?;
         }
         for (name, value) in &meta.xattrs {
-            self.process.fsetxattr(fd, name, value, XattrFlags::empty())?;
+            self.process
+                .fsetxattr(fd, name, value, XattrFlags::empty())?;
         }
         Ok(())
     }
 
     fn times(&self, meta: &Meta) -> (Option<SetTime>, Option<SetTime>) {
         let modified = meta.attributes.modified;
-        let accessed = if self.repeatable { modified } else { meta.attributes.accessed };
+        let accessed = if self.repeatable {
+            modified
+        } else {
+            meta.attributes.accessed
+        };
         (Some(SetTime::To(accessed)), Some(SetTime::To(modified)))
     }
 
@@ -112,11 +129,13 @@ impl<'a> ImageTarget<'a> {
             self.process.fchmodat(at.fd, place, attributes.mode)?;
         }
         for (key, value) in &meta.xattrs {
-            self.process.lsetxattr(at.path.join(place), key, value, XattrFlags::empty())?;
+            self.process
+                .lsetxattr(at.path.join(place), key, value, XattrFlags::empty())?;
         }
         if keeps.keeps_times {
             let (accessed, modified) = self.times(meta);
-            self.process.utimensat(at.fd, place, accessed, modified, nofollow)?;
+            self.process
+                .utimensat(at.fd, place, accessed, modified, nofollow)?;
         }
         Ok(())
     }
@@ -138,12 +157,15 @@ impl<'a> ImageTarget<'a> {
     }
 
     fn unlink(&self, at: &ImageDir, name: &[u8]) -> Result<(), Error> {
-        self.process.unlinkat(at.fd, path(name), AtFlags::empty()).map_err(|error| match error.errno() {
-            Errno::ISDIR | Errno::PERM => {
-                Error::new(Errno::ISDIR, "a directory is there, and what is copied is none")
-            }
-            _ => error,
-        })
+        self.process
+            .unlinkat(at.fd, path(name), AtFlags::empty())
+            .map_err(|error| match error.errno() {
+                Errno::ISDIR | Errno::PERM => Error::new(
+                    Errno::ISDIR,
+                    "a directory is there, and what is copied is none",
+                ),
+                _ => error,
+            })
     }
 
     fn close_with(&self, fd: Fd, result: Result<(), Error>) -> Result<(), Error> {
@@ -166,24 +188,33 @@ impl Target for ImageTarget<'_> {
     }
 
     fn make_dir(&self, at: &ImageDir, name: &[u8], meta: &Meta) -> Result<ImageDir, Error> {
-        let is_new = match self.process.mkdirat(at.fd, path(name), self.mode(meta) & 0o777) {
+        let is_new = match self
+            .process
+            .mkdirat(at.fd, path(name), self.mode(meta) & 0o777)
+        {
             Ok(()) => true,
             Err(error) if error.errno() == Errno::EXIST => false,
             Err(error) => return Err(error),
         };
         let flags = OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW;
-        let fd = self.process.openat(at.fd, path(name), flags, 0).map_err(|error| match error.errno() {
-            Errno::NOTDIR | Errno::LOOP => {
-                Error::new(Errno::NOTDIR, "something else than a directory is there")
-            }
-            _ => error,
-        })?;
+        let fd = self
+            .process
+            .openat(at.fd, path(name), flags, 0)
+            .map_err(|error| match error.errno() {
+                Errno::NOTDIR | Errno::LOOP => {
+                    Error::new(Errno::NOTDIR, "something else than a directory is there")
+                }
+                _ => error,
+            })?;
         self.open_dir(fd, at.path.join(path(name)), is_new, at.is_plain)
     }
 
     fn finish_dir(&self, dir: ImageDir, meta: &Meta) -> Result<(), Error> {
-        let set =
-            self.set_attributes(dir.fd, meta, dir.is_new && dir.is_plain && meta.attributes.mode < 0o1000);
+        let set = self.set_attributes(
+            dir.fd,
+            meta,
+            dir.is_new && dir.is_plain && meta.attributes.mode < 0o1000,
+        );
         let set = set.and_then(|()| self.set_times(dir.fd, meta));
         self.close_with(dir.fd, set)
     }
@@ -192,19 +223,35 @@ impl Target for ImageTarget<'_> {
         let flags = OpenFlags::WRONLY | OpenFlags::CREAT | OpenFlags::EXCL;
         let mode = self.mode(meta);
         match self.process.openat(at.fd, path(name), flags, mode) {
-            Ok(fd) => return Ok(ImageFile { fd, is_exact: at.is_plain, is_new: true }),
+            Ok(fd) => {
+                return Ok(ImageFile {
+                    fd,
+                    is_exact: at.is_plain,
+                    is_new: true,
+                });
+            }
             Err(error) if error.errno() == Errno::EXIST => {}
             Err(error) => return Err(error),
         }
-        let there = self.process.fstatat(at.fd, path(name), AtFlags::SYMLINK_NOFOLLOW)?;
+        let there = self
+            .process
+            .fstatat(at.fd, path(name), AtFlags::SYMLINK_NOFOLLOW)?;
         if there.file_type == FileType::Regular && there.link_count == 1 {
             let flags = OpenFlags::WRONLY | OpenFlags::TRUNC | OpenFlags::NOFOLLOW;
             let fd = self.process.openat(at.fd, path(name), flags, 0)?;
-            return Ok(ImageFile { fd, is_exact: false, is_new: false });
+            return Ok(ImageFile {
+                fd,
+                is_exact: false,
+                is_new: false,
+            });
         }
         self.unlink(at, name)?;
         let fd = self.process.openat(at.fd, path(name), flags, mode)?;
-        Ok(ImageFile { fd, is_exact: at.is_plain, is_new: true })
+        Ok(ImageFile {
+            fd,
+            is_exact: at.is_plain,
+            is_new: true,
+        })
     }
 
     fn write(&self, file: &ImageFile, mut bytes: &[u8], mut offset: u64) -> Result<(), Error> {
@@ -216,7 +263,13 @@ impl Target for ImageTarget<'_> {
         Ok(())
     }
 
-    fn finish(&self, file: ImageFile, meta: &Meta, written: u64, size_bytes: u64) -> Result<(), Error> {
+    fn finish(
+        &self,
+        file: ImageFile,
+        meta: &Meta,
+        written: u64,
+        size_bytes: u64,
+    ) -> Result<(), Error> {
         let mut result = Ok(());
         if size_bytes > written {
             result = self.process.ftruncate(file.fd, size_bytes);
@@ -228,21 +281,30 @@ impl Target for ImageTarget<'_> {
     }
 
     fn symlink(&self, at: &ImageDir, name: &[u8], meta: &Meta, target: &[u8]) -> Result<(), Error> {
-        self.replacing(at, name, || self.process.symlinkat(path(target), at.fd, path(name)))?;
+        self.replacing(at, name, || {
+            self.process.symlinkat(path(target), at.fd, path(name))
+        })?;
         self.set_unopened(at, name, meta)
     }
 
     fn special(&self, at: &ImageDir, name: &[u8], meta: &Meta) -> Result<(), Error> {
         let (attributes, mode) = (&meta.attributes, self.mode(meta));
         self.replacing(at, name, || {
-            self.process.mknodat(at.fd, path(name), attributes.file_type, mode, attributes.device)
+            self.process.mknodat(
+                at.fd,
+                path(name),
+                attributes.file_type,
+                mode,
+                attributes.device,
+            )
         })?;
         self.set_unopened(at, name, meta)
     }
 
     fn link(&self, first: &[u8], at: &ImageDir, name: &[u8]) -> Result<(), Error> {
         self.replacing(at, name, || {
-            self.process.linkat(AT_FDCWD, path(first), at.fd, path(name), AtFlags::empty())
+            self.process
+                .linkat(AT_FDCWD, path(first), at.fd, path(name), AtFlags::empty())
         })
     }
 

@@ -1,4 +1,5 @@
-//! What travels from the reading to the writing thread: a tree as a stream, in batches of bounded size.
+//! What travels from the reading to the writing thread: a tree as a stream, in batches of bounded
+//! size.
 
 use folio::vfs::Attributes;
 use std::ops::Range;
@@ -33,8 +34,15 @@ pub(crate) enum Item {
     Directory { name: Vec<u8>, meta: Meta },
     /// Back to the parent directory.
     Leave,
-    /// A regular file. Its first bytes lie in the batch; unless it `is_whole`, `Data` and `End` follow.
-    File { name: Vec<u8>, meta: Meta, link: Option<LinkId>, data: Range<usize>, is_whole: bool },
+    /// A regular file. Its first bytes lie in the batch; unless it `is_whole`, `Data` and `End`
+    /// follow.
+    File {
+        name: Vec<u8>,
+        meta: Meta,
+        link: Option<LinkId>,
+        data: Range<usize>,
+        is_whole: bool,
+    },
     /// More of the file.
     Data { offset: u64, data: Range<usize> },
     /// The file ends at this size.
@@ -42,9 +50,18 @@ pub(crate) enum Item {
     /// Another name of something that came before.
     Link { name: Vec<u8>, first: LinkId },
     /// A symbolic link.
-    Symlink { name: Vec<u8>, meta: Meta, link: Option<LinkId>, target: Vec<u8> },
+    Symlink {
+        name: Vec<u8>,
+        meta: Meta,
+        link: Option<LinkId>,
+        target: Vec<u8>,
+    },
     /// A device node, pipe or socket.
-    Special { name: Vec<u8>, meta: Meta, link: Option<LinkId> },
+    Special {
+        name: Vec<u8>,
+        meta: Meta,
+        link: Option<LinkId>,
+    },
 }
 
 /// Items and the bytes they speak of.
@@ -85,15 +102,27 @@ pub(crate) struct Inbox {
 pub(crate) fn channel() -> (Outbox, Inbox) {
     let (full_sender, full) = sync_channel(BATCHES);
     let (empty_sender, empty) = sync_channel(BATCHES + 2);
-    let outbox = Outbox { batch: Batch::new(), full: full_sender, empty };
-    (outbox, Inbox { full, empty: empty_sender })
+    let outbox = Outbox {
+        batch: Batch::new(),
+        full: full_sender,
+        empty,
+    };
+    (
+        outbox,
+        Inbox {
+            full,
+            empty: empty_sender,
+        },
+    )
 }
 
 impl Outbox {
     /// Makes sure that `len_bytes` (or all that a batch can hold) may be put at once.
     pub(crate) fn reserve(&mut self, len_bytes: usize) -> Result<(), Stopped> {
         let len_bytes = len_bytes.min(BATCH_BYTES);
-        if self.batch.data.len() - self.batch.used < len_bytes || self.batch.items.len() >= BATCH_ITEMS {
+        if self.batch.data.len() - self.batch.used < len_bytes
+            || self.batch.items.len() >= BATCH_ITEMS
+        {
             self.flush()?;
         }
         Ok(())

@@ -69,7 +69,8 @@ pub(crate) struct Cp {
     /// DESTINATION is the copy itself, never a directory to put it into
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Make a new image of this size with an empty ext4; taken away again if the copy stops half way
+    /// Make a new image of this size with an empty ext4; taken away again if the copy stops half
+    /// way
     #[arg(long, value_name = "SIZE", value_parser = disk_size)]
     create: Option<u64>,
     /// Format of the new image; else by its name: qcow2 for .qcow2, raw for others
@@ -118,15 +119,24 @@ impl Options {
 
     /// The mode a new file gets.
     fn mode(&self, attributes: &Attributes) -> u16 {
-        if self.keeps_mode { attributes.mode } else { attributes.mode & 0o777 & !self.umask }
+        if self.keeps_mode {
+            attributes.mode
+        } else {
+            attributes.mode & 0o777 & !self.umask
+        }
     }
 }
 
 /// Runs the command.
 pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
-    let Some((last, sources)) = cp.places.split_last() else { return Err(Failure::usage("nothing to do")) };
+    let Some((last, sources)) = cp.places.split_last() else {
+        return Err(Failure::usage("nothing to do"));
+    };
     let target = Place::parse(last, cp.create.is_some());
-    let sources: Vec<_> = sources.iter().map(|word| Place::parse(word, false)).collect();
+    let sources: Vec<_> = sources
+        .iter()
+        .map(|word| Place::parse(word, false))
+        .collect();
     let options = Options::new(cp);
     match (&target, cp.create) {
         (Place::Image(place), Some(len_bytes)) => {
@@ -155,9 +165,9 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
             let image = Image::open(session, place, Access::Write)?;
             into_image(cp, session, options, (image, place), &sources)
         }
-        (Place::Host(_), Some(_)) => {
-            Err(Failure::usage("--create makes an image, so the destination is written IMAGE:/path"))
-        }
+        (Place::Host(_), Some(_)) => Err(Failure::usage(
+            "--create makes an image, so the destination is written IMAGE:/path",
+        )),
         (Place::Host(path), None) => {
             let (mut progress, mut any) = (Progress::new(session), false);
             for group in plan::groups(&sources) {
@@ -193,7 +203,14 @@ fn into_image(
     let progress = Progress::new(session);
     let mut copied = Ok(());
     for group in plan::groups(sources) {
-        copied = group_into_image(cp, session, options, (&image, place), group, (sources.len(), &progress));
+        copied = group_into_image(
+            cp,
+            session,
+            options,
+            (&image, place),
+            group,
+            (sources.len(), &progress),
+        );
         if copied.is_err() {
             break;
         }
@@ -212,7 +229,9 @@ fn group_into_image(
     (count, progress): (usize, &Progress),
 ) -> Outcome {
     let target = ImageTarget::new(image, options);
-    let is_directory = image.stat(&place.path, true).is_ok_and(|found| plan::is_directory(&found));
+    let is_directory = image
+        .stat(&place.path, true)
+        .is_ok_and(|found| plan::is_directory(&found));
     let request = plan::Request {
         target: &place.path,
         is_directory,
@@ -221,18 +240,37 @@ fn group_into_image(
     };
     let jobs = plan::jobs(&request, group)?;
     match &group[0] {
-        Place::Host(_) => {
-            copy(session, options, &HostSource::new(identity(&place.image)), &target, &jobs, progress)
-        }
+        Place::Host(_) => copy(
+            session,
+            options,
+            &HostSource::new(identity(&place.image)),
+            &target,
+            &jobs,
+            progress,
+        ),
         Place::Image(from) if plan::is_same(from, place) => {
             for job in &jobs {
                 plan::check_within(image, job)?;
             }
-            copy(session, options, &ImageSource::new(image), &target, &jobs, progress)
+            copy(
+                session,
+                options,
+                &ImageSource::new(image),
+                &target,
+                &jobs,
+                progress,
+            )
         }
         Place::Image(from) => {
             let other = Image::open(session, from, Access::Read)?;
-            let copied = copy(session, options, &ImageSource::new(&other), &target, &jobs, progress);
+            let copied = copy(
+                session,
+                options,
+                &ImageSource::new(&other),
+                &target,
+                &jobs,
+                progress,
+            );
             let closed = other.close();
             copied.and(closed)
         }
@@ -248,7 +286,9 @@ fn out_of_image(
     target: &Place,
     progress: &Progress,
 ) -> Outcome {
-    let (Place::Image(place), Place::Host(path)) = (&group[0], target) else { return Ok(()) };
+    let (Place::Image(place), Place::Host(path)) = (&group[0], target) else {
+        return Ok(());
+    };
     let request = plan::Request {
         target: path,
         is_directory: path.is_dir(),
@@ -257,21 +297,35 @@ fn out_of_image(
     };
     let jobs = plan::jobs(&request, group)?;
     let target = HostTarget::new(options, identity(&place.image));
-    let copied = copy(session, options, &ImageSource::new(image), &target, &jobs, progress);
+    let copied = copy(
+        session,
+        options,
+        &ImageSource::new(image),
+        &target,
+        &jobs,
+        progress,
+    );
     progress.finish();
     let (devices, xattrs) = (target.devices_refused.get(), target.xattrs_refused.get());
     if devices > 0 {
-        session.fail(format_args!("{devices} device nodes were not made: only root may do that"));
+        session.fail(format_args!(
+            "{devices} device nodes were not made: only root may do that"
+        ));
     }
     if xattrs > 0 && !session.quiet {
-        session.remark(format_args!("{xattrs} extended attributes could not be set here"));
+        session.remark(format_args!(
+            "{xattrs} extended attributes could not be set here"
+        ));
     }
     copied
 }
 
 /// Device and inode number of an image file.
 fn identity(image: &std::path::Path) -> Vec<(u64, u64)> {
-    std::fs::metadata(image).map(|m| (m.dev(), m.ino())).into_iter().collect()
+    std::fs::metadata(image)
+        .map(|m| (m.dev(), m.ino()))
+        .into_iter()
+        .collect()
 }
 
 /// Copies all jobs: a thread reads, this one writes.
@@ -290,8 +344,10 @@ fn copy<S: Source, T: Target>(
         scope.spawn(|| Reader::new(source, options, session, outbox).run(jobs));
         if progress.is_shown() {
             scope.spawn(|| {
-                let sum =
-                    jobs.iter().map(|job| source::measure(source, job, options.follows, &is_over)).sum();
+                let sum = jobs
+                    .iter()
+                    .map(|job| source::measure(source, job, options.follows, &is_over))
+                    .sum();
                 progress.expect(sum);
             });
         }

@@ -51,7 +51,9 @@ pub(crate) fn jobs(request: &Request<'_>, sources: &[Place]) -> Outcome<Vec<Job>
         return Err(Failure::usage("-T takes one source"));
     }
     if request.has_many && !request.is_directory {
-        return Err(Failure::new(format!("{shown}: not a directory, so several sources cannot go there")));
+        return Err(Failure::new(format!(
+            "{shown}: not a directory, so several sources cannot go there"
+        )));
     }
     let into = request.is_directory && !request.is_itself;
     let of = |source: &Place| {
@@ -65,7 +67,11 @@ pub(crate) fn jobs(request: &Request<'_>, sources: &[Place]) -> Outcome<Vec<Job>
             (true, None) => (target.to_vec(), b".".to_vec()),
             (false, _) => split(target),
         };
-        Job { from: from.to_vec(), parent, name }
+        Job {
+            from: from.to_vec(),
+            parent,
+            name,
+        }
     };
     Ok(sources.iter().map(of).collect())
 }
@@ -73,31 +79,59 @@ pub(crate) fn jobs(request: &Request<'_>, sources: &[Place]) -> Outcome<Vec<Job>
 /// The last component; `None` for `/`, `.` and `..`.
 fn last_name(path: &[u8]) -> Option<&[u8]> {
     let end = path.iter().rposition(|byte| *byte != b'/')? + 1;
-    let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+    let start = path[..end]
+        .iter()
+        .rposition(|byte| *byte == b'/')
+        .map_or(0, |at| at + 1);
     Some(&path[start..end]).filter(|name| !matches!(*name, b"." | b".."))
 }
 
 /// Parent directory and name; "." where the path is a directory by its form.
 fn split(path: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    let Some(name) = last_name(path) else { return (path.to_vec(), b".".to_vec()) };
-    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+    let Some(name) = last_name(path) else {
+        return (path.to_vec(), b".".to_vec());
+    };
+    let end = path
+        .iter()
+        .rposition(|byte| *byte != b'/')
+        .map_or(0, |at| at + 1);
     let parent = &path[..end - name.len()];
-    (if parent.is_empty() { b".".to_vec() } else { parent.to_vec() }, name.to_vec())
+    (
+        if parent.is_empty() {
+            b".".to_vec()
+        } else {
+            parent.to_vec()
+        },
+        name.to_vec(),
+    )
 }
 
 /// Finds a missing source before an image is made for it.
 pub(crate) fn check_host(source: &Place, options: &Options) -> Outcome {
-    let Place::Host(path) = source else { return Ok(()) };
-    let found = if options.follows { path.metadata() } else { path.symlink_metadata() };
+    let Place::Host(path) = source else {
+        return Ok(());
+    };
+    let found = if options.follows {
+        path.metadata()
+    } else {
+        path.symlink_metadata()
+    };
     match found {
-        Ok(found) if found.is_dir() && !options.is_recursive => {
-            Err(Failure::new(format!("{}: -r not given, so the directory is left out", path.display())))
-        }
+        Ok(found) if found.is_dir() && !options.is_recursive => Err(Failure::new(format!(
+            "{}: -r not given, so the directory is left out",
+            path.display()
+        ))),
         Ok(_) => Ok(()),
         Err(error) => {
             let error = folio::Error::from(Errno::from_io_error(&error).unwrap_or(Errno::IO));
-            let meant = if error.errno() == Errno::NOENT { nearest_file(path) } else { None };
-            let hint = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+            let meant = if error.errno() == Errno::NOENT {
+                nearest_file(path)
+            } else {
+                None
+            };
+            let hint = meant
+                .map(|meant| format!("; did you mean {meant}?"))
+                .unwrap_or_default();
             Err(Failure::new(format!("{}: {error}{hint}", path.display())))
         }
     }
@@ -107,7 +141,11 @@ pub(crate) fn check_host(source: &Place, options: &Options) -> Outcome {
 pub(crate) fn make_parents(image: &Image, place: &ImagePath, sources: &[Place]) -> Outcome {
     let path = &place.path;
     let is_directory = sources.len() > 1 || path.as_os_str().as_bytes().ends_with(b"/");
-    let until = if is_directory { Some(path.as_path()) } else { path.parent() };
+    let until = if is_directory {
+        Some(path.as_path())
+    } else {
+        path.parent()
+    };
     let mut made = PathBuf::from("/");
     for part in until.into_iter().flat_map(Path::components) {
         made.push(part);
@@ -122,9 +160,14 @@ pub(crate) fn make_parents(image: &Image, place: &ImagePath, sources: &[Place]) 
 /// Refuses to copy a directory into itself, and a file onto itself.
 pub(crate) fn check_within(image: &Image, job: &Job) -> Outcome {
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
-    let Ok(source) = image.stat(&path(&job.from), false) else { return Ok(()) };
+    let Ok(source) = image.stat(&path(&job.from), false) else {
+        return Ok(());
+    };
     let target = join(&job.parent, &job.name);
-    if image.stat(&path(&target), false).is_ok_and(|found| found.number == source.number) {
+    if image
+        .stat(&path(&target), false)
+        .is_ok_and(|found| found.number == source.number)
+    {
         let (from, to) = (image.at(&path(&job.from)), image.at(&path(&target)));
         return Err(Failure::new(format!("{from} and {to} are the same")));
     }
@@ -133,7 +176,9 @@ pub(crate) fn check_within(image: &Image, job: &Job) -> Outcome {
     while let Ok(found) = image.stat(&above, true) {
         if found.number == source.number {
             let (from, to) = (image.at(&path(&job.from)), image.at(&path(&target)));
-            return Err(Failure::new(format!("{from} cannot be copied into itself, {to}")));
+            return Err(Failure::new(format!(
+                "{from} cannot be copied into itself, {to}"
+            )));
         }
         // The root is its own parent.
         if last == Some(found.number) {
@@ -150,8 +195,15 @@ mod tests {
     use super::*;
 
     fn one(from: &str, target: &str, is_directory: bool, is_itself: bool) -> (String, String) {
-        let request = Request { target: Path::new(target), is_directory, has_many: false, is_itself };
-        let job = jobs(&request, &[Place::Host(from.into())]).unwrap().remove(0);
+        let request = Request {
+            target: Path::new(target),
+            is_directory,
+            has_many: false,
+            is_itself,
+        };
+        let job = jobs(&request, &[Place::Host(from.into())])
+            .unwrap()
+            .remove(0);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (text(job.parent), text(job.name))
     }

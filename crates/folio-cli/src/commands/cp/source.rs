@@ -87,8 +87,20 @@ struct Frame<N> {
 type Walked<T = ()> = Result<T, Stopped>;
 
 impl<'a, S: Source> Reader<'a, S> {
-    pub(crate) fn new(source: &'a S, options: Options, session: &'a Session, outbox: Outbox) -> Self {
-        Self { source, options, session, outbox, links: HashMap::new(), path: Vec::new() }
+    pub(crate) fn new(
+        source: &'a S,
+        options: Options,
+        session: &'a Session,
+        outbox: Outbox,
+    ) -> Self {
+        Self {
+            source,
+            options,
+            session,
+            outbox,
+            links: HashMap::new(),
+            path: Vec::new(),
+        }
     }
 
     /// Reads all jobs; ends early when interrupted or when nobody writes any more.
@@ -103,7 +115,9 @@ impl<'a, S: Source> Reader<'a, S> {
     }
 
     fn job(&mut self, job: &Job) -> Walked {
-        self.outbox.put(Item::Start { parent: job.parent.clone() });
+        self.outbox.put(Item::Start {
+            parent: job.parent.clone(),
+        });
         self.path.clear();
         self.path.extend_from_slice(&job.from);
         let start = self.source.start();
@@ -139,7 +153,8 @@ impl<'a, S: Source> Reader<'a, S> {
         Ok(())
     }
 
-    /// Reads what is called `name` in `dir`, to be called `new_name`; a directory is given back to be walked.
+    /// Reads what is called `name` in `dir`, to be called `new_name`; a directory is given back to
+    /// be walked.
     fn entry(
         &mut self,
         dir: &S::Node,
@@ -186,8 +201,18 @@ impl<'a, S: Source> Reader<'a, S> {
         };
         names.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let xattrs = self.xattrs(|source| source.xattrs(&node, found));
-        self.outbox.put(Item::Directory { name, meta: Meta { attributes: found.0, xattrs } });
-        Some(Frame { node, names: names.into_iter(), path_len: self.path.len() })
+        self.outbox.put(Item::Directory {
+            name,
+            meta: Meta {
+                attributes: found.0,
+                xattrs,
+            },
+        });
+        Some(Frame {
+            node,
+            names: names.into_iter(),
+            path_len: self.path.len(),
+        })
     }
 
     /// The place among hard links, or `Err` with the name's first sight.
@@ -205,7 +230,8 @@ impl<'a, S: Source> Reader<'a, S> {
     fn file(&mut self, node: &S::Node, found: &Found, name: Vec<u8>) -> Walked {
         if self.source.is_own_image(found) {
             let path = self.source.describe(&self.path);
-            self.session.remark(format_args!("{path}: left out, for it is an image in use"));
+            self.session
+                .remark(format_args!("{path}: left out, for it is an image in use"));
             return Ok(());
         }
         let link = match self.link(found) {
@@ -216,14 +242,27 @@ impl<'a, S: Source> Reader<'a, S> {
             }
         };
         let xattrs = self.xattrs(|source| source.xattrs(node, found));
-        let meta = Meta { attributes: found.0, xattrs };
+        let meta = Meta {
+            attributes: found.0,
+            xattrs,
+        };
         let size = found.0.size_bytes;
         // Less space than bytes: holes, or a file system that packs; asking tells which.
         let is_sparse = found.0.blocks_512.saturating_mul(512) < size;
         if is_sparse || size > SMALL_BYTES {
             let data = self.outbox.take(0);
-            self.outbox.put(Item::File { name, meta, link, data, is_whole: false });
-            return if is_sparse { self.sparse(node, size) } else { self.rest(node, 0, u64::MAX) };
+            self.outbox.put(Item::File {
+                name,
+                meta,
+                link,
+                data,
+                is_whole: false,
+            });
+            return if is_sparse {
+                self.sparse(node, size)
+            } else {
+                self.rest(node, 0, u64::MAX)
+            };
         }
         self.small(node, name, meta, link)
     }
@@ -250,8 +289,18 @@ impl<'a, S: Source> Reader<'a, S> {
         }
         let data = self.outbox.take(have);
         let is_whole = have <= size;
-        self.outbox.put(Item::File { name, meta, link, data, is_whole });
-        if is_whole { Ok(()) } else { self.rest(node, have as u64, u64::MAX) }
+        self.outbox.put(Item::File {
+            name,
+            meta,
+            link,
+            data,
+            is_whole,
+        });
+        if is_whole {
+            Ok(())
+        } else {
+            self.rest(node, have as u64, u64::MAX)
+        }
     }
 
     /// Reads from `offset` to the end of the file and says where that is.
@@ -264,9 +313,12 @@ impl<'a, S: Source> Reader<'a, S> {
     /// Reads from `offset` to `end` or the end of the file; tells where it stopped.
     fn chunks(&mut self, node: &S::Node, mut offset: u64, end: u64) -> Walked<u64> {
         while offset < end && !self.session.is_interrupted() {
-            self.outbox.reserve(CHUNK_BYTES.min(usize::try_from(end - offset).unwrap_or(CHUNK_BYTES)))?;
+            self.outbox
+                .reserve(CHUNK_BYTES.min(usize::try_from(end - offset).unwrap_or(CHUNK_BYTES)))?;
             let room = self.outbox.room();
-            let len = room.len().min(usize::try_from(end - offset).unwrap_or(usize::MAX));
+            let len = room
+                .len()
+                .min(usize::try_from(end - offset).unwrap_or(usize::MAX));
             match self.source.read_at(node, &mut room[..len], offset) {
                 Ok(0) => break,
                 Ok(count) => {
@@ -309,18 +361,36 @@ impl<'a, S: Source> Reader<'a, S> {
     fn other(&mut self, dir: &S::Node, name: &[u8], found: &Found, new_name: Vec<u8>) {
         let link = match self.link(found) {
             Ok(link) => link,
-            Err(first) => return self.outbox.put(Item::Link { name: new_name, first }),
+            Err(first) => {
+                return self.outbox.put(Item::Link {
+                    name: new_name,
+                    first,
+                });
+            }
         };
         let xattrs = self.xattrs(|source| source.link_xattrs(dir, name, found));
-        let meta = Meta { attributes: found.0, xattrs };
+        let meta = Meta {
+            attributes: found.0,
+            xattrs,
+        };
         if found.0.file_type != FileType::Symlink {
             if !self.options.is_recursive {
-                return self.fail("neither file, directory nor link; -r or -a copies it as what it is");
+                return self
+                    .fail("neither file, directory nor link; -r or -a copies it as what it is");
             }
-            return self.outbox.put(Item::Special { name: new_name, meta, link });
+            return self.outbox.put(Item::Special {
+                name: new_name,
+                meta,
+                link,
+            });
         }
         match self.source.read_link(dir, name) {
-            Ok(target) => self.outbox.put(Item::Symlink { name: new_name, meta, link, target }),
+            Ok(target) => self.outbox.put(Item::Symlink {
+                name: new_name,
+                meta,
+                link,
+                target,
+            }),
             Err(error) => self.fail_with(&error).unwrap_or(()),
         }
     }
@@ -336,7 +406,8 @@ impl<'a, S: Source> Reader<'a, S> {
     }
 
     fn fail(&self, what: &str) {
-        self.session.fail(format_args!("{}: {what}", self.source.describe(&self.path)));
+        self.session
+            .fail(format_args!("{}: {what}", self.source.describe(&self.path)));
     }
 
     fn fail_with<T>(&self, error: &Error) -> Option<T> {
@@ -360,26 +431,45 @@ pub(crate) fn is_plain_name(name: &[u8]) -> bool {
 }
 
 /// How many bytes of regular files lie in `from`.
-pub(crate) fn measure<S: Source>(source: &S, job: &Job, follow: bool, stop: &dyn Fn() -> bool) -> u64 {
+pub(crate) fn measure<S: Source>(
+    source: &S,
+    job: &Job,
+    follow: bool,
+    stop: &dyn Fn() -> bool,
+) -> u64 {
     let mut total = 0;
     let start = source.start();
-    let Ok((top, _)) = source.stat(&start, &job.from, follow) else { return 0 };
+    let Ok((top, _)) = source.stat(&start, &job.from, follow) else {
+        return 0;
+    };
     if top.file_type != FileType::Directory {
         return top.size_bytes;
     }
-    let mut open: Vec<_> =
-        source.open(&start, &job.from, follow, true).into_iter().map(|(node, _)| node).collect();
+    let mut open: Vec<_> = source
+        .open(&start, &job.from, follow, true)
+        .into_iter()
+        .map(|(node, _)| node)
+        .collect();
     while let Some(dir) = open.pop() {
         for (name, _) in source.list(&dir).unwrap_or_default() {
             if stop() {
                 return total;
             }
-            let Ok((found, _)) = source.stat(&dir, &name, false) else { continue };
+            let Ok((found, _)) = source.stat(&dir, &name, false) else {
+                continue;
+            };
             match found.file_type {
-                FileType::Regular => total += found.size_bytes.min(found.blocks_512.saturating_mul(512)),
+                FileType::Regular => {
+                    total += found.size_bytes.min(found.blocks_512.saturating_mul(512))
+                }
                 // What cannot be opened now is told by the copy.
                 FileType::Directory if is_plain_name(&name) && open.len() < 256 => {
-                    open.extend(source.open(&dir, &name, false, true).into_iter().map(|(node, _)| node));
+                    open.extend(
+                        source
+                            .open(&dir, &name, false, true)
+                            .into_iter()
+                            .map(|(node, _)| node),
+                    );
                 }
                 _ => {}
             }

@@ -25,9 +25,16 @@ pub(crate) trait Target {
     /// Writes contents.
     fn write(&self, file: &Self::File, bytes: &[u8], offset: u64) -> Result<(), Error>;
     /// Sets the size where a hole ends the file, then the attributes, and closes it.
-    fn finish(&self, file: Self::File, meta: &Meta, written: u64, size_bytes: u64) -> Result<(), Error>;
+    fn finish(
+        &self,
+        file: Self::File,
+        meta: &Meta,
+        written: u64,
+        size_bytes: u64,
+    ) -> Result<(), Error>;
     /// Makes a symbolic link.
-    fn symlink(&self, at: &Self::Dir, name: &[u8], meta: &Meta, target: &[u8]) -> Result<(), Error>;
+    fn symlink(&self, at: &Self::Dir, name: &[u8], meta: &Meta, target: &[u8])
+    -> Result<(), Error>;
     /// Makes a device node, pipe or socket.
     fn special(&self, at: &Self::Dir, name: &[u8], meta: &Meta) -> Result<(), Error>;
     /// Makes a hard link to what was made at the path `first`.
@@ -69,10 +76,20 @@ struct OpenFile<F> {
 impl<'a, T: Target> Writer<'a, T> {
     pub(crate) fn new(target: &'a T, session: &'a Session, progress: &'a Progress) -> Self {
         let (frames, links) = (Vec::new(), HashMap::new());
-        Self { target, session, progress, frames, file: None, links, skipped: 0, made: 0 }
+        Self {
+            target,
+            session,
+            progress,
+            frames,
+            file: None,
+            links,
+            skipped: 0,
+            made: 0,
+        }
     }
 
-    /// Makes all that comes through the channel. A failure that would meet every other file as well ends it.
+    /// Makes all that comes through the channel. A failure that would meet every other file as well
+    /// ends it.
     pub(crate) fn run(&mut self, inbox: &Inbox) -> Outcome {
         let mut result = Ok(());
         while let Some(mut batch) = inbox.next() {
@@ -86,7 +103,10 @@ impl<'a, T: Target> Writer<'a, T> {
         if let Some(open) = self.file.take()
             && let Some(frame) = self.frames.last()
         {
-            drop(self.target.finish(open.file, &open.meta, open.written, open.written));
+            drop(
+                self.target
+                    .finish(open.file, &open.meta, open.written, open.written),
+            );
             self.target.remove(&frame.dir, &open.name);
         }
         while let Some(frame) = self.frames.pop() {
@@ -113,7 +133,13 @@ impl<'a, T: Target> Writer<'a, T> {
                 }
             }
             _ if self.skipped > 0 => {}
-            Item::File { name, meta, link, data, is_whole } => {
+            Item::File {
+                name,
+                meta,
+                link,
+                data,
+                is_whole,
+            } => {
                 self.remember(link, &name);
                 return self.file(name, meta, &bytes[data], is_whole);
             }
@@ -126,15 +152,24 @@ impl<'a, T: Target> Writer<'a, T> {
                 };
                 return self.check(&name, made);
             }
-            Item::Symlink { name, meta, link, target } => {
+            Item::Symlink {
+                name,
+                meta,
+                link,
+                target,
+            } => {
                 self.remember(link, &name);
-                let Some(frame) = self.frames.last() else { return Ok(()) };
+                let Some(frame) = self.frames.last() else {
+                    return Ok(());
+                };
                 let made = self.target.symlink(&frame.dir, &name, &meta, &target);
                 return self.check(&name, made);
             }
             Item::Special { name, meta, link } => {
                 self.remember(link, &name);
-                let Some(frame) = self.frames.last() else { return Ok(()) };
+                let Some(frame) = self.frames.last() else {
+                    return Ok(());
+                };
                 let made = self.target.special(&frame.dir, &name, &meta);
                 return self.check(&name, made);
             }
@@ -149,7 +184,11 @@ impl<'a, T: Target> Writer<'a, T> {
         self.skipped = 0;
         match self.target.open_parent(&parent) {
             Ok(dir) => {
-                self.frames.push(Frame { dir, meta: None, path: parent });
+                self.frames.push(Frame {
+                    dir,
+                    meta: None,
+                    path: parent,
+                });
                 Ok(())
             }
             Err(error) => Err(Failure::new(self.told(&parent, &error))),
@@ -165,7 +204,11 @@ impl<'a, T: Target> Writer<'a, T> {
         match self.target.make_dir(&frame.dir, name, &meta) {
             Ok(dir) => {
                 self.made += 1;
-                self.frames.push(Frame { dir, meta: Some(meta), path });
+                self.frames.push(Frame {
+                    dir,
+                    meta: Some(meta),
+                    path,
+                });
                 Ok(())
             }
             Err(error) => {
@@ -183,20 +226,33 @@ impl<'a, T: Target> Writer<'a, T> {
     }
 
     fn file(&mut self, name: Vec<u8>, meta: Meta, bytes: &[u8], is_whole: bool) -> Outcome {
-        let Some(frame) = self.frames.last() else { return Ok(()) };
+        let Some(frame) = self.frames.last() else {
+            return Ok(());
+        };
         let file = match self.target.create(&frame.dir, &name, &meta) {
             Ok(file) => file,
             Err(error) => return self.check(&name, Err(error)),
         };
-        self.file = Some(OpenFile { file, meta, name, written: 0 });
+        self.file = Some(OpenFile {
+            file,
+            meta,
+            name,
+            written: 0,
+        });
         if !bytes.is_empty() {
             self.data(bytes, 0)?;
         }
-        if is_whole { self.end(bytes.len() as u64) } else { Ok(()) }
+        if is_whole {
+            self.end(bytes.len() as u64)
+        } else {
+            Ok(())
+        }
     }
 
     fn data(&mut self, bytes: &[u8], offset: u64) -> Outcome {
-        let Some(open) = &mut self.file else { return Ok(()) };
+        let Some(open) = &mut self.file else {
+            return Ok(());
+        };
         self.progress.add(bytes.len() as u64);
         match self.target.write(&open.file, bytes, offset) {
             Ok(()) => {
@@ -204,7 +260,9 @@ impl<'a, T: Target> Writer<'a, T> {
                 Ok(())
             }
             Err(error) => {
-                let Some(open) = self.file.take() else { return Ok(()) };
+                let Some(open) = self.file.take() else {
+                    return Ok(());
+                };
                 // It goes, so how it is closed does not matter.
                 drop(self.target.finish(open.file, &open.meta, 0, 0));
                 if let Some(frame) = self.frames.last() {
@@ -216,8 +274,12 @@ impl<'a, T: Target> Writer<'a, T> {
     }
 
     fn end(&mut self, size_bytes: u64) -> Outcome {
-        let Some(open) = self.file.take() else { return Ok(()) };
-        let finished = self.target.finish(open.file, &open.meta, open.written, size_bytes);
+        let Some(open) = self.file.take() else {
+            return Ok(());
+        };
+        let finished = self
+            .target
+            .finish(open.file, &open.meta, open.written, size_bytes);
         self.check(&open.name, finished)
     }
 
@@ -234,7 +296,10 @@ impl<'a, T: Target> Writer<'a, T> {
                 Ok(())
             }
             Err(error) => {
-                let path = self.frames.last().map_or_else(|| name.to_vec(), |f| join(&f.path, name));
+                let path = self
+                    .frames
+                    .last()
+                    .map_or_else(|| name.to_vec(), |f| join(&f.path, name));
                 self.fail(&path, &error)
             }
         }
@@ -253,8 +318,8 @@ impl<'a, T: Target> Writer<'a, T> {
         let plain = Error::from(error.errno());
         // A call names the path it was given, which is only the last part of this one.
         let is_named = error.kind() == folio::ErrorKind::Errno && !error.to_string().contains(' ');
-        let is_call =
-            error.kind() == folio::ErrorKind::Errno && error.to_string().ends_with(&format!(": {plain}"));
+        let is_call = error.kind() == folio::ErrorKind::Errno
+            && error.to_string().ends_with(&format!(": {plain}"));
         format!(
             "{}: {}",
             self.target.describe(path),
@@ -268,6 +333,10 @@ pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if name == b"." {
         return path.to_vec();
     }
-    let slash: &[u8] = if path.is_empty() || path.last() == Some(&b'/') { b"" } else { b"/" };
+    let slash: &[u8] = if path.is_empty() || path.last() == Some(&b'/') {
+        b""
+    } else {
+        b"/"
+    };
     [path, slash, name].concat()
 }

@@ -67,8 +67,15 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     };
     let found = block::check(&check.file, check.format, repair, &mut tell);
     let report = found.map_err(|error| {
-        let code = if error.kind() == ErrorKind::Unsupported { 63 } else { 1 };
-        Failure { exit: Exit::QemuImg(code), ..failed(error, &check.file) }
+        let code = if error.kind() == ErrorKind::Unsupported {
+            63
+        } else {
+            1
+        };
+        Failure {
+            exit: Exit::QemuImg(code),
+            ..failed(error, &check.file)
+        }
     })?;
     if check.output.is_json() {
         session.print_json(&to_json(&check.file, &report))?;
@@ -76,12 +83,19 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         print_human(&report)?;
     }
     let code = match report {
-        ImageCheck { check_errors: 1.., .. } => 1,
-        ImageCheck { corruptions: 1.., .. } => 2,
+        ImageCheck {
+            check_errors: 1.., ..
+        } => 1,
+        ImageCheck {
+            corruptions: 1.., ..
+        } => 2,
         ImageCheck { leaks: 1.., .. } => 3,
         _ => return Ok(()),
     };
-    Err(Failure { exit: Exit::QemuImg(code), message: String::new() })
+    Err(Failure {
+        exit: Exit::QemuImg(code),
+        message: String::new(),
+    })
 }
 
 fn to_json(path: &Path, report: &ImageCheck) -> Value {
@@ -103,34 +117,63 @@ fn to_json(path: &Path, report: &ImageCheck) -> Value {
     keys.insert("filename".to_owned(), json!(path.to_string_lossy()));
     keys.insert("format".to_owned(), json!("qcow2"));
     keys.insert("check-errors".to_owned(), report.check_errors.into());
-    keys.insert("image-end-offset".to_owned(), report.image_end_offset.into());
+    keys.insert(
+        "image-end-offset".to_owned(),
+        report.image_end_offset.into(),
+    );
     keys.insert("total-clusters".to_owned(), report.total_clusters.into());
     Value::Object(keys)
 }
 
 fn print_human(report: &ImageCheck) -> std::io::Result<()> {
     let mut out = std::io::stdout();
-    let ImageCheck { leaks_fixed, corruptions_fixed, .. } = report;
+    let ImageCheck {
+        leaks_fixed,
+        corruptions_fixed,
+        ..
+    } = report;
     if leaks_fixed + corruptions_fixed > 0 {
-        writeln!(out, "Repaired: {leaks_fixed} leaked clusters, {corruptions_fixed} errors\n")?;
+        writeln!(
+            out,
+            "Repaired: {leaks_fixed} leaked clusters, {corruptions_fixed} errors\n"
+        )?;
     }
     if report.leaks + report.corruptions + report.check_errors == 0 {
         writeln!(out, "No errors were found on the image.")?;
     }
     if report.corruptions > 0 {
-        writeln!(out, "{} errors were found on the image.", report.corruptions)?;
-        writeln!(out, "Data may be damaged, or further writes may damage it.\n")?;
+        writeln!(
+            out,
+            "{} errors were found on the image.",
+            report.corruptions
+        )?;
+        writeln!(
+            out,
+            "Data may be damaged, or further writes may damage it.\n"
+        )?;
     }
     if report.leaks > 0 {
-        writeln!(out, "{} leaked clusters were found on the image.", report.leaks)?;
+        writeln!(
+            out,
+            "{} leaked clusters were found on the image.",
+            report.leaks
+        )?;
         writeln!(out, "Space is lost, no data.\n")?;
     }
     if report.check_errors > 0 {
-        writeln!(out, "{} parts of the image could not be checked.\n", report.check_errors)?;
+        writeln!(
+            out,
+            "{} parts of the image could not be checked.\n",
+            report.check_errors
+        )?;
     }
     if report.allocated_clusters > 0 && report.total_clusters > 0 {
         let percent = |part: u64, whole: u64| part as f64 * 100.0 / whole as f64;
-        let ImageCheck { allocated_clusters: allocated, total_clusters: total, .. } = *report;
+        let ImageCheck {
+            allocated_clusters: allocated,
+            total_clusters: total,
+            ..
+        } = *report;
         writeln!(
             out,
             "{allocated}/{total} = {:.2}% allocated, {:.2}% fragmented, {:.2}% compressed clusters",

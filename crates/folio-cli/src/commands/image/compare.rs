@@ -52,7 +52,10 @@ pub(crate) struct Compare {
 pub(crate) fn run(compare: &Compare, session: &Session) -> Outcome {
     let open = |path: &PathBuf, format| {
         let opened = compare.backing.open(path, format, compare.force_share);
-        opened.map_err(|failure| Failure { exit: Exit::QemuImg(2), ..failure })
+        opened.map_err(|failure| Failure {
+            exit: Exit::QemuImg(2),
+            ..failure
+        })
     };
     let first = open(&compare.first, compare.format)?;
     let second = open(&compare.second, compare.second_format)?;
@@ -71,12 +74,18 @@ pub(crate) fn run(compare: &Compare, session: &Session) -> Outcome {
         Err(error) if error.errno() == Errno::INTR && session.is_interrupted() => {
             return Err(Failure::interrupted());
         }
-        Err(error) => return Err(Failure { exit: Exit::QemuImg(3), ..Failure::from(error) }),
+        Err(error) => {
+            return Err(Failure {
+                exit: Exit::QemuImg(3),
+                ..Failure::from(error)
+            });
+        }
     };
     let mut words = String::new();
     // A difference in what both have is told first, as qemu-img does.
     let shorter = first.len_bytes().min(second.len_bytes());
-    let is_common = matches!(comparison.difference, Some(Difference::Content(offset)) if offset < shorter);
+    let is_common =
+        matches!(comparison.difference, Some(Difference::Content(offset)) if offset < shorter);
     if comparison.is_size_different && !compare.strict && !is_common {
         words.push_str("Warning: Image size mismatch!\n");
     }
@@ -93,6 +102,9 @@ pub(crate) fn run(compare: &Compare, session: &Session) -> Outcome {
     }
     match comparison.difference {
         None => Ok(()),
-        Some(_) => Err(Failure { exit: Exit::Failed, message: String::new() }),
+        Some(_) => Err(Failure {
+            exit: Exit::Failed,
+            message: String::new(),
+        }),
     }
 }

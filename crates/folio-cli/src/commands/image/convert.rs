@@ -47,15 +47,26 @@ pub(crate) struct Convert {
     /// The target of -n reads as zeros, so zeros need not be written
     #[arg(long, requires = "no_create")]
     target_is_zero: bool,
-    /// What becomes of zeros: never: all is written; auto: holes stay, and runs of 4k zeros become holes; always: the
-    /// shortest runs do, of 512 bytes
-    #[arg(long, value_enum, default_value = "auto", conflicts_with = "sparse_size")]
+    /// What becomes of zeros: never: all is written; auto: holes stay, and runs of 4k zeros become
+    /// holes; always: the shortest runs do, of 512 bytes
+    #[arg(
+        long,
+        value_enum,
+        default_value = "auto",
+        conflicts_with = "sparse_size"
+    )]
     sparse: Sparse,
     /// Shortest run of zeros that becomes a hole; 0: all is written
     #[arg(short = 'S', value_name = "SIZE", value_parser = size)]
     sparse_size: Option<u64>,
     /// Threads; as many as there are cores if not given
-    #[arg(short = 'm', long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
+    #[arg(
+        short = 'm',
+        long,
+        value_name = "COUNT",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     threads: usize,
     /// Show progress; on a terminal it is shown anyway
     #[arg(short = 'p')]
@@ -67,7 +78,12 @@ pub(crate) struct Convert {
     #[arg(short = 'U', long)]
     force_share: bool,
     /// Whether the target is on the disk at the end: unsafe: when the host sees fit; others: yes
-    #[arg(short = 't', value_name = "CACHE", value_enum, default_value = "unsafe")]
+    #[arg(
+        short = 't',
+        value_name = "CACHE",
+        value_enum,
+        default_value = "unsafe"
+    )]
     caching: Caching,
     #[command(flatten)]
     new_image: NewImage,
@@ -84,10 +100,14 @@ enum Sparse {
 
 /// Runs the command.
 pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
-    let source = convert.backing.open(&convert.source, convert.format, convert.force_share)?;
+    let source = convert
+        .backing
+        .open(&convert.source, convert.format, convert.force_share)?;
     let output_format = format_of(&convert.target, convert.output_format);
     if convert.compress && output_format != ImageFormat::Qcow2 {
-        return Err(Failure::usage("-c: only qcow2 has compressed clusters: -O qcow2"));
+        return Err(Failure::usage(
+            "-c: only qcow2 has compressed clusters: -O qcow2",
+        ));
     }
     let (options, _) = convert.new_image.create_options(output_format)?;
     session.check_interrupt()?;
@@ -123,9 +143,15 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
     bar.finish();
     match copied {
         Ok(()) => target.finish(),
-        Err(error) if error.errno() == Errno::INTR && session.is_interrupted() => Err(Failure::interrupted()),
+        Err(error) if error.errno() == Errno::INTR && session.is_interrupted() => {
+            Err(Failure::interrupted())
+        }
         // Whichever of the two it is about, a failure of its file names it.
-        Err(error) if error.to_string().starts_with(&*convert.source.to_string_lossy()) => {
+        Err(error)
+            if error
+                .to_string()
+                .starts_with(&*convert.source.to_string_lossy()) =>
+        {
             Err(Failure::image(&error))
         }
         Err(error) => Err(failed(error, &convert.target)),

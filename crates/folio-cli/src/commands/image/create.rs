@@ -55,19 +55,26 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
         }
     }
     let Some(size) = size else {
-        return Err(Failure::usage("a size is needed where there is no backing file"));
+        return Err(Failure::usage(
+            "a size is needed where there is no backing file",
+        ));
     };
     session.check_interrupt()?;
     remove_if_forced(&create.file, create.new_image.force)?;
-    block::create_with(&create.file, format, size, &options).map_err(|error| failed(error, &create.file))
+    block::create_with(&create.file, format, size, &options)
+        .map_err(|error| failed(error, &create.file))
 }
 
 /// Takes an older image away if the user said so.
 fn remove_if_forced(path: &Path, force: bool) -> Outcome {
-    let Ok(found) = path.symlink_metadata() else { return Ok(()) };
+    let Ok(found) = path.symlink_metadata() else {
+        return Ok(());
+    };
     let name = path.display();
     if !force {
-        return Err(Failure::new(format!("{name}: exists; --force makes it anew")));
+        return Err(Failure::new(format!(
+            "{name}: exists; --force makes it anew"
+        )));
     }
     if !found.is_file() {
         return Err(Failure::new(format!("{name}: exists and is no file")));

@@ -73,13 +73,20 @@ pub(crate) fn run(info: &Info, _session: &Session) -> Outcome {
 fn chain(info: &Info) -> Outcome<Vec<Told>> {
     if info.backing_chain && info.backing.policy() != BackingPolicy::Refuse {
         // Follows the whole chain by the rules about backing files, and finds loops.
-        drop(info.backing.open(&info.file, info.format, info.force_share)?);
+        drop(
+            info.backing
+                .open(&info.file, info.format, info.force_share)?,
+        );
     }
     let mut chain = Vec::new();
     let mut seen = HashSet::new();
     let mut next = Some((info.file.clone(), info.format));
     while let Some((name, format)) = next.take() {
-        let options = OpenOptions { format, is_shared: info.force_share, ..OpenOptions::default() };
+        let options = OpenOptions {
+            format,
+            is_shared: info.force_share,
+            ..OpenOptions::default()
+        };
         let found = block::info(&name, &options).map_err(|error| failed(error, &name))?;
         if !seen.insert(name.clone()) {
             return Err(failed(Errno::LOOP.into(), &name));
@@ -87,8 +94,14 @@ fn chain(info: &Info) -> Outcome<Vec<Told>> {
         if info.backing_chain
             && let Some(path) = &found.backing_path
         {
-            let format = found.qcow2.as_ref().and_then(|qcow2| qcow2.backing_format.as_deref());
-            let format = format.map(str::parse).transpose().map_err(|error| failed(error, path))?;
+            let format = found
+                .qcow2
+                .as_ref()
+                .and_then(|qcow2| qcow2.backing_format.as_deref());
+            let format = format
+                .map(str::parse)
+                .transpose()
+                .map_err(|error| failed(error, path))?;
             next = Some((path.clone(), format));
         }
         chain.push(Told { name, info: found });
@@ -119,10 +132,19 @@ fn to_json(told: &Told) -> Value {
     put("filename", name(&told.name).into());
     put("format", info.format.name().into());
     put("actual-size", info.allocated_bytes.into());
-    put("dirty-flag", info.qcow2.as_ref().is_some_and(|qcow2| qcow2.is_dirty).into());
+    put(
+        "dirty-flag",
+        info.qcow2
+            .as_ref()
+            .is_some_and(|qcow2| qcow2.is_dirty)
+            .into(),
+    );
     if let Some(qcow2) = &info.qcow2 {
         put("cluster-size", qcow2.cluster_bytes.into());
-        put("format-specific", json!({ "type": "qcow2", "data": specific(qcow2) }));
+        put(
+            "format-specific",
+            json!({ "type": "qcow2", "data": specific(qcow2) }),
+        );
         if let Some(backing) = &qcow2.backing_name {
             put("backing-filename", backing.clone().into());
         }
@@ -172,14 +194,20 @@ fn to_text(told: &Told) -> String {
         text.push_str(&line);
         text.push('\n');
     };
-    let Some(qcow2) = &info.qcow2 else { return text };
+    let Some(qcow2) = &info.qcow2 else {
+        return text;
+    };
     line(format!("cluster_size: {}", qcow2.cluster_bytes));
     if qcow2.is_dirty {
         line("cleanly shut down: no".to_owned());
     }
     if let (Some(backing), Some(path)) = (&qcow2.backing_name, &info.backing_path) {
         let path = name(path);
-        let actual = if path == *backing { String::new() } else { format!(" (actual path: {path})") };
+        let actual = if path == *backing {
+            String::new()
+        } else {
+            format!(" (actual path: {path})")
+        };
         line(format!("backing file: {backing}{actual}"));
         if let Some(format) = &qcow2.backing_format {
             line(format!("backing file format: {format}"));
@@ -233,6 +261,9 @@ mod tests {
     #[test]
     fn sizes_read_as_qemu_img_has_them() {
         let shown = [0, 512, 200_704, 1 << 20, 1_610_612_736, 1023 << 20].map(human);
-        assert_eq!(shown, ["0 B", "512 B", "196 KiB", "1 MiB", "1.5 GiB", "0.999 GiB"].map(String::from));
+        assert_eq!(
+            shown,
+            ["0 B", "512 B", "196 KiB", "1 MiB", "1.5 GiB", "0.999 GiB"].map(String::from)
+        );
     }
 }

@@ -83,8 +83,10 @@ pub(crate) fn run(map: &Map, session: &Session) -> Outcome {
     let device = map.backing.open(&map.file, map.format, map.force_share)?;
     let mut printer = Printer::new(map)?;
     let len_bytes = device.len_bytes();
-    let end =
-        map.max_length.map_or(len_bytes, |length| map.start_offset.saturating_add(length)).min(len_bytes);
+    let end = map
+        .max_length
+        .map_or(len_bytes, |length| map.start_offset.saturating_add(length))
+        .min(len_bytes);
     let mut at = map.start_offset;
     let mut line: Option<Line> = None;
     while at < end {
@@ -117,19 +119,36 @@ struct Printer {
 impl Printer {
     fn new(map: &Map) -> Outcome<Self> {
         let is_json = map.output.is_json();
-        let names = if is_json { Vec::new() } else { names(&map.file, map.force_share)? };
-        Ok(Self { is_json, is_first: true, names, out: BufWriter::new(std::io::stdout().lock()) })
+        let names = if is_json {
+            Vec::new()
+        } else {
+            names(&map.file, map.force_share)?
+        };
+        Ok(Self {
+            is_json,
+            is_first: true,
+            names,
+            out: BufWriter::new(std::io::stdout().lock()),
+        })
     }
 
     fn print(&mut self, line: &Line) -> Outcome {
         if self.is_json {
             let text = serde_json::to_string(line).map_err(std::io::Error::from)?;
-            write!(self.out, "{}{text}", if self.is_first { "[" } else { ",\n" })?;
+            write!(
+                self.out,
+                "{}{text}",
+                if self.is_first { "[" } else { ",\n" }
+            )?;
             self.is_first = false;
             return Ok(());
         }
         if self.is_first {
-            writeln!(self.out, "{:<16}{:<16}{:<16}File", "Offset", "Length", "Mapped to")?;
+            writeln!(
+                self.out,
+                "{:<16}{:<16}{:<16}File",
+                "Offset", "Length", "Mapped to"
+            )?;
             self.is_first = false;
         }
         if !line.data {
@@ -139,10 +158,17 @@ impl Printer {
             let text = "the image has compressed clusters, which lie nowhere as they are; --output=json tells of them";
             return Err(Failure::new(text));
         };
-        let name = self.names.get(line.depth as usize).map(|name| name.display().to_string());
+        let name = self
+            .names
+            .get(line.depth as usize)
+            .map(|name| name.display().to_string());
         let hex = |number: u64| format!("{number:#x}");
         let (start, length, offset) = (hex(line.start), hex(line.length), hex(offset));
-        writeln!(self.out, "{start:<16}{length:<16}{offset:<16}{}", name.unwrap_or_default())?;
+        writeln!(
+            self.out,
+            "{start:<16}{length:<16}{offset:<16}{}",
+            name.unwrap_or_default()
+        )?;
         Ok(())
     }
 
@@ -164,11 +190,20 @@ pub(in crate::commands) fn names(file: &Path, is_shared: bool) -> Outcome<Vec<Pa
     let mut names = vec![file.to_owned()];
     let mut format = None;
     loop {
-        let options = OpenOptions { format, is_shared, ..OpenOptions::default() };
+        let options = OpenOptions {
+            format,
+            is_shared,
+            ..OpenOptions::default()
+        };
         let last = names[names.len() - 1].clone();
         let info = block::info(&last, &options).map_err(|error| failed(error, &last))?;
-        let Some(path) = info.backing_path else { return Ok(names) };
-        format = info.qcow2.and_then(|qcow2| qcow2.backing_format).and_then(|format| format.parse().ok());
+        let Some(path) = info.backing_path else {
+            return Ok(names);
+        };
+        format = info
+            .qcow2
+            .and_then(|qcow2| qcow2.backing_format)
+            .and_then(|format| format.parse().ok());
         names.push(path);
     }
 }

@@ -14,7 +14,8 @@ const WORDS: &str = "cluster_size, compat, backing_file, backing_fmt, preallocat
 /// Options of a new image.
 #[derive(Args)]
 pub(crate) struct NewImage {
-    /// Options of the format, as qemu-img has them: cluster_size=2M,compat=0.10; several, separated by commas
+    /// Options of the format, as qemu-img has them: cluster_size=2M,compat=0.10; several, separated
+    /// by commas
     #[arg(short = 'o', value_name = "KEY=VALUE,...")]
     pub(crate) options: Vec<String>,
     /// What to allocate at once
@@ -23,7 +24,8 @@ pub(crate) struct NewImage {
     /// Bytes in a cluster of a qcow2 image
     #[arg(long, value_name = "SIZE", value_parser = size)]
     cluster_size: Option<u64>,
-    /// The image that the new one is a difference to; a relative path counts from the new image's folder
+    /// The image that the new one is a difference to; a relative path counts from the new image's
+    /// folder
     #[arg(short = 'b', long, value_name = "FILE")]
     backing_file: Option<String>,
     /// Format of the backing file
@@ -68,42 +70,62 @@ struct Words {
 
 impl NewImage {
     /// The options for the library, and the size if `-o` names one.
-    pub(crate) fn create_options(&self, format: ImageFormat) -> Outcome<(CreateOptions, Option<u64>)> {
+    pub(crate) fn create_options(
+        &self,
+        format: ImageFormat,
+    ) -> Outcome<(CreateOptions, Option<u64>)> {
         let mut words = Words::default();
         for word in self.options.iter().flat_map(|text| split(text)) {
             let (key, value) = word.split_once('=').unwrap_or((&word, "on"));
-            words.take(key, value).map_err(|why| Failure::usage(format!("-o {word}: {why}")))?;
+            words
+                .take(key, value)
+                .map_err(|why| Failure::usage(format!("-o {word}: {why}")))?;
         }
         if let Some(preallocation) = self.preallocation {
             words.qcow2.preallocation = preallocation.into();
         }
         if let Some(size) = self.cluster_size {
-            words.take("cluster_size", &size.to_string()).map_err(Failure::usage)?;
+            words
+                .take("cluster_size", &size.to_string())
+                .map_err(Failure::usage)?;
         }
         let backing_file = self.backing_file.clone().or(words.backing_file);
         let backing_format = self.backing_format.or(words.backing_format);
         if backing_file.is_none() && backing_format.is_some() {
-            return Err(Failure::usage("the format of a backing file without its name"));
+            return Err(Failure::usage(
+                "the format of a backing file without its name",
+            ));
         }
         if let (ImageFormat::Raw, Some(word)) = (format, &words.only_qcow2) {
-            return Err(Failure::usage(format!("{word}: a raw image has no such option")));
+            return Err(Failure::usage(format!(
+                "{word}: a raw image has no such option"
+            )));
         }
         let mut options = words.qcow2;
-        options.backing = backing_file.map(|name| BackingName { name, format: backing_format });
-        options.data_file = words.data_file.map(|name| DataFileName { name, is_raw: words.data_file_raw });
+        options.backing = backing_file.map(|name| BackingName {
+            name,
+            format: backing_format,
+        });
+        options.data_file = words.data_file.map(|name| DataFileName {
+            name,
+            is_raw: words.data_file_raw,
+        });
         Ok((options, words.size))
     }
 }
 
 impl Words {
     fn take(&mut self, key: &str, value: &str) -> Result<(), String> {
-        if !matches!(key, "size" | "preallocation" | "backing_file" | "backing_fmt") {
+        if !matches!(
+            key,
+            "size" | "preallocation" | "backing_file" | "backing_fmt"
+        ) {
             self.only_qcow2.get_or_insert_with(|| key.to_owned());
         }
         match key {
             "cluster_size" => {
-                self.qcow2.cluster_bytes =
-                    u32::try_from(size(value)?).map_err(|_| "a cluster has at most 2 MiB".to_owned())?;
+                self.qcow2.cluster_bytes = u32::try_from(size(value)?)
+                    .map_err(|_| "a cluster has at most 2 MiB".to_owned())?;
             }
             "compat" => {
                 self.qcow2.compat = match value {
@@ -119,7 +141,9 @@ impl Words {
             "preallocation" => self.qcow2.preallocation = Allocate::from_str(value, false)?.into(),
             "lazy_refcounts" => self.qcow2.lazy_refcounts = switch(value)?,
             "refcount_bits" => {
-                self.qcow2.refcount_bits = value.parse().map_err(|_| "1 to 64, a power of two".to_owned())?;
+                self.qcow2.refcount_bits = value
+                    .parse()
+                    .map_err(|_| "1 to 64, a power of two".to_owned())?;
             }
             "extended_l2" => self.qcow2.extended_l2 = switch(value)?,
             "data_file" => self.data_file = Some(value.to_owned()),
@@ -133,7 +157,8 @@ impl Words {
             }
             "size" => self.size = Some(size(value)?),
             _ => {
-                let hint = nearest(key, WORDS.split(", ")).map(|word| format!("; did you mean {word}?"));
+                let hint =
+                    nearest(key, WORDS.split(", ")).map(|word| format!("; did you mean {word}?"));
                 return Err(format!("not among {WORDS}{}", hint.unwrap_or_default()));
             }
         }

@@ -33,7 +33,8 @@ Examples:
 pub(crate) struct Rebase {
     /// The image
     file: PathBuf,
-    /// Name of the new backing file, written as it is: a relative one counts from the image's folder; "" for none
+    /// Name of the new backing file, written as it is: a relative one counts from the image's
+    /// folder; "" for none
     #[arg(short = 'b', value_name = "NAME")]
     name: String,
     /// Format of the new backing file
@@ -73,20 +74,34 @@ pub(crate) struct Commit {
 
 /// Runs `rebase`.
 pub(crate) fn rebase(rebase: &Rebase, session: &Session) -> Outcome {
-    let name = (!rebase.name.is_empty())
-        .then(|| BackingName { name: rebase.name.clone(), format: rebase.backing_format });
+    let name = (!rebase.name.is_empty()).then(|| BackingName {
+        name: rebase.name.clone(),
+        format: rebase.backing_format,
+    });
     let path = &rebase.file;
-    work(session, path, rebase.format, &rebase.backing, &|options| match rebase.rename_only {
-        true => block::rename_backing(path, name.as_ref(), options),
-        false => block::rebase(path, name.as_ref(), options),
-    })
+    work(
+        session,
+        path,
+        rebase.format,
+        &rebase.backing,
+        &|options| match rebase.rename_only {
+            true => block::rename_backing(path, name.as_ref(), options),
+            false => block::rebase(path, name.as_ref(), options),
+        },
+    )
 }
 
 /// Runs `commit`.
 pub(crate) fn commit(commit: &Commit, session: &Session) -> Outcome {
-    let then = if commit.keep { Committed::Kept } else { Committed::Emptied };
+    let then = if commit.keep {
+        Committed::Kept
+    } else {
+        Committed::Emptied
+    };
     let path = &commit.file;
-    work(session, path, commit.format, &commit.backing, &|options| block::commit(path, then, options))?;
+    work(session, path, commit.format, &commit.backing, &|options| {
+        block::commit(path, then, options)
+    })?;
     if !session.quiet {
         writeln!(std::io::stdout(), "Image committed.")?;
     }

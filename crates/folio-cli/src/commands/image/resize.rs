@@ -60,7 +60,8 @@ fn new_size(text: &str) -> Result<NewSize, String> {
 pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     session.check_interrupt()?;
     let path = &resize.file;
-    let now = || -> Outcome<u64> { Ok(resize.backing.open(path, resize.format, false)?.len_bytes()) };
+    let now =
+        || -> Outcome<u64> { Ok(resize.backing.open(path, resize.format, false)?.len_bytes()) };
     let len_bytes = match resize.size {
         NewSize::Whole(size) => Some(size),
         NewSize::More(more) => now()?.checked_add(more),

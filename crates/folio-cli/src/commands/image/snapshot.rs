@@ -59,9 +59,16 @@ pub(crate) fn run(snapshot: &Snapshot, session: &Session) -> Outcome {
     session.check_interrupt()?;
     let (path, format) = (&snapshot.file, snapshot.format);
     let done = match &snapshot.action {
-        Action { create: Some(tag), .. } => block::create_snapshot(path, format, tag, clock().now()),
-        Action { apply: Some(which), .. } => block::apply_snapshot(path, format, which),
-        Action { delete: Some(which), .. } => block::delete_snapshot(path, format, which),
+        Action {
+            create: Some(tag), ..
+        } => block::create_snapshot(path, format, tag, clock().now()),
+        Action {
+            apply: Some(which), ..
+        } => block::apply_snapshot(path, format, which),
+        Action {
+            delete: Some(which),
+            ..
+        } => block::delete_snapshot(path, format, which),
         _ => return list(snapshot, session),
     };
     done.map_err(|error| failed(error, path))
@@ -78,7 +85,10 @@ fn list(snapshot: &Snapshot, session: &Session) -> Outcome {
     }
     let mut out = std::io::stdout();
     writeln!(out, "Snapshot list:")?;
-    let titles = format!("{:<9} {:<16} {:>8} {:>19} {:>13}", "ID", "TAG", "VM SIZE", "DATE", "VM CLOCK");
+    let titles = format!(
+        "{:<9} {:<16} {:>8} {:>19} {:>13}",
+        "ID", "TAG", "VM SIZE", "DATE", "VM CLOCK"
+    );
     writeln!(out, "{}", heading(titles))?;
     for found in &found {
         let (id, tag) = (printable(&found.id), printable(&found.name));
@@ -105,7 +115,10 @@ fn to_json(found: &Found) -> Value {
 fn date(found: &Found) -> String {
     let zone = TimeZone::system();
     match Timestamp::from_second(found.date_secs.into()) {
-        Ok(instant) => instant.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        Ok(instant) => instant
+            .to_zoned(zone)
+            .strftime("%Y-%m-%d %H:%M:%S")
+            .to_string(),
         Err(_) => "-".to_owned(),
     }
 }
@@ -113,5 +126,11 @@ fn date(found: &Found) -> String {
 fn vm_clock(found: &Found) -> String {
     let millis = found.vm_clock_nanos / 1_000_000;
     let secs = millis / 1000;
-    format!("{:02}:{:02}:{:02}.{:03}", secs / 3600, secs / 60 % 60, secs % 60, millis % 1000)
+    format!(
+        "{:02}:{:02}:{:02}.{:03}",
+        secs / 3600,
+        secs / 60 % 60,
+        secs % 60,
+        millis % 1000
+    )
 }

@@ -1,4 +1,5 @@
-//! Where an image is converted to: a new file that appears whole or not at all, an image that exists, a block device.
+//! Where an image is converted to: a new file that appears whole or not at all, an image that
+//! exists, a block device.
 
 use super::words::{Backing, failed};
 use crate::exit::{Failure, Outcome};
@@ -23,7 +24,8 @@ pub(crate) enum Caching {
     Directsync,
 }
 
-/// A target that is open. Dropped before [`Target::finish`], a file that was made for it is removed.
+/// A target that is open. Dropped before [`Target::finish`], a file that was made for it is
+/// removed.
 pub(crate) struct Target {
     /// What is to be written.
     pub(crate) device: Arc<dyn Device>,
@@ -88,14 +90,29 @@ impl TargetOptions<'_> {
     /// Opens an image that is to be written over.
     pub(crate) fn existing(&self) -> Outcome<Target> {
         let (device, qcow2) = self.open(self.path)?;
-        Ok(Target { device, qcow2, is_zero: false, path: self.path.to_owned(), made: None })
+        Ok(Target {
+            device,
+            qcow2,
+            is_zero: false,
+            path: self.path.to_owned(),
+            made: None,
+        })
     }
 
-    /// Makes a new image; one that exists is replaced at the end, if the user said so. A block device is opened.
-    pub(crate) fn create(&self, len_bytes: u64, options: &CreateOptions, force: bool) -> Outcome<Target> {
+    /// Makes a new image; one that exists is replaced at the end, if the user said so. A block
+    /// device is opened.
+    pub(crate) fn create(
+        &self,
+        len_bytes: u64,
+        options: &CreateOptions,
+        force: bool,
+    ) -> Outcome<Target> {
         let name = self.path.display();
         let found = std::fs::metadata(self.path);
-        if found.as_ref().is_ok_and(|found| found.file_type().is_block_device()) {
+        if found
+            .as_ref()
+            .is_ok_and(|found| found.file_type().is_block_device())
+        {
             if self.format != ImageFormat::Raw {
                 let text = format!(
                     "{name}: a {} image on a block device has to be there before; then use -n",
@@ -109,13 +126,25 @@ impl TargetOptions<'_> {
             let text = format!("{name}: exists; --force makes it anew, -n writes into it");
             return Err(Failure::new(text));
         }
-        let made = if found.is_ok() { other_name(self.path) } else { self.path.to_owned() };
+        let made = if found.is_ok() {
+            other_name(self.path)
+        } else {
+            self.path.to_owned()
+        };
         block::create_with(&made, self.format, len_bytes, options)
             .map_err(|error| failed(error, self.path))?;
-        let file = MadeFile { path: Some(made.clone()) };
+        let file = MadeFile {
+            path: Some(made.clone()),
+        };
         let (device, qcow2) = self.open(&made)?;
         let is_zero = options.backing.is_none();
-        Ok(Target { device, qcow2, is_zero, path: self.path.to_owned(), made: Some(file) })
+        Ok(Target {
+            device,
+            qcow2,
+            is_zero,
+            path: self.path.to_owned(),
+            made: Some(file),
+        })
     }
 }
 
@@ -131,9 +160,12 @@ impl Target {
     /// Everything is written: the image gets its name.
     pub(crate) fn finish(self) -> Outcome {
         // Tables are in memory until now; whether this waits for the disk was said at the open.
-        self.device.flush().map_err(|error| failed(error, &self.path))?;
+        self.device
+            .flush()
+            .map_err(|error| failed(error, &self.path))?;
         drop((self.device, self.qcow2));
         let Some(made) = self.made else { return Ok(()) };
-        made.keep(&self.path).map_err(|error| Failure::new(format!("{}: {error}", self.path.display())))
+        made.keep(&self.path)
+            .map_err(|error| Failure::new(format!("{}: {error}", self.path.display())))
     }
 }

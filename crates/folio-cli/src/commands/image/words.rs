@@ -34,8 +34,8 @@ impl Output {
 /// Which backing files are opened.
 #[derive(Args)]
 pub(crate) struct Backing {
-    /// Backing files to open: those beside the image or below its folder if not given; allow: any; deny: none;
-    /// dir=FOLDER: those in this folder or below
+    /// Backing files to open: those beside the image or below its folder if not given; allow: any;
+    /// deny: none; dir=FOLDER: those in this folder or below
     #[arg(long = "backing", value_name = "allow|deny|dir=FOLDER", value_parser = policy)]
     policy: Option<BackingPolicy>,
 }
@@ -83,10 +83,17 @@ pub(crate) fn beside(image: &Path, name: &Path) -> PathBuf {
 /// The failure of a call about the image at `path`, which is named once.
 pub(crate) fn failed(error: Error, path: &Path) -> Failure {
     let name = path.display().to_string();
-    let error = if error.to_string().starts_with(&name) { error } else { error.at(name) };
+    let error = if error.to_string().starts_with(&name) {
+        error
+    } else {
+        error.at(name)
+    };
     let mut text = explain(&error);
     if error.errno() == Errno::PERM && text.contains("backing file") {
         text.push_str(": --backing allow opens any, --backing dir=FOLDER those in a folder");
     }
-    Failure { exit: crate::exit::Exit::Image, message: text }
+    Failure {
+        exit: crate::exit::Exit::Image,
+        message: text,
+    }
 }

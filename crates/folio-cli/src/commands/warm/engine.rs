@@ -1,4 +1,5 @@
-//! What `folio warm` and `folio cache restore` share: the budget, the order, the bar, what is told in the end.
+//! What `folio warm` and `folio cache restore` share: the budget, the order, the bar, what is told
+//! in the end.
 
 use crate::exit::Outcome;
 use crate::output::{FailureRecord, files, human};
@@ -18,7 +19,8 @@ const REDRAW: Duration = Duration::from_millis(50);
 /// Options of commands that bring files in.
 #[derive(Args)]
 pub(crate) struct Engine {
-    /// Bring in so much at most: a size, or a share of memory as 50%; never more than 90% of what is available
+    /// Bring in so much at most: a size, or a share of memory as 50%; never more than 90% of what
+    /// is available
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = budget)]
     budget: Option<Budget>,
     /// The order of reads
@@ -49,7 +51,9 @@ enum Budget {
 }
 
 fn budget(text: &str) -> Result<Budget, String> {
-    let Some(number) = text.strip_suffix('%') else { return crate::args::size(text).map(Budget::Bytes) };
+    let Some(number) = text.strip_suffix('%') else {
+        return crate::args::size(text).map(Budget::Bytes);
+    };
     match number.trim().parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(Budget::Share(percent / 100.0)),
         _ => Err(format!("{text:?} is no share of memory; write 50%")),
@@ -92,8 +96,9 @@ impl Engine {
         };
         if asked > room && !session.quiet {
             let (asked, room) = (human(asked), human(room));
-            session
-                .remark(format_args!("the budget of {asked} is cut to {room}: more memory is not available"));
+            session.remark(format_args!(
+                "the budget of {asked} is cut to {room}: more memory is not available"
+            ));
         }
         asked.min(room)
     }
@@ -106,7 +111,11 @@ impl Engine {
             OrderWord::Physical => Order::Physical,
         };
         let start = Instant::now();
-        let warm = Warm { order, threads: self.threads.into(), budget_bytes: self.budget_bytes(session) };
+        let warm = Warm {
+            order,
+            threads: self.threads.into(),
+            budget_bytes: self.budget_bytes(session),
+        };
         let warmed = work(&warm, files, session);
         session.check_interrupt()?;
         let told = Told {
@@ -152,7 +161,11 @@ fn work(warm: &Warm, files: &[Found], session: &Session) -> Warmed {
                 shown = read;
             } else if bar.is_shown() {
                 let rate = human((read as f64 / start.elapsed().as_secs_f64().max(1e-9)) as u64);
-                bar.files(of(&progress.files), files.len() as u64, format!("{}, {rate}/s", human(read)));
+                bar.files(
+                    of(&progress.files),
+                    files.len() as u64,
+                    format!("{}, {rate}/s", human(read)),
+                );
             }
         }
         bar.finish();
@@ -171,21 +184,35 @@ impl Told {
         let there = human(self.resident_before_bytes);
         if self.dry_run {
             let missing = human(self.size_bytes - self.resident_before_bytes);
-            writeln!(out, "{files}, {size}: {there} in memory, {missing} to be read")?;
+            writeln!(
+                out,
+                "{files}, {size}: {there} in memory, {missing} to be read"
+            )?;
             return Ok(out.flush()?);
         }
         let rate = human((self.read_bytes as f64 / self.seconds.max(1e-9)) as u64);
-        write!(out, "{files}, {size}: {there} were in memory, {} read", human(self.read_bytes))?;
+        write!(
+            out,
+            "{files}, {size}: {there} were in memory, {} read",
+            human(self.read_bytes)
+        )?;
         write!(out, " in {:.2} s ({rate}/s)", self.seconds)?;
         if self.over_budget_bytes > 0 {
             let (over, budget) = (human(self.over_budget_bytes), human(self.budget_bytes));
             match self.memory_short {
-                true => write!(out, "; {over} left out: memory ran short before the budget of {budget}")?,
+                true => write!(
+                    out,
+                    "; {over} left out: memory ran short before the budget of {budget}"
+                )?,
                 false => write!(out, "; {over} left out: more than the budget of {budget}")?,
             }
         }
         if self.changed_files > 0 {
-            write!(out, "; {} left out: gone or changed since", crate::output::files(self.changed_files))?;
+            write!(
+                out,
+                "; {} left out: gone or changed since",
+                crate::output::files(self.changed_files)
+            )?;
         }
         writeln!(out)?;
         Ok(out.flush()?)

@@ -1,5 +1,5 @@
-//! Images on the command line of `folio warm`: which parts of which files of the host a disk's used space needs, or
-//! files inside it.
+//! Images on the command line of `folio warm`: which parts of which files of the host a disk's used
+//! space needs, or files inside it.
 //!
 //! ```text
 //!   disk.qcow2        its block map         --.
@@ -29,7 +29,11 @@ const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
 /// What a word means if it names an image, or files inside one; `None` if it is a path of the host.
 pub(super) fn find(word: &Path, scan: &Scan, session: &Session) -> Outcome<Option<Vec<Found>>> {
     if word.exists() {
-        return if is_qcow2(word) { used(word, session).map(Some) } else { Ok(None) };
+        return if is_qcow2(word) {
+            used(word, session).map(Some)
+        } else {
+            Ok(None)
+        };
     }
     match Place::parse(word.as_os_str(), false) {
         Place::Image(place) => inside(&place, scan, session).map(Some),
@@ -44,7 +48,8 @@ fn is_qcow2(path: &Path) -> bool {
     path.is_file() && folio_pagecache::peek(path, &mut magic).is_ok() && magic == QCOW2_MAGIC
 }
 
-/// What a disk needs of its image files. Readers and a writer may have it open; what it looks at may be torn then.
+/// What a disk needs of its image files. Readers and a writer may have it open; what it looks at
+/// may be torn then.
 fn used(path: &Path, session: &Session) -> Outcome<Vec<Found>> {
     let device = open(path)?;
     let mut needs = Needs::new(path)?;
@@ -53,17 +58,26 @@ fn used(path: &Path, session: &Session) -> Outcome<Vec<Found>> {
 }
 
 fn open(path: &Path) -> Outcome<Arc<dyn Device>> {
-    let options = OpenOptions { read_only: true, is_shared: true, ..OpenOptions::default() };
+    let options = OpenOptions {
+        read_only: true,
+        is_shared: true,
+        ..OpenOptions::default()
+    };
     block::open(path, &options).map_err(|error| failed(error, path))
 }
 
 /// What files inside an image need of the image files.
 fn inside(place: &ImagePath, scan: &Scan, session: &Session) -> Outcome<Vec<Found>> {
     let device = open(&place.image)?;
-    let selected =
-        block::select(device.clone(), place.partition).map_err(|error| failed(error, &place.image))?;
+    let selected = block::select(device.clone(), place.partition)
+        .map_err(|error| failed(error, &place.image))?;
     let image = Image::mount(session, place, device, Access::Read)?;
-    let mut runs = Runs { image: &image, scan, runs: Vec::new(), session };
+    let mut runs = Runs {
+        image: &image,
+        scan,
+        runs: Vec::new(),
+        session,
+    };
     let worked = image
         .stat(&place.path, true)
         .map_err(|error| image.name(error))
@@ -89,19 +103,28 @@ struct Runs<'a> {
 
 impl Visitor for Runs<'_> {
     fn meet(&mut self, met: &Met<'_>) -> Outcome<Next> {
-        if met.attributes.file_type == FileType::Regular && (met.depth == 0 || self.scan.takes(met.path)) {
+        if met.attributes.file_type == FileType::Regular
+            && (met.depth == 0 || self.scan.takes(met.path))
+        {
             let process = self.image.process();
-            let found = process.open(met.path, OpenFlags::empty(), 0).and_then(|fd| {
-                let found = process.fiemap(fd, 0..met.attributes.size_bytes, false);
-                process.close(fd)?;
-                found
-            });
+            let found = process
+                .open(met.path, OpenFlags::empty(), 0)
+                .and_then(|fd| {
+                    let found = process.fiemap(fd, 0..met.attributes.size_bytes, false);
+                    process.close(fd)?;
+                    found
+                });
             match found {
-                Ok(extents) => self.runs.extend(extents.iter().filter_map(|extent| match extent.place {
-                    ExtentPlace::Data(at) => Some(at..at.saturating_add(extent.len_bytes)),
-                    // Zeros are read from nowhere, and an inode was read to get here.
-                    ExtentPlace::Unwritten(_) | ExtentPlace::Delayed | ExtentPlace::Inline => None,
-                })),
+                Ok(extents) => {
+                    self.runs
+                        .extend(extents.iter().filter_map(|extent| match extent.place {
+                            ExtentPlace::Data(at) => Some(at..at.saturating_add(extent.len_bytes)),
+                            // Zeros are read from nowhere, and an inode was read to get here.
+                            ExtentPlace::Unwritten(_)
+                            | ExtentPlace::Delayed
+                            | ExtentPlace::Inline => None,
+                        }))
+                }
                 Err(error) => self.session.fail(self.image.name(error).message),
             }
         }
@@ -113,7 +136,8 @@ impl Visitor for Runs<'_> {
 struct Needs {
     files: Vec<PathBuf>,
     parts: Vec<Vec<Range<u64>>>,
-    /// Files with something that lies nowhere as it is, such as compressed clusters: all of them is needed.
+    /// Files with something that lies nowhere as it is, such as compressed clusters: all of them is
+    /// needed.
     whole: BTreeSet<usize>,
 }
 
@@ -122,16 +146,25 @@ impl Needs {
         let mut files = names(path, true)?;
         for file in &mut files {
             // Blocks of such an image lie in its data file.
-            let options = OpenOptions { is_shared: true, ..OpenOptions::default() };
+            let options = OpenOptions {
+                is_shared: true,
+                ..OpenOptions::default()
+            };
             let info = block::info(&*file, &options).map_err(|error| failed(error, file))?;
-            if let Some(name) =
-                info.qcow2.filter(|_| info.format == ImageFormat::Qcow2).and_then(|q| q.data_file)
+            if let Some(name) = info
+                .qcow2
+                .filter(|_| info.format == ImageFormat::Qcow2)
+                .and_then(|q| q.data_file)
             {
                 *file = file.parent().unwrap_or(Path::new("")).join(name.name);
             }
         }
         let parts = vec![Vec::new(); files.len()];
-        Ok(Self { files, parts, whole: BTreeSet::new() })
+        Ok(Self {
+            files,
+            parts,
+            whole: BTreeSet::new(),
+        })
     }
 
     /// Adds what `range` of the disk needs.
@@ -159,13 +192,22 @@ impl Needs {
     fn found(self) -> Outcome<Vec<Found>> {
         let mut all = Vec::new();
         for (depth, (path, parts)) in self.files.into_iter().zip(self.parts).enumerate() {
-            let ranges = if self.whole.contains(&depth) { Vec::new() } else { merge(parts) };
+            let ranges = if self.whole.contains(&depth) {
+                Vec::new()
+            } else {
+                merge(parts)
+            };
             if ranges.is_empty() && !self.whole.contains(&depth) {
                 continue;
             }
             let found = std::fs::metadata(&path);
-            let found = found.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-            all.push(Found { path, inode: found.ino(), ranges });
+            let found =
+                found.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+            all.push(Found {
+                path,
+                inode: found.ino(),
+                ranges,
+            });
         }
         Ok(all)
     }

@@ -61,7 +61,11 @@ struct Wanted {
 impl Wanted {
     /// Adds what a recipe names.
     fn add_recipe(&mut self, text: &str) {
-        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        for line in text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        {
             if let Some(glob) = line.strip_prefix("+ ") {
                 self.select.include.push(glob.trim().to_owned());
             } else if let Some(glob) = line.strip_prefix("- ") {
@@ -75,10 +79,15 @@ impl Wanted {
 
 /// Runs the command.
 pub(crate) fn run(command: &WarmCommand, session: &Session) -> Outcome {
-    let mut wanted = Wanted { paths: command.paths.clone(), select: command.select.clone() };
+    let mut wanted = Wanted {
+        paths: command.paths.clone(),
+        select: command.select.clone(),
+    };
     if let Some(recipe) = &command.recipe {
         let text = std::fs::read_to_string(recipe);
-        wanted.add_recipe(&text.map_err(|error| Failure::new(format!("{}: {error}", recipe.display())))?);
+        wanted.add_recipe(
+            &text.map_err(|error| Failure::new(format!("{}: {error}", recipe.display())))?,
+        );
     }
     let scan = wanted.select.scan(session)?;
     let (mut paths, mut inside) = (Vec::new(), Vec::new());
@@ -97,13 +106,24 @@ pub(crate) fn run(command: &WarmCommand, session: &Session) -> Outcome {
     let (mut warmed, mut told) = command.engine.run(&files.found, session)?;
     warmed.failures.append(&mut files.failures);
     warmed.failures.sort();
-    let locked = if command.lock { lock(&files.found, &mut warmed) } else { Locks::default() };
-    warmed.failures.iter().for_each(|(path, reason)| session.fail_on(path, reason));
+    let locked = if command.lock {
+        lock(&files.found, &mut warmed)
+    } else {
+        Locks::default()
+    };
+    warmed
+        .failures
+        .iter()
+        .for_each(|(path, reason)| session.fail_on(path, reason));
     told.failures = FailureRecord::list(&warmed.failures);
     told.locked_bytes = locked.bytes;
     told.not_regular = files.special;
     told.tell(command.json, session)?;
-    if command.lock { stay(locked, session) } else { Ok(()) }
+    if command.lock {
+        stay(locked, session)
+    } else {
+        Ok(())
+    }
 }
 
 /// Files that are held in memory.
@@ -124,12 +144,16 @@ fn lock(files: &[Found], warmed: &mut Warmed) -> Locks {
             }
             Err(error) if matches!(error.raw_os_error(), Some(1 | 11 | 12)) => {
                 let hint = "more may be locked after ulimit -l unlimited, or by root";
-                warmed.failures.push((found.path.clone(), format!("cannot be locked: {hint}")));
+                warmed
+                    .failures
+                    .push((found.path.clone(), format!("cannot be locked: {hint}")));
                 break;
             }
             // Whoever could not be read has been told of.
             Err(_) if warmed.failures.iter().any(|(path, _)| *path == found.path) => {}
-            Err(error) => warmed.failures.push((found.path.clone(), format!("cannot be locked: {error}"))),
+            Err(error) => warmed
+                .failures
+                .push((found.path.clone(), format!("cannot be locked: {error}"))),
         }
     }
     locks
@@ -138,7 +162,10 @@ fn lock(files: &[Found], warmed: &mut Warmed) -> Locks {
 fn stay(locks: Locks, session: &Session) -> Outcome {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     if !session.quiet {
-        session.remark(format_args!("{} locked in memory until Ctrl-C", human(locks.bytes)));
+        session.remark(format_args!(
+            "{} locked in memory until Ctrl-C",
+            human(locks.bytes)
+        ));
     }
     if !session.is_interrupted() {
         let _ = signals.forever().next();
@@ -153,10 +180,21 @@ mod tests {
 
     #[test]
     fn a_recipe_names_paths_and_globs() {
-        let mut wanted = Wanted { paths: Vec::new(), select: Select::default() };
+        let mut wanted = Wanted {
+            paths: Vec::new(),
+            select: Select::default(),
+        };
         wanted.add_recipe("# the database\n/var/lib/mysql\n\n+ *.ibd\n - *.log\n");
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let words = |words: &[&str]| {
+            words
+                .iter()
+                .map(|word| (*word).to_owned())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(wanted.paths, [PathBuf::from("/var/lib/mysql")]);
-        assert_eq!((wanted.select.include, wanted.select.exclude), (words(&["*.ibd"]), words(&["*.log"])));
+        assert_eq!(
+            (wanted.select.include, wanted.select.exclude),
+            (words(&["*.ibd"]), words(&["*.log"]))
+        );
     }
 }

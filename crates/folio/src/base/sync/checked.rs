@@ -1,7 +1,7 @@
 //! Shuttle's, with the interface of the real ones.
 //!
-//! Shuttle makes every atomic operation sequentially consistent: what is checked is the order of steps, not what weak
-//! memory adds to that.
+//! Shuttle makes every atomic operation sequentially consistent: what is checked is the order of
+//! steps, not what weak memory adds to that.
 
 pub(crate) use shuttle::hint::spin_loop;
 pub(crate) use shuttle::sync::atomic;
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 pub(crate) const IS_MODEL_CHECKED: bool = true;
 
-/// A place where another thread may go on, where the code itself has no operation on something shared.
+/// A place where another thread may go on, where the code itself has no operation on something
+/// shared.
 pub(crate) fn step() {
     atomic::AtomicBool::new(false).load(atomic::Ordering::SeqCst);
 }

@@ -1,6 +1,8 @@
 //! The real ones.
 
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use parking_lot::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic;
 pub(crate) use std::{thread, thread_local};

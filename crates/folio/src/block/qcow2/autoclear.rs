@@ -1,4 +1,5 @@
-//! Autoclear features: what an image's header says about other data, made true before the disk first changes.
+//! Autoclear features: what an image's header says about other data, made true before the disk
+//! first changes.
 //!
 //! Source: QEMU, docs/interop/qcow2.txt ("autoclear_features").
 
@@ -21,7 +22,11 @@ impl Autoclear {
     /// As a header has them.
     pub(super) fn new(header: &Header) -> Self {
         let kept = header.kept_autoclear;
-        Self { kept, has_unknown: header.autoclear != kept, is_due: AtomicBool::new(header.autoclear != 0) }
+        Self {
+            kept,
+            has_unknown: header.autoclear != kept,
+            is_due: AtomicBool::new(header.autoclear != 0),
+        }
     }
 
     /// Whether [`Autoclear::tell`] has to be called before the disk changes.

@@ -1,4 +1,5 @@
-//! The name of the backing file in the header: rewritten with everything else that the header's cluster holds kept.
+//! The name of the backing file in the header: rewritten with everything else that the header's
+//! cluster holds kept.
 
 use super::super::image_file::ImageFile;
 use super::create::BackingName;
@@ -15,15 +16,20 @@ const SECTOR_BYTES: usize = 512;
 
 /// Makes the header name another backing file, or none. Extensions that nobody here knows stay.
 ///
-/// What lies behind the first sector is written and durable before the first sector points to it. The new name lies
-/// behind the old one if there is room, so that until then the old one is whole.
+/// What lies behind the first sector is written and durable before the first sector points to it.
+/// The new name lies behind the old one if there is room, so that until then the old one is whole.
 ///
 /// Errors: EINVAL for names that do not fit.
 pub(super) fn set(file: &dyn ImageFile, backing: Option<&BackingName>) -> Result<()> {
     let mut raw = read_raw(file)?;
     let cluster_bytes = 1usize << raw.cluster_bits.get();
     let name = backing.map_or(&[][..], |backing| backing.name.as_bytes());
-    let no_room = || Error::new(Errno::INVAL, "the name of the backing file does not fit into the header");
+    let no_room = || {
+        Error::new(
+            Errno::INVAL,
+            "the name of the backing file does not fit into the header",
+        )
+    };
     if name.len() > NAME_BYTES_MAX || name.contains(&0) {
         return Err(no_room());
     }
@@ -31,7 +37,13 @@ pub(super) fn set(file: &dyn ImageFile, backing: Option<&BackingName>) -> Result
     kept.retain(|extension| extension.kind != extensions::BACKING_FORMAT);
     if let Some(format) = backing.and_then(|backing| backing.format) {
         let bytes = format.name().as_bytes().to_vec();
-        kept.insert(0, Extension { kind: extensions::BACKING_FORMAT, bytes });
+        kept.insert(
+            0,
+            Extension {
+                kind: extensions::BACKING_FORMAT,
+                bytes,
+            },
+        );
     }
     let header_len = extensions::header_len(&raw) as usize;
     let mut tail = extensions::bytes(&kept);
@@ -46,7 +58,9 @@ pub(super) fn set(file: &dyn ImageFile, backing: Option<&BackingName>) -> Result
     head.extend(tail);
     let old_end = raw.backing_name_offset.get() as usize + raw.backing_name_len.get() as usize;
     let name_at = match old_end.max(head.len()) {
-        behind if raw.backing_name_offset.get() != 0 && behind + name.len() <= cluster_bytes => behind,
+        behind if raw.backing_name_offset.get() != 0 && behind + name.len() <= cluster_bytes => {
+            behind
+        }
         _ => head.len(),
     };
     if name_at + name.len() > cluster_bytes {

@@ -1,7 +1,9 @@
-//! Persistent dirty bitmaps: kept, and marked as out of step before the disk changes, for nobody here keeps them up.
+//! Persistent dirty bitmaps: kept, and marked as out of step before the disk changes, for nobody
+//! here keeps them up.
 //!
-//! It is what QEMU leaves after a crash: `qemu-img info` calls such a bitmap in-use, backup programs copy everything
-//! again, and nothing is leaked. Source: QEMU, docs/interop/qcow2.txt ("Bitmaps extension", "Bitmap directory").
+//! It is what QEMU leaves after a crash: `qemu-img info` calls such a bitmap in-use, backup
+//! programs copy everything again, and nothing is leaked. Source: QEMU, docs/interop/qcow2.txt
+//! ("Bitmaps extension", "Bitmap directory").
 
 use super::super::image_file::ImageFile;
 use super::roots::{Region, Roots};
@@ -37,7 +39,9 @@ const FLAGS_AT: u64 = std::mem::offset_of!(RawEntry, flags) as u64;
 /// Errors: EUCLEAN for a directory that is none; nothing was changed then.
 pub(super) fn mark_in_use(file: &dyn ImageFile) -> Result<()> {
     let roots = Roots::read(file)?;
-    let Some((directory, count)) = roots.bitmaps else { return Ok(()) };
+    let Some((directory, count)) = roots.bitmaps else {
+        return Ok(());
+    };
     let place = |error: Error| error.at(format!("bitmap directory at {:#x}", directory.at));
     let marks = unmarked(file, &roots, directory, count).map_err(place)?;
     if marks.is_empty() {
@@ -50,14 +54,28 @@ pub(super) fn mark_in_use(file: &dyn ImageFile) -> Result<()> {
 }
 
 /// Where the flags of bitmaps lie that count as in step, and what they are.
-fn unmarked(file: &dyn ImageFile, roots: &Roots, directory: Region, count: u32) -> Result<Vec<(u64, u32)>> {
-    let Region { at: start, len_bytes } = directory;
+fn unmarked(
+    file: &dyn ImageFile,
+    roots: &Roots,
+    directory: Region,
+    count: u32,
+) -> Result<Vec<(u64, u32)>> {
+    let Region {
+        at: start,
+        len_bytes,
+    } = directory;
     if count > COUNT_MAX || len_bytes > DIRECTORY_BYTES_MAX {
-        return Err(Error::corrupt(format!("{count} bitmaps in {len_bytes} bytes")));
+        return Err(Error::corrupt(format!(
+            "{count} bitmaps in {len_bytes} bytes"
+        )));
     }
-    let end = start.checked_add(len_bytes).filter(|_| start.is_multiple_of(roots.cluster_bytes()));
+    let end = start
+        .checked_add(len_bytes)
+        .filter(|_| start.is_multiple_of(roots.cluster_bytes()));
     let Some(end) = end.filter(|end| start > 0 && *end <= file.len_bytes().unwrap_or(0)) else {
-        return Err(Error::corrupt("not at a cluster's start, or beyond the end of the file"));
+        return Err(Error::corrupt(
+            "not at a cluster's start, or beyond the end of the file",
+        ));
     };
     let mut marks = Vec::new();
     let mut at = start;
@@ -67,7 +85,8 @@ fn unmarked(file: &dyn ImageFile, roots: &Roots, directory: Region, count: u32) 
             return Err(Error::corrupt(format!("bitmap {index} is cut off")));
         }
         file.read(&mut [IoSliceMut::new(entry.as_mut_bytes())], at)?;
-        let bytes = ENTRY_BYTES + u64::from(entry.extra_bytes.get()) + u64::from(entry.name_bytes.get());
+        let bytes =
+            ENTRY_BYTES + u64::from(entry.extra_bytes.get()) + u64::from(entry.name_bytes.get());
         if bytes.next_multiple_of(8) > end - at {
             return Err(Error::corrupt(format!("bitmap {index} has {bytes} bytes")));
         }

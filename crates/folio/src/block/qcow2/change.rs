@@ -1,7 +1,8 @@
-//! A change of an image's tables as a whole, so that a power cut leaves the image as it was or as it shall be.
+//! A change of an image's tables as a whole, so that a power cut leaves the image as it was or as
+//! it shall be.
 //!
-//! New tables are written into free clusters. The references are counted as they are and as they will be; what differs
-//! is what becomes of the refcounts:
+//! New tables are written into free clusters. The references are counted as they are and as they
+//! will be; what differs is what becomes of the refcounts:
 //!
 //! ```text
 //!   new tables, dirty bit -> fdatasync -> raise refcounts -> fdatasync -> clear COPIED flags -> fdatasync
@@ -9,8 +10,9 @@
 //!     -> lower refcounts -> fdatasync -> set COPIED flags -> fdatasync -> no dirty bit -> punch holes
 //! ```
 //!
-//! Until the header changes, what is written is invisible or only says that clusters are more used than they are. Flags
-//! and refcounts cannot change at once; the dirty bit, which version 2 lacks, says that they may disagree.
+//! Until the header changes, what is written is invisible or only says that clusters are more used
+//! than they are. Flags and refcounts cannot change at once; the dirty bit, which version 2 lacks,
+//! says that they may disagree.
 
 use super::super::image_file::ImageFile;
 use super::check::{self, Counted, RefcountFile, Told, align_copied_flags, count};
@@ -34,7 +36,8 @@ pub(super) struct Change<'a> {
 impl<'a> Change<'a> {
     /// Looks at the image in `file`, which no device has open.
     ///
-    /// Errors: EUCLEAN if its tables or refcounts are wrong: whoever relied on them would make it worse.
+    /// Errors: EUCLEAN if its tables or refcounts are wrong: whoever relied on them would make it
+    /// worse.
     pub(super) fn begin(file: &'a dyn ImageFile) -> Result<Self> {
         let mut roots = Roots::read(file)?;
         if roots.incompatible & CORRUPT != 0 {
@@ -49,7 +52,10 @@ impl<'a> Change<'a> {
         let unknown = roots.autoclear & !AUTOCLEAR_KEPT;
         if unknown != 0 {
             roots.autoclear &= AUTOCLEAR_KEPT;
-            file.write(&[IoSlice::new(&roots.autoclear.to_be_bytes())], super::header::AUTOCLEAR_FIELD)?;
+            file.write(
+                &[IoSlice::new(&roots.autoclear.to_be_bytes())],
+                super::header::AUTOCLEAR_FIELD,
+            )?;
             file.sync_data()?;
         }
         let mut first = None;
@@ -66,7 +72,12 @@ impl<'a> Change<'a> {
             let what = format!("{what}; `folio image check --repair all` may mend it");
             return Err(Error::corrupt(what));
         }
-        Ok(Self { file, roots, before, taken: Vec::new() })
+        Ok(Self {
+            file,
+            roots,
+            before,
+            taken: Vec::new(),
+        })
     }
 
     /// The tables as they are.
@@ -110,7 +121,8 @@ impl<'a> Change<'a> {
                 continue;
             }
             let is_taken = self.taken.iter().any(|range| range.contains(&cluster));
-            let is_used = is_taken || self.before.counts.get(cluster) > 0 || refcounts.get(cluster)? > 0;
+            let is_used =
+                is_taken || self.before.counts.get(cluster) > 0 || refcounts.get(cluster)? > 0;
             cluster += 1;
             if is_used {
                 start = cluster;
@@ -140,9 +152,14 @@ impl<'a> Change<'a> {
         let table = self.roots.refcount_table;
         let bits = self.roots.cluster_bits;
         let mut bytes = vec![0; table.len_bytes as usize];
-        self.file.read_or_zeros(&mut [IoSliceMut::new(&mut bytes)], table.at)?;
-        let blocks = super::table::numbers(&bytes).filter(|at| *at != 0).map(|at| at >> bits);
-        Ok((table.at >> bits..(table.at + table.len_bytes) >> bits).chain(blocks).collect())
+        self.file
+            .read_or_zeros(&mut [IoSliceMut::new(&mut bytes)], table.at)?;
+        let blocks = super::table::numbers(&bytes)
+            .filter(|at| *at != 0)
+            .map(|at| at >> bits);
+        Ok((table.at >> bits..(table.at + table.len_bytes) >> bits)
+            .chain(blocks)
+            .collect())
     }
 
     /// Makes the change: `after` says what the header leads to once `switch` has written it.
@@ -168,7 +185,10 @@ impl<'a> Change<'a> {
         let max = after.refcount_max();
         // What would not fit is refused before anything is written.
         let more = |this: &Self, cluster| {
-            counted.counts.get(cluster).saturating_sub(this.before.counts.get(cluster))
+            counted
+                .counts
+                .get(cluster)
+                .saturating_sub(this.before.counts.get(cluster))
         };
         for cluster in counted.counts.used() {
             let more = more(self, cluster);
@@ -198,7 +218,10 @@ impl<'a> Change<'a> {
             return Ok(());
         }
         let features = self.roots.incompatible & !DIRTY | dirty;
-        self.file.write(&[IoSlice::new(&features.to_be_bytes())], super::header::INCOMPATIBLE_FIELD)?;
+        self.file.write(
+            &[IoSlice::new(&features.to_be_bytes())],
+            super::header::INCOMPATIBLE_FIELD,
+        )?;
         self.file.sync_data()
     }
 
@@ -209,7 +232,11 @@ impl<'a> Change<'a> {
         let mut refcounts = RefcountFile::read(file, after)?;
         let mut unused = Vec::new();
         for cluster in self.before.counts.used() {
-            let less = self.before.counts.get(cluster).saturating_sub(counted.counts.get(cluster));
+            let less = self
+                .before
+                .counts
+                .get(cluster)
+                .saturating_sub(counted.counts.get(cluster));
             if less > 0 {
                 let refcount = refcounts.get(cluster)?.saturating_sub(less);
                 refcounts.set(cluster, refcount)?;
@@ -248,10 +275,14 @@ fn low_refcount(counted: &Counted, refcounts: &mut RefcountFile<'_>) -> Result<O
     while cluster < counted.counts.clusters() {
         let (references, refcount) = (counted.counts.get(cluster), refcounts.get(cluster)?);
         if refcount < references {
-            return Ok(Some(format!("cluster {cluster} refcount={refcount} reference={references}")));
+            return Ok(Some(format!(
+                "cluster {cluster} refcount={refcount} reference={references}"
+            )));
         }
         if counted.counts.overlaps(cluster) {
-            return Ok(Some(format!("cluster {cluster} holds metadata and something else")));
+            return Ok(Some(format!(
+                "cluster {cluster} holds metadata and something else"
+            )));
         }
         cluster = counted.counts.next_used(cluster + 1);
     }
@@ -268,7 +299,10 @@ pub(super) fn read_entries(file: &dyn ImageFile, region: Region) -> Result<Vec<u
 
 /// Entries as the file has them.
 pub(super) fn entry_bytes(entries: &[u64]) -> Vec<u8> {
-    entries.iter().flat_map(|entry| entry.to_be_bytes()).collect()
+    entries
+        .iter()
+        .flat_map(|entry| entry.to_be_bytes())
+        .collect()
 }
 
 /// The header's disk size and L1 table, which lie together in the first sector.
@@ -300,13 +334,16 @@ mod tests {
 
     fn write(device: &Arc<dyn Device>, value: u8, range: Range<usize>) {
         let image = Qcow2Device::open_on(device.clone()).unwrap();
-        image.write_at(&vec![value; range.len()], range.start as u64).unwrap();
+        image
+            .write_at(&vec![value; range.len()], range.start as u64)
+            .unwrap();
         image.flush().unwrap();
     }
 
     fn content(device: &Arc<dyn Device>) -> Vec<u8> {
         // For reading only, or the open would mend a dirty image.
-        let image = Qcow2Device::open_on(Arc::new(OverlayDevice::new(device.clone()).sealed())).unwrap();
+        let image =
+            Qcow2Device::open_on(Arc::new(OverlayDevice::new(device.clone()).sealed())).unwrap();
         let mut bytes = vec![0; image.len_bytes() as usize];
         image.read_at(&mut bytes, 0).unwrap();
         bytes
@@ -314,7 +351,9 @@ mod tests {
 
     fn is_dirty(device: &dyn Device) -> bool {
         let mut features = [0; 8];
-        device.read_at(&mut features, super::super::header::INCOMPATIBLE_FIELD).unwrap();
+        device
+            .read_at(&mut features, super::super::header::INCOMPATIBLE_FIELD)
+            .unwrap();
         u64::from_be_bytes(features) & DIRTY != 0
     }
 
@@ -326,17 +365,26 @@ mod tests {
         Arc::new(copy)
     }
 
-    /// Cuts the power at every write of `work`: what is there then is what was there before or what is there after, and
-    /// what a repair leaves is clean.
-    fn cut_everywhere(name: &str, prepare: &[(u8, Range<usize>)], snapshot_after: usize, work: Work) {
+    /// Cuts the power at every write of `work`: what is there then is what was there before or what
+    /// is there after, and what a repair leaves is clean.
+    fn cut_everywhere(
+        name: &str,
+        prepare: &[(u8, Range<usize>)],
+        snapshot_after: usize,
+        work: Work,
+    ) {
         let base: Arc<dyn Device> = Arc::new(MemoryDevice::new(FILE_BYTES));
-        let options = CreateOptions { cluster_bytes: 4096, ..CreateOptions::default() };
+        let options = CreateOptions {
+            cluster_bytes: 4096,
+            ..CreateOptions::default()
+        };
         drop(Qcow2Device::create_on(base.clone(), DISK_BYTES as u64, &options).unwrap());
         for (index, (value, range)) in prepare.iter().enumerate() {
             write(&base, *value, range.clone());
             if index < snapshot_after {
                 let name = format!("s{index}");
-                snapshots::create(&DeviceFile::open(base.clone()), &name, Timespec::new(1, 0)).unwrap();
+                snapshots::create(&DeviceFile::open(base.clone()), &name, Timespec::new(1, 0))
+                    .unwrap();
             }
         }
         let start = copy_of(&*base);
@@ -344,33 +392,51 @@ mod tests {
         work(&DeviceFile::open(record.clone())).unwrap();
         let end: Arc<dyn Device> = record.clone();
         let (before, after) = (content(&start), content(&end));
-        let count_of =
-            |device: &Arc<dyn Device>| snapshots::list(&DeviceFile::open(device.clone())).unwrap().len();
+        let count_of = |device: &Arc<dyn Device>| {
+            snapshots::list(&DeviceFile::open(device.clone()))
+                .unwrap()
+                .len()
+        };
         let counts = [count_of(&start), count_of(&end)];
         let steps = record.recorded();
         assert!(steps.len() > 5, "{name}");
         for cut in 0..=steps.len() {
             let device = copy_of(&*start);
-            steps[..cut].iter().try_for_each(|step| step.replay(&*device)).unwrap();
+            steps[..cut]
+                .iter()
+                .try_for_each(|step| step.replay(&*device))
+                .unwrap();
             let now = content(&device);
             assert!(now == before || now == after, "{name}: cut at {cut}");
             let file = DeviceFile::open(device.clone());
             let found = check(&file, Repair::Nothing, &mut |finding| {
-                // In a dirty image a flag that disagrees with its refcount is all that may be wrong besides leaks.
+                // In a dirty image a flag that disagrees with its refcount is all that may be wrong
+                // besides leaks.
                 let text = finding.to_string();
                 assert!(
-                    text.starts_with("Leaked") || (text.contains("OFLAG_COPIED") && is_dirty(&*device)),
+                    text.starts_with("Leaked")
+                        || (text.contains("OFLAG_COPIED") && is_dirty(&*device)),
                     "{name}: cut at {cut}: {text}"
                 );
             });
             assert_eq!(found.unwrap().check_errors, 0);
             assert!(counts.contains(&count_of(&device)), "{name}: cut at {cut}");
             let left = check(&file, Repair::All, &mut |_| {}).unwrap();
-            assert_eq!((left.leaks, left.corruptions), (0, 0), "{name}: cut at {cut}");
-            assert!(content(&device) == now, "{name}: cut at {cut}: the repair changed the disk");
+            assert_eq!(
+                (left.leaks, left.corruptions),
+                (0, 0),
+                "{name}: cut at {cut}"
+            );
+            assert!(
+                content(&device) == now,
+                "{name}: cut at {cut}: the repair changed the disk"
+            );
             // Without a repair it is as safe to go on.
             let device = copy_of(&*start);
-            steps[..cut].iter().try_for_each(|step| step.replay(&*device)).unwrap();
+            steps[..cut]
+                .iter()
+                .try_for_each(|step| step.replay(&*device))
+                .unwrap();
             write(&device, 0xee, 0..DISK_BYTES.min(now.len()));
             let listed = snapshots::list(&DeviceFile::open(device.clone())).unwrap();
             check(&DeviceFile::open(device.clone()), Repair::All, &mut |_| {}).unwrap();
@@ -384,7 +450,8 @@ mod tests {
         }
     }
 
-    const WRITES: [(u8, Range<usize>); 3] = [(1, 0..700_000), (2, 4096..300_000), (3, 200_000..1_000_000)];
+    const WRITES: [(u8, Range<usize>); 3] =
+        [(1, 0..700_000), (2, 4096..300_000), (3, 200_000..1_000_000)];
 
     #[test]
     fn power_cuts_while_a_snapshot_is_made() {
@@ -396,12 +463,16 @@ mod tests {
     #[test]
     fn power_cuts_while_a_snapshot_is_applied() {
         cut_everywhere("apply", &WRITES, 2, |file| snapshots::apply(file, "s0"));
-        cut_everywhere("apply the same", &WRITES, 3, |file| snapshots::apply(file, "s2"));
+        cut_everywhere("apply the same", &WRITES, 3, |file| {
+            snapshots::apply(file, "s2")
+        });
     }
 
     #[test]
     fn power_cuts_while_a_snapshot_is_deleted() {
         cut_everywhere("delete", &WRITES, 2, |file| snapshots::delete(file, "s1"));
-        cut_everywhere("delete the last", &WRITES, 1, |file| snapshots::delete(file, "s0"));
+        cut_everywhere("delete the last", &WRITES, 1, |file| {
+            snapshots::delete(file, "s0")
+        });
     }
 }

@@ -1,7 +1,9 @@
-//! Guest clusters to host clusters: lookups, and what a write has to do before, with and after its data.
+//! Guest clusters to host clusters: lookups, and what a write has to do before, with and after its
+//! data.
 //!
-//! All of this runs under the metadata lock and moves no guest data. A write that needs new clusters is in
-//! flight from its plan until its end; others that need the same guest clusters wait for it.
+//! All of this runs under the metadata lock and moves no guest data. A write that needs new
+//! clusters is in flight from its plan until its end; others that need the same guest clusters wait
+//! for it.
 
 use super::super::image_file::ImageFile;
 use super::header::Header;
@@ -37,7 +39,8 @@ pub(super) type Extents = SmallVec<[(Mapping, u64); 2]>;
 pub(super) struct NewClusters {
     pub(super) first: u64,
     pub(super) clusters: Allocated,
-    /// The guest bytes that will lie there: whole units. Those that the write does not give come from `head` and `tail`.
+    /// The guest bytes that will lie there: whole units. Those that the write does not give come
+    /// from `head` and `tail`.
     pub(super) range: Range<u64>,
     pub(super) head: Extents,
     pub(super) tail: Extents,
@@ -66,7 +69,8 @@ pub(super) struct Metadata {
     pub(super) l2: TableCache,
     pub(super) refcounts: Refcounts,
     in_flight: Vec<Range<u64>>,
-    /// First host cluster and count; the L2 tables in memory have forgotten them, those in the file may not.
+    /// First host cluster and count; the L2 tables in memory have forgotten them, those in the file
+    /// may not.
     pub(super) releases: Vec<Release>,
 }
 
@@ -81,7 +85,8 @@ impl Metadata {
         let first = header.l1_offset >> bits;
         fences.extend(first..first + (l1_bytes.len() as u64).div_ceil(1 << bits));
         for (index, entry) in l1.iter().enumerate() {
-            let table = decode_l1(*entry, bits).map_err(|error| error.at(format!("L1 index {index}")))?;
+            let table =
+                decode_l1(*entry, bits).map_err(|error| error.at(format!("L1 index {index}")))?;
             fences.extend(table.map(|(host, _)| host >> bits));
         }
         let geometry = Geometry::new(header, has_backing);
@@ -111,7 +116,8 @@ impl Metadata {
             || !self.releases.is_empty()
     }
 
-    /// What lies at a guest offset, and for how many bytes of `len_bytes` that goes on without a break.
+    /// What lies at a guest offset, and for how many bytes of `len_bytes` that goes on without a
+    /// break.
     pub(super) fn map(
         &mut self,
         file: &dyn ImageFile,
@@ -124,11 +130,21 @@ impl Metadata {
         let in_unit = offset & (geometry.unit_bytes() - 1);
         let (l1_index, l2_index) = geometry.indices(offset >> bits);
         let in_cluster = first & ((1 << geometry.units_bits()) - 1);
-        let left_in_table = (geometry.left_in_table(offset >> bits) << geometry.units_bits()) - in_cluster;
-        let wanted = (in_unit + len_bytes).div_ceil(geometry.unit_bytes()).min(left_in_table);
-        let host_end = if geometry.has_data_file { u64::MAX } else { self.refcounts.host_end };
+        let left_in_table =
+            (geometry.left_in_table(offset >> bits) << geometry.units_bits()) - in_cluster;
+        let wanted = (in_unit + len_bytes)
+            .div_ceil(geometry.unit_bytes())
+            .min(left_in_table);
+        let host_end = if geometry.has_data_file {
+            u64::MAX
+        } else {
+            self.refcounts.host_end
+        };
         let Some(table) = self.l2_table(file, l1_index)? else {
-            return Ok((Mapping::Unallocated, ((wanted << unit_bits) - in_unit).min(len_bytes)));
+            return Ok((
+                Mapping::Unallocated,
+                ((wanted << unit_bits) - in_unit).min(len_bytes),
+            ));
         };
         let decode = |index: u64| {
             let entry = l2_index + ((in_cluster + index) >> geometry.units_bits()) as usize;
@@ -138,7 +154,10 @@ impl Metadata {
         };
         let start = decode(0).map_err(|error: Error| {
             let cluster = offset >> bits << bits;
-            error.at(format!("L2 table at {:#x} (guest offset {cluster:#x})", table.at))
+            error.at(format!(
+                "L2 table at {:#x} (guest offset {cluster:#x})",
+                table.at
+            ))
         })?;
         let mut count = 1;
         if let Mapping::Compressed { .. } = start {
@@ -168,31 +187,57 @@ impl Metadata {
     }
 
     /// Decides how to write at a guest offset; takes clusters if it needs them.
-    pub(super) fn plan_write(&mut self, file: &dyn ImageFile, offset: u64, len_bytes: u64) -> Result<Plan> {
+    pub(super) fn plan_write(
+        &mut self,
+        file: &dyn ImageFile,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<Plan> {
         let geometry = self.geometry;
         let bits = geometry.cluster_bits;
         let first = offset >> bits;
         let is_owned = self.owns_table(first)?;
         let (start, run_bytes) = self.map(file, offset, len_bytes)?;
-        if let (Mapping::Data { host, is_copied: true }, true) = (start, is_owned) {
+        if let (
+            Mapping::Data {
+                host,
+                is_copied: true,
+            },
+            true,
+        ) = (start, is_owned)
+        {
             let in_unit = offset & (geometry.unit_bytes() - 1);
-            return Ok(Plan::InPlace { host: host + in_unit, len_bytes: run_bytes });
+            return Ok(Plan::InPlace {
+                host: host + in_unit,
+                len_bytes: run_bytes,
+            });
         }
         if self.is_in_flight(first..first + 1) {
             return Ok(Plan::Wait);
         }
         let own_place = match start {
-            Mapping::ZeroAllocated { host, is_copied: true }
-            | Mapping::Reserved { host, is_copied: true }
-                if is_owned =>
-            {
+            Mapping::ZeroAllocated {
+                host,
+                is_copied: true,
+            }
+            | Mapping::Reserved {
+                host,
+                is_copied: true,
+            } if is_owned => {
                 // The cluster that the unit lies in.
                 Some(host >> bits << bits)
             }
             _ => None,
         };
-        let end = offset + if own_place.is_some() { run_bytes } else { len_bytes.min(RUN_BYTES_MAX) };
-        let wanted = (end - (first << bits)).div_ceil(1 << bits).min(geometry.left_in_table(first));
+        let end = offset
+            + if own_place.is_some() {
+                run_bytes
+            } else {
+                len_bytes.min(RUN_BYTES_MAX)
+            };
+        let wanted = (end - (first << bits))
+            .div_ceil(1 << bits)
+            .min(geometry.left_in_table(first));
         let mut count = match own_place {
             Some(_) => wanted,
             None => self.count_without_place(file, first, wanted)?,
@@ -202,9 +247,17 @@ impl Metadata {
         }
         self.own_table(file, first)?;
         let clusters = match own_place {
-            Some(host) => Allocated { host, count, is_fresh: false },
+            Some(host) => Allocated {
+                host,
+                count,
+                is_fresh: false,
+            },
             // What the data file holds there is unknown.
-            None if geometry.has_data_file => Allocated { host: first << bits, count, is_fresh: false },
+            None if geometry.has_data_file => Allocated {
+                host: first << bits,
+                count,
+                is_fresh: false,
+            },
             None => self.refcounts.allocate(file, count)?,
         };
         let end = end.min((first + clusters.count) << bits);
@@ -262,21 +315,25 @@ impl Metadata {
             return Ok(());
         }
         let first = new.clusters.host >> self.geometry.cluster_bits;
-        self.refcounts.release(file, first, new.clusters.count, &mut Vec::new())
+        self.refcounts
+            .release(file, first, new.clusters.count, &mut Vec::new())
     }
 
-    /// Makes whole guest units read as zeros (or as anything, for a discard) and gives the space of whole clusters back.
+    /// Makes whole guest units read as zeros (or as anything, for a discard) and gives the space of
+    /// whole clusters back.
     pub(super) fn clear(&mut self, file: &dyn ImageFile, range: Range<u64>) -> Result<Cleared> {
         let geometry = self.geometry;
         let bits = geometry.cluster_bits;
         let first = range.start >> bits;
-        let count = ((range.end - (first << bits)).div_ceil(1 << bits)).min(geometry.left_in_table(first));
+        let count =
+            ((range.end - (first << bits)).div_ceil(1 << bits)).min(geometry.left_in_table(first));
         if self.is_in_flight(first..first + count) {
             return Ok(Cleared::Wait);
         }
         let end = range.end.min((first + count) << bits);
         let (l1_index, l2_index) = geometry.indices(first);
-        // The bytes of a raw data file become zeros where they are; what is not allocated reads as zeros.
+        // The bytes of a raw data file become zeros where they are; what is not allocated reads as
+        // zeros.
         if geometry.is_raw || (!geometry.has_backing && self.l2_table(file, l1_index)?.is_none()) {
             return Ok(Cleared::Upto(end));
         }
@@ -305,11 +362,13 @@ impl Metadata {
         Ok(Cleared::Upto(end))
     }
 
-    /// Lets go of all that some guest clusters hold, zeros too: they read as the backing file does. No write is in flight.
-    /// Returns the first cluster that is left.
+    /// Lets go of all that some guest clusters hold, zeros too: they read as the backing file does.
+    /// No write is in flight. Returns the first cluster that is left.
     pub(super) fn forget(&mut self, file: &dyn ImageFile, clusters: Range<u64>) -> Result<u64> {
         let geometry = self.geometry;
-        let end = clusters.end.min(clusters.start + geometry.left_in_table(clusters.start));
+        let end = clusters
+            .end
+            .min(clusters.start + geometry.left_in_table(clusters.start));
         let (l1_index, l2_index) = geometry.indices(clusters.start);
         if self.l2_table(file, l1_index)?.is_none() {
             return Ok(end);
@@ -330,10 +389,13 @@ impl Metadata {
         if self.l2.get(l1_index).is_none() {
             let bits = self.geometry.cluster_bits;
             let entry = self.l1.get(l1_index as usize).copied().unwrap_or(0);
-            let Some((host, _)) = decode_l1(entry, bits)? else { return Ok(None) };
+            let Some((host, _)) = decode_l1(entry, bits)? else {
+                return Ok(None);
+            };
             let guest = l1_index << (bits + self.geometry.l2_bits());
-            let bytes = read_table(file, host, 1 << bits)
-                .map_err(|error| error.at(format!("L2 table at {host:#x} (guest offset {guest:#x})")))?;
+            let bytes = read_table(file, host, 1 << bits).map_err(|error| {
+                error.at(format!("L2 table at {host:#x} (guest offset {guest:#x})"))
+            })?;
             return Ok(Some(self.l2.insert_clean(l1_index, host, bytes)));
         }
         Ok(self.l2.get(l1_index))
@@ -370,11 +432,18 @@ impl Metadata {
     }
 
     /// How many guest clusters in a row have no cluster that could be written in place.
-    fn count_without_place(&mut self, file: &dyn ImageFile, first: u64, count_max: u64) -> Result<u64> {
+    fn count_without_place(
+        &mut self,
+        file: &dyn ImageFile,
+        first: u64,
+        count_max: u64,
+    ) -> Result<u64> {
         let (l1_index, l2_index) = self.geometry.indices(first);
         let geometry = self.geometry;
         let is_owned = self.owns_table(first)?;
-        let Some(table) = self.l2_table(file, l1_index)? else { return Ok(count_max) };
+        let Some(table) = self.l2_table(file, l1_index)? else {
+            return Ok(count_max);
+        };
         let has_place = |index: u64| {
             let entry = geometry.entry(table, l2_index + index as usize);
             match entry.place(geometry, first + index) {
@@ -383,14 +452,18 @@ impl Metadata {
                 Err(_) => true,
             }
         };
-        Ok((1..count_max).find(|index| has_place(*index)).unwrap_or(count_max))
+        Ok((1..count_max)
+            .find(|index| has_place(*index))
+            .unwrap_or(count_max))
     }
 
     /// Whether a guest cluster has bytes in the file.
     fn holds_data(&mut self, file: &dyn ImageFile, cluster: u64) -> Result<bool> {
         let geometry = self.geometry;
         let (l1_index, l2_index) = geometry.indices(cluster);
-        let Some(table) = self.l2_table(file, l1_index)? else { return Ok(false) };
+        let Some(table) = self.l2_table(file, l1_index)? else {
+            return Ok(false);
+        };
         let entry = geometry.entry(table, l2_index);
         Ok(entry.holds_data(geometry, entry.place(geometry, cluster)?))
     }
@@ -450,7 +523,9 @@ impl Metadata {
 
     /// Whether a write is making any of these guest clusters.
     pub(super) fn is_in_flight(&self, range: Range<u64>) -> bool {
-        self.in_flight.iter().any(|other| other.start < range.end && range.start < other.end)
+        self.in_flight
+            .iter()
+            .any(|other| other.start < range.end && range.start < other.end)
     }
 
     fn land(&mut self, first: u64) {
@@ -466,7 +541,9 @@ fn check_host(mapping: Mapping, host_end: u64, geometry: Geometry) -> Result<()>
         _ => return Ok(()),
     };
     if host >= host_end {
-        return Err(Error::corrupt(format!("cluster at {host:#x} lies beyond the end of the file")));
+        return Err(Error::corrupt(format!(
+            "cluster at {host:#x} lies beyond the end of the file"
+        )));
     }
     Ok(())
 }

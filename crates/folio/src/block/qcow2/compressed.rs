@@ -1,8 +1,9 @@
 //! Compressed clusters: a cluster packed and unpacked, by whichever thread asks.
 //!
-//! "zlib" is a deflate stream (RFC 1951) without a header. QEMU packs with a window of 4 KiB; ours is the format's
-//! 32 KiB, which packs better. QEMU unpacks a cluster with one call into a buffer of its size, and zlib, zlib-ng and
-//! zlib-rs then find all that went before in that buffer, whatever window they were told.
+//! "zlib" is a deflate stream (RFC 1951) without a header. QEMU packs with a window of 4 KiB; ours
+//! is the format's 32 KiB, which packs better. QEMU unpacks a cluster with one call into a buffer
+//! of its size, and zlib, zlib-ng and zlib-rs then find all that went before in that buffer,
+//! whatever window they were told.
 //!
 //! Source: QEMU, docs/interop/qcow2.txt ("Compressed Clusters Descriptor", "compression_type").
 
@@ -47,7 +48,8 @@ impl Decompressor {
         }
     }
 
-    /// Fills `bufs` from byte `skip` on of the cluster that lies compressed in `len_bytes` at `host`.
+    /// Fills `bufs` from byte `skip` on of the cluster that lies compressed in `len_bytes` at
+    /// `host`.
     pub(super) fn read(
         &self,
         file: &dyn ImageFile,
@@ -55,7 +57,12 @@ impl Decompressor {
         bufs: &mut [IoSliceMut<'_>],
         skip: usize,
     ) -> Result<()> {
-        let known = self.recent.lock().iter().find(|(at, _)| *at == host).map(|(_, cluster)| cluster.clone());
+        let known = self
+            .recent
+            .lock()
+            .iter()
+            .find(|(at, _)| *at == host)
+            .map(|(_, cluster)| cluster.clone());
         if let Some(cluster) = known {
             iov::copy_into(bufs, &cluster[skip..]);
             return Ok(());
@@ -70,7 +77,9 @@ impl Decompressor {
             unpacker.read(file, host, len_bytes, buf).map_err(place)?;
         } else {
             let mut cluster = vec![0; self.cluster_bytes];
-            unpacker.read(file, host, len_bytes, &mut cluster).map_err(place)?;
+            unpacker
+                .read(file, host, len_bytes, &mut cluster)
+                .map_err(place)?;
             iov::copy_into(bufs, &cluster[skip..]);
             self.remember(host, cluster);
         }
@@ -84,7 +93,8 @@ impl Decompressor {
     }
 
     fn remember(&self, host: u64, cluster: Vec<u8>) {
-        let count_max = (RECENT_BYTES / self.cluster_bytes).clamp(*RECENT_COUNT.start(), *RECENT_COUNT.end());
+        let count_max =
+            (RECENT_BYTES / self.cluster_bytes).clamp(*RECENT_COUNT.start(), *RECENT_COUNT.end());
         let mut recent = self.recent.lock();
         if recent.len() >= count_max {
             recent.remove(0);
@@ -115,10 +125,19 @@ impl Unpacker {
                 Unpack::Zstd(decoder)
             }
         };
-        Ok(Self { packed: Vec::new(), codec })
+        Ok(Self {
+            packed: Vec::new(),
+            codec,
+        })
     }
 
-    fn read(&mut self, file: &dyn ImageFile, host: u64, len_bytes: u64, cluster: &mut [u8]) -> Result<()> {
+    fn read(
+        &mut self,
+        file: &dyn ImageFile,
+        host: u64,
+        len_bytes: u64,
+        cluster: &mut [u8],
+    ) -> Result<()> {
         // The length counts whole sectors; the last may go beyond the end of the file.
         self.packed.resize(len_bytes as usize, 0);
         file.read_or_zeros(&mut [IoSliceMut::new(&mut self.packed)], host)?;
@@ -130,7 +149,10 @@ impl Unpacker {
             Unpack::Zstd(decoder) => unpack_zstd(decoder, &self.packed, cluster)?,
         };
         if count != cluster.len() {
-            return Err(Error::corrupt(format!("{count} bytes of {}", cluster.len())));
+            return Err(Error::corrupt(format!(
+                "{count} bytes of {}",
+                cluster.len()
+            )));
         }
         Ok(())
     }
@@ -144,8 +166,12 @@ fn unpack_zstd(decoder: &mut Decoder<'_>, packed: &[u8], cluster: &mut [u8]) -> 
     loop {
         let (was_read, was_written) = (from.pos(), to.pos());
         let hint = decoder.run(&mut from, &mut to).map_err(failed)?;
-        // The end of the frame, or of the cluster, or of what there is: each turn must come nearer to one of them.
-        if hint == 0 || to.pos() == to.capacity() || (from.pos(), to.pos()) == (was_read, was_written) {
+        // The end of the frame, or of the cluster, or of what there is: each turn must come nearer
+        // to one of them.
+        if hint == 0
+            || to.pos() == to.capacity()
+            || (from.pos(), to.pos()) == (was_read, was_written)
+        {
             return Ok(to.pos());
         }
     }
@@ -170,7 +196,9 @@ impl Packer {
                 let level = libdeflater::CompressionLvl::new(DEFLATE_LEVEL).unwrap_or_default();
                 Self::Deflate(libdeflater::Compressor::new(level))
             }
-            Compression::Zstd => Self::Zstd(zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(out_of_memory)?),
+            Compression::Zstd => {
+                Self::Zstd(zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(out_of_memory)?)
+            }
         })
     }
 

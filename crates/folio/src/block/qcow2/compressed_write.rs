@@ -1,7 +1,8 @@
 //! Compressed clusters, written: packed one behind the other, byte by byte, in the order they come.
 //!
-//! A compressed cluster may begin in the host cluster that another one ends in; each counts one reference to every host
-//! cluster that it touches. Whoever packs works without a lock (`Packer`); one writer at a time holds the [`Appender`].
+//! A compressed cluster may begin in the host cluster that another one ends in; each counts one
+//! reference to every host cluster that it touches. Whoever packs works without a lock (`Packer`);
+//! one writer at a time holds the [`Appender`].
 
 use super::super::image_file::ImageFile;
 use super::compressed::Packer;
@@ -11,7 +12,8 @@ use crate::base::{Error, Result};
 use std::io::IoSlice;
 use std::ops::Range;
 
-/// Host clusters are taken in runs of this many bytes, so that clusters which do not pack lie behind each other, too.
+/// Host clusters are taken in runs of this many bytes, so that clusters which do not pack lie
+/// behind each other, too.
 const RUN_BYTES: u64 = 1 << 20;
 
 /// A packed cluster.
@@ -30,7 +32,8 @@ pub(in crate::block) struct Appender {
     at: u64,
     /// End of the host clusters that were taken.
     limit: u64,
-    /// Index of the first host cluster that no compressed cluster touches yet: its reference is there already.
+    /// Index of the first host cluster that no compressed cluster touches yet: its reference is
+    /// there already.
     untouched: u64,
 }
 
@@ -68,7 +71,12 @@ impl Appender {
     }
 
     /// Frees the host clusters that were taken and not touched.
-    fn give_back(&mut self, refcounts: &mut Refcounts, file: &dyn ImageFile, bits: u32) -> Result<()> {
+    fn give_back(
+        &mut self,
+        refcounts: &mut Refcounts,
+        file: &dyn ImageFile,
+        bits: u32,
+    ) -> Result<()> {
         let end = self.limit >> bits;
         if self.untouched < end {
             refcounts.release(file, self.untouched, end - self.untouched, &mut Vec::new())?;
@@ -96,16 +104,26 @@ impl Qcow2Device {
         clusters: &[PackedCluster],
         bytes: &[u8],
     ) -> Result<()> {
-        self.append(appender, clusters, bytes).map_err(|error| self.place(error))
+        self.append(appender, clusters, bytes)
+            .map_err(|error| self.place(error))
     }
 
-    fn append(&self, appender: &mut Appender, clusters: &[PackedCluster], bytes: &[u8]) -> Result<()> {
-        let Some(last) = clusters.last() else { return Ok(()) };
+    fn append(
+        &self,
+        appender: &mut Appender,
+        clusters: &[PackedCluster],
+        bytes: &[u8],
+    ) -> Result<()> {
+        let Some(last) = clusters.last() else {
+            return Ok(());
+        };
         let bits = self.geometry.cluster_bits;
         // At most the last byte of the disk: its cluster may be cut by the end.
         self.begin_write((last.cluster << bits).min(self.geometry.len_bytes), 0)?;
         if self.data_file.is_some() {
-            return Err(Error::unsupported("compressed clusters in an external data file"));
+            return Err(Error::unsupported(
+                "compressed clusters in an external data file",
+            ));
         }
         self.make_room()?;
         self.decompressor.forget();
@@ -115,7 +133,12 @@ impl Qcow2Device {
             let mut metadata = self.metadata.lock();
             for packed in clusters {
                 let len_bytes = packed.bytes.len() as u64;
-                hosts.push(appender.place(&mut metadata.refcounts, &*self.file, bits, len_bytes)?);
+                hosts.push(appender.place(
+                    &mut metadata.refcounts,
+                    &*self.file,
+                    bits,
+                    len_bytes,
+                )?);
             }
         }
         self.write_runs(clusters, &hosts, bytes)?;
@@ -124,7 +147,11 @@ impl Qcow2Device {
             while metadata.is_in_flight(packed.cluster..packed.cluster + 1) {
                 self.landed.wait(&mut metadata);
             }
-            metadata.set_compressed(&*self.file, packed.cluster, (host, packed.bytes.len() as u64))?;
+            metadata.set_compressed(
+                &*self.file,
+                packed.cluster,
+                (host, packed.bytes.len() as u64),
+            )?;
         }
         Ok(())
     }
@@ -152,7 +179,8 @@ impl Qcow2Device {
         }
     }
 
-    /// The end of compressed writing: what was taken too much is free again, and the file ends with a cluster.
+    /// The end of compressed writing: what was taken too much is free again, and the file ends with
+    /// a cluster.
     pub(in crate::block) fn finish_packed(&self, appender: &mut Appender) -> Result<()> {
         let bits = self.geometry.cluster_bits;
         let mut finish = || {
@@ -166,6 +194,7 @@ impl Qcow2Device {
             Ok(())
         };
         finish().map_err(|error: Error| self.place(error))?;
-        self.write_back(RefcountWrites::Now).map_err(|error| self.place(error))
+        self.write_back(RefcountWrites::Now)
+            .map_err(|error| self.place(error))
     }
 }

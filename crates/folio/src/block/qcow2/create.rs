@@ -6,7 +6,9 @@ use super::super::host_file::HostFile;
 use super::super::image::Chain;
 use super::super::image_file::ImageFile;
 use super::Qcow2Device;
-use super::header::{Compression, DataFileName, L1_BYTES_MAX, MAGIC, REFCOUNT_TABLE_BYTES_MAX, RawHeader};
+use super::header::{
+    Compression, DataFileName, L1_BYTES_MAX, MAGIC, REFCOUNT_TABLE_BYTES_MAX, RawHeader,
+};
 use crate::base::{Errno, Error, ErrorKind, Result};
 use std::io::IoSlice;
 use std::path::Path;
@@ -121,7 +123,11 @@ impl CreateOptions {
         if self.extended_l2 && self.cluster_bytes < 16 << 10 {
             return refuse("extended L2 entries need clusters of 16 KiB at least");
         }
-        if self.backing.as_ref().is_some_and(|backing| backing.name.len() > BACKING_NAME_BYTES_MAX) {
+        if self
+            .backing
+            .as_ref()
+            .is_some_and(|backing| backing.name.len() > BACKING_NAME_BYTES_MAX)
+        {
             return refuse("the name of a backing file has at most 1023 bytes");
         }
         if self.backing.is_some() && self.data_file.as_ref().is_some_and(|file| file.is_raw) {
@@ -134,7 +140,9 @@ impl CreateOptions {
             return Ok(());
         }
         match () {
-            () if self.refcount_bits != 16 => refuse("refcounts of other than 16 bits need compat 1.1"),
+            () if self.refcount_bits != 16 => {
+                refuse("refcounts of other than 16 bits need compat 1.1")
+            }
             () if self.lazy_refcounts => refuse("lazy refcounts need compat 1.1"),
             () if self.compression != Compression::Zlib => refuse("zstd needs compat 1.1"),
             () if self.extended_l2 => refuse("extended L2 entries need compat 1.1"),
@@ -176,7 +184,14 @@ impl Layout {
                 return Err(too_large());
             }
         }
-        Ok(Self { bits, refcount_order, l1_entries, table_clusters, blocks, l1_clusters })
+        Ok(Self {
+            bits,
+            refcount_order,
+            l1_entries,
+            table_clusters,
+            blocks,
+            l1_clusters,
+        })
     }
 
     fn l1_offset(&self) -> u64 {
@@ -186,8 +201,14 @@ impl Layout {
     /// The refcount table and its blocks: every cluster up to the end of the L1 table is used once.
     fn refcounts(&self) -> (Vec<u8>, Vec<u8>) {
         let mut table = vec![0; (self.table_clusters << self.bits) as usize];
-        for (index, slot) in table.chunks_exact_mut(8).take(self.blocks as usize).enumerate() {
-            slot.copy_from_slice(&((1 + self.table_clusters + index as u64) << self.bits).to_be_bytes());
+        for (index, slot) in table
+            .chunks_exact_mut(8)
+            .take(self.blocks as usize)
+            .enumerate()
+        {
+            slot.copy_from_slice(
+                &((1 + self.table_clusters + index as u64) << self.bits).to_be_bytes(),
+            );
         }
         let used = (1 + self.table_clusters + self.blocks + self.l1_clusters) as usize;
         let mut counts = vec![0; (self.blocks << self.bits) as usize];
@@ -200,17 +221,22 @@ impl Layout {
             }
             order => {
                 let width = 1 << (order - 3);
-                counts.chunks_exact_mut(width).take(used).for_each(|count| count[width - 1] = 1);
+                counts
+                    .chunks_exact_mut(width)
+                    .take(used)
+                    .for_each(|count| count[width - 1] = 1);
             }
         }
         (table, counts)
     }
 }
 
-/// Makes the file, and its data file if it is to have one, and writes a new, empty image; EEXIST if there is one.
-/// A file that could not be finished is removed.
+/// Makes the file, and its data file if it is to have one, and writes a new, empty image; EEXIST if
+/// there is one. A file that could not be finished is removed.
 pub(in crate::block) fn create(path: &Path, len_bytes: u64, options: &CreateOptions) -> Result<()> {
-    options.check().map_err(|error| error.at(path.display().to_string()))?;
+    options
+        .check()
+        .map_err(|error| error.at(path.display().to_string()))?;
     let file = HostFile::create(path)?;
     let made = make(file, path, len_bytes, options);
     if made.is_err() {
@@ -233,7 +259,8 @@ fn make(file: HostFile, path: &Path, len_bytes: u64, options: &CreateOptions) ->
     let written = write(&file, len_bytes, options).and_then(|()| match options.preallocation {
         Preallocation::Off => Ok(()),
         // Nothing can be lost of a new image: it is made again.
-        how => Qcow2Device::open(Box::new(file.unsynced()), path, &mut Chain::default())?.preallocate(how, 0),
+        how => Qcow2Device::open(Box::new(file.unsynced()), path, &mut Chain::default())?
+            .preallocate(how, 0),
     });
     if let (Err(_), Some(path)) = (&written, data_file) {
         // Made above, and as empty as then.
@@ -248,27 +275,44 @@ pub(super) fn write(file: &dyn ImageFile, len_bytes: u64, options: &CreateOption
     let layout = Layout::new(len_bytes, options)?;
     let head = header_cluster(&layout, len_bytes, options)?;
     let (table, counts) = layout.refcounts();
-    file.write(&[IoSlice::new(&table), IoSlice::new(&counts)], 1 << layout.bits)?;
+    file.write(
+        &[IoSlice::new(&table), IoSlice::new(&counts)],
+        1 << layout.bits,
+    )?;
     file.set_len(layout.l1_offset() + (layout.l1_clusters << layout.bits))?;
     file.write(&[IoSlice::new(&head)], 0)
 }
 
-/// The header, its extensions and the backing file's name; zeros follow, which are the end of the extensions.
+/// The header, its extensions and the backing file's name; zeros follow, which are the end of the
+/// extensions.
 fn header_cluster(layout: &Layout, len_bytes: u64, options: &CreateOptions) -> Result<Vec<u8>> {
     let mut raw = header(layout, len_bytes, options);
-    let header_len = if options.compat == Compat::V0_10 { 72 } else { size_of::<RawHeader>() };
+    let header_len = if options.compat == Compat::V0_10 {
+        72
+    } else {
+        size_of::<RawHeader>()
+    };
     let mut tail = Vec::new();
     if let Some(format) = options.backing.as_ref().and_then(|backing| backing.format) {
-        extension(&mut tail, EXTENSION_BACKING_FORMAT, format.name().as_bytes());
+        extension(
+            &mut tail,
+            EXTENSION_BACKING_FORMAT,
+            format.name().as_bytes(),
+        );
     }
     if let Some(data_file) = &options.data_file {
         extension(&mut tail, EXTENSION_DATA_FILE, data_file.name.as_bytes());
     }
-    let name = options.backing.as_ref().map_or(&[][..], |backing| backing.name.as_bytes());
+    let name = options
+        .backing
+        .as_ref()
+        .map_or(&[][..], |backing| backing.name.as_bytes());
     let names_bytes = 8 + FEATURE_NAMES.len() * FEATURE_NAME_BYTES;
     let cluster = options.cluster_bytes as usize;
     // It only explains; in a small cluster the rest comes first.
-    if options.compat == Compat::V1_1 && header_len + tail.len() + names_bytes + 8 + name.len() <= cluster {
+    if options.compat == Compat::V1_1
+        && header_len + tail.len() + names_bytes + 8 + name.len() <= cluster
+    {
         extension(&mut tail, EXTENSION_FEATURE_NAMES, &feature_names());
     }
     tail.extend([0; 8]);
@@ -279,7 +323,10 @@ fn header_cluster(layout: &Layout, len_bytes: u64, options: &CreateOptions) -> R
         tail.extend(name);
     }
     if header_len + tail.len() > cluster {
-        return Err(Error::new(Errno::INVAL, "the names do not fit into the header's cluster"));
+        return Err(Error::new(
+            Errno::INVAL,
+            "the names do not fit into the header's cluster",
+        ));
     }
     let mut head = raw.as_bytes()[..header_len].to_vec();
     head.extend(tail);
@@ -289,7 +336,12 @@ fn header_cluster(layout: &Layout, len_bytes: u64, options: &CreateOptions) -> R
 fn header(layout: &Layout, len_bytes: u64, options: &CreateOptions) -> RawHeader {
     let mut raw = RawHeader::new_zeroed();
     raw.magic = MAGIC.into();
-    raw.version = if options.compat == Compat::V0_10 { 2 } else { 3 }.into();
+    raw.version = if options.compat == Compat::V0_10 {
+        2
+    } else {
+        3
+    }
+    .into();
     raw.cluster_bits = layout.bits.into();
     raw.len_bytes = len_bytes.into();
     // Both are below 2^22 by the limits on their tables.
@@ -309,10 +361,20 @@ fn header(layout: &Layout, len_bytes: u64, options: &CreateOptions) -> RawHeader
     }
     if let Some(data_file) = &options.data_file {
         incompatible |= INCOMPATIBLE_DATA_FILE;
-        raw.autoclear = if data_file.is_raw { AUTOCLEAR_RAW_DATA_FILE } else { 0 }.into();
+        raw.autoclear = if data_file.is_raw {
+            AUTOCLEAR_RAW_DATA_FILE
+        } else {
+            0
+        }
+        .into();
     }
     raw.incompatible = incompatible.into();
-    raw.compatible = if options.lazy_refcounts { COMPATIBLE_LAZY_REFCOUNTS } else { 0 }.into();
+    raw.compatible = if options.lazy_refcounts {
+        COMPATIBLE_LAZY_REFCOUNTS
+    } else {
+        0
+    }
+    .into();
     raw
 }
 

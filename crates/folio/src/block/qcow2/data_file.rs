@@ -1,7 +1,9 @@
-//! External data file: guest data in a file of its own, each cluster at its guest offset; the image keeps the tables.
+//! External data file: guest data in a file of its own, each cluster at its guest offset; the image
+//! keeps the tables.
 //!
-//! Source: QEMU, docs/interop/qcow2.txt ("External data file name string", "Raw external data bit"). QEMU looks for a
-//! relative name in the folder that it runs in, we in the image's, as for backing files.
+//! Source: QEMU, docs/interop/qcow2.txt ("External data file name string", "Raw external data
+//! bit"). QEMU looks for a relative name in the folder that it runs in, we in the image's, as for
+//! backing files.
 
 use super::super::Allocation;
 use super::super::image::Chain;
@@ -22,17 +24,25 @@ pub(super) struct DataFile {
 impl DataFile {
     /// Opens the data file of the image at `image`, if it has one, as far as `chain` allows it.
     ///
-    /// Errors: those of a backing file; EBUSY if another process uses it in a way that forbids this.
+    /// Errors: those of a backing file; EBUSY if another process uses it in a way that forbids
+    /// this.
     pub(super) fn open(
         image: &Path,
         header: &Header,
         read_only: bool,
         chain: &mut Chain,
     ) -> Result<Option<Self>> {
-        let Some(name) = &header.data_file else { return Ok(None) };
+        let Some(name) = &header.data_file else {
+            return Ok(None);
+        };
         let path = backing::resolve(image, "data file", &name.name, chain)?;
-        let file = chain.open_file(&path, read_only).map_err(|error| error.at("data file"))?;
-        Ok(Some(Self { file: Box::new(file), is_raw: name.is_raw }))
+        let file = chain
+            .open_file(&path, read_only)
+            .map_err(|error| error.at("data file"))?;
+        Ok(Some(Self {
+            file: Box::new(file),
+            is_raw: name.is_raw,
+        }))
     }
 
     /// Whether nothing is stored in a range, which then reads as zeros.

@@ -37,7 +37,10 @@ pub(super) fn read(file: &dyn ImageFile, raw: &RawHeader) -> Result<Vec<Extensio
         let mut head = [0; 8];
         file.read_or_zeros(&mut [IoSliceMut::new(&mut head)], at)?;
         let [k0, k1, k2, k3, l0, l1, l2, l3] = head;
-        let (kind, len) = (u32::from_be_bytes([k0, k1, k2, k3]), u32::from_be_bytes([l0, l1, l2, l3]));
+        let (kind, len) = (
+            u32::from_be_bytes([k0, k1, k2, k3]),
+            u32::from_be_bytes([l0, l1, l2, l3]),
+        );
         if kind == END {
             return Ok(found);
         }
@@ -73,7 +76,11 @@ pub(super) fn bytes(extensions: &[Extension]) -> Vec<u8> {
 
 /// Bytes of the header itself.
 pub(super) fn header_len(raw: &RawHeader) -> u32 {
-    if raw.version.get() == 2 { 72 } else { raw.header_len.get() }
+    if raw.version.get() == 2 {
+        72
+    } else {
+        raw.header_len.get()
+    }
 }
 
 /// The big-endian number at `at` of an extension.

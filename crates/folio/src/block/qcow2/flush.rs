@@ -1,4 +1,5 @@
-//! Write-back: the order in which metadata reaches the file, so that a cut at any moment loses only space.
+//! Write-back: the order in which metadata reaches the file, so that a cut at any moment loses only
+//! space.
 
 use super::super::image_file::ImageFile;
 use super::Qcow2Device;
@@ -43,7 +44,10 @@ impl Work {
             blocks,
             refcount_table,
             l2: metadata.l2.take_dirty(),
-            l1: std::mem::take(&mut metadata.dirty_l1).into_iter().map(|i| (i, metadata.l1[i])).collect(),
+            l1: std::mem::take(&mut metadata.dirty_l1)
+                .into_iter()
+                .map(|i| (i, metadata.l1[i]))
+                .collect(),
             releases: std::mem::take(&mut metadata.releases),
         }
     }
@@ -51,12 +55,13 @@ impl Work {
     fn take_refcounts(metadata: &mut Metadata) -> (Vec<TableWrite>, Option<RefcountTable>) {
         let refcounts = &mut metadata.refcounts;
         let blocks = refcounts.blocks.take_dirty();
-        let refcount_table = (refcounts.is_table_dirty || refcounts.is_table_moved).then(|| RefcountTable {
-            bytes: refcounts.table_bytes(),
-            at: refcounts.table_at,
-            clusters: refcounts.table_clusters,
-            is_moved: refcounts.is_table_moved,
-        });
+        let refcount_table =
+            (refcounts.is_table_dirty || refcounts.is_table_moved).then(|| RefcountTable {
+                bytes: refcounts.table_bytes(),
+                at: refcounts.table_at,
+                clusters: refcounts.table_clusters,
+                is_moved: refcounts.is_table_moved,
+            });
         refcounts.is_table_dirty = false;
         refcounts.is_table_moved = false;
         metadata.releases.append(&mut refcounts.retired);
@@ -64,7 +69,10 @@ impl Work {
     }
 
     fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.refcount_table.is_none() && self.l2.is_empty() && self.l1.is_empty()
+        self.blocks.is_empty()
+            && self.refcount_table.is_none()
+            && self.l2.is_empty()
+            && self.l1.is_empty()
     }
 
     /// Data and refcounts, then the tables that point to them, from the leaves to the root.
@@ -83,10 +91,17 @@ impl Work {
         if !self.l1.is_empty() {
             file.sync_data()?;
             for (index, entry) in &self.l1 {
-                file.write(&[IoSlice::new(&entry.to_be_bytes())], l1_offset + *index as u64 * 8)?;
+                file.write(
+                    &[IoSlice::new(&entry.to_be_bytes())],
+                    l1_offset + *index as u64 * 8,
+                )?;
             }
         }
-        if self.l2.is_empty() && self.l1.is_empty() { Ok(()) } else { file.sync_data() }
+        if self.l2.is_empty() && self.l1.is_empty() {
+            Ok(())
+        } else {
+            file.sync_data()
+        }
     }
 
     /// The end; what did not reach the file is dirty again.
@@ -100,7 +115,9 @@ impl Work {
             metadata.refcounts.is_table_dirty = true;
             metadata.refcounts.is_table_moved |= table.is_moved;
         }
-        metadata.dirty_l1.extend(self.l1.iter().map(|(index, _)| index));
+        metadata
+            .dirty_l1
+            .extend(self.l1.iter().map(|(index, _)| index));
         metadata.releases.extend(self.releases);
         Vec::new()
     }
@@ -165,7 +182,9 @@ impl Qcow2Device {
         let blocks = {
             let mut metadata = self.metadata.lock();
             for (first, count) in releases {
-                metadata.refcounts.release(&*self.file, first, count, &mut unused)?;
+                metadata
+                    .refcounts
+                    .release(&*self.file, first, count, &mut unused)?;
             }
             // Still under the lock: nobody is given these clusters before their space is returned.
             self.punch(&mut unused)?;
@@ -176,7 +195,11 @@ impl Qcow2Device {
         };
         // A cut before these are on the disk leaks the clusters, no more.
         let result = blocks.iter().try_for_each(|block| block.write(&*self.file));
-        self.metadata.lock().refcounts.blocks.written(&blocks, result.is_ok());
+        self.metadata
+            .lock()
+            .refcounts
+            .blocks
+            .written(&blocks, result.is_ok());
         result
     }
 
@@ -186,7 +209,8 @@ impl Qcow2Device {
         for run in unused.chunk_by(|a, b| a + 1 == *b) {
             if let Some(first) = run.first() {
                 let bits = self.geometry.cluster_bits;
-                self.file.punch_hole(first << bits, (run.len() as u64) << bits)?;
+                self.file
+                    .punch_hole(first << bits, (run.len() as u64) << bits)?;
             }
         }
         Ok(())

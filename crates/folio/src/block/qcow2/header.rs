@@ -33,8 +33,13 @@ const CORRUPT: u64 = 1 << 1;
 const DATA_FILE: u64 = 1 << 2;
 const COMPRESSION_TYPE: u64 = 1 << 3;
 const EXTENDED_L2: u64 = 1 << 4;
-const INCOMPATIBLE_NAMES: [&str; 5] =
-    ["dirty bit", "corrupt bit", "external data file", "compression type", "extended L2 entries"];
+const INCOMPATIBLE_NAMES: [&str; 5] = [
+    "dirty bit",
+    "corrupt bit",
+    "external data file",
+    "compression type",
+    "extended L2 entries",
+];
 
 /// Compatible features by bit.
 const LAZY_REFCOUNTS: u64 = 1 << 0;
@@ -78,9 +83,11 @@ const _: () = assert!(size_of::<RawHeader>() == 112);
 const _: () = assert!(offset_of!(RawHeader, incompatible) == V2_BYTES);
 const _: () = assert!(offset_of!(RawHeader, compression_type) == V3_BYTES_MIN);
 
-/// Where the refcount table's place stands in the header: offset and clusters, 12 bytes in one sector.
+/// Where the refcount table's place stands in the header: offset and clusters, 12 bytes in one
+/// sector.
 pub(super) const REFCOUNT_TABLE_FIELD: u64 = offset_of!(RawHeader, refcount_table_offset) as u64;
-/// Where the disk's size, the encryption method and the number of L1 entries stand: 16 bytes in one sector.
+/// Where the disk's size, the encryption method and the number of L1 entries stand: 16 bytes in one
+/// sector.
 pub(super) const SIZE_FIELD: u64 = offset_of!(RawHeader, len_bytes) as u64;
 /// Where the incompatible features stand in the header.
 pub(super) const INCOMPATIBLE_FIELD: u64 = offset_of!(RawHeader, incompatible) as u64;
@@ -152,7 +159,10 @@ impl Header {
         let backing_name = read_backing_name(file, &raw, cluster_bytes)?;
         let autoclear = raw.autoclear.get();
         let data_file = match incompatible & DATA_FILE != 0 {
-            true => Some(DataFileName::new(extensions.data_file, autoclear & RAW_DATA_FILE != 0)?),
+            true => Some(DataFileName::new(
+                extensions.data_file,
+                autoclear & RAW_DATA_FILE != 0,
+            )?),
             false => None,
         };
         let is_raw = data_file.as_ref().is_some_and(|file| file.is_raw);
@@ -161,27 +171,46 @@ impl Header {
         }
         let len_bytes = raw.len_bytes.get();
         if incompatible & EXTENDED_L2 != 0 && cluster_bits < EXTENDED_L2_CLUSTER_BITS_MIN {
-            return bad(format!("extended L2 entries with cluster_bits {cluster_bits}"));
+            return bad(format!(
+                "extended L2 entries with cluster_bits {cluster_bits}"
+            ));
         }
         let l1_entries = l1_entries(len_bytes, l2_covers_bits(cluster_bits, incompatible));
         if l1_entries > u64::from(raw.l1_entries.get()) {
-            return bad(format!("{} L1 entries, the size needs {l1_entries}", raw.l1_entries));
+            return bad(format!(
+                "{} L1 entries, the size needs {l1_entries}",
+                raw.l1_entries
+            ));
         }
         if l1_entries * 8 > L1_BYTES_MAX {
             return bad(format!("an L1 table of {l1_entries} entries"));
         }
         let l1_offset = raw.l1_offset.get();
         if l1_entries > 0 {
-            check_table("L1 table", l1_offset, l1_entries * 8, cluster_bytes, file_bytes)?;
+            check_table(
+                "L1 table",
+                l1_offset,
+                l1_entries * 8,
+                cluster_bytes,
+                file_bytes,
+            )?;
         }
         let compression = Compression::read(&raw)?;
         let refcount_table_offset = raw.refcount_table_offset.get();
         let refcount_table_clusters = u64::from(raw.refcount_table_clusters.get());
         let refcount_bytes = refcount_table_clusters << cluster_bits;
         if refcount_table_clusters == 0 || refcount_bytes > REFCOUNT_TABLE_BYTES_MAX {
-            return bad(format!("a refcount table of {refcount_table_clusters} clusters"));
+            return bad(format!(
+                "a refcount table of {refcount_table_clusters} clusters"
+            ));
         }
-        check_table("refcount table", refcount_table_offset, refcount_bytes, cluster_bytes, file_bytes)?;
+        check_table(
+            "refcount table",
+            refcount_table_offset,
+            refcount_bytes,
+            cluster_bytes,
+            file_bytes,
+        )?;
         Ok(Self {
             version: raw.version.get(),
             cluster_bits,
@@ -222,29 +251,43 @@ impl Header {
         }
         if self.has_snapshots && self.data_file.is_some() {
             // Their clusters have no refcounts, so nobody knows which are shared.
-            return Err(Error::unsupported("writing with snapshots in an external data file"));
+            return Err(Error::unsupported(
+                "writing with snapshots in an external data file",
+            ));
         }
         Ok(())
     }
 }
 
-/// L1 entries that an image of this size needs, if an L2 table maps `1 << l2_covers_bits` bytes of the guest.
+/// L1 entries that an image of this size needs, if an L2 table maps `1 << l2_covers_bits` bytes of
+/// the guest.
 pub(super) fn l1_entries(len_bytes: u64, l2_covers_bits: u32) -> u64 {
     len_bytes.div_ceil(1 << l2_covers_bits)
 }
 
-/// Guest bytes that an L2 table maps, as a power of two: its entries of 8 or 16 bytes fill a cluster.
+/// Guest bytes that an L2 table maps, as a power of two: its entries of 8 or 16 bytes fill a
+/// cluster.
 fn l2_covers_bits(cluster_bits: u32, incompatible: u64) -> u32 {
-    2 * cluster_bits - if incompatible & EXTENDED_L2 != 0 { 4 } else { 3 }
+    2 * cluster_bits
+        - if incompatible & EXTENDED_L2 != 0 {
+            4
+        } else {
+            3
+        }
 }
 
 impl Compression {
     fn read(raw: &RawHeader) -> Result<Self> {
-        match (raw.incompatible.get() & COMPRESSION_TYPE != 0, raw.compression_type) {
+        match (
+            raw.incompatible.get() & COMPRESSION_TYPE != 0,
+            raw.compression_type,
+        ) {
             (_, 0) => Ok(Self::Zlib),
             (true, 1) => Ok(Self::Zstd),
             (true, other) => Err(Error::unsupported(format!("compression type {other}"))),
-            (false, _) => Err(Error::corrupt("a compression type without its feature bit").at("header")),
+            (false, _) => {
+                Err(Error::corrupt("a compression type without its feature bit").at("header"))
+            }
         }
     }
 }
@@ -295,9 +338,10 @@ fn check_table(
         return Err(Error::corrupt("not at a cluster's start").at(place()));
     }
     if offset + bytes > file_bytes {
-        return Err(
-            Error::corrupt(format!("reaches beyond the end of the file at {file_bytes:#x}")).at(place())
-        );
+        return Err(Error::corrupt(format!(
+            "reaches beyond the end of the file at {file_bytes:#x}"
+        ))
+        .at(place()));
     }
     Ok(())
 }
@@ -308,12 +352,20 @@ fn check_features(incompatible: u64, crypt_method: u32, extensions: &Extensions)
         .filter(|bit| incompatible & !readable & (1 << bit) != 0)
         .map(|bit| {
             let known = INCOMPATIBLE_NAMES.get(bit).map(|name| (*name).to_owned());
-            let told = extensions.incompatible_names.iter().find(|(of, _)| *of == bit);
-            known.or_else(|| told.map(|(_, name)| name.clone())).unwrap_or_else(|| format!("bit {bit}"))
+            let told = extensions
+                .incompatible_names
+                .iter()
+                .find(|(of, _)| *of == bit);
+            known
+                .or_else(|| told.map(|(_, name)| name.clone()))
+                .unwrap_or_else(|| format!("bit {bit}"))
         })
         .collect();
     if !unknown.is_empty() {
-        return Err(Error::unsupported(format!("incompatible features: {}", unknown.join(", "))));
+        return Err(Error::unsupported(format!(
+            "incompatible features: {}",
+            unknown.join(", ")
+        )));
     }
     match crypt_method {
         0 => Ok(()),
@@ -323,19 +375,28 @@ fn check_features(incompatible: u64, crypt_method: u32, extensions: &Extensions)
     }
 }
 
-fn read_backing_name(file: &dyn ImageFile, raw: &RawHeader, cluster_bytes: u64) -> Result<Option<String>> {
+fn read_backing_name(
+    file: &dyn ImageFile,
+    raw: &RawHeader,
+    cluster_bytes: u64,
+) -> Result<Option<String>> {
     let (offset, len) = (raw.backing_name_offset.get(), raw.backing_name_len.get());
     if offset == 0 || len == 0 {
         return Ok(None);
     }
-    if len > BACKING_NAME_BYTES_MAX || offset >= cluster_bytes || offset + u64::from(len) > cluster_bytes {
+    if len > BACKING_NAME_BYTES_MAX
+        || offset >= cluster_bytes
+        || offset + u64::from(len) > cluster_bytes
+    {
         return Err(Error::corrupt(format!("{len} bytes at {offset:#x}")).at("backing file name"));
     }
     let mut name = vec![0; len as usize];
     if file.read_some(&mut [IoSliceMut::new(&mut name)], offset)? < u64::from(len) {
         return Err(Error::corrupt("cut off by the end of the file").at("backing file name"));
     }
-    file_name(name).map(Some).map_err(|error| error.at("backing file name"))
+    file_name(name)
+        .map(Some)
+        .map_err(|error| error.at("backing file name"))
 }
 
 fn file_name(bytes: Vec<u8>) -> Result<String> {
@@ -364,7 +425,12 @@ struct Extensions {
 }
 
 impl Extensions {
-    fn read(file: &dyn ImageFile, raw: &RawHeader, header_len: u64, cluster_bytes: u64) -> Result<Self> {
+    fn read(
+        file: &dyn ImageFile,
+        raw: &RawHeader,
+        header_len: u64,
+        cluster_bytes: u64,
+    ) -> Result<Self> {
         let mut this = Self::default();
         let end = match raw.backing_name_offset.get() {
             0 => cluster_bytes,
@@ -376,7 +442,8 @@ impl Extensions {
         let mut at = header_len.next_multiple_of(8);
         for _ in 0..EXTENSIONS_MAX {
             let mut head = [U32::ZERO; 2];
-            if at + 8 > end || file.read_some(&mut [IoSliceMut::new(head.as_mut_bytes())], at)? < 8 {
+            if at + 8 > end || file.read_some(&mut [IoSliceMut::new(head.as_mut_bytes())], at)? < 8
+            {
                 return Ok(this);
             }
             let (kind, len) = (head[0].get(), u64::from(head[1].get()));
@@ -385,10 +452,17 @@ impl Extensions {
             }
             at += 8;
             if len > end - at {
-                let what = format!("extension {kind:#x} of {len} bytes leaves the header's cluster");
+                let what =
+                    format!("extension {kind:#x} of {len} bytes leaves the header's cluster");
                 return Err(Error::corrupt(what).at("header"));
             }
-            if [EXTENSION_BACKING_FORMAT, EXTENSION_DATA_FILE, EXTENSION_FEATURE_NAMES].contains(&kind) {
+            if [
+                EXTENSION_BACKING_FORMAT,
+                EXTENSION_DATA_FILE,
+                EXTENSION_FEATURE_NAMES,
+            ]
+            .contains(&kind)
+            {
                 // At most the header's cluster.
                 let mut bytes = vec![0; len as usize];
                 file.read_or_zeros(&mut [IoSliceMut::new(&mut bytes)], at)?;
@@ -412,8 +486,12 @@ impl Extensions {
             _ => {}
         }
         for entry in bytes.chunks_exact(48).filter(|entry| entry[0] == 0) {
-            let name = entry[2..].split(|&byte| byte == 0).next().unwrap_or_default();
-            self.incompatible_names.push((entry[1].into(), String::from_utf8_lossy(name).into_owned()));
+            let name = entry[2..]
+                .split(|&byte| byte == 0)
+                .next()
+                .unwrap_or_default();
+            self.incompatible_names
+                .push((entry[1].into(), String::from_utf8_lossy(name).into_owned()));
         }
     }
 }

@@ -48,7 +48,11 @@ pub(in crate::block) fn inspect(file: &dyn ImageFile) -> Result<Qcow2Info> {
     Ok(Qcow2Info {
         len_bytes: header.len_bytes,
         cluster_bytes: 1 << header.cluster_bits,
-        compat: if header.version == 2 { Compat::V0_10 } else { Compat::V1_1 },
+        compat: if header.version == 2 {
+            Compat::V0_10
+        } else {
+            Compat::V1_1
+        },
         compression: header.compression,
         lazy_refcounts: compatible & LAZY_REFCOUNTS != 0,
         refcount_bits: 1 << header.refcount_order,
@@ -77,7 +81,9 @@ impl Qcow2Device {
             host_offset,
         };
         let extent = match (mapping, &self.backing) {
-            (Mapping::Data { host, .. }, _) => here(Allocation::Data, true, false, Some(host + in_unit)),
+            (Mapping::Data { host, .. }, _) => {
+                here(Allocation::Data, true, false, Some(host + in_unit))
+            }
             (Mapping::Compressed { .. }, _) => here(Allocation::Data, true, true, None),
             (Mapping::ZeroAllocated { host, .. }, _) => {
                 here(Allocation::Zero, true, false, Some(host + in_unit))
@@ -86,8 +92,15 @@ impl Qcow2Device {
             (Mapping::Unallocated | Mapping::Reserved { .. }, Some(backing))
                 if offset < backing.len_bytes() =>
             {
-                let (extent, count) = backing.extent(offset, count.min(backing.len_bytes() - offset))?;
-                return Ok((Extent { depth: extent.depth + 1, ..extent }, count));
+                let (extent, count) =
+                    backing.extent(offset, count.min(backing.len_bytes() - offset))?;
+                return Ok((
+                    Extent {
+                        depth: extent.depth + 1,
+                        ..extent
+                    },
+                    count,
+                ));
             }
             (Mapping::Unallocated | Mapping::Reserved { .. }, _) => {
                 here(Allocation::Hole, false, false, None)

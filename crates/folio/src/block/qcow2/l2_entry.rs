@@ -1,7 +1,7 @@
 //! L2 entries: what they say of a guest cluster, and of its parts.
 //!
-//! A *unit* is what an entry tells apart: the cluster, or with extended entries (16 bytes, the second half two bitmaps)
-//! one of its 32 subclusters.
+//! A *unit* is what an entry tells apart: the cluster, or with extended entries (16 bytes, the
+//! second half two bitmaps) one of its 32 subclusters.
 //!
 //! Source: QEMU, docs/interop/qcow2.txt ("L2 table entry", "Extended L2 Entries").
 
@@ -42,7 +42,11 @@ impl Geometry {
             has_backing,
             has_data_file: header.data_file.is_some(),
             is_raw: header.data_file.as_ref().is_some_and(|data| data.is_raw),
-            units_bits: if header.has_extended_l2() { SUBCLUSTERS_BITS } else { 0 },
+            units_bits: if header.has_extended_l2() {
+                SUBCLUSTERS_BITS
+            } else {
+                0
+            },
         }
     }
 
@@ -77,7 +81,10 @@ impl Geometry {
 
     /// L1 index and L2 index of a guest cluster.
     pub(super) fn indices(self, cluster: u64) -> (u64, usize) {
-        (cluster >> self.l2_bits(), (cluster & ((1 << self.l2_bits()) - 1)) as usize)
+        (
+            cluster >> self.l2_bits(),
+            (cluster & ((1 << self.l2_bits()) - 1)) as usize,
+        )
     }
 
     /// Guest clusters from `cluster` to the end of its L2 table.
@@ -89,8 +96,14 @@ impl Geometry {
     /// Entry `index` of an L2 table.
     pub(super) fn entry(self, table: &Table, index: usize) -> Entry {
         match self.is_extended() {
-            false => Entry { word: table.word(index), bitmap: 0 },
-            true => Entry { word: table.word(index * 2), bitmap: table.word(index * 2 + 1) },
+            false => Entry {
+                word: table.word(index),
+                bitmap: 0,
+            },
+            true => Entry {
+                word: table.word(index * 2),
+                bitmap: table.word(index * 2 + 1),
+            },
         }
     }
 
@@ -139,19 +152,27 @@ pub(super) enum Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) word: u64,
-    /// Extended entries: below the subclusters that hold data, above those that read as zeros; else zero.
+    /// Extended entries: below the subclusters that hold data, above those that read as zeros; else
+    /// zero.
     pub(super) bitmap: u64,
 }
 
 impl Entry {
-    /// The entry of a cluster that lies compressed at `host`: its place, and how many more sectors than one it touches.
+    /// The entry of a cluster that lies compressed at `host`: its place, and how many more sectors
+    /// than one it touches.
     pub(super) fn compressed(geometry: Geometry, host: u64, len_bytes: u64) -> Result<Self> {
         let offset_bits = 62 - (geometry.cluster_bits - 8);
         if host >> offset_bits != 0 {
-            return Err(Error::new(Errno::FBIG, "the file is too large for more compressed clusters"));
+            return Err(Error::new(
+                Errno::FBIG,
+                "the file is too large for more compressed clusters",
+            ));
         }
         let sectors = (host + len_bytes - 1) / 512 - host / 512;
-        Ok(Self { word: COMPRESSED | host | sectors << offset_bits, bitmap: 0 })
+        Ok(Self {
+            word: COMPRESSED | host | sectors << offset_bits,
+            bitmap: 0,
+        })
     }
 
     /// What guest cluster `cluster` has in the file, if this is its entry.
@@ -168,7 +189,10 @@ impl Entry {
             let offset_bits = 62 - (geometry.cluster_bits - 8);
             let host = word & ((1 << offset_bits) - 1);
             let sectors = ((word & !(COPIED | COMPRESSED)) >> offset_bits) + 1;
-            return Ok(Place::Compressed { host, len_bytes: sectors * 512 - host % 512 });
+            return Ok(Place::Compressed {
+                host,
+                len_bytes: sectors * 512 - host % 512,
+            });
         }
         let host = word & OFFSET_MASK;
         if word & RESERVED != 0 || (geometry.is_extended() && word & ZERO != 0) {
@@ -186,9 +210,16 @@ impl Entry {
                 return bad("is not its own offset in the external data file");
             }
             // Nobody shares it: such an image has no snapshots.
-            return Ok(Place::Cluster { host, is_copied: true });
+            return Ok(Place::Cluster {
+                host,
+                is_copied: true,
+            });
         }
-        Ok(if host == 0 { Place::Nothing } else { Place::Cluster { host, is_copied } })
+        Ok(if host == 0 {
+            Place::Nothing
+        } else {
+            Place::Cluster { host, is_copied }
+        })
     }
 
     /// Whether bytes of the guest would be lost with the place.
@@ -196,20 +227,36 @@ impl Entry {
         match place {
             Place::Nothing => false,
             Place::Compressed { .. } => true,
-            Place::Cluster { .. } if geometry.is_extended() => self.bitmap & geometry.all_units() != 0,
+            Place::Cluster { .. } if geometry.is_extended() => {
+                self.bitmap & geometry.all_units() != 0
+            }
             Place::Cluster { .. } => self.word & ZERO == 0,
         }
     }
 
-    /// The entry once `units` hold data in the cluster at `host`; those that did keep it if it is the same cluster.
-    pub(super) fn with_data(self, geometry: Geometry, host: u64, units: u64, is_same: bool) -> Self {
+    /// The entry once `units` hold data in the cluster at `host`; those that did keep it if it is
+    /// the same cluster.
+    pub(super) fn with_data(
+        self,
+        geometry: Geometry,
+        host: u64,
+        units: u64,
+        is_same: bool,
+    ) -> Self {
         let word = host | COPIED;
         if !geometry.is_extended() {
             return Self { word, bitmap: 0 };
         }
-        let kept = if is_same { self.bitmap & geometry.all_units() } else { 0 };
+        let kept = if is_same {
+            self.bitmap & geometry.all_units()
+        } else {
+            0
+        };
         let zeros = self.bitmap & !geometry.all_units() & !(units << 32);
-        Self { word, bitmap: zeros | kept | units }
+        Self {
+            word,
+            bitmap: zeros | kept | units,
+        }
     }
 
     /// The entry once `units` read as zeros; it lets go of the place if nothing is left there.
@@ -218,17 +265,27 @@ impl Entry {
         // Without a backing file, what is not allocated reads as zeros.
         if !geometry.is_extended() {
             return match (place, geometry.has_backing) {
-                (Place::Nothing, true) => Self { word: ZERO, bitmap: 0 },
+                (Place::Nothing, true) => Self {
+                    word: ZERO,
+                    bitmap: 0,
+                },
                 (Place::Nothing, false) => self,
-                (_, true) => Self { word: ZERO, bitmap: 0 },
+                (_, true) => Self {
+                    word: ZERO,
+                    bitmap: 0,
+                },
                 (_, false) => Self { word: 0, bitmap: 0 },
             };
         }
         let held = self.bitmap & geometry.all_units();
         let left = held & !units;
-        let zeros = (self.bitmap & !geometry.all_units()) | (u64::from(geometry.has_backing) * (units << 32));
+        let zeros = (self.bitmap & !geometry.all_units())
+            | (u64::from(geometry.has_backing) * (units << 32));
         let is_empty = is_whole || (left == 0 && held != 0);
-        Self { word: if is_empty { 0 } else { self.word }, bitmap: zeros | left }
+        Self {
+            word: if is_empty { 0 } else { self.word },
+            bitmap: zeros | left,
+        }
     }
 }
 
@@ -256,15 +313,23 @@ impl Mapping {
         let (word, bitmap) = (entry.word, entry.bitmap);
         let number = unit & ((1 << geometry.units_bits) - 1);
         let (is_data, is_zero) = match geometry.is_extended() {
-            false => (word & ZERO == 0 && place != Place::Nothing, word & ZERO != 0),
+            false => (
+                word & ZERO == 0 && place != Place::Nothing,
+                word & ZERO != 0,
+            ),
             true => (bitmap >> number & 1 != 0, bitmap >> 32 >> number & 1 != 0),
         };
         let (host, is_copied) = match place {
-            Place::Compressed { host, len_bytes } => return Ok(Self::Compressed { host, len_bytes }),
-            Place::Cluster { host, is_copied } => (host + (number << geometry.unit_bits()), is_copied),
+            Place::Compressed { host, len_bytes } => {
+                return Ok(Self::Compressed { host, len_bytes });
+            }
+            Place::Cluster { host, is_copied } => {
+                (host + (number << geometry.unit_bits()), is_copied)
+            }
             Place::Nothing => match (is_data, is_zero) {
                 (true, _) => {
-                    let what = format!("entry {word:#018x} has subclusters {bitmap:#018x} and no cluster");
+                    let what =
+                        format!("entry {word:#018x} has subclusters {bitmap:#018x} and no cluster");
                     return Err(Error::corrupt(what));
                 }
                 (false, true) => return Ok(Self::Zero),
@@ -273,8 +338,9 @@ impl Mapping {
         };
         match (is_data, is_zero) {
             (true, true) => {
-                let what =
-                    format!("entry {word:#018x} has subclusters {bitmap:#018x}: data and zeros at once");
+                let what = format!(
+                    "entry {word:#018x} has subclusters {bitmap:#018x}: data and zeros at once"
+                );
                 Err(Error::corrupt(what))
             }
             (true, false) => Ok(Self::Data { host, is_copied }),
@@ -283,17 +349,31 @@ impl Mapping {
         }
     }
 
-    /// Whether `next`, `distance` bytes behind, carries on the same run; compressed clusters are not runs.
+    /// Whether `next`, `distance` bytes behind, carries on the same run; compressed clusters are
+    /// not runs.
     pub(super) fn goes_on(self, next: Self, distance: u64) -> bool {
         match (self, next) {
-            (Self::Data { host, is_copied }, Self::Data { host: next, is_copied: same })
+            (
+                Self::Data { host, is_copied },
+                Self::Data {
+                    host: next,
+                    is_copied: same,
+                },
+            )
             | (
                 Self::ZeroAllocated { host, is_copied },
-                Self::ZeroAllocated { host: next, is_copied: same },
+                Self::ZeroAllocated {
+                    host: next,
+                    is_copied: same,
+                },
             )
-            | (Self::Reserved { host, is_copied }, Self::Reserved { host: next, is_copied: same }) => {
-                is_copied == same && next == host + distance
-            }
+            | (
+                Self::Reserved { host, is_copied },
+                Self::Reserved {
+                    host: next,
+                    is_copied: same,
+                },
+            ) => is_copied == same && next == host + distance,
             (Self::Unallocated, Self::Unallocated) | (Self::Zero, Self::Zero) => true,
             _ => false,
         }
@@ -341,32 +421,102 @@ mod tests {
     #[test]
     fn subclusters_are_told_apart() {
         let extended = geometry(5);
-        let entry = Entry { word: COPIED | 0x50000, bitmap: 0b0010 << 32 | 0b0101 };
+        let entry = Entry {
+            word: COPIED | 0x50000,
+            bitmap: 0b0010 << 32 | 0b0101,
+        };
         let decode = |entry, unit| Mapping::decode(entry, extended, unit);
         let is_copied = true;
-        assert_eq!(decode(entry, 0).unwrap(), Mapping::Data { host: 0x50000, is_copied });
-        assert_eq!(decode(entry, 33).unwrap(), Mapping::ZeroAllocated { host: 0x50800, is_copied });
-        assert_eq!(decode(entry, 2).unwrap(), Mapping::Data { host: 0x51000, is_copied });
-        assert_eq!(decode(entry, 3).unwrap(), Mapping::Reserved { host: 0x51800, is_copied });
+        assert_eq!(
+            decode(entry, 0).unwrap(),
+            Mapping::Data {
+                host: 0x50000,
+                is_copied
+            }
+        );
+        assert_eq!(
+            decode(entry, 33).unwrap(),
+            Mapping::ZeroAllocated {
+                host: 0x50800,
+                is_copied
+            }
+        );
+        assert_eq!(
+            decode(entry, 2).unwrap(),
+            Mapping::Data {
+                host: 0x51000,
+                is_copied
+            }
+        );
+        assert_eq!(
+            decode(entry, 3).unwrap(),
+            Mapping::Reserved {
+                host: 0x51800,
+                is_copied
+            }
+        );
         let place = entry.place(extended, 0).unwrap();
         let zeroed = entry.with_zeros(extended, place, 0b0001);
-        assert_eq!(zeroed, Entry { word: entry.word, bitmap: 0b0011 << 32 | 0b0100 });
+        assert_eq!(
+            zeroed,
+            Entry {
+                word: entry.word,
+                bitmap: 0b0011 << 32 | 0b0100
+            }
+        );
         let empty = zeroed.with_zeros(extended, place, 0b0100);
-        assert_eq!(empty, Entry { word: 0, bitmap: 0b0111 << 32 });
+        assert_eq!(
+            empty,
+            Entry {
+                word: 0,
+                bitmap: 0b0111 << 32
+            }
+        );
         assert_eq!(decode(empty, 2).unwrap(), Mapping::Zero);
         assert_eq!(decode(empty, 3).unwrap(), Mapping::Unallocated);
         let again = empty.with_data(extended, 0x70000, 0b1010, false);
-        assert_eq!(again, Entry { word: COPIED | 0x70000, bitmap: 0b0101 << 32 | 0b1010 });
+        assert_eq!(
+            again,
+            Entry {
+                word: COPIED | 0x70000,
+                bitmap: 0b0101 << 32 | 0b1010
+            }
+        );
     }
 
     #[test]
     fn entries_that_cannot_be() {
-        let bad = |entry, unit| Mapping::decode(entry, geometry(5), unit).unwrap_err().to_string();
-        let both = Entry { word: 0x50000, bitmap: 1 << 32 | 1 };
+        let bad = |entry, unit| {
+            Mapping::decode(entry, geometry(5), unit)
+                .unwrap_err()
+                .to_string()
+        };
+        let both = Entry {
+            word: 0x50000,
+            bitmap: 1 << 32 | 1,
+        };
         assert!(bad(both, 0).contains("data and zeros at once"));
         assert!(Mapping::decode(both, geometry(5), 1).is_ok());
         assert!(bad(Entry { word: 0, bitmap: 2 }, 1).contains("no cluster"));
-        assert!(bad(Entry { word: 0x50001, bitmap: 0 }, 0).contains("reserved bits"));
-        assert!(bad(Entry { word: COMPRESSED | 0x50000, bitmap: 4 }, 0).contains("compressed cluster with"));
+        assert!(
+            bad(
+                Entry {
+                    word: 0x50001,
+                    bitmap: 0
+                },
+                0
+            )
+            .contains("reserved bits")
+        );
+        assert!(
+            bad(
+                Entry {
+                    word: COMPRESSED | 0x50000,
+                    bitmap: 4
+                },
+                0
+            )
+            .contains("compressed cluster with")
+        );
     }
 }

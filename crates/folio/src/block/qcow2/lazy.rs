@@ -1,4 +1,5 @@
-//! Lazy refcounts: a flush leaves them in memory, and a bit in the header says so until the image is closed.
+//! Lazy refcounts: a flush leaves them in memory, and a bit in the header says so until the image
+//! is closed.
 //!
 //! Source: QEMU, docs/interop/qcow2.txt ("Lazy refcounts bit", "Dirty bit").
 
@@ -30,7 +31,11 @@ impl DirtyBit {
 
     /// What a flush does about refcounts.
     pub(super) fn at_flush(&self) -> RefcountWrites {
-        if self.is_lazy { RefcountWrites::AtClose } else { RefcountWrites::Now }
+        if self.is_lazy {
+            RefcountWrites::AtClose
+        } else {
+            RefcountWrites::Now
+        }
     }
 
     /// Whether the file says that its refcounts are stale.

@@ -12,9 +12,11 @@
 //!
 //! Source: QEMU, docs/interop/qcow2.txt. Reasons and invariants: docs/design/qcow2.md.
 //!
-//! Neighbours: above, `image.rs` opens it; below, `host_file.rs`. Internal snapshots are respected, not used.
+//! Neighbours: above, `image.rs` opens it; below, `host_file.rs`. Internal snapshots are respected,
+//! not used.
 //!
-//! lazy.rs leaves refcounts to the close. A data cluster lies in `file`, or in the external data file (data_file.rs).
+//! lazy.rs leaves refcounts to the close. A data cluster lies in `file`, or in the external data
+//! file (data_file.rs).
 //!
 //! Lock order:
 //! ```text
@@ -25,8 +27,10 @@
 //!
 //! Invariants:
 //! 1. The file's L2 tables never name a cluster whose data and refcount are not durable.
-//! 2. A cluster is used again only after the file's tables have forgotten it and its readers are done.
-//! 3. Bytes of a new cluster that the write does not cover are what the guest cluster read as before.
+//! 2. A cluster is used again only after the file's tables have forgotten it and its readers are
+//!    done.
+//! 3. Bytes of a new cluster that the write does not cover are what the guest cluster read as
+//!    before.
 
 mod autoclear;
 mod backing;
@@ -92,7 +96,8 @@ pub(super) fn disk_bytes(file: &dyn ImageFile) -> Result<u64> {
     Ok(header::read_raw(file)?.len_bytes.get())
 }
 
-/// A qcow2 image as a disk. Dropping it writes the tables back; only `flush` says whether that worked.
+/// A qcow2 image as a disk. Dropping it writes the tables back; only `flush` says whether that
+/// worked.
 pub struct Qcow2Device {
     file: Box<dyn ImageFile>,
     geometry: Geometry,
@@ -112,7 +117,8 @@ pub struct Qcow2Device {
 }
 
 impl Qcow2Device {
-    /// Makes a new image of `len_bytes` that reads as zeros, and opens it for writing; EEXIST if the file exists.
+    /// Makes a new image of `len_bytes` that reads as zeros, and opens it for writing; EEXIST if
+    /// the file exists.
     pub fn create(path: impl AsRef<Path>, len_bytes: u64, options: &CreateOptions) -> Result<Self> {
         let path = path.as_ref();
         create::create(path, len_bytes, options)?;
@@ -127,22 +133,32 @@ impl Qcow2Device {
         Self::open(Box::new(file), path.as_ref(), &mut chain)
     }
 
-    /// Makes a new image of `len_bytes` on a device, as on a disk without a file system; what was there is lost.
+    /// Makes a new image of `len_bytes` on a device, as on a disk without a file system; what was
+    /// there is lost.
     ///
     /// Errors: ENOSPC once the image needs more than the device has.
-    pub fn create_on(device: Arc<dyn Device>, len_bytes: u64, options: &CreateOptions) -> Result<Self> {
+    pub fn create_on(
+        device: Arc<dyn Device>,
+        len_bytes: u64,
+        options: &CreateOptions,
+    ) -> Result<Self> {
         let file = DeviceFile::create(device)?;
         create::write(&file, len_bytes, options)?;
         Self::open(Box::new(file), Path::new(""), &mut Chain::closed())
     }
 
-    /// Opens the image that a device holds; one with a backing file is refused with EPERM, because nothing says where
-    /// to look for it.
+    /// Opens the image that a device holds; one with a backing file is refused with EPERM, because
+    /// nothing says where to look for it.
     pub fn open_on(device: Arc<dyn Device>) -> Result<Self> {
-        Self::open(Box::new(DeviceFile::open(device)), Path::new(""), &mut Chain::closed())
+        Self::open(
+            Box::new(DeviceFile::open(device)),
+            Path::new(""),
+            &mut Chain::closed(),
+        )
     }
 
-    /// Opens the image that a device holds over `backing`, whatever name of a backing file stands in the image.
+    /// Opens the image that a device holds over `backing`, whatever name of a backing file stands
+    /// in the image.
     pub fn open_over(device: Arc<dyn Device>, backing: Arc<dyn Device>) -> Result<Self> {
         let file: Box<dyn ImageFile> = Box::new(DeviceFile::open(device));
         let header = Self::header(&*file)?;
@@ -159,13 +175,19 @@ impl Qcow2Device {
         let backing = match &header.backing_name {
             None => None,
             Some(name) => {
-                let format = header.backing_format.as_deref().map(str::parse::<ImageFormat>);
+                let format = header
+                    .backing_format
+                    .as_deref()
+                    .map(str::parse::<ImageFormat>);
                 let format = format.transpose().map_err(|_| {
                     let format = header.backing_format.as_deref().unwrap_or_default();
                     place(Error::unsupported(format!("backing format {format:?}")))
                 })?;
                 let path = backing::resolve(path, "backing file", name, chain).map_err(place)?;
-                Some(open_in_chain(&path, true, format, chain).map_err(|error| error.at("backing file"))?)
+                Some(
+                    open_in_chain(&path, true, format, chain)
+                        .map_err(|error| error.at("backing file"))?,
+                )
             }
         };
         let data_file = DataFile::open(path, &header, file.is_read_only(), chain).map_err(place)?;
@@ -181,12 +203,17 @@ impl Qcow2Device {
     fn header(file: &dyn ImageFile) -> Result<Header> {
         let read = || {
             let header = Header::read(file)?;
-            if file.is_read_only() { Ok(header) } else { header.check_writable().map(|()| header) }
+            if file.is_read_only() {
+                Ok(header)
+            } else {
+                header.check_writable().map(|()| header)
+            }
         };
         read().map_err(|error: Error| error.at("qcow2").at(file.name().to_owned()))
     }
 
-    /// The device, with its tables read. Stale refcounts of an image that is to be written are made right first.
+    /// The device, with its tables read. Stale refcounts of an image that is to be written are made
+    /// right first.
     fn assemble(
         file: Box<dyn ImageFile>,
         header: &Header,
@@ -232,7 +259,9 @@ impl Qcow2Device {
 
     /// The file that data clusters lie in.
     fn data(&self) -> &dyn ImageFile {
-        self.data_file.as_ref().map_or(&*self.file, |data| &*data.file)
+        self.data_file
+            .as_ref()
+            .map_or(&*self.file, |data| &*data.file)
     }
 
     fn check(&self, offset: u64, len_bytes: u64) -> Result<()> {
@@ -277,7 +306,8 @@ impl Qcow2Device {
             let mut metadata = self.metadata.lock();
             let mut done = 0;
             while done < len_bytes {
-                let (mapping, count) = metadata.map(&*self.file, offset + done, len_bytes - done)?;
+                let (mapping, count) =
+                    metadata.map(&*self.file, offset + done, len_bytes - done)?;
                 extents.push((mapping, count));
                 done += count;
             }
@@ -287,14 +317,23 @@ impl Qcow2Device {
         }
         let mut done = 0;
         for (mapping, count) in extents {
-            self.read_extent(mapping, &mut iov::window_mut(bufs, done, count), offset + done)?;
+            self.read_extent(
+                mapping,
+                &mut iov::window_mut(bufs, done, count),
+                offset + done,
+            )?;
             done += count;
         }
         Ok(())
     }
 
     /// Fills `bufs` with guest bytes that all lie in one run of `mapping`.
-    fn read_extent(&self, mapping: Mapping, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+    fn read_extent(
+        &self,
+        mapping: Mapping,
+        bufs: &mut [IoSliceMut<'_>],
+        offset: u64,
+    ) -> Result<()> {
         match mapping {
             Mapping::Data { host, .. } => {
                 let in_unit = offset & (self.geometry.unit_bytes() - 1);
@@ -306,7 +345,8 @@ impl Qcow2Device {
             }
             Mapping::Compressed { host, len_bytes } => {
                 let in_cluster = offset & (self.geometry.cluster_bytes() - 1);
-                self.decompressor.read(&*self.file, (host, len_bytes), bufs, in_cluster as usize)
+                self.decompressor
+                    .read(&*self.file, (host, len_bytes), bufs, in_cluster as usize)
             }
             Mapping::Unallocated | Mapping::Reserved { .. } => {
                 let len_bytes = iov::len_mut(bufs);
@@ -314,7 +354,8 @@ impl Qcow2Device {
                     Some(backing) => {
                         let there = backing.len_bytes().saturating_sub(offset).min(len_bytes);
                         if there > 0 {
-                            backing.read_vectored_at(&mut iov::window_mut(bufs, 0, there), offset)?;
+                            backing
+                                .read_vectored_at(&mut iov::window_mut(bufs, 0, there), offset)?;
                         }
                         there
                     }
@@ -327,7 +368,13 @@ impl Qcow2Device {
     }
 
     /// Writes some of `bufs` from `skip` on at `offset`; returns how many bytes.
-    fn write_piece(&self, bufs: &[IoSlice<'_>], skip: u64, offset: u64, len_bytes: u64) -> Result<u64> {
+    fn write_piece(
+        &self,
+        bufs: &[IoSlice<'_>],
+        skip: u64,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
         self.make_room()?;
         let _io = self.io.read();
         let plan = {
@@ -341,7 +388,8 @@ impl Qcow2Device {
         };
         let new = match plan {
             Plan::InPlace { host, len_bytes } => {
-                self.data().write(&iov::window(bufs, skip, len_bytes), host)?;
+                self.data()
+                    .write(&iov::window(bufs, skip, len_bytes), host)?;
                 return Ok(len_bytes);
             }
             Plan::New(new) => new,
@@ -359,7 +407,8 @@ impl Qcow2Device {
         finished.map(|()| count)
     }
 
-    /// One host write for a run of new units: what comes before, the guest's bytes, what comes after.
+    /// One host write for a run of new units: what comes before, the guest's bytes, what comes
+    /// after.
     fn fill_clusters(
         &self,
         new: &NewClusters,
@@ -369,7 +418,10 @@ impl Qcow2Device {
         len_bytes: u64,
     ) -> Result<u64> {
         let bits = self.geometry.cluster_bits;
-        let std::ops::Range { start, end: run_end } = new.range;
+        let std::ops::Range {
+            start,
+            end: run_end,
+        } = new.range;
         let end = run_end.min(offset + len_bytes);
         let is_fresh = match &self.data_file {
             None => {
@@ -386,7 +438,8 @@ impl Qcow2Device {
         pieces.extend(iov::window(bufs, skip, end - offset));
         pieces.extend(tail.as_deref().map(IoSlice::new));
         let written = if head.is_some() { start } else { offset };
-        self.data().write(&pieces, new.clusters.host + written - (new.first << bits))?;
+        self.data()
+            .write(&pieces, new.clusters.host + written - (new.first << bits))?;
         Ok(end - offset)
     }
 
@@ -394,21 +447,25 @@ impl Qcow2Device {
     fn is_zero(&self, mapping: Mapping, offset: u64) -> bool {
         match mapping {
             Mapping::Zero | Mapping::ZeroAllocated { .. } => true,
-            Mapping::Unallocated | Mapping::Reserved { .. } => {
-                self.backing.as_ref().is_none_or(|backing| backing.len_bytes() <= offset)
-            }
+            Mapping::Unallocated | Mapping::Reserved { .. } => self
+                .backing
+                .as_ref()
+                .is_none_or(|backing| backing.len_bytes() <= offset),
             Mapping::Data { .. } | Mapping::Compressed { .. } => false,
         }
     }
 
-    /// Bytes for the part of new units that the write leaves out; none if it is empty or zero already.
+    /// Bytes for the part of new units that the write leaves out; none if it is empty or zero
+    /// already.
     fn uncovered(
         &self,
         was: &Extents,
         range: std::ops::Range<u64>,
         is_fresh: bool,
     ) -> Result<Option<Vec<u8>>> {
-        let is_zero = was.iter().all(|(mapping, _)| self.is_zero(*mapping, range.start));
+        let is_zero = was
+            .iter()
+            .all(|(mapping, _)| self.is_zero(*mapping, range.start));
         if range.is_empty() || (is_zero && is_fresh) {
             return Ok(None);
         }
@@ -443,7 +500,11 @@ impl Qcow2Device {
         while at < range.end {
             let (mapping, count) = self.metadata.lock().map(&*self.file, at, range.end - at)?;
             let is_zero = self.is_zero(mapping, at);
-            let count = if is_zero { count } else { count.min(ZEROS.len() as u64) };
+            let count = if is_zero {
+                count
+            } else {
+                count.min(ZEROS.len() as u64)
+            };
             if !is_zero {
                 self.write(&[IoSlice::new(&ZEROS[..count as usize])], at)?;
             }
@@ -487,12 +548,19 @@ impl Qcow2Device {
         let end = offset + len_bytes;
         // The last cluster may be cut by the end of the disk and is whole all the same.
         let is_last = end == self.geometry.len_bytes;
-        let whole_end =
-            if is_last { end.next_multiple_of(self.geometry.cluster_bytes()) } else { end & !(unit - 1) };
+        let whole_end = if is_last {
+            end.next_multiple_of(self.geometry.cluster_bytes())
+        } else {
+            end & !(unit - 1)
+        };
         let whole = offset.next_multiple_of(unit)..whole_end;
         let has_zero_clusters = self.geometry.version >= 3 || self.backing.is_none();
         if whole.is_empty() || !has_zero_clusters {
-            return if is_discard { Ok(()) } else { self.zero_part(offset..end) };
+            return if is_discard {
+                Ok(())
+            } else {
+                self.zero_part(offset..end)
+            };
         }
         self.clear_units(whole.clone(), is_discard)?;
         if is_discard {
@@ -505,9 +573,9 @@ impl Qcow2Device {
     fn kind_at(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
         let (mapping, count) = self.metadata.lock().map(&*self.file, offset, len_bytes)?;
         match (mapping, &self.backing) {
-            (Mapping::Data { host, .. }, _) if self.data_file.is_some() => {
-                self.data().allocation(host + (offset & (self.geometry.unit_bytes() - 1)), count)
-            }
+            (Mapping::Data { host, .. }, _) if self.data_file.is_some() => self
+                .data()
+                .allocation(host + (offset & (self.geometry.unit_bytes() - 1)), count),
             (Mapping::Data { .. } | Mapping::Compressed { .. }, _) => Ok((Allocation::Data, count)),
             (Mapping::ZeroAllocated { .. }, _) => Ok((Allocation::Zero, count)),
             (Mapping::Unallocated | Mapping::Reserved { .. }, Some(backing))
@@ -543,15 +611,18 @@ impl Device for Qcow2Device {
         if self.file.is_read_only() {
             return Ok(());
         }
-        self.write_back(self.dirty_bit.at_flush()).map_err(|error| self.place(error))
+        self.write_back(self.dirty_bit.at_flush())
+            .map_err(|error| self.place(error))
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.zero(offset, len_bytes, true).map_err(|error| self.place(error))
+        self.zero(offset, len_bytes, true)
+            .map_err(|error| self.place(error))
     }
 
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.zero(offset, len_bytes, false).map_err(|error| self.place(error))
+        self.zero(offset, len_bytes, false)
+            .map_err(|error| self.place(error))
     }
 
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
@@ -572,7 +643,8 @@ impl Device for Qcow2Device {
     }
 
     fn extent(&self, offset: u64, len_bytes: u64) -> Result<(Extent, u64)> {
-        self.extent_at(offset, len_bytes).map_err(|error| self.place(error))
+        self.extent_at(offset, len_bytes)
+            .map_err(|error| self.place(error))
     }
 }
 
@@ -582,7 +654,8 @@ impl Drop for Qcow2Device {
             // Nobody is left to be told; who needs to know flushes first.
             let _ = self.close();
         }
-        // Space that stays behind the end is lost to others only, and comes back when the file is copied.
+        // Space that stays behind the end is lost to others only, and comes back when the file is
+        // copied.
         let _ = self.reserve.give_back(&*self.file);
     }
 }

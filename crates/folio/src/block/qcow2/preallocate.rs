@@ -1,4 +1,5 @@
-//! Preallocation: a place in the file for every cluster of a new image, or of the new part of one that grows.
+//! Preallocation: a place in the file for every cluster of a new image, or of the new part of one
+//! that grows.
 
 use super::cluster_alloc::Plan;
 use super::flush::RefcountWrites;
@@ -6,10 +7,11 @@ use super::{Preallocation, Qcow2Device};
 use crate::base::{Errno, Error, Result};
 
 impl Qcow2Device {
-    /// Gives every cluster from `start` on, where nothing was ever written, a place, and takes the host's space for it.
+    /// Gives every cluster from `start` on, where nothing was ever written, a place, and takes the
+    /// host's space for it.
     ///
-    /// Errors: EINVAL for an image with a backing file, which would not be seen through it; EOPNOTSUPP for `Falloc` where
-    /// the host cannot reserve space.
+    /// Errors: EINVAL for an image with a backing file, which would not be seen through it;
+    /// EOPNOTSUPP for `Falloc` where the host cannot reserve space.
     pub(in crate::block) fn preallocate(&self, how: Preallocation, start: u64) -> Result<()> {
         if how == Preallocation::Off {
             return Ok(());
@@ -20,11 +22,14 @@ impl Qcow2Device {
         }
         let mut at = start;
         while at < self.geometry.len_bytes {
-            at += self.preallocate_piece(how, at).map_err(|error| self.place(error))?;
+            at += self
+                .preallocate_piece(how, at)
+                .map_err(|error| self.place(error))?;
         }
         let end = self.metadata.lock().refcounts.host_end;
         self.file.set_len(end.max(self.file.len_bytes()?))?;
-        self.write_back(RefcountWrites::Now).map_err(|error| self.place(error))
+        self.write_back(RefcountWrites::Now)
+            .map_err(|error| self.place(error))
     }
 
     fn preallocate_piece(&self, how: Preallocation, offset: u64) -> Result<u64> {
@@ -35,15 +40,23 @@ impl Qcow2Device {
         let new = match metadata.plan_write(&*self.file, offset, left)? {
             Plan::New(new) => new,
             // Nobody else writes to it yet, and nothing is there before its turn.
-            Plan::InPlace { .. } | Plan::Wait => return Err(Error::corrupt("a new image has clusters")),
+            Plan::InPlace { .. } | Plan::Wait => {
+                return Err(Error::corrupt("a new image has clusters"));
+            }
         };
-        let (host, count) = (new.clusters.host, new.clusters.count << self.geometry.cluster_bits);
+        let (host, count) = (
+            new.clusters.host,
+            new.clusters.count << self.geometry.cluster_bits,
+        );
         let taken = match how {
             Preallocation::Off | Preallocation::Metadata => Ok(()),
-            Preallocation::Falloc => self.data().reserve(host, count).and_then(|done| match done {
-                true => Ok(()),
-                false => Err(Error::unsupported("the host cannot reserve space here")),
-            }),
+            Preallocation::Falloc => self
+                .data()
+                .reserve(host, count)
+                .and_then(|done| match done {
+                    true => Ok(()),
+                    false => Err(Error::unsupported("the host cannot reserve space here")),
+                }),
             Preallocation::Full => self.data().fill_with_zeros(host, count),
         };
         match taken {

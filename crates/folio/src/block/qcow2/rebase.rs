@@ -1,4 +1,5 @@
-//! What becomes of an overlay when its backing file is another one, or takes over what the overlay holds.
+//! What becomes of an overlay when its backing file is another one, or takes over what the overlay
+//! holds.
 
 use super::super::host_file::HostFile;
 use super::super::image::{Chain, open_in_chain};
@@ -20,10 +21,18 @@ pub(in crate::block) fn backing_path(image: &Path, name: &str, chain: &Chain) ->
 }
 
 /// The backing file that the header in `file` names.
-pub(in crate::block) fn backing_of(file: &dyn ImageFile) -> Result<Option<(String, Option<ImageFormat>)>> {
+pub(in crate::block) fn backing_of(
+    file: &dyn ImageFile,
+) -> Result<Option<(String, Option<ImageFormat>)>> {
     let header = Header::read(file)?;
-    let Some(name) = header.backing_name else { return Ok(None) };
-    let format = header.backing_format.as_deref().map(str::parse).transpose()?;
+    let Some(name) = header.backing_name else {
+        return Ok(None);
+    };
+    let format = header
+        .backing_format
+        .as_deref()
+        .map(str::parse)
+        .transpose()?;
     Ok(Some((name, format)))
 }
 
@@ -40,7 +49,10 @@ pub(in crate::block) fn open_backing(
 /// Changes the name in the header in `file`, and nothing else.
 ///
 /// Errors: EINVAL for names that do not fit, EUCLEAN for a header that leads nowhere.
-pub(in crate::block) fn rename_backing(file: &dyn ImageFile, name: Option<&BackingName>) -> Result<()> {
+pub(in crate::block) fn rename_backing(
+    file: &dyn ImageFile,
+    name: Option<&BackingName>,
+) -> Result<()> {
     // What cannot be read is not written.
     Header::read(file)?.check_writable()?;
     backing_name::set(file, name)
@@ -52,8 +64,13 @@ pub(in crate::block) fn snapshot_count(file: &dyn ImageFile) -> Result<usize> {
 }
 
 impl Qcow2Device {
-    /// Opens the image in `file` as if it had no backing file: what it does not hold reads as zeros.
-    pub(in crate::block) fn open_alone(file: HostFile, path: &Path, chain: &mut Chain) -> Result<Self> {
+    /// Opens the image in `file` as if it had no backing file: what it does not hold reads as
+    /// zeros.
+    pub(in crate::block) fn open_alone(
+        file: HostFile,
+        path: &Path,
+        chain: &mut Chain,
+    ) -> Result<Self> {
         let file: Box<dyn ImageFile> = Box::new(file);
         let header = Self::header(&*file)?;
         let data_file = DataFile::open(path, &header, file.is_read_only(), chain)?;
@@ -99,7 +116,10 @@ impl Qcow2Device {
         let mut first = 0;
         while first < clusters {
             self.make_room()?;
-            first = self.metadata.get_mut().forget(&*self.file, first..clusters)?;
+            first = self
+                .metadata
+                .get_mut()
+                .forget(&*self.file, first..clusters)?;
         }
         self.write_back(RefcountWrites::Now)?;
         match &self.data_file {
@@ -112,10 +132,9 @@ impl Qcow2Device {
     pub(in crate::block) fn check_rebase(&self) -> Result<()> {
         match snapshot_count(&*self.file)? {
             0 => Ok(()),
-            _ => {
-                Err(self
-                    .place(Error::unsupported("internal snapshots, which would see the new backing file")))
-            }
+            _ => Err(self.place(Error::unsupported(
+                "internal snapshots, which would see the new backing file",
+            ))),
         }
     }
 }

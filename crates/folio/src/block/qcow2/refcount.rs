@@ -1,7 +1,7 @@
 //! Refcounts: which clusters of the file are in use, and the choice of free ones.
 //!
-//! Source: QEMU, docs/interop/qcow2.txt ("Host cluster management"). A refcount block that does not exist yet
-//! is put at the first cluster it describes, and so describes itself.
+//! Source: QEMU, docs/interop/qcow2.txt ("Host cluster management"). A refcount block that does not
+//! exist yet is put at the first cluster it describes, and so describes itself.
 
 use super::super::image_file::ImageFile;
 use super::header::{Header, REFCOUNT_TABLE_BYTES_MAX};
@@ -42,13 +42,14 @@ pub(super) struct Refcounts {
     first_free: u64,
     /// End of the file's last cluster, or of what was chosen beyond it.
     pub(super) host_end: u64,
-    /// Clusters of the metadata that was there at the open, in order. A refcount that calls one of these free is wrong.
+    /// Clusters of the metadata that was there at the open, in order. A refcount that calls one of
+    /// these free is wrong.
     fences: Vec<u64>,
 }
 
 impl Refcounts {
-    /// Reads the table; `fences` are the clusters that hold metadata besides the table and its blocks. No cluster may be
-    /// two of them, if the file may be written.
+    /// Reads the table; `fences` are the clusters that hold metadata besides the table and its
+    /// blocks. No cluster may be two of them, if the file may be written.
     pub(super) fn read(file: &dyn ImageFile, header: &Header, fences: Vec<u64>) -> Result<Self> {
         let at = header.refcount_table_offset;
         let len_bytes = (header.refcount_table_clusters << header.cluster_bits) as usize;
@@ -66,19 +67,28 @@ impl Refcounts {
             blocks: TableCache::new(1 << header.cluster_bits, BLOCKS_BYTES_MAX),
             retired: Vec::new(),
             first_free: 0,
-            // The file may end inside its last cluster, which is written beyond that without being chosen.
+            // The file may end inside its last cluster, which is written beyond that without being
+            // chosen.
             host_end: file.len_bytes()?.next_multiple_of(1 << header.cluster_bits),
             fences,
         };
         let first = at >> header.cluster_bits;
-        this.fences.extend(first..first + header.refcount_table_clusters);
-        this.fences.extend(this.table.iter().filter(|at| **at != 0).map(|at| at >> header.cluster_bits));
+        this.fences
+            .extend(first..first + header.refcount_table_clusters);
+        this.fences.extend(
+            this.table
+                .iter()
+                .filter(|at| **at != 0)
+                .map(|at| at >> header.cluster_bits),
+        );
         this.fences.sort_unstable();
         let shared = this.fences.windows(2).find(|pair| pair[0] == pair[1]);
         if let (Some(pair), false) = (shared, file.is_read_only()) {
             // One block that a million entries name would also be searched a million times.
             let host = pair[0] << header.cluster_bits;
-            return Err(Error::corrupt(format!("the cluster at {host:#x} holds two tables")));
+            return Err(Error::corrupt(format!(
+                "the cluster at {host:#x} holds two tables"
+            )));
         }
         Ok(this)
     }
@@ -114,7 +124,10 @@ impl Refcounts {
     /// Adds a reference to a cluster that is in use; EFBIG if it cannot have more.
     pub(super) fn share(&mut self, file: &dyn ImageFile, cluster: u64) -> Result<()> {
         if self.is_full(file, cluster)? {
-            return Err(Error::new(Errno::FBIG, "a cluster has as many references as its refcount can tell"));
+            return Err(Error::new(
+                Errno::FBIG,
+                "a cluster has as many references as its refcount can tell",
+            ));
         }
         let (order, index) = (self.order, cluster & (self.block_entries() - 1));
         let table = self.block(file, cluster >> self.block_bits())?;
@@ -130,7 +143,8 @@ impl Refcounts {
         Ok(get(table.bytes(), order, index) == u64::MAX >> (64 - (1u32 << order)))
     }
 
-    /// Takes one reference from each of `count` clusters; those that nobody uses any more go to `unused`.
+    /// Takes one reference from each of `count` clusters; those that nobody uses any more go to
+    /// `unused`.
     pub(super) fn release(
         &mut self,
         file: &dyn ImageFile,
@@ -147,7 +161,9 @@ impl Refcounts {
             }
             let table = self.block(file, block)?;
             let refcount = get(table.bytes(), order, index);
-            let Some(less) = refcount.checked_sub(1) else { return Err(underflow(cluster << cluster_bits)) };
+            let Some(less) = refcount.checked_sub(1) else {
+                return Err(underflow(cluster << cluster_bits));
+            };
             set(table, order, index, less);
             if less == 0 {
                 self.first_free = self.first_free.min(cluster);
@@ -174,10 +190,17 @@ impl Refcounts {
     }
 
     fn taken(&mut self, first: u64, count: u64) -> Allocated {
-        let (host, end) = (first << self.cluster_bits, (first + count) << self.cluster_bits);
+        let (host, end) = (
+            first << self.cluster_bits,
+            (first + count) << self.cluster_bits,
+        );
         let is_fresh = host >= self.host_end;
         self.host_end = self.host_end.max(end);
-        Allocated { host, count, is_fresh }
+        Allocated {
+            host,
+            count,
+            is_fresh,
+        }
     }
 
     /// The block, from memory or the file.
@@ -189,7 +212,8 @@ impl Refcounts {
             if at == 0 || at % (1 << self.cluster_bits) != 0 {
                 return Err(Error::corrupt("not at a cluster's start").at(place()));
             }
-            let bytes = read_table(file, at, 1 << self.cluster_bits).map_err(|error| error.at(place()))?;
+            let bytes =
+                read_table(file, at, 1 << self.cluster_bits).map_err(|error| error.at(place()))?;
             return Ok(self.blocks.insert_clean(block, at, bytes));
         }
         self.blocks.get(block).ok_or_else(|| Errno::IO.into())
@@ -215,7 +239,8 @@ impl Refcounts {
         self.is_table_dirty = true;
     }
 
-    /// Makes the table half as large again and moves it to the end, behind the blocks that describe it there.
+    /// Makes the table half as large again and moves it to the end, behind the blocks that describe
+    /// it there.
     fn grow_table(&mut self, file: &dyn ImageFile, block: u64) -> Result<()> {
         let per_cluster = 1u64 << (self.cluster_bits - 3);
         let clusters_max = REFCOUNT_TABLE_BYTES_MAX >> self.cluster_bits;
@@ -223,14 +248,22 @@ impl Refcounts {
         let wanted = (block + 1).div_ceil(per_cluster);
         let mut clusters = (self.table_clusters * 3 / 2 + 1).max(wanted);
         // Room for the blocks that describe the table itself.
-        clusters += clusters.div_ceil(self.block_entries() - 1).div_ceil(per_cluster);
+        clusters += clusters
+            .div_ceil(self.block_entries() - 1)
+            .div_ceil(per_cluster);
         let clusters = clusters.min(clusters_max);
         if clusters <= self.table_clusters || wanted > clusters {
-            return Err(Error::new(Errno::FBIG, "the refcount table cannot grow further"));
+            return Err(Error::new(
+                Errno::FBIG,
+                "the refcount table cannot grow further",
+            ));
         }
         let blocks = clusters.div_ceil(self.block_entries() - 1);
         if first_block + blocks > clusters * per_cluster {
-            return Err(Error::new(Errno::FBIG, "the refcount table cannot grow further"));
+            return Err(Error::new(
+                Errno::FBIG,
+                "the refcount table cannot grow further",
+            ));
         }
         let start = first_block << self.block_bits();
         self.check_free(start, blocks + clusters)?;
@@ -240,7 +273,8 @@ impl Refcounts {
         }
         self.set_run(file, start, blocks + clusters)?;
         self.taken(start, blocks + clusters);
-        self.retired.push((self.table_at >> self.cluster_bits, self.table_clusters));
+        self.retired
+            .push((self.table_at >> self.cluster_bits, self.table_clusters));
         self.table_at = (start + blocks) << self.cluster_bits;
         self.table_clusters = clusters;
         self.is_table_moved = true;
@@ -271,7 +305,9 @@ impl Refcounts {
         match self.fences.get(next) {
             Some(fence) if *fence < first + count => {
                 let at = fence << self.cluster_bits;
-                Err(Error::corrupt(format!("the cluster at {at:#x} counts as free but holds metadata")))
+                Err(Error::corrupt(format!(
+                    "the cluster at {at:#x} counts as free but holds metadata"
+                )))
             }
             _ => Ok(()),
         }
@@ -279,7 +315,9 @@ impl Refcounts {
 }
 
 fn underflow(host: u64) -> Error {
-    Error::corrupt(format!("the cluster at {host:#x} is used and counts as free"))
+    Error::corrupt(format!(
+        "the cluster at {host:#x} is used and counts as free"
+    ))
 }
 
 /// Entry `index` of a block whose entries have `1 << order` bits.
@@ -323,7 +361,8 @@ pub(super) fn put(bytes: &mut [u8], order: u32, index: u64, value: u64) {
         }
         _ => {
             let width = 1 << (order - 3);
-            bytes[index * width..(index + 1) * width].copy_from_slice(&value.to_be_bytes()[8 - width..]);
+            bytes[index * width..(index + 1) * width]
+                .copy_from_slice(&value.to_be_bytes()[8 - width..]);
         }
     }
 }

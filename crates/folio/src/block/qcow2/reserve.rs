@@ -1,7 +1,9 @@
-//! Space of the host reserved ahead of the file's end, so that new clusters lie in few, long extents.
+//! Space of the host reserved ahead of the file's end, so that new clusters lie in few, long
+//! extents.
 //!
-//! Without it the host finds a place for each new cluster on its own when it writes it out; 50,000 clusters that hold
-//! one written page each are then 50,000 decisions under the flush that waits for them.
+//! Without it the host finds a place for each new cluster on its own when it writes it out; 50,000
+//! clusters that hold one written page each are then 50,000 decisions under the flush that waits
+//! for them.
 
 use super::super::image_file::ImageFile;
 use crate::base::{Errno, Result};
@@ -23,7 +25,11 @@ pub(super) struct Reserve {
 impl Reserve {
     /// For a file of `len_bytes`.
     pub(super) fn new(len_bytes: u64) -> Self {
-        Self { end: AtomicU64::new(len_bytes), working: Mutex::new(()), is_possible: AtomicBool::new(true) }
+        Self {
+            end: AtomicU64::new(len_bytes),
+            working: Mutex::new(()),
+            is_possible: AtomicBool::new(true),
+        }
     }
 
     /// Reserves nothing from now on.
@@ -31,12 +37,15 @@ impl Reserve {
         self.is_possible.store(false, Ordering::Relaxed);
     }
 
-    /// Clusters up to `end` are about to be written: reserves space for them and for more, a quarter of the file.
+    /// Clusters up to `end` are about to be written: reserves space for them and for more, a
+    /// quarter of the file.
     pub(super) fn extend_to(&self, file: &dyn ImageFile, end: u64) -> Result<()> {
         if end <= self.end.load(Ordering::Relaxed) || !self.is_possible.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let Some(_working) = self.working.try_lock() else { return Ok(()) };
+        let Some(_working) = self.working.try_lock() else {
+            return Ok(());
+        };
         let start = self.end.load(Ordering::Relaxed);
         let step = (end / 4).clamp(*STEP_BYTES.start(), *STEP_BYTES.end());
         let new_end = end.saturating_add(step);
@@ -56,7 +65,8 @@ impl Reserve {
     pub(super) fn give_back(&self, file: &dyn ImageFile) -> Result<()> {
         let len_bytes = file.len_bytes()?;
         if self.end.swap(len_bytes, Ordering::Relaxed) > len_bytes && !file.is_read_only() {
-            // ext4 punches no holes behind the end, but cuts off what is there, also when the end stays where it is.
+            // ext4 punches no holes behind the end, but cuts off what is there, also when the end
+            // stays where it is.
             file.set_len(len_bytes)?;
         }
         Ok(())
@@ -80,6 +90,9 @@ mod tests {
         device.flush().unwrap();
         drop(device);
         let found = std::fs::metadata(&path).unwrap();
-        assert!(found.blocks() * 512 <= found.len().next_multiple_of(1 << 16), "{found:?}");
+        assert!(
+            found.blocks() * 512 <= found.len().next_multiple_of(1 << 16),
+            "{found:?}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! A disk of another size in the same file: the L1 table made anew where it must be, then the header that says so.
+//! A disk of another size in the same file: the L1 table made anew where it must be, then the
+//! header that says so.
 
 use super::super::host_file::HostFile;
 use super::super::image::Chain;
@@ -16,12 +17,13 @@ use std::path::Path;
 const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
 const COMPRESSED: u64 = 1 << 62;
 
-/// Makes the disk in `file`, the image at `path`, `len_bytes` long. What is new reads as zeros; what is cut off is lost.
+/// Makes the disk in `file`, the image at `path`, `len_bytes` long. What is new reads as zeros;
+/// what is cut off is lost.
 ///
 /// Bitmaps, which are for the size there was, are marked as out of step.
 ///
-/// Errors: EOPNOTSUPP for snapshots that do not tell their size (version 2), and for less with an external data file;
-/// EFBIG for more than clusters of this size can map.
+/// Errors: EOPNOTSUPP for snapshots that do not tell their size (version 2), and for less with an
+/// external data file; EFBIG for more than clusters of this size can map.
 pub(in crate::block) fn resize(
     file: HostFile,
     path: &Path,
@@ -31,21 +33,31 @@ pub(in crate::block) fn resize(
 ) -> Result<()> {
     let roots = Roots::read(&file)?;
     if roots.version < 3 && !roots.snapshots.is_empty() {
-        return Err(Error::unsupported("another size for a disk with snapshots in a version 2 image"));
+        return Err(Error::unsupported(
+            "another size for a disk with snapshots in a version 2 image",
+        ));
     }
     let l1_entries = len_bytes.div_ceil(roots.l2_covers_bytes());
     if l1_entries * 8 > L1_BYTES_MAX {
-        return Err(Error::new(Errno::FBIG, "too large for clusters of this size"));
+        return Err(Error::new(
+            Errno::FBIG,
+            "too large for clusters of this size",
+        ));
     }
     if len_bytes > roots.len_bytes {
         super::bitmaps::mark_in_use(&file)?;
         return grow(file, path, chain, len_bytes, preallocation);
     }
     if roots.has_data_file {
-        return Err(Error::unsupported("a smaller disk with an external data file"));
+        return Err(Error::unsupported(
+            "a smaller disk with an external data file",
+        ));
     }
     if preallocation != Preallocation::Off {
-        return Err(Error::new(Errno::INVAL, "preallocation makes no sense for a smaller disk"));
+        return Err(Error::new(
+            Errno::INVAL,
+            "preallocation makes no sense for a smaller disk",
+        ));
     }
     if len_bytes == roots.len_bytes {
         return Ok(());
@@ -54,7 +66,8 @@ pub(in crate::block) fn resize(
     shrink(&file, len_bytes)
 }
 
-/// First the L1 table has room, then what lies behind the old end reads as zeros, then the header says the new size.
+/// First the L1 table has room, then what lies behind the old end reads as zeros, then the header
+/// says the new size.
 fn grow(
     file: HostFile,
     path: &Path,
@@ -72,7 +85,10 @@ fn grow(
     l1.truncate(old_bytes.div_ceil(covers) as usize);
     l1.resize(entries.max(old.len()), 0);
     if l1 != old {
-        after.l1 = L1 { at: change.put_table(&entry_bytes(&l1))?, entries: l1.len() as u64 };
+        after.l1 = L1 {
+            at: change.put_table(&entry_bytes(&l1))?,
+            entries: l1.len() as u64,
+        };
         after.refcount_table = change.roots().refcount_table;
         change.commit(&after, &mut |file| write_disk(file, &after))?;
     }
@@ -89,16 +105,25 @@ fn grow(
     metadata.geometry.len_bytes = len_bytes;
     metadata.l1.resize(entries, 0);
     device.zero_behind(old_bytes)?;
-    device.preallocate(preallocation, old_bytes.next_multiple_of(after.cluster_bytes()))?;
+    device.preallocate(
+        preallocation,
+        old_bytes.next_multiple_of(after.cluster_bytes()),
+    )?;
     super::super::Device::flush(&device)?;
-    device.file.write(&[IoSlice::new(&len_bytes.to_be_bytes())], SIZE_FIELD)?;
+    device
+        .file
+        .write(&[IoSlice::new(&len_bytes.to_be_bytes())], SIZE_FIELD)?;
     device.file.sync_data()
 }
 
 impl Qcow2Device {
-    /// Makes what would show behind `old_bytes` zeros: the rest of a cluster, and what the backing file has there.
+    /// Makes what would show behind `old_bytes` zeros: the rest of a cluster, and what the backing
+    /// file has there.
     fn zero_behind(&self, old_bytes: u64) -> Result<()> {
-        let backing_bytes = self.backing.as_ref().map_or(0, |backing| backing.len_bytes());
+        let backing_bytes = self
+            .backing
+            .as_ref()
+            .map_or(0, |backing| backing.len_bytes());
         let cluster_end = old_bytes.next_multiple_of(self.geometry.cluster_bytes());
         let end = cluster_end.max(backing_bytes).min(self.geometry.len_bytes);
         match end.checked_sub(old_bytes) {
@@ -108,8 +133,8 @@ impl Qcow2Device {
     }
 }
 
-/// A new L1 table, and a new L2 table for the one that is cut, without what lies behind the new end; one write of the
-/// header makes both visible.
+/// A new L1 table, and a new L2 table for the one that is cut, without what lies behind the new
+/// end; one write of the header makes both visible.
 fn shrink(file: &dyn ImageFile, len_bytes: u64) -> Result<()> {
     let mut change = Change::begin(file)?;
     let mut after = change.roots().clone();
@@ -120,7 +145,10 @@ fn shrink(file: &dyn ImageFile, len_bytes: u64) -> Result<()> {
         && *last & OFFSET_MASK != 0
         && !len_bytes.is_multiple_of(covers)
     {
-        let region = Region { at: *last & OFFSET_MASK, len_bytes: after.cluster_bytes() };
+        let region = Region {
+            at: *last & OFFSET_MASK,
+            len_bytes: after.cluster_bytes(),
+        };
         let mut l2 = read_entries(file, region)?;
         let clusters = (len_bytes % covers).div_ceil(after.cluster_bytes());
         let kept = clusters as usize * (after.l2_entry_bytes() / 8);
@@ -128,19 +156,23 @@ fn shrink(file: &dyn ImageFile, len_bytes: u64) -> Result<()> {
         zero_tail(file, &after, &l2, len_bytes)?;
         *last = change.put_table(&entry_bytes(&l2))?;
     }
-    after.l1 = L1 { at: change.put_table(&entry_bytes(&l1))?, entries: l1.len() as u64 };
+    after.l1 = L1 {
+        at: change.put_table(&entry_bytes(&l1))?,
+        entries: l1.len() as u64,
+    };
     after.len_bytes = len_bytes;
     after.refcount_table = change.roots().refcount_table;
     change.commit(&after, &mut |file| write_disk(file, &after))?;
     cut_file(file, &after)
 }
 
-/// Zeros behind the new end in the cluster that it cuts, so that they are there when the disk grows again. A cluster
-/// that a snapshot has too, or that is compressed, stays: growing sees to it.
+/// Zeros behind the new end in the cluster that it cuts, so that they are there when the disk grows
+/// again. A cluster that a snapshot has too, or that is compressed, stays: growing sees to it.
 fn zero_tail(file: &dyn ImageFile, roots: &Roots, l2: &[u64], len_bytes: u64) -> Result<()> {
     let cluster = roots.cluster_bytes();
     let in_cluster = len_bytes % cluster;
-    let index = (len_bytes % roots.l2_covers_bytes() / cluster) as usize * (roots.l2_entry_bytes() / 8);
+    let index =
+        (len_bytes % roots.l2_covers_bytes() / cluster) as usize * (roots.l2_entry_bytes() / 8);
     match l2.get(index) {
         Some(entry) if in_cluster != 0 && entry & COPIED != 0 && entry & COMPRESSED == 0 => {
             file.write_zeroes((entry & OFFSET_MASK) + in_cluster, cluster - in_cluster)
@@ -158,7 +190,9 @@ fn cut_file(file: &dyn ImageFile, roots: &Roots) -> Result<()> {
         end -= 1;
     }
     match end < old_end {
-        true => file.set_len(end << roots.cluster_bits).and_then(|()| file.sync_data()),
+        true => file
+            .set_len(end << roots.cluster_bits)
+            .and_then(|()| file.sync_data()),
         false => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
-//! What the header leads to: the tables that everything else in the file hangs on, read leniently, so that an image
-//! with damage can be looked at.
+//! What the header leads to: the tables that everything else in the file hangs on, read leniently,
+//! so that an image with damage can be looked at.
 
 use super::super::image_file::ImageFile;
 use super::extensions::{self, Extension, number};
@@ -33,7 +33,10 @@ pub(super) struct L1 {
 impl L1 {
     /// What the table covers.
     pub(super) fn region(self) -> Region {
-        Region { at: self.at, len_bytes: self.entries.saturating_mul(8) }
+        Region {
+            at: self.at,
+            len_bytes: self.entries.saturating_mul(8),
+        }
     }
 }
 
@@ -63,7 +66,8 @@ pub(super) struct Roots {
 impl Roots {
     /// Reads the header and the snapshot table.
     ///
-    /// Errors: EUCLEAN where a number makes no sense, EOPNOTSUPP for features that nobody here knows.
+    /// Errors: EUCLEAN where a number makes no sense, EOPNOTSUPP for features that nobody here
+    /// knows.
     pub(super) fn read(file: &dyn ImageFile) -> Result<Self> {
         let raw = read_raw(file)?;
         let bad = |what: String| Err(Error::corrupt(what).at("header"));
@@ -78,20 +82,30 @@ impl Roots {
             return bad(format!("refcount_order {} is above 6", raw.refcount_order));
         }
         let incompatible = raw.incompatible.get();
-        let unknown = incompatible & !(DIRTY | CORRUPT | DATA_FILE | COMPRESSION_TYPE | EXTENDED_L2);
+        let unknown =
+            incompatible & !(DIRTY | CORRUPT | DATA_FILE | COMPRESSION_TYPE | EXTENDED_L2);
         if unknown != 0 {
-            return Err(Error::unsupported(format!("incompatible features {unknown:#x}")).at("header"));
+            return Err(
+                Error::unsupported(format!("incompatible features {unknown:#x}")).at("header"),
+            );
         }
-        let l1 = L1 { at: raw.l1_offset.get(), entries: raw.l1_entries.get().into() };
+        let l1 = L1 {
+            at: raw.l1_offset.get(),
+            entries: raw.l1_entries.get().into(),
+        };
         if l1.region().len_bytes > L1_BYTES_MAX {
             return bad(format!("an L1 table of {} entries", l1.entries));
         }
         let table_bytes = u64::from(raw.refcount_table_clusters.get()) << cluster_bits;
         if table_bytes > REFCOUNT_TABLE_BYTES_MAX {
-            return bad(format!("a refcount table of {} clusters", raw.refcount_table_clusters));
+            return bad(format!(
+                "a refcount table of {} clusters",
+                raw.refcount_table_clusters
+            ));
         }
         let snapshots_at = raw.snapshots_offset.get();
-        let (snapshots, snapshot_bytes) = snapshot_table::read(file, snapshots_at, raw.snapshots.get())?;
+        let (snapshots, snapshot_bytes) =
+            snapshot_table::read(file, snapshots_at, raw.snapshots.get())?;
         let autoclear = raw.autoclear.get();
         let mut this = Self {
             version: raw.version.get(),
@@ -103,9 +117,15 @@ impl Roots {
             incompatible,
             autoclear,
             l1,
-            refcount_table: Region { at: raw.refcount_table_offset.get(), len_bytes: table_bytes },
+            refcount_table: Region {
+                at: raw.refcount_table_offset.get(),
+                len_bytes: table_bytes,
+            },
             snapshots,
-            snapshot_table: Region { at: snapshots_at, len_bytes: snapshot_bytes },
+            snapshot_table: Region {
+                at: snapshots_at,
+                len_bytes: snapshot_bytes,
+            },
             bitmaps: None,
             crypto_header: None,
         };
@@ -116,8 +136,9 @@ impl Roots {
     fn take_extensions(&mut self, raw: &RawHeader, found: Vec<Extension>) -> Result<()> {
         for extension in found {
             let bytes = &extension.bytes;
-            let short =
-                || Error::corrupt(format!("extension {:#x} is too short", extension.kind)).at("header");
+            let short = || {
+                Error::corrupt(format!("extension {:#x} is too short", extension.kind)).at("header")
+            };
             match extension.kind {
                 extensions::BITMAPS if self.autoclear & AUTOCLEAR_BITMAPS != 0 => {
                     let count = number(bytes, 0).ok_or_else(short)? >> 32;

@@ -41,7 +41,8 @@ pub(super) struct Entry {
     pub(super) date_nanos: u32,
     pub(super) vm_clock_nanos: u64,
     pub(super) vm_state_bytes_low: u32,
-    /// Large VM state size, disk size, instruction count, and what later versions add; each 8 bytes.
+    /// Large VM state size, disk size, instruction count, and what later versions add; each 8
+    /// bytes.
     pub(super) extra: Vec<u8>,
 }
 
@@ -72,7 +73,9 @@ pub(super) fn read(file: &dyn ImageFile, at: u64, count: u32) -> Result<(Vec<Ent
     let mut done = 0u64;
     let read = |bytes: &mut [u8], done: u64| {
         let want = bytes.len() as u64;
-        let place_at = at.checked_add(done).ok_or_else(|| Error::corrupt("reaches beyond any file"))?;
+        let place_at = at
+            .checked_add(done)
+            .ok_or_else(|| Error::corrupt("reaches beyond any file"))?;
         match file.read_some(&mut [IoSliceMut::new(bytes)], place_at)? {
             count if count == want => Ok(()),
             _ => Err(Error::corrupt("reaches beyond the end of the file")),
@@ -83,7 +86,10 @@ pub(super) fn read(file: &dyn ImageFile, at: u64, count: u32) -> Result<(Vec<Ent
         let mut raw = RawEntry::new_zeroed();
         read(raw.as_mut_bytes(), done).map_err(inner)?;
         if raw.extra_len.get() > EXTRA_BYTES_MAX {
-            return Err(inner(Error::corrupt(format!("{} bytes of extra data", raw.extra_len))));
+            return Err(inner(Error::corrupt(format!(
+                "{} bytes of extra data",
+                raw.extra_len
+            ))));
         }
         let field = |len: u32| vec![0; len as usize];
         let mut extra = field(raw.extra_len.get());

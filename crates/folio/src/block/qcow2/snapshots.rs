@@ -1,6 +1,7 @@
 //! Internal snapshots: list, create, apply, delete, as `qemu-img snapshot` does.
 //!
-//! A snapshot is a copy of the L1 table; what both lead to has one reference more, and is copied before it is written.
+//! A snapshot is a copy of the L1 table; what both lead to has one reference more, and is copied
+//! before it is written.
 
 use super::super::image_file::ImageFile;
 use super::change::{Change, entry_bytes, read_entries, write_disk};
@@ -53,13 +54,20 @@ impl From<&Entry> for Snapshot {
 
 /// The snapshots of the image in `file`, oldest first.
 pub(in crate::block) fn list(file: &dyn ImageFile) -> Result<Vec<Snapshot>> {
-    Ok(Roots::read(file)?.snapshots.iter().map(Snapshot::from).collect())
+    Ok(Roots::read(file)?
+        .snapshots
+        .iter()
+        .map(Snapshot::from)
+        .collect())
 }
 
 /// Makes a snapshot of what the disk now holds.
 pub(in crate::block) fn create(file: &dyn ImageFile, name: &str, date: Timespec) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
-        return Err(Error::new(Errno::NAMETOOLONG, "a snapshot's name has at most 255 bytes"));
+        return Err(Error::new(
+            Errno::NAMETOOLONG,
+            "a snapshot's name has at most 255 bytes",
+        ));
     }
     let mut change = Change::begin(file)?;
     let mut after = change.roots().clone();
@@ -67,7 +75,10 @@ pub(in crate::block) fn create(file: &dyn ImageFile, name: &str, date: Timespec)
     if after.snapshots.len() >= SNAPSHOTS_MAX as usize {
         return Err(Error::new(Errno::FBIG, "there are 65536 snapshots already"));
     }
-    let l1: Vec<u64> = read_entries(file, after.l1.region())?.iter().map(|entry| entry & !COPIED).collect();
+    let l1: Vec<u64> = read_entries(file, after.l1.region())?
+        .iter()
+        .map(|entry| entry & !COPIED)
+        .collect();
     let l1_offset = change.put_table(&entry_bytes(&l1))?;
     let mut extra = Vec::new();
     // No machine state; the disk's size; instructions were not counted.
@@ -90,28 +101,46 @@ pub(in crate::block) fn create(file: &dyn ImageFile, name: &str, date: Timespec)
     commit_table(change, after)
 }
 
-/// Makes the disk what it was when the snapshot was made; what it held is lost. `which` is an id, or else a name.
+/// Makes the disk what it was when the snapshot was made; what it held is lost. `which` is an id,
+/// or else a name.
 pub(in crate::block) fn apply(file: &dyn ImageFile, which: &str) -> Result<()> {
     let mut change = Change::begin(file)?;
     let mut after = change.roots().clone();
     refuse_data_file(&after)?;
-    let by_id = after.snapshots.iter().find(|entry| entry.id == which.as_bytes());
-    let by_name = || after.snapshots.iter().find(|entry| entry.name == which.as_bytes());
+    let by_id = after
+        .snapshots
+        .iter()
+        .find(|entry| entry.id == which.as_bytes());
+    let by_name = || {
+        after
+            .snapshots
+            .iter()
+            .find(|entry| entry.name == which.as_bytes())
+    };
     let entry = by_id.or_else(by_name).ok_or_else(|| missing(which))?;
-    let region = L1 { at: entry.l1_offset, entries: entry.l1_entries.into() }.region();
+    let region = L1 {
+        at: entry.l1_offset,
+        entries: entry.l1_entries.into(),
+    }
+    .region();
     let len_bytes = entry.disk_bytes().unwrap_or(after.len_bytes);
     // Nobody would tell bitmaps what changes.
     super::bitmaps::mark_in_use(file)?;
     let mut l1 = read_entries(file, region)?;
     let needed = len_bytes.div_ceil(after.l2_covers_bytes());
     if needed * 8 > super::header::L1_BYTES_MAX {
-        return Err(Error::corrupt(format!("a snapshot of a disk of {len_bytes} bytes")));
+        return Err(Error::corrupt(format!(
+            "a snapshot of a disk of {len_bytes} bytes"
+        )));
     }
     if l1.len() < needed as usize {
         l1.resize(needed as usize, 0);
     }
     l1.iter_mut().for_each(|entry| *entry &= !COPIED);
-    after.l1 = L1 { at: change.put_table(&entry_bytes(&l1))?, entries: l1.len() as u64 };
+    after.l1 = L1 {
+        at: change.put_table(&entry_bytes(&l1))?,
+        entries: l1.len() as u64,
+    };
     after.len_bytes = len_bytes;
     // The refcount table may have moved to make room.
     after.refcount_table = change.roots().refcount_table;
@@ -122,8 +151,16 @@ pub(in crate::block) fn apply(file: &dyn ImageFile, which: &str) -> Result<()> {
 pub(in crate::block) fn delete(file: &dyn ImageFile, which: &str) -> Result<()> {
     let change = Change::begin(file)?;
     let mut after = change.roots().clone();
-    let by_name = after.snapshots.iter().position(|entry| entry.name == which.as_bytes());
-    let by_id = || after.snapshots.iter().position(|entry| entry.id == which.as_bytes());
+    let by_name = after
+        .snapshots
+        .iter()
+        .position(|entry| entry.name == which.as_bytes());
+    let by_id = || {
+        after
+            .snapshots
+            .iter()
+            .position(|entry| entry.id == which.as_bytes())
+    };
     let index = by_name.or_else(by_id).ok_or_else(|| missing(which))?;
     after.snapshots.remove(index);
     commit_table(change, after)
@@ -133,8 +170,14 @@ pub(in crate::block) fn delete(file: &dyn ImageFile, which: &str) -> Result<()> 
 fn commit_table(mut change: Change<'_>, mut after: Roots) -> Result<()> {
     let bytes = snapshot_table::bytes(&after.snapshots)?;
     after.snapshot_table = match bytes.is_empty() {
-        true => Region { at: 0, len_bytes: 0 },
-        false => Region { at: change.put_table(&bytes)?, len_bytes: bytes.len() as u64 },
+        true => Region {
+            at: 0,
+            len_bytes: 0,
+        },
+        false => Region {
+            at: change.put_table(&bytes)?,
+            len_bytes: bytes.len() as u64,
+        },
     };
     after.refcount_table = change.roots().refcount_table;
     let mut fields = [0; 12];
@@ -147,13 +190,17 @@ fn commit_table(mut change: Change<'_>, mut after: Roots) -> Result<()> {
 
 /// One more than the largest id that is a number.
 fn next_id(entries: &[Entry]) -> String {
-    let numbers = entries.iter().filter_map(|entry| std::str::from_utf8(&entry.id).ok()?.parse::<u64>().ok());
+    let numbers = entries
+        .iter()
+        .filter_map(|entry| std::str::from_utf8(&entry.id).ok()?.parse::<u64>().ok());
     numbers.max().unwrap_or(0).saturating_add(1).to_string()
 }
 
 fn refuse_data_file(roots: &Roots) -> Result<()> {
     match roots.has_data_file {
-        true => Err(Error::unsupported("snapshots of an image with an external data file")),
+        true => Err(Error::unsupported(
+            "snapshots of an image with an external data file",
+        )),
         false => Ok(()),
     }
 }

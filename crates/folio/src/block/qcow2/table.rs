@@ -35,7 +35,11 @@ pub(super) fn read_table(file: &dyn ImageFile, at: u64, len_bytes: usize) -> Res
 
 /// Big-endian bytes as numbers.
 pub(super) fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_be_bytes(*bytes))
+    bytes
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|bytes| u64::from_be_bytes(*bytes))
 }
 
 /// One cluster of metadata.
@@ -64,7 +68,8 @@ impl Table {
 
     /// Sets number `index` of an L2 table.
     pub(super) fn set_word(&mut self, index: usize, word: u64) {
-        self.bytes_mut(index * 8..index * 8 + 8).copy_from_slice(&word.to_be_bytes());
+        self.bytes_mut(index * 8..index * 8 + 8)
+            .copy_from_slice(&word.to_be_bytes());
     }
 
     /// A part of the bytes to be changed, and written later.
@@ -100,7 +105,10 @@ impl TableWrite {
     /// Writes it to its place.
     pub(super) fn write(&self, file: &dyn ImageFile) -> Result<()> {
         let bytes = &self.bytes[self.range.clone()];
-        file.write(&[std::io::IoSlice::new(bytes)], self.at + self.range.start as u64)
+        file.write(
+            &[std::io::IoSlice::new(bytes)],
+            self.at + self.range.start as u64,
+        )
     }
 }
 
@@ -114,7 +122,11 @@ pub(super) struct TableCache {
 impl TableCache {
     /// A cache for about `bytes_max` of tables of `table_bytes` each.
     pub(super) fn new(table_bytes: usize, bytes_max: usize) -> Self {
-        Self { tables: HashMap::default(), clock: 0, tables_max: (bytes_max / table_bytes).max(4) }
+        Self {
+            tables: HashMap::default(),
+            clock: 0,
+            tables_max: (bytes_max / table_bytes).max(4),
+        }
     }
 
     /// The table of this key, if it is in memory.
@@ -131,8 +143,13 @@ impl TableCache {
         // A search may read many tables before anybody else makes room.
         self.shrink();
         self.clock += 1;
-        let table =
-            Table { at, bytes: Arc::new(bytes), dirty: 0..0, is_writing: false, last_used: self.clock };
+        let table = Table {
+            at,
+            bytes: Arc::new(bytes),
+            dirty: 0..0,
+            is_writing: false,
+            last_used: self.clock,
+        };
         self.tables.entry(key).insert_entry(table).into_mut()
     }
 
@@ -174,7 +191,11 @@ impl TableCache {
         for (key, table) in &mut self.tables {
             if !table.dirty.is_empty() {
                 let start = table.dirty.start / WRITE_BYTES * WRITE_BYTES;
-                let end = table.dirty.end.next_multiple_of(WRITE_BYTES).min(table.bytes.len());
+                let end = table
+                    .dirty
+                    .end
+                    .next_multiple_of(WRITE_BYTES)
+                    .min(table.bytes.len());
                 writes.push(TableWrite {
                     key: *key,
                     at: table.at,

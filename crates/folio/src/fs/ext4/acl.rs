@@ -1,5 +1,5 @@
-//! ext4's form of POSIX access control lists on disk, shorter than the kernel's: only named users and groups have an id.
-//! Linux: fs/ext4/acl.c, fs/ext4/acl.h.
+//! ext4's form of POSIX access control lists on disk, shorter than the kernel's: only named users
+//! and groups have an id. Linux: fs/ext4/acl.c, fs/ext4/acl.h.
 
 use crate::base::{Error, Result};
 use crate::vfs::{Acl, AclEntry, AclTag};
@@ -14,7 +14,9 @@ const ID_NONE: u32 = u32::MAX;
 /// An ACL from its bytes on disk.
 pub(super) fn from_disk(bytes: &[u8]) -> Result<Acl> {
     let wrong = |what: &'static str| Error::corrupt(what).at("access control list");
-    let (version, mut rest) = bytes.split_first_chunk::<VERSION_LEN>().ok_or_else(|| wrong("too short"))?;
+    let (version, mut rest) = bytes
+        .split_first_chunk::<VERSION_LEN>()
+        .ok_or_else(|| wrong("too short"))?;
     if u32::from_le_bytes(*version) != VERSION {
         return Err(wrong("unknown version"));
     }
@@ -25,10 +27,14 @@ pub(super) fn from_disk(bytes: &[u8]) -> Result<Acl> {
         let mut tag = AclTag::new(number, ID_NONE).ok_or_else(|| wrong("unknown tag"))?;
         if tag.id().is_some() {
             let (id, after) = rest.split_first_chunk().ok_or_else(|| wrong("cut short"))?;
-            tag = AclTag::new(number, u32::from_le_bytes(*id)).ok_or_else(|| wrong("unknown tag"))?;
+            tag =
+                AclTag::new(number, u32::from_le_bytes(*id)).ok_or_else(|| wrong("unknown tag"))?;
             rest = after;
         }
-        entries.push(AclEntry { tag, permissions: u16::from_le_bytes([p0, p1]) });
+        entries.push(AclEntry {
+            tag,
+            permissions: u16::from_le_bytes([p0, p1]),
+        });
     }
     if !rest.is_empty() {
         return Err(wrong("cut short"));
@@ -63,14 +69,21 @@ mod tests {
             (AclTag::Mask, 6),
             (AclTag::Other, 4),
         ];
-        Acl::new(tags.map(|(tag, permissions)| AclEntry { tag, permissions }).to_vec()).unwrap()
+        Acl::new(
+            tags.map(|(tag, permissions)| AclEntry { tag, permissions })
+                .to_vec(),
+        )
+        .unwrap()
     }
 
     #[test]
     fn both_forms_hold_the_same() {
         let disk = to_disk(&named());
         assert_eq!(disk.len(), 4 + 4 * 4 + 2 * 8);
-        assert_eq!(disk[..16], [1, 0, 0, 0, 1, 0, 6, 0, 2, 0, 6, 0, 0xe8, 3, 0, 0]);
+        assert_eq!(
+            disk[..16],
+            [1, 0, 0, 0, 1, 0, 6, 0, 2, 0, 6, 0, 0xe8, 3, 0, 0]
+        );
         assert_eq!(from_disk(&disk).unwrap(), named());
         assert_eq!(Acl::from_xattr(&named().to_xattr()).unwrap(), Some(named()));
     }
@@ -79,10 +92,17 @@ mod tests {
     fn bad_bytes_on_disk_are_corrupt() {
         let disk = to_disk(&named());
         for len in 0..disk.len() {
-            assert_eq!(from_disk(&disk[..len]).unwrap_err().errno(), Errno::UCLEAN, "{len} bytes");
+            assert_eq!(
+                from_disk(&disk[..len]).unwrap_err().errno(),
+                Errno::UCLEAN,
+                "{len} bytes"
+            );
         }
         let mut forged = disk.clone();
         forged[0] = 2;
-        assert_eq!(from_disk(&forged).unwrap_err().to_string(), "access control list: unknown version");
+        assert_eq!(
+            from_disk(&forged).unwrap_err().to_string(),
+            "access control list: unknown version"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Replaced files: whoever writes a file anew without fsync shall find the old or the new one after a crash, never an
-//! empty one (`auto_da_alloc`).
+//! Replaced files: whoever writes a file anew without fsync shall find the old or the new one after
+//! a crash, never an empty one (`auto_da_alloc`).
 //!
 //! ```text
 //!   truncate to nothing   the old extents are put aside; the inode on disk keeps them    (held)
@@ -11,13 +11,16 @@
 //!   commit                data to its place, then the directory and the inode
 //! ```
 //!
-//! Linux does the first part at close and rename, where somebody waits for it, each time. Here a file that is replaced
-//! ten times within a commit interval is written once. `auto_da_alloc=close` is Linux's way.
+//! Linux does the first part at close and rename, where somebody waits for it, each time. Here a
+//! file that is replaced ten times within a commit interval is written once. `auto_da_alloc=close`
+//! is Linux's way.
 //!
 //! Invariants:
-//! 1. A held inode's entry in the table shows the contents before the truncation, its blocks in use.
+//! 1. A held inode's entry in the table shows the contents before the truncation, its blocks in
+//!    use.
 //! 2. The blocks of its new contents are in use in memory, and free on disk, until the hold ends.
-//! 3. A hold ends when a transaction is closed, and only if the new contents are on the device then.
+//! 3. A hold ends when a transaction is closed, and only if the new contents are on the device
+//!    then.
 
 use super::Ext4;
 use super::extent::ExtentMap;
@@ -55,12 +58,13 @@ fn block_count(map: &ExtentMap) -> i64 {
 }
 
 impl Ext4Inode {
-    /// Puts the contents on disk aside, before a truncation to nothing takes them away, if the mount wants that.
-    /// Returns whether it did.
+    /// Puts the contents on disk aside, before a truncation to nothing takes them away, if the
+    /// mount wants that. Returns whether it did.
     pub(super) fn hold(&self, state: &mut InodeState) -> Result<bool> {
         let fs = &self.fs;
         if let Some(held) = &mut state.held {
-            // What was complete goes too: the contents on disk stay until something complete follows.
+            // What was complete goes too: the contents on disk stay until something complete
+            // follows.
             held.is_ready = false;
         }
         let is_wanted = fs.options.auto_da_alloc == AutoDaAlloc::Commit
@@ -70,7 +74,9 @@ impl Ext4Inode {
             && state.link_count() > 0
             && state.disk_size > 0
             && !state.map.extents().is_empty();
-        let Some(this) = self.this.upgrade().filter(|_| is_wanted) else { return Ok(false) };
+        let Some(this) = self.this.upgrade().filter(|_| is_wanted) else {
+            return Ok(false);
+        };
         if state.map_is_dirty {
             self.flush_map(state)?;
         }
@@ -89,8 +95,8 @@ impl Ext4Inode {
         Ok(true)
     }
 
-    /// The new contents may be published: the file was closed, or somebody wants them to be durable. Returns whether
-    /// there were any that the next transaction publishes.
+    /// The new contents may be published: the file was closed, or somebody wants them to be
+    /// durable. Returns whether there were any that the next transaction publishes.
     pub(super) fn release_hold(&self) -> bool {
         let is_held = self.state.read().held.is_some();
         if is_held {
@@ -106,7 +112,9 @@ impl Ext4Inode {
 
     /// Ends the hold: the old contents go. Their blocks are free with this transaction.
     pub(super) fn end_hold(&self, state: &mut InodeState) -> Result<()> {
-        let Some(held) = state.held.take() else { return Ok(()) };
+        let Some(held) = state.held.take() else {
+            return Ok(());
+        };
         let fs = &self.fs;
         // Dropped by the caller's reference.
         let listed = fs.held_inodes.lock().remove(&self.number);
@@ -119,7 +127,10 @@ impl Ext4Inode {
         }
         let mut space = fs.space.lock();
         for extent in state.map.extents() {
-            space.show(&fs.geometry, extent.physical..extent.physical + u64::from(extent.len));
+            space.show(
+                &fs.geometry,
+                extent.physical..extent.physical + u64::from(extent.len),
+            );
         }
         drop(space);
         state.map_is_dirty = true;
@@ -129,7 +140,11 @@ impl Ext4Inode {
 
     /// The inode's data reaches the device before the next transaction is durable.
     pub(super) fn order(&self) {
-        if let Some(this) = self.this.upgrade().filter(|_| self.fs.journal.get().is_some()) {
+        if let Some(this) = self
+            .this
+            .upgrade()
+            .filter(|_| self.fs.journal.get().is_some())
+        {
             let listed = self.fs.ordered_inodes.lock().insert(self.number, this);
             listed.into_iter().for_each(Ext4::retire);
         }
@@ -157,14 +172,16 @@ impl Ext4Inode {
         }
     }
 
-    /// The inode takes the name of another, in this transaction: what it holds must not be lost with that one.
+    /// The inode takes the name of another, in this transaction: what it holds must not be lost
+    /// with that one.
     pub(super) fn note_replacing(&self) {
         if self.fs.options.auto_da_alloc == AutoDaAlloc::Commit {
             self.order();
         }
     }
 
-    /// Writes delayed blocks, as Linux does with `filemap_flush`. An error is remembered by the mapping.
+    /// Writes delayed blocks, as Linux does with `filemap_flush`. An error is remembered by the
+    /// mapping.
     fn start_writing(&self) {
         let has_delayed = self.state.read().delayed.data_blocks() > 0;
         if let Some(mapping) = self.common.mapping.as_ref().filter(|_| has_delayed) {
@@ -174,8 +191,8 @@ impl Ext4Inode {
 }
 
 impl Ext4 {
-    /// Writes the data of files that are ordered. Errors are remembered by their mappings; what could not be written
-    /// is not published.
+    /// Writes the data of files that are ordered. Errors are remembered by their mappings; what
+    /// could not be written is not published.
     pub(super) fn write_ordered(&self) {
         let ordered: Vec<Arc<Ext4Inode>> = self.ordered_inodes.lock().values().cloned().collect();
         for inode in ordered {
@@ -197,22 +214,31 @@ impl Ext4 {
         is_any
     }
 
-    /// Ends the holds whose new contents are on the device, while nothing else runs; the list of ordered files is
-    /// begun anew. Returns the blocks that must not be seen in use, because the hold of their file goes on.
+    /// Ends the holds whose new contents are on the device, while nothing else runs; the list of
+    /// ordered files is begun anew. Returns the blocks that must not be seen in use, because the
+    /// hold of their file goes on.
     pub(super) fn settle_holds(&self) -> Result<Vec<Range<u64>>> {
         let held: Vec<Arc<Ext4Inode>> = self.held_inodes.lock().values().cloned().collect();
         let mut hidden = Vec::new();
         for inode in held {
             let mut state = inode.state_mut();
-            let is_written = !inode.common.mapping.as_ref().is_some_and(|mapping| mapping.is_dirty());
-            let ends = state
-                .held
+            let is_written = !inode
+                .common
+                .mapping
                 .as_ref()
-                .is_some_and(|held| held.is_ready && is_written || held.since.elapsed() > HOLD_AGE_MAX);
+                .is_some_and(|mapping| mapping.is_dirty());
+            let ends = state.held.as_ref().is_some_and(|held| {
+                held.is_ready && is_written || held.since.elapsed() > HOLD_AGE_MAX
+            });
             match ends {
                 true => inode.end_hold(&mut state)?,
-                false => hidden
-                    .extend(state.map.extents().iter().map(|e| e.physical..e.physical + u64::from(e.len))),
+                false => hidden.extend(
+                    state
+                        .map
+                        .extents()
+                        .iter()
+                        .map(|e| e.physical..e.physical + u64::from(e.len)),
+                ),
             }
             drop(state);
             Self::retire(inode);
@@ -220,10 +246,19 @@ impl Ext4 {
         let mut ordered = self.ordered_inodes.lock();
         let written: Vec<u32> = ordered
             .iter()
-            .filter(|(_, inode)| !inode.common.mapping.as_ref().is_some_and(|mapping| mapping.is_dirty()))
+            .filter(|(_, inode)| {
+                !inode
+                    .common
+                    .mapping
+                    .as_ref()
+                    .is_some_and(|mapping| mapping.is_dirty())
+            })
             .map(|(number, _)| *number)
             .collect();
-        let done: Vec<Arc<Ext4Inode>> = written.iter().filter_map(|number| ordered.remove(number)).collect();
+        let done: Vec<Arc<Ext4Inode>> = written
+            .iter()
+            .filter_map(|number| ordered.remove(number))
+            .collect();
         drop(ordered);
         done.into_iter().for_each(Self::retire);
         hidden.sort_unstable_by_key(|range| range.start);

@@ -12,7 +12,10 @@ pub(super) struct Bitmap {
 impl Bitmap {
     /// `len` clear bits.
     pub(super) fn new(len: u32) -> Self {
-        Self { words: vec![0; len.div_ceil(64) as usize].into(), len }
+        Self {
+            words: vec![0; len.div_ceil(64) as usize].into(),
+            len,
+        }
     }
 
     /// The first `len` bits of `bytes`, as they lie on disk.
@@ -128,7 +131,11 @@ impl Bitmap {
         while bit < range.end {
             let in_word = bit % 64;
             let count = (64 - in_word).min(range.end - bit);
-            let mask = if count == 64 { u64::MAX } else { ((1 << count) - 1) << in_word };
+            let mask = if count == 64 {
+                u64::MAX
+            } else {
+                ((1 << count) - 1) << in_word
+            };
             act(&mut self.words[(bit / 64) as usize], mask);
             bit += count;
         }

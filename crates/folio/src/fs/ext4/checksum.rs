@@ -1,7 +1,7 @@
 //! ext4's checksums: crc32c for metadata_csum, crc16 for uninit_bg.
 //!
-//! ext4's crc32c is the raw register: no inversion at either end. The crate's function inverts both, so its
-//! seed and result are turned back here.
+//! ext4's crc32c is the raw register: no inversion at either end. The crate's function inverts
+//! both, so its seed and result are turned back here.
 
 use super::disk::{
     GROUP_CHECKSUM_OFFSET, INODE_BASE_LEN, INODE_CHECKSUM_HI_OFFSET, INODE_CHECKSUM_LO_OFFSET,
@@ -15,7 +15,10 @@ pub(super) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
 
 /// The seed of everything that belongs to one inode.
 pub(super) fn inode_seed(fs_seed: u32, number: u32, generation: u32) -> u32 {
-    crc32c(crc32c(fs_seed, &number.to_le_bytes()), &generation.to_le_bytes())
+    crc32c(
+        crc32c(fs_seed, &number.to_le_bytes()),
+        &generation.to_le_bytes(),
+    )
 }
 
 /// The checksum of an inode's bytes on disk, its own checksum fields taken as zero.
@@ -38,7 +41,8 @@ pub(super) fn inode_checksum(inode_seed: u32, bytes: &[u8], has_high: bool) -> u
     crc
 }
 
-/// The checksum of a group descriptor under metadata_csum; `bytes` is the descriptor as long as it is on disk.
+/// The checksum of a group descriptor under metadata_csum; `bytes` is the descriptor as long as it
+/// is on disk.
 pub(super) fn group_checksum_crc32c(fs_seed: u32, group: u32, bytes: &[u8]) -> u16 {
     let mut crc = crc32c(fs_seed, &group.to_le_bytes());
     crc = crc32c(crc, &bytes[..GROUP_CHECKSUM_OFFSET]);
@@ -48,7 +52,10 @@ pub(super) fn group_checksum_crc32c(fs_seed: u32, group: u32, bytes: &[u8]) -> u
 
 /// The checksum of a group descriptor under uninit_bg (`gdt_csum`).
 pub(super) fn group_checksum_crc16(uuid: &[u8; 16], group: u32, bytes: &[u8]) -> u16 {
-    const ARC_FROM_ONES: crc::Algorithm<u16> = crc::Algorithm { init: 0xFFFF, ..CRC_16_ARC };
+    const ARC_FROM_ONES: crc::Algorithm<u16> = crc::Algorithm {
+        init: 0xFFFF,
+        ..CRC_16_ARC
+    };
     static CRC16: Crc<u16, Table<1>> = Crc::<u16, Table<1>>::new(&ARC_FROM_ONES);
     let mut digest = CRC16.digest();
     digest.update(uuid);

@@ -1,4 +1,5 @@
-//! Closing a transaction: everything that changed in memory goes into metadata blocks, and those into the journal.
+//! Closing a transaction: everything that changed in memory goes into metadata blocks, and those
+//! into the journal.
 //!
 //! ```text
 //!   ordered files: data to its place      operations go on
@@ -8,7 +9,8 @@
 //!   freed blocks can be used again
 //! ```
 //!
-//! Without a journal the same goes to the device at every sync, and a crash leaves what e2fsck has to repair.
+//! Without a journal the same goes to the device at every sync, and a crash leaves what e2fsck has
+//! to repair.
 
 use super::Ext4;
 use super::disk::{STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET};
@@ -32,8 +34,8 @@ impl Ext4 {
         self.journal.get().map_or(0, Journal::running)
     }
 
-    /// To be called before every operation, with nothing locked: refuses it on a read-only mount or after a failure,
-    /// makes room for it, and marks the device not clean.
+    /// To be called before every operation, with nothing locked: refuses it on a read-only mount or
+    /// after a failure, makes room for it, and marks the device not clean.
     pub(super) fn begin_change(&self) -> Result<()> {
         if self.is_read_only {
             return Err(Errno::ROFS.into());
@@ -61,7 +63,10 @@ impl Ext4 {
             return Ok(());
         }
         if self.journal.get().is_some() {
-            superblock.features.incompat.insert(Incompat::NEEDS_RECOVERY);
+            superblock
+                .features
+                .incompat
+                .insert(Incompat::NEEDS_RECOVERY);
             Superblock::write_recovery_flag(&*self.device, true)?;
         } else {
             superblock.raw.state = (superblock.raw.state.get() & !STATE_VALID).into();
@@ -76,7 +81,8 @@ impl Ext4 {
 
     /// Writes the superblock to the device, where there is no journal.
     fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
-        self.device.write_at(&superblock.to_bytes(self.now()), SUPERBLOCK_OFFSET)
+        self.device
+            .write_at(&superblock.to_bytes(self.now()), SUPERBLOCK_OFFSET)
     }
 
     /// The block of the superblock, as a transaction has it. It is no block of `Metadata`.
@@ -84,7 +90,8 @@ impl Ext4 {
         let number = SUPERBLOCK_OFFSET / self.block_size as u64;
         let start = (SUPERBLOCK_OFFSET % self.block_size as u64) as usize;
         let mut block = vec![0; self.block_size];
-        self.device.read_at(&mut block, number * self.block_size as u64)?;
+        self.device
+            .read_at(&mut block, number * self.block_size as u64)?;
         let bytes = superblock.to_bytes(self.now());
         block[start..start + bytes.len()].copy_from_slice(&bytes);
         Ok((number, block.into()))
@@ -93,7 +100,10 @@ impl Ext4 {
     /// Metadata blocks that the running transaction has at most.
     fn transaction_len(&self) -> u64 {
         let dirty_inodes = self.unflushed_inodes.load(Ordering::Relaxed) as u64;
-        let data = self.journal.get().map_or(0, |journal| journal.snapshots.data_len());
+        let data = self
+            .journal
+            .get()
+            .map_or(0, |journal| journal.snapshots.data_len());
         data + self.metadata.dirty_len() + dirty_inodes + self.space.lock().dirty_len() as u64
     }
 
@@ -110,7 +120,8 @@ impl Ext4 {
             return Ok(());
         }
         {
-            // Many inodes share a block of the table: only then it is known how large the transaction is.
+            // Many inodes share a block of the table: only then it is known how large the
+            // transaction is.
             let _handle = self.start();
             self.flush_inodes()?;
         }
@@ -120,10 +131,12 @@ impl Ext4 {
         }
     }
 
-    /// Makes room for an operation that found none: blocks freed a moment ago become free with a commit. Says whether
-    /// trying again makes sense.
+    /// Makes room for an operation that found none: blocks freed a moment ago become free with a
+    /// commit. Says whether trying again makes sense.
     pub(super) fn commit_for_space(&self) -> Result<bool> {
-        let Some(journal) = self.journal.get().filter(|_| !is_within_operation()) else { return Ok(false) };
+        let Some(journal) = self.journal.get().filter(|_| !is_within_operation()) else {
+            return Ok(false);
+        };
         let is_held = self.release_holds();
         if !is_held && !self.space.lock().has_pending() {
             return Ok(false);
@@ -165,19 +178,26 @@ impl Ext4 {
         self.discard(&freed);
         self.space.lock().finish_freed(&self.geometry, &freed);
         match committer.wants_checkpoint() {
-            true => committer.checkpoint().map_err(|error| self.fail_journal(error)),
+            true => committer
+                .checkpoint()
+                .map_err(|error| self.fail_journal(error)),
             false => Ok(()),
         }
     }
 
-    /// Puts everything that changed into metadata blocks and copies those. Nothing else runs meanwhile. Returns the
-    /// transaction, unless nothing changed, and the blocks it frees.
-    fn close_transaction(&self, journal: &Journal) -> Result<Option<(Transaction, Vec<Range<u64>>)>> {
+    /// Puts everything that changed into metadata blocks and copies those. Nothing else runs
+    /// meanwhile. Returns the transaction, unless nothing changed, and the blocks it frees.
+    fn close_transaction(
+        &self,
+        journal: &Journal,
+    ) -> Result<Option<(Transaction, Vec<Range<u64>>)>> {
         let hidden = self.settle_holds()?;
         self.flush_inodes()?;
         self.write_orphans()?;
         let mut superblock = self.superblock.lock();
-        self.space.lock().flush(&mut superblock, &self.metadata, &hidden)?;
+        self.space
+            .lock()
+            .flush(&mut superblock, &self.metadata, &hidden)?;
         if self.metadata.dirty_len() == 0 && journal.snapshots.data_len() == 0 {
             return Ok(None);
         }
@@ -186,14 +206,28 @@ impl Ext4 {
         journal.snapshots.insert(number, block);
         let freed = self.space.lock().close_freed(&self.geometry);
         self.metadata.write_back()?;
-        let revoked = freed.iter().flat_map(|range| journal.snapshots.logged_in(range.clone())).collect();
+        let revoked = freed
+            .iter()
+            .flat_map(|range| journal.snapshots.logged_in(range.clone()))
+            .collect();
         let blocks = journal.snapshots.close(&freed);
-        Ok(Some((Transaction { blocks, revoked, time: self.now() }, freed)))
+        Ok(Some((
+            Transaction {
+                blocks,
+                revoked,
+                time: self.now(),
+            },
+            freed,
+        )))
     }
 
     /// A flush of the device, unless the mount forgoes them.
     pub(super) fn device_barrier(&self) -> Result<()> {
-        if self.options.barrier { self.device.flush() } else { Ok(()) }
+        if self.options.barrier {
+            self.device.flush()
+        } else {
+            Ok(())
+        }
     }
 
     /// Tells the device of blocks that nothing uses any more (`discard`).
@@ -204,14 +238,18 @@ impl Ext4 {
         let block_size = self.block_size as u64;
         for range in freed {
             // A hint: a device that cannot loses nothing.
-            let _ = self.device.discard(range.start * block_size, (range.end - range.start) * block_size);
+            let _ = self.device.discard(
+                range.start * block_size,
+                (range.end - range.start) * block_size,
+            );
         }
     }
 
     /// Makes one inode durable (fsync(2)); with `data_only`, times need not be.
     pub(super) fn sync_inode(&self, inode: &Ext4Inode, data_only: bool) -> Result<()> {
         let Some(journal) = self.journal.get() else {
-            // Without a journal nothing less makes the inode, its blocks and the bitmaps agree on the device.
+            // Without a journal nothing less makes the inode, its blocks and the bitmaps agree on
+            // the device.
             return self.sync_all(false);
         };
         if !self.is_changed.load(Ordering::Acquire) {
@@ -227,7 +265,11 @@ impl Ext4 {
         }
         let sequence = {
             let state = inode.state.read();
-            if data_only { state.data_changed_in } else { state.changed_in }
+            if data_only {
+                state.data_changed_in
+            } else {
+                state.changed_in
+            }
         };
         // What was held back was in no transaction yet, whatever number it has.
         let sequence = if is_held { journal.running() } else { sequence };
@@ -257,7 +299,11 @@ impl Ext4 {
                 }
                 written?;
                 self.tell_first_error()?;
-                if is_final { self.empty_journal(journal) } else { Ok(()) }
+                if is_final {
+                    self.empty_journal(journal)
+                } else {
+                    Ok(())
+                }
             }
             None => {
                 written?;
@@ -271,12 +317,16 @@ impl Ext4 {
         self.first_error.lock().take().map_or(Ok(()), Err)
     }
 
-    /// Brings everything to its place, so that nothing has to be replayed, and says so on the device.
+    /// Brings everything to its place, so that nothing has to be replayed, and says so on the
+    /// device.
     fn empty_journal(&self, journal: &Journal) -> Result<()> {
         let mut committer = journal.committer();
         committer.checkpoint()?;
         let mut superblock = self.superblock.lock();
-        superblock.features.incompat.remove(Incompat::NEEDS_RECOVERY);
+        superblock
+            .features
+            .incompat
+            .remove(Incompat::NEEDS_RECOVERY);
         Superblock::write_recovery_flag(&*self.device, false)?;
         self.device.flush()?;
         self.is_changed.store(false, Ordering::Release);
@@ -287,7 +337,9 @@ impl Ext4 {
     fn sync_in_place(&self, is_final: bool) -> Result<()> {
         self.flush_inodes()?;
         let mut superblock = self.superblock.lock();
-        self.space.lock().flush(&mut superblock, &self.metadata, &[])?;
+        self.space
+            .lock()
+            .flush(&mut superblock, &self.metadata, &[])?;
         self.metadata.write_back()?;
         self.device.flush()?;
         let told = self.tell_first_error();
@@ -314,14 +366,17 @@ impl Ext4 {
         for inode in listed {
             let mut state = inode.state_mut();
             if state.is_dirty && result.is_ok() {
-                result = inode.flush(&mut state).map_err(|e| e.at(format!("inode {}", inode.number)));
+                result = inode
+                    .flush(&mut state)
+                    .map_err(|e| e.at(format!("inode {}", inode.number)));
             }
             let has_dirty_pages = inode.common.mapping.as_ref().is_some_and(|m| m.is_dirty());
             if !has_dirty_pages && !state.is_dirty {
                 inode.trim_tree_reservation(&mut state);
                 let unlisted = self.dirty_inodes.lock().remove(&inode.number);
                 drop(state);
-                // What was the last reference must not be dropped here, where nothing may wait for a commit.
+                // What was the last reference must not be dropped here, where nothing may wait for
+                // a commit.
                 unlisted.into_iter().for_each(Self::retire);
             } else {
                 // Dirty pages keep the inode on the list, which keeps it alive.

@@ -41,7 +41,8 @@ impl Drop for CommitThread {
         *self.signals.is_stopping.lock() = true;
         self.signals.wake.notify_all();
         if let Some(thread) = self.thread.lock().take()
-            // The thread itself may drop the last reference to the file system; it cannot wait for itself.
+            // The thread itself may drop the last reference to the file system; it cannot wait for
+            // itself.
             && thread.thread().id() != std::thread::current().id()
         {
             // A panic there was reported when it happened.
@@ -62,7 +63,10 @@ fn run(fs: &Weak<Ext4>, signals: &Signals, pause: Duration) {
             }
         }
         let Some(fs) = fs.upgrade() else { return };
-        if let Some(journal) = fs.journal.get().filter(|journal| journal.check().is_ok() && fs.has_changes())
+        if let Some(journal) = fs
+            .journal
+            .get()
+            .filter(|journal| journal.check().is_ok() && fs.has_changes())
         {
             // A failure stops all changes, and whoever makes one is told.
             let _ = fs.commit(journal, journal.running());

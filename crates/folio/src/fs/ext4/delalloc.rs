@@ -6,7 +6,8 @@
 //!   truncate      delayed blocks                               ->  holes, promise taken back
 //! ```
 //!
-//! Tree blocks that the worst placement would need are promised too, so that writeback never runs out of space.
+//! Tree blocks that the worst placement would need are promised too, so that writeback never runs
+//! out of space.
 
 use super::Ext4;
 use super::extent::{Extent, Mapped};
@@ -66,8 +67,12 @@ impl Delayed {
     /// Takes the blocks in `range` away; returns how many were delayed.
     fn remove(&mut self, range: Range<u64>) -> u64 {
         let before = self.data_blocks;
-        let first = self.ranges.partition_point(|r| u64::from(r.end) <= range.start);
-        let last = self.ranges.partition_point(|r| u64::from(r.start) < range.end);
+        let first = self
+            .ranges
+            .partition_point(|r| u64::from(r.end) <= range.start);
+        let last = self
+            .ranges
+            .partition_point(|r| u64::from(r.start) < range.end);
         let mut kept = Vec::new();
         for old in &self.ranges[first..last.max(first)] {
             self.data_blocks -= old.len() as u64;
@@ -87,8 +92,8 @@ impl Delayed {
 }
 
 impl Ext4Inode {
-    /// Promises space for the blocks `range` (in file blocks) as far as they have none. ENOSPC if there is none.
-    /// Returns whether that changes more than the inode's times.
+    /// Promises space for the blocks `range` (in file blocks) as far as they have none. ENOSPC if
+    /// there is none. Returns whether that changes more than the inode's times.
     pub(super) fn reserve(&self, state: &mut InodeState, range: Range<u32>) -> Result<bool> {
         let mut fresh: Vec<Range<u32>> = Vec::new();
         let mut block = range.start;
@@ -118,10 +123,14 @@ impl Ext4Inode {
             return Ok(false);
         }
         if state.layout == Layout::BlockMap && !fresh.is_empty() {
-            return Err(Error::unsupported("adding blocks to a file that has a block map (ext3)"));
+            return Err(Error::unsupported(
+                "adding blocks to a file that has a block map (ext3)",
+            ));
         }
         let count: u64 = fresh.iter().map(|r| r.len() as u64).sum();
-        let tree = self.tree_blocks_wanted(state, count).saturating_sub(state.delayed.tree_blocks);
+        let tree = self
+            .tree_blocks_wanted(state, count)
+            .saturating_sub(state.delayed.tree_blocks);
         self.fs.space.lock().reserve(count + tree)?;
         state.delayed.tree_blocks += tree;
         for range in fresh {
@@ -130,7 +139,8 @@ impl Ext4Inode {
         Ok(true)
     }
 
-    /// Places delayed blocks in `range` (in file blocks) at once, as space that reads as zeros (`nodelalloc`).
+    /// Places delayed blocks in `range` (in file blocks) at once, as space that reads as zeros
+    /// (`nodelalloc`).
     pub(super) fn allocate_at_write(&self, range: Range<u32>) -> Result<()> {
         let size_bytes = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
         let mut state = self.state_mut();
@@ -144,7 +154,8 @@ impl Ext4Inode {
         Ok(())
     }
 
-    /// Tree blocks to keep promised: the worst placement of all delayed blocks and `more`, less what there is.
+    /// Tree blocks to keep promised: the worst placement of all delayed blocks and `more`, less
+    /// what there is.
     fn tree_blocks_wanted(&self, state: &InodeState, more: u64) -> u64 {
         let entries = state.delayed.data_blocks + more + 2 * state.delayed.splits;
         let worst = state.map.tree_blocks_needed(entries, self.fs.block_size);
@@ -153,7 +164,9 @@ impl Ext4Inode {
 
     /// Gives back tree blocks that are promised without need.
     pub(super) fn trim_tree_reservation(&self, state: &mut InodeState) {
-        if state.delayed.data_blocks == 0 && self.common.mapping.as_ref().is_none_or(|m| !m.is_dirty()) {
+        if state.delayed.data_blocks == 0
+            && self.common.mapping.as_ref().is_none_or(|m| !m.is_dirty())
+        {
             state.delayed.splits = 0;
         }
         let wanted = self.tree_blocks_wanted(state, 0);
@@ -164,10 +177,12 @@ impl Ext4Inode {
         }
     }
 
-    /// Promises tree blocks for the extents in the map, as a directory needs that grew, and for `more`, as an extent
-    /// needs that is about to be split.
+    /// Promises tree blocks for the extents in the map, as a directory needs that grew, and for
+    /// `more`, as an extent needs that is about to be split.
     pub(super) fn reserve_tree(&self, state: &mut InodeState, more: u64) -> Result<()> {
-        let missing = self.tree_blocks_wanted(state, more).saturating_sub(state.delayed.tree_blocks);
+        let missing = self
+            .tree_blocks_wanted(state, more)
+            .saturating_sub(state.delayed.tree_blocks);
         if missing > 0 {
             self.fs.space.lock().reserve(missing)?;
             state.delayed.tree_blocks += missing;
@@ -191,18 +206,32 @@ impl Ext4Inode {
         let want = run.len() as u32;
         let placed = {
             let mut space = self.fs.space.lock();
-            let placed = space.allocate(&self.fs.geometry, &self.fs.metadata, goal, want, purpose, true)?;
+            let placed = space.allocate(
+                &self.fs.geometry,
+                &self.fs.metadata,
+                goal,
+                want,
+                purpose,
+                true,
+            )?;
             space.release(placed.end - placed.start);
             placed
         };
         // At most `want`, so it has 32 bits.
         let len = (placed.end - placed.start) as u32;
-        state.delayed.remove(run.start.into()..u64::from(run.start) + u64::from(len));
+        state
+            .delayed
+            .remove(run.start.into()..u64::from(run.start) + u64::from(len));
         if is_unwritten {
             // The write to come may split it.
             state.delayed.splits += 1;
         }
-        state.map.insert(Extent { logical: run.start, len, physical: placed.start, is_unwritten });
+        state.map.insert(Extent {
+            logical: run.start,
+            len,
+            physical: placed.start,
+            is_unwritten,
+        });
         state.charge_blocks(len.into(), self.fs.block_size);
         state.map_is_dirty = true;
         Ok(())

@@ -5,9 +5,9 @@
 //!     entry: inode u32, length u16, name length u8, file type u8, name, unused bytes up to the length
 //! ```
 //!
-//! Entries start at multiples of four and leave no gap; one with inode 0 is unused space. The tail, 12 bytes that
-//! look like an unused entry, is there only with metadata_csum. Source: the kernel's ext4 documentation,
-//! "Directory Entries"; fs/ext4/dir.c for what is refused.
+//! Entries start at multiples of four and leave no gap; one with inode 0 is unused space. The tail,
+//! 12 bytes that look like an unused entry, is there only with metadata_csum. Source: the kernel's
+//! ext4 documentation, "Directory Entries"; fs/ext4/dir.c for what is refused.
 
 use super::checksum::crc32c;
 use super::dir::DirectoryContext;
@@ -117,7 +117,10 @@ impl<'a> Entry<'a> {
             return Err(bad_entry(offset, format_args!("bad length {len}")));
         }
         if len < rest.len() && rest.len() - len < ENTRY_LEN_MIN {
-            return Err(bad_entry(offset, format_args!("length {len} leaves no room for the next entry")));
+            return Err(bad_entry(
+                offset,
+                format_args!("length {len} leaves no room for the next entry"),
+            ));
         }
         let (name_len, number) = (usize::from(header.name_len), header.inode.get());
         if needed_len(name_len) > len {
@@ -127,11 +130,17 @@ impl<'a> Entry<'a> {
         if number != 0 && name_len == 0 {
             return Err(bad_entry(offset, format_args!("empty name")));
         }
-        Ok(Self { offset, len, number, file_type: header.file_type, name: &after[..name_len] })
+        Ok(Self {
+            offset,
+            len,
+            number,
+            file_type: header.file_type,
+            name: &after[..name_len],
+        })
     }
 
-    /// Whether this is the entry of `name`. Names in one directory tend to be alike but for their ends, so that
-    /// the last byte tells most of them apart.
+    /// Whether this is the entry of `name`. Names in one directory tend to be alike but for their
+    /// ends, so that the last byte tells most of them apart.
     #[inline]
     fn is_called(&self, name: &[u8]) -> bool {
         self.name.len() == name.len()
@@ -147,14 +156,21 @@ impl<'a> Entry<'a> {
 
     /// Bytes the entry really needs.
     fn used_len(&self) -> usize {
-        if self.is_unused() { 0 } else { needed_len(self.name.len()) }
+        if self.is_unused() {
+            0
+        } else {
+            needed_len(self.name.len())
+        }
     }
 
-    /// Refuses names that no program could have made: a slash or a zero byte would mislead whoever takes the name
-    /// for one component of a path.
+    /// Refuses names that no program could have made: a slash or a zero byte would mislead whoever
+    /// takes the name for one component of a path.
     pub(super) fn check_name(&self) -> Result<()> {
         if self.name.iter().any(|&byte| byte == b'/' || byte == 0) {
-            return Err(bad_entry(self.offset, format_args!("name with a slash or zero byte")));
+            return Err(bad_entry(
+                self.offset,
+                format_args!("name with a slash or zero byte"),
+            ));
         }
         Ok(())
     }
@@ -220,7 +236,11 @@ pub(super) fn find<'a>(region: &'a [u8], name: &[u8]) -> Result<Option<Slot<'a>>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
     /// At `offset`, behind an entry that shrinks to `used_len`; the two share `len` bytes.
-    At { offset: usize, used_len: usize, len: usize },
+    At {
+        offset: usize,
+        used_len: usize,
+        len: usize,
+    },
     /// Nowhere as things lie, but `free_len` bytes are free in all.
     Full { free_len: usize },
     /// The name is there already.
@@ -239,7 +259,11 @@ pub(super) fn find_room(region: &[u8], name: &[u8]) -> Result<Room> {
         let used_len = entry.used_len();
         free_len += entry.len - used_len;
         if found.is_none() && entry.len - used_len >= needed {
-            found = Some(Room::At { offset: entry.offset, used_len, len: entry.len });
+            found = Some(Room::At {
+                offset: entry.offset,
+                used_len,
+                len: entry.len,
+            });
         }
     }
     Ok(found.unwrap_or(Room::Full { free_len }))
@@ -273,7 +297,14 @@ pub(super) fn write_entry(bytes: &mut [u8], offset: usize, len: usize, entry: &N
 
 /// Puts `entry` where [`find_room`] found `room` for it; whether there was any.
 pub(super) fn insert(bytes: &mut [u8], room: Room, entry: &NewEntry<'_>) -> bool {
-    let Room::At { offset, used_len, len } = room else { return false };
+    let Room::At {
+        offset,
+        used_len,
+        len,
+    } = room
+    else {
+        return false;
+    };
     if used_len > 0 {
         set_len(bytes, offset, used_len);
     }
@@ -281,7 +312,8 @@ pub(super) fn insert(bytes: &mut [u8], room: Room, entry: &NewEntry<'_>) -> bool
     true
 }
 
-/// Frees the entry at `offset`, `len` bytes long, joining its space to the entry before it, at `previous`.
+/// Frees the entry at `offset`, `len` bytes long, joining its space to the entry before it, at
+/// `previous`.
 pub(super) fn remove(bytes: &mut [u8], offset: usize, len: usize, previous: Option<usize>) {
     bytes[offset..offset + len].fill(0);
     match previous {
@@ -302,13 +334,20 @@ fn set_len(bytes: &mut [u8], offset: usize, len: usize) {
 
 /// Bytes of a leaf that entries can use.
 pub(super) fn region_len(context: &DirectoryContext) -> usize {
-    context.block_size - if context.checksum_seed.is_some() { TAIL_LEN } else { 0 }
+    context.block_size
+        - if context.checksum_seed.is_some() {
+            TAIL_LEN
+        } else {
+            0
+        }
 }
 
 /// The entries' part of the leaf `bytes`, after checking the checksum.
 pub(super) fn checked_region<'a>(context: &DirectoryContext, bytes: &'a [u8]) -> Result<&'a [u8]> {
     let (region, tail) = bytes.split_at(region_len(context));
-    let Some(seed) = context.checksum_seed else { return Ok(region) };
+    let Some(seed) = context.checksum_seed else {
+        return Ok(region);
+    };
     match RawTail::ref_from_bytes(tail) {
         Ok(tail)
             if tail.inode.get() == 0
@@ -327,7 +366,9 @@ pub(super) fn checked_region<'a>(context: &DirectoryContext, bytes: &'a [u8]) ->
 
 /// Writes the checksum of the leaf `bytes` after a change.
 pub(super) fn seal(context: &DirectoryContext, bytes: &mut [u8]) {
-    let Some(seed) = context.checksum_seed else { return };
+    let Some(seed) = context.checksum_seed else {
+        return;
+    };
     let (region, tail) = bytes.split_at_mut(region_len(context));
     let raw = RawTail {
         inode: U32::ZERO,
@@ -339,7 +380,8 @@ pub(super) fn seal(context: &DirectoryContext, bytes: &mut [u8]) {
     tail.copy_from_slice(raw.as_bytes());
 }
 
-/// Fills the leaf `bytes` with `entries`, tightly and in this order; they fit. The last one reaches to the end.
+/// Fills the leaf `bytes` with `entries`, tightly and in this order; they fit. The last one reaches
+/// to the end.
 pub(super) fn pack<'a>(
     context: &DirectoryContext,
     bytes: &mut [u8],
@@ -369,19 +411,30 @@ pub(super) enum BlockKind {
     IndexNode,
 }
 
-/// The kind of the block `block`. Without checksums an empty directory's first block looks like an index root, and
-/// an empty leaf like an index node; neither holds entries that a reader would miss.
+/// The kind of the block `block`. Without checksums an empty directory's first block looks like an
+/// index root, and an empty leaf like an index node; neither holds entries that a reader would
+/// miss.
 pub(super) fn kind(context: &DirectoryContext, block: LogicalBlock, bytes: &[u8]) -> BlockKind {
-    let header =
-        |offset: usize| RawEntryHeader::ref_from_prefix(&bytes[offset..]).ok().map(|(header, _)| *header);
-    let Some(first) = header(0) else { return BlockKind::Leaf };
-    let fills =
-        |header: RawEntryHeader, offset| usize::from(header.length.get()) == context.block_size - offset;
+    let header = |offset: usize| {
+        RawEntryHeader::ref_from_prefix(&bytes[offset..])
+            .ok()
+            .map(|(header, _)| *header)
+    };
+    let Some(first) = header(0) else {
+        return BlockKind::Leaf;
+    };
+    let fills = |header: RawEntryHeader, offset| {
+        usize::from(header.length.get()) == context.block_size - offset
+    };
     if first.inode.get() == 0 && first.name_len == 0 && fills(first, 0) {
         return BlockKind::IndexNode;
     }
     let is_root = block.0 == 0
         && usize::from(first.length.get()) == ENTRY_LEN_MIN
         && header(ENTRY_LEN_MIN).is_some_and(|second| fills(second, ENTRY_LEN_MIN));
-    if is_root { BlockKind::IndexRoot } else { BlockKind::Leaf }
+    if is_root {
+        BlockKind::IndexRoot
+    } else {
+        BlockKind::Leaf
+    }
 }

@@ -42,11 +42,25 @@ impl DirectoryBlocks for OpenDirectory<'_> {
         let logical = LogicalBlock(self.block_count());
         let mut state = self.inode.state_mut();
         if state.layout != Layout::Extents {
-            return Err(Error::unsupported("adding blocks to a directory that has a block map (ext3)"));
+            return Err(Error::unsupported(
+                "adding blocks to a directory that has a block map (ext3)",
+            ));
         }
         let goal = state.map.goal(logical);
-        let run = fs.space.lock().allocate(&fs.geometry, &fs.metadata, goal, 1, Purpose::Metadata, false)?;
-        let extent = Extent { logical: logical.0, len: 1, physical: run.start, is_unwritten: false };
+        let run = fs.space.lock().allocate(
+            &fs.geometry,
+            &fs.metadata,
+            goal,
+            1,
+            Purpose::Metadata,
+            false,
+        )?;
+        let extent = Extent {
+            logical: logical.0,
+            len: 1,
+            physical: run.start,
+            is_unwritten: false,
+        };
         state.map.insert(extent);
         if let Err(error) = self.inode.reserve_tree(&mut state, 0) {
             let at = u64::from(logical.0);
@@ -80,7 +94,10 @@ impl Ext4Inode {
             dir_index: geometry.features.compat.contains(Compat::DIR_INDEX),
             casefold: state.raw.flags.get() & inode_flags::CASEFOLD != 0,
         };
-        OpenDirectory { inode: self, context }
+        OpenDirectory {
+            inode: self,
+            context,
+        }
     }
 
     fn is_indexed(&self) -> bool {
@@ -89,7 +106,10 @@ impl Ext4Inode {
     }
 
     /// Calls `visit` with the directory that lies in this inode; `None` if it has blocks.
-    fn with_inline<T>(&self, visit: impl FnOnce(&InlineDirectory<'_>) -> Result<T>) -> Option<Result<T>> {
+    fn with_inline<T>(
+        &self,
+        visit: impl FnOnce(&InlineDirectory<'_>) -> Result<T>,
+    ) -> Option<Result<T>> {
         let (block, data) = {
             let state = self.state.read();
             if state.layout != Layout::Inline {
@@ -102,12 +122,19 @@ impl Ext4Inode {
         };
         let number = InodeNumber(self.number.into());
         let has_file_type = self.fs.has_incompat(Incompat::FILETYPE);
-        Some(visit(&InlineDirectory::new(number, &block, data.as_deref(), has_file_type)))
+        Some(visit(&InlineDirectory::new(
+            number,
+            &block,
+            data.as_deref(),
+            has_file_type,
+        )))
     }
 
     fn refuse_inline(&self) -> Result<()> {
         match self.state.read().layout {
-            Layout::Inline => Err(Error::unsupported("changing a directory kept in its inode (inline_data)")),
+            Layout::Inline => Err(Error::unsupported(
+                "changing a directory kept in its inode (inline_data)",
+            )),
             _ => Ok(()),
         }
     }
@@ -126,7 +153,13 @@ impl Ext4Inode {
         let was_indexed = self.is_indexed();
         let mut is_indexed = was_indexed;
         let blocks = self.open_directory();
-        let result = dir::insert(&blocks, &mut is_indexed, name, InodeNumber(number.into()), file_type);
+        let result = dir::insert(
+            &blocks,
+            &mut is_indexed,
+            name,
+            InodeNumber(number.into()),
+            file_type,
+        );
         if is_indexed != was_indexed {
             let mut state = self.state_mut();
             state.raw.flags |= inode_flags::INDEX;
@@ -145,7 +178,14 @@ impl Ext4Inode {
     pub(super) fn replace_name(&self, name: &[u8], number: u32, file_type: FileType) -> Result<()> {
         self.refuse_inline()?;
         let number = InodeNumber(number.into());
-        dir::replace(&self.open_directory(), self.is_indexed(), name, number, file_type).map(drop)
+        dir::replace(
+            &self.open_directory(),
+            self.is_indexed(),
+            name,
+            number,
+            file_type,
+        )
+        .map(drop)
     }
 
     /// Gives a new directory its first block.

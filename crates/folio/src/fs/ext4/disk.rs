@@ -1,7 +1,8 @@
 //! ext4's bytes on disk: raw structures, exactly as they lie there.
 //!
-//! Sources: the kernel's Documentation/filesystems/ext4 and e2fsprogs' ext2_fs.h for field meaning. Everything is
-//! little-endian. Numbers here are hostile until a checked type (`Superblock`, `Group`, ...) has been made of them.
+//! Sources: the kernel's Documentation/filesystems/ext4 and e2fsprogs' ext2_fs.h for field meaning.
+//! Everything is little-endian. Numbers here are hostile until a checked type (`Superblock`,
+//! `Group`, ...) has been made of them.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -277,8 +278,9 @@ pub(super) mod inode_flags {
     pub(in super::super) const PROJECT_INHERIT: u32 = 0x2000_0000;
     /// Directory ignores case.
     pub(in super::super) const CASEFOLD: u32 = 0x4000_0000;
-    /// What a new file takes over from its directory: secrm unrm compr sync immutable append nodump noatime
-    /// compression state, notail, projinherit, casefold, dax; less for files than for directories.
+    /// What a new file takes over from its directory: secrm unrm compr sync immutable append nodump
+    /// noatime compression state, notail, projinherit, casefold, dax; less for files than for
+    /// directories.
     pub(in super::super) const INHERITED: u32 = 0x8 | 0x40 | NOATIME | PROJECT_INHERIT;
 }
 

@@ -1,8 +1,10 @@
-//! Which device block holds which block of a file: the extents of one inode, in memory and as a tree on disk.
+//! Which device block holds which block of a file: the extents of one inode, in memory and as a
+//! tree on disk.
 //!
-//! In memory the map is one sorted list, so that insertion, merging and removal are plain list operations. On
-//! disk it is a tree of nodes (Documentation/filesystems/ext4/ifork.rst); [`ExtentMap::store`] lays the list out
-//! anew in the inode's 60 bytes and as few full leaves as it needs, reusing the tree's present blocks.
+//! In memory the map is one sorted list, so that insertion, merging and removal are plain list
+//! operations. On disk it is a tree of nodes (Documentation/filesystems/ext4/ifork.rst);
+//! [`ExtentMap::store`] lays the list out anew in the inode's 60 bytes and as few full leaves as it
+//! needs, reusing the tree's present blocks.
 
 use super::checksum::crc32c;
 use super::disk::{
@@ -37,7 +39,12 @@ impl Extent {
     /// The part of the extent from file block `logical` on.
     fn tail_from(&self, logical: u32) -> Self {
         let skip = logical - self.logical;
-        Self { logical, len: self.len - skip, physical: self.physical + u64::from(skip), ..*self }
+        Self {
+            logical,
+            len: self.len - skip,
+            physical: self.physical + u64::from(skip),
+            ..*self
+        }
     }
 }
 
@@ -84,14 +91,23 @@ impl ExtentMap {
         Ok(map)
     }
 
-    /// A map of plain runs, for inodes that map their blocks one by one (ext2, ext3); `tree_blocks` hold that map.
+    /// A map of plain runs, for inodes that map their blocks one by one (ext2, ext3); `tree_blocks`
+    /// hold that map.
     pub(super) fn from_runs(
         runs: impl IntoIterator<Item = (LogicalBlock, PhysicalBlock, u32)>,
         tree_blocks: Vec<u64>,
     ) -> Self {
-        let mut map = Self { extents: Vec::new(), tree_blocks };
+        let mut map = Self {
+            extents: Vec::new(),
+            tree_blocks,
+        };
         for (logical, physical, len) in runs {
-            map.insert(Extent { logical: logical.0, len, physical: physical.0, is_unwritten: false });
+            map.insert(Extent {
+                logical: logical.0,
+                len,
+                physical: physical.0,
+                is_unwritten: false,
+            });
         }
         map
     }
@@ -108,7 +124,10 @@ impl ExtentMap {
 
     /// Blocks that the extents have together.
     pub(super) fn data_blocks(&self) -> u64 {
-        self.extents.iter().map(|extent| u64::from(extent.len)).sum()
+        self.extents
+            .iter()
+            .map(|extent| u64::from(extent.len))
+            .sum()
     }
 
     /// Blocks of the device that hold the tree itself.
@@ -125,12 +144,20 @@ impl ExtentMap {
             let tail = extent.tail_from(block.0);
             let physical = PhysicalBlock(tail.physical);
             return match tail.is_unwritten {
-                false => Mapped::Data { physical, len: tail.len },
-                true => Mapped::Unwritten { physical, len: tail.len },
+                false => Mapped::Data {
+                    physical,
+                    len: tail.len,
+                },
+                true => Mapped::Unwritten {
+                    physical,
+                    len: tail.len,
+                },
             };
         }
         let next = self.extents.get(after).map_or(u32::MAX, |e| e.logical);
-        Mapped::Hole { len: next - block.0 }
+        Mapped::Hole {
+            len: next - block.0,
+        }
     }
 
     /// The last device block in use before file block `block`: where the file would best go on.
@@ -138,7 +165,9 @@ impl ExtentMap {
         let after = self.extents.partition_point(|e| e.logical <= block.0);
         let before = self.extents[after.checked_sub(1)?];
         let distance = u64::from(block.0) - u64::from(before.logical);
-        Some(PhysicalBlock(before.physical + distance.min(u64::from(before.len))))
+        Some(PhysicalBlock(
+            before.physical + distance.min(u64::from(before.len)),
+        ))
     }
 
     /// Adds an extent over a hole, merging it with neighbours that it continues.
@@ -165,7 +194,9 @@ impl ExtentMap {
     /// Makes the file blocks in `range` holes; returns the device runs they held.
     pub(super) fn remove(&mut self, range: Range<u64>) -> Vec<Extent> {
         let first = self.extents.partition_point(|e| e.end() <= range.start);
-        let last = self.extents.partition_point(|e| u64::from(e.logical) < range.end);
+        let last = self
+            .extents
+            .partition_point(|e| u64::from(e.logical) < range.end);
         if first >= last {
             return Vec::new();
         }
@@ -176,7 +207,10 @@ impl ExtentMap {
             if u64::from(extent.logical) < range.start {
                 // The casts are exact: both bounds lie inside the extent, whose blocks are 32-bit.
                 let split = range.start as u32;
-                kept.push(Extent { len: split - extent.logical, ..*extent });
+                kept.push(Extent {
+                    len: split - extent.logical,
+                    ..*extent
+                });
                 middle = middle.tail_from(split);
             }
             if extent.end() > range.end {
@@ -190,10 +224,11 @@ impl ExtentMap {
         removed
     }
 
-    /// Moves everything from file block `from` on by `by` blocks: towards the beginning over a hole, or towards the
-    /// end. The caller has checked that there is room.
+    /// Moves everything from file block `from` on by `by` blocks: towards the beginning over a
+    /// hole, or towards the end. The caller has checked that there is room.
     pub(super) fn shift(&mut self, from: u32, by: i64) {
-        // The tail goes by itself, so that an extent that crosses `from` is split, and what meets is merged.
+        // The tail goes by itself, so that an extent that crosses `from` is split, and what meets
+        // is merged.
         for extent in self.remove(u64::from(from)..1 << 32) {
             // Both ends have 32 bits, as the caller saw to.
             let logical = (i64::from(extent.logical) + by) as u32;
@@ -204,7 +239,10 @@ impl ExtentMap {
     /// Marks the allocated file blocks in `range` as written.
     pub(super) fn mark_written(&mut self, range: Range<u64>) {
         for extent in self.remove(range) {
-            self.insert(Extent { is_unwritten: false, ..extent });
+            self.insert(Extent {
+                is_unwritten: false,
+                ..extent
+            });
         }
     }
 
@@ -214,7 +252,8 @@ impl ExtentMap {
         self.extents.iter().map(per).sum()
     }
 
-    /// How many blocks the tree needs beside the inode, if `more` extents came on top of the present ones.
+    /// How many blocks the tree needs beside the inode, if `more` extents came on top of the
+    /// present ones.
     pub(super) fn tree_blocks_needed(&self, more: u64, block_size: usize) -> u64 {
         let mut entries = self.disk_entries().saturating_add(more);
         let per_block = node_capacity(block_size);
@@ -226,8 +265,8 @@ impl ExtentMap {
         blocks
     }
 
-    /// Writes the map into `root` (an inode's `i_block`) and tree blocks. `allocate` gives a block for the tree;
-    /// blocks no longer needed are returned.
+    /// Writes the map into `root` (an inode's `i_block`) and tree blocks. `allocate` gives a block
+    /// for the tree; blocks no longer needed are returned.
     pub(super) fn store(
         &mut self,
         root: &mut [u8; 60],
@@ -247,7 +286,12 @@ impl ExtentMap {
         while self.tree_blocks.len() < needed {
             self.tree_blocks.push(allocate()?.0);
         }
-        let surplus = self.tree_blocks.split_off(needed).into_iter().map(PhysicalBlock).collect();
+        let surplus = self
+            .tree_blocks
+            .split_off(needed)
+            .into_iter()
+            .map(PhysicalBlock)
+            .collect();
         let mut free_blocks = self.tree_blocks.iter().enumerate();
         let mut depth = 0;
         while entries.len() as u64 > node_capacity(60) {
@@ -256,8 +300,9 @@ impl ExtentMap {
             let mut upper_firsts = Vec::new();
             for (chunk, first) in entries.chunks(per_block).zip(firsts.chunks(per_block)) {
                 // `needed` counted one block for each chunk of each level.
-                let (index, number) =
-                    free_blocks.next().ok_or_else(|| Error::corrupt("extent tree miscounted"))?;
+                let (index, number) = free_blocks
+                    .next()
+                    .ok_or_else(|| Error::corrupt("extent tree miscounted"))?;
                 write_tree_block(PhysicalBlock(*number), index < known, chunk, depth, context)?;
                 upper.push(encode_index(first[0], *number));
                 upper_firsts.push(first[0]);
@@ -276,7 +321,9 @@ impl ExtentMap {
         bounds: Range<u64>,
         context: &TreeContext<'_>,
     ) -> Result<()> {
-        let entries = entries.chunks_exact(EXTENT_ENTRY_LEN).take(header.entries.get().into());
+        let entries = entries
+            .chunks_exact(EXTENT_ENTRY_LEN)
+            .take(header.entries.get().into());
         if header.depth.get() == 0 {
             for raw in entries {
                 let extent = decode_extent(raw)?;
@@ -286,10 +333,14 @@ impl ExtentMap {
         }
         let indexes: Vec<(u32, u64)> = entries.map(decode_index).collect::<Result<_>>()?;
         for (i, (first, number)) in indexes.iter().enumerate() {
-            let end = indexes.get(i + 1).map_or(bounds.end, |(next, _)| u64::from(*next));
+            let end = indexes
+                .get(i + 1)
+                .map_or(bounds.end, |(next, _)| u64::from(*next));
             let inner = u64::from(*first)..end;
             if inner.start < bounds.start || inner.end > bounds.end || inner.is_empty() {
-                return Err(Error::corrupt(format!("extent index of file block {first} is out of order")));
+                return Err(Error::corrupt(format!(
+                    "extent index of file block {first} is out of order"
+                )));
             }
             self.load_block(*number, header.depth.get() - 1, inner, context)
                 .map_err(|e| e.at(format!("extent block {number}")))?;
@@ -313,7 +364,10 @@ impl ExtentMap {
         }
         if let Some(seed) = context.checksum_seed {
             let tail = EXTENT_ENTRY_LEN * (1 + usize::from(header.max.get()));
-            let stored = bytes.get(tail..tail + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+            let stored = bytes
+                .get(tail..tail + 4)
+                .and_then(|b| b.try_into().ok())
+                .map(u32::from_le_bytes);
             if stored != Some(crc32c(seed, &bytes[..tail])) {
                 return Err(Error::corrupt("bad checksum"));
             }
@@ -333,7 +387,11 @@ impl ExtentMap {
             "is empty"
         } else if u64::from(extent.logical) < bounds.start || extent.end() > bounds.end {
             "leaves its node's range"
-        } else if self.extents.last().is_some_and(|last| last.end() > u64::from(extent.logical)) {
+        } else if self
+            .extents
+            .last()
+            .is_some_and(|last| last.end() > u64::from(extent.logical))
+        {
             "overlaps the one before"
         } else if extent.physical < context.first_data_block.max(1)
             || physical_end.is_none_or(|end| end > context.block_count)
@@ -343,7 +401,10 @@ impl ExtentMap {
             self.insert(extent);
             return Ok(());
         };
-        Err(Error::corrupt(format!("extent of file block {} {what}", extent.logical)))
+        Err(Error::corrupt(format!(
+            "extent of file block {} {what}",
+            extent.logical
+        )))
     }
 }
 
@@ -360,7 +421,11 @@ fn node_capacity(node_len: usize) -> u64 {
 }
 
 fn len_max(is_unwritten: bool) -> u16 {
-    if is_unwritten { EXTENT_LEN_MAX - 1 } else { EXTENT_LEN_MAX }
+    if is_unwritten {
+        EXTENT_LEN_MAX - 1
+    } else {
+        EXTENT_LEN_MAX
+    }
 }
 
 /// The pieces of an extent that is longer than the format's limit.
@@ -368,18 +433,28 @@ fn split_for_disk(extent: Extent) -> impl Iterator<Item = Extent> {
     let max = u32::from(len_max(extent.is_unwritten));
     (0..extent.len.div_ceil(max)).map(move |i| {
         let tail = extent.tail_from(extent.logical + i * max);
-        Extent { len: tail.len.min(max), ..tail }
+        Extent {
+            len: tail.len.min(max),
+            ..tail
+        }
     })
 }
 
 fn parse_node(bytes: &[u8], depth: Option<u16>) -> Result<(RawExtentHeader, &[u8])> {
-    let (header, entries) =
-        RawExtentHeader::read_from_prefix(bytes).map_err(|_| Error::corrupt("extent node cut short"))?;
+    let (header, entries) = RawExtentHeader::read_from_prefix(bytes)
+        .map_err(|_| Error::corrupt("extent node cut short"))?;
     let what = if header.magic.get() != EXTENT_MAGIC {
         format!("bad magic {:#06x} in extent node", header.magic.get())
-    } else if u64::from(header.max.get()) > node_capacity(bytes.len()) || header.entries > header.max {
-        format!("extent node claims {} of {} entries", header.entries.get(), header.max.get())
-    } else if header.depth.get() > DEPTH_MAX || depth.is_some_and(|want| want != header.depth.get()) {
+    } else if u64::from(header.max.get()) > node_capacity(bytes.len())
+        || header.entries > header.max
+    {
+        format!(
+            "extent node claims {} of {} entries",
+            header.entries.get(),
+            header.max.get()
+        )
+    } else if header.depth.get() > DEPTH_MAX || depth.is_some_and(|want| want != header.depth.get())
+    {
         format!("extent node has depth {}", header.depth.get())
     } else {
         return Ok((header, entries));
@@ -393,20 +468,33 @@ pub(super) fn decode_extent(raw: &[u8]) -> Result<Extent> {
     let is_unwritten = len > EXTENT_LEN_MAX;
     Ok(Extent {
         logical: raw.block.get(),
-        len: u32::from(if is_unwritten { len - EXTENT_LEN_MAX } else { len }),
+        len: u32::from(if is_unwritten {
+            len - EXTENT_LEN_MAX
+        } else {
+            len
+        }),
         physical: u64::from(raw.start_hi.get()) << 32 | u64::from(raw.start_lo.get()),
         is_unwritten,
     })
 }
 
 fn decode_index(raw: &[u8]) -> Result<(u32, u64)> {
-    let raw = RawExtentIndex::read_from_bytes(raw).map_err(|_| Error::corrupt("extent index cut short"))?;
-    Ok((raw.block.get(), u64::from(raw.leaf_hi.get()) << 32 | u64::from(raw.leaf_lo.get())))
+    let raw = RawExtentIndex::read_from_bytes(raw)
+        .map_err(|_| Error::corrupt("extent index cut short"))?;
+    Ok((
+        raw.block.get(),
+        u64::from(raw.leaf_hi.get()) << 32 | u64::from(raw.leaf_lo.get()),
+    ))
 }
 
 /// `piece` is at most as long as the format allows, and its block number has 48 bits.
 fn encode_extent(piece: &Extent) -> [u8; EXTENT_ENTRY_LEN] {
-    let len = piece.len as u16 + if piece.is_unwritten { EXTENT_LEN_MAX } else { 0 };
+    let len = piece.len as u16
+        + if piece.is_unwritten {
+            EXTENT_LEN_MAX
+        } else {
+            0
+        };
     let raw = RawExtent {
         block: piece.logical.into(),
         len: len.into(),
@@ -426,7 +514,8 @@ fn encode_index(first: u32, number: u64) -> [u8; EXTENT_ENTRY_LEN] {
     zerocopy::transmute!(raw)
 }
 
-/// Fills `node` with a header and entries; the rest becomes zeros. There are never more entries than fit.
+/// Fills `node` with a header and entries; the rest becomes zeros. There are never more entries
+/// than fit.
 fn fill_node(node: &mut [u8], entries: &[[u8; EXTENT_ENTRY_LEN]], depth: u16) {
     let header = RawExtentHeader {
         magic: EXTENT_MAGIC.into(),
@@ -441,7 +530,8 @@ fn fill_node(node: &mut [u8], entries: &[[u8; EXTENT_ENTRY_LEN]], depth: u16) {
     node[EXTENT_ENTRY_LEN + bytes.len()..].fill(0);
 }
 
-/// Writes a block of the tree; one that `is_known` to be the tree's already is not touched if it says the same.
+/// Writes a block of the tree; one that `is_known` to be the tree's already is not touched if it
+/// says the same.
 fn write_tree_block(
     number: PhysicalBlock,
     is_known: bool,
@@ -459,7 +549,11 @@ fn write_tree_block(
     if is_known && *context.metadata.block(number)?.read() == *node {
         return Ok(());
     }
-    context.metadata.new_block(number)?.write().copy_from_slice(&node);
+    context
+        .metadata
+        .new_block(number)?
+        .write()
+        .copy_from_slice(&node);
     Ok(())
 }
 
@@ -469,7 +563,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn extent(logical: u32, len: u32, physical: u64) -> Extent {
-        Extent { logical, len, physical, is_unwritten: false }
+        Extent {
+            logical,
+            len,
+            physical,
+            is_unwritten: false,
+        }
     }
 
     #[test]
@@ -490,12 +589,23 @@ mod tests {
         let pieces: Vec<_> = split_for_disk(extent(5, 70_000, 1000)).collect();
         assert_eq!(
             pieces,
-            vec![extent(5, 32768, 1000), extent(32773, 32768, 33768), extent(65541, 4464, 66536)]
+            vec![
+                extent(5, 32768, 1000),
+                extent(32773, 32768, 33768),
+                extent(65541, 4464, 66536)
+            ]
         );
         let written = decode_extent(&encode_extent(&pieces[0])).unwrap();
         assert_eq!(written, pieces[0]);
-        let unwritten = Extent { is_unwritten: true, len: 32767, ..pieces[0] };
-        assert_eq!(decode_extent(&encode_extent(&unwritten)).unwrap(), unwritten);
+        let unwritten = Extent {
+            is_unwritten: true,
+            len: 32767,
+            ..pieces[0]
+        };
+        assert_eq!(
+            decode_extent(&encode_extent(&unwritten)).unwrap(),
+            unwritten
+        );
     }
 
     proptest! {

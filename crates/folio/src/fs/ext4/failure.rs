@@ -15,11 +15,15 @@ const READ_ONLY: u8 = 1;
 const DEAD: u8 = 2;
 
 impl Ext4 {
-    /// EROFS for changes after a failure that `errors=remount-ro` answers, EIO after one under `errors=panic`.
+    /// EROFS for changes after a failure that `errors=remount-ro` answers, EIO after one under
+    /// `errors=panic`.
     pub(super) fn check_failure(&self) -> Result<()> {
         match self.failure.0.load(Ordering::Acquire) {
             NONE => Ok(()),
-            READ_ONLY => Err(Error::new(Errno::ROFS, "the file system is read-only after an error")),
+            READ_ONLY => Err(Error::new(
+                Errno::ROFS,
+                "the file system is read-only after an error",
+            )),
             _ => self.check_alive(),
         }
     }
@@ -27,12 +31,16 @@ impl Ext4 {
     /// EIO for everything after a failure under `errors=panic`.
     pub(super) fn check_alive(&self) -> Result<()> {
         match self.failure.0.load(Ordering::Acquire) {
-            DEAD => Err(Error::new(Errno::IO, "the file system failed (errors=panic)")),
+            DEAD => Err(Error::new(
+                Errno::IO,
+                "the file system failed (errors=panic)",
+            )),
             _ => Ok(()),
         }
     }
 
-    /// The journal cannot be written: nothing can be changed any more, whatever `errors=` says. Returns the error.
+    /// The journal cannot be written: nothing can be changed any more, whatever `errors=` says.
+    /// Returns the error.
     pub(super) fn fail_journal(&self, error: Error) -> Error {
         if let Some(journal) = self.journal.get() {
             journal.abort();
@@ -45,7 +53,8 @@ impl Ext4 {
         error.at("journal")
     }
 
-    /// Acts on an error of an operation: damage is noted in the superblock and answered as `errors=` says.
+    /// Acts on an error of an operation: damage is noted in the superblock and answered as
+    /// `errors=` says.
     pub(super) fn notice(&self, error: &Error) {
         if error.kind() != ErrorKind::Corrupt || self.is_read_only {
             return;
@@ -58,7 +67,8 @@ impl Ext4 {
         }
     }
 
-    /// Notes the failure in the superblock, for e2fsck to look, and goes on as far as `level` allows.
+    /// Notes the failure in the superblock, for e2fsck to look, and goes on as far as `level`
+    /// allows.
     fn fail(&self, level: u8) {
         let before = self.failure.0.fetch_max(level, Ordering::AcqRel);
         if level != NONE
@@ -75,6 +85,9 @@ impl Ext4 {
         let bytes = superblock.to_bytes(self.now());
         drop(superblock);
         // As well as it goes: the device may be what failed.
-        let _ = self.device.write_at(&bytes, SUPERBLOCK_OFFSET).and_then(|()| self.device.flush());
+        let _ = self
+            .device
+            .write_at(&bytes, SUPERBLOCK_OFFSET)
+            .and_then(|()| self.device.flush());
     }
 }

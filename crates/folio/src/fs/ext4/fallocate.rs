@@ -10,8 +10,15 @@ use std::ops::Range;
 
 impl Ext4Inode {
     /// The seam's `fallocate`; the VFS holds the inode lock exclusively.
-    pub(super) fn change_allocation(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
-        let Some(mapping) = &self.common.mapping else { return Err(Errno::NODEV.into()) };
+    pub(super) fn change_allocation(
+        &self,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        let Some(mapping) = &self.common.mapping else {
+            return Err(Errno::NODEV.into());
+        };
         let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
         self.check_size(end)?;
         self.bring_out_of_line()?;
@@ -31,7 +38,12 @@ impl Ext4Inode {
         Ok(())
     }
 
-    fn fill_or_clear(&self, mapping: &Mapping, mode: FallocateMode, range: Range<u64>) -> Result<()> {
+    fn fill_or_clear(
+        &self,
+        mapping: &Mapping,
+        mode: FallocateMode,
+        range: Range<u64>,
+    ) -> Result<()> {
         let end = range.end;
         let is_zeroing = matches!(
             mode,
@@ -43,7 +55,9 @@ impl Ext4Inode {
         if mode != FallocateMode::PunchHole {
             self.allocate_unwritten(range)?;
         }
-        if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange) && end > mapping.size_bytes() {
+        if matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange)
+            && end > mapping.size_bytes()
+        {
             mapping.set_size_bytes(end);
             self.publish_size(&mut self.state_mut(), end);
         }
@@ -94,7 +108,8 @@ impl Ext4Inode {
         false
     }
 
-    /// Gives every hole in `bytes` space that reads as zeros. Blocks that are delayed get theirs at writeback.
+    /// Gives every hole in `bytes` space that reads as zeros. Blocks that are delayed get theirs at
+    /// writeback.
     fn allocate_unwritten(&self, bytes: Range<u64>) -> Result<()> {
         let fs = &self.fs;
         let block_size = fs.block_size as u64;
@@ -111,7 +126,10 @@ impl Ext4Inode {
                 Mapped::Hole { len } => len,
             };
             let hole = block..block.saturating_add(len).min(blocks.end);
-            let delayed = state.delayed.first_in(hole.clone()).unwrap_or(hole.end..hole.end);
+            let delayed = state
+                .delayed
+                .first_in(hole.clone())
+                .unwrap_or(hole.end..hole.end);
             if delayed.start == block {
                 block = delayed.end;
                 continue;
@@ -119,9 +137,17 @@ impl Ext4Inode {
             let goal = state.map.goal(LogicalBlock(block));
             let want = delayed.start - block;
             let purpose = Purpose::LargeFile;
-            let run = fs.space.lock().allocate(&fs.geometry, &fs.metadata, goal, want, purpose, false)?;
+            let run =
+                fs.space
+                    .lock()
+                    .allocate(&fs.geometry, &fs.metadata, goal, want, purpose, false)?;
             let len = (run.end - run.start) as u32;
-            state.map.insert(Extent { logical: block, len, physical: run.start, is_unwritten: true });
+            state.map.insert(Extent {
+                logical: block,
+                len,
+                physical: run.start,
+                is_unwritten: true,
+            });
             state.charge_blocks(len.into(), fs.block_size);
             state.map_is_dirty = true;
             self.mark_dirty(&mut state);
@@ -133,7 +159,9 @@ impl Ext4Inode {
 
     /// The seam's `seek`.
     pub(super) fn seek_from(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
-        let Some(mapping) = &self.common.mapping else { return Err(Errno::INVAL.into()) };
+        let Some(mapping) = &self.common.mapping else {
+            return Err(Errno::INVAL.into());
+        };
         let size = mapping.size_bytes();
         let state = self.state.read();
         let mut at = offset;
@@ -152,8 +180,11 @@ impl Ext4Inode {
         let block_size = self.fs.block_size as u64;
         let state = self.state.read();
         if state.layout == super::inode::Layout::Inline {
-            let inline =
-                FileExtent { len_bytes: state.recorded_size(), place: ExtentPlace::Inline, offset: 0 };
+            let inline = FileExtent {
+                len_bytes: state.recorded_size(),
+                place: ExtentPlace::Inline,
+                offset: 0,
+            };
             return Ok(Vec::from([inline]));
         }
         let mut found: Vec<FileExtent> = state
@@ -179,18 +210,22 @@ impl Ext4Inode {
             place: ExtentPlace::Delayed,
         }));
         found.sort_unstable_by_key(|extent| extent.offset);
-        found.retain(|extent| extent.offset < range.end && extent.offset + extent.len_bytes > range.start);
+        found.retain(|extent| {
+            extent.offset < range.end && extent.offset + extent.len_bytes > range.start
+        });
         Ok(found)
     }
 
-    /// Whether there is data at byte `at`, and the byte up to which that holds. Space that reads as zeros counts
-    /// as data where `mapping` has a page of it, which may have been written.
+    /// Whether there is data at byte `at`, and the byte up to which that holds. Space that reads as
+    /// zeros counts as data where `mapping` has a page of it, which may have been written.
     fn span_at(&self, state: &InodeState, mapping: &Mapping, at: u64) -> (bool, u64) {
         let block_size = self.fs.block_size as u64;
         if state.layout == super::inode::Layout::Inline {
             return (true, u64::MAX);
         }
-        let Ok(block) = u32::try_from(at / block_size) else { return (false, u64::MAX) };
+        let Ok(block) = u32::try_from(at / block_size) else {
+            return (false, u64::MAX);
+        };
         let end_of = |len: u32| (u64::from(block) + u64::from(len.max(1))) * block_size;
         match state.map.lookup(LogicalBlock(block)) {
             Mapped::Data { len, .. } => (true, end_of(len)),

@@ -178,7 +178,10 @@ impl Features {
         let unknown = self.incompat.difference(Incompat::READABLE);
         match unknown.is_empty() {
             true => Ok(()),
-            false => Err(Error::unsupported(format!("feature {}", names(&unknown, "incompat")))),
+            false => Err(Error::unsupported(format!(
+                "feature {}",
+                names(&unknown, "incompat")
+            ))),
         }
     }
 
@@ -199,7 +202,10 @@ impl Features {
         match missing.is_empty() {
             true => Ok(()),
             false => {
-                let what = format!("writing a file system with {}; it can be read", missing.join(", "));
+                let what = format!(
+                    "writing a file system with {}; it can be read",
+                    missing.join(", ")
+                );
                 Err(Error::unsupported(what))
             }
         }
@@ -208,11 +214,17 @@ impl Features {
 
 /// The flags as mke2fs writes them; one without a name is shown as "incompat bit 0x40000".
 fn names<F: bitflags::Flags<Bits = u32>>(flags: &F, set: &str) -> String {
-    let mut list: Vec<String> = flags.iter_names().map(|(name, _)| name.to_lowercase()).collect();
+    let mut list: Vec<String> = flags
+        .iter_names()
+        .map(|(name, _)| name.to_lowercase())
+        .collect();
     let named = F::all().bits();
     let unnamed = flags.bits() & !named;
     list.extend(
-        (0..32).map(|i| 1_u32 << i).filter(|b| unnamed & b != 0).map(|b| format!("{set} bit {b:#x}")),
+        (0..32)
+            .map(|i| 1_u32 << i)
+            .filter(|b| unnamed & b != 0)
+            .map(|b| format!("{set} bit {b:#x}")),
     );
     list.join(", ").replace("bit64", "64bit")
 }
@@ -225,7 +237,9 @@ mod tests {
     fn what_is_missing_is_named() {
         let mut features = Features {
             compat: Compat::empty(),
-            incompat: Incompat::EXTENT | Incompat::from_bits_retain(0x40000) | Incompat::COMPRESSION,
+            incompat: Incompat::EXTENT
+                | Incompat::from_bits_retain(0x40000)
+                | Incompat::COMPRESSION,
             ro_compat: RoCompat::QUOTA,
         };
         let error = features.check_readable().unwrap_err().to_string();

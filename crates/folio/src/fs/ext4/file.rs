@@ -16,14 +16,15 @@ use std::sync::{Arc, Weak};
 /// Few: a run of dirty folios seldom crosses extents.
 type Pieces = SmallVec<[Piece; 4]>;
 
-/// One stretch of a request, in bytes from its start, and where on the device it lies; `None` is a hole.
+/// One stretch of a request, in bytes from its start, and where on the device it lies; `None` is a
+/// hole.
 struct Piece {
     range: Range<usize>,
     device_offset: Option<u64>,
 }
 
-/// What stands behind a file's mapping. It does not keep the inode alive: a file whose inode is gone has been
-/// deleted, and its last dirty pages go nowhere.
+/// What stands behind a file's mapping. It does not keep the inode alive: a file whose inode is
+/// gone has been deleted, and its last dirty pages go nowhere.
 pub(super) struct FileStore {
     inode: Weak<Ext4Inode>,
 }
@@ -36,15 +37,23 @@ impl FileStore {
 
 impl Store for FileStore {
     fn read_pages(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
-        let Some(inode) = self.inode.upgrade() else { return Err(Errno::STALE.into()) };
-        let result = inode.read_data(offset, bufs).map_err(|e| e.at(format!("inode {}", inode.number)));
+        let Some(inode) = self.inode.upgrade() else {
+            return Err(Errno::STALE.into());
+        };
+        let result = inode
+            .read_data(offset, bufs)
+            .map_err(|e| e.at(format!("inode {}", inode.number)));
         Ext4::retire(inode);
         result
     }
 
     fn write_pages(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
-        let Some(inode) = self.inode.upgrade() else { return Ok(()) };
-        let result = inode.write_data(offset, bufs).map_err(|e| e.at(format!("inode {}", inode.number)));
+        let Some(inode) = self.inode.upgrade() else {
+            return Ok(());
+        };
+        let result = inode
+            .write_data(offset, bufs)
+            .map_err(|e| e.at(format!("inode {}", inode.number)));
         Ext4::retire(inode);
         result
     }
@@ -114,7 +123,11 @@ impl Ext4Inode {
         let block_size = self.fs.block_size as u64;
         self.fs.check_failure()?;
         // Until the bytes are there, no transaction may say where.
-        let _store = self.fs.journal.get().map(|journal| journal.gate.start_store());
+        let _store = self
+            .fs
+            .journal
+            .get()
+            .map(|journal| journal.gate.start_store());
         // Pages and blocks are multiples of one another, so both ends are block bounds.
         let first = offset / block_size;
         let end = ((offset + total as u64) / block_size).min(u64::from(u32::MAX));
@@ -140,29 +153,36 @@ impl Ext4Inode {
         Ok(())
     }
 
-    /// The table shall tell a size of at least `size_bytes`. If delayed blocks lie before, they are written first.
+    /// The table shall tell a size of at least `size_bytes`. If delayed blocks lie before, they are
+    /// written first.
     pub(super) fn publish_size(&self, state: &mut InodeState, size_bytes: u64) {
         if size_bytes <= state.disk_size {
             return;
         }
         state.disk_size = size_bytes;
         self.mark_dirty(state);
-        let end = size_bytes.div_ceil(self.fs.block_size as u64).min(u64::from(u32::MAX)) as u32;
+        let end = size_bytes
+            .div_ceil(self.fs.block_size as u64)
+            .min(u64::from(u32::MAX)) as u32;
         if state.delayed.first_in(0..end).is_some() {
             self.order();
         }
     }
 
-    /// Places what is delayed in `blocks`; returns where each mapped stretch goes and which ones were unwritten.
-    /// Holes are skipped: their bytes are zeros already.
-    fn pieces_to_write(&self, blocks: Range<u64>, offset: u64) -> Result<(Pieces, Vec<Range<u64>>)> {
+    /// Places what is delayed in `blocks`; returns where each mapped stretch goes and which ones
+    /// were unwritten. Holes are skipped: their bytes are zeros already.
+    fn pieces_to_write(
+        &self,
+        blocks: Range<u64>,
+        offset: u64,
+    ) -> Result<(Pieces, Vec<Range<u64>>)> {
         let block_size = self.fs.block_size as u64;
         let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
         let mut pieces = Pieces::new();
         let mut unwritten = Vec::new();
         let mut state = self.state_mut();
-        // Blocks past the end of the file stay as they are: zeros need not be stored, and space that was
-        // allocated there ahead must stay unwritten.
+        // Blocks past the end of the file stay as they are: zeros need not be stored, and space
+        // that was allocated there ahead must stay unwritten.
         let blocks = blocks.start..blocks.end.min(size.div_ceil(block_size));
         let mut block = blocks.start;
         while block < blocks.end {
@@ -201,7 +221,9 @@ impl Ext4Inode {
 
     /// Sets the size of a regular file. The caller holds the inode lock exclusively.
     pub(super) fn set_size(&self, size_bytes: u64) -> Result<()> {
-        let Some(mapping) = &self.common.mapping else { return Err(Errno::INVAL.into()) };
+        let Some(mapping) = &self.common.mapping else {
+            return Err(Errno::INVAL.into());
+        };
         self.check_size(size_bytes)?;
         let old = mapping.size_bytes();
         if size_bytes < old {
@@ -233,7 +255,12 @@ impl Ext4Inode {
     /// Clears what follows `end` in its block, so that a later extension finds zeros there.
     fn zero_partial_block(&self, end: u64) -> Result<()> {
         let block_size = self.fs.block_size as u64;
-        let Some(mapping) = self.common.mapping.as_ref().filter(|_| !end.is_multiple_of(block_size)) else {
+        let Some(mapping) = self
+            .common
+            .mapping
+            .as_ref()
+            .filter(|_| !end.is_multiple_of(block_size))
+        else {
             return Ok(());
         };
         let block = LogicalBlock((end / block_size) as u32);
@@ -261,9 +288,15 @@ impl Ext4Inode {
         let mut state = self.state_mut();
         if state.layout == Layout::BlockMap
             && blocks.start
-                < state.map.extents().last().map_or(0, |e| u64::from(e.logical) + u64::from(e.len))
+                < state
+                    .map
+                    .extents()
+                    .last()
+                    .map_or(0, |e| u64::from(e.logical) + u64::from(e.len))
         {
-            return Err(Error::unsupported("taking blocks from a file that has a block map (ext3)"));
+            return Err(Error::unsupported(
+                "taking blocks from a file that has a block map (ext3)",
+            ));
         }
         let map_end = state.map.end();
         if blocks.start > 0 && blocks.end < map_end {
@@ -281,12 +314,13 @@ impl Ext4Inode {
         self.trim_tree_reservation(&mut state);
         drop(state);
         if let Some(mapping) = self.common.mapping.as_ref().filter(|_| !removed.is_empty()) {
-            // Readers may have brought pages of these blocks back in meanwhile, or be at it: such pages go, before
-            // the blocks become somebody else's.
+            // Readers may have brought pages of these blocks back in meanwhile, or be at it: such
+            // pages go, before the blocks become somebody else's.
             mapping.punch(bytes);
         }
         for extent in removed {
-            self.fs.free_data(extent.physical..extent.physical + u64::from(extent.len))?;
+            self.fs
+                .free_data(extent.physical..extent.physical + u64::from(extent.len))?;
         }
         Ok(())
     }
@@ -308,7 +342,10 @@ impl Ext4Inode {
         self.bring_out_of_line()?;
         let mut state = self.state_mut();
         if state.raw.flags.get() & (inode_flags::ENCRYPT | inode_flags::VERITY) != 0 {
-            return Err(Error::new(Errno::PERM, "encrypted and verity files cannot be written"));
+            return Err(Error::new(
+                Errno::PERM,
+                "encrypted and verity files cannot be written",
+            ));
         }
         // Both have 32 bits, as `check_size` saw to.
         let blocks = (offset / block_size) as u32..end.div_ceil(block_size) as u32;
@@ -339,7 +376,10 @@ fn push_piece(pieces: &mut SmallVec<[Piece; 4]>, range: Range<usize>, device_off
             return;
         }
     }
-    pieces.push(Piece { range, device_offset });
+    pieces.push(Piece {
+        range,
+        device_offset,
+    });
 }
 
 /// The bytes `range` of the buffers' concatenation.
@@ -349,7 +389,9 @@ fn parts_of<'a>(bufs: &'a [IoSlice<'_>], range: Range<usize>) -> SmallVec<[IoSli
     for buf in bufs {
         let end = start + buf.len();
         if end > range.start && start < range.end {
-            parts.push(IoSlice::new(&buf[range.start.max(start) - start..range.end.min(end) - start]));
+            parts.push(IoSlice::new(
+                &buf[range.start.max(start) - start..range.end.min(end) - start],
+            ));
         }
         start = end;
     }
@@ -364,7 +406,10 @@ struct Cursor<'a, 'b> {
 
 impl<'a, 'b> Cursor<'a, 'b> {
     fn new(bufs: &'a mut [IoSliceMut<'b>]) -> Self {
-        Self { bufs: bufs.iter_mut(), current: &mut [] }
+        Self {
+            bufs: bufs.iter_mut(),
+            current: &mut [],
+        }
     }
 
     fn take(&mut self, mut count: usize) -> SmallVec<[IoSliceMut<'a>; 16]> {
@@ -388,7 +433,9 @@ impl<'a, 'b> Cursor<'a, 'b> {
 
 /// Fills the buffers with `bytes` as the file's beginning, and zeros after them.
 fn fill_from(bytes: &[u8], offset: u64, bufs: &mut [IoSliceMut<'_>]) {
-    let mut rest = bytes.get(usize::try_from(offset).unwrap_or(usize::MAX)..).unwrap_or(&[]);
+    let mut rest = bytes
+        .get(usize::try_from(offset).unwrap_or(usize::MAX)..)
+        .unwrap_or(&[]);
     for buf in bufs {
         let count = rest.len().min(buf.len());
         buf[..count].copy_from_slice(&rest[..count]);
@@ -410,18 +457,25 @@ fn zero_from(bufs: &mut [IoSliceMut<'_>], valid: usize) {
 impl Ext4 {
     /// The journal, if file data goes there (`data=journal`).
     fn data_journal(&self) -> Option<&Journal> {
-        self.journal.get().filter(|_| self.options.data == DataMode::Journal)
+        self.journal
+            .get()
+            .filter(|_| self.options.data == DataMode::Journal)
     }
 
     /// Reads file blocks from byte `at` of the device on, as they will be there.
     fn read_blocks(&self, bufs: &mut [IoSliceMut<'_>], at: u64) -> Result<()> {
-        let Some(journal) = self.data_journal() else { return self.device.read_vectored_at(bufs, at) };
+        let Some(journal) = self.data_journal() else {
+            return self.device.read_vectored_at(bufs, at);
+        };
         let first = at / self.block_size as u64;
         let count = (bufs.iter().map(|buf| buf.len()).sum::<usize>() / self.block_size) as u64;
         // Before the device is read: what goes from here to there meanwhile is the same.
         let newer = journal.snapshots.newest(first..first + count);
         self.device.read_vectored_at(bufs, at)?;
-        let mut blocks = bufs.iter_mut().flat_map(|buf| buf.chunks_mut(self.block_size)).zip(first..);
+        let mut blocks = bufs
+            .iter_mut()
+            .flat_map(|buf| buf.chunks_mut(self.block_size))
+            .zip(first..);
         for (number, bytes) in newer {
             if let Some((block, _)) = blocks.find(|(_, at)| *at == number) {
                 block.copy_from_slice(&bytes);
@@ -430,22 +484,31 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Writes file blocks from byte `at` of the device on, by way of the journal if data goes there. What a
-    /// transaction has no room for is written in its place, as with `data=ordered`.
+    /// Writes file blocks from byte `at` of the device on, by way of the journal if data goes
+    /// there. What a transaction has no room for is written in its place, as with `data=ordered`.
     fn write_blocks(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<()> {
-        let Some(journal) = self.data_journal() else { return self.device.write_vectored_at(bufs, at) };
+        let Some(journal) = self.data_journal() else {
+            return self.device.write_vectored_at(bufs, at);
+        };
         let first = at / self.block_size as u64;
-        let blocks = bufs.iter().flat_map(|buf| buf.chunks(self.block_size)).zip(first..);
+        let blocks = bufs
+            .iter()
+            .flat_map(|buf| buf.chunks(self.block_size))
+            .zip(first..);
         for (bytes, number) in blocks {
-            if !journal.snapshots.insert_data(number, bytes, journal.transaction_max()) {
-                self.device.write_at(bytes, number * self.block_size as u64)?;
+            if !journal
+                .snapshots
+                .insert_data(number, bytes, journal.transaction_max())
+            {
+                self.device
+                    .write_at(bytes, number * self.block_size as u64)?;
             }
         }
         Ok(())
     }
 
-    /// Lets go of an inode inside writeback or a commit. If that was the last reference, deleting it would wait for
-    /// the very thing it is called from; so it waits for [`Ext4::bury`].
+    /// Lets go of an inode inside writeback or a commit. If that was the last reference, deleting
+    /// it would wait for the very thing it is called from; so it waits for [`Ext4::bury`].
     pub(super) fn retire(inode: Arc<Ext4Inode>) {
         let fs = inode.fs.clone();
         if let Some(mut last) = Arc::into_inner(inode)

@@ -17,7 +17,8 @@ pub(super) struct Group {
     pub(super) blocks: Option<Bitmap>,
     /// Inodes in use.
     pub(super) inodes: Option<Bitmap>,
-    /// Blocks that the running transaction freed: free on disk with it, but not to be used before it is durable.
+    /// Blocks that the running transaction freed: free on disk with it, but not to be used before
+    /// it is durable.
     freed: Option<Bitmap>,
     /// The same of the transaction that is being committed.
     freeing: Option<Bitmap>,
@@ -28,7 +29,8 @@ pub(super) struct Group {
     inodes_dirty: bool,
 }
 
-/// Reads a number whose halves lie apart; the upper half counts only in long descriptors, and is zero otherwise.
+/// Reads a number whose halves lie apart; the upper half counts only in long descriptors, and is
+/// zero otherwise.
 macro_rules! joined {
     ($name:ident, $set:ident, $low:ident, $high:ident, $whole:ty, $half:ty, $bits:literal) => {
         pub(super) fn $name(&self) -> $whole {
@@ -44,15 +46,87 @@ macro_rules! joined {
 }
 
 impl Group {
-    joined!(block_bitmap, set_block_bitmap, block_bitmap_lo, block_bitmap_hi, u64, u32, 32);
-    joined!(inode_bitmap, set_inode_bitmap, inode_bitmap_lo, inode_bitmap_hi, u64, u32, 32);
-    joined!(inode_table, set_inode_table, inode_table_lo, inode_table_hi, u64, u32, 32);
-    joined!(free_blocks, set_free_blocks, free_blocks_count_lo, free_blocks_count_hi, u32, u16, 16);
-    joined!(free_inodes, set_free_inodes, free_inodes_count_lo, free_inodes_count_hi, u32, u16, 16);
-    joined!(used_dirs, set_used_dirs, used_dirs_count_lo, used_dirs_count_hi, u32, u16, 16);
-    joined!(itable_unused, set_itable_unused, itable_unused_lo, itable_unused_hi, u32, u16, 16);
-    joined!(blocks_csum, set_blocks_csum, block_bitmap_csum_lo, block_bitmap_csum_hi, u32, u16, 16);
-    joined!(inodes_csum, set_inodes_csum, inode_bitmap_csum_lo, inode_bitmap_csum_hi, u32, u16, 16);
+    joined!(
+        block_bitmap,
+        set_block_bitmap,
+        block_bitmap_lo,
+        block_bitmap_hi,
+        u64,
+        u32,
+        32
+    );
+    joined!(
+        inode_bitmap,
+        set_inode_bitmap,
+        inode_bitmap_lo,
+        inode_bitmap_hi,
+        u64,
+        u32,
+        32
+    );
+    joined!(
+        inode_table,
+        set_inode_table,
+        inode_table_lo,
+        inode_table_hi,
+        u64,
+        u32,
+        32
+    );
+    joined!(
+        free_blocks,
+        set_free_blocks,
+        free_blocks_count_lo,
+        free_blocks_count_hi,
+        u32,
+        u16,
+        16
+    );
+    joined!(
+        free_inodes,
+        set_free_inodes,
+        free_inodes_count_lo,
+        free_inodes_count_hi,
+        u32,
+        u16,
+        16
+    );
+    joined!(
+        used_dirs,
+        set_used_dirs,
+        used_dirs_count_lo,
+        used_dirs_count_hi,
+        u32,
+        u16,
+        16
+    );
+    joined!(
+        itable_unused,
+        set_itable_unused,
+        itable_unused_lo,
+        itable_unused_hi,
+        u32,
+        u16,
+        16
+    );
+    joined!(
+        blocks_csum,
+        set_blocks_csum,
+        block_bitmap_csum_lo,
+        block_bitmap_csum_hi,
+        u32,
+        u16,
+        16
+    );
+    joined!(
+        inodes_csum,
+        set_inodes_csum,
+        inode_bitmap_csum_lo,
+        inode_bitmap_csum_hi,
+        u32,
+        u16,
+        16
+    );
 
     /// Whether flag `flag` of `bg_flags` is set; flags count only where descriptors have checksums.
     pub(super) fn has_flag(&self, superblock: &Superblock, flag: u16) -> bool {
@@ -80,23 +154,38 @@ impl Group {
         is_used: bool,
         is_directory: bool,
     ) {
-        let change = |count: u32, up: bool| if up { count + 1 } else { count.saturating_sub(1) };
+        let change = |count: u32, up: bool| {
+            if up {
+                count + 1
+            } else {
+                count.saturating_sub(1)
+            }
+        };
         self.set_free_inodes(change(self.free_inodes(), !is_used));
         if is_directory {
             self.set_used_dirs(change(self.used_dirs(), is_used));
         }
         self.clear_flag(GROUP_INODE_UNINIT);
-        if is_used && superblock.features.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG)
+        if is_used
+            && superblock
+                .features
+                .ro_compat
+                .intersects(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG)
         {
-            self.set_itable_unused(self.itable_unused().min(superblock.inodes_per_group - index - 1));
+            self.set_itable_unused(
+                self.itable_unused()
+                    .min(superblock.inodes_per_group - index - 1),
+            );
         }
         (self.is_dirty, self.inodes_dirty) = (true, true);
     }
 
-    /// Frees the blocks `range`, whose bitmap is loaded, once the transaction is durable; false if some are free
-    /// already.
+    /// Frees the blocks `range`, whose bitmap is loaded, once the transaction is durable; false if
+    /// some are free already.
     pub(super) fn free_later(&mut self, range: Range<u32>) -> bool {
-        let Some(blocks) = &self.blocks else { return false };
+        let Some(blocks) = &self.blocks else {
+            return false;
+        };
         let freed = self.freed.get_or_insert_with(|| Bitmap::new(blocks.len()));
         if !blocks.all_set(range.clone()) || freed.next_set(range.start, range.end).is_some() {
             return false;
@@ -108,12 +197,16 @@ impl Group {
     /// The transaction is being committed: what it freed waits for that. Returns the freed runs.
     pub(super) fn close_freed(&mut self) -> Vec<Range<u32>> {
         self.freeing = self.freed.take();
-        self.freeing.as_ref().map_or(Vec::new(), |freeing| freeing.set_runs().collect())
+        self.freeing
+            .as_ref()
+            .map_or(Vec::new(), |freeing| freeing.set_runs().collect())
     }
 
     /// The transaction is durable: what it freed can be used. Returns how many blocks that are.
     pub(super) fn finish_freed(&mut self) -> u64 {
-        let (Some(freeing), Some(blocks)) = (self.freeing.take(), &mut self.blocks) else { return 0 };
+        let (Some(freeing), Some(blocks)) = (self.freeing.take(), &mut self.blocks) else {
+            return 0;
+        };
         let mut count = 0;
         for run in freeing.set_runs() {
             count += run.len() as u64;
@@ -137,13 +230,22 @@ impl Group {
     ) -> Result<&mut Bitmap> {
         let bitmap = match self.blocks.take() {
             Some(bitmap) => bitmap,
-            None => self.read_blocks(number, superblock, metadata).map_err(|e| in_group(e, number))?,
+            None => self
+                .read_blocks(number, superblock, metadata)
+                .map_err(|e| in_group(e, number))?,
         };
         Ok(self.blocks.insert(bitmap))
     }
 
-    fn read_blocks(&self, number: u32, superblock: &Superblock, metadata: &Metadata) -> Result<Bitmap> {
-        let len = superblock.group_len(number).div_ceil(superblock.cluster_blocks);
+    fn read_blocks(
+        &self,
+        number: u32,
+        superblock: &Superblock,
+        metadata: &Metadata,
+    ) -> Result<Bitmap> {
+        let len = superblock
+            .group_len(number)
+            .div_ceil(superblock.cluster_blocks);
         let bitmap = if self.has_flag(superblock, GROUP_BLOCK_UNINIT) {
             let mut bitmap = Bitmap::new(len);
             for zone in self.own_zones(number, superblock) {
@@ -165,7 +267,9 @@ impl Group {
             if let Some(range) = zone_in_group(&zone, number, superblock)
                 && !bitmap.all_set(range)
             {
-                return Err(Error::corrupt("block bitmap calls the file system's own blocks free"));
+                return Err(Error::corrupt(
+                    "block bitmap calls the file system's own blocks free",
+                ));
             }
         }
         match bitmap.count_clear() == self.free_blocks() {
@@ -187,7 +291,9 @@ impl Group {
     ) -> Result<&mut Bitmap> {
         let bitmap = match self.inodes.take() {
             Some(bitmap) => bitmap,
-            None => self.read_inodes(superblock, metadata).map_err(|e| in_group(e, number))?,
+            None => self
+                .read_inodes(superblock, metadata)
+                .map_err(|e| in_group(e, number))?,
         };
         Ok(self.inodes.insert(bitmap))
     }
@@ -211,11 +317,22 @@ impl Group {
         }
     }
 
-    fn check_csum(&self, bytes: &[u8], stored: u32, superblock: &Superblock, what: &str) -> Result<()> {
-        let Some(seed) = superblock.checksum_seed else { return Ok(()) };
+    fn check_csum(
+        &self,
+        bytes: &[u8],
+        stored: u32,
+        superblock: &Superblock,
+        what: &str,
+    ) -> Result<()> {
+        let Some(seed) = superblock.checksum_seed else {
+            return Ok(());
+        };
         // Short descriptors have room for the low half only.
-        let mask =
-            if superblock.descriptor_len >= size_of::<RawGroupDescriptor>() { u32::MAX } else { 0xFFFF };
+        let mask = if superblock.descriptor_len >= size_of::<RawGroupDescriptor>() {
+            u32::MAX
+        } else {
+            0xFFFF
+        };
         match crc32c(seed, bytes) & mask == stored & mask {
             true => Ok(()),
             false => Err(Error::corrupt(format!("{what}: bad checksum"))),
@@ -224,7 +341,8 @@ impl Group {
 
     /// The group's own bitmaps, table and head, wherever they lie.
     fn own_zones(&self, number: u32, superblock: &Superblock) -> [Range<u64>; 4] {
-        let (blocks, inodes, table) = (self.block_bitmap(), self.inode_bitmap(), self.inode_table());
+        let (blocks, inodes, table) =
+            (self.block_bitmap(), self.inode_bitmap(), self.inode_table());
         [
             superblock.head_of_group(number),
             blocks..blocks + 1,
@@ -240,7 +358,9 @@ impl Group {
             true => (superblock.first_data_block + 1, superblock.block_count),
             false => (start, start + u64::from(superblock.group_len(number))),
         };
-        let table_end = self.inode_table().checked_add(superblock.inode_table_blocks());
+        let table_end = self
+            .inode_table()
+            .checked_add(superblock.inode_table_blocks());
         let what = if !(low..high).contains(&self.block_bitmap()) {
             format!("block bitmap at block {}", self.block_bitmap())
         } else if !(low..high).contains(&self.inode_bitmap()) {
@@ -258,8 +378,8 @@ impl Group {
         Err(Error::corrupt(what))
     }
 
-    /// Puts what changed into the metadata blocks, with fresh checksums. The blocks in `hidden` are in use, but
-    /// nothing on disk shall show it yet.
+    /// Puts what changed into the metadata blocks, with fresh checksums. The blocks in `hidden` are
+    /// in use, but nothing on disk shall show it yet.
     pub(super) fn flush(
         &mut self,
         number: u32,
@@ -276,7 +396,10 @@ impl Group {
             for run in self.freed.iter().flat_map(Bitmap::set_runs) {
                 shown.to_mut().clear(run);
             }
-            for run in hidden.iter().filter_map(|range| zone_in_group(range, number, superblock)) {
+            for run in hidden
+                .iter()
+                .filter_map(|range| zone_in_group(range, number, superblock))
+            {
                 hidden_count += run.len() as u32;
                 shown.to_mut().clear(run);
             }
@@ -319,7 +442,9 @@ fn flush_bitmap(
     let block = metadata.new_block(PhysicalBlock(place))?;
     let mut bytes = block.write();
     bitmap.write_to(&mut bytes);
-    Ok(superblock.checksum_seed.map_or(0, |seed| crc32c(seed, &bytes[..covered])))
+    Ok(superblock
+        .checksum_seed
+        .map_or(0, |seed| crc32c(seed, &bytes[..covered])))
 }
 
 /// The checksum of a descriptor as it lies on disk; 0 where descriptors have none.
@@ -354,7 +479,9 @@ pub(super) fn load_groups(superblock: &Superblock, metadata: &Metadata) -> Resul
     let per_block = superblock.descriptors_per_block();
     for first in (0..superblock.group_count).step_by(per_block as usize) {
         let (place, _) = superblock.descriptor_place(first);
-        let block = metadata.block(place).map_err(|e| e.at("group descriptors"))?;
+        let block = metadata
+            .block(place)
+            .map_err(|e| e.at("group descriptors"))?;
         let bytes = block.read();
         let last = superblock.group_count.min(first.saturating_add(per_block));
         for (number, slot) in (first..last).zip(bytes.chunks_exact(superblock.descriptor_len)) {
@@ -368,10 +495,12 @@ fn load_group(number: u32, slot: &[u8], superblock: &Superblock) -> Result<Group
     let mut padded = [0; size_of::<RawGroupDescriptor>()];
     let known = slot.len().min(padded.len());
     padded[..known].copy_from_slice(&slot[..known]);
-    let raw =
-        RawGroupDescriptor::read_from_bytes(&padded).map_err(|_| Error::corrupt("descriptor cut short"))?;
-    let has_checksum =
-        superblock.features.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG);
+    let raw = RawGroupDescriptor::read_from_bytes(&padded)
+        .map_err(|_| Error::corrupt("descriptor cut short"))?;
+    let has_checksum = superblock
+        .features
+        .ro_compat
+        .intersects(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG);
     if has_checksum && raw.checksum.get() != descriptor_checksum(number, slot, superblock) {
         return Err(Error::corrupt("descriptor: bad checksum"));
     }

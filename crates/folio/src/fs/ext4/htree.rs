@@ -1,4 +1,5 @@
-//! The index of a directory: a tree of hashes of fixed depth, whose leaves are ordinary directory blocks.
+//! The index of a directory: a tree of hashes of fixed depth, whose leaves are ordinary directory
+//! blocks.
 //!
 //! ```text
 //!   block 0   . .. | info: hash version, levels | limit count | child | hash child | hash child ...
@@ -8,11 +9,11 @@
 //!   leaf      entries whose hash is at least its own and at most the next one's
 //! ```
 //!
-//! A hash with its lowest bit set marks a leaf that continues the hash of the leaf before it. Source: the kernel's
-//! ext4 documentation, "Hash Tree Directories"; Linux: fs/ext4/namei.c.
+//! A hash with its lowest bit set marks a leaf that continues the hash of the leaf before it.
+//! Source: the kernel's ext4 documentation, "Hash Tree Directories"; Linux: fs/ext4/namei.c.
 //!
-//! Every change leaves a tree that is whole: growth of the index and the split of a leaf are separate steps, each
-//! with one new block, taken before anything is written.
+//! Every change leaves a tree that is whole: growth of the index and the split of a leaf are
+//! separate steps, each with one new block, taken before anything is written.
 
 use super::checksum::crc32c;
 use super::dir::{self, DirectoryBlocks, DirectoryContext, Located};
@@ -58,7 +59,8 @@ const TAIL_LEN: usize = 8;
 
 /// Where the entries of the root start, in bytes.
 pub(super) const ROOT_ENTRIES_AT: usize = ROOT_INFO_AT + ROOT_INFO_LEN;
-/// Where the entries of an inner node start, in bytes: behind the head of an unused directory entry.
+/// Where the entries of an inner node start, in bytes: behind the head of an unused directory
+/// entry.
 pub(super) const NODE_ENTRIES_AT: usize = 8;
 
 /// The part of a child's number that counts; the rest is reserved.
@@ -71,12 +73,18 @@ pub(super) fn levels_max(context: &DirectoryContext) -> usize {
 
 /// How many entries an index block has room for.
 pub(super) fn limit(context: &DirectoryContext, entries_at: usize) -> usize {
-    let tail_len = if context.checksum_seed.is_some() { TAIL_LEN } else { 0 };
+    let tail_len = if context.checksum_seed.is_some() {
+        TAIL_LEN
+    } else {
+        0
+    };
     (context.block_size - entries_at - tail_len) / INDEX_ENTRY_LEN
 }
 
 fn read_u32(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+    bytes.get(at..at + 4).map_or(0, |four| {
+        u32::from_le_bytes([four[0], four[1], four[2], four[3]])
+    })
 }
 
 pub(super) fn count(bytes: &[u8], entries_at: usize) -> usize {
@@ -103,7 +111,8 @@ fn set_child(bytes: &mut [u8], entries_at: usize, position: usize, child: Logica
 
 /// The checksum of an index block: over all entries in use, then the tail with its checksum zero.
 fn checksum(context: &DirectoryContext, seed: u32, bytes: &[u8], entries_at: usize) -> u32 {
-    let used = entries_at + count(bytes, entries_at).min(limit(context, entries_at)) * INDEX_ENTRY_LEN;
+    let used =
+        entries_at + count(bytes, entries_at).min(limit(context, entries_at)) * INDEX_ENTRY_LEN;
     let tail = tail_at(context, entries_at);
     let crc = crc32c(seed, &bytes[..used]);
     crc32c(crc32c(crc, &bytes[tail..tail + 4]), &[0; 4])
@@ -114,9 +123,17 @@ fn tail_at(context: &DirectoryContext, entries_at: usize) -> usize {
 }
 
 /// Checks the checksum of an index block, where there is one.
-pub(super) fn check_checksum(context: &DirectoryContext, bytes: &[u8], entries_at: usize) -> Result<()> {
-    let Some(seed) = context.checksum_seed else { return Ok(()) };
-    if read_u32(bytes, tail_at(context, entries_at) + 4) != checksum(context, seed, bytes, entries_at) {
+pub(super) fn check_checksum(
+    context: &DirectoryContext,
+    bytes: &[u8],
+    entries_at: usize,
+) -> Result<()> {
+    let Some(seed) = context.checksum_seed else {
+        return Ok(());
+    };
+    if read_u32(bytes, tail_at(context, entries_at) + 4)
+        != checksum(context, seed, bytes, entries_at)
+    {
         return Err(Error::corrupt("bad checksum of the index"));
     }
     Ok(())
@@ -124,7 +141,9 @@ pub(super) fn check_checksum(context: &DirectoryContext, bytes: &[u8], entries_a
 
 /// Writes the checksum of an index block after a change.
 pub(super) fn seal(context: &DirectoryContext, bytes: &mut [u8], entries_at: usize) {
-    let Some(seed) = context.checksum_seed else { return };
+    let Some(seed) = context.checksum_seed else {
+        return;
+    };
     let checksum = checksum(context, seed, bytes, entries_at);
     let at = tail_at(context, entries_at) + 4;
     bytes[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
@@ -132,20 +151,29 @@ pub(super) fn seal(context: &DirectoryContext, bytes: &mut [u8], entries_at: usi
 
 /// Checks an index block whole and returns how many entries it has.
 fn check(context: &DirectoryContext, bytes: &[u8], entries_at: usize) -> Result<usize> {
-    let (limit_found, limit) = ((read_u32(bytes, entries_at) & 0xffff) as usize, limit(context, entries_at));
+    let (limit_found, limit) = (
+        (read_u32(bytes, entries_at) & 0xffff) as usize,
+        limit(context, entries_at),
+    );
     if limit_found != limit {
-        return Err(Error::corrupt(format!("index limit {limit_found}, should be {limit}")));
+        return Err(Error::corrupt(format!(
+            "index limit {limit_found}, should be {limit}"
+        )));
     }
     let count = count(bytes, entries_at);
     if count == 0 || count > limit {
-        return Err(Error::corrupt(format!("index count {count} of at most {limit}")));
+        return Err(Error::corrupt(format!(
+            "index count {count} of at most {limit}"
+        )));
     }
     check_checksum(context, bytes, entries_at)?;
     let mut previous = 0;
     for position in 1..count {
         let key = key(bytes, entries_at, position);
         if key < previous {
-            return Err(Error::corrupt(format!("index entry {position} is out of order")));
+            return Err(Error::corrupt(format!(
+                "index entry {position} is out of order"
+            )));
         }
         previous = key;
     }
@@ -179,7 +207,11 @@ struct Path {
 impl Path {
     /// The way to the leaf where the names with hash `hash` start.
     fn to(blocks: &dyn DirectoryBlocks, root: Root, hash: u32) -> Result<Self> {
-        let mut path = Self { frames: SmallVec::new(), levels: root.levels, leaf: LogicalBlock(0) };
+        let mut path = Self {
+            frames: SmallVec::new(),
+            levels: root.levels,
+            leaf: LogicalBlock(0),
+        };
         let context = blocks.context();
         let first = Frame {
             block: root.block,
@@ -188,15 +220,23 @@ impl Path {
             count: root.count,
             position: 0,
         };
-        path.push(blocks, first, Some(hash)).map_err(|error| context.place(LogicalBlock(0), error))?;
+        path.push(blocks, first, Some(hash))
+            .map_err(|error| context.place(LogicalBlock(0), error))?;
         path.go_down(blocks, Some(hash))?;
         Ok(path)
     }
 
     /// Takes an index block into the path, at the entry for `hash` or at the first one.
-    fn push(&mut self, blocks: &dyn DirectoryBlocks, mut frame: Frame, hash: Option<u32>) -> Result<()> {
+    fn push(
+        &mut self,
+        blocks: &dyn DirectoryBlocks,
+        mut frame: Frame,
+        hash: Option<u32>,
+    ) -> Result<()> {
         let bytes = frame.block.read();
-        frame.position = hash.map_or(0, |hash| search(&bytes, frame.entries_at, frame.count, hash));
+        frame.position = hash.map_or(0, |hash| {
+            search(&bytes, frame.entries_at, frame.count, hash)
+        });
         self.leaf = child(&bytes, frame.entries_at, frame.position);
         drop(bytes);
         self.frames.push(frame);
@@ -206,10 +246,14 @@ impl Path {
     fn check_child(&self, blocks: &dyn DirectoryBlocks) -> Result<()> {
         let child = self.leaf;
         if child.0 >= blocks.block_count() {
-            return Err(Error::corrupt(format!("index points to block {child}, past the end")));
+            return Err(Error::corrupt(format!(
+                "index points to block {child}, past the end"
+            )));
         }
         if self.frames.iter().any(|frame| frame.logical == child) {
-            return Err(Error::corrupt(format!("index points back to block {child}")));
+            return Err(Error::corrupt(format!(
+                "index points back to block {child}"
+            )));
         }
         Ok(())
     }
@@ -220,16 +264,27 @@ impl Path {
         while self.frames.len() < self.levels {
             let logical = self.leaf;
             let block = blocks.block(logical)?;
-            let count = check_node(context, &block.read()).map_err(|error| context.place(logical, error))?;
-            let frame = Frame { block, logical, entries_at: NODE_ENTRIES_AT, count, position: 0 };
-            self.push(blocks, frame, hash).map_err(|error| context.place(logical, error))?;
+            let count = check_node(context, &block.read())
+                .map_err(|error| context.place(logical, error))?;
+            let frame = Frame {
+                block,
+                logical,
+                entries_at: NODE_ENTRIES_AT,
+                count,
+                position: 0,
+            };
+            self.push(blocks, frame, hash)
+                .map_err(|error| context.place(logical, error))?;
         }
         Ok(())
     }
 
     /// Goes on to the next leaf if `takes` its hash; whether it has.
     fn go_on(&mut self, blocks: &dyn DirectoryBlocks, takes: impl Fn(u32) -> bool) -> Result<bool> {
-        let end = self.frames.iter().rposition(|frame| frame.position + 1 < frame.count);
+        let end = self
+            .frames
+            .iter()
+            .rposition(|frame| frame.position + 1 < frame.count);
         let Some(depth) = end else { return Ok(false) };
         let frame = &mut self.frames[depth];
         let logical = frame.logical;
@@ -241,18 +296,24 @@ impl Path {
         self.leaf = child(&bytes, frame.entries_at, frame.position);
         drop(bytes);
         self.frames.truncate(depth + 1);
-        self.check_child(blocks).map_err(|error| blocks.context().place(logical, error))?;
+        self.check_child(blocks)
+            .map_err(|error| blocks.context().place(logical, error))?;
         self.go_down(blocks, None)?;
         Ok(true)
     }
 }
 
-/// The last entry whose hash is not above `hash`; the first one has none and stands for all below the second.
+/// The last entry whose hash is not above `hash`; the first one has none and stands for all below
+/// the second.
 fn search(bytes: &[u8], entries_at: usize, count: usize, hash: u32) -> usize {
     let (mut low, mut high) = (0, count);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        if key(bytes, entries_at, middle) <= hash { low = middle } else { high = middle }
+        if key(bytes, entries_at, middle) <= hash {
+            low = middle
+        } else {
+            high = middle
+        }
     }
     low
 }
@@ -273,12 +334,23 @@ impl Root {
             _ => blocks.block(LogicalBlock(0)),
         }?;
         let checked = check_root(context, &block.read());
-        let (version, levels, count) = checked.map_err(|error| context.place(LogicalBlock(0), error))?;
-        Ok(Self { block, version, levels, count })
+        let (version, levels, count) =
+            checked.map_err(|error| context.place(LogicalBlock(0), error))?;
+        Ok(Self {
+            block,
+            version,
+            levels,
+            count,
+        })
     }
 
     fn hash(&self, context: &DirectoryContext, name: &[u8]) -> u32 {
-        hash(name, self.version, context.unsigned_hash, &context.hash_seed)
+        hash(
+            name,
+            self.version,
+            context.unsigned_hash,
+            &context.hash_seed,
+        )
     }
 }
 
@@ -323,7 +395,11 @@ pub(super) fn locate(blocks: &dyn DirectoryBlocks, name: &[u8]) -> Result<Option
 }
 
 /// Refuses a leaf that was visited before: a forged index could lead through the same few for ever.
-fn visit_once(blocks: &dyn DirectoryBlocks, visited: &mut BTreeSet<u32>, leaf: LogicalBlock) -> Result<()> {
+fn visit_once(
+    blocks: &dyn DirectoryBlocks,
+    visited: &mut BTreeSet<u32>,
+    leaf: LogicalBlock,
+) -> Result<()> {
     if !visited.insert(leaf.0) {
         let error = Error::corrupt(format!("index leads to block {leaf} twice"));
         return Err(blocks.context().place(LogicalBlock(0), error));
@@ -335,8 +411,8 @@ fn visit_once(blocks: &dyn DirectoryBlocks, visited: &mut BTreeSet<u32>, leaf: L
 pub(super) type VisitLeaves<'a> =
     dyn FnMut(HashVersion, &[(LogicalBlock, Vec<u8>)]) -> Result<ControlFlow<()>> + 'a;
 
-/// Calls `visit` for the leaves from the first that may hold the hash `first_hash` on, in the order of hashes, until
-/// it breaks. All names of one hash come in one call.
+/// Calls `visit` for the leaves from the first that may hold the hash `first_hash` on, in the order
+/// of hashes, until it breaks. All names of one hash come in one call.
 pub(super) fn visit_leaves(
     blocks: &dyn DirectoryBlocks,
     first_hash: u32,
@@ -359,7 +435,8 @@ pub(super) fn visit_leaves(
     }
 }
 
-/// Inserts `entry` into the leaf for its hash, making room as needed. ENOSPC when the index has no room left.
+/// Inserts `entry` into the leaf for its hash, making room as needed. ENOSPC when the index has no
+/// room left.
 pub(super) fn insert(blocks: &dyn DirectoryBlocks, entry: &NewEntry<'_>) -> Result<()> {
     let context = blocks.context();
     // Each round but the last makes room in one level of the index.
@@ -386,7 +463,10 @@ pub(super) fn insert(blocks: &dyn DirectoryBlocks, entry: &NewEntry<'_>) -> Resu
             _ => make_room(blocks, &path)?,
         }
     }
-    Err(context.place(LogicalBlock(0), Error::corrupt("index has no room where it should")))
+    Err(context.place(
+        LogicalBlock(0),
+        Error::corrupt("index has no room where it should"),
+    ))
 }
 
 /// Gathers a leaf's free space at its end, with `entry` in it.
@@ -399,18 +479,27 @@ fn repack(context: &DirectoryContext, block: &MetadataBlock, entry: &NewEntry<'_
 }
 
 /// The used entries of a leaf from its `skip`th on.
-fn live_entries<'a>(context: &DirectoryContext, bytes: &'a [u8], skip: usize) -> Result<Vec<NewEntry<'a>>> {
+fn live_entries<'a>(
+    context: &DirectoryContext,
+    bytes: &'a [u8],
+    skip: usize,
+) -> Result<Vec<NewEntry<'a>>> {
     let mut live = Vec::new();
     for entry in Entries::new(&bytes[..dir_block::region_len(context)]).skip(skip) {
         let entry = entry?;
         if !entry.is_unused() {
-            live.push(NewEntry { number: entry.number, file_type: entry.file_type, name: entry.name });
+            live.push(NewEntry {
+                number: entry.number,
+                file_type: entry.file_type,
+                name: entry.name,
+            });
         }
     }
     Ok(live)
 }
 
-/// Splits a full leaf in two about halves by hash, with `entry` among them, and tells `parent`, which has room.
+/// Splits a full leaf in two about halves by hash, with `entry` among them, and tells `parent`,
+/// which has room.
 fn split_leaf(
     blocks: &dyn DirectoryBlocks,
     parent: &Frame,
@@ -423,12 +512,25 @@ fn split_leaf(
     let mut entries: Vec<(u32, NewEntry<'_>)> = live_entries(context, &copy, 0)?
         .into_iter()
         .chain([*entry])
-        .map(|entry| (hash(entry.name, version, context.unsigned_hash, &context.hash_seed), entry))
+        .map(|entry| {
+            (
+                hash(
+                    entry.name,
+                    version,
+                    context.unsigned_hash,
+                    &context.hash_seed,
+                ),
+                entry,
+            )
+        })
         .collect();
     entries.sort_by_key(|(hash, _)| *hash);
 
     // The longest entry is small beside a block, so that each side fits wherever the middle falls.
-    let total_len: usize = entries.iter().map(|(_, entry)| dir_block::needed_len(entry.name.len())).sum();
+    let total_len: usize = entries
+        .iter()
+        .map(|(_, entry)| dir_block::needed_len(entry.name.len()))
+        .sum();
     let mut low_len = 0;
     let middle = entries.iter().position(|(_, entry)| {
         low_len += dir_block::needed_len(entry.name.len());
@@ -452,7 +554,10 @@ fn split_leaf(
 
 /// Inserts a child behind the one that `frame` has taken; there is room.
 fn insert_key(context: &DirectoryContext, frame: &Frame, key: u32, child: LogicalBlock) {
-    let entry = RawIndexEntry { hash: U32::new(key), block: U32::new(child.0) };
+    let entry = RawIndexEntry {
+        hash: U32::new(key),
+        block: U32::new(child.0),
+    };
     let at = frame.entries_at + (frame.position + 1) * INDEX_ENTRY_LEN;
     let end = frame.entries_at + frame.count * INDEX_ENTRY_LEN;
     let mut bytes = frame.block.write();
@@ -462,11 +567,14 @@ fn insert_key(context: &DirectoryContext, frame: &Frame, key: u32, child: Logica
     seal(context, &mut bytes, frame.entries_at);
 }
 
-/// Makes room in the lowest level of an index by one step: splits the node below the lowest that has room, or adds
-/// a level below the root.
+/// Makes room in the lowest level of an index by one step: splits the node below the lowest that
+/// has room, or adds a level below the root.
 fn make_room(blocks: &dyn DirectoryBlocks, path: &Path) -> Result<()> {
     let context = blocks.context();
-    let with_room = path.frames.iter().rposition(|frame| !frame.is_full(context));
+    let with_room = path
+        .frames
+        .iter()
+        .rposition(|frame| !frame.is_full(context));
     match (with_room, path.frames.first()) {
         (Some(depth), _) if depth + 1 < path.frames.len() => {
             split_node(blocks, &path.frames[depth], &path.frames[depth + 1])
@@ -486,7 +594,11 @@ fn split_node(blocks: &dyn DirectoryBlocks, parent: &Frame, node: &Frame) -> Res
     let half = node.count / 2;
     let mut bytes = node.block.write();
     let key = key(&bytes, node.entries_at, half);
-    write_node(context, &mut new_block.write(), entries_of(&bytes, node, half));
+    write_node(
+        context,
+        &mut new_block.write(),
+        entries_of(&bytes, node, half),
+    );
     set_count(context, &mut bytes, node.entries_at, half);
     seal(context, &mut bytes, node.entries_at);
     drop(bytes);
@@ -510,15 +622,22 @@ fn add_level(blocks: &dyn DirectoryBlocks, root: &Frame) -> Result<()> {
 
 /// The bytes of a frame's entries from `first` on.
 fn entries_of<'a>(bytes: &'a [u8], frame: &Frame, first: usize) -> &'a [u8] {
-    &bytes[frame.entries_at + first * INDEX_ENTRY_LEN..frame.entries_at + frame.count * INDEX_ENTRY_LEN]
+    &bytes[frame.entries_at + first * INDEX_ENTRY_LEN
+        ..frame.entries_at + frame.count * INDEX_ENTRY_LEN]
 }
 
-/// Fills `bytes` with a node of the index that has `entries`; the hash of the first gives way to limit and count.
+/// Fills `bytes` with a node of the index that has `entries`; the hash of the first gives way to
+/// limit and count.
 fn write_node(context: &DirectoryContext, bytes: &mut [u8], entries: &[u8]) {
     bytes.fill(0);
     bytes[4..6].copy_from_slice(U16::new(context.block_size as u16).as_bytes());
     bytes[NODE_ENTRIES_AT..NODE_ENTRIES_AT + entries.len()].copy_from_slice(entries);
-    set_count(context, bytes, NODE_ENTRIES_AT, entries.len() / INDEX_ENTRY_LEN);
+    set_count(
+        context,
+        bytes,
+        NODE_ENTRIES_AT,
+        entries.len() / INDEX_ENTRY_LEN,
+    );
     seal(context, bytes, NODE_ENTRIES_AT);
 }
 
@@ -532,9 +651,11 @@ pub(super) fn convert(blocks: &dyn DirectoryBlocks) -> Result<()> {
     let region = dir_block::checked_region(context, &copy).map_err(place)?;
     let mut dots = Entries::new(region).take(2);
     let mut dot = |name: &[u8]| match dots.next() {
-        Some(Ok(entry)) if entry.name == name && !entry.is_unused() => {
-            Ok(NewEntry { number: entry.number, file_type: entry.file_type, name: entry.name })
-        }
+        Some(Ok(entry)) if entry.name == name && !entry.is_unused() => Ok(NewEntry {
+            number: entry.number,
+            file_type: entry.file_type,
+            name: entry.name,
+        }),
         _ => Err(place(Error::corrupt("does not start with . and .."))),
     };
     let (own, parent) = (dot(b".")?, dot(b"..")?);

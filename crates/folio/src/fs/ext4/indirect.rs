@@ -1,4 +1,5 @@
-//! Block maps of ext2 and ext3: twelve direct blocks, then one, two and three levels of pointers. Read only.
+//! Block maps of ext2 and ext3: twelve direct blocks, then one, two and three levels of pointers.
+//! Read only.
 
 use super::Ext4;
 use super::extent::ExtentMap;
@@ -18,7 +19,13 @@ struct Walk<'a> {
 
 /// The map in an inode's `i_block`.
 pub(super) fn load(i_block: &[u8; 60], fs: &Ext4) -> Result<ExtentMap> {
-    let mut walk = Walk { fs, next_logical: 0, runs: Vec::new(), pointer_blocks: Vec::new(), data_blocks: 0 };
+    let mut walk = Walk {
+        fs,
+        next_logical: 0,
+        runs: Vec::new(),
+        pointer_blocks: Vec::new(),
+        data_blocks: 0,
+    };
     let pointers: Vec<u32> = pointers(i_block).collect();
     for pointer in &pointers[..DIRECT] {
         walk.data(*pointer)?;
@@ -30,7 +37,9 @@ pub(super) fn load(i_block: &[u8; 60], fs: &Ext4) -> Result<ExtentMap> {
 }
 
 fn pointers(bytes: &[u8]) -> impl Iterator<Item = u32> {
-    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    bytes
+        .chunks_exact(4)
+        .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
 impl Walk<'_> {
@@ -46,14 +55,16 @@ impl Walk<'_> {
         if self.data_blocks > self.fs.geometry.block_count {
             return Err(Error::corrupt("block map names more blocks than there are"));
         }
-        let logical = u32::try_from(logical).map_err(|_| Error::corrupt("block map beyond 2^32 blocks"))?;
+        let logical =
+            u32::try_from(logical).map_err(|_| Error::corrupt("block map beyond 2^32 blocks"))?;
         if let Some((first, start, len)) = self.runs.last_mut()
             && first.0 + *len == logical
             && start.0 + u64::from(*len) == u64::from(pointer)
         {
             *len += 1;
         } else {
-            self.runs.push((LogicalBlock(logical), PhysicalBlock(pointer.into()), 1));
+            self.runs
+                .push((LogicalBlock(logical), PhysicalBlock(pointer.into()), 1));
         }
         Ok(())
     }
@@ -67,7 +78,9 @@ impl Walk<'_> {
         self.check(pointer)?;
         self.pointer_blocks.push(pointer.into());
         if self.pointer_blocks.len() as u64 > self.fs.geometry.block_count {
-            return Err(Error::corrupt("block map has more pointer blocks than there are blocks"));
+            return Err(Error::corrupt(
+                "block map has more pointer blocks than there are blocks",
+            ));
         }
         let block = self.fs.metadata.block(PhysicalBlock(pointer.into()))?;
         let bytes = block.read().to_vec();
@@ -85,9 +98,9 @@ impl Walk<'_> {
         let geometry = &self.fs.geometry;
         match block < geometry.block_count && block >= geometry.first_data_block.max(1) {
             true => Ok(()),
-            false => {
-                Err(Error::corrupt(format!("block map points to block {block}, outside the file system")))
-            }
+            false => Err(Error::corrupt(format!(
+                "block map points to block {block}, outside the file system"
+            ))),
         }
     }
 }

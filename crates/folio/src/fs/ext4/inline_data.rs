@@ -6,8 +6,8 @@
 //!   directory:  | parent | entries  | | entries                 |
 //! ```
 //!
-//! An inline directory has no `.` and `..`, only its parent's number, and no checksum of its own. Source: the
-//! kernel's ext4 documentation, "Inline Data"; Linux: fs/ext4/inline.c.
+//! An inline directory has no `.` and `..`, only its parent's number, and no checksum of its own.
+//! Source: the kernel's ext4 documentation, "Inline Data"; Linux: fs/ext4/inline.c.
 
 use super::dir::Found;
 use super::dir_block::{self, Entries, file_type_of};
@@ -20,9 +20,13 @@ const BLOCK_FIELD_LEN: usize = 60;
 /// Bytes of the parent's number, before the entries.
 const PARENT_LEN: usize = 4;
 
-/// The data of an inline file: `block_field` is `i_block`, `data` the value of system.data, if it is set. Shorter
-/// than `size_bytes` if less is stored; the rest of the file reads as zeros.
-pub(super) fn contents(block_field: &[u8; BLOCK_FIELD_LEN], data: Option<&[u8]>, size_bytes: u64) -> Vec<u8> {
+/// The data of an inline file: `block_field` is `i_block`, `data` the value of system.data, if it
+/// is set. Shorter than `size_bytes` if less is stored; the rest of the file reads as zeros.
+pub(super) fn contents(
+    block_field: &[u8; BLOCK_FIELD_LEN],
+    data: Option<&[u8]>,
+    size_bytes: u64,
+) -> Vec<u8> {
     let mut bytes = [block_field, data.unwrap_or_default()].concat();
     bytes.truncate(usize::try_from(size_bytes).unwrap_or(usize::MAX));
     bytes
@@ -44,7 +48,12 @@ impl<'a> InlineDirectory<'a> {
         data: Option<&'a [u8]>,
         has_file_type: bool,
     ) -> Self {
-        Self { number, block_field, data: data.unwrap_or_default(), has_file_type }
+        Self {
+            number,
+            block_field,
+            data: data.unwrap_or_default(),
+            has_file_type,
+        }
     }
 
     /// The inode that `..` leads to.
@@ -55,11 +64,18 @@ impl<'a> InlineDirectory<'a> {
 
     /// The two regions of entries, each with the position of its first byte.
     fn regions(&self) -> [(u64, &'a [u8]); 2] {
-        [(PARENT_LEN as u64, &self.block_field[PARENT_LEN..]), (BLOCK_FIELD_LEN as u64, self.data)]
+        [
+            (PARENT_LEN as u64, &self.block_field[PARENT_LEN..]),
+            (BLOCK_FIELD_LEN as u64, self.data),
+        ]
     }
 
     fn type_of(&self, code: u8) -> Option<FileType> {
-        if self.has_file_type { file_type_of(code) } else { None }
+        if self.has_file_type {
+            file_type_of(code)
+        } else {
+            None
+        }
     }
 
     fn place(&self, error: Error) -> Error {
@@ -70,31 +86,51 @@ impl<'a> InlineDirectory<'a> {
     pub(super) fn find(&self, name: &[u8]) -> Result<Option<Found>> {
         let directory = Some(FileType::Directory).filter(|_| self.has_file_type);
         match name {
-            b"." => return Ok(Some(Found { number: self.number, file_type: directory })),
-            b".." => return Ok(Some(Found { number: self.parent(), file_type: directory })),
+            b"." => {
+                return Ok(Some(Found {
+                    number: self.number,
+                    file_type: directory,
+                }));
+            }
+            b".." => {
+                return Ok(Some(Found {
+                    number: self.parent(),
+                    file_type: directory,
+                }));
+            }
             _ => {}
         }
         for (_, region) in self.regions() {
             if let Some(slot) = dir_block::find(region, name).map_err(|error| self.place(error))? {
                 let number = InodeNumber(slot.entry.number.into());
-                return Ok(Some(Found { number, file_type: self.type_of(slot.entry.file_type) }));
+                return Ok(Some(Found {
+                    number,
+                    file_type: self.type_of(slot.entry.file_type),
+                }));
             }
         }
         Ok(None)
     }
 
-    /// Calls `sink` for each entry from `cookie` on, `.` and `..` included, until it breaks. Cookies are positions
-    /// in the data, with `.` and `..` before the first.
+    /// Calls `sink` for each entry from `cookie` on, `.` and `..` included, until it breaks.
+    /// Cookies are positions in the data, with `.` and `..` before the first.
     pub(super) fn iterate(
         &self,
         cookie: u64,
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let directory = Some(FileType::Directory).filter(|_| self.has_file_type);
-        let dots: [(u64, u64, &[u8], InodeNumber); 2] =
-            [(0, 1, b".", self.number), (1, PARENT_LEN as u64, b"..", self.parent())];
+        let dots: [(u64, u64, &[u8], InodeNumber); 2] = [
+            (0, 1, b".", self.number),
+            (1, PARENT_LEN as u64, b"..", self.parent()),
+        ];
         for (position, next_cookie, name, number) in dots {
-            let entry = DirectoryEntry { name, number, file_type: directory, next_cookie };
+            let entry = DirectoryEntry {
+                name,
+                number,
+                file_type: directory,
+                next_cookie,
+            };
             if position >= cookie && sink(&entry).is_break() {
                 return Ok(());
             }
@@ -174,7 +210,11 @@ mod tests {
             directory.iterate(cookie, &mut |entry| {
                 all.push((entry.name.to_vec(), entry.number.0));
                 cookie = entry.next_cookie;
-                if all.len() - start == batch { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if all.len() - start == batch {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
             })?;
             if all.len() == start {
                 return Ok(all);
@@ -203,7 +243,10 @@ mod tests {
             assert_eq!(directory.find(&name).unwrap().unwrap().number.0, number);
         }
         assert_eq!(directory.find(b"one").unwrap(), None);
-        assert_eq!(directory.find(b"sub").unwrap().unwrap().file_type, Some(FileType::Directory));
+        assert_eq!(
+            directory.find(b"sub").unwrap().unwrap().file_type,
+            Some(FileType::Directory)
+        );
         assert!(!directory.is_empty().unwrap());
     }
 
@@ -213,18 +256,28 @@ mod tests {
         block_field[20] = 4;
         let directory = InlineDirectory::new(InodeNumber(12), &block_field, Some(&data), true);
         let text = directory.find(b"five").unwrap_err().to_string();
-        assert!(text.starts_with("inline directory inode 12: entry at byte 12: bad length 4"), "{text}");
+        assert!(
+            text.starts_with("inline directory inode 12: entry at byte 12: bad length 4"),
+            "{text}"
+        );
         assert!(listed(&directory, 3).is_err());
         let (block_field, data) = kernel_directory();
         for cut in 1..data.len() {
-            let directory = InlineDirectory::new(InodeNumber(12), &block_field, Some(&data[..cut]), true);
-            assert!(listed(&directory, 3).is_err() || matches!(cut, 16 | 56), "{cut} bytes");
+            let directory =
+                InlineDirectory::new(InodeNumber(12), &block_field, Some(&data[..cut]), true);
+            assert!(
+                listed(&directory, 3).is_err() || matches!(cut, 16 | 56),
+                "{cut} bytes"
+            );
         }
     }
 
     #[test]
     fn a_file_continues_in_the_attribute() {
-        assert_eq!(contents(&[b'a'; 60], Some(b"bcd"), 62), [[b'a'; 60].as_slice(), b"bc"].concat());
+        assert_eq!(
+            contents(&[b'a'; 60], Some(b"bcd"), 62),
+            [[b'a'; 60].as_slice(), b"bc"].concat()
+        );
         assert_eq!(contents(&[b'a'; 60], None, 3), b"aaa");
         assert_eq!(contents(&[b'a'; 60], None, u64::MAX).len(), 60);
     }

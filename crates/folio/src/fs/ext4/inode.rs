@@ -48,8 +48,8 @@ pub(super) struct InodeState {
     pub(super) delayed: Delayed,
     /// Whether the inode must be written to the table.
     pub(super) is_dirty: bool,
-    /// For regular files, the size that the table shall tell: what lies before it is on the device, or a hole.
-    /// Linux: `i_disksize`.
+    /// For regular files, the size that the table shall tell: what lies before it is on the device,
+    /// or a hole. Linux: `i_disksize`.
     pub(super) disk_size: u64,
     /// The transaction of the last change, and of the last change to more than times.
     pub(super) changed_in: u32,
@@ -94,8 +94,14 @@ impl DerefMut for StateGuard<'_> {
 
 impl Drop for StateGuard<'_> {
     fn drop(&mut self) {
-        let Ext4Inode { common, number, fs, .. } = self.inode;
-        common.attributes.store(&self.state.attributes(*number, common.file_type, fs.block_size));
+        let Ext4Inode {
+            common, number, fs, ..
+        } = self.inode;
+        common.attributes.store(
+            &self
+                .state
+                .attributes(*number, common.file_type, fs.block_size),
+        );
     }
 }
 
@@ -104,7 +110,10 @@ impl InodeState {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         let mut padded = [0; size_of::<RawInode>()];
         let extra = match bytes.len() > INODE_BASE_LEN {
-            true => usize::from(u16::from_le_bytes([bytes[INODE_BASE_LEN], bytes[INODE_BASE_LEN + 1]])),
+            true => usize::from(u16::from_le_bytes([
+                bytes[INODE_BASE_LEN],
+                bytes[INODE_BASE_LEN + 1],
+            ])),
             false => 0,
         };
         let fields_end = INODE_BASE_LEN + extra;
@@ -145,8 +154,9 @@ impl InodeState {
     }
 
     pub(super) fn file_type(&self) -> Result<FileType> {
-        file_type_of(self.raw.mode.get())
-            .ok_or_else(|| Error::corrupt(format!("no file type in mode {:o}", self.raw.mode.get())))
+        file_type_of(self.raw.mode.get()).ok_or_else(|| {
+            Error::corrupt(format!("no file type in mode {:o}", self.raw.mode.get()))
+        })
     }
 
     /// How many bytes of the fields after the first 128 the inode has.
@@ -154,7 +164,8 @@ impl InodeState {
         usize::from(self.raw.extra_isize.get())
     }
 
-    /// The bytes of extended attributes that follow the fields; empty when the inode has no room for any.
+    /// The bytes of extended attributes that follow the fields; empty when the inode has no room
+    /// for any.
     pub(super) fn xattr_area(&self) -> &[u8] {
         let skip = (INODE_BASE_LEN + self.extra_len()).saturating_sub(size_of::<RawInode>());
         self.tail.get(skip..).unwrap_or(&[])
@@ -187,7 +198,8 @@ impl InodeState {
 
     /// Space in use in units of 512 bytes.
     pub(super) fn blocks_512(&self, block_size: usize) -> u64 {
-        let count = u64::from(self.raw.blocks_high.get()) << 32 | u64::from(self.raw.blocks_lo.get());
+        let count =
+            u64::from(self.raw.blocks_high.get()) << 32 | u64::from(self.raw.blocks_lo.get());
         match self.raw.flags.get() & inode_flags::HUGE_FILE != 0 {
             true => count.saturating_mul(block_size as u64 / 512),
             false => count,
@@ -199,9 +211,12 @@ impl InodeState {
         charge(&mut self.raw, change, block_size);
     }
 
-    /// The fields as the table shall show them: those of the old contents while a truncation is held back.
+    /// The fields as the table shall show them: those of the old contents while a truncation is
+    /// held back.
     fn shown(&self, block_size: usize) -> Cow<'_, RawInode> {
-        let Some(held) = &self.held else { return Cow::Borrowed(&self.raw) };
+        let Some(held) = &self.held else {
+            return Cow::Borrowed(&self.raw);
+        };
         let data = self.map.data_blocks() as i64;
         let mut raw = self.raw;
         raw.block = held.root;
@@ -252,10 +267,12 @@ impl InodeState {
 
     pub(super) fn set_owner(&mut self, uid: Option<u32>, gid: Option<u32>) {
         if let Some(uid) = uid {
-            (self.raw.uid_lo, self.raw.uid_high) = ((uid as u16).into(), ((uid >> 16) as u16).into());
+            (self.raw.uid_lo, self.raw.uid_high) =
+                ((uid as u16).into(), ((uid >> 16) as u16).into());
         }
         if let Some(gid) = gid {
-            (self.raw.gid_lo, self.raw.gid_high) = ((gid as u16).into(), ((gid >> 16) as u16).into());
+            (self.raw.gid_lo, self.raw.gid_high) =
+                ((gid as u16).into(), ((gid >> 16) as u16).into());
         }
     }
 
@@ -280,13 +297,16 @@ impl InodeState {
             accessed: self.accessed(),
             modified: self.modified(),
             changed: decode_time(raw.ctime.get(), raw.ctime_extra.get()),
-            created: self.has_field(152).then(|| decode_time(raw.crtime.get(), raw.crtime_extra.get())),
+            created: self
+                .has_field(152)
+                .then(|| decode_time(raw.crtime.get(), raw.crtime_extra.get())),
         }
     }
 }
 
 impl Ext4Inode {
-    /// The inode `number` as its table entry describes it. `allow_unlinked`: also one without names (an orphan).
+    /// The inode `number` as its table entry describes it. `allow_unlinked`: also one without names
+    /// (an orphan).
     pub(super) fn load(fs: &Arc<Ext4>, number: u32, allow_unlinked: bool) -> Result<Arc<Self>> {
         Self::load_unplaced(fs, number, allow_unlinked).map_err(|e| e.at(format!("inode {number}")))
     }
@@ -299,7 +319,11 @@ impl Ext4Inode {
             let seed = inode_seed(seed, number, state.raw.generation.get());
             let has_high = state.has_field(INODE_CHECKSUM_HI_OFFSET + 2);
             let mask = if has_high { u32::MAX } else { 0xFFFF };
-            let high = if has_high { u32::from(state.raw.checksum_hi.get()) << 16 } else { 0 };
+            let high = if has_high {
+                u32::from(state.raw.checksum_hi.get()) << 16
+            } else {
+                0
+            };
             let stored = high | u32::from(state.raw.checksum_lo.get());
             if inode_checksum(seed, &bytes, has_high) & mask != stored {
                 return Err(Error::corrupt("bad checksum"));
@@ -311,14 +335,20 @@ impl Ext4Inode {
         Self::with_state(fs, number, state)
     }
 
-    pub(super) fn with_state(fs: &Arc<Ext4>, number: u32, mut state: InodeState) -> Result<Arc<Self>> {
+    pub(super) fn with_state(
+        fs: &Arc<Ext4>,
+        number: u32,
+        mut state: InodeState,
+    ) -> Result<Arc<Self>> {
         let file_type = state.file_type()?;
         state.map = match state.layout {
             Layout::Extents => {
                 let map = ExtentMap::load(&state.raw.block, &fs.tree_context(number, &state.raw))?;
                 let space = fs.space.lock();
                 for extent in map.extents() {
-                    space.check_not_system(&(extent.physical..extent.physical + u64::from(extent.len)))?;
+                    space.check_not_system(
+                        &(extent.physical..extent.physical + u64::from(extent.len)),
+                    )?;
                 }
                 map
             }
@@ -341,19 +371,29 @@ impl Ext4Inode {
         Ok(Self::assemble(fs, number, file_type, state, size))
     }
 
-    fn assemble(fs: &Arc<Ext4>, number: u32, file_type: FileType, state: InodeState, size: u64) -> Arc<Self> {
+    fn assemble(
+        fs: &Arc<Ext4>,
+        number: u32,
+        file_type: FileType,
+        state: InodeState,
+        size: u64,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|this: &Weak<Self>| {
             let store = Arc::new(FileStore::new(this.clone()));
             let weak: Weak<FileStore> = Arc::downgrade(&store);
-            let mapping =
-                (file_type == FileType::Regular).then(|| Mapping::new(&fs.data_writeback, weak, size));
+            let mapping = (file_type == FileType::Regular)
+                .then(|| Mapping::new(&fs.data_writeback, weak, size));
             Self {
                 common: InodeCommon {
                     number: InodeNumber(number.into()),
                     file_type,
                     lock: RwLock::new(()),
                     mapping,
-                    attributes: AttributeCell::new(&state.attributes(number, file_type, fs.block_size)),
+                    attributes: AttributeCell::new(&state.attributes(
+                        number,
+                        file_type,
+                        fs.block_size,
+                    )),
                     coherence: None,
                 },
                 fs: fs.clone(),
@@ -365,8 +405,14 @@ impl Ext4Inode {
         })
     }
 
-    /// A new inode in memory, on slot `number`, which is taken already. Its parent's flags are `parent_flags`.
-    pub(super) fn create(fs: &Arc<Ext4>, number: u32, new: &NewInode<'_>, parent_flags: u32) -> Arc<Self> {
+    /// A new inode in memory, on slot `number`, which is taken already. Its parent's flags are
+    /// `parent_flags`.
+    pub(super) fn create(
+        fs: &Arc<Ext4>,
+        number: u32,
+        new: &NewInode<'_>,
+        parent_flags: u32,
+    ) -> Arc<Self> {
         let mut raw = RawInode::new_zeroed();
         let extra = fs.extra_isize();
         raw.mode = (mode_of(new.file_type) | new.mode & 0o7777).into();
@@ -387,7 +433,11 @@ impl Ext4Inode {
         let mut state = InodeState {
             raw,
             tail: vec![0; fs.inode_size - fields_end].into(),
-            layout: if has_extents { Layout::Extents } else { Layout::InBlockField },
+            layout: if has_extents {
+                Layout::Extents
+            } else {
+                Layout::InBlockField
+            },
             map: ExtentMap::default(),
             map_is_dirty: has_extents,
             delayed: Delayed::default(),
@@ -409,7 +459,10 @@ impl Ext4Inode {
 
     /// The state, to change; what stat(2) tells is published when the guard goes.
     pub(super) fn state_mut(&self) -> StateGuard<'_> {
-        StateGuard { inode: self, state: self.state.write() }
+        StateGuard {
+            inode: self,
+            state: self.state.write(),
+        }
     }
 
     /// Puts the inode on the list of dirty ones. The list keeps it alive until it is written.
@@ -426,7 +479,8 @@ impl Ext4Inode {
             if self.fs.journal.get().is_some()
                 && let Err(error) = self.flush(state)
             {
-                self.fs.note_error(error.at(format!("inode {}", self.number)));
+                self.fs
+                    .note_error(error.at(format!("inode {}", self.number)));
             }
             return;
         }
@@ -450,7 +504,11 @@ impl Ext4Inode {
     /// Writes the inode (and its extent tree) into the metadata blocks. The device is not touched.
     pub(super) fn flush(&self, state: &mut InodeState) -> Result<()> {
         if let (FileType::Regular, Some(mapping)) = (self.common.file_type, &self.common.mapping) {
-            let size = if self.fs.journal.get().is_some() { state.disk_size } else { mapping.size_bytes() };
+            let size = if self.fs.journal.get().is_some() {
+                state.disk_size
+            } else {
+                mapping.size_bytes()
+            };
             state.set_recorded_size(size);
         }
         if state.map_is_dirty && state.layout == Layout::Extents && state.held.is_none() {
@@ -478,7 +536,10 @@ impl Ext4Inode {
             self.fs.allocate_metadata(promised)
         })?;
         state.raw.block = root;
-        state.charge_blocks(state.map.tree_blocks().len() as i64 - before, self.fs.block_size);
+        state.charge_blocks(
+            state.map.tree_blocks().len() as i64 - before,
+            self.fs.block_size,
+        );
         state.map_is_dirty = false;
         for block in surplus {
             self.fs.free_metadata(block.0..block.0 + 1)?;
@@ -489,7 +550,8 @@ impl Ext4Inode {
     /// The inode's bytes as they go to the table.
     fn encode(&self, state: &InodeState, bytes: &mut [u8]) {
         let fields_end = bytes.len() - state.tail.len();
-        bytes[..fields_end].copy_from_slice(&state.shown(self.fs.block_size).as_bytes()[..fields_end]);
+        bytes[..fields_end]
+            .copy_from_slice(&state.shown(self.fs.block_size).as_bytes()[..fields_end]);
         bytes[fields_end..].copy_from_slice(&state.tail);
         self.fs.seal_inode(self.number, bytes);
     }
@@ -530,7 +592,10 @@ impl Ext4Inode {
         (state.raw.blocks_lo, state.raw.blocks_high) = (0.into(), 0.into());
         state.set_recorded_size(0);
         let (block, start) = self.fs.inode_block(self.number)?;
-        self.encode(&state, &mut block.write()[start..start + self.fs.inode_size]);
+        self.encode(
+            &state,
+            &mut block.write()[start..start + self.fs.inode_size],
+        );
         drop(state);
         self.fs.remove_orphan(self.number);
         self.fs.free_inode(self.number, is_directory)
@@ -538,7 +603,9 @@ impl Ext4Inode {
 
     /// The seed of checksums over this inode's blocks.
     pub(super) fn checksum_seed(&self, state: &InodeState) -> Option<u32> {
-        self.fs.checksum_seed.map(|seed| inode_seed(seed, self.number, state.raw.generation.get()))
+        self.fs
+            .checksum_seed
+            .map(|seed| inode_seed(seed, self.number, state.raw.generation.get()))
     }
 }
 
@@ -548,7 +615,8 @@ impl Drop for Ext4Inode {
             && self.fs.is_writing()
             && let Err(error) = self.evict()
         {
-            self.fs.note_error(error.at(format!("inode {}", self.number)));
+            self.fs
+                .note_error(error.at(format!("inode {}", self.number)));
         }
         self.fs.forget_inode(self.number);
     }
@@ -570,16 +638,25 @@ impl Ext4 {
 
     /// Puts the checksum into the bytes of inode `number`, as they lie in the table.
     pub(super) fn seal_inode(&self, number: u32, bytes: &mut [u8]) {
-        let Some(seed) = self.checksum_seed else { return };
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let Some(seed) = self.checksum_seed else {
+            return;
+        };
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         let seed = inode_seed(seed, number, word(offset_of!(RawInode, generation)));
-        let extra = if bytes.len() > INODE_BASE_LEN { word(INODE_BASE_LEN) as u16 } else { 0 };
+        let extra = if bytes.len() > INODE_BASE_LEN {
+            word(INODE_BASE_LEN) as u16
+        } else {
+            0
+        };
         let has_high = INODE_BASE_LEN + usize::from(extra) >= INODE_CHECKSUM_HI_OFFSET + 2
             && bytes.len() > INODE_BASE_LEN;
         let crc = inode_checksum(seed, bytes, has_high);
         bytes[INODE_CHECKSUM_LO_OFFSET..][..2].copy_from_slice(&(crc as u16).to_le_bytes());
         if has_high {
-            bytes[INODE_CHECKSUM_HI_OFFSET..][..2].copy_from_slice(&((crc >> 16) as u16).to_le_bytes());
+            bytes[INODE_CHECKSUM_HI_OFFSET..][..2]
+                .copy_from_slice(&((crc >> 16) as u16).to_le_bytes());
         }
     }
 
@@ -590,7 +667,9 @@ impl Ext4 {
             block_size: self.block_size,
             block_count: self.geometry.block_count,
             first_data_block: self.geometry.first_data_block,
-            checksum_seed: self.checksum_seed.map(|seed| inode_seed(seed, number, raw.generation.get())),
+            checksum_seed: self
+                .checksum_seed
+                .map(|seed| inode_seed(seed, number, raw.generation.get())),
         }
     }
 
@@ -612,7 +691,14 @@ impl Ext4 {
     /// One block for metadata, near the other metadata.
     pub(super) fn allocate_metadata(&self, is_promised: bool) -> Result<PhysicalBlock> {
         let mut space = self.space.lock();
-        let run = space.allocate(&self.geometry, &self.metadata, None, 1, Purpose::Metadata, is_promised)?;
+        let run = space.allocate(
+            &self.geometry,
+            &self.metadata,
+            None,
+            1,
+            Purpose::Metadata,
+            is_promised,
+        )?;
         if is_promised {
             space.release(1);
         }
@@ -627,17 +713,26 @@ impl Ext4 {
 
     /// Frees blocks that held file data.
     pub(super) fn free_data(&self, range: std::ops::Range<u64>) -> Result<()> {
-        self.space.lock().free(&self.geometry, &self.metadata, range)
+        self.space
+            .lock()
+            .free(&self.geometry, &self.metadata, range)
     }
 
     pub(super) fn free_inode(&self, number: u32, is_directory: bool) -> Result<()> {
-        self.space.lock().free_inode(&self.geometry, &self.metadata, number, is_directory)
+        self.space
+            .lock()
+            .free_inode(&self.geometry, &self.metadata, number, is_directory)
     }
 
     /// The most links a file may have; directories may exceed it where dir_nlink is on.
     pub(super) fn check_links(&self, state: &InodeState, is_directory: bool) -> Result<()> {
         const LINKS_MAX: u32 = 65_000;
-        let may_exceed = is_directory && self.geometry.features.ro_compat.contains(RoCompat::DIR_NLINK);
+        let may_exceed = is_directory
+            && self
+                .geometry
+                .features
+                .ro_compat
+                .contains(RoCompat::DIR_NLINK);
         match state.link_count() >= LINKS_MAX && !may_exceed {
             true => Err(Errno::MLINK.into()),
             false => Ok(()),
@@ -682,15 +777,22 @@ fn mode_of(file_type: FileType) -> u16 {
     }
 }
 
-/// Seconds are signed 32 bits plus two more epochs bits above; nanoseconds fill the rest of the extra field.
+/// Seconds are signed 32 bits plus two more epochs bits above; nanoseconds fill the rest of the
+/// extra field.
 fn decode_time(low: u32, extra: u32) -> Timespec {
     let secs = i64::from(low as i32) + (i64::from(extra & 3) << 32);
     Timespec::new(secs, (extra >> 2).min(999_999_999))
 }
 
 fn encode_time(time: Timespec, has_extra: bool) -> (u32, u32) {
-    let (min, max) =
-        (i64::from(i32::MIN), if has_extra { (1 << 34) + i64::from(i32::MIN) - 1 } else { i32::MAX.into() });
+    let (min, max) = (
+        i64::from(i32::MIN),
+        if has_extra {
+            (1 << 34) + i64::from(i32::MIN) - 1
+        } else {
+            i32::MAX.into()
+        },
+    );
     let secs = time.secs.clamp(min, max);
     let epoch = (secs - i64::from(secs as i32)) >> 32;
     match has_extra {
@@ -729,21 +831,38 @@ mod tests {
 
     #[test]
     fn times_keep_nanoseconds_from_1901_to_2446() {
-        for secs in
-            [i64::from(i32::MIN), -1, 0, 1, 2_147_483_647, 2_147_483_648, 4_294_967_296, 15_032_385_535]
-        {
+        for secs in [
+            i64::from(i32::MIN),
+            -1,
+            0,
+            1,
+            2_147_483_647,
+            2_147_483_648,
+            4_294_967_296,
+            15_032_385_535,
+        ] {
             let time = Timespec::new(secs, 123_456_789);
             let (low, extra) = encode_time(time, true);
             assert_eq!(decode_time(low, extra), time);
         }
         let (low, extra) = encode_time(Timespec::new(i64::MAX, 0), true);
         assert_eq!(decode_time(low, extra).secs, 15_032_385_535);
-        assert_eq!(encode_time(Timespec::new(4_000_000_000, 5), false), (i32::MAX as u32, 0));
+        assert_eq!(
+            encode_time(Timespec::new(4_000_000_000, 5), false),
+            (i32::MAX as u32, 0)
+        );
     }
 
     #[test]
     fn device_numbers_use_both_encodings() {
-        for device in [(8, 1), (0, 0), (255, 255), (256, 1), (1, 256), (4095, 1_048_575)] {
+        for device in [
+            (8, 1),
+            (0, 0),
+            (255, 255),
+            (256, 1),
+            (1, 256),
+            (4095, 1_048_575),
+        ] {
             assert_eq!(decode_device(&encode_device(device)), device);
         }
     }

@@ -1,5 +1,5 @@
-//! `lazytime`: a change of times alone stays in memory until the inode is written for another reason, it is synced, or a
-//! day has passed. Linux: `I_DIRTY_TIME`, fs/fs-writeback.c.
+//! `lazytime`: a change of times alone stays in memory until the inode is written for another
+//! reason, it is synced, or a day has passed. Linux: `I_DIRTY_TIME`, fs/fs-writeback.c.
 
 use super::Ext4;
 use super::inode::{Ext4Inode, InodeState};
@@ -29,17 +29,26 @@ struct Waiting {
 impl LazyTimes {
     /// `is_on`: whether the mount asks for it.
     pub(super) fn new(is_on: bool) -> Self {
-        Self { is_on, waiting: Mutex::default() }
+        Self {
+            is_on,
+            waiting: Mutex::default(),
+        }
     }
 
     /// Everything that waits.
     pub(super) fn take(&self) -> Vec<Arc<Ext4Inode>> {
-        std::mem::take(&mut self.waiting.lock().inodes).into_values().collect()
+        std::mem::take(&mut self.waiting.lock().inodes)
+            .into_values()
+            .collect()
     }
 
     /// The inode is written, or gone. What is returned is dropped with nothing locked.
     pub(super) fn forget(&self, number: u32) -> Option<Arc<Ext4Inode>> {
-        if self.is_on { self.waiting.lock().inodes.remove(&number) } else { None }
+        if self.is_on {
+            self.waiting.lock().inodes.remove(&number)
+        } else {
+            None
+        }
     }
 }
 
@@ -47,8 +56,10 @@ impl Ext4Inode {
     /// Notes that times changed and nothing else. The caller is within an operation.
     pub(super) fn note_times(&self, state: &mut InodeState) {
         let lazy = &self.fs.lazy_times;
-        let Some(this) =
-            self.this.upgrade().filter(|_| lazy.is_on && !state.is_dirty && state.link_count() > 0)
+        let Some(this) = self
+            .this
+            .upgrade()
+            .filter(|_| lazy.is_on && !state.is_dirty && state.link_count() > 0)
         else {
             return self.mark_times_dirty(state);
         };
@@ -63,7 +74,8 @@ impl Ext4Inode {
 }
 
 impl Ext4 {
-    /// Lets the times that have waited too long, or too many, wait no more. To be called with nothing locked.
+    /// Lets the times that have waited too long, or too many, wait no more. To be called with
+    /// nothing locked.
     pub(super) fn limit_lazy_times(&self) {
         if !self.lazy_times.is_on {
             return;

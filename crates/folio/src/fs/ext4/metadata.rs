@@ -1,5 +1,5 @@
-//! Metadata blocks, held in the page cache by one mapping per device. With a journal they go into the transaction
-//! that is being closed, not to the device.
+//! Metadata blocks, held in the page cache by one mapping per device. With a journal they go into
+//! the transaction that is being closed, not to the device.
 
 use super::journal::Snapshots;
 use crate::base::{Error, PAGE_SIZE, PhysicalBlock, Result};
@@ -10,8 +10,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, OnceLock};
 
-/// The device behind the metadata mapping. Page `n` of the mapping holds block `n` of the device in its first
-/// `block_size` bytes, so that a page never holds a neighbour that belongs to a file.
+/// The device behind the metadata mapping. Page `n` of the mapping holds block `n` of the device in
+/// its first `block_size` bytes, so that a page never holds a neighbour that belongs to a file.
 struct DeviceStore {
     device: Arc<dyn Device>,
     block_size: usize,
@@ -43,9 +43,15 @@ impl Store for DeviceStore {
         let first = offset / PAGE_SIZE as u64;
         let count = (bufs.iter().map(|buf| buf.len()).sum::<usize>() / PAGE_SIZE) as u64;
         // Before the device is read: what goes from here to there meanwhile is the same.
-        let newer = self.snapshots.get().map(|snapshots| snapshots.newest(first..first + count));
+        let newer = self
+            .snapshots
+            .get()
+            .map(|snapshots| snapshots.newest(first..first + count));
         self.read_device(offset, bufs)?;
-        let mut pages = bufs.iter_mut().flat_map(|buf| buf.chunks_mut(PAGE_SIZE)).zip(first..);
+        let mut pages = bufs
+            .iter_mut()
+            .flat_map(|buf| buf.chunks_mut(PAGE_SIZE))
+            .zip(first..);
         for (number, bytes) in newer.unwrap_or_default() {
             if let Some((page, _)) = pages.find(|(_, at)| *at == number) {
                 page[..self.block_size].copy_from_slice(&bytes);
@@ -56,7 +62,10 @@ impl Store for DeviceStore {
 
     fn write_pages(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
         if let Some(snapshots) = self.snapshots.get() {
-            let pages = bufs.iter().flat_map(|buf| buf.chunks(PAGE_SIZE)).zip(offset / PAGE_SIZE as u64..);
+            let pages = bufs
+                .iter()
+                .flat_map(|buf| buf.chunks(PAGE_SIZE))
+                .zip(offset / PAGE_SIZE as u64..);
             for (page, number) in pages {
                 snapshots.insert(number, page[..self.block_size].into());
             }
@@ -92,31 +101,54 @@ impl Metadata {
         block_size: usize,
         block_count: u64,
     ) -> Self {
-        let store = Arc::new(DeviceStore { device, block_size, snapshots: OnceLock::new() });
+        let store = Arc::new(DeviceStore {
+            device,
+            block_size,
+            snapshots: OnceLock::new(),
+        });
         let weak: std::sync::Weak<DeviceStore> = Arc::downgrade(&store);
-        let mapping = Mapping::new(writeback, weak, block_count.saturating_mul(PAGE_SIZE as u64));
-        Self { mapping, store, block_size, block_count }
+        let mapping = Mapping::new(
+            writeback,
+            weak,
+            block_count.saturating_mul(PAGE_SIZE as u64),
+        );
+        Self {
+            mapping,
+            store,
+            block_size,
+            block_count,
+        }
     }
 
     /// The block `number`, read if it is not in memory.
     pub(super) fn block(&self, number: PhysicalBlock) -> Result<MetadataBlock> {
         self.check(number)?;
-        let page = self.mapping.page(number.0).map_err(|e| e.at(format!("block {number}")))?;
-        Ok(MetadataBlock { page, len: self.block_size })
+        let page = self
+            .mapping
+            .page(number.0)
+            .map_err(|e| e.at(format!("block {number}")))?;
+        Ok(MetadataBlock {
+            page,
+            len: self.block_size,
+        })
     }
 
     /// The block `number` zeroed, without reading what was there.
     pub(super) fn new_block(&self, number: PhysicalBlock) -> Result<MetadataBlock> {
         self.check(number)?;
         let page = self.mapping.page_for_overwrite(number.0)?;
-        let block = MetadataBlock { page, len: self.block_size };
+        let block = MetadataBlock {
+            page,
+            len: self.block_size,
+        };
         block.write().fill(0);
         Ok(block)
     }
 
     /// Forgets blocks that were freed, so that stale bytes are never written over their next use.
     pub(super) fn forget(&self, blocks: Range<u64>) {
-        self.mapping.punch(blocks.start * PAGE_SIZE as u64..blocks.end * PAGE_SIZE as u64);
+        self.mapping
+            .punch(blocks.start * PAGE_SIZE as u64..blocks.end * PAGE_SIZE as u64);
     }
 
     /// Forgets every block, when the file system goes: what is dirty still could not be written.
@@ -126,7 +158,8 @@ impl Metadata {
         let _ = self.mapping.write_back(0..0);
     }
 
-    /// Holds a change back while too many blocks are dirty: writes them, and fails if that does not help.
+    /// Holds a change back while too many blocks are dirty: writes them, and fails if that does not
+    /// help.
     pub(super) fn throttle(&self) -> Result<()> {
         self.mapping.throttle()
     }
@@ -142,14 +175,18 @@ impl Metadata {
         self.mapping.dirty_pages()
     }
 
-    /// Writes every dirty metadata block to the device, or into the transaction that is being closed.
+    /// Writes every dirty metadata block to the device, or into the transaction that is being
+    /// closed.
     pub(super) fn write_back(&self) -> Result<()> {
         self.mapping.write_back(0..u64::MAX)
     }
 
     fn check(&self, number: PhysicalBlock) -> Result<()> {
         if number.0 >= self.block_count {
-            let what = format!("block {number} lies beyond the file system's {} blocks", self.block_count);
+            let what = format!(
+                "block {number} lies beyond the file system's {} blocks",
+                self.block_count
+            );
             return Err(Error::corrupt(what));
         }
         Ok(())
@@ -172,12 +209,18 @@ impl MetadataBlock {
 
     /// The bytes, shared with other readers.
     pub(super) fn read(&self) -> BlockReadGuard<'_> {
-        BlockReadGuard { guard: self.page.read(), len: self.len }
+        BlockReadGuard {
+            guard: self.page.read(),
+            len: self.len,
+        }
     }
 
     /// The bytes, exclusively; dirty from now on.
     pub(super) fn write(&self) -> BlockWriteGuard<'_> {
-        BlockWriteGuard { guard: self.page.write(), len: self.len }
+        BlockWriteGuard {
+            guard: self.page.write(),
+            len: self.len,
+        }
     }
 }
 

@@ -18,25 +18,27 @@
 //!   [device seam]
 //! ```
 //!
-//! Neighbours: the VFS above, the cache beside (file data by one mapping per inode, metadata by one per device),
-//! a block device below. Knows no other file system.
+//! Neighbours: the VFS above, the cache beside (file data by one mapping per inode, metadata by one
+//! per device), a block device below. Knows no other file system.
 //!
-//! Lock order, outermost first: the VFS's inode locks; the right to commit (`Journal::committer`); an operation's
-//! handle (`Ext4::start`); pages; a store's handle; `Ext4Inode::state`; `Ext4::orphans`; `Ext4::superblock`;
-//! `Ext4::space`; metadata pages. `Ext4::{inodes, dirty_inodes, ordered_inodes, held_inodes, retired, first_error}`
-//! are leaves: nothing is locked, and no inode dropped, while one is held. Nobody waits for a commit within an
+//! Lock order, outermost first: the VFS's inode locks; the right to commit (`Journal::committer`);
+//! an operation's handle (`Ext4::start`); pages; a store's handle; `Ext4Inode::state`;
+//! `Ext4::orphans`; `Ext4::superblock`; `Ext4::space`; metadata pages.
+//! `Ext4::{inodes, dirty_inodes, ordered_inodes, held_inodes, retired, first_error}` are leaves:
+//! nothing is locked, and no inode dropped, while one is held. Nobody waits for a commit within an
 //! operation, and a commit drops no inode without names ([`Ext4::retire`]).
 //!
 //! Invariants:
 //! 1. A block is promised (`Space::reserve`) before a page that needs it becomes dirty.
-//! 2. Extents reach the inode table only through `Ext4Inode::flush`; bitmaps and descriptors only through
-//!    `Space::flush`. Both stay in memory until a commit, or without a journal until a sync.
-//! 3. A freed block is used again only after the transaction that freed it is durable; a freed metadata block is
-//!    forgotten by the cache before.
-//! 4. From the first change until unmount the superblock on the device says that the journal must be replayed, or
-//!    without one that e2fsck must look.
-//! 5. An inode with dirty fields or pages is on the list of dirty inodes, which keeps it alive; one without names is
-//!    on no list, and is written to the table with every change.
+//! 2. Extents reach the inode table only through `Ext4Inode::flush`; bitmaps and descriptors only
+//!    through `Space::flush`. Both stay in memory until a commit, or without a journal until a
+//!    sync.
+//! 3. A freed block is used again only after the transaction that freed it is durable; a freed
+//!    metadata block is forgotten by the cache before.
+//! 4. From the first change until unmount the superblock on the device says that the journal must
+//!    be replayed, or without one that e2fsck must look.
+//! 5. An inode with dirty fields or pages is on the list of dirty inodes, which keeps it alive; one
+//!    without names is on no list, and is written to the table with every change.
 //! 6. What an operation changes, it changes under one handle.
 
 mod acl;
@@ -158,8 +160,8 @@ pub struct Ext4 {
 }
 
 impl Ext4 {
-    /// Mounts the ext4 on `device`. EROFS if it shall be written and the device cannot be; EOPNOTSUPP, naming the
-    /// feature, for what Folio does not read or write; EUCLEAN for damage.
+    /// Mounts the ext4 on `device`. EROFS if it shall be written and the device cannot be;
+    /// EOPNOTSUPP, naming the feature, for what Folio does not read or write; EUCLEAN for damage.
     pub fn mount(
         device: Arc<dyn Device>,
         cache: &Arc<PageCache>,
@@ -169,7 +171,11 @@ impl Ext4 {
         Ok(Arc::new(mounted))
     }
 
-    fn open(device: Arc<dyn Device>, cache: &Arc<PageCache>, options: &MountOptions) -> Result<Mounted> {
+    fn open(
+        device: Arc<dyn Device>,
+        cache: &Arc<PageCache>,
+        options: &MountOptions,
+    ) -> Result<Mounted> {
         let superblock = Superblock::load_for_recovery(&*device)?;
         if !options.read_only {
             if device.is_read_only() {
@@ -177,7 +183,10 @@ impl Ext4 {
             }
             superblock.features.check_writable()?;
         }
-        let needs_recovery = superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY);
+        let needs_recovery = superblock
+            .features
+            .incompat
+            .contains(Incompat::NEEDS_RECOVERY);
         let loads_journal = Ext4Options::parse(&options.file_system, &superblock)?.load_journal;
         if needs_recovery && !loads_journal && !options.read_only {
             let why = "the journal must be replayed before the file system is written (noload, norecovery)";
@@ -228,7 +237,10 @@ impl Ext4 {
     fn give_up(&self) {
         for list in [&self.dirty_inodes, &self.ordered_inodes, &self.held_inodes] {
             let inodes = std::mem::take(&mut *list.lock());
-            for mapping in inodes.values().filter_map(|inode| inode.common.mapping.as_ref()) {
+            for mapping in inodes
+                .values()
+                .filter_map(|inode| inode.common.mapping.as_ref())
+            {
                 // Dirty pages would stay in memory as long as the cache.
                 mapping.truncate(0);
             }
@@ -239,7 +251,8 @@ impl Ext4 {
         drop(retired);
     }
 
-    /// Brings what the journal holds to its place: on the device, or, for a read-only mount, in memory over it.
+    /// Brings what the journal holds to its place: on the device, or, for a read-only mount, in
+    /// memory over it.
     fn recover(
         device: Arc<dyn Device>,
         superblock: Superblock,
@@ -250,16 +263,24 @@ impl Ext4 {
             return Err(Error::unsupported("a journal on another device"));
         }
         let blocks = {
-            // Looks at the state before recovery, only to find the journal; all of it is forgotten afterwards.
+            // Looks at the state before recovery, only to find the journal; all of it is forgotten
+            // afterwards.
             let before = Self::attach(
                 device.clone(),
                 superblock.clone(),
                 cache,
-                &MountOptions { read_only: true, ..options.clone() },
+                &MountOptions {
+                    read_only: true,
+                    ..options.clone()
+                },
             )?;
             before.journal_blocks()?
         };
-        let device = if options.read_only { block::overlay(device) } else { device };
+        let device = if options.read_only {
+            block::overlay(device)
+        } else {
+            device
+        };
         let recovered = journal::recover(blocks, device.clone())?;
         tracing::info!(
             transactions = recovered.transactions,
@@ -277,14 +298,26 @@ impl Ext4 {
 
     /// Where the journal lies.
     fn journal_blocks(self: &Arc<Self>) -> Result<JournalBlocks> {
-        let number = self.geometry.check_inode_number(self.geometry.raw.journal_inum.get().into())?;
+        let number = self
+            .geometry
+            .check_inode_number(self.geometry.raw.journal_inum.get().into())?;
         let inode = Ext4Inode::load(self, number, true).map_err(|e| e.at("journal"))?;
         let state = inode.state.read();
-        let runs = state.map.extents().iter().map(|e| (e.physical, e.len)).collect();
-        Ok(JournalBlocks { block_size: self.block_size, block_count: self.geometry.block_count, runs })
+        let runs = state
+            .map
+            .extents()
+            .iter()
+            .map(|e| (e.physical, e.len))
+            .collect();
+        Ok(JournalBlocks {
+            block_size: self.block_size,
+            block_count: self.geometry.block_count,
+            runs,
+        })
     }
 
-    /// From now on everything is written by way of the journal, if there is one and the mount wants it.
+    /// From now on everything is written by way of the journal, if there is one and the mount wants
+    /// it.
     fn open_journal(self: &Arc<Self>) -> Result<()> {
         let features = &self.geometry.features;
         if !features.compat.contains(Compat::HAS_JOURNAL) || !self.options.load_journal {
@@ -328,8 +361,12 @@ impl Ext4 {
         options: &MountOptions,
     ) -> Result<Arc<Self>> {
         let ext4_options = Ext4Options::parse(&options.file_system, &superblock)?;
-        let metadata =
-            Metadata::new(&cache.writeback(), device.clone(), superblock.block_size, superblock.block_count);
+        let metadata = Metadata::new(
+            &cache.writeback(),
+            device.clone(),
+            superblock.block_size,
+            superblock.block_count,
+        );
         let groups = group::load_groups(&superblock, &metadata)?;
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
@@ -378,7 +415,8 @@ impl Ext4 {
         Ok(self.remember(loaded))
     }
 
-    /// Makes `inode` the one object of its number, unless another thread was faster: then that one is returned.
+    /// Makes `inode` the one object of its number, unless another thread was faster: then that one
+    /// is returned.
     fn remember(&self, inode: Arc<Ext4Inode>) -> Arc<Ext4Inode> {
         let mut inodes = self.inodes.lock();
         if let Some(known) = inodes.get(&inode.number).and_then(Weak::upgrade) {
@@ -392,7 +430,10 @@ impl Ext4 {
     /// Forgets an inode that is gone from memory.
     fn forget_inode(&self, number: u32) {
         let mut inodes = self.inodes.lock();
-        if inodes.get(&number).is_some_and(|weak| weak.strong_count() == 0) {
+        if inodes
+            .get(&number)
+            .is_some_and(|weak| weak.strong_count() == 0)
+        {
             inodes.remove(&number);
         }
     }
@@ -409,7 +450,10 @@ impl Ext4 {
     fn next_generation(&self, number: u32) -> u32 {
         let sequence = self.generation.fetch_add(1, Ordering::Relaxed);
         let seed = checksum::crc32c(!0, &self.geometry.raw.uuid);
-        checksum::crc32c(checksum::crc32c(seed, &number.to_le_bytes()), &sequence.to_le_bytes())
+        checksum::crc32c(
+            checksum::crc32c(seed, &number.to_le_bytes()),
+            &sequence.to_le_bytes(),
+        )
     }
 
     /// Whether this mount may write to the device.
@@ -422,7 +466,8 @@ impl Ext4 {
         self.first_error.lock().get_or_insert(error);
     }
 
-    /// Writes dirty inodes whose data is clean to the table, once there are too many of them in memory.
+    /// Writes dirty inodes whose data is clean to the table, once there are too many of them in
+    /// memory.
     fn limit_dirty_inodes(&self) -> Result<()> {
         let count = self.dirty_inodes.lock().len();
         if count <= self.dirty_inodes_limit.load(Ordering::Relaxed) {
@@ -431,7 +476,8 @@ impl Ext4 {
         self.flush_inodes()?;
         // Those with dirty data stay listed until that is written, which the cache's limits see to.
         let left = self.dirty_inodes.lock().len();
-        self.dirty_inodes_limit.store(left + DIRTY_INODES_MAX, Ordering::Relaxed);
+        self.dirty_inodes_limit
+            .store(left + DIRTY_INODES_MAX, Ordering::Relaxed);
         Ok(())
     }
 
@@ -456,8 +502,8 @@ impl Ext4 {
     }
 }
 
-/// What the VFS holds of a mounted ext4: the file system and its root. Inodes refer to the file system, so the
-/// file system itself must not refer to one for ever.
+/// What the VFS holds of a mounted ext4: the file system and its root. Inodes refer to the file
+/// system, so the file system itself must not refer to one for ever.
 struct Mounted {
     fs: Arc<Ext4>,
     root: Arc<Ext4Inode>,
@@ -496,6 +542,9 @@ impl FileSystem for Mounted {
 
     fn reserve_owners(&self) -> Option<ReserveOwners> {
         let options = &self.fs.options;
-        Some(ReserveOwners { uid: options.reserved_uid, gid: options.reserved_gid })
+        Some(ReserveOwners {
+            uid: options.reserved_uid,
+            gid: options.reserved_gid,
+        })
     }
 }

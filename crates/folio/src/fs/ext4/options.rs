@@ -1,8 +1,9 @@
 //! Mount options that only ext4 has, and their defaults in the superblock. Linux: fs/ext4/super.c,
 //! Documentation/admin-guide/ext4.rst.
 //!
-//! Four sources, a later one wins: Linux's defaults; `s_default_mount_opts` and `s_errors`; the text in `s_mount_opts`
-//! (of which, as in Linux, what is not understood is passed over); the words given at mount.
+//! Four sources, a later one wins: Linux's defaults; `s_default_mount_opts` and `s_errors`; the
+//! text in `s_mount_opts` (of which, as in Linux, what is not understood is passed over); the words
+//! given at mount.
 //!
 //! What Linux knows and nothing here depends on is accepted and does nothing:
 //!
@@ -36,7 +37,8 @@ pub(super) enum DataMode {
     Journal,
 }
 
-/// How files that are replaced, by truncation or by rename, are kept from ending up empty (`auto_da_alloc=`).
+/// How files that are replaced, by truncation or by rename, are kept from ending up empty
+/// (`auto_da_alloc=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AutoDaAlloc {
     /// Their data is written before the transaction that replaces them commits.
@@ -140,7 +142,10 @@ const WORDS: [&str; 21] = [
 
 /// All words that an ext4 understands, those with a value without it.
 pub(crate) fn words_known() -> impl Iterator<Item = &'static str> {
-    WORDS.into_iter().chain(WITHOUT_EFFECT).chain(NUMBERS_WITHOUT_EFFECT)
+    WORDS
+        .into_iter()
+        .chain(WITHOUT_EFFECT)
+        .chain(NUMBERS_WITHOUT_EFFECT)
 }
 
 /// Words that are accepted and do nothing; a table above says why.
@@ -173,13 +178,16 @@ const NUMBERS_WITHOUT_EFFECT: [&str; 7] = [
 ];
 
 impl Ext4Options {
-    /// The options for the file system of `superblock` when `data`, words separated by commas, is given at mount.
-    /// EINVAL, naming it, for a word that is not understood.
+    /// The options for the file system of `superblock` when `data`, words separated by commas, is
+    /// given at mount. EINVAL, naming it, for a word that is not understood.
     pub(super) fn parse(data: &str, superblock: &Superblock) -> Result<Self> {
         let mut options = Self::defaults(superblock);
         let mut asked = Asked::default();
         let stored = &superblock.raw.mount_opts;
-        let stored_len = stored.iter().position(|byte| *byte == 0).unwrap_or(stored.len());
+        let stored_len = stored
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(stored.len());
         for word in words(std::str::from_utf8(&stored[..stored_len]).unwrap_or_default()) {
             // Linux goes on without what it does not understand there.
             let _: Result<()> = options.set(word, &mut asked);
@@ -221,14 +229,18 @@ impl Ext4Options {
 
     /// Takes one word.
     fn set(&mut self, word: &str, asked: &mut Asked) -> Result<()> {
-        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        let (name, value) = word
+            .split_once('=')
+            .map_or((word, None), |(name, value)| (name, Some(value)));
         match value {
             None => self.set_flag(name, asked),
             Some(value) => self.set_value(name, value, asked),
         }
         .map_err(|refused| match refused {
             Refused::Word => MountOptions::unknown(word),
-            Refused::Value => Error::new(Errno::INVAL, format!("bad value in mount option {word:?}")),
+            Refused::Value => {
+                Error::new(Errno::INVAL, format!("bad value in mount option {word:?}"))
+            }
         })
     }
 
@@ -266,7 +278,11 @@ impl Ext4Options {
             ("auto_da_alloc", "close") => self.auto_da_alloc = AutoDaAlloc::Close,
             ("auto_da_alloc", _) => {
                 let is_on = number::<u32>(value)? != 0;
-                self.auto_da_alloc = if is_on { AutoDaAlloc::Commit } else { AutoDaAlloc::Off };
+                self.auto_da_alloc = if is_on {
+                    AutoDaAlloc::Commit
+                } else {
+                    AutoDaAlloc::Off
+                };
             }
             ("barrier", _) => self.barrier = number::<u32>(value)? != 0,
             ("commit", _) => self.set_commit_interval(number(value)?, asked)?,
@@ -286,7 +302,11 @@ impl Ext4Options {
 
     /// 0 asks for the default.
     fn set_commit_interval(&mut self, interval_s: u64, asked: &mut Asked) -> Result<(), Refused> {
-        let interval_s = if interval_s == 0 { COMMIT_INTERVAL_DEFAULT_S } else { interval_s };
+        let interval_s = if interval_s == 0 {
+            COMMIT_INTERVAL_DEFAULT_S
+        } else {
+            interval_s
+        };
         if interval_s > COMMIT_INTERVAL_MAX_S {
             return Err(Refused::Value);
         }
@@ -297,9 +317,13 @@ impl Ext4Options {
 
     /// Refuses what contradicts itself or the file system.
     fn check(mut self, superblock: &Superblock, asked: Asked) -> Result<Self> {
-        if !superblock.features.compat.contains(Compat::HAS_JOURNAL) && (asked.data || asked.commit) {
+        if !superblock.features.compat.contains(Compat::HAS_JOURNAL) && (asked.data || asked.commit)
+        {
             let option = if asked.data { "data=" } else { "commit=" };
-            return Err(Error::new(Errno::INVAL, format!("mount option {option} needs a journal")));
+            return Err(Error::new(
+                Errno::INVAL,
+                format!("mount option {option} needs a journal"),
+            ));
         }
         if self.data == DataMode::Journal {
             if asked.delalloc {
@@ -308,7 +332,8 @@ impl Ext4Options {
                     "mount options data=journal and delalloc exclude each other",
                 ));
             }
-            // What is written goes to the journal with its transaction, so it needs its blocks at once.
+            // What is written goes to the journal with its transaction, so it needs its blocks at
+            // once.
             self.delalloc = false;
         }
         Ok(self)
@@ -401,9 +426,10 @@ mod tests {
             reserved_gid: 8,
         };
         assert_eq!(options, expected);
-        let back =
-            "data=ordered,commit=0,delalloc,auto_da_alloc,errors=continue,barrier,nodiscard,user_xattr,acl";
-        let both = format!("data=writeback,commit=9,nodelalloc,noacl,nouser_xattr,discard,barrier=0,{back}");
+        let back = "data=ordered,commit=0,delalloc,auto_da_alloc,errors=continue,barrier,nodiscard,user_xattr,acl";
+        let both = format!(
+            "data=writeback,commit=9,nodelalloc,noacl,nouser_xattr,discard,barrier=0,{back}"
+        );
         assert_eq!(parse(&both), parse(""));
         assert!(!parse("barrier=0").barrier && parse("nobarrier,barrier=1").barrier);
         assert!(!parse("norecovery").load_journal);
@@ -415,7 +441,10 @@ mod tests {
         ] {
             assert_eq!(parse(word).auto_da_alloc, expected, "{word}");
         }
-        assert_eq!(parse("init_itable=10,noinit_itable,stripe=4,i_version,dioread_nolock,bsddf"), parse(""));
+        assert_eq!(
+            parse("init_itable=10,noinit_itable,stripe=4,i_version,dioread_nolock,bsddf"),
+            parse("")
+        );
     }
 
     #[test]
@@ -424,7 +453,8 @@ mod tests {
         for word in words_known() {
             let with_value = Ext4Options::parse(&format!("{word}=1"), &superblock);
             let is_known = Ext4Options::parse(word, &superblock).is_ok()
-                || with_value.map_or_else(|error| error.to_string().starts_with("bad value"), |_| true);
+                || with_value
+                    .map_or_else(|error| error.to_string().starts_with("bad value"), |_| true);
             assert!(is_known, "{word}");
         }
     }
@@ -432,8 +462,21 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_named() {
         let mut superblock = superblock();
-        for word in ["foo", "data", "errors", "delalloc=1", "noacl=0", "dax", "commit", "resuid", "stripe"] {
-            assert_eq!(refusal(word, &superblock), format!("unknown mount option {word:?}"));
+        for word in [
+            "foo",
+            "data",
+            "errors",
+            "delalloc=1",
+            "noacl=0",
+            "dax",
+            "commit",
+            "resuid",
+            "stripe",
+        ] {
+            assert_eq!(
+                refusal(word, &superblock),
+                format!("unknown mount option {word:?}")
+            );
         }
         for word in [
             "data=fast",
@@ -445,13 +488,25 @@ mod tests {
             "barrier=",
             "stripe=a",
         ] {
-            assert_eq!(refusal(word, &superblock), format!("bad value in mount option {word:?}"));
+            assert_eq!(
+                refusal(word, &superblock),
+                format!("bad value in mount option {word:?}")
+            );
         }
         let both = refusal("delalloc,data=journal", &superblock);
-        assert_eq!(both, "mount options data=journal and delalloc exclude each other");
+        assert_eq!(
+            both,
+            "mount options data=journal and delalloc exclude each other"
+        );
         superblock.features.compat.remove(Compat::HAS_JOURNAL);
-        assert_eq!(refusal("data=ordered", &superblock), "mount option data= needs a journal");
-        assert_eq!(refusal("commit=1", &superblock), "mount option commit= needs a journal");
+        assert_eq!(
+            refusal("data=ordered", &superblock),
+            "mount option data= needs a journal"
+        );
+        assert_eq!(
+            refusal("commit=1", &superblock),
+            "mount option commit= needs a journal"
+        );
     }
 
     #[test]
@@ -463,14 +518,28 @@ mod tests {
         superblock.raw.errors = error_policies::PANIC.into();
         (superblock.raw.def_resuid, superblock.raw.def_resgid) = (5.into(), 6.into());
         let options = Ext4Options::parse("", &superblock).unwrap();
-        assert_eq!((options.data, options.errors), (DataMode::Journal, ErrorPolicy::Panic));
-        assert_eq!((options.barrier, options.discard, options.delalloc), (false, true, false));
+        assert_eq!(
+            (options.data, options.errors),
+            (DataMode::Journal, ErrorPolicy::Panic)
+        );
+        assert_eq!(
+            (options.barrier, options.discard, options.delalloc),
+            (false, true, false)
+        );
         assert_eq!((options.reserved_uid, options.reserved_gid), (5, 6));
-        let options =
-            Ext4Options::parse("barrier,nodiscard,data=ordered,delalloc,errors=remount-ro", &superblock);
+        let options = Ext4Options::parse(
+            "barrier,nodiscard,data=ordered,delalloc,errors=remount-ro",
+            &superblock,
+        );
         let options = options.unwrap();
-        assert_eq!((options.data, options.errors), (DataMode::Ordered, ErrorPolicy::RemountReadOnly));
-        assert_eq!((options.barrier, options.discard, options.delalloc), (true, false, true));
+        assert_eq!(
+            (options.data, options.errors),
+            (DataMode::Ordered, ErrorPolicy::RemountReadOnly)
+        );
+        assert_eq!(
+            (options.barrier, options.discard, options.delalloc),
+            (true, false, true)
+        );
         // Of the text there, what is not understood is passed over.
         superblock.raw.mount_opts[..27].copy_from_slice(b"foo,commit=7,errors=x,noacl");
         superblock.raw.default_mount_opts = bits::DATA_WRITEBACK.into();

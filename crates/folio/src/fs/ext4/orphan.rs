@@ -1,5 +1,5 @@
-//! Orphans: inodes that lost their last name while open, or whose truncation was under way, when the power went.
-//! Linux: fs/ext4/orphan.c.
+//! Orphans: inodes that lost their last name while open, or whose truncation was under way, when
+//! the power went. Linux: fs/ext4/orphan.c.
 
 use super::Ext4;
 use super::checksum::{crc32c, inode_seed};
@@ -21,7 +21,8 @@ pub(super) const TAIL_LEN: usize = 8;
 /// What is done with a block of the orphan file: checksum seed, device block, contents.
 type Visit<'a> = &'a mut dyn FnMut(u32, u64, &MetadataBlock) -> Result<()>;
 
-/// Inodes in memory that have no name. A commit writes them all, so that the next mount frees those that are left.
+/// Inodes in memory that have no name. A commit writes them all, so that the next mount frees those
+/// that are left.
 #[derive(Default)]
 pub(super) struct Orphans {
     numbers: BTreeSet<u32>,
@@ -40,7 +41,11 @@ impl Ext4 {
     pub(super) fn process_orphans(self: &Arc<Self>) -> Result<()> {
         let listed = self.listed_orphans()?;
         let in_file = self.orphans_in_file()?;
-        let is_present = self.geometry.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
+        let is_present = self
+            .geometry
+            .features
+            .ro_compat
+            .contains(RoCompat::ORPHAN_PRESENT);
         if listed.is_empty() && in_file.is_empty() && !is_present {
             return Ok(());
         }
@@ -53,13 +58,18 @@ impl Ext4 {
         }
         for number in listed.into_iter().chain(in_file) {
             self.begin_change()?;
-            self.process_orphan(number).map_err(|e| e.at(format!("orphan inode {number}")))?;
+            self.process_orphan(number)
+                .map_err(|e| e.at(format!("orphan inode {number}")))?;
         }
         if self.journal.get().is_none() {
             self.empty_orphan_file()?;
             self.superblock.lock().raw.last_orphan = 0.into();
         }
-        self.superblock.lock().features.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
+        self.superblock
+            .lock()
+            .features
+            .ro_compat
+            .remove(RoCompat::ORPHAN_PRESENT);
         self.sync_all(false)
     }
 
@@ -78,8 +88,9 @@ impl Ext4 {
         orphans.is_changed |= orphans.numbers.remove(&number);
     }
 
-    /// Writes the orphans that there are into the orphan file as far as it has room, the others into a list that goes
-    /// from the superblock through their deletion times. Nothing else runs meanwhile.
+    /// Writes the orphans that there are into the orphan file as far as it has room, the others
+    /// into a list that goes from the superblock through their deletion times. Nothing else runs
+    /// meanwhile.
     pub(super) fn write_orphans(&self) -> Result<()> {
         let mut orphans = self.orphans.lock();
         if !orphans.is_changed {
@@ -95,14 +106,20 @@ impl Ext4 {
                     entry.copy_from_slice(&left.next().unwrap_or(0).to_le_bytes());
                 }
                 if self.checksum_seed.is_some() {
-                    tail[4..].copy_from_slice(&orphan_checksum(file.seed, number.0, entries).to_le_bytes());
+                    tail[4..].copy_from_slice(
+                        &orphan_checksum(file.seed, number.0, entries).to_le_bytes(),
+                    );
                 }
                 if *block.read() != *bytes {
                     block.write().copy_from_slice(&bytes);
                 }
             }
             let is_any = !orphans.numbers.is_empty();
-            self.superblock.lock().features.ro_compat.set(RoCompat::ORPHAN_PRESENT, is_any);
+            self.superblock
+                .lock()
+                .features
+                .ro_compat
+                .set(RoCompat::ORPHAN_PRESENT, is_any);
         }
         let mut next = 0;
         for number in left.rev() {
@@ -153,7 +170,10 @@ impl Ext4 {
         let mut next = self.geometry.raw.last_orphan.get();
         while next != 0 {
             let place = |e: Error| e.at("orphan list");
-            let number = self.geometry.check_inode_number(next.into()).map_err(place)?;
+            let number = self
+                .geometry
+                .check_inode_number(next.into())
+                .map_err(place)?;
             if !seen.insert(number) {
                 return Err(place(Error::corrupt(format!("inode {number} comes twice"))));
             }
@@ -172,7 +192,10 @@ impl Ext4 {
         let mut file = None;
         if self.geometry.features.compat.contains(Compat::ORPHAN_FILE) && number != 0 {
             let number = self.geometry.check_inode_number(number.into())?;
-            file = Some(self.load_orphan_file(number).map_err(|e| e.at("orphan file"))?);
+            file = Some(
+                self.load_orphan_file(number)
+                    .map_err(|e| e.at("orphan file"))?,
+            );
         }
         // Once, at mount.
         let _ = self.orphan_file.set(file);
@@ -193,24 +216,35 @@ impl Ext4 {
         }
         Ok(OrphanFile {
             blocks,
-            seed: self.checksum_seed.map_or(0, |seed| inode_seed(seed, number, generation)),
+            seed: self
+                .checksum_seed
+                .map_or(0, |seed| inode_seed(seed, number, generation)),
         })
     }
 
     /// Calls `visit` with each block of the orphan file.
     fn visit_orphan_file(&self, visit: Visit<'_>) -> Result<()> {
-        let Some(Some(file)) = self.orphan_file.get() else { return Ok(()) };
+        let Some(Some(file)) = self.orphan_file.get() else {
+            return Ok(());
+        };
         for (physical, logical) in file.blocks.iter().zip(0..) {
             let block = self.metadata.block(*physical)?;
-            visit(file.seed, physical.0, &block)
-                .map_err(|e| e.at(format!("block {}", LogicalBlock(logical))).at("orphan file"))?;
+            visit(file.seed, physical.0, &block).map_err(|e| {
+                e.at(format!("block {}", LogicalBlock(logical)))
+                    .at("orphan file")
+            })?;
         }
         Ok(())
     }
 
     fn orphans_in_file(&self) -> Result<Vec<u32>> {
         let mut orphans = Vec::new();
-        if !self.geometry.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
+        if !self
+            .geometry
+            .features
+            .ro_compat
+            .contains(RoCompat::ORPHAN_PRESENT)
+        {
             return Ok(orphans);
         }
         self.visit_orphan_file(&mut |seed, number, block| {
@@ -220,10 +254,16 @@ impl Ext4 {
             if word(tail) != BLOCK_MAGIC {
                 return Err(Error::corrupt("bad magic"));
             }
-            if self.checksum_seed.is_some() && word(&tail[4..]) != orphan_checksum(seed, number, entries) {
+            if self.checksum_seed.is_some()
+                && word(&tail[4..]) != orphan_checksum(seed, number, entries)
+            {
                 return Err(Error::corrupt("bad checksum"));
             }
-            for entry in entries.chunks_exact(4).map(word).filter(|entry| *entry != 0) {
+            for entry in entries
+                .chunks_exact(4)
+                .map(word)
+                .filter(|entry| *entry != 0)
+            {
                 orphans.push(self.geometry.check_inode_number(entry.into())?);
             }
             Ok(())
@@ -232,7 +272,12 @@ impl Ext4 {
     }
 
     fn empty_orphan_file(&self) -> Result<()> {
-        if !self.geometry.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
+        if !self
+            .geometry
+            .features
+            .ro_compat
+            .contains(RoCompat::ORPHAN_PRESENT)
+        {
             return Ok(());
         }
         self.visit_orphan_file(&mut |seed, number, block| {

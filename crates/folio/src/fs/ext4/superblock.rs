@@ -2,7 +2,8 @@
 
 use super::checksum::crc32c;
 use super::disk::{
-    RawGroupDescriptor, RawSuperblock, SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET,
+    RawGroupDescriptor, RawSuperblock, SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC,
+    SUPERBLOCK_OFFSET,
 };
 use super::features::{Compat, Features, Incompat, RoCompat};
 use crate::base::{Error, InodeNumber, PAGE_SIZE, PhysicalBlock, Result, Timespec};
@@ -19,7 +20,8 @@ const FLAG_UNSIGNED_HASH: u32 = 2;
 /// A superblock whose geometry is consistent and lies within its device.
 #[derive(Clone)]
 pub(super) struct Superblock {
-    /// As read, for the fields that are only carried; the counts in it are brought up to date when written.
+    /// As read, for the fields that are only carried; the counts in it are brought up to date when
+    /// written.
     pub(super) raw: RawSuperblock,
     pub(super) features: Features,
     /// Bytes per block: 1024, 2048 or 4096.
@@ -52,13 +54,15 @@ impl Superblock {
             .map_err(|e| e.at("superblock"))
     }
 
-    /// The superblock as it is before the journal is replayed. When the power went, part of it may have been written:
-    /// at a checkpoint, which the log makes good, or when the flag changed that says that the journal must be replayed;
-    /// then it must be.
+    /// The superblock as it is before the journal is replayed. When the power went, part of it may
+    /// have been written: at a checkpoint, which the log makes good, or when the flag changed that
+    /// says that the journal must be replayed; then it must be.
     pub(super) fn load_for_recovery(device: &dyn Device) -> Result<Self> {
         let mut raw = Self::read(device)?;
         let sealed = check_checksum(&raw);
-        if sealed.is_err() && check_checksum(&with_recovery_flag(&raw, !needs_recovery(&raw))).is_ok() {
+        if sealed.is_err()
+            && check_checksum(&with_recovery_flag(&raw, !needs_recovery(&raw))).is_ok()
+        {
             raw = with_recovery_flag(&raw, true);
         }
         match sealed.is_ok() || needs_recovery(&raw) {
@@ -68,8 +72,9 @@ impl Superblock {
         .map_err(|e| e.at("superblock"))
     }
 
-    /// Says on the device that the journal must be replayed, or need not be. Nothing else changes, so that a superblock
-    /// that is written in part can be told from a damaged one. Durable after a flush.
+    /// Says on the device that the journal must be replayed, or need not be. Nothing else changes,
+    /// so that a superblock that is written in part can be told from a damaged one. Durable after a
+    /// flush.
     pub(super) fn write_recovery_flag(device: &dyn Device, is_needed: bool) -> Result<()> {
         let mut raw = Self::read(device)?;
         if check_checksum(&raw).is_err() {
@@ -77,7 +82,8 @@ impl Superblock {
             check_checksum(&raw).map_err(|e| e.at("superblock"))?;
         }
         let mut raw = with_recovery_flag(&raw, is_needed);
-        if RoCompat::from_bits_retain(raw.feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM) {
+        if RoCompat::from_bits_retain(raw.feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM)
+        {
             raw.checksum = crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]).into();
         }
         device.write_at(raw.as_bytes(), SUPERBLOCK_OFFSET)
@@ -86,7 +92,10 @@ impl Superblock {
     fn read(device: &dyn Device) -> Result<RawSuperblock> {
         let mut bytes = [0; size_of::<RawSuperblock>()];
         if device.len_bytes() < SUPERBLOCK_OFFSET + bytes.len() as u64 {
-            return Err(Error::corrupt(format!("no ext4 file system: only {} bytes", device.len_bytes())));
+            return Err(Error::corrupt(format!(
+                "no ext4 file system: only {} bytes",
+                device.len_bytes()
+            )));
         }
         device.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
         RawSuperblock::read_from_bytes(&bytes).map_err(|_| Error::corrupt("superblock cut short"))
@@ -94,7 +103,10 @@ impl Superblock {
 
     fn check(raw: RawSuperblock, device_len: u64) -> Result<Self> {
         if raw.magic.get() != SUPERBLOCK_MAGIC {
-            return Err(Error::corrupt(format!("no ext4 file system (magic {:#06x})", raw.magic.get())));
+            return Err(Error::corrupt(format!(
+                "no ext4 file system (magic {:#06x})",
+                raw.magic.get()
+            )));
         }
         let features = Features {
             compat: Compat::from_bits_retain(raw.feature_compat.get()),
@@ -106,7 +118,11 @@ impl Superblock {
         let block_size = checked_block_size(&raw)?;
         let cluster_blocks = checked_cluster_blocks(&raw, &features)?;
         let is_64bit = features.incompat.contains(Incompat::BIT64);
-        let high = if is_64bit { u64::from(raw.blocks_count_hi.get()) } else { 0 };
+        let high = if is_64bit {
+            u64::from(raw.blocks_count_hi.get())
+        } else {
+            0
+        };
         let block_count = high << 32 | u64::from(raw.blocks_count_lo.get());
         let first_data_block = u64::from(raw.first_data_block.get());
         let (inode_size, first_inode) = checked_inode_size(&raw, block_size)?;
@@ -132,7 +148,10 @@ impl Superblock {
     fn check_geometry(mut self, device_len: u64) -> Result<Self> {
         let bits = 8 * self.block_size as u64;
         let groups = || {
-            let blocks = self.block_count.checked_sub(self.first_data_block).filter(|b| *b > 0)?;
+            let blocks = self
+                .block_count
+                .checked_sub(self.first_data_block)
+                .filter(|b| *b > 0)?;
             u32::try_from(blocks.div_ceil(u64::from(self.blocks_per_group))).ok()
         };
         let what = if u64::from(self.blocks_per_group) > bits * u64::from(self.cluster_blocks)
@@ -141,7 +160,9 @@ impl Superblock {
             format!("{} blocks per group", self.blocks_per_group)
         } else if self.inodes_per_group == 0 || u64::from(self.inodes_per_group) > bits {
             format!("{} inodes per group", self.inodes_per_group)
-        } else if self.first_data_block > 1 || (self.first_data_block == 1 && self.block_size != 1024) {
+        } else if self.first_data_block > 1
+            || (self.first_data_block == 1 && self.block_size != 1024)
+        {
             format!("first data block {}", self.first_data_block)
         } else if self.block_count > device_len / self.block_size as u64 {
             let (blocks, size) = (self.block_count, self.block_size);
@@ -152,7 +173,10 @@ impl Superblock {
             if inodes == u64::from(self.inode_count) {
                 return self.check_descriptor_table();
             }
-            format!("{} inodes, but {count} groups hold {inodes}", self.inode_count)
+            format!(
+                "{} inodes, but {count} groups hold {inodes}",
+                self.inode_count
+            )
         } else {
             format!("{} blocks", self.block_count)
         };
@@ -170,14 +194,20 @@ impl Superblock {
             && reserved <= self.block_size as u64 / 4;
         match fits {
             true => Ok(self),
-            false => Err(Error::corrupt(format!("{blocks} group descriptor blocks and {reserved} reserved"))),
+            false => Err(Error::corrupt(format!(
+                "{blocks} group descriptor blocks and {reserved} reserved"
+            ))),
         }
     }
 
     /// Blocks kept for root and whom the superblock or the mount names.
     pub(super) fn reserved_blocks(&self) -> u64 {
         let is_64bit = self.features.incompat.contains(Incompat::BIT64);
-        let high = if is_64bit { u64::from(self.raw.r_blocks_count_hi.get()) } else { 0 };
+        let high = if is_64bit {
+            u64::from(self.raw.r_blocks_count_hi.get())
+        } else {
+            0
+        };
         (high << 32 | u64::from(self.raw.r_blocks_count_lo.get())).min(self.block_count)
     }
 
@@ -196,9 +226,14 @@ impl Superblock {
         u64::from(self.group_count.div_ceil(self.descriptors_per_block()))
     }
 
-    /// The block behind the superblock's, which is block 1 with 1 KiB blocks, even where bigalloc has groups start at 0.
+    /// The block behind the superblock's, which is block 1 with 1 KiB blocks, even where bigalloc
+    /// has groups start at 0.
     pub(super) fn first_descriptor_block(&self) -> u64 {
-        if self.block_size == 1024 { 2 } else { self.first_data_block + 1 }
+        if self.block_size == 1024 {
+            2
+        } else {
+            self.first_data_block + 1
+        }
     }
 
     /// The block and byte at which the descriptor of `group` lies.
@@ -230,7 +265,10 @@ impl Superblock {
     pub(super) fn group_of(&self, block: u64) -> (u32, u32) {
         let from_start = block - self.first_data_block;
         let per_group = u64::from(self.blocks_per_group);
-        ((from_start / per_group) as u32, (from_start % per_group) as u32)
+        (
+            (from_start / per_group) as u32,
+            (from_start % per_group) as u32,
+        )
     }
 
     /// Whether `group` starts with a superblock (the primary or a copy).
@@ -269,7 +307,11 @@ impl Superblock {
             // The first, second and last group of each meta group hold its one descriptor block.
             u64::from([0, 1, per_block - 1].contains(&(group % per_block)))
         };
-        let boot = if group == 0 { self.first_descriptor_block() - 1 - start } else { 0 };
+        let boot = if group == 0 {
+            self.first_descriptor_block() - 1 - start
+        } else {
+            0
+        };
         start..start + boot + backup + table
     }
 
@@ -282,7 +324,11 @@ impl Superblock {
     pub(super) fn check_inode_number(&self, number: u64) -> Result<u32> {
         match u32::try_from(number) {
             Ok(small) if small >= 1 && small <= self.inode_count => Ok(small),
-            _ => Err(Error::corrupt(format!("inode {} of {}", InodeNumber(number), self.inode_count))),
+            _ => Err(Error::corrupt(format!(
+                "inode {} of {}",
+                InodeNumber(number),
+                self.inode_count
+            ))),
         }
     }
 
@@ -314,7 +360,10 @@ fn needs_recovery(raw: &RawSuperblock) -> bool {
 fn with_recovery_flag(raw: &RawSuperblock, is_needed: bool) -> RawSuperblock {
     let mut incompat = Incompat::from_bits_retain(raw.feature_incompat.get());
     incompat.set(Incompat::NEEDS_RECOVERY, is_needed);
-    RawSuperblock { feature_incompat: incompat.bits().into(), ..raw.clone() }
+    RawSuperblock {
+        feature_incompat: incompat.bits().into(),
+        ..raw.clone()
+    }
 }
 
 fn check_checksum(raw: &RawSuperblock) -> Result<()> {
@@ -322,7 +371,8 @@ fn check_checksum(raw: &RawSuperblock) -> Result<()> {
         RoCompat::from_bits_retain(raw.feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM);
     // Another type of checksum is told by its name later, other bytes as what they are.
     let is_ours = raw.magic.get() == SUPERBLOCK_MAGIC && has_checksum && raw.checksum_type == 1;
-    match is_ours && raw.checksum.get() != crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]) {
+    match is_ours && raw.checksum.get() != crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET])
+    {
         true => Err(Error::corrupt("bad checksum")),
         false => Ok(()),
     }
@@ -334,19 +384,30 @@ fn checksum_seed(raw: &RawSuperblock, features: &Features) -> Result<Option<u32>
         return Ok(None);
     }
     if raw.checksum_type != 1 {
-        return Err(Error::unsupported(format!("checksum type {}", raw.checksum_type)));
+        return Err(Error::unsupported(format!(
+            "checksum type {}",
+            raw.checksum_type
+        )));
     }
-    Ok(Some(match features.incompat.contains(Incompat::METADATA_CSUM_SEED) {
-        true => raw.checksum_seed.get(),
-        false => crc32c(!0, &raw.uuid),
-    }))
+    Ok(Some(
+        match features.incompat.contains(Incompat::METADATA_CSUM_SEED) {
+            true => raw.checksum_seed.get(),
+            false => crc32c(!0, &raw.uuid),
+        },
+    ))
 }
 
 fn checked_block_size(raw: &RawSuperblock) -> Result<usize> {
     match raw.log_block_size.get() {
         log @ 0..=6 if 1024_usize << log <= PAGE_SIZE => Ok(1024 << log),
-        log @ 0..=6 => Err(Error::unsupported(format!("blocks of {} bytes", 1024 << log))),
-        log => Err(Error::corrupt(format!("block size 2^{}", u64::from(log) + 10))),
+        log @ 0..=6 => Err(Error::unsupported(format!(
+            "blocks of {} bytes",
+            1024 << log
+        ))),
+        log => Err(Error::corrupt(format!(
+            "block size 2^{}",
+            u64::from(log) + 10
+        ))),
     }
 }
 
@@ -354,14 +415,21 @@ fn checked_cluster_blocks(raw: &RawSuperblock, features: &Features) -> Result<u3
     if !features.ro_compat.contains(RoCompat::BIGALLOC) {
         return Ok(1);
     }
-    let log = raw.log_cluster_size.get().checked_sub(raw.log_block_size.get());
+    let log = raw
+        .log_cluster_size
+        .get()
+        .checked_sub(raw.log_block_size.get());
     match log {
         Some(log @ 0..=16)
-            if raw.clusters_per_group.get().checked_mul(1 << log) == Some(raw.blocks_per_group.get()) =>
+            if raw.clusters_per_group.get().checked_mul(1 << log)
+                == Some(raw.blocks_per_group.get()) =>
         {
             Ok(1 << log)
         }
-        _ => Err(Error::corrupt(format!("cluster size 2^{}", u64::from(raw.log_cluster_size.get()) + 10))),
+        _ => Err(Error::corrupt(format!(
+            "cluster size 2^{}",
+            u64::from(raw.log_cluster_size.get()) + 10
+        ))),
     }
 }
 
@@ -380,7 +448,10 @@ fn checked_descriptor_len(raw: &RawSuperblock, is_64bit: bool, block_size: usize
     let len = usize::from(raw.desc_size.get());
     match is_64bit {
         false => Ok(32),
-        true if len >= size_of::<RawGroupDescriptor>() && len <= block_size && len.is_power_of_two() => {
+        true if len >= size_of::<RawGroupDescriptor>()
+            && len <= block_size
+            && len.is_power_of_two() =>
+        {
             Ok(len)
         }
         true => Err(Error::corrupt(format!("group descriptors of {len} bytes"))),

@@ -22,10 +22,22 @@ impl Ext4Inode {
         if target.len() >= fs.block_size {
             return Err(Errno::NAMETOOLONG.into());
         }
-        let run = fs.space.lock().allocate(&fs.geometry, &fs.metadata, None, 1, Purpose::Metadata, false)?;
+        let run = fs.space.lock().allocate(
+            &fs.geometry,
+            &fs.metadata,
+            None,
+            1,
+            Purpose::Metadata,
+            false,
+        )?;
         state.layout = Layout::Extents;
         state.raw.flags |= inode_flags::EXTENTS;
-        state.map.insert(Extent { logical: 0, len: 1, physical: run.start, is_unwritten: false });
+        state.map.insert(Extent {
+            logical: 0,
+            len: 1,
+            physical: run.start,
+            is_unwritten: false,
+        });
         state.map_is_dirty = true;
         state.charge_blocks(1, fs.block_size);
         state.set_recorded_size(target.len() as u64);

@@ -1,5 +1,5 @@
-//! Changes to the superblock of a file system that nobody uses: label, identity, defaults for mounts, reserved blocks.
-//! Linux: tune2fs(8).
+//! Changes to the superblock of a file system that nobody uses: label, identity, defaults for
+//! mounts, reserved blocks. Linux: tune2fs(8).
 
 use super::disk::{RawSuperblock, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET};
 use super::features::{Incompat, RoCompat};
@@ -14,12 +14,14 @@ use zerocopy::FromBytes;
 pub struct TuneOptions {
     /// Volume label, at most 16 bytes (`tune2fs -L`).
     pub label: Option<String>,
-    /// Identity (`tune2fs -U`). Where checksums depend on it, they go on with the old one (`metadata_csum_seed`).
+    /// Identity (`tune2fs -U`). Where checksums depend on it, they go on with the old one
+    /// (`metadata_csum_seed`).
     pub uuid: Option<[u8; 16]>,
-    /// Default mount options, words separated by commas: those of `tune2fs -o` (`^` takes one back), `errors=`, or the
-    /// same in mount(8)'s words.
+    /// Default mount options, words separated by commas: those of `tune2fs -o` (`^` takes one
+    /// back), `errors=`, or the same in mount(8)'s words.
     pub mount_defaults: Option<String>,
-    /// Text that every mount reads before its own options, at most 63 bytes (`tune2fs -E mount_opts=`).
+    /// Text that every mount reads before its own options, at most 63 bytes
+    /// (`tune2fs -E mount_opts=`).
     pub mount_text: Option<String>,
     /// Blocks kept for root (`tune2fs -r`, `-m`).
     pub reserved: Option<Reserved>,
@@ -45,10 +47,11 @@ pub enum Reserved {
 /// Bytes of a label.
 const LABEL_LEN: usize = 16;
 
-/// Changes the superblock of the ext4 on `device` and its copies; durable when this returns. Linux: tune2fs(8).
+/// Changes the superblock of the ext4 on `device` and its copies; durable when this returns. Linux:
+/// tune2fs(8).
 ///
-/// EINVAL for what makes no sense; EROFS for a read-only device; EBUSY for a journal that must be replayed first,
-/// which a mount does.
+/// EINVAL for what makes no sense; EROFS for a read-only device; EBUSY for a journal that must be
+/// replayed first, which a mount does.
 pub fn tune(device: &dyn Device, options: &TuneOptions) -> Result<()> {
     tune_device(device, options).map_err(|e| e.at("ext4"))
 }
@@ -59,8 +62,15 @@ fn tune_device(device: &dyn Device, options: &TuneOptions) -> Result<()> {
     }
     let mut superblock = Superblock::load(device)?;
     superblock.features.check_writable()?;
-    if superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY) {
-        return Err(Error::new(Errno::BUSY, "the journal must be replayed first: mount it once"));
+    if superblock
+        .features
+        .incompat
+        .contains(Incompat::NEEDS_RECOVERY)
+    {
+        return Err(Error::new(
+            Errno::BUSY,
+            "the journal must be replayed first: mount it once",
+        ));
     }
     superblock.tune(options)?;
     write(device, &superblock, options)
@@ -87,13 +97,20 @@ impl Superblock {
         let raw = &mut self.raw;
         raw.def_resuid = options.reserved_uid.map_or(raw.def_resuid, Into::into);
         raw.def_resgid = options.reserved_gid.map_or(raw.def_resgid, Into::into);
-        raw.max_mnt_count = options.max_mount_count.map_or(raw.max_mnt_count, Into::into);
+        raw.max_mnt_count = options
+            .max_mount_count
+            .map_or(raw.max_mnt_count, Into::into);
         options.uuid.map_or(Ok(()), |uuid| self.set_uuid(uuid))
     }
 
     /// Takes one word of the default mount options.
     fn set_default(&mut self, word: &str) -> Result<()> {
-        let refused = || Error::new(Errno::INVAL, format!("unknown default mount option {word:?}"));
+        let refused = || {
+            Error::new(
+                Errno::INVAL,
+                format!("unknown default mount option {word:?}"),
+            )
+        };
         if let Some(policy) = word.strip_prefix("errors=") {
             self.raw.errors = match policy {
                 "continue" => error_policies::CONTINUE,
@@ -104,7 +121,9 @@ impl Superblock {
             .into();
             return Ok(());
         }
-        let (is_set, name) = word.strip_prefix('^').map_or((true, word), |name| (false, name));
+        let (is_set, name) = word
+            .strip_prefix('^')
+            .map_or((true, word), |name| (false, name));
         // The bits that go first, and those that come.
         let (mask, set) = match name {
             "journal_data" | "data=journal" => (bits::DATA_MASK, bits::DATA_JOURNAL),
@@ -126,7 +145,11 @@ impl Superblock {
             "delalloc" => (bits::NO_DELALLOC, 0),
             _ => return Err(refused()),
         };
-        let set = if is_set { set } else { mask & !set & !bits::DATA_MASK };
+        let set = if is_set {
+            set
+        } else {
+            mask & !set & !bits::DATA_MASK
+        };
         self.raw.default_mount_opts = (self.raw.default_mount_opts.get() & !mask | set).into();
         Ok(())
     }
@@ -159,7 +182,9 @@ impl Superblock {
                 self.raw.checksum_seed = seed.into();
             }
         } else if self.features.ro_compat.contains(RoCompat::UNINIT_BG) {
-            return Err(Error::unsupported("another UUID on a file system with uninit_bg; use tune2fs"));
+            return Err(Error::unsupported(
+                "another UUID on a file system with uninit_bg; use tune2fs",
+            ));
         }
         self.raw.uuid = uuid;
         Ok(())
@@ -169,7 +194,10 @@ impl Superblock {
 fn padded<const LEN: usize>(text: &str, what: &str, max: usize) -> Result<[u8; LEN]> {
     let mut field = [0; LEN];
     if text.len() > max || text.contains('\0') {
-        let what = format!("{what} is {} bytes long, more than {max}, or has a zero byte", text.len());
+        let what = format!(
+            "{what} is {} bytes long, more than {max}, or has a zero byte",
+            text.len()
+        );
         return Err(Error::new(Errno::INVAL, what));
     }
     field[..text.len()].copy_from_slice(text.as_bytes());

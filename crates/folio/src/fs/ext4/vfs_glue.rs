@@ -4,8 +4,8 @@ use super::disk::{ROOT_INODE, inode_flags};
 use super::inode::{Ext4Inode, InodeState};
 use crate::base::{Errno, Error, InodeNumber, Result};
 use crate::vfs::{
-    AttributeChange, DirectoryEntry, FallocateMode, FileExtent, FileType, Inode, InodeCommon, NewInode,
-    RenameFlags, SeekKind, SetTime, XattrFlags,
+    AttributeChange, DirectoryEntry, FallocateMode, FileExtent, FileType, Inode, InodeCommon,
+    NewInode, RenameFlags, SeekKind, SetTime, XattrFlags,
 };
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -36,7 +36,9 @@ impl Inode for Ext4Inode {
 
     fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
         self.fs.check_alive()?;
-        let Some(found) = self.find_name(name).map_err(|e| self.place(e))? else { return Ok(None) };
+        let Some(found) = self.find_name(name).map_err(|e| self.place(e))? else {
+            return Ok(None);
+        };
         let number = found.number.0;
         if number < self.fs.geometry.first_inode.into() && number != u64::from(ROOT_INODE) {
             let what = format!("a name leads to the reserved inode {number}");
@@ -140,7 +142,10 @@ impl Inode for Ext4Inode {
         self.change(|| {
             let (source, new_parent) = (self.same_fs(source)?, self.same_fs(new_parent)?);
             let replaced = replaced.map(|r| self.same_fs(r)).transpose()?;
-            for changed in [Some(self), Some(source), Some(new_parent), replaced].into_iter().flatten() {
+            for changed in [Some(self), Some(source), Some(new_parent), replaced]
+                .into_iter()
+                .flatten()
+            {
                 changed.refuse_fixed(false)?;
             }
             if replaced.is_some() {
@@ -175,7 +180,11 @@ impl Inode for Ext4Inode {
     }
 
     fn write_begin(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        let appends = self.common.mapping.as_ref().is_some_and(|m| offset >= m.size_bytes());
+        let appends = self
+            .common
+            .mapping
+            .as_ref()
+            .is_some_and(|m| offset >= m.size_bytes());
         self.change(|| {
             self.refuse_fixed(appends)?;
             self.begin_write(offset, len_bytes)
@@ -234,7 +243,9 @@ impl Inode for Ext4Inode {
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        self.fs.sync_inode(self, data_only).map_err(|e| e.at("ext4"))
+        self.fs
+            .sync_inode(self, data_only)
+            .map_err(|e| e.at("ext4"))
     }
 
     fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -266,7 +277,8 @@ impl Inode for Ext4Inode {
 
 impl Ext4Inode {
     /// Runs one change: refused on a read-only mount, and noted on the device before the first.
-    /// Runs one operation, in one transaction. `act` may run twice, if the first time there was no space.
+    /// Runs one operation, in one transaction. `act` may run twice, if the first time there was no
+    /// space.
     fn change<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
         let mut is_last = false;
         loop {
@@ -295,7 +307,8 @@ impl Ext4Inode {
         }
     }
 
-    /// EPERM on an inode that chattr(1) made immutable, or append-only if this change does more than append.
+    /// EPERM on an inode that chattr(1) made immutable, or append-only if this change does more
+    /// than append.
     fn refuse_fixed(&self, only_appends: bool) -> Result<()> {
         let flags = self.state.read().raw.flags.get();
         let refused = inode_flags::IMMUTABLE | if only_appends { 0 } else { inode_flags::APPEND };
@@ -343,7 +356,12 @@ impl Ext4Inode {
         let fs = &self.fs;
         fs.limit_dirty_inodes()?;
         let is_directory = new.file_type == FileType::Directory;
-        let number = fs.space.lock().allocate_inode(&fs.geometry, &fs.metadata, self.number, is_directory)?;
+        let number = fs.space.lock().allocate_inode(
+            &fs.geometry,
+            &fs.metadata,
+            self.number,
+            is_directory,
+        )?;
         let flags = self.state.read().raw.flags.get();
         let inode = Ext4Inode::create(fs, number, new, flags & inode_flags::INHERITED);
         let made = match new.file_type {
@@ -480,7 +498,8 @@ impl Ext4Inode {
     fn note_unnamed(&self) {
         let mut state = self.state_mut();
         if let Err(error) = self.end_hold(&mut state) {
-            self.fs.note_error(error.at(format!("inode {}", self.number)));
+            self.fs
+                .note_error(error.at(format!("inode {}", self.number)));
         }
         self.mark_dirty(&mut state);
     }
@@ -497,7 +516,11 @@ impl Ext4Inode {
 
 pub(super) fn add_directory_link(state: &mut InodeState) {
     let links = state.raw.links_count.get();
-    let counted = if links == LINKS_UNCOUNTED || links >= LINKS_MAX { LINKS_UNCOUNTED } else { links + 1 };
+    let counted = if links == LINKS_UNCOUNTED || links >= LINKS_MAX {
+        LINKS_UNCOUNTED
+    } else {
+        links + 1
+    };
     state.raw.links_count = counted.into();
 }
 

@@ -1,4 +1,5 @@
-//! Where an inode's extended attributes lie: behind its fields, and in a block that inodes may share.
+//! Where an inode's extended attributes lie: behind its fields, and in a block that inodes may
+//! share.
 
 use super::Ext4;
 use super::acl::{from_disk, to_disk};
@@ -18,7 +19,11 @@ impl Ext4Inode {
         let mut xattrs = xattr::parse_inode_area(state.xattr_area())?;
         if state.xattr_block() != 0 {
             let number = PhysicalBlock(state.xattr_block());
-            let block = self.fs.metadata.block(number).map_err(|e| e.at("extended attributes"))?;
+            let block = self
+                .fs
+                .metadata
+                .block(number)
+                .map_err(|e| e.at("extended attributes"))?;
             xattrs.extend(xattr::parse_block(&block.read(), number, self.fs.checksum_seed)?.xattrs);
         }
         Ok(xattrs)
@@ -27,19 +32,26 @@ impl Ext4Inode {
     /// Names of all attributes a program may ask for.
     pub(super) fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
         let xattrs = self.stored_xattrs(&self.state.read())?;
-        Ok(xattrs.iter().filter(|x| !x.is_inline_data()).filter_map(Xattr::full_name).collect())
+        Ok(xattrs
+            .iter()
+            .filter(|x| !x.is_inline_data())
+            .filter_map(Xattr::full_name)
+            .collect())
     }
 
     /// The value of one attribute.
     pub(super) fn xattr_value(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let (index, suffix) = xattr::split_name(name)?;
         let xattrs = self.stored_xattrs(&self.state.read())?;
-        let found =
-            xattrs.into_iter().find(|x| x.index == index && x.suffix == suffix && !x.is_inline_data());
+        let found = xattrs
+            .into_iter()
+            .find(|x| x.index == index && x.suffix == suffix && !x.is_inline_data());
         let Some(found) = found else { return Ok(None) };
         let value = match found.value {
             Value::Inline(bytes) => bytes,
-            Value::EaInode { number, size_bytes, .. } => self.fs.value_of_inode(number.0, size_bytes)?,
+            Value::EaInode {
+                number, size_bytes, ..
+            } => self.fs.value_of_inode(number.0, size_bytes)?,
         };
         match index {
             INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT => Ok(Some(from_disk(&value)?.to_xattr())),
@@ -48,9 +60,18 @@ impl Ext4Inode {
     }
 
     /// Sets (`Some`) or removes (`None`) one attribute.
-    pub(super) fn change_xattr(&self, name: &[u8], value: Option<&[u8]>, flags: XattrFlags) -> Result<()> {
+    pub(super) fn change_xattr(
+        &self,
+        name: &[u8],
+        value: Option<&[u8]>,
+        flags: XattrFlags,
+    ) -> Result<()> {
         let (index, suffix) = xattr::split_name(name)?;
-        let probe = Xattr { index, suffix: suffix.to_vec(), value: Value::Inline(Vec::new()) };
+        let probe = Xattr {
+            index,
+            suffix: suffix.to_vec(),
+            value: Value::Inline(Vec::new()),
+        };
         if probe.is_inline_data() {
             return Err(Errno::OPNOTSUPP.into());
         }
@@ -75,15 +96,24 @@ impl Ext4Inode {
         self.bring_out_of_line()?;
         let mut state = self.state_mut();
         let mut xattrs = self.stored_xattrs(&state)?;
-        let at = xattrs.iter().position(|x| x.index == index && x.suffix == suffix);
+        let at = xattrs
+            .iter()
+            .position(|x| x.index == index && x.suffix == suffix);
         match (at, value) {
-            (Some(_), Some(_)) if flags.contains(XattrFlags::CREATE) => return Err(Errno::EXIST.into()),
-            (None, Some(_)) if flags.contains(XattrFlags::REPLACE) => return Err(Errno::NODATA.into()),
+            (Some(_), Some(_)) if flags.contains(XattrFlags::CREATE) => {
+                return Err(Errno::EXIST.into());
+            }
+            (None, Some(_)) if flags.contains(XattrFlags::REPLACE) => {
+                return Err(Errno::NODATA.into());
+            }
             (None, None) if !is_acl => return Err(Errno::NODATA.into()),
             (None, None) => {}
             (Some(at), None) => drop(xattrs.remove(at)),
             (Some(at), Some(bytes)) => xattrs[at].value = Value::Inline(bytes),
-            (None, Some(bytes)) => xattrs.push(Xattr { value: Value::Inline(bytes), ..probe }),
+            (None, Some(bytes)) => xattrs.push(Xattr {
+                value: Value::Inline(bytes),
+                ..probe
+            }),
         }
         self.store_xattrs(&mut state, &xattrs)?;
         if let Some(mode) = mode {
@@ -124,7 +154,10 @@ impl Ext4Inode {
                     }
                 };
                 xattr::seal_block(&mut bytes, number, fs.checksum_seed);
-                fs.metadata.new_block(number)?.write().copy_from_slice(&bytes);
+                fs.metadata
+                    .new_block(number)?
+                    .write()
+                    .copy_from_slice(&bytes);
             }
         }
         state.xattr_area_mut().copy_from_slice(&layout.inode_area);
@@ -134,7 +167,8 @@ impl Ext4Inode {
     fn is_shared(&self, block: u64) -> Result<bool> {
         let number = PhysicalBlock(block);
         let block = self.fs.metadata.block(number)?;
-        let count = xattr::parse_block(&block.read(), number, self.fs.checksum_seed)?.reference_count;
+        let count =
+            xattr::parse_block(&block.read(), number, self.fs.checksum_seed)?.reference_count;
         Ok(count > 1)
     }
 
@@ -163,7 +197,11 @@ impl Ext4Inode {
     /// The value of system.data, which continues an inline file.
     pub(super) fn inline_data(&self, state: &InodeState) -> Result<Option<Vec<u8>>> {
         let xattrs = xattr::parse_inode_area(state.xattr_area())?;
-        match xattrs.into_iter().find(Xattr::is_inline_data).map(|x| x.value) {
+        match xattrs
+            .into_iter()
+            .find(Xattr::is_inline_data)
+            .map(|x| x.value)
+        {
             Some(Value::Inline(bytes)) => Ok(Some(bytes)),
             Some(Value::EaInode { .. }) => Err(Error::corrupt("inline data in another inode")),
             None => Ok(None),
@@ -173,10 +211,15 @@ impl Ext4Inode {
     /// The bytes of a file kept in its inode.
     pub(super) fn inline_bytes(&self, state: &InodeState) -> Result<Vec<u8>> {
         let data = self.inline_data(state)?;
-        Ok(inline_data::contents(&state.raw.block, data.as_deref(), state.recorded_size()))
+        Ok(inline_data::contents(
+            &state.raw.block,
+            data.as_deref(),
+            state.recorded_size(),
+        ))
     }
 
-    /// Turns a file kept in its inode into one with blocks, as every change but to its attributes needs.
+    /// Turns a file kept in its inode into one with blocks, as every change but to its attributes
+    /// needs.
     pub(super) fn bring_out_of_line(&self) -> Result<()> {
         let bytes = {
             let state = self.state.read();
@@ -186,17 +229,23 @@ impl Ext4Inode {
             self.inline_bytes(&state)?
         };
         let Some(mapping) = &self.common.mapping else {
-            return Err(Error::unsupported("changing a directory or link kept in its inode (inline_data)"));
+            return Err(Error::unsupported(
+                "changing a directory or link kept in its inode (inline_data)",
+            ));
         };
         {
             let mut state = self.state_mut();
-            self.reserve(&mut state, 0..bytes.len().div_ceil(self.fs.block_size) as u32)?;
+            self.reserve(
+                &mut state,
+                0..bytes.len().div_ceil(self.fs.block_size) as u32,
+            )?;
             let mut xattrs = self.stored_xattrs(&state)?;
             xattrs.retain(|x| !x.is_inline_data());
             self.store_xattrs(&mut state, &xattrs)?;
             state.layout = Layout::Extents;
             state.map_is_dirty = true;
-            // The bytes leave the inode only together with the transaction that knows where they are.
+            // The bytes leave the inode only together with the transaction that knows where they
+            // are.
             state.disk_size = 0;
             let flags = state.raw.flags.get() & !inode_flags::INLINE_DATA | inode_flags::EXTENTS;
             state.raw.flags.set(flags);
@@ -212,7 +261,11 @@ impl Ext4 {
     pub(super) fn check_namespace(&self, name: &[u8]) -> Result<()> {
         let is_absent = (!self.options.user_xattr && name.starts_with(b"user."))
             || (!self.options.acl && name.starts_with(b"system.posix_acl_"));
-        if is_absent { Err(Errno::OPNOTSUPP.into()) } else { Ok(()) }
+        if is_absent {
+            Err(Errno::OPNOTSUPP.into())
+        } else {
+            Ok(())
+        }
     }
 
     /// An attribute's value that has an inode of its own (`ea_inode`).
@@ -226,7 +279,9 @@ impl Ext4 {
         }
         let page = crate::base::PAGE_SIZE;
         let mut bytes = vec![0; (size_bytes as usize).next_multiple_of(page)];
-        inode.read_data(0, &mut [IoSliceMut::new(&mut bytes)]).map_err(place)?;
+        inode
+            .read_data(0, &mut [IoSliceMut::new(&mut bytes)])
+            .map_err(place)?;
         bytes.truncate(size_bytes as usize);
         Ok(bytes)
     }

@@ -1,4 +1,5 @@
-//! The host's descriptors of one file: for its data while it is open, and for what has no name any more.
+//! The host's descriptors of one file: for its data while it is open, and for what has no name any
+//! more.
 
 use super::host::{self, Status};
 use super::inode::HostInode;
@@ -37,18 +38,26 @@ pub(super) struct Writable {
 
 impl Descriptors {
     pub(super) fn readable(&self) -> Option<Arc<OwnedFd>> {
-        let both = self.write.as_ref().filter(|writable| writable.is_readable).map(|both| &both.fd);
+        let both = self
+            .write
+            .as_ref()
+            .filter(|writable| writable.is_readable)
+            .map(|both| &both.fd);
         self.read.as_ref().or(both).cloned()
     }
 
     fn any(&self) -> Option<Arc<OwnedFd>> {
         let write = self.write.as_ref().map(|writable| &writable.fd);
-        self.read.as_ref().or(write).or(self.nameless.as_ref()).cloned()
+        self.read
+            .as_ref()
+            .or(write)
+            .or(self.nameless.as_ref())
+            .cloned()
     }
 }
 
-/// Files that were made a moment ago, by the address of their inode. What made them may write them whatever their mode
-/// says, but only by the descriptor that it got.
+/// Files that were made a moment ago, by the address of their inode. What made them may write them
+/// whatever their mode says, but only by the descriptor that it got.
 #[derive(Default)]
 pub(super) struct Newborns(VecDeque<(usize, OwnedFd)>);
 
@@ -81,7 +90,11 @@ impl IdleFiles {
     /// Adds one; returns the one that has to go.
     fn add(&mut self, inode: Weak<HostInode>) -> Option<Weak<HostInode>> {
         self.0.push_back(inode);
-        if self.0.len() > IDLE_MAX { self.0.pop_front() } else { None }
+        if self.0.len() > IDLE_MAX {
+            self.0.pop_front()
+        } else {
+            None
+        }
     }
 }
 
@@ -96,19 +109,28 @@ impl Drop for Open {
         let inode = &self.inode;
         let mut descriptors = inode.descriptors.lock();
         let mut written = Ok(());
-        // Nobody else may be able to write it later. Who syncs the file is told of an error, which the mapping remembers.
-        // Others may open, write and close meanwhile, and leave it to this one.
+        // Nobody else may be able to write it later. Who syncs the file is told of an error, which
+        // the mapping remembers. Others may open, write and close meanwhile, and leave it to this
+        // one.
         while self.is_written
             && descriptors.writers == 1
             && written.is_ok()
-            && let Some(mapping) = inode.common.mapping.as_ref().filter(|mapping| mapping.is_dirty())
+            && let Some(mapping) = inode
+                .common
+                .mapping
+                .as_ref()
+                .filter(|mapping| mapping.is_dirty())
         {
             written = MutexGuard::unlocked(&mut descriptors, || mapping.write_back(0..u64::MAX));
         }
         let gone = match self.is_written {
             true => {
                 descriptors.writers -= 1;
-                let write = if descriptors.writers == 0 { descriptors.write.take() } else { None };
+                let write = if descriptors.writers == 0 {
+                    descriptors.write.take()
+                } else {
+                    None
+                };
                 write.map(|writable| writable.fd)
             }
             false => {
@@ -116,7 +138,8 @@ impl Drop for Open {
                 None
             }
         };
-        let is_idle = descriptors.readers == 0 && descriptors.read.is_some() && !descriptors.is_listed;
+        let is_idle =
+            descriptors.readers == 0 && descriptors.read.is_some() && !descriptors.is_listed;
         descriptors.is_listed |= is_idle;
         drop(descriptors);
         drop(gone);
@@ -134,7 +157,11 @@ impl HostInode {
     fn leave_idle(&self) {
         let mut descriptors = self.descriptors.lock();
         descriptors.is_listed = false;
-        let gone = if descriptors.readers == 0 { descriptors.read.take() } else { None };
+        let gone = if descriptors.readers == 0 {
+            descriptors.read.take()
+        } else {
+            None
+        };
         drop(descriptors);
         drop(gone);
     }
@@ -159,7 +186,12 @@ impl HostInode {
             && !is_there(&descriptors)
         {
             match is_written {
-                true => descriptors.write = Some(Writable { fd: Arc::new(fd), is_readable }),
+                true => {
+                    descriptors.write = Some(Writable {
+                        fd: Arc::new(fd),
+                        is_readable,
+                    })
+                }
                 false => descriptors.read = Some(Arc::new(fd)),
             }
         } else if !is_there(&descriptors) {
@@ -181,11 +213,14 @@ impl HostInode {
         Ok(Box::new(Open { inode, is_written }))
     }
 
-    /// Opens for both, as pages that are written in part are read first; or for writing alone if that is all there is.
+    /// Opens for both, as pages that are written in part are read first; or for writing alone if
+    /// that is all there is.
     fn open_for_writing(&self) -> Result<(OwnedFd, bool)> {
         match self.reopen_data(OFlags::RDWR) {
             Ok(fd) => Ok((fd, true)),
-            Err(error) if error.errno() == Errno::ACCESS => Ok((self.reopen_data(OFlags::WRONLY)?, false)),
+            Err(error) if error.errno() == Errno::ACCESS => {
+                Ok((self.reopen_data(OFlags::WRONLY)?, false))
+            }
             Err(error) => Err(error),
         }
     }
@@ -200,7 +235,8 @@ impl HostInode {
 
     /// A descriptor for calls that are not about data: one that is open, or one by name.
     pub(super) fn descriptor(&self) -> Result<Arc<OwnedFd>> {
-        self.open_descriptor().map_or_else(|| self.open_by_name(), Ok)
+        self.open_descriptor()
+            .map_or_else(|| self.open_by_name(), Ok)
     }
 
     /// A descriptor that is open anyway.
@@ -219,22 +255,31 @@ impl HostInode {
         let open = self.descriptors.lock().write.clone();
         let reopen = || {
             let fd = Arc::new(self.reopen_data(OFlags::WRONLY)?);
-            Ok(Writable { fd, is_readable: false })
+            Ok(Writable {
+                fd,
+                is_readable: false,
+            })
         };
         open.map_or_else(reopen, Ok)
     }
 
     /// The same, if there is one.
     pub(super) fn writable_if_open(&self) -> Option<Arc<OwnedFd>> {
-        self.descriptors.lock().write.as_ref().map(|writable| writable.fd.clone())
+        self.descriptors
+            .lock()
+            .write
+            .as_ref()
+            .map(|writable| writable.fd.clone())
     }
 
     /// Whether the cache takes writes: then pages written in part are read first.
     pub(super) fn is_written_back(&self) -> bool {
-        self.shared.options.cache == CacheMode::WriteBack && self.descriptors.lock().readable().is_some()
+        self.shared.options.cache == CacheMode::WriteBack
+            && self.descriptors.lock().readable().is_some()
     }
 
-    /// Keeps what is about to lose its last name, so that who has it goes on as with any file system.
+    /// Keeps what is about to lose its last name, so that who has it goes on as with any file
+    /// system.
     pub(super) fn keep_nameless(&self, fd: Arc<OwnedFd>) {
         self.descriptors.lock().nameless = Some(fd);
     }

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 /// Most buffers the host takes in one call (limits.h, IOV_MAX).
 const SLICES_MAX: usize = 1024;
-/// To pwritev2(2): the descriptor's own offset, which `RWF_APPEND` then leaves behind what was written.
+/// To pwritev2(2): the descriptor's own offset, which `RWF_APPEND` then leaves behind what was
+/// written.
 const OWN_OFFSET: u64 = u64::MAX;
 
 impl Store for HostInode {
@@ -44,13 +45,15 @@ impl Store for HostInode {
         let fd = self.writable()?.fd;
         let own = self.begin_own()?;
         // Nothing past the end of the file.
-        let mut room = usize::try_from(mapping.size_bytes().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut room =
+            usize::try_from(mapping.size_bytes().saturating_sub(offset)).unwrap_or(usize::MAX);
         let clipped = bufs.iter().map(|buf| {
             let len = buf.len().min(room);
             room -= len;
             IoSlice::new(&buf[..len])
         });
-        let mut slices: SmallVec<[IoSlice<'_>; 8]> = clipped.filter(|slice| !slice.is_empty()).collect();
+        let mut slices: SmallVec<[IoSlice<'_>; 8]> =
+            clipped.filter(|slice| !slice.is_empty()).collect();
         let (mut rest, mut at) = (&mut slices[..], offset);
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(SLICES_MAX)];
@@ -67,8 +70,8 @@ impl Store for HostInode {
 }
 
 impl HostInode {
-    /// Reads past the cache. Unless it `may_wait`: EAGAIN if the host would have to wait for a device, EOPNOTSUPP where
-    /// the host cannot tell.
+    /// Reads past the cache. Unless it `may_wait`: EAGAIN if the host would have to wait for a
+    /// device, EOPNOTSUPP where the host cannot tell.
     pub(super) fn read_host(&self, offset: u64, buf: &mut [u8], may_wait: bool) -> Result<usize> {
         let fd = match may_wait {
             true => self.readable()?,
@@ -76,7 +79,12 @@ impl HostInode {
         };
         let read = |rest: &mut [u8], at| match may_wait {
             true => rustix::io::pread(&*fd, rest, at),
-            false => rustix::io::preadv2(&*fd, &mut [IoSliceMut::new(rest)], at, ReadWriteFlags::NOWAIT),
+            false => rustix::io::preadv2(
+                &*fd,
+                &mut [IoSliceMut::new(rest)],
+                at,
+                ReadWriteFlags::NOWAIT,
+            ),
         };
         let mut done = 0;
         while done < buf.len() {
@@ -91,7 +99,8 @@ impl HostInode {
         Ok(done)
     }
 
-    /// Writes to the host, then to pages in memory. Returns where what was written ends, and how much that was.
+    /// Writes to the host, then to pages in memory. Returns where what was written ends, and how
+    /// much that was.
     pub(super) fn write_host(&self, at: WriteAt, bytes: &Source<'_>) -> Result<(u64, usize)> {
         let mapping = self.mapping()?;
         let fd = self.writable()?.fd;
@@ -136,7 +145,9 @@ impl HostInode {
 
     /// Before a time is set: what is written later would set it anew.
     pub(super) fn settle_writes(&self) -> Result<()> {
-        let Some(mapping) = &self.common.mapping else { return Ok(()) };
+        let Some(mapping) = &self.common.mapping else {
+            return Ok(());
+        };
         mapping.write_back(0..u64::MAX)?;
         self.known.lock().forget_written(mapping);
         Ok(())
@@ -157,13 +168,20 @@ impl HostInode {
     }
 
     /// fallocate(2).
-    pub(super) fn fallocate_host(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+    pub(super) fn fallocate_host(
+        &self,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
         let flags = match mode {
             FallocateMode::Allocate => FallocateFlags::empty(),
             FallocateMode::AllocateKeepSize => FallocateFlags::KEEP_SIZE,
             FallocateMode::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
             FallocateMode::ZeroRange => FallocateFlags::ZERO_RANGE,
-            FallocateMode::ZeroRangeKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+            FallocateMode::ZeroRangeKeepSize => {
+                FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE
+            }
             FallocateMode::CollapseRange => FallocateFlags::COLLAPSE_RANGE,
             FallocateMode::InsertRange => FallocateFlags::INSERT_RANGE,
         };
@@ -204,7 +222,9 @@ impl HostInode {
                 self.mapping()?.write_back(0..u64::MAX)?;
                 match self.writable_if_open() {
                     Some(fd) => fd,
-                    None => self.readable().or_else(|_| self.reopen_data(OFlags::WRONLY).map(Arc::new))?,
+                    None => self
+                        .readable()
+                        .or_else(|_| self.reopen_data(OFlags::WRONLY).map(Arc::new))?,
                 }
             }
             FileType::Directory => Arc::new(host::open_directory(&*self.descriptor()?)?),

@@ -1,12 +1,13 @@
-//! What is asked of the host: one name below one directory descriptor at a time, and never what a link points to.
+//! What is asked of the host: one name below one directory descriptor at a time, and never what a
+//! link points to.
 
 use crate::base::{Errno, Result, Timespec};
 use crate::vfs::FileType;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp};
 
-/// A host's inode: as long as somebody has it open, no other has the same. The time of birth tells apart two that had
-/// the same number one after the other.
+/// A host's inode: as long as somebody has it open, no other has the same. The time of birth tells
+/// apart two that had the same number one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) device: (u32, u32),
@@ -96,10 +97,16 @@ pub(super) fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> Resul
     }
 }
 
-/// EINVAL unless it is one plain name, which leads from a directory to what is in it and nowhere else.
+/// EINVAL unless it is one plain name, which leads from a directory to what is in it and nowhere
+/// else.
 pub(super) fn check_name(name: &[u8]) -> Result<()> {
-    let is_plain = !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, 0 | b'/'));
-    if is_plain { Ok(()) } else { Err(Errno::INVAL.into()) }
+    let is_plain =
+        !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, 0 | b'/'));
+    if is_plain {
+        Ok(())
+    } else {
+        Err(Errno::INVAL.into())
+    }
 }
 
 fn wanted() -> StatxFlags {
@@ -119,7 +126,9 @@ pub(super) fn status_of(directory: impl AsFd, name: &[u8]) -> Result<Option<Stat
 
 /// What a descriptor leads to.
 pub(super) fn status(fd: impl AsFd) -> Result<Status> {
-    Status::new(&retry(|| rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, wanted()))?)
+    Status::new(&retry(|| {
+        rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, wanted())
+    })?)
 }
 
 /// Opens `name` in a directory, itself if it is a link.
@@ -128,7 +137,8 @@ fn open_beneath(directory: impl AsFd, name: &[u8], flags: OFlags, mode: Mode) ->
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     match retry(|| rustix::fs::openat2(&directory, name, flags, mode, resolve)) {
-        // Before Linux 5.6, and where a sandbox knows no better. One name without a slash leads no further without it.
+        // Before Linux 5.6, and where a sandbox knows no better. One name without a slash leads no
+        // further without it.
         Err(error) if error.errno() == Errno::NOSYS => {
             retry(|| rustix::fs::openat(&directory, name, flags, mode))
         }
@@ -143,7 +153,12 @@ pub(super) fn open_path(directory: impl AsFd, name: &[u8]) -> Result<OwnedFd> {
 
 /// Makes a regular file, which nobody may have made before.
 pub(super) fn create_file(directory: impl AsFd, name: &[u8], mode: Mode) -> Result<OwnedFd> {
-    open_beneath(directory, name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NONBLOCK, mode)
+    open_beneath(
+        directory,
+        name,
+        OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NONBLOCK,
+        mode,
+    )
 }
 
 /// Opens a directory for reading its entries, or to sync it.
@@ -152,8 +167,8 @@ pub(super) fn open_directory(directory: impl AsFd) -> Result<OwnedFd> {
     retry(|| rustix::fs::openat(&directory, c".", flags, Mode::empty()))
 }
 
-/// The path of a descriptor, which leads to what the descriptor does even if that has moved. Never to be used for a
-/// link, which would be followed.
+/// The path of a descriptor, which leads to what the descriptor does even if that has moved. Never
+/// to be used for a link, which would be followed.
 pub(super) fn path_of(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
@@ -174,7 +189,11 @@ mod tests {
             check_name(name).unwrap();
         }
         for name in [b"".as_slice(), b".", b"..", b"/", b"a/b", b"../a", b"a\0b"] {
-            assert_eq!(check_name(name).unwrap_err().errno(), Errno::INVAL, "{name:?}");
+            assert_eq!(
+                check_name(name).unwrap_err().errno(),
+                Errno::INVAL,
+                "{name:?}"
+            );
         }
     }
 
@@ -185,7 +204,12 @@ mod tests {
         let directory = std::fs::File::open(folder.path()).unwrap();
         let told = status_of(&directory, b"link").unwrap().unwrap();
         assert_eq!(told.identity.file_type, FileType::Symlink);
-        assert_eq!(status(open_path(&directory, b"link").unwrap()).unwrap().identity, told.identity);
+        assert_eq!(
+            status(open_path(&directory, b"link").unwrap())
+                .unwrap()
+                .identity,
+            told.identity
+        );
         assert!(status_of(&directory, b"nothing").unwrap().is_none());
     }
 }

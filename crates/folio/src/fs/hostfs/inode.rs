@@ -15,7 +15,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// An inode of a host directory. There is one object for each of the host's, by whatever name it was found.
+/// An inode of a host directory. There is one object for each of the host's, by whatever name it
+/// was found.
 pub(super) struct HostInode {
     pub(super) common: InodeCommon,
     pub(super) shared: Arc<Shared>,
@@ -43,13 +44,17 @@ pub(super) struct HostInode {
 /// Nanoseconds of the monotonic clock.
 pub(super) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
+    (now.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(now.tv_nsec as u64)
 }
 
 impl HostInode {
     /// An inode just seen. Nothing of what it was then is believed yet.
     pub(super) fn new(shared: &Arc<Shared>, status: &Status) -> Arc<Self> {
-        let number = shared.numbers.number(status.identity.device, status.identity.number);
+        let number = shared
+            .numbers
+            .number(status.identity.device, status.identity.number);
         let file_type = status.identity.file_type;
         let coherence = Coherence::default();
         coherence.believe_names_for(shared.options.ttl_ns());
@@ -86,7 +91,10 @@ impl HostInode {
     }
 
     pub(super) fn coherence(&self) -> &Coherence {
-        self.common.coherence.as_ref().unwrap_or_else(|| unreachable!("made with one"))
+        self.common
+            .coherence
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("made with one"))
     }
 
     pub(super) fn is_root(&self) -> bool {
@@ -145,7 +153,10 @@ impl Shared {
         let key = (status.identity.device, status.identity.number);
         let mut table = self.table.lock();
         let known = table.get(&key).and_then(Weak::upgrade);
-        if let Some(known) = known.clone().filter(|known| known.identity == status.identity) {
+        if let Some(known) = known
+            .clone()
+            .filter(|known| known.identity == status.identity)
+        {
             return known;
         }
         let inode = HostInode::new(self, status);
@@ -160,7 +171,11 @@ impl Shared {
 
     /// All inodes in memory.
     pub(super) fn inodes(&self) -> Vec<Arc<HostInode>> {
-        self.table.lock().values().filter_map(Weak::upgrade).collect()
+        self.table
+            .lock()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 }
 
@@ -170,7 +185,10 @@ impl Drop for HostInode {
         let key = (self.identity.device, self.identity.number);
         let mut table = self.shared.table.lock();
         // Another may have taken its place.
-        if table.get(&key).is_some_and(|known| known.strong_count() == 0) {
+        if table
+            .get(&key)
+            .is_some_and(|known| known.strong_count() == 0)
+        {
             table.remove(&key);
         }
         drop(table);

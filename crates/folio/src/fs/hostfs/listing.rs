@@ -31,7 +31,11 @@ impl HostInode {
             let entry = DirectoryEntry {
                 name,
                 number: self.number_of(name, entry.ino()),
-                file_type: if matches!(name, b"." | b"..") { Some(FileType::Directory) } else { file_type },
+                file_type: if matches!(name, b"." | b"..") {
+                    Some(FileType::Directory)
+                } else {
+                    file_type
+                },
                 next_cookie: entry.next_entry_cookie(),
             };
             if sink(&entry).is_break() {
@@ -46,12 +50,16 @@ impl HostInode {
         match name {
             b"." => self.common.number,
             b".." => self.parent_number(),
-            _ => self.shared.numbers.number(self.identity.device, host_number),
+            _ => self
+                .shared
+                .numbers
+                .number(self.identity.device, host_number),
         }
     }
 
     /// Where `..` leads; from the root nowhere.
     pub(super) fn parent_number(&self) -> InodeNumber {
-        self.place().map_or(self.common.number, |place| place.parent.common.number)
+        self.place()
+            .map_or(self.common.number, |place| place.parent.common.number)
     }
 }

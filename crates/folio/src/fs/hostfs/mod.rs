@@ -1,4 +1,5 @@
-//! A directory of the host as a file system: cached like any other, and true although others change it.
+//! A directory of the host as a file system: cached like any other, and true although others change
+//! it.
 //!
 //! ```text
 //!   [file system seam]
@@ -13,12 +14,14 @@
 //!   host.rs        the host: one name below one directory at a time
 //! ```
 //!
-//! Neighbours: the VFS asks by way of the seam and says when ([`Coherence`](crate::vfs::Coherence)); the page cache
-//! holds data; below is the host's kernel alone, asked with statx(2), openat2(2) and the like.
+//! Neighbours: the VFS asks by way of the seam and says when
+//! ([`Coherence`](crate::vfs::Coherence)); the page cache holds data; below is the host's kernel
+//! alone, asked with statx(2), openat2(2) and the like.
 //!
-//! What is true: an answer of the host is believed for the time to live, counted from before the question. Every path
-//! to data asks once that has passed. revalidate.rs says how a change shows, and where pages are dropped although none
-//! does. Stores by mmap(2) on the host set no time before they are written back: they are seen late, as on NFS.
+//! What is true: an answer of the host is believed for the time to live, counted from before the
+//! question. Every path to data asks once that has passed. revalidate.rs says how a change shows,
+//! and where pages are dropped although none does. Stores by mmap(2) on the host set no time before
+//! they are written back: they are seen late, as on NFS.
 //!
 //! Lock order:
 //! ```text
@@ -32,13 +35,16 @@
 //! ```
 //!
 //! Invariants:
-//! - H1: the host is given one plain name and a directory's descriptor, never a path from a client, and no call
-//!   follows a link. /proc/self/fd stands for a descriptor, never of a link.
-//! - H2: a directory's descriptor is used only if its place below the root was seen within the last second.
-//! - H3: nothing but regular files and directories is opened with more than `O_PATH`; what is opened for data was
-//!   looked at first, by the same descriptor.
-//! - H4: an answer to an earlier question never takes the place of one to a later question (tickets).
-//! - H5: pages in memory are no older than the answer that is believed, but for own changes that went on top.
+//! - H1: the host is given one plain name and a directory's descriptor, never a path from a client,
+//!   and no call follows a link. /proc/self/fd stands for a descriptor, never of a link.
+//! - H2: a directory's descriptor is used only if its place below the root was seen within the last
+//!   second.
+//! - H3: nothing but regular files and directories is opened with more than `O_PATH`; what is
+//!   opened for data was looked at first, by the same descriptor.
+//! - H4: an answer to an earlier question never takes the place of one to a later question
+//!   (tickets).
+//! - H5: pages in memory are no older than the answer that is believed, but for own changes that
+//!   went on top.
 
 mod descriptors;
 mod file;
@@ -123,14 +129,25 @@ impl Shared {
 
 impl Hostfs {
     /// Mounts a directory of the host.
-    pub fn mount(path: &Path, cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<dyn FileSystem>> {
-        Self::build(path, cache, options).map_err(|error| error.at("hostfs").at(path.display().to_string()))
+    pub fn mount(
+        path: &Path,
+        cache: &Arc<PageCache>,
+        options: &MountOptions,
+    ) -> Result<Arc<dyn FileSystem>> {
+        Self::build(path, cache, options)
+            .map_err(|error| error.at("hostfs").at(path.display().to_string()))
     }
 
-    fn build(path: &Path, cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<dyn FileSystem>> {
+    fn build(
+        path: &Path,
+        cache: &Arc<PageCache>,
+        options: &MountOptions,
+    ) -> Result<Arc<dyn FileSystem>> {
         let host_options: HostfsOptions = options.file_system.parse()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root_fd = Arc::new(retry(|| rustix::fs::openat(CWD, path, flags, Mode::empty()))?);
+        let root_fd = Arc::new(retry(|| {
+            rustix::fs::openat(CWD, path, flags, Mode::empty())
+        })?);
         let proc = retry(|| rustix::fs::statfs("/proc/self/fd"));
         if !proc.is_ok_and(|told| told.f_type == PROC_MAGIC) {
             return Err(Error::new(
@@ -165,14 +182,24 @@ impl Hostfs {
             push.start(&shared)?;
         }
         let root = shared.inode(&status);
-        Ok(Arc::new(Self { root, shared, is_read_only: options.read_only }))
+        Ok(Arc::new(Self {
+            root,
+            shared,
+            is_read_only: options.read_only,
+        }))
     }
 }
 
 /// Raises the number of descriptors to what is allowed; returns it.
 fn raise_descriptor_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let raised = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    );
     let limit = if raised.is_ok() { maximum } else { current };
     limit.unwrap_or(DESCRIPTORS_DEFAULT)
 }
@@ -204,7 +231,8 @@ impl FileSystem for Hostfs {
         self.shared.writeback.write_back_all()?;
         let mut synced = Vec::new();
         let mut result = Ok(());
-        // Each of the host's file systems that directories in memory lie on; others have nothing of ours.
+        // Each of the host's file systems that directories in memory lie on; others have nothing of
+        // ours.
         for inode in [self.root.clone()].into_iter().chain(self.shared.inodes()) {
             if inode.is_directory() && !synced.contains(&inode.identity.device) {
                 synced.push(inode.identity.device);
@@ -219,11 +247,15 @@ impl FileSystem for Hostfs {
         result
     }
 
-    /// Writes back what is dirty. When it reaches the disk is the host's business, as for whoever writes there.
+    /// Writes back what is dirty. When it reaches the disk is the host's business, as for whoever
+    /// writes there.
     fn unmount(&self) -> Result<()> {
         let result = self.shared.writeback.write_back_all();
         // Places hold directories, perhaps each other.
-        self.shared.inodes().iter().for_each(|inode| drop(inode.places.take()));
+        self.shared
+            .inodes()
+            .iter()
+            .for_each(|inode| drop(inode.places.take()));
         result
     }
 
@@ -236,7 +268,12 @@ impl FileSystem for Hostfs {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let push = self.shared.push.as_ref().map(Push::warnings).unwrap_or_default();
+        let push = self
+            .shared
+            .push
+            .as_ref()
+            .map(Push::warnings)
+            .unwrap_or_default();
         self.shared.warning.iter().cloned().chain(push).collect()
     }
 }

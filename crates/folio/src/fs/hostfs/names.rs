@@ -27,7 +27,9 @@ impl HostInode {
         let now_ns = monotonic_ns();
         let doubts = self.shared.doubts.load(Ordering::SeqCst);
         let asked = self.ask();
-        let Some(status) = host::status_of(&*directory, name)? else { return Ok(None) };
+        let Some(status) = host::status_of(&*directory, name)? else {
+            return Ok(None);
+        };
         let inode = self.shared.inode(&status);
         inode.note_place(&self.this()?, name);
         if inode.is_directory() {
@@ -50,10 +52,15 @@ impl HostInode {
         let now = Clock::System.now();
         let before = Timespec::new(now.secs - MADE_SLACK_SECS, now.nanos);
         let made = make_name(&directory, name, new).and_then(|fd| {
-            let dressed = self.dress(&fd, new, Some(before)).map(|status| (fd, status));
+            let dressed = self
+                .dress(&fd, new, Some(before))
+                .map(|status| (fd, status));
             dressed.inspect_err(|_| {
-                let flags =
-                    if new.file_type == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                let flags = if new.file_type == FileType::Directory {
+                    AtFlags::REMOVEDIR
+                } else {
+                    AtFlags::empty()
+                };
                 // Nobody has seen it. If it cannot be taken away, it stays as it is.
                 let _: Result<()> = retry(|| rustix::fs::unlinkat(&*directory, name, flags));
             })
@@ -87,18 +94,24 @@ impl HostInode {
         Ok(inode)
     }
 
-    /// Gives a new inode its owner and mode, whatever the umask made of it. Most are opened by name after they were made;
-    /// what is older than `before`, or has other names, is something that others have put there.
+    /// Gives a new inode its owner and mode, whatever the umask made of it. Most are opened by name
+    /// after they were made; what is older than `before`, or has other names, is something that
+    /// others have put there.
     fn dress(&self, fd: &OwnedFd, new: &NewInode<'_>, before: Option<Timespec>) -> Result<Status> {
         let status = host::status(fd)?;
-        let is_old = before.is_some_and(|before| status.identity.born.is_some_and(|born| born < before));
+        let is_old =
+            before.is_some_and(|before| status.identity.born.is_some_and(|born| born < before));
         let has_other_names = new.file_type != FileType::Directory && status.link_count > 1;
         if status.identity.file_type != new.file_type || is_old || has_other_names {
             return Err(Error::new(Errno::STALE, "replaced by somebody else"));
         }
         let owners = &self.shared.options.owners;
-        let uid = owners.outside_user(new.uid)?.filter(|uid| *uid != status.uid);
-        let gid = owners.outside_group(new.gid)?.filter(|gid| *gid != status.gid);
+        let uid = owners
+            .outside_user(new.uid)?
+            .filter(|uid| *uid != status.uid);
+        let gid = owners
+            .outside_group(new.gid)?
+            .filter(|gid| *gid != status.gid);
         let is_root = self.shared.is_root;
         if is_root && (uid.is_some() || gid.is_some()) {
             set_owner(fd, uid, gid)?;
@@ -149,7 +162,11 @@ impl HostInode {
         check_name(name)?;
         let directory = self.reach()?;
         target.keep_if_last(self, &directory, name)?;
-        let flags = if target.is_directory() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        let flags = if target.is_directory() {
+            AtFlags::REMOVEDIR
+        } else {
+            AtFlags::empty()
+        };
         self.expect(name, NameChange::Taken);
         let removed = retry(|| rustix::fs::unlinkat(&*directory, name, flags));
         self.doubt();
@@ -182,18 +199,27 @@ impl HostInode {
         }
         let host_flags = rustix::fs::RenameFlags::from_bits_truncate(flags.bits());
         let mut expected = SmallVec::<[_; 4]>::new();
-        expected.extend([(self, name, NameChange::MovedFrom), (new_parent, new_name, NameChange::MovedTo)]);
+        expected.extend([
+            (self, name, NameChange::MovedFrom),
+            (new_parent, new_name, NameChange::MovedTo),
+        ]);
         if exchanges {
-            expected
-                .extend([(new_parent, new_name, NameChange::MovedFrom), (self, name, NameChange::MovedTo)]);
+            expected.extend([
+                (new_parent, new_name, NameChange::MovedFrom),
+                (self, name, NameChange::MovedTo),
+            ]);
         }
-        expected.iter().for_each(|(directory, name, change)| directory.expect(name, *change));
+        expected
+            .iter()
+            .for_each(|(directory, name, change)| directory.expect(name, *change));
         let moved = retry(|| rustix::fs::renameat_with(&*from, name, &*to, new_name, host_flags));
         for touched in [self, new_parent, source].into_iter().chain(replaced) {
             touched.doubt();
         }
         if moved.is_err() {
-            expected.iter().for_each(|(directory, name, change)| directory.failed_to(name, *change));
+            expected
+                .iter()
+                .for_each(|(directory, name, change)| directory.failed_to(name, *change));
             replaced.into_iter().for_each(Self::has_name_again);
             return moved;
         }
@@ -245,7 +271,10 @@ impl HostInode {
         }
         let fd = self.descriptor()?;
         let target = retry(|| rustix::fs::readlinkat(&*fd, c"", Vec::new()))?.into_bytes();
-        Ok(self.target.get_or_init(|| target.into_boxed_slice()).to_vec())
+        Ok(self
+            .target
+            .get_or_init(|| target.into_boxed_slice())
+            .to_vec())
     }
 }
 
@@ -256,7 +285,8 @@ fn mode_of(mode: u16) -> Mode {
 /// Makes the name and opens what it leads to.
 fn make_name(directory: &OwnedFd, name: &[u8], new: &NewInode<'_>) -> Result<OwnedFd> {
     let mode = mode_of(new.mode);
-    let node = |file_type, device| retry(|| rustix::fs::mknodat(directory, name, file_type, mode, device));
+    let node =
+        |file_type, device| retry(|| rustix::fs::mknodat(directory, name, file_type, mode, device));
     let device = rustix::fs::makedev(new.device.0, new.device.1);
     match new.file_type {
         FileType::Regular => return host::create_file(directory, name, mode),

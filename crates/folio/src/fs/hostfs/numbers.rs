@@ -9,7 +9,8 @@ const HOST_BITS: u32 = 48;
 /// What is set in numbers given out one after the other.
 const COUNTED: u64 = 1 << 63;
 
-/// The numbers of a share. Those of the first device are the host's own, as nearly all of them are small.
+/// The numbers of a share. Those of the first device are the host's own, as nearly all of them are
+/// small.
 #[derive(Default)]
 pub(super) struct Numbers(Mutex<State>);
 

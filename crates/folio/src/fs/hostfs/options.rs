@@ -14,7 +14,8 @@ use crate::base::{Errno, Error, Result};
 use crate::vfs::{FOREVER_NS, MountOptions};
 use std::str::FromStr;
 
-/// Attributes are believed so long unless told otherwise: as the shared folders did of which the story tells, a tick.
+/// Attributes are believed so long unless told otherwise: as the shared folders did of which the
+/// story tells, a tick.
 const TTL_DEFAULT_NS: u64 = 1_000_000;
 
 /// What the cache does with data.
@@ -25,7 +26,8 @@ pub(super) enum CacheMode {
     WriteThrough,
     /// Writes stay in memory until they are written back.
     WriteBack,
-    /// The host's page cache keeps data, Folio keeps the rest: who caches what it reads from here needs no third copy.
+    /// The host's page cache keeps data, Folio keeps the rest: who caches what it reads from here
+    /// needs no third copy.
     Host,
     /// Nothing is kept.
     Off,
@@ -133,7 +135,12 @@ impl FromStr for HostfsOptions {
             if !HOSTFS_WORDS.contains(&name) {
                 return Err(MountOptions::unknown(option));
             }
-            let bad = || Error::new(Errno::INVAL, format!("bad value in mount option {option:?}"));
+            let bad = || {
+                Error::new(
+                    Errno::INVAL,
+                    format!("bad value in mount option {option:?}"),
+                )
+            };
             options.set(name, value).ok_or_else(bad)?;
         }
         options.owners.check()?;
@@ -160,7 +167,11 @@ fn parse_ttl(text: &str) -> Option<u64> {
 
 fn parse_range(text: &str) -> Option<IdRange> {
     let mut numbers = text.split(':').map(|number| number.parse::<u32>().ok());
-    let range = IdRange { inside: numbers.next()??, outside: numbers.next()??, count: numbers.next()?? };
+    let range = IdRange {
+        inside: numbers.next()??,
+        outside: numbers.next()??,
+        count: numbers.next()??,
+    };
     let fits = |start: u32| start.checked_add(range.count).is_some();
     (numbers.next().is_none() && range.count > 0 && fits(range.inside) && fits(range.outside))
         .then_some(range)
@@ -175,20 +186,37 @@ mod tests {
         let parse = |text: &str| text.parse::<HostfsOptions>();
         let options = parse("").unwrap();
         assert_eq!(options, HostfsOptions::default());
-        assert_eq!((options.ttl_ns(), options.pushed_ttl_ns()), (1_000_000, FOREVER_NS));
-        for (text, ttl_ns) in
-            [("0", 0), ("inf", FOREVER_NS), ("5ms", 5_000_000), ("2s", 2_000_000_000), ("7us", 7_000)]
-        {
+        assert_eq!(
+            (options.ttl_ns(), options.pushed_ttl_ns()),
+            (1_000_000, FOREVER_NS)
+        );
+        for (text, ttl_ns) in [
+            ("0", 0),
+            ("inf", FOREVER_NS),
+            ("5ms", 5_000_000),
+            ("2s", 2_000_000_000),
+            ("7us", 7_000),
+        ] {
             let options = parse(&format!("ttl={text}")).unwrap();
-            assert_eq!((options.ttl_ns(), options.pushed_ttl_ns()), (ttl_ns, ttl_ns), "{text}");
+            assert_eq!(
+                (options.ttl_ns(), options.pushed_ttl_ns()),
+                (ttl_ns, ttl_ns),
+                "{text}"
+            );
         }
-        assert_eq!(parse("cache=writeback").unwrap().cache, CacheMode::WriteBack);
+        assert_eq!(
+            parse("cache=writeback").unwrap().cache,
+            CacheMode::WriteBack
+        );
         assert_eq!(parse("cache=host").unwrap().cache, CacheMode::Host);
         assert_eq!(parse("cache=none").unwrap().cache, CacheMode::Off);
         assert_eq!(parse("push=off").unwrap().push, Push::Off);
         assert!(!parse("xattr=off").unwrap().has_xattrs);
         let options = parse("map=u:0:1000:1,map=u:1:100000:65535,map=g:0:1000:1").unwrap();
-        assert_eq!((options.owners.users.len(), options.owners.groups.len()), (2, 1));
+        assert_eq!(
+            (options.owners.users.len(), options.owners.groups.len()),
+            (2, 1)
+        );
         for text in [
             "ttl=1",
             "ttl=",
@@ -214,6 +242,9 @@ mod tests {
         ] {
             assert_eq!(parse(text).unwrap_err().errno(), Errno::INVAL, "{text}");
         }
-        assert_eq!(parse("colour=red").unwrap_err().to_string(), "unknown mount option \"colour=red\"");
+        assert_eq!(
+            parse("colour=red").unwrap_err().to_string(),
+            "unknown mount option \"colour=red\""
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! Where inodes lie on the host: names below directories, and the way from the root to them.
 //!
-//! An inode has no descriptor of its own. It knows the directory and name by which it was found, and whoever comes to
-//! it looks whether it still is what lies there. A directory's descriptor is kept for a time, but whoever uses it looks
-//! first, now and then, whether the directory still lies below the root: somebody may have moved it out of the share.
+//! An inode has no descriptor of its own. It knows the directory and name by which it was found,
+//! and whoever comes to it looks whether it still is what lies there. A directory's descriptor is
+//! kept for a time, but whoever uses it looks first, now and then, whether the directory still lies
+//! below the root: somebody may have moved it out of the share.
 
 use super::host::{self, Status};
 use super::inode::{HostInode, monotonic_ns};
@@ -16,7 +17,8 @@ use std::sync::{Arc, Weak};
 
 /// Names of one inode that are remembered.
 const PLACES_MAX: usize = 4;
-/// Directories between the root and an inode at most; what is deeper is a loop that others made by moving.
+/// Directories between the root and an inode at most; what is deeper is a loop that others made by
+/// moving.
 const DEPTH_MAX: usize = 4096;
 /// A directory is believed to lie where it did for so long at least, and at most.
 const PLACED_MIN_NS: u64 = 1_000_000;
@@ -41,7 +43,8 @@ pub(super) struct DirectorySlot {
     placed_until_ns: AtomicU64,
 }
 
-/// Directories whose descriptors are open. Those that nobody asked for since the hand last passed go first.
+/// Directories whose descriptors are open. Those that nobody asked for since the hand last passed
+/// go first.
 pub(super) struct DirectoryRing {
     max: usize,
     state: Mutex<RingState>,
@@ -55,7 +58,10 @@ struct RingState {
 
 impl DirectoryRing {
     pub(super) fn new(max: usize) -> Self {
-        Self { max: max.max(1), state: Mutex::default() }
+        Self {
+            max: max.max(1),
+            state: Mutex::default(),
+        }
     }
 
     /// `directory` has a descriptor now; another may lose its own.
@@ -70,7 +76,9 @@ impl DirectoryRing {
             let hand = state.hand;
             state.hand = (hand + 1) % self.max;
             let going = state.slots[hand].upgrade();
-            let stays = going.as_ref().is_some_and(|going| going.slot.is_used.swap(false, Ordering::Relaxed));
+            let stays = going
+                .as_ref()
+                .is_some_and(|going| going.slot.is_used.swap(false, Ordering::Relaxed));
             if !stays {
                 state.slots[hand] = directory.me.clone();
                 drop(state);
@@ -110,7 +118,8 @@ impl DirectorySlot {
 
 impl HostInode {
     fn stale(&self) -> Error {
-        Error::new(Errno::STALE, "no longer where it was found").at(format!("inode {}", self.common.number))
+        Error::new(Errno::STALE, "no longer where it was found")
+            .at(format!("inode {}", self.common.number))
     }
 
     /// One of the names, the one seen last.
@@ -137,7 +146,10 @@ impl HostInode {
         if self.is_root() || (is_directory && self.is_above(parent)) {
             return;
         }
-        let place = Place { parent: parent.clone(), name: name.into() };
+        let place = Place {
+            parent: parent.clone(),
+            name: name.into(),
+        };
         self.enter_children(parent, name);
         let mut places = self.places.0.lock();
         places.insert(0, place);
@@ -148,7 +160,8 @@ impl HostInode {
         drop(gone);
     }
 
-    /// Whether `self` is `other` or above it, as far as is known: a directory may be mounted below itself.
+    /// Whether `self` is `other` or above it, as far as is known: a directory may be mounted below
+    /// itself.
     fn is_above(&self, other: &Arc<Self>) -> bool {
         let mut at = Some(other.clone());
         for _ in 0..DEPTH_MAX {
@@ -175,19 +188,27 @@ impl HostInode {
 
     /// What is known to lie in this directory.
     pub(super) fn children(&self) -> Vec<Arc<Self>> {
-        self.children.lock().values().filter_map(Weak::upgrade).collect()
+        self.children
+            .lock()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 
     /// `self` lies there no longer.
     pub(super) fn forget_place(&self, parent: &Self, name: &[u8]) {
         let mut children = parent.children.lock();
-        if children.get(name).is_some_and(|child| std::ptr::eq(child.as_ptr(), self)) {
+        if children
+            .get(name)
+            .is_some_and(|child| std::ptr::eq(child.as_ptr(), self))
+        {
             children.remove(name);
         }
         drop(children);
         let mut places = self.places.0.lock();
-        let position =
-            places.iter().position(|place| std::ptr::eq(&*place.parent, parent) && *place.name == *name);
+        let position = places
+            .iter()
+            .position(|place| std::ptr::eq(&*place.parent, parent) && *place.name == *name);
         let gone = position.map(|position| places.remove(position));
         drop(places);
         drop(gone);
@@ -197,12 +218,16 @@ impl HostInode {
     /// What the host tells of the inode at one of its names; ESTALE if it lies at none.
     pub(super) fn status_by_name(&self) -> Result<Status> {
         let doubts = self.shared.doubts.load(Ordering::SeqCst);
-        let status = self.at_any_place(|directory, name| match host::status_of(directory, name)? {
-            Some(status) if status.identity == self.identity => Ok(Some(status)),
-            _ => Ok(None),
-        })?;
+        let status =
+            self.at_any_place(|directory, name| match host::status_of(directory, name)? {
+                Some(status) if status.identity == self.identity => Ok(Some(status)),
+                _ => Ok(None),
+            })?;
         // Whatever was told meanwhile may have been about this.
-        self.is_in_place.store(self.shared.doubts.load(Ordering::SeqCst) == doubts, Ordering::SeqCst);
+        self.is_in_place.store(
+            self.shared.doubts.load(Ordering::SeqCst) == doubts,
+            Ordering::SeqCst,
+        );
         Ok(status)
     }
 
@@ -221,7 +246,10 @@ impl HostInode {
     }
 
     /// Calls `look` with each place until it finds something; forgets those where it finds nothing.
-    fn at_any_place<T>(&self, mut look: impl FnMut(&OwnedFd, &[u8]) -> Result<Option<T>>) -> Result<T> {
+    fn at_any_place<T>(
+        &self,
+        mut look: impl FnMut(&OwnedFd, &[u8]) -> Result<Option<T>>,
+    ) -> Result<T> {
         while let Some(place) = self.place() {
             let found = match place.parent.reach() {
                 Ok(directory) => look(&directory, &place.name)?,
@@ -238,7 +266,8 @@ impl HostInode {
         Err(self.stale())
     }
 
-    /// The directory's descriptor, once it is known to lie below the root: for calls about names in it.
+    /// The directory's descriptor, once it is known to lie below the root: for calls about names in
+    /// it.
     pub(super) fn reach(&self) -> Result<Arc<OwnedFd>> {
         let now_ns = monotonic_ns();
         let mut way: SmallVec<[Arc<Self>; 8]> = SmallVec::new();
@@ -247,7 +276,9 @@ impl HostInode {
             if let Some(fd) = at.descriptor_in_place(now_ns) {
                 break fd;
             }
-            let Some(place) = at.place() else { return Err(at.stale()) };
+            let Some(place) = at.place() else {
+                return Err(at.stale());
+            };
             if way.len() == DEPTH_MAX {
                 return Err(at.stale());
             }
@@ -270,13 +301,21 @@ impl HostInode {
             return self.slot.fd();
         }
         // It was removed: nothing is in it, and nothing can be made there.
-        if self.place().is_none() { self.open_descriptor() } else { None }
+        if self.place().is_none() {
+            self.open_descriptor()
+        } else {
+            None
+        }
     }
 
     /// Goes from `parent` to this directory, if it still lies there.
     fn enter(&self, parent: &Arc<Self>, parent_fd: &OwnedFd, now_ns: u64) -> Result<Arc<OwnedFd>> {
-        let place = self.place().filter(|place| Arc::ptr_eq(&place.parent, parent));
-        let Some(place) = place else { return Err(self.stale()) };
+        let place = self
+            .place()
+            .filter(|place| Arc::ptr_eq(&place.parent, parent));
+        let Some(place) = place else {
+            return Err(self.stale());
+        };
         let asked = self.ask();
         let (fd, status) = match self.slot.fd() {
             Some(fd) => (Some(fd), host::status_of(parent_fd, &place.name)?),
@@ -313,7 +352,13 @@ impl HostInode {
 
     /// The directory was seen in its place, by way of a directory that was.
     pub(super) fn note_placed(&self, now_ns: u64) {
-        let ttl_ns = self.shared.options.ttl_ns().clamp(PLACED_MIN_NS, PLACED_MAX_NS);
-        self.slot.placed_until_ns.store(now_ns.saturating_add(ttl_ns), Ordering::Release);
+        let ttl_ns = self
+            .shared
+            .options
+            .ttl_ns()
+            .clamp(PLACED_MIN_NS, PLACED_MAX_NS);
+        self.slot
+            .placed_until_ns
+            .store(now_ns.saturating_add(ttl_ns), Ordering::Release);
     }
 }

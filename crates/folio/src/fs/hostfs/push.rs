@@ -10,13 +10,15 @@
 //!   listeners                  what faces keep goes, too
 //! ```
 //!
-//! A directory that names are looked up in is watched, and with it the files in it; a file with several names is
-//! watched itself, as it may be changed by a name in a directory that is not. Where there are no more watches, or the
-//! file system tells nothing (a network's, say), answers are believed for the time to live as if there were no push.
+//! A directory that names are looked up in is watched, and with it the files in it; a file with
+//! several names is watched itself, as it may be changed by a name in a directory that is not.
+//! Where there are no more watches, or the file system tells nothing (a network's, say), answers
+//! are believed for the time to live as if there were no push.
 //!
-//! Changes of our own come back as events. One about a name is expected when the name is changed, and passed over once.
-//! One about data or attributes is ours if we have changed the inode just now and the host's stamps are those that we
-//! know; whatever else hides behind them is found as revalidate.rs says.
+//! Changes of our own come back as events. One about a name is expected when the name is changed,
+//! and passed over once. One about data or attributes is ours if we have changed the inode just now
+//! and the host's stamps are those that we know; whatever else hides behind them is found as
+//! revalidate.rs says.
 //!
 //! What the host does not tell: stores by mmap(2).
 
@@ -35,8 +37,8 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// File systems whose changes the kernel sees, all of them: those whose disk or memory nobody else has
-/// (linux/magic.h).
+/// File systems whose changes the kernel sees, all of them: those whose disk or memory nobody else
+/// has (linux/magic.h).
 const TOLD: [FsWord; 15] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
@@ -115,15 +117,20 @@ fn address(inode: &HostInode) -> usize {
 }
 
 impl Push {
-    /// The host's events, if they are wanted and `root` can tell any; otherwise a warning that says why not.
+    /// The host's events, if they are wanted and `root` can tell any; otherwise a warning that says
+    /// why not.
     pub(super) fn new(wanted: Wanted, root: &OwnedFd) -> Result<(Option<Self>, Option<String>)> {
         if wanted == Wanted::Off {
             return Ok((None, None));
         }
-        let made =
-            inotify::init(CreateFlags::CLOEXEC).map_err(Error::from).and_then(|fd| match is_told_of(root) {
+        let made = inotify::init(CreateFlags::CLOEXEC)
+            .map_err(Error::from)
+            .and_then(|fd| match is_told_of(root) {
                 true => Ok(fd),
-                false => Err(Error::new(Errno::OPNOTSUPP, "its file system does not tell of all changes")),
+                false => Err(Error::new(
+                    Errno::OPNOTSUPP,
+                    "its file system does not tell of all changes",
+                )),
             });
         match made {
             Ok(fd) => Ok((
@@ -139,18 +146,27 @@ impl Push {
                 None,
             )),
             Err(error) if wanted == Wanted::Inotify => Err(error.at("push=inotify")),
-            Err(error) => {
-                Ok((None, Some(format!("changes by others are seen by the time to live alone: {error}"))))
-            }
+            Err(error) => Ok((
+                None,
+                Some(format!(
+                    "changes by others are seen by the time to live alone: {error}"
+                )),
+            )),
         }
     }
 
     /// Starts the thread that hears.
     pub(super) fn start(&self, shared: &Arc<Shared>) -> Result<()> {
-        let (fd, is_stopping, shared) = (self.fd.clone(), self.is_stopping.clone(), Arc::downgrade(shared));
+        let (fd, is_stopping, shared) = (
+            self.fd.clone(),
+            self.is_stopping.clone(),
+            Arc::downgrade(shared),
+        );
         let builder = std::thread::Builder::new().name("folio-hostfs".to_owned());
         let started = builder.spawn(move || listen(&fd, &is_stopping, &shared));
-        started.map(drop).map_err(|error| Error::io("start a thread", error))
+        started
+            .map(drop)
+            .map_err(|error| Error::io("start a thread", error))
     }
 
     /// Ends the thread.
@@ -163,7 +179,11 @@ impl Push {
     }
 
     pub(super) fn warnings(&self) -> Vec<String> {
-        self.warnings.lock().iter().map(|warning| (*warning).to_owned()).collect()
+        self.warnings
+            .lock()
+            .iter()
+            .map(|warning| (*warning).to_owned())
+            .collect()
     }
 
     /// Whether the file system that a directory lies on tells of its changes.
@@ -181,8 +201,10 @@ impl Push {
         if !self.tells(inode, fd) || monotonic_ns() < self.full_until_ns.load(Ordering::Relaxed) {
             return;
         }
-        let mut events =
-            WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
+        let mut events = WatchFlags::MODIFY
+            | WatchFlags::ATTRIB
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF;
         if inode.is_directory() {
             events |= WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
             events |= WatchFlags::ONLYDIR | WatchFlags::EXCL_UNLINK;
@@ -196,7 +218,8 @@ impl Push {
             Err(errno) => {
                 drop(watched);
                 if errno == Errno::NOSPC {
-                    self.full_until_ns.store(monotonic_ns() + FULL_NS, Ordering::Relaxed);
+                    self.full_until_ns
+                        .store(monotonic_ns() + FULL_NS, Ordering::Relaxed);
                     inode.shared.warn(LIMIT);
                 }
             }
@@ -211,7 +234,10 @@ impl Push {
         }
         let mut watched = self.watched.lock();
         // Another object for the same inode may have the same watch by now.
-        if watched.get(&wd).is_some_and(|known| std::ptr::eq(known.as_ptr(), inode)) {
+        if watched
+            .get(&wd)
+            .is_some_and(|known| std::ptr::eq(known.as_ptr(), inode))
+        {
             watched.remove(&wd);
             let _: rustix::io::Result<()> = inotify::remove_watch(&*self.fd, wd);
         }
@@ -224,14 +250,22 @@ impl Push {
         if expected.len() == EXPECTED_MAX {
             expected.pop_front();
         }
-        expected.push_back(Expected { directory: address(directory), name: name.into(), change, until_ns });
+        expected.push_back(Expected {
+            directory: address(directory),
+            name: name.into(),
+            change,
+            until_ns,
+        });
     }
 
     /// Whether an event was expected, as it is no longer then.
     fn is_expected(&self, directory: &HostInode, name: &[u8], change: NameChange) -> bool {
         let mut expected = self.expected.lock();
         let now_ns = monotonic_ns();
-        while expected.front().is_some_and(|first| first.until_ns < now_ns) {
+        while expected
+            .front()
+            .is_some_and(|first| first.until_ns < now_ns)
+        {
             expected.pop_front();
         }
         let is = |one: &Expected| {
@@ -263,9 +297,12 @@ impl HostInode {
         }
     }
 
-    /// Sees to it that the host tells of changes to names in this directory and to files in it, if it can.
+    /// Sees to it that the host tells of changes to names in this directory and to files in it, if
+    /// it can.
     pub(super) fn watch_directory(&self) {
-        let Some(push) = &self.shared.push else { return };
+        let Some(push) = &self.shared.push else {
+            return;
+        };
         if self.watch.is_placed() {
             return;
         }
@@ -273,7 +310,8 @@ impl HostInode {
             push.watch(self, &fd);
         }
         if self.watch.is_placed() {
-            self.coherence().believe_names_for(self.shared.options.pushed_ttl_ns());
+            self.coherence()
+                .believe_names_for(self.shared.options.pushed_ttl_ns());
             // What was asked before was not watched then.
             self.doubt_names();
         }
@@ -281,7 +319,9 @@ impl HostInode {
 
     /// Sees to it that the host tells of changes to this inode, if it can.
     pub(super) fn watch_if_pushed(&self) {
-        let Some(push) = &self.shared.push else { return };
+        let Some(push) = &self.shared.push else {
+            return;
+        };
         if self.is_directory() {
             return self.watch_directory();
         }
@@ -302,7 +342,9 @@ impl HostInode {
 
     fn has_many_names(&self) -> bool {
         let cell = &self.common.attributes;
-        cell.load(self.common.number, self.common.file_type).link_count > 1
+        cell.load(self.common.number, self.common.file_type)
+            .link_count
+            > 1
     }
 
     /// Whether the host tells of changes to this inode now, unless it gets more names.
@@ -311,7 +353,9 @@ impl HostInode {
             return self.watch.is_placed();
         }
         self.is_in_place.load(Ordering::SeqCst)
-            && self.place().is_some_and(|place| place.parent.watch.is_placed())
+            && self
+                .place()
+                .is_some_and(|place| place.parent.watch.is_placed())
     }
 
     /// What the host told may be about this inode.
@@ -334,7 +378,11 @@ impl HostInode {
             child.is_in_place.store(false, Ordering::SeqCst);
             child.slot.doubt();
         }
-        let is_expected = self.shared.push.as_ref().is_some_and(|push| push.is_expected(self, name, change));
+        let is_expected = self
+            .shared
+            .push
+            .as_ref()
+            .is_some_and(|push| push.is_expected(self, name, change));
         if is_expected {
             return;
         }
@@ -358,7 +406,8 @@ impl HostInode {
     /// The watch is gone.
     fn lose_watch(&self) {
         self.watch.0.store(0, Ordering::Release);
-        self.coherence().believe_names_for(self.shared.options.ttl_ns());
+        self.coherence()
+            .believe_names_for(self.shared.options.ttl_ns());
         self.doubt_names();
         // Files in it are no longer told of, either.
         for inode in self.children().iter().map(|child| &**child).chain([self]) {
@@ -379,7 +428,9 @@ impl Shared {
     }
 
     fn tell(&self, change: Change<'_>) {
-        self.listening().iter().for_each(|listener| listener.changed(change));
+        self.listening()
+            .iter()
+            .for_each(|listener| listener.changed(change));
     }
 
     fn listening(&self) -> Vec<Arc<dyn ChangeListener>> {
@@ -397,7 +448,9 @@ impl Shared {
         }
         warnings.push(warning);
         drop(warnings);
-        self.listening().iter().for_each(|listener| listener.warned());
+        self.listening()
+            .iter()
+            .for_each(|listener| listener.warned());
     }
 
     /// Events were lost: anything may have changed.
@@ -479,7 +532,16 @@ fn listen(fd: &OwnedFd, is_stopping: &AtomicBool, shared: &Weak<Shared>) {
                 return;
             }
         };
-        let Some(shared) = shared.upgrade().filter(|_| !is_stopping.load(Ordering::SeqCst)) else { return };
-        shared.hear(event.wd(), event.events(), event.file_name().map(std::ffi::CStr::to_bytes));
+        let Some(shared) = shared
+            .upgrade()
+            .filter(|_| !is_stopping.load(Ordering::SeqCst))
+        else {
+            return;
+        };
+        shared.hear(
+            event.wd(),
+            event.events(),
+            event.file_name().map(std::ffi::CStr::to_bytes),
+        );
     }
 }

@@ -1,20 +1,21 @@
 //! Whether what is in memory is still true: the host is asked, and what it has changed goes.
 //!
-//! A file's data is taken as changed when its size or one of its times is another. That is not enough in two cases,
-//! where pages go once more although nothing seems to have changed:
+//! A file's data is taken as changed when its size or one of its times is another. That is not
+//! enough in two cases, where pages go once more although nothing seems to have changed:
 //!
-//! - A time has the granularity of a tick. Two writes in one tick leave the same time, and the pages may be from
-//!   between. As long as the last change is not older than [`TICK_NS`], pages are dropped at every question (git's index
-//!   has the same rule for "racy" entries).
-//! - A write sets the time when it begins. Pages read while it is under way are a mix that nothing tells of later. So
-//!   pages read when the last change was `a` ago are dropped when it is `2a` ago: whatever a write took, the mix is gone
-//!   as long after its end. After [`SETTLED_NS`] nobody is writing any more.
+//! - A time has the granularity of a tick. Two writes in one tick leave the same time, and the
+//!   pages may be from between. As long as the last change is not older than [`TICK_NS`], pages are
+//!   dropped at every question (git's index has the same rule for "racy" entries).
+//! - A write sets the time when it begins. Pages read while it is under way are a mix that nothing
+//!   tells of later. So pages read when the last change was `a` ago are dropped when it is `2a`
+//!   ago: whatever a write took, the mix is gone as long after its end. After [`SETTLED_NS`] nobody
+//!   is writing any more.
 //!
-//! After a write of our own the time is ours, and a change by somebody else at the same moment hides behind it: pages
-//! are dropped once, [`OWN_NS`] later.
+//! After a write of our own the time is ours, and a change by somebody else at the same moment
+//! hides behind it: pages are dropped once, [`OWN_NS`] later.
 //!
-//! Answers carry tickets, drawn before the question. An answer to an earlier question than one that was taken over
-//! already is of no use.
+//! Answers carry tickets, drawn before the question. An answer to an earlier question than one that
+//! was taken over already is of no use.
 
 use super::host::{self, Stamp, Status};
 use super::inode::{HostInode, monotonic_ns};
@@ -99,8 +100,8 @@ fn age_ns(then: Timespec) -> u64 {
     u64::try_from(age.max(0)).unwrap_or(u64::MAX)
 }
 
-/// When pages that are read now are dropped once more, if the last change was so long ago: in how many nanoseconds.
-/// `settled_ns` is when nobody writes any more.
+/// When pages that are read now are dropped once more, if the last change was so long ago: in how
+/// many nanoseconds. `settled_ns` is when nobody writes any more.
 fn recheck_after_ns(age_ns: u64, is_own: bool, settled_ns: u64) -> Option<u64> {
     if is_own && age_ns < OWN_NS {
         Some(OWN_NS)
@@ -136,7 +137,8 @@ impl HostInode {
         if self.is_root() {
             return host::status(&*self.shared.root_fd);
         }
-        self.status_if_open().unwrap_or_else(|| self.status_by_name())
+        self.status_if_open()
+            .unwrap_or_else(|| self.status_by_name())
     }
 
     /// Asks the host, unless somebody else does so after this was called.
@@ -197,8 +199,8 @@ impl HostInode {
             self.common.attributes.forget_acls();
         }
         if let Some(mapping) = &self.common.mapping {
-            // A reader at this moment shall see no zeros that nobody wrote: not those behind the old end in a page, nor
-            // those that the host has behind the new one.
+            // A reader at this moment shall see no zeros that nobody wrote: not those behind the
+            // old end in a page, nor those that the host has behind the new one.
             if size_bytes < mapping.size_bytes() {
                 mapping.set_size_bytes(size_bytes);
             }
@@ -208,12 +210,20 @@ impl HostInode {
             let known = self.known.lock();
             // A read may have found an earlier end meanwhile, or a change of our own another.
             if known.ticket == asked.ticket && !known.is_suspect {
-                let unwritten = if known.has_unwritten { mapping.size_bytes() } else { 0 };
+                let unwritten = if known.has_unwritten {
+                    mapping.size_bytes()
+                } else {
+                    0
+                };
                 mapping.set_size_bytes(size_bytes.max(unwritten));
             }
         }
-        self.coherence().set_told_of(is_pushed && self.shared.options.pushed_ttl_ns() == FOREVER_NS);
-        self.coherence().believe(asked.question, self.believed_ns(is_pushed, recheck_ns, now_ns, age_ns));
+        self.coherence()
+            .set_told_of(is_pushed && self.shared.options.pushed_ttl_ns() == FOREVER_NS);
+        self.coherence().believe(
+            asked.question,
+            self.believed_ns(is_pushed, recheck_ns, now_ns, age_ns),
+        );
     }
 
     /// The size, where the host tells `size_bytes` and the cache may have more.
@@ -222,12 +232,19 @@ impl HostInode {
             return size_bytes;
         };
         known.forget_written(mapping);
-        if known.has_unwritten { size_bytes.max(mapping.size_bytes()) } else { size_bytes }
+        if known.has_unwritten {
+            size_bytes.max(mapping.size_bytes())
+        } else {
+            size_bytes
+        }
     }
 
-    /// A read found the end of the file on the host before the end that is known: it has become shorter.
+    /// A read found the end of the file on the host before the end that is known: it has become
+    /// shorter.
     pub(super) fn note_end(&self, asked: Asked, size_bytes: u64) {
-        let Some(mapping) = &self.common.mapping else { return };
+        let Some(mapping) = &self.common.mapping else {
+            return;
+        };
         let mut known = self.known.lock();
         let is_news = asked.ticket > known.ticket && !known.has_unwritten;
         if is_news && size_bytes < mapping.size_bytes() {
@@ -245,15 +262,29 @@ impl HostInode {
     }
 
     /// How long an answer is believed.
-    fn believed_ns(&self, is_pushed: bool, recheck_ns: Option<u64>, now_ns: u64, age_ns: u64) -> u64 {
+    fn believed_ns(
+        &self,
+        is_pushed: bool,
+        recheck_ns: Option<u64>,
+        now_ns: u64,
+        age_ns: u64,
+    ) -> u64 {
         let is_regular = self.common.mapping.is_some();
         if is_regular && self.shared.options.cache == CacheMode::Off {
             return 0;
         }
         let options = &self.shared.options;
-        let ttl_ns = if is_pushed { options.pushed_ttl_ns() } else { options.ttl_ns() };
+        let ttl_ns = if is_pushed {
+            options.pushed_ttl_ns()
+        } else {
+            options.ttl_ns()
+        };
         match recheck_ns.filter(|_| is_regular) {
-            Some(at_ns) => ttl_ns.min(at_ns.saturating_sub(now_ns).max(TICK_NS.saturating_sub(age_ns))),
+            Some(at_ns) => ttl_ns.min(
+                at_ns
+                    .saturating_sub(now_ns)
+                    .max(TICK_NS.saturating_sub(age_ns)),
+            ),
             None => ttl_ns,
         }
     }
@@ -263,8 +294,8 @@ impl HostInode {
         self.known.lock().own_until_ns = monotonic_ns().saturating_add(OWN_NS);
     }
 
-    /// Whether what the host told just now is but what we did ourselves: a change of our own is under way, or was made
-    /// a moment ago and the host tells what we know.
+    /// Whether what the host told just now is but what we did ourselves: a change of our own is
+    /// under way, or was made a moment ago and the host tells what we know.
     pub(super) fn is_changed_by_us(&self) -> bool {
         let known = self.known.lock();
         if known.own_count > 0 {
@@ -272,7 +303,10 @@ impl HostInode {
         }
         let is_recent = monotonic_ns() < known.own_until_ns;
         drop(known);
-        is_recent && self.status().is_ok_and(|status| self.known.lock().stamp == status.stamp)
+        is_recent
+            && self
+                .status()
+                .is_ok_and(|status| self.known.lock().stamp == status.stamp)
     }
 }
 
@@ -280,9 +314,17 @@ impl HostInode {
 pub(super) struct OwnChange<'a>(&'a HostInode);
 
 impl HostInode {
-    /// After a change of our own the size is the host's; if that is another than ours, somebody else was there, too.
+    /// After a change of our own the size is the host's; if that is another than ours, somebody
+    /// else was there, too.
     fn settle_size(&self, known: &mut Known, size_bytes: u64) {
-        let Some(mapping) = self.common.mapping.as_ref().filter(|_| !known.has_unwritten) else { return };
+        let Some(mapping) = self
+            .common
+            .mapping
+            .as_ref()
+            .filter(|_| !known.has_unwritten)
+        else {
+            return;
+        };
         if mapping.size_bytes() != size_bytes {
             mapping.set_size_bytes(size_bytes);
             known.is_suspect = true;
@@ -311,7 +353,8 @@ impl Drop for OwnChange<'_> {
 }
 
 impl OwnChange<'_> {
-    /// The host has made the change: what it tells now is known, and pages stay. Returns what it tells.
+    /// The host has made the change: what it tells now is known, and pages stay. Returns what it
+    /// tells.
     pub(super) fn end(self) -> Result<Status> {
         let inode = self.0;
         let asked = inode.ask();
@@ -324,7 +367,11 @@ impl OwnChange<'_> {
             known.stamp = status.stamp;
             known.is_own = true;
             let recheck_ns = now_ns.saturating_add(OWN_NS);
-            known.recheck_ns = Some(known.recheck_ns.map_or(recheck_ns, |at_ns| at_ns.min(recheck_ns)));
+            known.recheck_ns = Some(
+                known
+                    .recheck_ns
+                    .map_or(recheck_ns, |at_ns| at_ns.min(recheck_ns)),
+            );
             inode.settle_size(&mut known, status.stamp.size_bytes);
             inode.publish(&status, known.written);
             inode.common.attributes.forget_acls();

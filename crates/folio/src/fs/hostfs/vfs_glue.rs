@@ -27,7 +27,10 @@ fn host_time(time: Option<SetTime>) -> rustix::fs::Timespec {
     match time {
         None => special(UTIME_OMIT),
         Some(SetTime::Now) => special(UTIME_NOW),
-        Some(SetTime::To(time)) => rustix::fs::Timespec { tv_sec: time.secs, tv_nsec: time.nanos.into() },
+        Some(SetTime::To(time)) => rustix::fs::Timespec {
+            tv_sec: time.secs,
+            tv_nsec: time.nanos.into(),
+        },
     }
 }
 
@@ -45,7 +48,8 @@ impl HostInode {
             modified = modified.filter(|time| *time != SetTime::Now);
         }
         let owners = &self.shared.options.owners;
-        let outside = |id: Option<u32>, name: &dyn Fn(u32) -> Result<Option<u32>>| id.map_or(Ok(None), name);
+        let outside =
+            |id: Option<u32>, name: &dyn Fn(u32) -> Result<Option<u32>>| id.map_or(Ok(None), name);
         let uid = outside(change.uid, &|uid| owners.outside_user(uid))?;
         let gid = outside(change.gid, &|gid| owners.outside_group(gid))?;
         if uid.is_some() || gid.is_some() {
@@ -83,7 +87,10 @@ impl Inode for HostInode {
 
     fn host_file(&self) -> Option<Result<OwnedFd>> {
         // Who reads past a cache that is written back would miss what it has not written.
-        let is_allowed = matches!(self.shared.options.cache, CacheMode::WriteThrough | CacheMode::Host);
+        let is_allowed = matches!(
+            self.shared.options.cache,
+            CacheMode::WriteThrough | CacheMode::Host
+        );
         is_allowed.then(|| Ok(rustix::io::fcntl_dupfd_cloexec(&*self.readable()?, 0)?))
     }
 
@@ -125,7 +132,12 @@ impl Inode for HostInode {
         flags: RenameFlags,
     ) -> Result<()> {
         let replaced = replaced.map(own).transpose()?;
-        self.move_name((name, own(source)?), (own(new_parent)?, new_name), replaced, flags)
+        self.move_name(
+            (name, own(source)?),
+            (own(new_parent)?, new_name),
+            replaced,
+            flags,
+        )
     }
 
     fn read_directory(
@@ -133,19 +145,34 @@ impl Inode for HostInode {
         cookie: u64,
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        if self.is_directory() { self.list(cookie, sink) } else { Err(Errno::NOTDIR.into()) }
+        if self.is_directory() {
+            self.list(cookie, sink)
+        } else {
+            Err(Errno::NOTDIR.into())
+        }
     }
 
     fn parent_number(&self) -> Result<InodeNumber> {
-        if self.is_directory() { Ok(HostInode::parent_number(self)) } else { Err(Errno::NOTDIR.into()) }
+        if self.is_directory() {
+            Ok(HostInode::parent_number(self))
+        } else {
+            Err(Errno::NOTDIR.into())
+        }
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
-        if self.common.file_type == FileType::Symlink { self.read_target() } else { Err(Errno::INVAL.into()) }
+        if self.common.file_type == FileType::Symlink {
+            self.read_target()
+        } else {
+            Err(Errno::INVAL.into())
+        }
     }
 
     fn write_begin(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        offset.checked_add(len_bytes).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::FBIG)?;
+        offset
+            .checked_add(len_bytes)
+            .filter(|end| i64::try_from(*end).is_ok())
+            .ok_or(Errno::FBIG)?;
         self.begin_cached_write();
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Extended attributes, by the path of a descriptor: a path in /proc, which leads where the descriptor does.
+//! Extended attributes, by the path of a descriptor: a path in /proc, which leads where the
+//! descriptor does.
 
 use super::host::{self, retry};
 use super::inode::HostInode;
@@ -13,10 +14,14 @@ fn is_acl(name: &[u8]) -> bool {
 }
 
 impl HostInode {
-    /// Calls `call` with a path that leads to the inode. EOPNOTSUPP for a link, which the host would follow.
+    /// Calls `call` with a path that leads to the inode. EOPNOTSUPP for a link, which the host
+    /// would follow.
     fn with_path<T>(&self, call: impl Fn(&str) -> rustix::io::Result<T>) -> Result<T> {
         if !self.shared.options.has_xattrs {
-            return Err(Error::new(Errno::OPNOTSUPP, "extended attributes are off (mount option xattr=off)"));
+            return Err(Error::new(
+                Errno::OPNOTSUPP,
+                "extended attributes are off (mount option xattr=off)",
+            ));
         }
         if self.common.file_type == FileType::Symlink {
             return Err(Errno::OPNOTSUPP.into());
@@ -40,13 +45,21 @@ impl HostInode {
         };
         value.shrink_to_fit();
         if is_acl(name) {
-            self.shared.options.owners.translate_acl(&mut value, false)?;
+            self.shared
+                .options
+                .owners
+                .translate_acl(&mut value, false)?;
         }
         Ok(Some(value))
     }
 
     /// Sets one.
-    pub(super) fn set_host_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+    pub(super) fn set_host_xattr(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
         let mut value = value.to_vec();
         if is_acl(name) {
             self.shared.options.owners.translate_acl(&mut value, true)?;

@@ -15,7 +15,8 @@ pub(super) struct Entry {
     pub(super) inode: Arc<dyn Inode>,
 }
 
-/// The names of one directory. An entry keeps its cookie for life, so that readdir goes on where it was.
+/// The names of one directory. An entry keeps its cookie for life, so that readdir goes on where it
+/// was.
 pub(super) struct Directory {
     by_name: HashMap<Arc<[u8]>, u64, foldhash::fast::RandomState>,
     by_cookie: BTreeMap<u64, Entry>,
@@ -49,12 +50,17 @@ impl Directory {
 
     /// Lets `name` lead to `inode`; returns where it led before, keeping its cookie.
     pub(super) fn set(&mut self, name: &[u8], inode: Arc<dyn Inode>) -> Option<Arc<dyn Inode>> {
-        if let Some(entry) = self.by_name.get(name).and_then(|cookie| self.by_cookie.get_mut(cookie)) {
+        if let Some(entry) = self
+            .by_name
+            .get(name)
+            .and_then(|cookie| self.by_cookie.get_mut(cookie))
+        {
             return Some(std::mem::replace(&mut entry.inode, inode));
         }
         let name: Arc<[u8]> = name.into();
         self.by_name.insert(name.clone(), self.next_cookie);
-        self.by_cookie.insert(self.next_cookie, Entry { name, inode });
+        self.by_cookie
+            .insert(self.next_cookie, Entry { name, inode });
         self.next_cookie += 1;
         None
     }
@@ -66,12 +72,17 @@ impl Directory {
 
     /// Entries from `cookie` on.
     pub(super) fn entries_from(&self, cookie: u64) -> impl Iterator<Item = (u64, &Entry)> {
-        self.by_cookie.range(cookie..).map(|(cookie, entry)| (*cookie, entry))
+        self.by_cookie
+            .range(cookie..)
+            .map(|(cookie, entry)| (*cookie, entry))
     }
 
     /// Every inode, when the directory itself goes.
     pub(super) fn take_all(&mut self) -> Vec<Arc<dyn Inode>> {
         self.by_name.clear();
-        std::mem::take(&mut self.by_cookie).into_values().map(|entry| entry.inode).collect()
+        std::mem::take(&mut self.by_cookie)
+            .into_values()
+            .map(|entry| entry.inode)
+            .collect()
     }
 }

@@ -5,7 +5,8 @@ use super::dir::{Directory, ENTRY_BYTES};
 use crate::base::{Errno, InodeNumber, PAGE_SIZE, Result, Timespec};
 use crate::cache::Mapping;
 use crate::vfs::{
-    ACL_ACCESS, Acl, AttributeCell, AttributeChange, Attributes, FileType, InodeCommon, NewInode, SetTime,
+    ACL_ACCESS, Acl, AttributeCell, AttributeChange, Attributes, FileType, InodeCommon, NewInode,
+    SetTime,
 };
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use std::collections::BTreeMap;
@@ -18,7 +19,8 @@ const DOTS: u64 = 2;
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Blocks of 512 bytes in a page.
 const BLOCKS_512: u64 = PAGE / 512;
-/// A symbolic link as long as this counts as a page (`SHORT_SYMLINK_LEN`, which has the byte 0 at its end).
+/// A symbolic link as long as this counts as a page (`SHORT_SYMLINK_LEN`, which has the byte 0 at
+/// its end).
 const LONG_LINK_BYTES: usize = 128;
 
 /// An inode of a ramfs.
@@ -74,10 +76,18 @@ impl State {
             uid: self.uid,
             gid: self.gid,
             link_count: self.link_count,
-            size_bytes: if let Body::Symlink(target) = body { target.len() as u64 } else { 0 },
+            size_bytes: if let Body::Symlink(target) = body {
+                target.len() as u64
+            } else {
+                0
+            },
             blocks_512: body.page_count() * BLOCKS_512,
             block_size: PAGE_SIZE as u32,
-            device: if let Body::Device(major, minor) = *body { (major, minor) } else { (0, 0) },
+            device: if let Body::Device(major, minor) = *body {
+                (major, minor)
+            } else {
+                (0, 0)
+            },
             accessed: self.accessed,
             modified: self.modified,
             changed: self.changed,
@@ -109,7 +119,9 @@ impl DerefMut for StateGuard<'_> {
 impl Drop for StateGuard<'_> {
     fn drop(&mut self) {
         let RamInode { common, body, .. } = self.inode;
-        common.attributes.store(&self.state.attributes(common.number, common.file_type, body));
+        common
+            .attributes
+            .store(&self.state.attributes(common.number, common.file_type, body));
     }
 }
 
@@ -135,7 +147,8 @@ impl DerefMut for DirectoryGuard<'_> {
 
 impl Drop for DirectoryGuard<'_> {
     fn drop(&mut self) {
-        self.entry_count.store(self.directory.len(), Ordering::Relaxed);
+        self.entry_count
+            .store(self.directory.len(), Ordering::Relaxed);
     }
 }
 
@@ -148,13 +161,19 @@ impl RamInode {
             FileType::Regular => Body::Regular,
             FileType::Directory => Body::Directory(Mutex::new(Directory::new())),
             FileType::Symlink => Body::Symlink(new.target.into()),
-            FileType::BlockDevice | FileType::CharacterDevice => Body::Device(new.device.0, new.device.1),
+            FileType::BlockDevice | FileType::CharacterDevice => {
+                Body::Device(new.device.0, new.device.1)
+            }
             FileType::Fifo | FileType::Socket => Body::Nothing,
         };
         let limits = &shared.limits;
         let mapping = matches!(body, Body::Regular)
             .then(|| Mapping::without_store(&shared.writeback, 0, limits.pages.clone()));
-        let link_count = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
+        let link_count = if matches!(body, Body::Directory(_)) {
+            2
+        } else {
+            1
+        };
         let state = State {
             mode: new.mode & 0o7777,
             uid: new.uid,
@@ -170,7 +189,9 @@ impl RamInode {
         let file_type = new.file_type;
         let attributes = AttributeCell::new(&state.attributes(number, file_type, &body));
         limits.take_inode()?;
-        limits.take_pages(body.page_count()).inspect_err(|_| limits.give_inode_back())?;
+        limits
+            .take_pages(body.page_count())
+            .inspect_err(|_| limits.give_inode_back())?;
         Ok(Self {
             common: InodeCommon {
                 number,
@@ -205,12 +226,18 @@ impl RamInode {
 
     /// The state, to change; what stat(2) tells is published when the guard goes.
     pub(super) fn state_mut(&self) -> StateGuard<'_> {
-        StateGuard { inode: self, state: self.state.write() }
+        StateGuard {
+            inode: self,
+            state: self.state.write(),
+        }
     }
 
     /// What stat(2) tells, with sizes from those who know them.
     pub(super) fn attributes(&self) -> Attributes {
-        let mut attributes = self.common.attributes.load(self.number(), self.common.file_type);
+        let mut attributes = self
+            .common
+            .attributes
+            .load(self.number(), self.common.file_type);
         match (&self.body, &self.common.mapping) {
             (_, Some(mapping)) => {
                 attributes.size_bytes = mapping.size_bytes();
@@ -242,7 +269,10 @@ impl RamInode {
         let mut state = self.state_mut();
         if let Some(mode) = change.mode {
             state.mode = mode & 0o7777;
-            let acl = state.xattrs.get_mut(ACL_ACCESS).map(|acl| (Acl::from_xattr(acl), acl));
+            let acl = state
+                .xattrs
+                .get_mut(ACL_ACCESS)
+                .map(|acl| (Acl::from_xattr(acl), acl));
             if let Some((Ok(Some(acl)), bytes)) = acl {
                 *bytes = acl.with_mode(mode).to_xattr();
             }
@@ -282,8 +312,14 @@ impl RamInode {
         let last_whole = end / PAGE * PAGE;
         let zero = |part: Range<u64>| {
             let page = part.start / PAGE * PAGE;
-            let is_cached = mapping.next_cached(page).is_some_and(|cached| cached < page + PAGE);
-            if part.is_empty() || !is_cached { Ok(()) } else { mapping.zero_range(part) }
+            let is_cached = mapping
+                .next_cached(page)
+                .is_some_and(|cached| cached < page + PAGE);
+            if part.is_empty() || !is_cached {
+                Ok(())
+            } else {
+                mapping.zero_range(part)
+            }
         };
         if first_whole > last_whole {
             return zero(range.start..end);
@@ -304,7 +340,12 @@ impl RamInode {
         let end = range.end.next_multiple_of(PAGE);
         // What can never be there need not push others out first.
         let cache_pages = self.shared.cache_bytes / PAGE;
-        let max = self.shared.limits.pages.as_ref().map_or(cache_pages, |limit| limit.max());
+        let max = self
+            .shared
+            .limits
+            .pages
+            .as_ref()
+            .map_or(cache_pages, |limit| limit.max());
         if (end - range.start) / PAGE > max {
             return Err(Errno::NOSPC.into());
         }
@@ -312,7 +353,9 @@ impl RamInode {
         let mut at = mapping.next_absent(range.start / PAGE * PAGE);
         while at < end {
             if let Err(error) = mapping.page_for_overwrite(at / PAGE) {
-                added.iter().for_each(|start| mapping.punch(*start..*start + PAGE));
+                added
+                    .iter()
+                    .for_each(|start| mapping.punch(*start..*start + PAGE));
                 return Err(error);
             }
             added.push(at);
@@ -323,18 +366,23 @@ impl RamInode {
 }
 
 impl Drop for RamInode {
-    /// Gives back what it counted, and frees a tree one directory after the other: a deep tree must not become a deep recursion.
+    /// Gives back what it counted, and frees a tree one directory after the other: a deep tree must
+    /// not become a deep recursion.
     fn drop(&mut self) {
         self.shared.limits.give_pages_back(self.body.page_count());
         self.shared.limits.give_inode_back();
-        let Body::Directory(directory) = &mut self.body else { return };
+        let Body::Directory(directory) = &mut self.body else {
+            return;
+        };
         let mut going = directory.get_mut().take_all();
         while let Some(inode) = going.pop() {
             if Arc::strong_count(&inode) > 1 {
                 continue;
             }
-            if let Some(Body::Directory(directory)) =
-                inode.as_any().downcast_ref::<RamInode>().map(|inode| &inode.body)
+            if let Some(Body::Directory(directory)) = inode
+                .as_any()
+                .downcast_ref::<RamInode>()
+                .map(|inode| &inode.body)
             {
                 going.extend(directory.lock().take_all());
             }

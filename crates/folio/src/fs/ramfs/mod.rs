@@ -1,4 +1,5 @@
-//! File systems in memory alone: the page cache with nothing behind it. A ramfs has no limits, a tmpfs has.
+//! File systems in memory alone: the page cache with nothing behind it. A ramfs has no limits, a
+//! tmpfs has.
 //!
 //! ```text
 //!   [file system seam]
@@ -10,13 +11,15 @@
 //!   cache/     a mapping without a store per file
 //! ```
 //!
-//! Neighbours: `vfs` above, `cache` below; no device but for swap. Linux: fs/ramfs, and mm/shmem.c (tmpfs) for xattrs,
-//! fallocate, O_TMPFILE and the sizes of directories.
+//! Neighbours: `vfs` above, `cache` below; no device but for swap. Linux: fs/ramfs, and mm/shmem.c
+//! (tmpfs) for xattrs, fallocate, O_TMPFILE and the sizes of directories.
 //!
-//! What counts, as in tmpfs: a page of data, and a page for a long symbolic link, in blocks; an inode, and a hard link
-//! beyond the first, in inodes. What counts no more is free before the call returns that took it away.
+//! What counts, as in tmpfs: a page of data, and a page for a long symbolic link, in blocks; an
+//! inode, and a hard link beyond the first, in inodes. What counts no more is free before the call
+//! returns that took it away.
 //!
-//! Lock order: inode lock (the VFS takes it), `Directory` of one inode, `State` of one inode. No two of a kind.
+//! Lock order: inode lock (the VFS takes it), `Directory` of one inode, `State` of one inode. No
+//! two of a kind.
 
 mod dir;
 mod inode;
@@ -62,7 +65,8 @@ struct Shared {
     limits: Limits,
 }
 
-/// What a file system may take; a ramfs may take everything. Only pages that are counted may be swapped.
+/// What a file system may take; a ramfs may take everything. Only pages that are counted may be
+/// swapped.
 #[derive(Default)]
 struct Limits {
     pages: Option<Arc<Limit>>,
@@ -71,7 +75,9 @@ struct Limits {
 
 impl Limits {
     fn take_pages(&self, count: u64) -> Result<()> {
-        self.pages.as_ref().map_or(Ok(()), |pages| pages.take(count))
+        self.pages
+            .as_ref()
+            .map_or(Ok(()), |pages| pages.take(count))
     }
 
     fn give_pages_back(&self, count: u64) {
@@ -102,23 +108,47 @@ impl Ramfs {
     /// A new file system with an empty root directory that root owns, of mode 0755 or `mode=`.
     pub fn mount(cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<dyn FileSystem>> {
         let mode = ramfs_root_mode(&options.file_system).map_err(|e| e.at("ramfs"))?;
-        Ok(Self::build(Kind::Ramfs, cache, Limits::default(), (mode, 0, 0), options))
+        Ok(Self::build(
+            Kind::Ramfs,
+            cache,
+            Limits::default(),
+            (mode, 0, 0),
+            options,
+        ))
     }
 
     /// The file system that is there before anything is mounted. Linux: `rootfs`.
     pub fn new_root(cache: &Arc<PageCache>, options: &MountOptions) -> Arc<dyn FileSystem> {
-        Self::build(Kind::Ramfs, cache, Limits::default(), (0o755, 0, 0), options)
+        Self::build(
+            Kind::Ramfs,
+            cache,
+            Limits::default(),
+            (0o755, 0, 0),
+            options,
+        )
     }
 
     /// A new file system with limits and an empty root directory. Linux: mm/shmem.c.
-    pub fn mount_tmpfs(cache: &Arc<PageCache>, options: &MountOptions) -> Result<Arc<dyn FileSystem>> {
-        let tmpfs: TmpfsOptions = options.file_system.parse().map_err(|e: Error| e.at("tmpfs"))?;
+    pub fn mount_tmpfs(
+        cache: &Arc<PageCache>,
+        options: &MountOptions,
+    ) -> Result<Arc<dyn FileSystem>> {
+        let tmpfs: TmpfsOptions = options
+            .file_system
+            .parse()
+            .map_err(|e: Error| e.at("tmpfs"))?;
         let (pages, inodes) = tmpfs.limits(cache.budget_bytes());
         let limits = Limits {
             pages: Some(Arc::new(Limit::new(pages.unwrap_or(u64::MAX)))),
             inodes: inodes.map(Limit::new),
         };
-        Ok(Self::build(Kind::Tmpfs, cache, limits, (tmpfs.mode, tmpfs.uid, tmpfs.gid), options))
+        Ok(Self::build(
+            Kind::Tmpfs,
+            cache,
+            limits,
+            (tmpfs.mode, tmpfs.uid, tmpfs.gid),
+            options,
+        ))
     }
 
     fn build(
@@ -136,11 +166,25 @@ impl Ramfs {
             limits,
         });
         let file_type = FileType::Directory;
-        let root =
-            RamInode::new(&shared, &NewInode { file_type, mode, uid, gid, device: (0, 0), target: b"" })
-                .unwrap_or_else(|_| unreachable!("a limit leaves room for the root"));
+        let root = RamInode::new(
+            &shared,
+            &NewInode {
+                file_type,
+                mode,
+                uid,
+                gid,
+                device: (0, 0),
+                target: b"",
+            },
+        )
+        .unwrap_or_else(|_| unreachable!("a limit leaves room for the root"));
         root.set_parent(root.number());
-        Arc::new(Self { kind, root: Arc::new(root), shared, is_read_only: options.read_only })
+        Arc::new(Self {
+            kind,
+            root: Arc::new(root),
+            shared,
+            is_read_only: options.read_only,
+        })
     }
 }
 
@@ -160,12 +204,18 @@ impl FileSystem for Ramfs {
         let Limits { pages, inodes } = &self.shared.limits;
         // Where there is no limit Linux tells zeros.
         let tell = |limit: Option<&Limit>| {
-            limit.filter(|limit| limit.max() < u64::MAX).map_or((0, 0), |limit| (limit.max(), limit.free()))
+            limit
+                .filter(|limit| limit.max() < u64::MAX)
+                .map_or((0, 0), |limit| (limit.max(), limit.free()))
         };
         let (blocks, blocks_free) = tell(pages.as_deref());
         let (inodes, inodes_free) = tell(inodes.as_ref());
         Ok(FileSystemStatistics {
-            magic: if self.kind == Kind::Tmpfs { TMPFS_MAGIC } else { RAMFS_MAGIC },
+            magic: if self.kind == Kind::Tmpfs {
+                TMPFS_MAGIC
+            } else {
+                RAMFS_MAGIC
+            },
             block_size: PAGE_SIZE as u32,
             blocks,
             blocks_free,

@@ -1,4 +1,5 @@
-//! How a tmpfs is mounted: mount(8) "Mount options for tmpfs", tmpfs(5); and a ramfs, which knows `mode=` alone.
+//! How a tmpfs is mounted: mount(8) "Mount options for tmpfs", tmpfs(5); and a ramfs, which knows
+//! `mode=` alone.
 
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
 use crate::vfs::MountOptions;
@@ -12,8 +13,8 @@ const SHARE_PERCENT: u64 = 50;
 pub(super) struct TmpfsOptions {
     /// Most memory for data (`size=`, `nr_blocks=`).
     pub(super) size: TmpfsSize,
-    /// Most inodes (`nr_inodes=`); each further hard link of a file counts as one. 0 for no limit; `None` for half
-    /// as many as the page cache has pages.
+    /// Most inodes (`nr_inodes=`); each further hard link of a file counts as one. 0 for no limit;
+    /// `None` for half as many as the page cache has pages.
     pub(super) inode_count: Option<u64>,
     /// Permission bits of the root directory (`mode=`, octal).
     pub(super) mode: u16,
@@ -34,7 +35,13 @@ pub(super) enum TmpfsSize {
 
 impl Default for TmpfsOptions {
     fn default() -> Self {
-        Self { size: TmpfsSize::CachePercent(SHARE_PERCENT), inode_count: None, mode: 0o1777, uid: 0, gid: 0 }
+        Self {
+            size: TmpfsSize::CachePercent(SHARE_PERCENT),
+            inode_count: None,
+            mode: 0o1777,
+            uid: 0,
+            gid: 0,
+        }
     }
 }
 
@@ -51,7 +58,10 @@ impl TmpfsOptions {
             }
         };
         let inodes = self.inode_count.unwrap_or((cache_pages / 2).max(1));
-        (Some(pages).filter(|pages| *pages > 0), Some(inodes).filter(|inodes| *inodes > 0))
+        (
+            Some(pages).filter(|pages| *pages > 0),
+            Some(inodes).filter(|inodes| *inodes > 0),
+        )
     }
 }
 
@@ -96,11 +106,14 @@ impl TmpfsOptions {
     }
 }
 
-/// The permission bits of a ramfs's root directory. Linux's ramfs passes over what it does not know; here it is refused.
+/// The permission bits of a ramfs's root directory. Linux's ramfs passes over what it does not
+/// know; here it is refused.
 pub(super) fn ramfs_root_mode(words: &str) -> Result<u16> {
     let mut mode = 0o755;
     for option in words.split(',').filter(|option| !option.is_empty()) {
-        let value = option.strip_prefix("mode=").ok_or_else(|| MountOptions::unknown(option))?;
+        let value = option
+            .strip_prefix("mode=")
+            .ok_or_else(|| MountOptions::unknown(option))?;
         mode = parse_mode(value).ok_or_else(|| bad_value(option))?;
     }
     Ok(mode)
@@ -111,7 +124,10 @@ fn parse_mode(octal: &str) -> Option<u16> {
 }
 
 fn bad_value(option: &str) -> Error {
-    Error::new(Errno::INVAL, format!("bad value in mount option {option:?}"))
+    Error::new(
+        Errno::INVAL,
+        format!("bad value in mount option {option:?}"),
+    )
 }
 
 /// A number with a suffix of 1024 and its powers. Linux: `memparse`.
@@ -148,12 +164,24 @@ mod tests {
         assert_eq!(options, expected);
         assert_eq!(options.limits(1 << 20), (Some(64 << 8), Some(1024)));
         assert_eq!(parse("").unwrap(), TmpfsOptions::default());
-        assert_eq!(TmpfsOptions::default().limits(1 << 20), (Some(128), Some(128)));
-        assert_eq!(parse("size=4097,nr_inodes=0").unwrap().limits(1 << 20), (Some(2), None));
-        assert_eq!(parse("nr_blocks=3").unwrap().limits(1 << 20), (Some(3), Some(128)));
+        assert_eq!(
+            TmpfsOptions::default().limits(1 << 20),
+            (Some(128), Some(128))
+        );
+        assert_eq!(
+            parse("size=4097,nr_inodes=0").unwrap().limits(1 << 20),
+            (Some(2), None)
+        );
+        assert_eq!(
+            parse("nr_blocks=3").unwrap().limits(1 << 20),
+            (Some(3), Some(128))
+        );
         assert_eq!(parse("size=0").unwrap().limits(1 << 20), (None, Some(128)));
         assert_eq!(parse("size=0%").unwrap().limits(1 << 20), (None, Some(128)));
-        assert_eq!(parse("size=25%").unwrap().limits(1 << 20), (Some(64), Some(128)));
+        assert_eq!(
+            parse("size=25%").unwrap().limits(1 << 20),
+            (Some(64), Some(128))
+        );
         for text in [
             "size",
             "size=",
@@ -168,14 +196,24 @@ mod tests {
         ] {
             assert_eq!(parse(text).unwrap_err().errno(), Errno::INVAL, "{text}");
         }
-        assert_eq!(parse("color=red").unwrap_err().to_string(), "unknown mount option \"color=red\"");
+        assert_eq!(
+            parse("color=red").unwrap_err().to_string(),
+            "unknown mount option \"color=red\""
+        );
     }
 
     #[test]
     fn a_ramfs_knows_its_mode_alone() {
         assert_eq!(ramfs_root_mode("").unwrap(), 0o755);
         assert_eq!(ramfs_root_mode("mode=1777").unwrap(), 0o1777);
-        let errors = ["size=1m", "mode=9"].map(|text| ramfs_root_mode(text).unwrap_err().to_string());
-        assert_eq!(errors, ["unknown mount option \"size=1m\"", "bad value in mount option \"mode=9\""]);
+        let errors =
+            ["size=1m", "mode=9"].map(|text| ramfs_root_mode(text).unwrap_err().to_string());
+        assert_eq!(
+            errors,
+            [
+                "unknown mount option \"size=1m\"",
+                "bad value in mount option \"mode=9\""
+            ]
+        );
     }
 }

@@ -11,15 +11,20 @@ struct SwapDevice(Arc<dyn Device>);
 
 impl Store for SwapDevice {
     fn read_pages(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
-        self.0.read_vectored_at(bufs, offset).map_err(|error| error.at("swap"))
+        self.0
+            .read_vectored_at(bufs, offset)
+            .map_err(|error| error.at("swap"))
     }
 
     fn write_pages(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.0.write_vectored_at(bufs, offset).map_err(|error| error.at("swap"))
+        self.0
+            .write_vectored_at(bufs, offset)
+            .map_err(|error| error.at("swap"))
     }
 }
 
-/// Has the cache put pages of tmpfs on `device`; EROFS if that cannot be written, EBUSY if the cache has one already.
+/// Has the cache put pages of tmpfs on `device`; EROFS if that cannot be written, EBUSY if the
+/// cache has one already.
 pub(crate) fn swap_on(cache: &PageCache, device: Arc<dyn Device>) -> Result<()> {
     if device.is_read_only() {
         return Err(Error::new(Errno::ROFS, "swap is written").at("swap"));

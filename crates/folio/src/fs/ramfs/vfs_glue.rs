@@ -4,8 +4,8 @@ use super::dir::FIRST_COOKIE;
 use super::inode::{Body, DirectoryGuard, RamInode};
 use crate::base::{Errno, InodeNumber, Result};
 use crate::vfs::{
-    ACL_ACCESS, ACL_DEFAULT, Acl, AttributeChange, Attributes, DirectoryEntry, FallocateMode, FileType,
-    Inode, InodeCommon, NewInode, RenameFlags, SeekKind, XattrFlags, set_access_acl,
+    ACL_ACCESS, ACL_DEFAULT, Acl, AttributeChange, Attributes, DirectoryEntry, FallocateMode,
+    FileType, Inode, InodeCommon, NewInode, RenameFlags, SeekKind, XattrFlags, set_access_acl,
 };
 use std::any::Any;
 use std::ops::ControlFlow;
@@ -17,9 +17,10 @@ const SIZE_MAX: u64 = i64::MAX as u64;
 impl RamInode {
     fn directory(&self) -> Result<DirectoryGuard<'_>> {
         match &self.body {
-            Body::Directory(directory) => {
-                Ok(DirectoryGuard { entry_count: &self.entry_count, directory: directory.lock() })
-            }
+            Body::Directory(directory) => Ok(DirectoryGuard {
+                entry_count: &self.entry_count,
+                directory: directory.lock(),
+            }),
             _ => Err(Errno::NOTDIR.into()),
         }
     }
@@ -35,7 +36,11 @@ impl RamInode {
         if !self.is_directory() && state.link_count > 1 {
             self.shared.limits.give_inode_back();
         }
-        state.link_count = if self.is_directory() { 0 } else { state.link_count.saturating_sub(1) };
+        state.link_count = if self.is_directory() {
+            0
+        } else {
+            state.link_count.saturating_sub(1)
+        };
         state.changed = now;
     }
 
@@ -175,7 +180,10 @@ impl Inode for RamInode {
             drop(replaced);
         }
         let moves_back = own_replaced.filter(|_| flags.contains(RenameFlags::EXCHANGE));
-        for (moved, from, to) in [(Some(own_source), self, own_parent), (moves_back, own_parent, self)] {
+        for (moved, from, to) in [
+            (Some(own_source), self, own_parent),
+            (moves_back, own_parent, self),
+        ] {
             let Some(moved) = moved else { continue };
             if to_other_directory && moved.is_directory() {
                 moved.set_parent(to.number());
@@ -199,9 +207,18 @@ impl Inode for RamInode {
         let directory = self.directory()?;
         let parent = self.state.read().parent;
         let dots: [(&[u8], InodeNumber); 2] = [(b".", self.number()), (b"..", parent)];
-        for (at, (name, number)) in dots.into_iter().enumerate().skip(cookie.min(FIRST_COOKIE) as usize) {
+        for (at, (name, number)) in dots
+            .into_iter()
+            .enumerate()
+            .skip(cookie.min(FIRST_COOKIE) as usize)
+        {
             let file_type = Some(FileType::Directory);
-            let entry = DirectoryEntry { name, number, file_type, next_cookie: at as u64 + 1 };
+            let entry = DirectoryEntry {
+                name,
+                number,
+                file_type,
+                next_cookie: at as u64 + 1,
+            };
             if sink(&entry).is_break() {
                 return Ok(());
             }
@@ -209,7 +226,12 @@ impl Inode for RamInode {
         for (cookie, entry) in directory.entries_from(cookie.max(FIRST_COOKIE)) {
             let common = entry.inode.common();
             let (number, file_type) = (common.number, Some(common.file_type));
-            let entry = DirectoryEntry { name: &entry.name, number, file_type, next_cookie: cookie + 1 };
+            let entry = DirectoryEntry {
+                name: &entry.name,
+                number,
+                file_type,
+                next_cookie: cookie + 1,
+            };
             if sink(&entry).is_break() {
                 return Ok(());
             }
@@ -218,7 +240,11 @@ impl Inode for RamInode {
     }
 
     fn parent_number(&self) -> Result<InodeNumber> {
-        if self.is_directory() { Ok(self.state.read().parent) } else { Err(Errno::NOTDIR.into()) }
+        if self.is_directory() {
+            Ok(self.state.read().parent)
+        } else {
+            Err(Errno::NOTDIR.into())
+        }
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
@@ -230,7 +256,11 @@ impl Inode for RamInode {
 
     fn write_begin(&self, offset: u64, len_bytes: u64) -> Result<()> {
         let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
-        if end > SIZE_MAX { Err(Errno::FBIG.into()) } else { Ok(()) }
+        if end > SIZE_MAX {
+            Err(Errno::FBIG.into())
+        } else {
+            Ok(())
+        }
     }
 
     fn write_end(&self, _offset: u64, written_bytes: u64, clear_set_id: bool) -> Result<()> {
@@ -248,9 +278,13 @@ impl Inode for RamInode {
 
     fn fallocate(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
         let mapping = self.mapping()?;
-        let end = offset.checked_add(len_bytes).filter(|end| *end <= SIZE_MAX).ok_or(Errno::FBIG)?;
+        let end = offset
+            .checked_add(len_bytes)
+            .filter(|end| *end <= SIZE_MAX)
+            .ok_or(Errno::FBIG)?;
         use FallocateMode::{
-            Allocate, AllocateKeepSize, CollapseRange, InsertRange, PunchHole, ZeroRange, ZeroRangeKeepSize,
+            Allocate, AllocateKeepSize, CollapseRange, InsertRange, PunchHole, ZeroRange,
+            ZeroRangeKeepSize,
         };
         match mode {
             // As Linux's tmpfs.
@@ -278,7 +312,11 @@ impl Inode for RamInode {
                 .next_cached(offset)
                 .map(|cached| cached.max(offset))
                 .filter(|found| *found < size_bytes),
-            SeekKind::Hole => Some(mapping.next_absent(offset).clamp(offset, size_bytes.max(offset))),
+            SeekKind::Hole => Some(
+                mapping
+                    .next_absent(offset)
+                    .clamp(offset, size_bytes.max(offset)),
+            ),
         })
     }
 

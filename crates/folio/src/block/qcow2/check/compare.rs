@@ -47,7 +47,9 @@ pub(super) fn compare(
             told.tell(Finding::Corruption(what()));
         } else if counted.counts.overlaps(cluster) {
             report.corruptions += 1;
-            told.tell(Finding::Corruption(format!("cluster {cluster} holds metadata and something else")));
+            told.tell(Finding::Corruption(format!(
+                "cluster {cluster} holds metadata and something else"
+            )));
         }
         cluster += 1;
     }

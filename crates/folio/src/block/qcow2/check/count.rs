@@ -1,8 +1,9 @@
-//! Counts who uses each cluster of the file: a walk from the header to every leaf, each table read once.
+//! Counts who uses each cluster of the file: a walk from the header to every leaf, each table read
+//! once.
 //!
-//! Tables that lead nowhere, or to each other, are told and not followed. Every L2 table is read once however many
-//! L1 entries point to it, and holes of the host's file are not read at all: the work is bounded by the bytes that are
-//! really there.
+//! Tables that lead nowhere, or to each other, are told and not followed. Every L2 table is read
+//! once however many L1 entries point to it, and holes of the host's file are not read at all: the
+//! work is bounded by the bytes that are really there.
 
 use super::super::super::Allocation;
 use super::super::super::image_file::ImageFile;
@@ -59,8 +60,13 @@ impl Counted {
 
 /// Counts the references in the image whose tables hang on `roots`. Findings go to `told`.
 ///
-/// Errors: EFBIG for a file with more clusters than can be counted. What cannot be read is a finding, no error.
-pub(in super::super) fn count(file: &dyn ImageFile, roots: &Roots, told: &mut Told<'_>) -> Result<Counted> {
+/// Errors: EFBIG for a file with more clusters than can be counted. What cannot be read is a
+/// finding, no error.
+pub(in super::super) fn count(
+    file: &dyn ImageFile,
+    roots: &Roots,
+    told: &mut Told<'_>,
+) -> Result<Counted> {
     let file_bytes = file.len_bytes()?;
     let counts = Counts::new(file_bytes.div_ceil(roots.cluster_bytes()))?;
     let counted = Counted {
@@ -73,7 +79,14 @@ pub(in super::super) fn count(file: &dyn ImageFile, roots: &Roots, told: &mut To
         fragmented_clusters: 0,
         compressed_clusters: 0,
     };
-    let mut walk = Walk { file, roots, file_bytes, counted, l2: HashMap::default(), told };
+    let mut walk = Walk {
+        file,
+        roots,
+        file_bytes,
+        counted,
+        l2: HashMap::default(),
+        told,
+    };
     walk.run()?;
     Ok(walk.counted)
 }
@@ -90,7 +103,13 @@ struct Walk<'a, 'b> {
 impl Walk<'_, '_> {
     fn run(&mut self) -> Result<()> {
         let roots = self.roots;
-        self.metadata(Region { at: 0, len_bytes: roots.cluster_bytes() }, "header")?;
+        self.metadata(
+            Region {
+                at: 0,
+                len_bytes: roots.cluster_bytes(),
+            },
+            "header",
+        )?;
         self.l1_tables()?;
         self.l2_tables()?;
         self.metadata(roots.snapshot_table, "snapshot table")?;
@@ -140,7 +159,10 @@ impl Walk<'_, '_> {
     /// Counts a table that starts at a cluster; whether it can be followed.
     fn metadata(&mut self, region: Region, what: &str) -> Result<bool> {
         if region.len_bytes != 0 && !region.at.is_multiple_of(self.roots.cluster_bytes()) {
-            self.corrupt(format!("{what} at {:#x} is not at a cluster's start", region.at));
+            self.corrupt(format!(
+                "{what} at {:#x} is not at a cluster's start",
+                region.at
+            ));
             return Ok(false);
         }
         self.add(region, 1, Use::Metadata, what)
@@ -159,7 +181,11 @@ impl Walk<'_, '_> {
             let (at, left) = (region.at + done, region.len_bytes - done);
             if let Ok((Allocation::Hole, hole_bytes)) = self.file.allocation(at, left) {
                 // Whole entries, so that the next read starts with one.
-                let skip = if hole_bytes == left { left } else { hole_bytes & !7 };
+                let skip = if hole_bytes == left {
+                    left
+                } else {
+                    hole_bytes & !7
+                };
                 if skip > 0 {
                     done += skip;
                     continue;
@@ -189,7 +215,10 @@ impl Walk<'_, '_> {
         let mut left = self.file_bytes;
         for (index, snapshot) in roots.snapshots.iter().enumerate() {
             let what = format!("L1 table of snapshot {index}");
-            let l1 = L1 { at: snapshot.l1_offset, entries: snapshot.l1_entries.into() };
+            let l1 = L1 {
+                at: snapshot.l1_offset,
+                entries: snapshot.l1_entries.into(),
+            };
             match left.checked_sub(l1.region().len_bytes) {
                 _ if l1.region().len_bytes > super::super::header::L1_BYTES_MAX => {
                     self.corrupt(format!("{what} has {} entries", l1.entries));
@@ -211,10 +240,14 @@ impl Walk<'_, '_> {
         self.entries(l1.region(), what, &mut |this, index, entry| {
             let host = entry & OFFSET_MASK;
             if entry & L1_ENTRY_RESERVED != 0 {
-                this.corrupt(format!("{what}: entry {index} is {entry:#018x}: reserved bits are set"));
+                this.corrupt(format!(
+                    "{what}: entry {index} is {entry:#018x}: reserved bits are set"
+                ));
             }
             if !host.is_multiple_of(this.roots.cluster_bytes()) {
-                this.corrupt(format!("{what}: entry {index} is {entry:#018x}: not at a cluster's start"));
+                this.corrupt(format!(
+                    "{what}: entry {index} is {entry:#018x}: not at a cluster's start"
+                ));
             } else if host != 0 {
                 let used = this.l2.entry(host).or_default();
                 used.all += 1;
@@ -229,7 +262,10 @@ impl Walk<'_, '_> {
         let mut tables: Vec<(u64, L2Use)> = std::mem::take(&mut self.l2).into_iter().collect();
         tables.sort_unstable_by_key(|(host, _)| *host);
         for (host, used) in tables {
-            let region = Region { at: host, len_bytes: self.roots.cluster_bytes() };
+            let region = Region {
+                at: host,
+                len_bytes: self.roots.cluster_bytes(),
+            };
             if self.add(region, used.all, Use::L2Table, "L2 table")? {
                 self.counted.l2_tables.push((host, used));
                 self.l2_table(region, used)?;
@@ -273,7 +309,11 @@ impl Walk<'_, '_> {
         next: &mut Option<u64>,
     ) -> Result<()> {
         let (index, entry) = std::mem::replace(halves, (u64::MAX, 0));
-        if index == u64::MAX { Ok(()) } else { self.l2_entry(what, index, entry, 0, used, next) }
+        if index == u64::MAX {
+            Ok(())
+        } else {
+            self.l2_entry(what, index, entry, 0, used, next)
+        }
     }
 
     fn l2_entry(
@@ -298,19 +338,32 @@ impl Walk<'_, '_> {
         let (data, zeros) = (bitmap & 0xffff_ffff, bitmap >> 32);
         if !is_allocated {
             if data != 0 {
-                self.corrupt(format!("{}: not allocated, with allocated subclusters", place()));
+                self.corrupt(format!(
+                    "{}: not allocated, with allocated subclusters",
+                    place()
+                ));
             }
             return Ok(());
         }
         if data & zeros != 0 {
-            self.corrupt(format!("{}: subclusters are data and zeros at once: {bitmap:#018x}", place()));
+            self.corrupt(format!(
+                "{}: subclusters are data and zeros at once: {bitmap:#018x}",
+                place()
+            ));
             return Ok(());
         }
         if !host.is_multiple_of(self.roots.cluster_bytes()) {
-            let is_data = if self.roots.is_extended { data != 0 } else { entry & ZERO == 0 };
+            let is_data = if self.roots.is_extended {
+                data != 0
+            } else {
+                entry & ZERO == 0
+            };
             let kind = if is_data { "data" } else { "preallocated" };
             // Both clusters that it touches stay counted: nobody else may have them.
-            self.corrupt(format!("{}: {kind} cluster not at a cluster's start", place()));
+            self.corrupt(format!(
+                "{}: {kind} cluster not at a cluster's start",
+                place()
+            ));
         }
         self.counted.allocated_clusters += used.active;
         if next.is_some_and(|next| next != host) {
@@ -320,8 +373,12 @@ impl Walk<'_, '_> {
         if self.roots.has_data_file {
             return Ok(());
         }
-        let region = Region { at: host, len_bytes: self.roots.cluster_bytes() };
-        self.add(region, used.all, Use::Data, "data cluster").map(|_| ())
+        let region = Region {
+            at: host,
+            len_bytes: self.roots.cluster_bytes(),
+        };
+        self.add(region, used.all, Use::Data, "data cluster")
+            .map(|_| ())
     }
 
     fn compressed(&mut self, place: &str, entry: u64, bitmap: u64, used: L2Use) -> Result<()> {
@@ -339,18 +396,25 @@ impl Walk<'_, '_> {
         let offset_bits = 62 - (self.roots.cluster_bits - 8);
         let host = entry & ((1 << offset_bits) - 1);
         let sectors = ((entry & !(COPIED | COMPRESSED)) >> offset_bits) + 1;
-        let region = Region { at: host, len_bytes: sectors * 512 - host % 512 };
+        let region = Region {
+            at: host,
+            len_bytes: sectors * 512 - host % 512,
+        };
         self.counted.allocated_clusters += used.active;
         self.counted.compressed_clusters += used.active;
         self.counted.fragmented_clusters += used.active;
-        self.add(region, used.all, Use::Data, "compressed cluster").map(|_| ())
+        self.add(region, used.all, Use::Data, "compressed cluster")
+            .map(|_| ())
     }
 
     /// The directory of persistent bitmaps, their tables, and their clusters.
     fn bitmaps(&mut self, directory: Region, count: u32) -> Result<()> {
         let what = "bitmap directory";
         if count > BITMAPS_MAX || directory.len_bytes > BITMAP_DIRECTORY_BYTES_MAX {
-            self.corrupt(format!("{what} of {count} bitmaps in {} bytes", directory.len_bytes));
+            self.corrupt(format!(
+                "{what} of {count} bitmaps in {} bytes",
+                directory.len_bytes
+            ));
             return Ok(());
         }
         if !self.metadata(directory, what)? {
@@ -358,7 +422,10 @@ impl Walk<'_, '_> {
         }
         // At most 64 MiB, checked above.
         let mut bytes = vec![0; directory.len_bytes as usize];
-        if let Err(error) = self.file.read_or_zeros(&mut [IoSliceMut::new(&mut bytes)], directory.at) {
+        if let Err(error) = self
+            .file
+            .read_or_zeros(&mut [IoSliceMut::new(&mut bytes)], directory.at)
+        {
             self.unreadable(what, &error);
             return Ok(());
         }
@@ -382,7 +449,10 @@ impl Walk<'_, '_> {
                 continue;
             }
             self.entries(table, &what, &mut |this, _, entry| {
-                let region = Region { at: entry & OFFSET_MASK, len_bytes: this.roots.cluster_bytes() };
+                let region = Region {
+                    at: entry & OFFSET_MASK,
+                    len_bytes: this.roots.cluster_bytes(),
+                };
                 // Without an offset the bit says whether all is set.
                 if region.at != 0 {
                     this.metadata(region, &what)?;
@@ -415,7 +485,10 @@ impl Walk<'_, '_> {
             if at == 0 {
                 return Ok(());
             }
-            let region = Region { at, len_bytes: this.roots.cluster_bytes() };
+            let region = Region {
+                at,
+                len_bytes: this.roots.cluster_bytes(),
+            };
             if !this.metadata(region, "refcount block")? {
                 this.counted.is_refcount_tree_bad = true;
                 return Ok(());
@@ -440,6 +513,9 @@ fn bitmap_entry(bytes: &[u8]) -> Option<(Region, usize)> {
     let extra_len = u32::from_be_bytes(bytes.get(20..24)?.try_into().ok()?);
     let len = 24u64 + u64::from(name_len) + u64::from(extra_len);
     let len = usize::try_from(len.next_multiple_of(8)).ok()?;
-    let table = Region { at, len_bytes: u64::from(entries) * 8 };
+    let table = Region {
+        at,
+        len_bytes: u64::from(entries) * 8,
+    };
     (len <= bytes.len().next_multiple_of(8)).then_some((table, len))
 }

@@ -1,4 +1,5 @@
-//! How often each cluster of the file is used, and as what: memory only for the parts of the file that are.
+//! How often each cluster of the file is used, and as what: memory only for the parts of the file
+//! that are.
 
 use crate::base::{Errno, Error, Result};
 use foldhash::HashMap;
@@ -52,11 +53,19 @@ impl Counts {
     /// No references to any of the file's `clusters`; EFBIG for more than anybody counts.
     pub(in super::super) fn new(clusters: u64) -> Result<Self> {
         if clusters > CLUSTERS_MAX {
-            return Err(Error::new(Errno::FBIG, format!("{clusters} clusters are too many to count")));
+            return Err(Error::new(
+                Errno::FBIG,
+                format!("{clusters} clusters are too many to count"),
+            ));
         }
         let mut pieces = Vec::new();
         pieces.resize_with(clusters.div_ceil(PIECE as u64) as usize, || None);
-        Ok(Self { pieces, piece_count: 0, large: HashMap::default(), clusters })
+        Ok(Self {
+            pieces,
+            piece_count: 0,
+            large: HashMap::default(),
+            clusters,
+        })
     }
 
     /// Clusters that have a count.
@@ -67,14 +76,24 @@ impl Counts {
     /// Adds `times` references to a cluster, which lies inside the file.
     pub(in super::super) fn add(&mut self, cluster: u64, times: u64, used_as: Use) -> Result<()> {
         let (piece, index) = (cluster as usize / PIECE, cluster as usize % PIECE);
-        let Some(slot) = self.pieces.get_mut(piece) else { return Err(Errno::FBIG.into()) };
+        let Some(slot) = self.pieces.get_mut(piece) else {
+            return Err(Errno::FBIG.into());
+        };
         if slot.is_none() {
             self.piece_count += 1;
             if self.piece_count > PIECES_MAX {
-                return Err(Error::new(Errno::FBIG, "too many clusters are in use to count them"));
+                return Err(Error::new(
+                    Errno::FBIG,
+                    "too many clusters are in use to count them",
+                ));
             }
         }
-        let piece = slot.get_or_insert_with(|| Box::new(Piece { counts: [0; PIECE], uses: [0; PIECE] }));
+        let piece = slot.get_or_insert_with(|| {
+            Box::new(Piece {
+                counts: [0; PIECE],
+                uses: [0; PIECE],
+            })
+        });
         let old = piece.uses[index];
         let is_alone = used_as == Use::Metadata || old & Use::Metadata.bit() != 0;
         if (old != 0 && is_alone) || old & !OVERLAP & !used_as.bit() != 0 {
@@ -91,7 +110,8 @@ impl Counts {
             Ok(count) if count < u16::MAX => piece.counts[index] = count,
             _ => {
                 piece.counts[index] = u16::MAX;
-                self.large.insert(cluster, u64::from(small).saturating_add(times));
+                self.large
+                    .insert(cluster, u64::from(small).saturating_add(times));
             }
         }
         Ok(())
@@ -99,7 +119,10 @@ impl Counts {
 
     /// References to a cluster.
     pub(in super::super) fn get(&self, cluster: u64) -> u64 {
-        match self.piece(cluster).map_or(0, |(piece, index)| piece.counts[index]) {
+        match self
+            .piece(cluster)
+            .map_or(0, |(piece, index)| piece.counts[index])
+        {
             u16::MAX => self.large.get(&cluster).copied().unwrap_or_default(),
             small => small.into(),
         }
@@ -107,13 +130,18 @@ impl Counts {
 
     /// Whether a cluster is used as things that exclude each other.
     pub(in super::super) fn overlaps(&self, cluster: u64) -> bool {
-        self.piece(cluster).is_some_and(|(piece, index)| piece.uses[index] & OVERLAP != 0)
+        self.piece(cluster)
+            .is_some_and(|(piece, index)| piece.uses[index] & OVERLAP != 0)
     }
 
     /// The first cluster from `cluster` on that may have a count; [`Counts::clusters`] at the end.
     pub(in super::super) fn next_used(&self, cluster: u64) -> u64 {
         let piece = cluster as usize / PIECE;
-        match self.pieces.get(piece..).and_then(|rest| rest.iter().position(Option::is_some)) {
+        match self
+            .pieces
+            .get(piece..)
+            .and_then(|rest| rest.iter().position(Option::is_some))
+        {
             Some(0) => cluster,
             Some(skip) => ((piece + skip) * PIECE) as u64,
             None => self.clusters.max(cluster),
@@ -138,7 +166,10 @@ impl Counts {
     }
 
     fn piece(&self, cluster: u64) -> Option<(&Piece, usize)> {
-        let piece = self.pieces.get(usize::try_from(cluster).ok()? / PIECE)?.as_deref()?;
+        let piece = self
+            .pieces
+            .get(usize::try_from(cluster).ok()? / PIECE)?
+            .as_deref()?;
         Some((piece, cluster as usize % PIECE))
     }
 }
@@ -156,8 +187,18 @@ mod tests {
         }
         counts.add(1, 65_535, Use::Data).unwrap();
         counts.add(1, 1, Use::Data).unwrap();
-        assert_eq!((counts.get(9000), counts.get(1), counts.get(2)), (u64::MAX, 65_536, 0));
-        assert_eq!((counts.next_used(0), counts.next_used(4096), counts.next_used(9999)), (0, 8192, 9999));
+        assert_eq!(
+            (counts.get(9000), counts.get(1), counts.get(2)),
+            (u64::MAX, 65_536, 0)
+        );
+        assert_eq!(
+            (
+                counts.next_used(0),
+                counts.next_used(4096),
+                counts.next_used(9999)
+            ),
+            (0, 8192, 9999)
+        );
         assert!(counts.add(20_000, 1, Use::Data).is_err());
         assert!(Counts::new(1 << 40).is_err());
     }
@@ -172,8 +213,12 @@ mod tests {
             (4, [Use::Data, Use::Metadata]),
             (5, [Use::L2Table, Use::Data]),
         ] {
-            uses.into_iter().for_each(|one| counts.add(cluster, 1, one).unwrap());
+            uses.into_iter()
+                .for_each(|one| counts.add(cluster, 1, one).unwrap());
         }
-        assert_eq!([1, 2, 3, 4, 5].map(|cluster| counts.overlaps(cluster)), [false, false, true, true, true]);
+        assert_eq!(
+            [1, 2, 3, 4, 5].map(|cluster| counts.overlaps(cluster)),
+            [false, false, true, true, true]
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Is an image what it should be: counts the references in the file, compares them with the refcounts, and mends.
+//! Is an image what it should be: counts the references in the file, compares them with the
+//! refcounts, and mends.
 //!
 //! ```text
 //!   roots.rs  ->  count.rs          every table once       counts.rs         references by cluster
@@ -10,8 +11,9 @@
 //!                 repair.rs         in place, or a new refcount tree behind the end
 //! ```
 //!
-//! Nothing here is recursive, nothing is believed: see `count.rs` for what bounds the work. Neighbours: snapshots and
-//! resize count with the same code and change refcounts by what the count differs before and after.
+//! Nothing here is recursive, nothing is believed: see `count.rs` for what bounds the work.
+//! Neighbours: snapshots and resize count with the same code and change refcounts by what the count
+//! differs before and after.
 
 mod compare;
 mod count;
@@ -105,11 +107,11 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Checks the image in `file`, which no device has open, and mends what `repair` says. After a repair the image is
-/// looked at again: what stays in the report is still there.
+/// Checks the image in `file`, which no device has open, and mends what `repair` says. After a
+/// repair the image is looked at again: what stays in the report is still there.
 ///
-/// Errors: EUCLEAN for a header or snapshot table that leads nowhere, EOPNOTSUPP for unknown features, EFBIG for more
-/// clusters than can be counted.
+/// Errors: EUCLEAN for a header or snapshot table that leads nowhere, EOPNOTSUPP for unknown
+/// features, EFBIG for more clusters than can be counted.
 pub(in crate::block) fn check(
     file: &dyn ImageFile,
     repair: Repair,
@@ -118,7 +120,8 @@ pub(in crate::block) fn check(
     let roots = Roots::read(file)?;
     let mut told = Told::new(tell);
     let found = look(file, &roots, &mut told)?;
-    let is_clean = |report: &ImageCheck| report.leaks + report.corruptions + report.check_errors == 0;
+    let is_clean =
+        |report: &ImageCheck| report.leaks + report.corruptions + report.check_errors == 0;
     let has_mark = roots.incompatible & (DIRTY | CORRUPT) != 0;
     if repair == Repair::Nothing || (is_clean(&found) && !(repair == Repair::All && has_mark)) {
         return Ok(found);
@@ -133,14 +136,17 @@ pub(in crate::block) fn check(
     Ok(left)
 }
 
-/// Makes the refcounts of a dirty image what the tables say, and clears the mark: before it is written.
+/// Makes the refcounts of a dirty image what the tables say, and clears the mark: before it is
+/// written.
 ///
 /// Errors: EUCLEAN if something is wrong that cannot be mended.
 pub(super) fn mend_stale_refcounts(file: &dyn ImageFile) -> Result<()> {
     let left = check(file, Repair::All, &mut |_| {})?;
     match left.corruptions + left.check_errors {
         0 => Ok(()),
-        _ => Err(Error::corrupt("the image was not closed, and its tables contradict each other")),
+        _ => Err(Error::corrupt(
+            "the image was not closed, and its tables contradict each other",
+        )),
     }
 }
 

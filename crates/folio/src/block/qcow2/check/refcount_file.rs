@@ -12,7 +12,8 @@ use std::io::{IoSlice, IoSliceMut};
 /// Memory for blocks.
 const BLOCKS_BYTES_MAX: usize = 32 << 20;
 
-/// The refcount table, and blocks looked at of late. What is changed is in the file after [`RefcountFile::sync`].
+/// The refcount table, and blocks looked at of late. What is changed is in the file after
+/// [`RefcountFile::sync`].
 pub(in super::super) struct RefcountFile<'a> {
     file: &'a dyn ImageFile,
     cluster_bits: u32,
@@ -30,7 +31,8 @@ struct Block {
 }
 
 impl<'a> RefcountFile<'a> {
-    /// Reads the table. One that is damaged counts as empty, a block that is as not there: [`super::count`] tells why.
+    /// Reads the table. One that is damaged counts as empty, a block that is as not there:
+    /// [`super::count`] tells why.
     pub(in super::super) fn read(file: &'a dyn ImageFile, roots: &Roots) -> Result<Self> {
         let region = roots.refcount_table;
         let mut table = Vec::new();
@@ -41,7 +43,13 @@ impl<'a> RefcountFile<'a> {
             let file_bytes = file.len_bytes()?;
             let is_good = |at: u64| at.is_multiple_of(roots.cluster_bytes()) && at < file_bytes;
             table = numbers(&bytes)
-                .map(|at| if is_good(at & OFFSET_MASK) { at & OFFSET_MASK } else { 0 })
+                .map(|at| {
+                    if is_good(at & OFFSET_MASK) {
+                        at & OFFSET_MASK
+                    } else {
+                        0
+                    }
+                })
                 .collect();
         }
         Ok(Self {
@@ -77,12 +85,16 @@ impl<'a> RefcountFile<'a> {
     /// The refcount of a cluster; zero where there is no block.
     pub(in super::super) fn get(&mut self, cluster: u64) -> Result<u64> {
         let (order, index) = (self.order, cluster & ((1 << self.block_bits()) - 1));
-        Ok(self.block(cluster)?.map_or(0, |block| refcount::get(&block.bytes, order, index)))
+        Ok(self
+            .block(cluster)?
+            .map_or(0, |block| refcount::get(&block.bytes, order, index)))
     }
 
     /// The first cluster from `cluster` on, inside the file, whose refcount is not zero.
     pub(in super::super) fn next_counting(&mut self, mut cluster: u64) -> Result<Option<u64>> {
-        let end = self.end().min(self.file.len_bytes()?.div_ceil(1 << self.cluster_bits));
+        let end = self
+            .end()
+            .min(self.file.len_bytes()?.div_ceil(1 << self.cluster_bits));
         while cluster < end {
             if !self.has_block(cluster) {
                 cluster = self.block_end(cluster);
@@ -95,10 +107,14 @@ impl<'a> RefcountFile<'a> {
         Ok(None)
     }
 
-    /// Sets the refcount of a cluster. Errors: EFBIG if it does not fit in its bits, or there is no block for it.
+    /// Sets the refcount of a cluster. Errors: EFBIG if it does not fit in its bits, or there is no
+    /// block for it.
     pub(in super::super) fn set(&mut self, cluster: u64, value: u64) -> Result<()> {
         if value > self.max {
-            let what = format!("a refcount of {value} does not fit in {} bits", 1u32 << self.order);
+            let what = format!(
+                "a refcount of {value} does not fit in {} bits",
+                1u32 << self.order
+            );
             return Err(Error::new(Errno::FBIG, what));
         }
         let (order, index) = (self.order, cluster & ((1 << self.block_bits()) - 1));
@@ -117,7 +133,10 @@ impl<'a> RefcountFile<'a> {
     }
 
     fn block_at(&self, cluster: u64) -> u64 {
-        self.table.get((cluster >> self.block_bits()) as usize).copied().unwrap_or_default()
+        self.table
+            .get((cluster >> self.block_bits()) as usize)
+            .copied()
+            .unwrap_or_default()
     }
 
     fn block(&mut self, cluster: u64) -> Result<Option<&mut Block>> {
@@ -131,8 +150,16 @@ impl<'a> RefcountFile<'a> {
                 self.blocks.clear();
             }
             let mut bytes = vec![0; 1 << self.cluster_bits];
-            self.file.read_or_zeros(&mut [IoSliceMut::new(&mut bytes)], at)?;
-            self.blocks.insert(index, Block { at, bytes, is_dirty: false });
+            self.file
+                .read_or_zeros(&mut [IoSliceMut::new(&mut bytes)], at)?;
+            self.blocks.insert(
+                index,
+                Block {
+                    at,
+                    bytes,
+                    is_dirty: false,
+                },
+            );
         }
         Ok(self.blocks.get_mut(&index))
     }

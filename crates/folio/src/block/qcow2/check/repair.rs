@@ -1,7 +1,8 @@
-//! Mends what a check found: refcounts in place, the COPIED flags, or a new refcount tree behind the end of the file.
+//! Mends what a check found: refcounts in place, the COPIED flags, or a new refcount tree behind
+//! the end of the file.
 //!
-//! Order: refcounts are raised before anything relies on it, and lowered when nothing does. What the count could not
-//! follow may still be in use, so then nothing is lowered.
+//! Order: refcounts are raised before anything relies on it, and lowered when nothing does. What
+//! the count could not follow may still be in use, so then nothing is lowered.
 
 use super::super::super::image_file::ImageFile;
 use super::super::header::{REFCOUNT_TABLE_BYTES_MAX, REFCOUNT_TABLE_FIELD, read_raw};
@@ -25,18 +26,32 @@ pub(super) fn repair(file: &dyn ImageFile, repair: Repair, told: &mut Told<'_>) 
     let mut roots = Roots::read(file)?;
     let mut counted = count(file, &roots, &mut Told::new(silent))?;
     if repair == Repair::All && needs_rebuild(file, &roots, &counted)? {
-        told.tell(Finding::Repaired("refcount structure: a new one at the end of the file".to_owned()));
+        told.tell(Finding::Repaired(
+            "refcount structure: a new one at the end of the file".to_owned(),
+        ));
         roots = rebuild(file, &roots, 0)?;
         counted = count(file, &roots, &mut Told::new(silent))?;
     }
     let mut refcounts = RefcountFile::read(file, &roots)?;
     let raised = repair == Repair::All;
     if raised {
-        settle(&roots, &counted, &mut refcounts, told, &|refcount, references| refcount < references)?;
+        settle(
+            &roots,
+            &counted,
+            &mut refcounts,
+            told,
+            &|refcount, references| refcount < references,
+        )?;
         refcounts.sync()?;
     }
     if counted.is_complete() {
-        settle(&roots, &counted, &mut refcounts, told, &|refcount, references| refcount > references)?;
+        settle(
+            &roots,
+            &counted,
+            &mut refcounts,
+            told,
+            &|refcount, references| refcount > references,
+        )?;
         refcounts.sync()?;
     } else {
         let why = "tables lead nowhere: what seems to be leaked may be theirs, and is left";
@@ -59,7 +74,10 @@ pub(super) fn clear_marks(file: &dyn ImageFile) -> Result<()> {
     }
     file.sync_data()?;
     let at = offset_of!(super::super::header::RawHeader, incompatible) as u64;
-    file.write(&[IoSlice::new(&(marks & !(DIRTY | CORRUPT)).to_be_bytes())], at)?;
+    file.write(
+        &[IoSlice::new(&(marks & !(DIRTY | CORRUPT)).to_be_bytes())],
+        at,
+    )?;
     file.sync_data()
 }
 
@@ -125,11 +143,18 @@ fn is_settled(counted: &Counted, refcounts: &mut RefcountFile<'_>) -> Result<boo
     Ok(counted.is_complete())
 }
 
-/// Writes a new refcount table and its blocks behind all that is in use, with room to describe `spare` clusters more, and makes
-/// the header point to them. A refcount is the larger of what was counted and what the old tree says, so that nothing
-/// becomes free here; the old tree itself is a leak then.
+/// Writes a new refcount table and its blocks behind all that is in use, with room to describe
+/// `spare` clusters more, and makes the header point to them. A refcount is the larger of what was
+/// counted and what the old tree says, so that nothing becomes free here; the old tree itself is a
+/// leak then.
 pub(in super::super) fn rebuild(file: &dyn ImageFile, roots: &Roots, spare: u64) -> Result<Roots> {
-    let without = Roots { refcount_table: Region { at: 0, len_bytes: 0 }, ..roots.clone() };
+    let without = Roots {
+        refcount_table: Region {
+            at: 0,
+            len_bytes: 0,
+        },
+        ..roots.clone()
+    };
     let counted = count(file, &without, &mut Told::new(&mut |_| {}))?;
     let mut old = RefcountFile::read(file, roots)?;
     let plan = Plan::make(roots, &counted, &mut old, spare)?;
@@ -151,8 +176,14 @@ pub(in super::super) fn rebuild(file: &dyn ImageFile, roots: &Roots, spare: u64)
     field[8..].copy_from_slice(&(plan.table_clusters as u32).to_be_bytes());
     file.write(&[IoSlice::new(&field)], REFCOUNT_TABLE_FIELD)?;
     file.sync_data()?;
-    let refcount_table = Region { at: table_at, len_bytes: table.len() as u64 };
-    Ok(Roots { refcount_table, ..roots.clone() })
+    let refcount_table = Region {
+        at: table_at,
+        len_bytes: table.len() as u64,
+    };
+    Ok(Roots {
+        refcount_table,
+        ..roots.clone()
+    })
 }
 
 /// Where a new refcount tree goes: its blocks from `start` on, then its table.
@@ -164,7 +195,12 @@ struct Plan {
 }
 
 impl Plan {
-    fn make(roots: &Roots, counted: &Counted, old: &mut RefcountFile<'_>, spare: u64) -> Result<Self> {
+    fn make(
+        roots: &Roots,
+        counted: &Counted,
+        old: &mut RefcountFile<'_>,
+        spare: u64,
+    ) -> Result<Self> {
         let bits = old.block_bits();
         let start = Self::start(counted, old)?;
         let mut blocks = BTreeSet::new();
@@ -185,17 +221,26 @@ impl Plan {
             let entries = blocks.last().map_or(0, |last| last + 1);
             table_clusters = (entries * 8).div_ceil(roots.cluster_bytes());
             if table_clusters > table_clusters_max || end >> (56 - roots.cluster_bits) != 0 {
-                return Err(Error::new(Errno::FBIG, "the refcount table cannot grow further"));
+                return Err(Error::new(
+                    Errno::FBIG,
+                    "the refcount table cannot grow further",
+                ));
             }
             if (blocks.len(), table_clusters) == before {
-                return Ok(Self { start, blocks, table_clusters });
+                return Ok(Self {
+                    start,
+                    blocks,
+                    table_clusters,
+                });
             }
         }
     }
 
-    /// Behind all that is in use or counts as used: on a device the image may end long before the file does.
+    /// Behind all that is in use or counts as used: on a device the image may end long before the
+    /// file does.
     fn start(counted: &Counted, old: &mut RefcountFile<'_>) -> Result<u64> {
-        // Counted without a refcount table, which is one corruption; with more, something unknown may lie anywhere.
+        // Counted without a refcount table, which is one corruption; with more, something unknown
+        // may lie anywhere.
         if counted.corruptions > 1 || counted.check_errors > 0 {
             return Ok(counted.counts.clusters());
         }
@@ -221,7 +266,11 @@ impl Plan {
             let cluster = (index << bits) + entry;
             let value = match own.contains(&cluster) {
                 true => 1,
-                false => counted.counts.get(cluster).max(old.get(cluster)?).min(roots.refcount_max()),
+                false => counted
+                    .counts
+                    .get(cluster)
+                    .max(old.get(cluster)?)
+                    .min(roots.refcount_max()),
             };
             if value > 0 {
                 refcount::put(&mut bytes, order, entry, value);
@@ -231,7 +280,8 @@ impl Plan {
     }
 }
 
-/// Makes the COPIED flags of the disk's L1 and L2 tables say whether the refcount is one. Durable at the end.
+/// Makes the COPIED flags of the disk's L1 and L2 tables say whether the refcount is one. Durable
+/// at the end.
 pub(in super::super) fn align_copied_flags(
     file: &dyn ImageFile,
     roots: &Roots,
@@ -243,7 +293,8 @@ pub(in super::super) fn align_copied_flags(
     file.sync_data()
 }
 
-/// Tells every flag that is wrong, sets it right in `fixed` if that is given, and returns how many there were.
+/// Tells every flag that is wrong, sets it right in `fixed` if that is given, and returns how many
+/// there were.
 pub(super) fn walk_copied_flags(
     file: &dyn ImageFile,
     roots: &Roots,
@@ -255,7 +306,12 @@ pub(super) fn walk_copied_flags(
     let bits = roots.cluster_bits;
     let mut wrong = 0;
     let is_fixing = fixed.is_some();
-    let is_table = |host: u64| counted.l2_tables.binary_search_by_key(&host, |(at, _)| *at).is_ok();
+    let is_table = |host: u64| {
+        counted
+            .l2_tables
+            .binary_search_by_key(&host, |(at, _)| *at)
+            .is_ok()
+    };
     walk_table(file, roots.l1.region(), fixed, &mut |index, entry| {
         let host = entry & OFFSET_MASK;
         if host == 0 || !is_table(host) {
@@ -264,12 +320,17 @@ pub(super) fn walk_copied_flags(
         let refcount = refcounts.get(host >> bits)?;
         Ok(flagged(entry, refcount).inspect(|_| {
             wrong += 1;
-            tell(format!("OFLAG_COPIED L2 cluster: l1_index={index} l1_entry={entry:x} refcount={refcount}"));
+            tell(format!(
+                "OFLAG_COPIED L2 cluster: l1_index={index} l1_entry={entry:x} refcount={refcount}"
+            ));
         }))
     })?;
     let is_second_half = |index: u64| roots.is_extended && index % 2 == 1;
     for (host, _) in counted.l2_tables.iter().filter(|(_, used)| used.active > 0) {
-        let region = Region { at: *host, len_bytes: roots.cluster_bytes() };
+        let region = Region {
+            at: *host,
+            len_bytes: roots.cluster_bytes(),
+        };
         walk_table(file, region, fixed, &mut |index, entry| {
             if is_second_half(index) {
                 return Ok(None);
@@ -282,10 +343,16 @@ pub(super) fn walk_copied_flags(
             if host == 0 || !host.is_multiple_of(roots.cluster_bytes()) {
                 return Ok(None);
             }
-            let refcount = if roots.has_data_file { 1 } else { refcounts.get(host >> bits)? };
+            let refcount = if roots.has_data_file {
+                1
+            } else {
+                refcounts.get(host >> bits)?
+            };
             Ok(flagged(entry, refcount).inspect(|_| {
                 wrong += 1;
-                tell(format!("OFLAG_COPIED data cluster: l2_entry={entry:x} refcount={refcount}"));
+                tell(format!(
+                    "OFLAG_COPIED data cluster: l2_entry={entry:x} refcount={refcount}"
+                ));
             }))
         })?;
     }
@@ -308,19 +375,30 @@ fn walk_table(
     let mut done = 0;
     while done < region.len_bytes {
         let count = (region.len_bytes - done).min(PIECE_BYTES) as usize;
-        file.read_or_zeros(&mut [IoSliceMut::new(&mut bytes[..count])], region.at + done)?;
+        file.read_or_zeros(
+            &mut [IoSliceMut::new(&mut bytes[..count])],
+            region.at + done,
+        )?;
         let mut changes = Vec::new();
-        for (index, entry) in numbers(&bytes[..count]).enumerate().filter(|(_, entry)| *entry != 0) {
+        for (index, entry) in numbers(&bytes[..count])
+            .enumerate()
+            .filter(|(_, entry)| *entry != 0)
+        {
             if let Some(new) = each(done / 8 + index as u64, entry)? {
                 changes.push((index * 8, new));
             }
         }
-        if let (Some(file), Some((first, _)), Some((last, _))) = (fixed, changes.first(), changes.last()) {
+        if let (Some(file), Some((first, _)), Some((last, _))) =
+            (fixed, changes.first(), changes.last())
+        {
             for (at, new) in &changes {
                 bytes[*at..at + 8].copy_from_slice(&new.to_be_bytes());
             }
             let dirty = *first..last + 8;
-            file.write(&[IoSlice::new(&bytes[dirty.clone()])], region.at + done + dirty.start as u64)?;
+            file.write(
+                &[IoSlice::new(&bytes[dirty.clone()])],
+                region.at + done + dirty.start as u64,
+            )?;
         }
         done += count as u64;
     }

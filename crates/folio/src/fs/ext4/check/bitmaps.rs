@@ -23,13 +23,14 @@ struct Compared<'a> {
 }
 
 impl Checker<'_> {
-    /// Compares the bitmaps and counts of all groups, then the sums in the superblock; these are brought up to date at
-    /// unmount only.
+    /// Compares the bitmaps and counts of all groups, then the sums in the superblock; these are
+    /// brought up to date at unmount only.
     pub(super) fn check_bitmaps(&mut self, was_unmounted: bool) -> Result<()> {
         let (mut free_blocks, mut free_inodes) = (0_u64, 0_u64);
         let mut bytes = Vec::new();
         for group in 0..self.sb.group_count {
-            self.report.progress(Phase::Sums, group.into(), self.sb.group_count.into())?;
+            self.report
+                .progress(Phase::Sums, group.into(), self.sb.group_count.into())?;
             free_blocks += u64::from(self.check_block_bitmap(group, &mut bytes));
             free_inodes += u64::from(self.check_inode_bitmap(group, &mut bytes));
         }
@@ -42,9 +43,10 @@ impl Checker<'_> {
         let stored_blocks = u64::from(high) << 32 | u64::from(raw.free_blocks_count_lo.get());
         let stored_inodes = u64::from(raw.free_inodes_count.get());
         let free_blocks = free_blocks * u64::from(self.sb.cluster_blocks);
-        for (name, stored, counted) in
-            [("blocks", stored_blocks, free_blocks), ("inodes", stored_inodes, free_inodes)]
-        {
+        for (name, stored, counted) in [
+            ("blocks", stored_blocks, free_blocks),
+            ("inodes", stored_inodes, free_inodes),
+        ] {
             if stored != counted && was_unmounted {
                 let what = format_args!("{stored} free {name}, counted {counted}");
                 self.report.error(Structure::Superblock, Place::NONE, what);
@@ -60,8 +62,9 @@ impl Checker<'_> {
         let len = self.sb.group_len(group).div_ceil(self.sb.cluster_blocks);
         let per_group = self.sb.blocks_per_group / self.sb.cluster_blocks;
         let start = u64::from(group) * u64::from(per_group);
-        let mut used: Vec<u64> =
-            (0..len.div_ceil(64)).map(|i| self.used.window(start + u64::from(i) * 64)).collect();
+        let mut used: Vec<u64> = (0..len.div_ceil(64))
+            .map(|i| self.used.window(start + u64::from(i) * 64))
+            .collect();
         mask_tail(&mut used, len);
         let stored = match facts.block_bitmap {
             Some(_) if facts.block_uninit => Some(self.system_bits(group, len)),
@@ -93,9 +96,13 @@ impl Checker<'_> {
         free
     }
 
-    /// The file system's own blocks in a group, which is all that a bitmap never written stands for.
+    /// The file system's own blocks in a group, which is all that a bitmap never written stands
+    /// for.
     fn system_bits(&self, group: u32, len: u32) -> Vec<u64> {
-        let (start, ratio) = (self.sb.group_start(group), u64::from(self.sb.cluster_blocks));
+        let (start, ratio) = (
+            self.sb.group_start(group),
+            u64::from(self.sb.cluster_blocks),
+        );
         let end = start + u64::from(self.sb.group_len(group));
         let (mut bits, mut at) = (vec![0; len.div_ceil(64) as usize], start);
         while let Some(block) = self.system.next(at..end) {
@@ -158,7 +165,8 @@ impl Checker<'_> {
         self.check_count(group, "inodes", facts.free_inodes, free);
         if facts.used_dirs != directories {
             let what = format_args!("{} directories, counted {directories}", facts.used_dirs);
-            self.report.error(Structure::Group, Place::group(group), what);
+            self.report
+                .error(Structure::Group, Place::group(group), what);
         }
         free
     }
@@ -166,12 +174,13 @@ impl Checker<'_> {
     fn check_count(&mut self, group: u32, name: &str, stored: u32, counted: u32) {
         if stored != counted {
             let what = format_args!("{stored} free {name}, counted {counted}");
-            self.report.error(Structure::Group, Place::group(group), what);
+            self.report
+                .error(Structure::Group, Place::group(group), what);
         }
     }
 
-    /// The first `len` bits of a bitmap, after checking its checksum and the ones behind its end. `covered` bits
-    /// are what the checksum is over.
+    /// The first `len` bits of a bitmap, after checking its checksum and the ones behind its end.
+    /// `covered` bits are what the checksum is over.
     #[allow(clippy::too_many_arguments)]
     fn read_bitmap(
         &mut self,
@@ -191,16 +200,22 @@ impl Checker<'_> {
             let is_long = self.sb.descriptor_len >= size_of::<RawGroupDescriptor>();
             let mask = if is_long { u32::MAX } else { 0xFFFF };
             if (crc32c(seed, &bytes[..(covered / 8) as usize]) ^ csum) & mask != 0 {
-                self.report.error(structure, place, format_args!("bad checksum"));
+                self.report
+                    .error(structure, place, format_args!("bad checksum"));
             }
         }
         let words: Vec<u64> = bytes
             .chunks_exact(8)
             .map(|b| u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
             .collect();
-        let is_padded = (len as usize..8 * bytes.len()).all(|bit| words[bit / 64] >> (bit % 64) & 1 == 1);
+        let is_padded =
+            (len as usize..8 * bytes.len()).all(|bit| words[bit / 64] >> (bit % 64) & 1 == 1);
         if !is_padded {
-            self.report.error(structure, place, format_args!("bits behind the end are not all set"));
+            self.report.error(
+                structure,
+                place,
+                format_args!("bits behind the end are not all set"),
+            );
         }
         let mut words = words;
         words.truncate(len.div_ceil(64) as usize);
@@ -211,8 +226,16 @@ impl Checker<'_> {
     fn compare(&mut self, compared: &Compared<'_>) {
         let both = || compared.stored.iter().zip(compared.used);
         for (what, bits) in [
-            ("in use, but marked free", both().map(|(stored, used)| used & !stored).collect::<Vec<_>>()),
-            ("marked in use, but free", both().map(|(stored, used)| stored & !used).collect()),
+            (
+                "in use, but marked free",
+                both()
+                    .map(|(stored, used)| used & !stored)
+                    .collect::<Vec<_>>(),
+            ),
+            (
+                "marked in use, but free",
+                both().map(|(stored, used)| stored & !used).collect(),
+            ),
         ] {
             let total = count(&bits);
             if total == 0 {
@@ -230,7 +253,11 @@ impl Checker<'_> {
                 String::new()
             };
             let place = Place::group(compared.group);
-            self.report.error(compared.structure, place, format_args!("{run}{more}: {what}"));
+            self.report.error(
+                compared.structure,
+                place,
+                format_args!("{run}{more}: {what}"),
+            );
         }
     }
 }
@@ -249,9 +276,14 @@ fn count(words: &[u64]) -> u32 {
 
 /// The first run of set bits.
 fn first_run(words: &[u64]) -> (u64, u64) {
-    let is_set = |bit: u64| words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1);
+    let is_set = |bit: u64| {
+        words
+            .get((bit / 64) as usize)
+            .is_some_and(|word| word >> (bit % 64) & 1 == 1)
+    };
     let word = words.iter().position(|word| *word != 0).unwrap_or(0);
-    let first = word as u64 * 64 + u64::from(words.get(word).map_or(0, |word| word.trailing_zeros()));
+    let first =
+        word as u64 * 64 + u64::from(words.get(word).map_or(0, |word| word.trailing_zeros()));
     let end = (first..).find(|bit| !is_set(*bit)).unwrap_or(first);
     (first, end)
 }

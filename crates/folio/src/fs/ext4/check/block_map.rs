@@ -36,12 +36,20 @@ impl Checker<'_> {
         }
         self.claim_run(owner, run);
         if block != 0 {
-            *run = Run { logical, start: block, len: 1 };
+            *run = Run {
+                logical,
+                start: block,
+                len: 1,
+            };
         }
     }
 
     fn claim_run(&mut self, owner: &mut Owner, run: &mut Run) {
-        let Run { logical, start, len } = std::mem::take(run);
+        let Run {
+            logical,
+            start,
+            len,
+        } = std::mem::take(run);
         if len == 0 {
             return;
         }
@@ -50,12 +58,20 @@ impl Checker<'_> {
             self.claim_data(owner, logical, range, true);
         } else {
             owner.is_damaged = true;
-            let what = format_args!("file block {logical} at block {start}, outside the file system");
+            let what =
+                format_args!("file block {logical} at block {start}, outside the file system");
             self.report.error(owner.structure, owner.place(), what);
         }
     }
 
-    fn map_branch(&mut self, owner: &mut Owner, run: &mut Run, logical: &mut u64, pointer: u32, depth: u32) {
+    fn map_branch(
+        &mut self,
+        owner: &mut Owner,
+        run: &mut Run,
+        logical: &mut u64,
+        pointer: u32,
+        depth: u32,
+    ) {
         let per_block = self.sb.block_size as u64 / 4;
         if pointer == 0 {
             *logical += per_block.pow(depth);
@@ -83,5 +99,7 @@ impl Checker<'_> {
 }
 
 fn pointers(bytes: &[u8]) -> impl Iterator<Item = u32> {
-    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    bytes
+        .chunks_exact(4)
+        .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }

@@ -18,7 +18,8 @@ pub(super) struct Owner {
     pub(super) is_directory: bool,
     /// Clusters claimed so far, which is what `i_blocks` counts.
     pub(super) clusters: u64,
-    /// The cluster claimed last for data, in the file and on the device: its next block costs nothing.
+    /// The cluster claimed last for data, in the file and on the device: its next block costs
+    /// nothing.
     last: Option<(u64, u64)>,
     /// One past the last file block that is mapped.
     pub(super) end: u64,
@@ -26,7 +27,8 @@ pub(super) struct Owner {
     pub(super) written_end: u64,
     /// The first device block of data.
     pub(super) first_data: Option<u64>,
-    /// Where the data lies, for files that the check itself reads: (file block, device block, number).
+    /// Where the data lies, for files that the check itself reads: (file block, device block,
+    /// number).
     pub(super) runs: Option<Vec<(u64, u64, u64)>>,
     /// Whether anything was wrong with the map: sums of its blocks then mean nothing.
     pub(super) is_damaged: bool,
@@ -92,7 +94,10 @@ impl Checker<'_> {
             runs.push((logical, range.start, len));
         }
         let ratio = u64::from(self.sb.cluster_blocks);
-        let (mut first, end) = (self.cluster_of(range.start), self.cluster_of(range.end - 1) + 1);
+        let (mut first, end) = (
+            self.cluster_of(range.start),
+            self.cluster_of(range.end - 1) + 1,
+        );
         if ratio > 1 {
             if logical % ratio != (range.start - self.sb.first_data_block) % ratio {
                 let what = format_args!(
@@ -111,7 +116,8 @@ impl Checker<'_> {
             // Each block is read as a directory's once, however many claim it.
             for (block, logical) in range.clone().zip(logical..) {
                 if self.directory_blocks_seen.insert(block) {
-                    self.directory_blocks.push(DirectoryBlock { logical, block });
+                    self.directory_blocks
+                        .push(DirectoryBlock { logical, block });
                 }
             }
         }
@@ -119,7 +125,8 @@ impl Checker<'_> {
         self.report_known(owner, known, &range);
     }
 
-    /// Claims a block of metadata; whether it may be read as such: it lies inside and nobody had it.
+    /// Claims a block of metadata; whether it may be read as such: it lies inside and nobody had
+    /// it.
     pub(super) fn claim_metadata(&mut self, owner: &mut Owner, block: u64) -> bool {
         if !self.is_inside(&(block..block + 1)) {
             let what = format_args!("points to block {block}, outside the file system");
@@ -145,12 +152,17 @@ impl Checker<'_> {
         };
         let what = match range.end - range.start {
             1 => format!("block {} is {whose}", range.start),
-            len => format!("{known} of the {len} blocks from {} are {whose}", range.start),
+            len => format!(
+                "{known} of the {len} blocks from {} are {whose}",
+                range.start
+            ),
         };
-        self.report.error(Structure::Blocks, owner.place(), format_args!("{what}"));
+        self.report
+            .error(Structure::Blocks, owner.place(), format_args!("{what}"));
     }
 
-    /// Reads a block into `bytes`; whether it could be read. What could not is told, and reads as zeros.
+    /// Reads a block into `bytes`; whether it could be read. What could not is told, and reads as
+    /// zeros.
     pub(super) fn read_block(
         &mut self,
         block: u64,
@@ -161,12 +173,18 @@ impl Checker<'_> {
         let size = self.sb.block_size;
         bytes.clear();
         bytes.resize(size, 0);
-        let Some(offset) = block.checked_mul(size as u64) else { return false };
+        let Some(offset) = block.checked_mul(size as u64) else {
+            return false;
+        };
         match self.device.read_at(bytes, offset) {
             Ok(()) => true,
             Err(error) => {
                 bytes.fill(0);
-                self.report.error(structure, place.at_block(block), format_args!("cannot be read: {error}"));
+                self.report.error(
+                    structure,
+                    place.at_block(block),
+                    format_args!("cannot be read: {error}"),
+                );
                 false
             }
         }

@@ -1,4 +1,5 @@
-//! Directories: blocks without holes, entries that lead somewhere, names told once, `.` and `..` in their place.
+//! Directories: blocks without holes, entries that lead somewhere, names told once, `.` and `..` in
+//! their place.
 
 use super::Checker;
 use super::index::Index;
@@ -57,7 +58,8 @@ struct Reading<'a> {
 }
 
 impl Checker<'_> {
-    /// Takes down a directory that the inode pass met; its blocks start at `first_block` of the list.
+    /// Takes down a directory that the inode pass met; its blocks start at `first_block` of the
+    /// list.
     pub(super) fn note_directory(
         &mut self,
         view: &View<'_>,
@@ -66,12 +68,20 @@ impl Checker<'_> {
         inline: Option<Vec<u8>>,
     ) {
         let is_inline = view.has(inode_flags::INLINE_DATA);
-        let inline = is_inline.then(|| [&view.raw.block[..], &inline.unwrap_or_default()].concat().into());
+        let inline = is_inline.then(|| {
+            [&view.raw.block[..], &inline.unwrap_or_default()]
+                .concat()
+                .into()
+        });
         self.report.report.directories += 1;
         self.directories.push(Directory {
             number: view.number,
             blocks: first_block..self.directory_blocks.len(),
-            size_blocks: if is_inline { 0 } else { view.size / self.sb.block_size as u64 },
+            size_blocks: if is_inline {
+                0
+            } else {
+                view.size / self.sb.block_size as u64
+            },
             flags: view.flags,
             seed,
             inline,
@@ -82,10 +92,17 @@ impl Checker<'_> {
 
     /// Reads all directories, in the order of their first blocks.
     pub(super) fn check_directories(&mut self) -> Result<()> {
-        let first =
-            |directory: &Directory| self.directory_blocks.get(directory.blocks.start).map(|b| b.block);
-        let mut order: Vec<(u64, usize)> =
-            self.directories.iter().map(|d| first(d).unwrap_or(0)).zip(0..).collect();
+        let first = |directory: &Directory| {
+            self.directory_blocks
+                .get(directory.blocks.start)
+                .map(|b| b.block)
+        };
+        let mut order: Vec<(u64, usize)> = self
+            .directories
+            .iter()
+            .map(|d| first(d).unwrap_or(0))
+            .zip(0..)
+            .collect();
         order.sort_unstable();
         let total = order.len() as u64;
         for ((_, index), done) in order.into_iter().zip(0..) {
@@ -129,7 +146,11 @@ impl Checker<'_> {
         if let Some(bytes) = inline {
             self.check_inline_directory(&mut reading, &bytes);
         } else {
-            let tree = if flags & inode_flags::INDEX != 0 { self.check_index(index, &context) } else { None };
+            let tree = if flags & inode_flags::INDEX != 0 {
+                self.check_index(index, &context)
+            } else {
+                None
+            };
             self.check_blocks(&mut reading, tree.as_ref());
         }
         let mut names = std::mem::take(&mut reading.names);
@@ -138,7 +159,11 @@ impl Checker<'_> {
             self.tell_duplicates(&reading, &names);
         }
         if self.directories[index].dotdot == 0 {
-            self.report.error(Structure::Directory, Place::inode(number), format_args!("has no .."));
+            self.report.error(
+                Structure::Directory,
+                Place::inode(number),
+                format_args!("has no .."),
+            );
         }
     }
 
@@ -169,7 +194,8 @@ impl Checker<'_> {
 
     fn hole(&mut self, number: u32, logical: u64) {
         let what = format_args!("block {logical} of the directory is missing");
-        self.report.error(Structure::Directory, Place::inode(number), what);
+        self.report
+            .error(Structure::Directory, Place::inode(number), what);
     }
 
     fn read_run(&mut self, block: u64, count: usize, bytes: &mut Vec<u8>, number: u32) {
@@ -213,7 +239,8 @@ impl Checker<'_> {
         let region = match dir_block::checked_region(context, bytes) {
             Ok(region) => region,
             Err(error) => {
-                self.report.error(Structure::Directory, place, format_args!("{error}"));
+                self.report
+                    .error(Structure::Directory, place, format_args!("{error}"));
                 &bytes[..dir_block::region_len(context)]
             }
         };
@@ -241,7 +268,11 @@ impl Checker<'_> {
         for (position, entry) in Entries::new(region).enumerate() {
             let entry = match entry {
                 Ok(entry) => entry,
-                Err(error) => return self.report.error(Structure::Directory, place, format_args!("{error}")),
+                Err(error) => {
+                    return self
+                        .report
+                        .error(Structure::Directory, place, format_args!("{error}"));
+                }
             };
             if let Some(name) = dots.get(position) {
                 self.check_dot(reading, place, entry.number, name, &region[entry.offset..]);
@@ -252,13 +283,26 @@ impl Checker<'_> {
     }
 
     /// The first two entries, `.` and `..`; `bytes` starts with the entry.
-    fn check_dot(&mut self, reading: &Reading<'_>, place: Place, number: u32, name: &[u8], bytes: &[u8]) {
+    fn check_dot(
+        &mut self,
+        reading: &Reading<'_>,
+        place: Place,
+        number: u32,
+        name: &[u8],
+        bytes: &[u8],
+    ) {
         let is_dot = name.len() == 1;
-        let is_named = bytes.get(6).is_some_and(|len| usize::from(*len) == name.len())
+        let is_named = bytes
+            .get(6)
+            .is_some_and(|len| usize::from(*len) == name.len())
             && bytes.get(8..8 + name.len()) == Some(name);
         let shown = name.escape_ascii();
         if !is_named {
-            self.report.error(Structure::Directory, place, format_args!("{shown} is not where it should be"));
+            self.report.error(
+                Structure::Directory,
+                place,
+                format_args!("{shown} is not where it should be"),
+            );
             return;
         }
         if bytes.get(8 + name.len()) != Some(&0) {
@@ -268,7 +312,11 @@ impl Checker<'_> {
                 format_args!("{shown} is not followed by a zero byte"),
             );
         }
-        let type_code = if reading.context.has_file_type { DIRECTORY_CODE } else { 0 };
+        let type_code = if reading.context.has_file_type {
+            DIRECTORY_CODE
+        } else {
+            0
+        };
         if bytes[7] != type_code {
             self.report.error(
                 Structure::Directory,
@@ -277,7 +325,11 @@ impl Checker<'_> {
             );
         }
         if is_dot && number != reading.number {
-            self.report.error(Structure::Directory, place, format_args!(". leads to inode {number}"));
+            self.report.error(
+                Structure::Directory,
+                place,
+                format_args!(". leads to inode {number}"),
+            );
         }
         if !is_dot {
             self.directories[reading.index].dotdot = number;
@@ -297,7 +349,11 @@ impl Checker<'_> {
             number == ROOT_INODE || (self.sb.first_inode..=self.sb.inode_count).contains(&number);
         let shown = name.escape_ascii();
         if !is_possible {
-            self.report.error(Structure::Directory, place, format_args!("{shown} leads to inode {number}"));
+            self.report.error(
+                Structure::Directory,
+                place,
+                format_args!("{shown} leads to inode {number}"),
+            );
             return false;
         }
         let facts = facts.unwrap_or_else(|| self.inodes.get(number));
@@ -330,22 +386,33 @@ impl Checker<'_> {
         if !reading.is_encrypted
             && let Err(error) = entry.check_name()
         {
-            self.report.error(Structure::Directory, place, format_args!("{error}"));
+            self.report
+                .error(Structure::Directory, place, format_args!("{error}"));
         }
         if matches!(name, b"." | b"..") {
             let what = format_args!("another {}, at byte {}", name.escape_ascii(), entry.offset);
             self.report.error(Structure::Directory, place, what);
         }
-        reading.names.push(foldhash::fast::FixedState::default().hash_one(name));
+        reading
+            .names
+            .push(foldhash::fast::FixedState::default().hash_one(name));
         if let Some((tree, bounds)) = bounds {
             self.check_hash(reading, tree, bounds, place, name);
         }
         let possible = number <= self.sb.inode_count;
-        let facts = if possible { self.inodes.get(number) } else { super::sets::InodeFacts::default() };
+        let facts = if possible {
+            self.inodes.get(number)
+        } else {
+            super::sets::InodeFacts::default()
+        };
         if !self.count_name(place, number, name, Some(facts)) {
             return;
         }
-        let code = if reading.context.has_file_type { facts.kind.entry_code() } else { 0 };
+        let code = if reading.context.has_file_type {
+            facts.kind.entry_code()
+        } else {
+            0
+        };
         if entry.file_type != code {
             let what = format_args!(
                 "{} has file type {}, inode {number} is of type {code}",
@@ -367,7 +434,9 @@ impl Checker<'_> {
         place: Place,
         name: &[u8],
     ) {
-        let Some(hash) = tree.hash(reading.context, name) else { return };
+        let Some(hash) = tree.hash(reading.context, name) else {
+            return;
+        };
         if hash < low || hash > high {
             let what = format_args!(
                 "{} has hash {hash:#010x}, outside {low:#010x} to {high:#010x}",
@@ -379,11 +448,17 @@ impl Checker<'_> {
 
     /// A directory has one name.
     fn note_parent(&mut self, parent: u32, place: Place, number: u32, name: &[u8]) {
-        let Ok(at) = self.directories.binary_search_by_key(&number, |directory| directory.number) else {
+        let Ok(at) = self
+            .directories
+            .binary_search_by_key(&number, |directory| directory.number)
+        else {
             return;
         };
         if number == ROOT_INODE || self.directories[at].parent != 0 {
-            let what = format_args!("{} is one more name of directory {number}", name.escape_ascii());
+            let what = format_args!(
+                "{} is one more name of directory {number}",
+                name.escape_ascii()
+            );
             self.report.error(Structure::Directory, place, what);
             return;
         }
@@ -392,17 +467,27 @@ impl Checker<'_> {
 
     /// Reads the directory once more for the names behind hashes that came twice.
     fn tell_duplicates(&mut self, reading: &Reading<'_>, sorted: &[u64]) {
-        let mut doubled: Vec<u64> =
-            sorted.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+        let mut doubled: Vec<u64> = sorted
+            .windows(2)
+            .filter(|pair| pair[0] == pair[1])
+            .map(|pair| pair[0])
+            .collect();
         doubled.dedup();
         let (mut seen, mut bytes) = (HashMap::<Vec<u8>, u32>::new(), Vec::new());
         for at in self.directories[reading.index].blocks.clone() {
             let block = self.directory_blocks[at].block;
-            if !self.read_block(block, &mut bytes, Structure::Directory, Place::inode(reading.number)) {
+            if !self.read_block(
+                block,
+                &mut bytes,
+                Structure::Directory,
+                Place::inode(reading.number),
+            ) {
                 continue;
             }
             let region = &bytes[..dir_block::region_len(reading.context)];
-            for entry in Entries::new(region).map_while(|entry| entry.ok()).filter(|entry| !entry.is_unused())
+            for entry in Entries::new(region)
+                .map_while(|entry| entry.ok())
+                .filter(|entry| !entry.is_unused())
             {
                 let hash = foldhash::fast::FixedState::default().hash_one(entry.name);
                 if doubled.binary_search(&hash).is_ok() {
@@ -414,7 +499,8 @@ impl Checker<'_> {
         names.sort_unstable();
         for (name, count) in names {
             let what = format_args!("{} comes {count} times", name.escape_ascii());
-            self.report.error(Structure::Directory, Place::inode(reading.number), what);
+            self.report
+                .error(Structure::Directory, Place::inode(reading.number), what);
         }
     }
 
@@ -433,7 +519,9 @@ impl Checker<'_> {
     /// The device block of a directory's block, if it has it.
     pub(super) fn directory_block(&self, index: usize, logical: u64) -> Option<u64> {
         let blocks = &self.directory_blocks[self.directories[index].blocks.clone()];
-        let at = blocks.binary_search_by_key(&logical, |block| block.logical).ok()?;
+        let at = blocks
+            .binary_search_by_key(&logical, |block| block.logical)
+            .ok()?;
         Some(blocks[at].block)
     }
 
@@ -451,5 +539,9 @@ impl Checker<'_> {
 /// How many blocks from the first on lie side by side.
 fn run_at(blocks: &[DirectoryBlock]) -> usize {
     let next = |pair: &[DirectoryBlock]| pair[1].block == pair[0].block + 1;
-    1 + blocks.windows(2).take(RUN_BLOCKS_MAX - 1).take_while(|pair| next(pair)).count()
+    1 + blocks
+        .windows(2)
+        .take(RUN_BLOCKS_MAX - 1)
+        .take_while(|pair| next(pair))
+        .count()
 }

@@ -34,8 +34,13 @@ fn header_misfit(header: &RawExtentHeader, len: usize, depth: Option<u16>) -> Op
     if header.magic.get() != EXTENT_MAGIC {
         Some(format!("bad magic {:#06x}", header.magic.get()))
     } else if max > capacity || max + 2 < capacity || header.entries > header.max {
-        Some(format!("{} entries of at most {max}, with room for {capacity}", header.entries))
-    } else if header.depth.get() > DEPTH_MAX || depth.is_some_and(|depth| depth != header.depth.get()) {
+        Some(format!(
+            "{} entries of at most {max}, with room for {capacity}",
+            header.entries
+        ))
+    } else if header.depth.get() > DEPTH_MAX
+        || depth.is_some_and(|depth| depth != header.depth.get())
+    {
         Some(format!("depth {}", header.depth))
     } else {
         None
@@ -45,24 +50,41 @@ fn header_misfit(header: &RawExtentHeader, len: usize, depth: Option<u16>) -> Op
 impl Checker<'_> {
     /// Follows the tree whose root is an inode's `i_block`, and claims all it names.
     pub(super) fn check_extents(&mut self, owner: &mut Owner, root: &[u8; 60]) {
-        let Ok((header, _)) = RawExtentHeader::read_from_prefix(root) else { return };
+        let Ok((header, _)) = RawExtentHeader::read_from_prefix(root) else {
+            return;
+        };
         if let Some(what) = header_misfit(&header, root.len(), None) {
             self.extent_error(owner, None, format_args!("root: {what}"));
             return;
         }
-        let node = Node { bytes: root, header, bounds: 0..1 << 32, first: None };
+        let node = Node {
+            bytes: root,
+            header,
+            bounds: 0..1 << 32,
+            first: None,
+        };
         self.check_node(owner, &node, None);
     }
 
-    fn extent_error(&mut self, owner: &mut Owner, block: Option<u64>, what: std::fmt::Arguments<'_>) {
+    fn extent_error(
+        &mut self,
+        owner: &mut Owner,
+        block: Option<u64>,
+        what: std::fmt::Arguments<'_>,
+    ) {
         owner.is_damaged = true;
-        let place = super::report::Place { block, ..owner.place() };
+        let place = super::report::Place {
+            block,
+            ..owner.place()
+        };
         self.report.error(owner.structure, place, what);
     }
 
     fn check_node(&mut self, owner: &mut Owner, node: &Node<'_>, block: Option<u64>) {
         let count = usize::from(node.header.entries.get());
-        let entries = node.bytes[EXTENT_ENTRY_LEN..].chunks_exact(EXTENT_ENTRY_LEN).take(count);
+        let entries = node.bytes[EXTENT_ENTRY_LEN..]
+            .chunks_exact(EXTENT_ENTRY_LEN)
+            .take(count);
         if count == 0 && (block.is_some() || node.header.depth.get() > 0) {
             self.extent_error(owner, block, format_args!("empty node"));
         }
@@ -70,11 +92,14 @@ impl Checker<'_> {
             self.check_leaf(owner, node, block, entries);
             return;
         }
-        let indexes: Vec<RawExtentIndex> =
-            entries.filter_map(|raw| RawExtentIndex::read_from_bytes(raw).ok()).collect();
+        let indexes: Vec<RawExtentIndex> = entries
+            .filter_map(|raw| RawExtentIndex::read_from_bytes(raw).ok())
+            .collect();
         for (i, index) in indexes.iter().enumerate() {
             let first = index.block.get();
-            let end = indexes.get(i + 1).map_or(node.bounds.end, |next| u64::from(next.block.get()));
+            let end = indexes
+                .get(i + 1)
+                .map_or(node.bounds.end, |next| u64::from(next.block.get()));
             let bounds = u64::from(first)..end;
             let is_first = i == 0 && node.first.is_some_and(|wanted| wanted != first);
             if bounds.start < node.bounds.start
@@ -82,7 +107,11 @@ impl Checker<'_> {
                 || bounds.is_empty()
                 || is_first
             {
-                self.extent_error(owner, block, format_args!("index of file block {first} is out of order"));
+                self.extent_error(
+                    owner,
+                    block,
+                    format_args!("index of file block {first} is out of order"),
+                );
                 continue;
             }
             let child = u64::from(index.leaf_hi.get()) << 32 | u64::from(index.leaf_lo.get());
@@ -100,14 +129,18 @@ impl Checker<'_> {
             owner.is_damaged = true;
             return;
         }
-        let Ok((header, _)) = RawExtentHeader::read_from_prefix(&bytes) else { return };
+        let Ok((header, _)) = RawExtentHeader::read_from_prefix(&bytes) else {
+            return;
+        };
         if let Some(what) = header_misfit(&header, bytes.len(), Some(depth)) {
             self.extent_error(owner, Some(block), format_args!("{what}"));
             return;
         }
         if let Some(seed) = owner.seed {
             let tail = EXTENT_ENTRY_LEN * (1 + usize::from(header.max.get()));
-            let stored = bytes.get(tail..tail + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            let stored = bytes
+                .get(tail..tail + 4)
+                .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
             if stored != Some(crc32c(seed, &bytes[..tail])) {
                 self.report.error(
                     owner.structure,
@@ -117,7 +150,16 @@ impl Checker<'_> {
             }
         }
         let first = Some(bounds.start as u32);
-        self.check_node(owner, &Node { bytes: &bytes, header, bounds, first }, Some(block));
+        self.check_node(
+            owner,
+            &Node {
+                bytes: &bytes,
+                header,
+                bounds,
+                first,
+            },
+            Some(block),
+        );
     }
 
     fn check_leaf<'b>(
@@ -128,13 +170,23 @@ impl Checker<'_> {
         entries: impl Iterator<Item = &'b [u8]>,
     ) {
         let mut next = node.bounds.start;
-        for (i, raw) in entries.filter_map(|raw| RawExtent::read_from_bytes(raw).ok()).enumerate() {
+        for (i, raw) in entries
+            .filter_map(|raw| RawExtent::read_from_bytes(raw).ok())
+            .enumerate()
+        {
             let (logical, len) = (u64::from(raw.block.get()), raw.len.get());
             let is_unwritten = len > EXTENT_LEN_MAX;
-            let len = u64::from(if is_unwritten { len - EXTENT_LEN_MAX } else { len });
+            let len = u64::from(if is_unwritten {
+                len - EXTENT_LEN_MAX
+            } else {
+                len
+            });
             let start = u64::from(raw.start_hi.get()) << 32 | u64::from(raw.start_lo.get());
             let range = start..start + len;
-            let is_first = i == 0 && node.first.is_some_and(|wanted| u64::from(wanted) != logical);
+            let is_first = i == 0
+                && node
+                    .first
+                    .is_some_and(|wanted| u64::from(wanted) != logical);
             // The last file block of all is not to be had: its number marks "none".
             let what = if len == 0 {
                 "is empty"

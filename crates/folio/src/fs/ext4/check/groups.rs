@@ -1,11 +1,13 @@
-//! Group descriptors: their checksums, and where bitmaps and inode tables lie. What they name is claimed here, before
-//! any file can.
+//! Group descriptors: their checksums, and where bitmaps and inode tables lie. What they name is
+//! claimed here, before any file can.
 
 use super::Checker;
 use super::report::{Phase, Place, Structure};
 use crate::base::Result;
 use crate::fs::ext4::checksum::crc32c;
-use crate::fs::ext4::disk::{GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, GROUP_INODE_ZEROED, RawGroupDescriptor};
+use crate::fs::ext4::disk::{
+    GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, GROUP_INODE_ZEROED, RawGroupDescriptor,
+};
 use crate::fs::ext4::features::{Incompat, RoCompat};
 use crate::fs::ext4::group::descriptor_checksum;
 use std::ops::Range;
@@ -35,15 +37,18 @@ pub(super) struct GroupFacts {
 }
 
 impl Checker<'_> {
-    /// Reads all descriptors, and claims the blocks of superblock copies, descriptors, bitmaps and tables.
+    /// Reads all descriptors, and claims the blocks of superblock copies, descriptors, bitmaps and
+    /// tables.
     pub(super) fn check_groups(&mut self) -> Result<()> {
         self.claim_heads();
         let per_block = self.sb.descriptors_per_block();
         let mut bytes = Vec::new();
         for first in (0..self.sb.group_count).step_by(per_block as usize) {
             let (place, _) = self.sb.descriptor_place(first);
-            self.report.progress(Phase::Layout, first.into(), self.sb.group_count.into())?;
-            let is_read = self.read_block(place.0, &mut bytes, Structure::Group, Place::group(first));
+            self.report
+                .progress(Phase::Layout, first.into(), self.sb.group_count.into())?;
+            let is_read =
+                self.read_block(place.0, &mut bytes, Structure::Group, Place::group(first));
             let last = self.sb.group_count.min(first.saturating_add(per_block));
             for (number, slot) in (first..last).zip(bytes.chunks_exact(self.sb.descriptor_len)) {
                 let facts = self.check_descriptor(number, slot, is_read);
@@ -85,7 +90,9 @@ impl Checker<'_> {
         if !self.read_block(block, &mut bytes, Structure::Superblock, place) {
             return;
         }
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         let is_sealed = self
             .sb
             .checksum_seed
@@ -94,7 +101,9 @@ impl Checker<'_> {
             let what = format_args!("multiple mount protection: bad magic or checksum");
             self.report.error(Structure::Superblock, place, what);
         } else if word(4) != MMP_CLEAN {
-            let what = format_args!("in use on a host, or not unmounted there (multiple mount protection)");
+            let what = format_args!(
+                "in use on a host, or not unmounted there (multiple mount protection)"
+            );
             self.report.warning(Structure::Superblock, place, what);
         }
     }
@@ -104,11 +113,19 @@ impl Checker<'_> {
         let known = slot.len().min(padded.len());
         padded[..known].copy_from_slice(&slot[..known]);
         let raw: RawGroupDescriptor = zerocopy::transmute!(padded);
-        let has_checksum =
-            self.sb.features.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG);
-        let is_good = !has_checksum || raw.checksum.get() == descriptor_checksum(number, slot, &self.sb);
+        let has_checksum = self
+            .sb
+            .features
+            .ro_compat
+            .intersects(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG);
+        let is_good =
+            !has_checksum || raw.checksum.get() == descriptor_checksum(number, slot, &self.sb);
         if is_read && !is_good {
-            self.report.error(Structure::Group, Place::group(number), format_args!("bad checksum"));
+            self.report.error(
+                Structure::Group,
+                Place::group(number),
+                format_args!("bad checksum"),
+            );
         }
         let flags = raw.flags.get();
         if flags & !(GROUP_INODE_UNINIT | GROUP_BLOCK_UNINIT | GROUP_INODE_ZEROED) != 0 {
@@ -122,10 +139,22 @@ impl Checker<'_> {
             block_bitmap: None,
             inode_bitmap: None,
             inode_table: None,
-            block_bitmap_csum: join(raw.block_bitmap_csum_lo.get(), raw.block_bitmap_csum_hi.get()),
-            inode_bitmap_csum: join(raw.inode_bitmap_csum_lo.get(), raw.inode_bitmap_csum_hi.get()),
-            free_blocks: join(raw.free_blocks_count_lo.get(), raw.free_blocks_count_hi.get()),
-            free_inodes: join(raw.free_inodes_count_lo.get(), raw.free_inodes_count_hi.get()),
+            block_bitmap_csum: join(
+                raw.block_bitmap_csum_lo.get(),
+                raw.block_bitmap_csum_hi.get(),
+            ),
+            inode_bitmap_csum: join(
+                raw.inode_bitmap_csum_lo.get(),
+                raw.inode_bitmap_csum_hi.get(),
+            ),
+            free_blocks: join(
+                raw.free_blocks_count_lo.get(),
+                raw.free_blocks_count_hi.get(),
+            ),
+            free_inodes: join(
+                raw.free_inodes_count_lo.get(),
+                raw.free_inodes_count_hi.get(),
+            ),
             used_dirs: join(raw.used_dirs_count_lo.get(), raw.used_dirs_count_hi.get()),
             unused_inodes: join(raw.itable_unused_lo.get(), raw.itable_unused_hi.get()),
             block_uninit: flags & GROUP_BLOCK_UNINIT != 0,
@@ -134,7 +163,8 @@ impl Checker<'_> {
         let is_marked = facts.block_uninit || facts.inode_uninit || facts.unused_inodes != 0;
         if !has_checksum && is_marked {
             let what = format_args!("marked as never used, but descriptors have no checksums");
-            self.report.error(Structure::Group, Place::group(number), what);
+            self.report
+                .error(Structure::Group, Place::group(number), what);
         }
         if !has_checksum || !is_good {
             // Not to be trusted: everything is read.
@@ -142,7 +172,8 @@ impl Checker<'_> {
         }
         if facts.block_uninit && number == self.sb.group_count - 1 {
             let what = format_args!("the last group's block bitmap is marked as never written");
-            self.report.error(Structure::Group, Place::group(number), what);
+            self.report
+                .error(Structure::Group, Place::group(number), what);
         }
         self.check_places(number, &raw, &mut facts);
         facts
@@ -157,8 +188,16 @@ impl Checker<'_> {
             false => start..start + u64::from(self.sb.group_len(number)),
         };
         let places = [
-            ("block bitmap", whole(raw.block_bitmap_lo.get(), raw.block_bitmap_hi.get()), 1),
-            ("inode bitmap", whole(raw.inode_bitmap_lo.get(), raw.inode_bitmap_hi.get()), 1),
+            (
+                "block bitmap",
+                whole(raw.block_bitmap_lo.get(), raw.block_bitmap_hi.get()),
+                1,
+            ),
+            (
+                "inode bitmap",
+                whole(raw.inode_bitmap_lo.get(), raw.inode_bitmap_hi.get()),
+                1,
+            ),
             (
                 "inode table",
                 whole(raw.inode_table_lo.get(), raw.inode_table_hi.get()),
@@ -166,10 +205,15 @@ impl Checker<'_> {
             ),
         ];
         let found = places.map(|(name, first, len)| {
-            let fits = bounds.contains(&first) && first.checked_add(len).is_some_and(|end| end <= bounds.end);
+            let fits = bounds.contains(&first)
+                && first.checked_add(len).is_some_and(|end| end <= bounds.end);
             if !fits {
-                let what = format_args!("{name} at block {first}, outside {}..{}", bounds.start, bounds.end);
-                self.report.error(Structure::Group, Place::group(number), what);
+                let what = format_args!(
+                    "{name} at block {first}, outside {}..{}",
+                    bounds.start, bounds.end
+                );
+                self.report
+                    .error(Structure::Group, Place::group(number), what);
             }
             fits.then_some(first)
         });
@@ -194,7 +238,10 @@ impl Checker<'_> {
 
     fn claim_group(&mut self, number: u32) {
         let facts = self.groups[number as usize];
-        for (name, place) in [("block bitmap", facts.block_bitmap), ("inode bitmap", facts.inode_bitmap)] {
+        for (name, place) in [
+            ("block bitmap", facts.block_bitmap),
+            ("inode bitmap", facts.inode_bitmap),
+        ] {
             if let Some(block) = place {
                 self.claim_system(number, name, block..block + 1, false);
             }
@@ -202,7 +249,8 @@ impl Checker<'_> {
         if let Some(first) = facts.inode_table {
             let table = first..first + self.sb.inode_table_blocks();
             if !self.claim_system(number, "inode table", table, false) {
-                // Another's blocks: read as inodes they would give nonsense, or the same table many times.
+                // Another's blocks: read as inodes they would give nonsense, or the same table many
+                // times.
                 self.groups[number as usize].inode_table = None;
             }
         }
@@ -213,7 +261,10 @@ impl Checker<'_> {
         let known = self.system.insert_range(blocks.clone());
         let ratio = u64::from(self.sb.cluster_blocks);
         let first = blocks.start.saturating_sub(self.sb.first_data_block) / ratio;
-        let end = blocks.end.saturating_sub(self.sb.first_data_block).div_ceil(ratio);
+        let end = blocks
+            .end
+            .saturating_sub(self.sb.first_data_block)
+            .div_ceil(ratio);
         self.used.insert_range(first..end);
         if known > 0 {
             let what = match is_head {
@@ -223,7 +274,8 @@ impl Checker<'_> {
                     blocks.start, blocks.end
                 ),
             };
-            self.report.error(Structure::Group, Place::group(group), what);
+            self.report
+                .error(Structure::Group, Place::group(group), what);
         }
         known == 0
     }

@@ -1,5 +1,5 @@
-//! The hash index of a directory: order, counts and checksums of its nodes, each block led to once, and the hashes
-//! that a leaf may hold.
+//! The hash index of a directory: order, counts and checksums of its nodes, each block led to once,
+//! and the hashes that a leaf may hold.
 
 use super::Checker;
 use super::report::{Place, Structure};
@@ -34,7 +34,8 @@ impl Index {
 
     /// The hash of a name, if its kind is known.
     pub(super) fn hash(&self, context: &DirectoryContext, name: &[u8]) -> Option<u32> {
-        self.version.map(|version| hash(name, version, context.unsigned_hash, &context.hash_seed))
+        self.version
+            .map(|version| hash(name, version, context.unsigned_hash, &context.hash_seed))
     }
 }
 
@@ -49,7 +50,11 @@ struct Node {
 
 impl Checker<'_> {
     /// Checks the index of a directory; `None` if its root is beyond use.
-    pub(super) fn check_index(&mut self, directory: usize, context: &DirectoryContext) -> Option<Index> {
+    pub(super) fn check_index(
+        &mut self,
+        directory: usize,
+        context: &DirectoryContext,
+    ) -> Option<Index> {
         // The number is an inode's, which has 32 bits.
         let place = Place::inode(context.number.0 as u32);
         let block = self.directory_block(directory, 0)?;
@@ -58,7 +63,8 @@ impl Checker<'_> {
             return None;
         }
         let place = place.at_block(block);
-        let mut error = |what: std::fmt::Arguments<'_>| self.report.error(Structure::Index, place, what);
+        let mut error =
+            |what: std::fmt::Arguments<'_>| self.report.error(Structure::Index, place, what);
         if dir_block::kind(context, LogicalBlock(0), &bytes) != BlockKind::IndexRoot {
             error(format_args!("no root of an index"));
             return None;
@@ -79,10 +85,19 @@ impl Checker<'_> {
             error(format_args!("{} levels", levels + 1));
             return None;
         }
-        let version =
-            HashVersion::from_disk(info.hash_version).ok().filter(|_| is_known && !context.casefold);
-        let mut index = Index { version, blocks: HashMap::from([(0, None)]) };
-        let root = Node { logical: 0, level: levels, low: 0, high: u32::MAX };
+        let version = HashVersion::from_disk(info.hash_version)
+            .ok()
+            .filter(|_| is_known && !context.casefold);
+        let mut index = Index {
+            version,
+            blocks: HashMap::from([(0, None)]),
+        };
+        let root = Node {
+            logical: 0,
+            level: levels,
+            low: 0,
+            high: u32::MAX,
+        };
         self.check_index_node(directory, context, &mut index, &root, &bytes, place);
         Some(index)
     }
@@ -96,10 +111,18 @@ impl Checker<'_> {
         bytes: &[u8],
         place: Place,
     ) {
-        let entries_at = if node.logical == 0 { ROOT_ENTRIES_AT } else { NODE_ENTRIES_AT };
-        let mut error = |what: std::fmt::Arguments<'_>| self.report.error(Structure::Index, place, what);
+        let entries_at = if node.logical == 0 {
+            ROOT_ENTRIES_AT
+        } else {
+            NODE_ENTRIES_AT
+        };
+        let mut error =
+            |what: std::fmt::Arguments<'_>| self.report.error(Structure::Index, place, what);
         let limit = htree::limit(context, entries_at);
-        let found = usize::from(u16::from_le_bytes([bytes[entries_at], bytes[entries_at + 1]]));
+        let found = usize::from(u16::from_le_bytes([
+            bytes[entries_at],
+            bytes[entries_at + 1],
+        ]));
         let count = htree::count(bytes, entries_at);
         if found != limit {
             error(format_args!("room for {found} entries, should be {limit}"));
@@ -112,15 +135,29 @@ impl Checker<'_> {
         }
         let key = |position: usize| htree::key(bytes, entries_at, position);
         for position in 0..count {
-            let low = if position == 0 { node.low } else { key(position) };
-            let next = if position + 1 < count { key(position + 1) } else { node.high };
+            let low = if position == 0 {
+                node.low
+            } else {
+                key(position)
+            };
+            let next = if position + 1 < count {
+                key(position + 1)
+            } else {
+                node.high
+            };
             if low < node.low || low > next || next > node.high {
-                let what =
-                    format_args!("entry {position} has hash {low:#010x}, before {next:#010x}, out of order");
+                let what = format_args!(
+                    "entry {position} has hash {low:#010x}, before {next:#010x}, out of order"
+                );
                 self.report.error(Structure::Index, place, what);
             }
             let logical = htree::child(bytes, entries_at, position).0.into();
-            let child = Node { logical, level: node.level.wrapping_sub(1), low, high: next };
+            let child = Node {
+                logical,
+                level: node.level.wrapping_sub(1),
+                low,
+                high: next,
+            };
             self.check_index_child(directory, context, index, &child, node.level == 0, place);
         }
     }
@@ -148,21 +185,30 @@ impl Checker<'_> {
         if is_leaf {
             return;
         }
-        let (mut bytes, place) = (Vec::new(), Place { block: None, ..place });
+        let (mut bytes, place) = (
+            Vec::new(),
+            Place {
+                block: None,
+                ..place
+            },
+        );
         if !self.read_block(block, &mut bytes, Structure::Index, place) {
             return;
         }
         let place = place.at_block(block);
-        if dir_block::kind(context, Self::logical(u64::MAX), &bytes) != BlockKind::IndexNode || bytes[7] != 0
+        if dir_block::kind(context, Self::logical(u64::MAX), &bytes) != BlockKind::IndexNode
+            || bytes[7] != 0
         {
-            return self.report.error(Structure::Index, place, format_args!("no node of an index"));
+            return self
+                .report
+                .error(Structure::Index, place, format_args!("no node of an index"));
         }
         self.check_index_node(directory, context, index, child, &bytes, place);
     }
 }
 
-/// The lowest and highest hash of names in a leaf that starts at `low` and is followed by one at `next`. The lowest
-/// bit of `next` says that names of the same hash go on there.
+/// The lowest and highest hash of names in a leaf that starts at `low` and is followed by one at
+/// `next`. The lowest bit of `next` says that names of the same hash go on there.
 fn leaf_bounds(low: u32, next: u32) -> (u32, u32) {
     let high = match next {
         u32::MAX => u32::MAX,

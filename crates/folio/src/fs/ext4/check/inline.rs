@@ -8,8 +8,8 @@ use super::report::{Place, Structure};
 const BLOCK_FIELD_LEN: u64 = 60;
 
 impl Checker<'_> {
-    /// The attribute that holds the end must be there, and the size must fit both. Entries of directories are
-    /// checked with all others.
+    /// The attribute that holds the end must be there, and the size must fit both. Entries of
+    /// directories are checked with all others.
     pub(super) fn check_inline(&mut self, view: &View<'_>, end: Option<&[u8]>) {
         let place = Place::inode(view.number);
         let Some(end) = end else {

@@ -1,4 +1,5 @@
-//! Inodes: every field of those in use, and what they claim. One pass over the inode tables, in device order.
+//! Inodes: every field of those in use, and what they claim. One pass over the inode tables, in
+//! device order.
 
 use super::Checker;
 use super::blocks::Owner;
@@ -8,7 +9,9 @@ use super::sets::Kind;
 use crate::base::Result;
 use crate::block::Allocation;
 use crate::fs::ext4::checksum::{inode_checksum, inode_seed};
-use crate::fs::ext4::disk::{INODE_BASE_LEN, RESIZE_INODE, ROOT_INODE, RawInode, inode_flags as flags};
+use crate::fs::ext4::disk::{
+    INODE_BASE_LEN, RESIZE_INODE, ROOT_INODE, RawInode, inode_flags as flags,
+};
 use crate::fs::ext4::features::{Compat, Incompat, RoCompat};
 use zerocopy::FromBytes;
 
@@ -47,7 +50,8 @@ impl View<'_> {
         u64::from(self.raw.file_acl_high.get()) << 32 | u64::from(self.raw.file_acl_lo.get())
     }
 
-    /// Where extended attributes may lie behind the fields; empty if `i_extra_isize` makes no sense.
+    /// Where extended attributes may lie behind the fields; empty if `i_extra_isize` makes no
+    /// sense.
     pub(super) fn xattr_area(&self) -> &[u8] {
         let start = INODE_BASE_LEN + usize::from(self.raw.extra_isize.get());
         match self.bytes.len() > INODE_BASE_LEN && start > INODE_BASE_LEN {
@@ -76,7 +80,8 @@ impl Checker<'_> {
     pub(super) fn check_inodes(&mut self) -> Result<()> {
         let mut bytes = Vec::new();
         for group in 0..self.sb.group_count {
-            self.report.progress(Phase::Inodes, group.into(), self.sb.group_count.into())?;
+            self.report
+                .progress(Phase::Inodes, group.into(), self.sb.group_count.into())?;
             let facts = self.groups[group as usize];
             let count = match facts.inode_uninit {
                 true => 0,
@@ -89,7 +94,13 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn check_table(&mut self, group: u32, table: u64, count: u32, bytes: &mut Vec<u8>) -> Result<()> {
+    fn check_table(
+        &mut self,
+        group: u32,
+        table: u64,
+        count: u32,
+        bytes: &mut Vec<u8>,
+    ) -> Result<()> {
         let size = self.sb.inode_size;
         let per_chunk = (CHUNK_LEN / size) as u32;
         for first in (0..count).step_by(per_chunk as usize) {
@@ -104,8 +115,10 @@ impl Checker<'_> {
             }
             bytes.resize(len, 0);
             if let Err(error) = self.device.read_at(bytes, offset) {
-                let what = format_args!("inode table from inode {first} on cannot be read: {error}");
-                self.report.error(Structure::Group, Place::group(group), what);
+                let what =
+                    format_args!("inode table from inode {first} on cannot be read: {error}");
+                self.report
+                    .error(Structure::Group, Place::group(group), what);
                 continue;
             }
             let start = group * self.sb.inodes_per_group + first + 1;
@@ -122,7 +135,8 @@ impl Checker<'_> {
         let mut padded = [0; size_of::<RawInode>()];
         let known = bytes.len().min(padded.len());
         padded[..known].copy_from_slice(&bytes[..known]);
-        let raw = RawInode::read_from_bytes(&padded).unwrap_or_else(|_| zerocopy::transmute!(padded));
+        let raw =
+            RawInode::read_from_bytes(&padded).unwrap_or_else(|_| zerocopy::transmute!(padded));
         self.check_inode_checksum(number, &raw, bytes);
         let kind = Kind::of_mode(raw.mode.get());
         let view = View {
@@ -135,9 +149,15 @@ impl Checker<'_> {
         };
         let is_orphan = self.orphans.contains(&number);
         let is_reserved = number < self.sb.first_inode && number != ROOT_INODE;
-        if raw.dtime.get() != 0 && raw.dtime.get() < self.sb.inode_count && !is_orphan && self.has_clock() {
-            let what =
-                format_args!("its deletion time names inode {}, but it is on no list of orphans", raw.dtime);
+        if raw.dtime.get() != 0
+            && raw.dtime.get() < self.sb.inode_count
+            && !is_orphan
+            && self.has_clock()
+        {
+            let what = format_args!(
+                "its deletion time names inode {}, but it is on no list of orphans",
+                raw.dtime
+            );
             self.inode_error(&view, what);
         }
         if is_reserved && !self.check_reserved(&view) {
@@ -154,33 +174,53 @@ impl Checker<'_> {
             self.inode_error(&view, format_args!("in use, but has a deletion time"));
         }
         let is_nameless_orphan = is_orphan && raw.links_count.get() == 0;
-        let is_nameless =
-            is_reserved || is_nameless_orphan || self.is_special(number) || view.has(flags::EA_INODE);
+        let is_nameless = is_reserved
+            || is_nameless_orphan
+            || self.is_special(number)
+            || view.has(flags::EA_INODE);
         let facts = self.inodes.get_mut(number);
         (facts.links, facts.kind, facts.is_nameless) = (raw.links_count.get(), kind, is_nameless);
         self.check_fields(&view);
         self.check_contents(&view, is_nameless_orphan);
     }
 
-    /// Whether times are so late that none is less than the number of an inode, as those in lists of orphans are.
+    /// Whether times are so late that none is less than the number of an inode, as those in lists
+    /// of orphans are.
     fn has_clock(&self) -> bool {
         let raw = &self.sb.raw;
         let times = [raw.wtime, raw.mtime, raw.mkfs_time];
-        times.iter().all(|time| time.get() == 0 || time.get() >= self.sb.inode_count)
+        times
+            .iter()
+            .all(|time| time.get() == 0 || time.get() >= self.sb.inode_count)
     }
 
     fn inode_error(&mut self, view: &View<'_>, what: std::fmt::Arguments<'_>) {
-        self.report.error(Structure::Inode, Place::inode(view.number), what);
+        self.report
+            .error(Structure::Inode, Place::inode(view.number), what);
     }
 
     fn check_inode_checksum(&mut self, number: u32, raw: &RawInode, bytes: &[u8]) {
-        let Some(seed) = self.sb.checksum_seed else { return };
+        let Some(seed) = self.sb.checksum_seed else {
+            return;
+        };
         let has_high = bytes.len() > INODE_BASE_LEN && raw.extra_isize.get() >= 4;
-        let sum = inode_checksum(inode_seed(seed, number, raw.generation.get()), bytes, has_high);
-        let high = if has_high { u32::from(raw.checksum_hi.get()) << 16 } else { 0 };
+        let sum = inode_checksum(
+            inode_seed(seed, number, raw.generation.get()),
+            bytes,
+            has_high,
+        );
+        let high = if has_high {
+            u32::from(raw.checksum_hi.get()) << 16
+        } else {
+            0
+        };
         let mask = if has_high { u32::MAX } else { 0xFFFF };
         if sum & mask != high | u32::from(raw.checksum_lo.get()) {
-            self.report.error(Structure::Inode, Place::inode(number), format_args!("bad checksum"));
+            self.report.error(
+                Structure::Inode,
+                Place::inode(number),
+                format_args!("bad checksum"),
+            );
         }
     }
 
@@ -202,19 +242,32 @@ impl Checker<'_> {
             _ if view.holds_something() => "not in use, but holds something",
             _ => return false,
         };
-        self.inode_error(view, format_args!("{what} (mode {:o}, {} links)", raw.mode, raw.links_count));
+        self.inode_error(
+            view,
+            format_args!("{what} (mode {:o}, {} links)", raw.mode, raw.links_count),
+        );
         is_in_use && view.number != RESIZE_INODE
     }
 
     /// The inode of bad blocks has a block map and nothing else.
     fn check_bad_blocks(&mut self, view: &View<'_>) -> bool {
         let raw = view.raw;
-        let owners = [raw.mode, raw.uid_lo, raw.uid_high, raw.gid_lo, raw.gid_high, raw.links_count];
+        let owners = [
+            raw.mode,
+            raw.uid_lo,
+            raw.uid_high,
+            raw.gid_lo,
+            raw.gid_high,
+            raw.links_count,
+        ];
         let is_odd = owners.iter().any(|field| field.get() != 0)
             || view.has(flags::INLINE_DATA | flags::EXTENTS)
             || view.xattr_block() != 0;
         if is_odd {
-            self.inode_error(view, format_args!("the inode of bad blocks is more than a block map"));
+            self.inode_error(
+                view,
+                format_args!("the inode of bad blocks is more than a block map"),
+            );
         }
         let mut owner = Owner::new(view.number, Structure::BlockMap, None);
         self.check_block_map(&mut owner, &raw.block);
@@ -239,8 +292,10 @@ impl Checker<'_> {
         let features = self.sb.features;
         let has = |feature| features.incompat.contains(feature);
         let has_ro = |feature| features.ro_compat.contains(feature);
-        let is_special_file =
-            matches!(view.kind, Kind::CharacterDevice | Kind::BlockDevice | Kind::Fifo | Kind::Socket);
+        let is_special_file = matches!(
+            view.kind,
+            Kind::CharacterDevice | Kind::BlockDevice | Kind::Fifo | Kind::Socket
+        );
         let is_mapped = matches!(view.kind, Kind::Regular | Kind::Directory | Kind::Symlink);
         let wrong = [
             (view.kind == Kind::Unknown, "no file type in its mode"),
@@ -249,29 +304,62 @@ impl Checker<'_> {
                 raw.blocks_high.get() != 0 && !has_ro(RoCompat::HUGE_FILE),
                 "block count of 48 bits without huge_file",
             ),
-            (raw.file_acl_high.get() != 0 && !has(Incompat::BIT64), "xattr block of 48 bits without 64bit"),
+            (
+                raw.file_acl_high.get() != 0 && !has(Incompat::BIT64),
+                "xattr block of 48 bits without 64bit",
+            ),
             (
                 view.xattr_block() != 0 && !features.compat.contains(Compat::EXT_ATTR),
                 "xattr block without ext_attr",
             ),
-            (view.has(flags::EXTENTS) && !has(Incompat::EXTENT), "extents without the feature"),
-            (view.has(flags::EXTENTS) && is_special_file, "extents in a special file"),
+            (
+                view.has(flags::EXTENTS) && !has(Incompat::EXTENT),
+                "extents without the feature",
+            ),
+            (
+                view.has(flags::EXTENTS) && is_special_file,
+                "extents in a special file",
+            ),
             (
                 view.has(flags::EXTENTS) && view.is_fast_symlink(),
                 "extents in a symbolic link that lies in the inode",
             ),
-            (view.has(flags::INLINE_DATA) && !has(Incompat::INLINE_DATA), "inline data without the feature"),
-            (view.has(flags::INLINE_DATA) && view.has(flags::EXTENTS), "both extents and inline data"),
-            (view.has(flags::INLINE_DATA) && !is_mapped, "inline data in a special file"),
-            (view.has(flags::INDEX) && view.kind != Kind::Directory, "an index, but no directory"),
+            (
+                view.has(flags::INLINE_DATA) && !has(Incompat::INLINE_DATA),
+                "inline data without the feature",
+            ),
+            (
+                view.has(flags::INLINE_DATA) && view.has(flags::EXTENTS),
+                "both extents and inline data",
+            ),
+            (
+                view.has(flags::INLINE_DATA) && !is_mapped,
+                "inline data in a special file",
+            ),
+            (
+                view.has(flags::INDEX) && view.kind != Kind::Directory,
+                "an index, but no directory",
+            ),
             (
                 view.has(flags::INDEX) && !features.compat.contains(Compat::DIR_INDEX),
                 "an index without dir_index",
             ),
-            (view.has(flags::CASEFOLD) && !has(Incompat::CASEFOLD), "casefold without the feature"),
-            (view.has(flags::CASEFOLD) && view.kind != Kind::Directory, "casefold, but no directory"),
-            (view.has(flags::ENCRYPT) && !has(Incompat::ENCRYPT), "encrypted without the feature"),
-            (view.has(flags::VERITY) && !has_ro(RoCompat::VERITY), "verity without the feature"),
+            (
+                view.has(flags::CASEFOLD) && !has(Incompat::CASEFOLD),
+                "casefold without the feature",
+            ),
+            (
+                view.has(flags::CASEFOLD) && view.kind != Kind::Directory,
+                "casefold, but no directory",
+            ),
+            (
+                view.has(flags::ENCRYPT) && !has(Incompat::ENCRYPT),
+                "encrypted without the feature",
+            ),
+            (
+                view.has(flags::VERITY) && !has_ro(RoCompat::VERITY),
+                "verity without the feature",
+            ),
             (
                 view.has(flags::EA_INODE) && !has(Incompat::EA_INODE),
                 "holds an attribute's value without ea_inode",
@@ -286,10 +374,14 @@ impl Checker<'_> {
                 "AFS flag without the feature",
             ),
             (
-                view.has(flags::IMMUTABLE | flags::APPEND) && (is_special_file || view.kind == Kind::Symlink),
+                view.has(flags::IMMUTABLE | flags::APPEND)
+                    && (is_special_file || view.kind == Kind::Symlink),
                 "immutable or append-only, which no special file or symbolic link can be",
             ),
-            (is_special_file && view.size != 0, "special file with a size"),
+            (
+                is_special_file && view.size != 0,
+                "special file with a size",
+            ),
         ];
         for (is_wrong, what) in wrong {
             if is_wrong {
@@ -310,10 +402,14 @@ impl Checker<'_> {
             return;
         }
         if extra > room || extra % 4 != 0 || extra < 4 {
-            self.inode_error(view, format_args!("{extra} bytes of extra fields, with room for {room}"));
+            self.inode_error(
+                view,
+                format_args!("{extra} bytes of extra fields, with room for {room}"),
+            );
             return;
         }
-        // A negative second with both epoch bits set is what a defect of old kernels made of times before 1970.
+        // A negative second with both epoch bits set is what a defect of old kernels made of times
+        // before 1970.
         let raw = view.raw;
         let times = [
             (raw.atime, raw.atime_extra, 16),
@@ -326,21 +422,32 @@ impl Checker<'_> {
             .any(|(secs, more, end)| extra >= *end && secs.get() >> 31 == 1 && more.get() & 3 == 3);
         if is_old {
             let what = format_args!("a time beyond 2310, likely one before 1970");
-            self.report.warning(Structure::Inode, Place::inode(view.number), what);
+            self.report
+                .warning(Structure::Inode, Place::inode(view.number), what);
         }
     }
 
     /// Data, attributes, and the sums over both.
     fn check_contents(&mut self, view: &View<'_>, is_orphan: bool) {
         let is_by_extents = view.has(flags::EXTENTS);
-        let structure = if is_by_extents { Structure::Extents } else { Structure::BlockMap };
-        let seed = self.sb.checksum_seed.map(|seed| inode_seed(seed, view.number, view.raw.generation.get()));
+        let structure = if is_by_extents {
+            Structure::Extents
+        } else {
+            Structure::BlockMap
+        };
+        let seed = self
+            .sb
+            .checksum_seed
+            .map(|seed| inode_seed(seed, view.number, view.raw.generation.get()));
         let mut owner = Owner::new(view.number, structure, seed);
         owner.is_directory = view.kind == Kind::Directory && !is_orphan;
         if self.is_special(view.number) {
             owner.runs = Some(Vec::new());
             if view.kind != Kind::Regular {
-                self.inode_error(view, format_args!("named by the superblock, but no regular file"));
+                self.inode_error(
+                    view,
+                    format_args!("named by the superblock, but no regular file"),
+                );
             }
         }
         let first_block = self.directory_blocks.len();
@@ -352,8 +459,13 @@ impl Checker<'_> {
             if is_by_extents {
                 self.check_extents(&mut owner, &view.raw.block);
             } else {
-                if self.sb.features.incompat.contains(Incompat::EXTENT) && has_header(&view.raw.block) {
-                    self.inode_error(view, format_args!("has an extent tree, but not the flag for it"));
+                if self.sb.features.incompat.contains(Incompat::EXTENT)
+                    && has_header(&view.raw.block)
+                {
+                    self.inode_error(
+                        view,
+                        format_args!("has an extent tree, but not the flag for it"),
+                    );
                     owner.is_damaged = true;
                 }
                 self.check_block_map(&mut owner, &view.raw.block);
@@ -369,7 +481,14 @@ impl Checker<'_> {
             _ => {}
         }
         if let Some(runs) = owner.runs {
-            self.special_files.insert(view.number, super::SpecialFile { runs, size: view.size, seed });
+            self.special_files.insert(
+                view.number,
+                super::SpecialFile {
+                    runs,
+                    size: view.size,
+                    seed,
+                },
+            );
         }
     }
 
@@ -378,11 +497,22 @@ impl Checker<'_> {
         let unit = self.sb.block_size as u64 / 512;
         let blocks = owner.clusters.saturating_mul(self.sb.cluster_blocks.into());
         let has_high = self.sb.features.ro_compat.contains(RoCompat::HUGE_FILE);
-        let high = if has_high { u64::from(view.raw.blocks_high.get()) << 32 } else { 0 };
+        let high = if has_high {
+            u64::from(view.raw.blocks_high.get()) << 32
+        } else {
+            0
+        };
         let stored = high | u64::from(view.raw.blocks_lo.get());
-        let counted = if view.has(flags::HUGE_FILE) && has_high { blocks } else { blocks * unit };
+        let counted = if view.has(flags::HUGE_FILE) && has_high {
+            blocks
+        } else {
+            blocks * unit
+        };
         if stored != counted && !owner.is_damaged {
-            self.inode_error(view, format_args!("i_blocks is {stored}, counted {counted}"));
+            self.inode_error(
+                view,
+                format_args!("i_blocks is {stored}, counted {counted}"),
+            );
         }
         let block_size = self.sb.block_size as u64;
         let is_inline = view.has(flags::INLINE_DATA);
@@ -392,20 +522,28 @@ impl Checker<'_> {
                     || view.size / block_size != owner.end
                     || view.size == 0;
                 if is_wrong {
-                    let what =
-                        format_args!("directory of {} bytes, with blocks up to {}", view.size, owner.end);
+                    let what = format_args!(
+                        "directory of {} bytes, with blocks up to {}",
+                        view.size, owner.end
+                    );
                     self.inode_error(view, what);
                 }
             }
             Kind::Regular if !is_inline => {
-                let is_short = owner.written_end > 0 && view.size < (owner.written_end - 1) * block_size;
+                let is_short =
+                    owner.written_end > 0 && view.size < (owner.written_end - 1) * block_size;
                 if is_short && !view.has(flags::VERITY) {
-                    let what =
-                        format_args!("{} bytes long, with data up to block {}", view.size, owner.written_end);
+                    let what = format_args!(
+                        "{} bytes long, with data up to block {}",
+                        view.size, owner.written_end
+                    );
                     self.inode_error(view, what);
                 }
                 if view.size > self.size_max(view.has(flags::EXTENTS)) {
-                    self.inode_error(view, format_args!("{} bytes long, more than it can map", view.size));
+                    self.inode_error(
+                        view,
+                        format_args!("{} bytes long, more than it can map", view.size),
+                    );
                 }
             }
             _ => {}
@@ -437,16 +575,27 @@ impl Checker<'_> {
         } else {
             let Some(block) = owner.first_data.filter(|_| owner.end == 1) else {
                 let what = format_args!("target does not lie in one block");
-                return self.report.error(Structure::Symlink, Place::inode(view.number), what);
+                return self
+                    .report
+                    .error(Structure::Symlink, Place::inode(view.number), what);
             };
-            self.read_block(block, &mut bytes, Structure::Symlink, Place::inode(view.number));
+            self.read_block(
+                block,
+                &mut bytes,
+                Structure::Symlink,
+                Place::inode(view.number),
+            );
             &bytes
         };
-        let len = target.iter().position(|&byte| byte == 0).unwrap_or(target.len()) as u64;
+        let len = target
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(target.len()) as u64;
         let is_full = len == self.sb.block_size as u64;
         if len != view.size || len == 0 || is_full || view.has(flags::INDEX) {
             let what = format_args!("target of {len} bytes, size {}", view.size);
-            self.report.error(Structure::Symlink, Place::inode(view.number), what);
+            self.report
+                .error(Structure::Symlink, Place::inode(view.number), what);
         }
     }
 }

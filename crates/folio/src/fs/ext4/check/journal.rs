@@ -32,8 +32,8 @@ const CHECKSUM_CRC32C: u8 = 4;
 const CHECKSUM_AT: usize = 0xFC;
 const SUPERBLOCK_LEN: usize = 1024;
 
-/// Replays the journal into memory over the device if it holds anything, and returns what to check then. The device
-/// is not written.
+/// Replays the journal into memory over the device if it holds anything, and returns what to check
+/// then. The device is not written.
 pub(super) fn replayed(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
@@ -41,7 +41,8 @@ pub(super) fn replayed(
 ) -> Result<Option<(Arc<dyn Device>, Superblock)>> {
     let number = superblock.raw.journal_inum.get();
     let place = Place::inode(number);
-    let Some(file) = file_ahead(device, superblock, number)?.filter(|file| file.contiguous_blocks() > 0)
+    let Some(file) =
+        file_ahead(device, superblock, number)?.filter(|file| file.contiguous_blocks() > 0)
     else {
         let what = format_args!("needs recovery, but the journal is not there; checked as it lies");
         report.error(Structure::Journal, place, what);
@@ -51,20 +52,32 @@ pub(super) fn replayed(
         block_size: superblock.block_size,
         block_count: superblock.block_count,
         // Runs are of single inodes, whose blocks have 32-bit numbers.
-        runs: file.runs.iter().map(|(_, start, len)| (*start, *len as u32)).collect(),
+        runs: file
+            .runs
+            .iter()
+            .map(|(_, start, len)| (*start, *len as u32))
+            .collect(),
     };
     let layer = block::overlay(device.clone());
     match journal::recover(blocks, layer.clone()) {
         Ok(recovered) => {
             let count = recovered.transactions;
             report.report.replayed_transactions = Some(count);
-            let what = format_args!("{count} transactions to be replayed; checked as after that, in memory");
+            let what = format_args!(
+                "{count} transactions to be replayed; checked as after that, in memory"
+            );
             report.warning(Structure::Journal, place, what);
-            let cache =
-                PageCache::new(CacheOptions { background_writeback: false, ..CacheOptions::default() });
+            let cache = PageCache::new(CacheOptions {
+                background_writeback: false,
+                ..CacheOptions::default()
+            });
             let options = MountOptions::default();
-            if let Err(error) = Ext4::replay_fast_commits(&layer, &cache, &options, &recovered.changes) {
-                let what = format_args!("fast commits cannot be replayed: {error}; checked as before them");
+            if let Err(error) =
+                Ext4::replay_fast_commits(&layer, &cache, &options, &recovered.changes)
+            {
+                let what = format_args!(
+                    "fast commits cannot be replayed: {error}; checked as before them"
+                );
                 report.error(Structure::Journal, place, what);
             }
         }
@@ -86,7 +99,11 @@ impl Head<'_> {
     }
 
     fn incompat(&self) -> u32 {
-        if self.word(4) == TYPES[1] { self.word(0x28) } else { 0 }
+        if self.word(4) == TYPES[1] {
+            self.word(0x28)
+        } else {
+            0
+        }
     }
 
     fn is_sealed(&self) -> bool {
@@ -131,19 +148,30 @@ impl Checker<'_> {
         };
         let blocks = file.size / self.sb.block_size as u64;
         if blocks < BLOCKS_MIN || file.contiguous_blocks() < blocks {
-            let what =
-                format_args!("{blocks} blocks long, {} of them without a hole", file.contiguous_blocks());
+            let what = format_args!(
+                "{blocks} blocks long, {} of them without a hole",
+                file.contiguous_blocks()
+            );
             return self.report.error(Structure::Journal, place, what);
         }
-        let Some(first) = file.blocks().next() else { return };
+        let Some(first) = file.blocks().next() else {
+            return;
+        };
         let mut bytes = Vec::new();
         if self.read_block(first, &mut bytes, Structure::Journal, place) {
             self.check_journal_head(place.at_block(first), &Head(&bytes), blocks, needs_recovery);
         }
     }
 
-    fn check_journal_head(&mut self, place: Place, head: &Head<'_>, available: u64, needs_recovery: bool) {
-        let mut error = |what: std::fmt::Arguments<'_>| self.report.error(Structure::Journal, place, what);
+    fn check_journal_head(
+        &mut self,
+        place: Place,
+        head: &Head<'_>,
+        available: u64,
+        needs_recovery: bool,
+    ) {
+        let mut error =
+            |what: std::fmt::Arguments<'_>| self.report.error(Structure::Journal, place, what);
         if head.word(0) != MAGIC || !TYPES.contains(&head.word(4)) {
             return error(format_args!(
                 "no superblock (magic {:#010x}, type {})",
@@ -153,13 +181,18 @@ impl Checker<'_> {
         }
         let incompat = head.incompat();
         if incompat & !KNOWN_INCOMPAT != 0
-            || incompat & (INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3) == INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3
+            || incompat & (INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3)
+                == INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3
         {
             return error(format_args!("feature bits {incompat:#x}"));
         }
         let is_v2 = head.word(4) == TYPES[1];
         if is_v2 && (head.word(0x2C) != 0 || head.word(0x24) & !1 != 0) {
-            error(format_args!("features compat {:#x}, ro_compat {:#x}", head.word(0x24), head.word(0x2C)));
+            error(format_args!(
+                "features compat {:#x}, ro_compat {:#x}",
+                head.word(0x24),
+                head.word(0x2C)
+            ));
         }
         if !is_v2 && head.0[0x24..0x30].iter().any(|&byte| byte != 0) {
             error(format_args!("features in a superblock of version 1"));
@@ -178,30 +211,43 @@ impl Checker<'_> {
             || u64::from(count) > available
             || u64::from(count) < BLOCKS_MIN
         {
-            error(format_args!("{count} blocks of {} bytes, with {available} blocks there", head.word(0xC)));
+            error(format_args!(
+                "{count} blocks of {} bytes, with {available} blocks there",
+                head.word(0xC)
+            ));
         }
         if first == 0
             || first >= end
             || u64::from(end) < BLOCKS_MIN
             || (start != 0 && !(first..end).contains(&start))
         {
-            error(format_args!("log from block {first} to {end}, starting at {start}"));
+            error(format_args!(
+                "log from block {first} to {end}, starting at {start}"
+            ));
         }
         if is_v2 && head.word(0x40) > 1 {
             error(format_args!("{} users", head.word(0x40)));
         }
         if start != 0 && !needs_recovery {
-            error(format_args!("holds transactions, but the superblock does not ask for recovery"));
+            error(format_args!(
+                "holds transactions, but the superblock does not ask for recovery"
+            ));
         }
         if head.word(0x20) != 0 {
-            error(format_args!("given up after an error ({})", head.word(0x20) as i32));
+            error(format_args!(
+                "given up after an error ({})",
+                head.word(0x20) as i32
+            ));
         }
     }
 }
 
 /// Whether the superblock asks for the journal to be replayed.
 pub(super) fn needs_recovery(superblock: &Superblock) -> bool {
-    superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY)
+    superblock
+        .features
+        .incompat
+        .contains(Incompat::NEEDS_RECOVERY)
         && superblock.features.compat.contains(Compat::HAS_JOURNAL)
 }
 
@@ -220,6 +266,8 @@ impl SpecialFile {
 
     /// The device blocks, in order.
     pub(super) fn blocks(&self) -> impl Iterator<Item = u64> {
-        self.runs.iter().flat_map(|(_, start, len)| *start..start + len)
+        self.runs
+            .iter()
+            .flat_map(|(_, start, len)| *start..start + len)
     }
 }

@@ -1,4 +1,5 @@
-//! Every inode in use has as many names as it says, and from every directory a way leads up to the root.
+//! Every inode in use has as many names as it says, and from every directory a way leads up to the
+//! root.
 
 use super::Checker;
 use super::report::{Place, Structure};
@@ -44,12 +45,24 @@ impl Checker<'_> {
         let (links, names, place) = (u32::from(facts.links), facts.names, Place::inode(number));
         let is_directory = facts.kind == Kind::Directory;
         if names == 0 {
-            return self.report.error(Structure::Links, place, format_args!("in use, but without a name"));
+            return self.report.error(
+                Structure::Links,
+                place,
+                format_args!("in use, but without a name"),
+            );
         }
         let is_uncounted = is_directory && self.sb.features.ro_compat.contains(RoCompat::DIR_NLINK);
-        let wanted = if is_uncounted && names > LINKS_MAX { 1 } else { names };
+        let wanted = if is_uncounted && names > LINKS_MAX {
+            1
+        } else {
+            names
+        };
         if links != wanted {
-            self.report.error(Structure::Links, place, format_args!("{links} links, but {names} names"));
+            self.report.error(
+                Structure::Links,
+                place,
+                format_args!("{links} links, but {names} names"),
+            );
         }
     }
 
@@ -57,11 +70,20 @@ impl Checker<'_> {
         for directory in &self.directories {
             let (number, parent, dotdot) = (directory.number, directory.parent, directory.dotdot);
             let place = Place::inode(number);
-            let wanted = if number == ROOT_INODE { ROOT_INODE } else { parent };
+            let wanted = if number == ROOT_INODE {
+                ROOT_INODE
+            } else {
+                parent
+            };
             if wanted == 0 {
-                self.report.error(Structure::Links, place, format_args!("directory without a name"));
+                self.report.error(
+                    Structure::Links,
+                    place,
+                    format_args!("directory without a name"),
+                );
             } else if dotdot != wanted && dotdot != 0 {
-                let what = format_args!(".. leads to inode {dotdot}, but it is in directory {wanted}");
+                let what =
+                    format_args!(".. leads to inode {dotdot}, but it is in directory {wanted}");
                 self.report.error(Structure::Directory, place, what);
             }
         }
@@ -77,12 +99,16 @@ impl Checker<'_> {
                 ways[index] = Way::Open;
                 path.push(index);
                 let parent = self.directories[index].parent;
-                at = self.directories.binary_search_by_key(&parent, |directory| directory.number).ok();
+                at = self
+                    .directories
+                    .binary_search_by_key(&parent, |directory| directory.number)
+                    .ok();
             }
             if let Some(index) = at.filter(|index| ways[*index] == Way::Open) {
                 let number = self.directories[index].number;
                 let what = format_args!("directory below itself, without a way to the root");
-                self.report.error(Structure::Links, Place::inode(number), what);
+                self.report
+                    .error(Structure::Links, Place::inode(number), what);
             }
             for index in path.drain(..) {
                 ways[index] = Way::Known;

@@ -1,4 +1,5 @@
-//! `folio check`: is everything in this ext4 as it should be? Reads only; mending is e2fsck's job (`e2fsck -f`).
+//! `folio check`: is everything in this ext4 as it should be? Reads only; mending is e2fsck's job
+//! (`e2fsck -f`).
 //!
 //! ```text
 //!   superblock.rs   found, or a copy of it          journal.rs   replayed into memory first
@@ -16,17 +17,18 @@
 //!   report.rs       findings with severity and place      sets.rs   bits and facts in memory
 //! ```
 //!
-//! Neighbours: a device below, the structures and checksums of `fs/ext4` beside it. Those stop at the first thing
-//! that is wrong, since they serve readers; here everything is read raw, told, and gone past. No cache but for the
-//! replay of fast commits, no locks.
+//! Neighbours: a device below, the structures and checksums of `fs/ext4` beside it. Those stop at
+//! the first thing that is wrong, since they serve readers; here everything is read raw, told, and
+//! gone past. No cache but for the replay of fast commits, no locks.
 //!
 //! Invariants:
 //! 1. Nothing is written. A journal is replayed into an overlay in memory.
-//! 2. No number is believed: each is compared with the geometry before it is used, and the geometry with the device.
-//! 3. Each block is read at most once in each role (inode table, tree node, directory block, attribute block), so
-//!    that no forged image keeps the check busy for longer than its own size.
-//! 4. Memory: one bit for each block in use, 12 bytes for each inode in use, 16 for each directory block, 56 for each
-//!    group; and at most 2^21 groups.
+//! 2. No number is believed: each is compared with the geometry before it is used, and the geometry
+//!    with the device.
+//! 3. Each block is read at most once in each role (inode table, tree node, directory block,
+//!    attribute block), so that no forged image keeps the check busy for longer than its own size.
+//! 4. Memory: one bit for each block in use, 12 bytes for each inode in use, 16 for each directory
+//!    block, 56 for each group; and at most 2^21 groups.
 //! 5. What e2fsck -fn complains of is found here too; tests/check holds us to that.
 
 mod bitmaps;
@@ -64,9 +66,9 @@ use xattrs::{SharedBlock, ValueInode};
 /// How to check.
 #[derive(Debug, Clone)]
 pub struct CheckOptions {
-    /// Whether a journal that holds something is replayed first, in memory. If not, what lies on the device is
-    /// checked as it is, as `e2fsck -n` does; an image in use, or one that lost power, then shows errors that a
-    /// mount would mend.
+    /// Whether a journal that holds something is replayed first, in memory. If not, what lies on
+    /// the device is checked as it is, as `e2fsck -n` does; an image in use, or one that lost
+    /// power, then shows errors that a mount would mend.
     pub replays_journal: bool,
     /// Findings to be told; the rest are counted.
     pub findings_max: usize,
@@ -76,15 +78,20 @@ pub struct CheckOptions {
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        Self { replays_journal: true, findings_max: 10_000, clock: Clock::System }
+        Self {
+            replays_journal: true,
+            findings_max: 10_000,
+            clock: Clock::System,
+        }
     }
 }
 
-/// Checks the whole ext4 on `device`, which is not written. Each finding goes to `listener` as it is made.
+/// Checks the whole ext4 on `device`, which is not written. Each finding goes to `listener` as it
+/// is made.
 ///
-/// EUCLEAN if there is no ext4 on the device; EOPNOTSUPP, naming the feature, for one that is not known here; EINTR
-/// if the listener ended it; the device's error if not even a superblock can be read. Unreadable blocks elsewhere
-/// are findings.
+/// EUCLEAN if there is no ext4 on the device; EOPNOTSUPP, naming the feature, for one that is not
+/// known here; EINTR if the listener ended it; the device's error if not even a superblock can be
+/// read. Unreadable blocks elsewhere are findings.
 pub fn check(
     device: &Arc<dyn Device>,
     options: &CheckOptions,
@@ -94,15 +101,21 @@ pub fn check(
     run(device, options, report).map_err(|error| error.at("ext4"))
 }
 
-fn run(device: &Arc<dyn Device>, options: &CheckOptions, mut report: Reporter<'_>) -> Result<CheckReport> {
-    let Some(mut superblock) = superblock::open(&**device, &mut report, options.replays_journal)? else {
+fn run(
+    device: &Arc<dyn Device>,
+    options: &CheckOptions,
+    mut report: Reporter<'_>,
+) -> Result<CheckReport> {
+    let Some(mut superblock) = superblock::open(&**device, &mut report, options.replays_journal)?
+    else {
         return Ok(report.report);
     };
     let mut device = device.clone();
     let needs_recovery = journal::needs_recovery(&superblock);
     if needs_recovery && !options.replays_journal {
-        let what =
-            format_args!("not replayed, though it holds something; errors below may be mended by that");
+        let what = format_args!(
+            "not replayed, though it holds something; errors below may be mended by that"
+        );
         report.warning(Structure::Journal, Place::NONE, what);
     } else if needs_recovery {
         (device, superblock) = match journal::replayed(&device, &superblock, &mut report)? {
@@ -131,7 +144,10 @@ fn run(device: &Arc<dyn Device>, options: &CheckOptions, mut report: Reporter<'_
     checker.check_shared_xattrs();
     checker.check_quota();
     checker.check_bitmaps(!needs_recovery)?;
-    Ok(CheckReport { is_complete: true, ..checker.report.report })
+    Ok(CheckReport {
+        is_complete: true,
+        ..checker.report.report
+    })
 }
 
 /// A file that the superblock names: what it maps.

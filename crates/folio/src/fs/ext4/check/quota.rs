@@ -5,7 +5,8 @@
 //!   block 1   256 numbers of blocks  ->  256 numbers  ->  256 numbers  ->  256 numbers  ->  entries
 //! ```
 //!
-//! The tree goes by the four bytes of an owner's number. Source: the kernel's fs/quota/quota_tree.h, quotaio_v2.h.
+//! The tree goes by the four bytes of an owner's number. Source: the kernel's
+//! fs/quota/quota_tree.h, quotaio_v2.h.
 
 use super::Checker;
 use super::inodes::View;
@@ -46,7 +47,9 @@ struct Account {
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    bytes
+        .get(at..at + 4)
+        .map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
 fn long(bytes: &[u8], at: usize) -> u64 {
@@ -57,17 +60,29 @@ impl Checker<'_> {
     /// Adds what an inode uses to its owners' accounts.
     pub(super) fn charge(&mut self, view: &View<'_>, clusters: u64) {
         let is_own = view.number != ROOT_INODE && view.number < self.sb.first_inode;
-        if is_own || !self.sb.features.ro_compat.contains(RoCompat::QUOTA) || self.is_quota_inode(view.number)
+        if is_own
+            || !self.sb.features.ro_compat.contains(RoCompat::QUOTA)
+            || self.is_quota_inode(view.number)
         {
             return;
         }
         let raw = view.raw;
         let bytes = clusters * u64::from(self.sb.cluster_blocks) * self.sb.block_size as u64;
         let id = |low: u16, high: u16| u32::from(high) << 16 | u32::from(low);
-        let project = if raw.extra_isize.get() >= PROJECT_END { raw.projid.get() } else { 0 };
+        let project = if raw.extra_isize.get() >= PROJECT_END {
+            raw.projid.get()
+        } else {
+            0
+        };
         for (usages, id) in [
-            (&mut self.usages.users, id(raw.uid_lo.get(), raw.uid_high.get())),
-            (&mut self.usages.groups, id(raw.gid_lo.get(), raw.gid_high.get())),
+            (
+                &mut self.usages.users,
+                id(raw.uid_lo.get(), raw.uid_high.get()),
+            ),
+            (
+                &mut self.usages.groups,
+                id(raw.gid_lo.get(), raw.gid_high.get()),
+            ),
             (&mut self.usages.projects, project),
         ] {
             let usage = usages.entry(id).or_default();
@@ -78,9 +93,13 @@ impl Checker<'_> {
     /// Whether this is one of the files that quota is kept in.
     pub(super) fn is_quota_inode(&self, number: u32) -> bool {
         let raw = &self.sb.raw;
-        [&raw.usr_quota_inum, &raw.grp_quota_inum, &raw.prj_quota_inum]
-            .iter()
-            .any(|inode| inode.get() == number)
+        [
+            &raw.usr_quota_inum,
+            &raw.grp_quota_inum,
+            &raw.prj_quota_inum,
+        ]
+        .iter()
+        .any(|inode| inode.get() == number)
     }
 
     /// Compares all quota files with what was counted.
@@ -119,7 +138,11 @@ impl Checker<'_> {
     fn check_account(&mut self, mut account: Account) {
         let place = Place::inode(account.inode);
         let Some(head) = self.quota_block(account.inode, 0) else {
-            return self.report.error(Structure::Quota, place, format_args!("the quota file is not there"));
+            return self.report.error(
+                Structure::Quota,
+                place,
+                format_args!("the quota file is not there"),
+            );
         };
         if word(&head, 0) != account.magic || word(&head, 4) != VERSION {
             return self.report.error(
@@ -128,9 +151,13 @@ impl Checker<'_> {
                 format_args!("no {} quota file of version 1", account.name),
             );
         }
-        let size = self.special_files.get(&account.inode).map_or(0, |file| file.size);
+        let size = self
+            .special_files
+            .get(&account.inode)
+            .map_or(0, |file| file.size);
         let (blocks, free_block, free_entry) = (word(&head, 20), word(&head, 24), word(&head, 28));
-        let is_sized = (u64::from(blocks)..=u64::from(blocks) + SLACK_BLOCKS).contains(&(size / BLOCK_LEN));
+        let is_sized =
+            (u64::from(blocks)..=u64::from(blocks) + SLACK_BLOCKS).contains(&(size / BLOCK_LEN));
         if !is_sized || free_block >= blocks || free_entry >= blocks {
             let what = format_args!(
                 "{blocks} quota blocks in {size} bytes, free from {free_block} and {free_entry}"
@@ -139,7 +166,11 @@ impl Checker<'_> {
         }
         let (mut seen, mut stored) = (HashSet::new(), HashMap::new());
         self.walk_quota(account.inode, 1, DEPTH, &mut seen, &mut stored);
-        let mut ids: Vec<u32> = stored.keys().chain(account.counted.keys()).copied().collect();
+        let mut ids: Vec<u32> = stored
+            .keys()
+            .chain(account.counted.keys())
+            .copied()
+            .collect();
         ids.sort_unstable();
         ids.dedup();
         for id in ids {
@@ -168,7 +199,11 @@ impl Checker<'_> {
         // Entries of several owners share a block, so that it is led to more than once.
         if !seen.insert(block) {
             if depth > 0 {
-                self.report.error(Structure::Quota, place, format_args!("quota block {block} comes twice"));
+                self.report.error(
+                    Structure::Quota,
+                    place,
+                    format_args!("quota block {block} comes twice"),
+                );
             }
             return;
         }
@@ -180,14 +215,19 @@ impl Checker<'_> {
             );
         };
         if depth == 0 {
-            for entry in
-                bytes[BLOCK_HEAD_LEN..].chunks_exact(ENTRY_LEN).filter(|entry| entry.iter().any(|&b| b != 0))
+            for entry in bytes[BLOCK_HEAD_LEN..]
+                .chunks_exact(ENTRY_LEN)
+                .filter(|entry| entry.iter().any(|&b| b != 0))
             {
                 stored.insert(word(entry, 0), (long(entry, 48), long(entry, 24)));
             }
             return;
         }
-        for child in bytes.chunks_exact(4).map(|bytes| word(bytes, 0)).filter(|child| *child != 0) {
+        for child in bytes
+            .chunks_exact(4)
+            .map(|bytes| word(bytes, 0))
+            .filter(|child| *child != 0)
+        {
             self.walk_quota(inode, child, depth - 1, seen, stored);
         }
     }
@@ -204,7 +244,9 @@ impl Checker<'_> {
         let (first, start, len) = *file.runs.get(after.checked_sub(1)?)?;
         let device_block = (logical - first < len).then_some(start + logical - first)?;
         let mut bytes = vec![0; BLOCK_LEN as usize];
-        self.device.read_at(&mut bytes, device_block * size + at % size).ok()?;
+        self.device
+            .read_at(&mut bytes, device_block * size + at % size)
+            .ok()?;
         Some(bytes)
     }
 }

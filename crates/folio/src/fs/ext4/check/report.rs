@@ -6,7 +6,8 @@ use std::ops::ControlFlow;
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Nothing is lost or wrong by it: a journal to be replayed, a time in the future, work left for the next mount.
+    /// Nothing is lost or wrong by it: a journal to be replayed, a time in the future, work left
+    /// for the next mount.
     Warning,
     /// The file system contradicts itself, and wants `e2fsck -f`.
     Error,
@@ -85,26 +86,42 @@ pub struct Place {
 
 impl Place {
     /// In the file system as a whole.
-    pub(super) const NONE: Self = Self { group: None, inode: None, block: None };
+    pub(super) const NONE: Self = Self {
+        group: None,
+        inode: None,
+        block: None,
+    };
 
     /// In a block group.
     pub(super) fn group(number: u32) -> Self {
-        Self { group: Some(number), ..Self::NONE }
+        Self {
+            group: Some(number),
+            ..Self::NONE
+        }
     }
 
     /// In an inode.
     pub(super) fn inode(number: u32) -> Self {
-        Self { inode: Some(number), ..Self::NONE }
+        Self {
+            inode: Some(number),
+            ..Self::NONE
+        }
     }
 
     /// In a block.
     pub(super) fn block(number: u64) -> Self {
-        Self { block: Some(number), ..Self::NONE }
+        Self {
+            block: Some(number),
+            ..Self::NONE
+        }
     }
 
     /// The same, in this block.
     pub(super) fn at_block(self, number: u64) -> Self {
-        Self { block: Some(number), ..self }
+        Self {
+            block: Some(number),
+            ..self
+        }
     }
 }
 
@@ -192,9 +209,11 @@ pub struct CheckReport {
     pub warnings: u64,
     /// Findings beyond [`super::CheckOptions::findings_max`], which were only counted.
     pub untold: u64,
-    /// Whether everything was looked at; a superblock or a journal beyond use may end the check early.
+    /// Whether everything was looked at; a superblock or a journal beyond use may end the check
+    /// early.
     pub is_complete: bool,
-    /// Transactions of the journal that were replayed in memory before the check; `None` if there was no need.
+    /// Transactions of the journal that were replayed in memory before the check; `None` if there
+    /// was no need.
     pub replayed_transactions: Option<u32>,
     /// Inodes in use.
     pub inodes_used: u64,
@@ -227,7 +246,11 @@ pub(super) struct Reporter<'a> {
 impl<'a> Reporter<'a> {
     /// Tells `listener` of the first `findings_max` findings.
     pub(super) fn new(listener: &'a mut dyn Listener, findings_max: usize) -> Self {
-        Self { listener, left: findings_max, report: CheckReport::default() }
+        Self {
+            listener,
+            left: findings_max,
+            report: CheckReport::default(),
+        }
     }
 
     /// Something contradicts the format.
@@ -240,7 +263,13 @@ impl<'a> Reporter<'a> {
         self.tell(Severity::Warning, structure, place, what);
     }
 
-    fn tell(&mut self, severity: Severity, structure: Structure, place: Place, what: fmt::Arguments<'_>) {
+    fn tell(
+        &mut self,
+        severity: Severity,
+        structure: Structure,
+        place: Place,
+        what: fmt::Arguments<'_>,
+    ) {
         match severity {
             Severity::Warning => self.report.warnings += 1,
             Severity::Error => self.report.errors += 1,
@@ -250,11 +279,21 @@ impl<'a> Reporter<'a> {
             return;
         }
         self.left -= 1;
-        self.listener.finding(&Finding { severity, structure, place, what: what.to_string() });
+        self.listener.finding(&Finding {
+            severity,
+            structure,
+            place,
+            what: what.to_string(),
+        });
     }
 
     /// Tells how far the check is; an error (EINTR) if it shall end.
-    pub(super) fn progress(&mut self, phase: Phase, done: u64, total: u64) -> crate::base::Result<()> {
+    pub(super) fn progress(
+        &mut self,
+        phase: Phase,
+        done: u64,
+        total: u64,
+    ) -> crate::base::Result<()> {
         match self.listener.progress(phase, done, total) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(crate::base::Errno::INTR.into()),

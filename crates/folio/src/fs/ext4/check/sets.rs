@@ -24,11 +24,13 @@ impl Bits {
         self.insert_range(number..number + 1) == 0
     }
 
-    /// Adds the numbers of `range`, as far as they are below the limit; how many were there already.
+    /// Adds the numbers of `range`, as far as they are below the limit; how many were there
+    /// already.
     pub(super) fn insert_range(&mut self, range: Range<u64>) -> u64 {
         let (mut at, end, mut known) = (range.start, range.end.min(self.len), 0);
         while at < end {
-            let page = self.pages[(at / PAGE_BITS) as usize].get_or_insert_with(|| Box::new([0; WORDS]));
+            let page =
+                self.pages[(at / PAGE_BITS) as usize].get_or_insert_with(|| Box::new([0; WORDS]));
             let word = &mut page[(at % PAGE_BITS / 64) as usize];
             let count = (64 - at % 64).min(end - at);
             let mask = (u64::MAX >> (64 - count)) << (at % 64);
@@ -42,7 +44,8 @@ impl Bits {
     /// The numbers from 64 times `index` on.
     pub(super) fn word(&self, index: u64) -> u64 {
         let page = self.pages.get((index / WORDS as u64) as usize);
-        page.and_then(Option::as_ref).map_or(0, |page| page[(index % WORDS as u64) as usize])
+        page.and_then(Option::as_ref)
+            .map_or(0, |page| page[(index % WORDS as u64) as usize])
     }
 
     /// The first number of the set in `range`; what holds nothing is skipped a page at a time.
@@ -145,7 +148,10 @@ impl InodeTable {
 
     /// What is known of `number`.
     pub(super) fn get(&self, number: u32) -> InodeFacts {
-        let page = self.pages.get(number as usize / FACTS).and_then(Option::as_ref);
+        let page = self
+            .pages
+            .get(number as usize / FACTS)
+            .and_then(Option::as_ref);
         page.map_or(InodeFacts::default(), |page| page[number as usize % FACTS])
     }
 
@@ -156,10 +162,16 @@ impl InodeTable {
         &mut page[number as usize % FACTS]
     }
 
-    /// The first number of `range` that something may be known of, or its end: those before are not in use.
+    /// The first number of `range` that something may be known of, or its end: those before are not
+    /// in use.
     pub(super) fn skip_unknown(&self, range: Range<u32>) -> u32 {
         let mut at = range.start;
-        while at < range.end && self.pages.get(at as usize / FACTS).is_none_or(Option::is_none) {
+        while at < range.end
+            && self
+                .pages
+                .get(at as usize / FACTS)
+                .is_none_or(Option::is_none)
+        {
             at = (at / FACTS as u32 + 1).saturating_mul(FACTS as u32);
         }
         at.min(range.end)
@@ -169,7 +181,9 @@ impl InodeTable {
     pub(super) fn known(&self) -> impl Iterator<Item = (u32, InodeFacts)> {
         self.pages.iter().enumerate().flat_map(|(index, page)| {
             let facts = page.iter().flat_map(|page| page.iter());
-            facts.enumerate().map(move |(i, facts)| ((index * FACTS + i) as u32, *facts))
+            facts
+                .enumerate()
+                .map(move |(i, facts)| ((index * FACTS + i) as u32, *facts))
         })
     }
 }
@@ -188,10 +202,20 @@ mod tests {
         assert_eq!((bits.next(59..60), bits.next(60..61)), (None, Some(60)));
         assert_eq!(bits.window(57), u64::MAX << 3);
         assert_eq!(
-            (bits.next(0..100_000), bits.next(61..62), bits.next(32_902..100_000)),
+            (
+                bits.next(0..100_000),
+                bits.next(61..62),
+                bits.next(32_902..100_000)
+            ),
             (Some(60), Some(61), None)
         );
-        assert_eq!((bits.insert_range(99_990..200_000), bits.next(99_999..200_000)), (0, Some(99_999)));
+        assert_eq!(
+            (
+                bits.insert_range(99_990..200_000),
+                bits.next(99_999..200_000)
+            ),
+            (0, Some(99_999))
+        );
     }
 
     #[test]
@@ -199,9 +223,16 @@ mod tests {
         let mut table = InodeTable::new(10_000);
         table.get_mut(9_999).links = 3;
         assert_eq!((table.get(9_999).links, table.get(1).links), (3, 0));
-        assert_eq!([1..9_000, 8192..9_999, 1..100].map(|range| table.skip_unknown(range)), [8192, 8192, 100]);
         assert_eq!(
-            table.known().filter(|(_, facts)| facts.links > 0).map(|(n, _)| n).collect::<Vec<_>>(),
+            [1..9_000, 8192..9_999, 1..100].map(|range| table.skip_unknown(range)),
+            [8192, 8192, 100]
+        );
+        assert_eq!(
+            table
+                .known()
+                .filter(|(_, facts)| facts.links > 0)
+                .map(|(n, _)| n)
+                .collect::<Vec<_>>(),
             [9_999]
         );
     }

@@ -1,4 +1,5 @@
-//! Inodes with a purpose of their own: the resize inode, the orphan file and the list of orphans, quota inodes.
+//! Inodes with a purpose of their own: the resize inode, the orphan file and the list of orphans,
+//! quota inodes.
 
 use super::Checker;
 use super::SpecialFile;
@@ -27,16 +28,23 @@ impl Listener for Mute {
     fn finding(&mut self, _: &Finding) {}
 }
 
-/// A file that must be read before everything else is checked: what its inode maps, without a word on what is wrong.
+/// A file that must be read before everything else is checked: what its inode maps, without a word
+/// on what is wrong.
 pub(super) fn file_ahead(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
     number: u32,
 ) -> Result<Option<SpecialFile>> {
     let mut mute = Mute;
-    let mut scratch = Checker::new(device.clone(), superblock.clone(), Reporter::new(&mut mute, 0));
+    let mut scratch = Checker::new(
+        device.clone(),
+        superblock.clone(),
+        Reporter::new(&mut mute, 0),
+    );
     scratch.check_groups()?;
-    let Some(bytes) = scratch.read_inode(number) else { return Ok(None) };
+    let Some(bytes) = scratch.read_inode(number) else {
+        return Ok(None);
+    };
     scratch.check_inode(number, &bytes);
     Ok(scratch.special_files.remove(&number))
 }
@@ -44,9 +52,16 @@ pub(super) fn file_ahead(
 impl Checker<'_> {
     /// The bytes of one inode, where the tables have them.
     pub(super) fn read_inode(&self, number: u32) -> Option<Vec<u8>> {
-        let index = number.checked_sub(1).filter(|_| number <= self.sb.inode_count)?;
-        let facts = self.groups.get((index / self.sb.inodes_per_group) as usize)?;
-        let (slot, size) = (u64::from(index % self.sb.inodes_per_group), self.sb.inode_size);
+        let index = number
+            .checked_sub(1)
+            .filter(|_| number <= self.sb.inode_count)?;
+        let facts = self
+            .groups
+            .get((index / self.sb.inodes_per_group) as usize)?;
+        let (slot, size) = (
+            u64::from(index % self.sb.inodes_per_group),
+            self.sb.inode_size,
+        );
         let mut bytes = vec![0; size];
         let offset = facts.inode_table? * self.sb.block_size as u64 + slot * size as u64;
         self.device.read_at(&mut bytes, offset).ok()?;
@@ -60,8 +75,12 @@ impl Checker<'_> {
         for number in &orphans {
             let what = format_args!("orphan: the next mount, or e2fsck, frees or truncates it");
             match is_replayed {
-                true => self.report.warning(Structure::Orphans, Place::inode(*number), what),
-                false => self.report.error(Structure::Orphans, Place::inode(*number), what),
+                true => self
+                    .report
+                    .warning(Structure::Orphans, Place::inode(*number), what),
+                false => self
+                    .report
+                    .error(Structure::Orphans, Place::inode(*number), what),
             }
         }
         self.orphans = orphans.into_iter().collect();
@@ -82,7 +101,9 @@ impl Checker<'_> {
                 );
                 break;
             }
-            let Some(bytes) = self.read_inode(next) else { break };
+            let Some(bytes) = self.read_inode(next) else {
+                break;
+            };
             orphans.push(next);
             next = RawInode::read_from_prefix(&bytes).map_or(0, |(raw, _)| raw.dtime.get());
             if bytes.len() < size_of::<RawInode>() {
@@ -94,17 +115,26 @@ impl Checker<'_> {
 
     fn orphans_in_file(&mut self, orphans: &mut Vec<u32>) -> Result<()> {
         let number = self.sb.raw.orphan_file_inum.get();
-        let is_present = self.sb.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
+        let is_present = self
+            .sb
+            .features
+            .ro_compat
+            .contains(RoCompat::ORPHAN_PRESENT);
         if !self.sb.features.compat.contains(Compat::ORPHAN_FILE) {
             if is_present {
-                let what = format_args!("orphans are said to be in a file, but orphan_file is not set");
+                let what =
+                    format_args!("orphans are said to be in a file, but orphan_file is not set");
                 self.report.error(Structure::Orphans, Place::NONE, what);
             }
             return Ok(());
         }
         let place = Place::inode(number);
         let Some(file) = file_ahead(&self.device, &self.sb, number)? else {
-            self.report.error(Structure::Orphans, place, format_args!("the orphan file is not there"));
+            self.report.error(
+                Structure::Orphans,
+                place,
+                format_args!("the orphan file is not there"),
+            );
             return Ok(());
         };
         let block_size = self.sb.block_size as u64;
@@ -120,7 +150,14 @@ impl Checker<'_> {
             {
                 continue;
             }
-            self.check_orphan_block(place.at_block(block), block, &bytes, file.seed, is_present, orphans);
+            self.check_orphan_block(
+                place.at_block(block),
+                block,
+                &bytes,
+                file.seed,
+                is_present,
+                orphans,
+            );
         }
         Ok(())
     }
@@ -136,16 +173,23 @@ impl Checker<'_> {
     ) {
         let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
         let (entries, tail) = bytes.split_at(bytes.len() - TAIL_LEN);
-        let mut error = |what: std::fmt::Arguments<'_>| self.report.error(Structure::Orphans, place, what);
+        let mut error =
+            |what: std::fmt::Arguments<'_>| self.report.error(Structure::Orphans, place, what);
         if word(tail) != BLOCK_MAGIC {
             return error(format_args!("bad magic"));
         }
         if seed.is_some_and(|seed| word(&tail[4..]) != orphan_checksum(seed, block, entries)) {
             return error(format_args!("bad checksum"));
         }
-        for number in entries.chunks_exact(4).map(word).filter(|number| *number != 0) {
+        for number in entries
+            .chunks_exact(4)
+            .map(word)
+            .filter(|number| *number != 0)
+        {
             if !is_present {
-                return error(format_args!("names inode {number}, though no orphans are said to be there"));
+                return error(format_args!(
+                    "names inode {number}, though no orphans are said to be there"
+                ));
             }
             match number >= self.sb.first_inode && number <= self.sb.inode_count {
                 true => orphans.push(number),
@@ -159,7 +203,11 @@ impl Checker<'_> {
         let raw = &self.sb.raw;
         let mut wanted = Vec::new();
         if self.sb.features.ro_compat.contains(RoCompat::QUOTA) {
-            let numbers = [raw.usr_quota_inum.get(), raw.grp_quota_inum.get(), raw.prj_quota_inum.get()];
+            let numbers = [
+                raw.usr_quota_inum.get(),
+                raw.grp_quota_inum.get(),
+                raw.prj_quota_inum.get(),
+            ];
             wanted.extend(numbers.into_iter().filter(|number| *number != 0));
         }
         for number in wanted {
@@ -176,10 +224,13 @@ impl Checker<'_> {
         }
     }
 
-    /// The resize inode holds the blocks kept for more descriptors, in a form that follows from the geometry.
+    /// The resize inode holds the blocks kept for more descriptors, in a form that follows from the
+    /// geometry.
     fn check_resize_inode(&mut self) {
         let place = Place::inode(RESIZE_INODE);
-        let Some(bytes) = self.read_inode(RESIZE_INODE) else { return };
+        let Some(bytes) = self.read_inode(RESIZE_INODE) else {
+            return;
+        };
         let mut padded = [0; size_of::<RawInode>()];
         let known = bytes.len().min(padded.len());
         padded[..known].copy_from_slice(&bytes[..known]);
@@ -192,9 +243,14 @@ impl Checker<'_> {
             && raw.dtime.get() == 0
             && raw.file_acl_lo.get() == 0
             && raw.file_acl_high.get() == 0
-            && raw.flags.get() & (inode_flags::EXTENTS | inode_flags::INLINE_DATA | inode_flags::INDEX) == 0
+            && raw.flags.get()
+                & (inode_flags::EXTENTS | inode_flags::INLINE_DATA | inode_flags::INDEX)
+                == 0
             && size == (per_block * per_block + per_block + 12) * block_size
-            && pointers.iter().enumerate().all(|(i, pointer)| (i == DOUBLE) == (*pointer != 0));
+            && pointers
+                .iter()
+                .enumerate()
+                .all(|(i, pointer)| (i == DOUBLE) == (*pointer != 0));
         if !is_plain {
             let what = format_args!("is no file of one doubly indirect block");
             return self.report.error(Structure::ResizeInode, place, what);
@@ -209,7 +265,9 @@ impl Checker<'_> {
             return;
         }
         let table: Vec<u32> = words(&bytes).collect();
-        let backups: Vec<u32> = (1..self.sb.group_count).filter(|group| self.sb.has_backup(*group)).collect();
+        let backups: Vec<u32> = (1..self.sb.group_count)
+            .filter(|group| self.sb.has_backup(*group))
+            .collect();
         let reserved = u64::from(self.sb.raw.reserved_gdt_blocks.get());
         let in_use = self.sb.descriptor_blocks();
         let mut is_good = true;
@@ -219,12 +277,15 @@ impl Checker<'_> {
             is_good &= u64::from(table[at]) == block && self.names_backups(block, &backups);
         }
         if !is_good {
-            let what =
-                format_args!("does not name the {reserved} reserved descriptor blocks and their copies");
-            self.report.error(Structure::ResizeInode, place.at_block(double), what);
+            let what = format_args!(
+                "does not name the {reserved} reserved descriptor blocks and their copies"
+            );
+            self.report
+                .error(Structure::ResizeInode, place.at_block(double), what);
         }
         let blocks = 1 + reserved * (1 + backups.len() as u64);
-        let counted = blocks * u64::from(self.sb.cluster_blocks) * (self.sb.block_size as u64 / 512);
+        let counted =
+            blocks * u64::from(self.sb.cluster_blocks) * (self.sb.block_size as u64 / 512);
         let stored = u64::from(raw.blocks_high.get()) << 32 | u64::from(raw.blocks_lo.get());
         if stored != counted {
             let what = format_args!("i_blocks is {stored}, counted {counted}");
@@ -235,15 +296,24 @@ impl Checker<'_> {
     /// Whether a reserved block lists its copies in the groups that have some.
     fn names_backups(&mut self, block: u64, backups: &[u32]) -> bool {
         let mut bytes = Vec::new();
-        if !self.read_block(block, &mut bytes, Structure::ResizeInode, Place::inode(RESIZE_INODE)) {
+        if !self.read_block(
+            block,
+            &mut bytes,
+            Structure::ResizeInode,
+            Place::inode(RESIZE_INODE),
+        ) {
             return false;
         }
         let per_group = u64::from(self.sb.blocks_per_group);
-        let wanted = backups.iter().map(|group| block + u64::from(*group) * per_group);
+        let wanted = backups
+            .iter()
+            .map(|group| block + u64::from(*group) * per_group);
         words(&bytes).map(u64::from).take(backups.len()).eq(wanted)
     }
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
-    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    bytes
+        .chunks_exact(4)
+        .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }

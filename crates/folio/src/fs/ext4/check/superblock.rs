@@ -1,15 +1,16 @@
 //! The superblock: found, or one of its copies; then every field that can be wrong by itself.
 //!
-//! Numbers that the rest of the check relies on (sizes, places, counts) are checked first, and if one is wrong a copy
-//! is tried; what is left are contradictions that do not keep the check from going on.
+//! Numbers that the rest of the check relies on (sizes, places, counts) are checked first, and if
+//! one is wrong a copy is tried; what is left are contradictions that do not keep the check from
+//! going on.
 
 use super::report::{Place, Reporter, Structure};
 use crate::base::{Clock, Error, Result};
 use crate::block::Device;
 use crate::fs::ext4::checksum::crc32c;
 use crate::fs::ext4::disk::{
-    FIRST_INODE, RawSuperblock, STATE_ERROR, STATE_VALID, SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC,
-    SUPERBLOCK_OFFSET,
+    FIRST_INODE, RawSuperblock, STATE_ERROR, STATE_VALID, SUPERBLOCK_CHECKSUM_OFFSET,
+    SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET,
 };
 use crate::fs::ext4::features::{Compat, Features, Incompat, RoCompat};
 use crate::fs::ext4::superblock::Superblock;
@@ -22,10 +23,11 @@ const GROUPS_MAX: u64 = 1 << 21;
 /// Clocks may differ by a day.
 const TIME_SLACK_SECS: i64 = 86_400;
 
-/// The superblock to check by; `None` if neither it nor a copy can be used, which has then been told.
+/// The superblock to check by; `None` if neither it nor a copy can be used, which has then been
+/// told.
 ///
-/// With `is_to_be_replayed`, one whose journal waits to be replayed may have a bad checksum: when the power went, part
-/// of it may have been written, and the journal has it whole.
+/// With `is_to_be_replayed`, one whose journal waits to be replayed may have a bad checksum: when
+/// the power went, part of it may have been written, and the journal has it whole.
 ///
 /// EUCLEAN if there is no ext4 on the device, EOPNOTSUPP, naming it, for what is unknown here.
 pub(super) fn open(
@@ -39,11 +41,17 @@ pub(super) fn open(
             check_known(&raw)?;
             match geometry(&raw, device.len_bytes()) {
                 Ok(superblock) if checksum_is_good(&superblock) => return Ok(Some(superblock)),
-                Ok(superblock) if is_to_be_replayed && super::journal::needs_recovery(&superblock) => {
+                Ok(superblock)
+                    if is_to_be_replayed && super::journal::needs_recovery(&superblock) =>
+                {
                     return Ok(Some(superblock));
                 }
                 Ok(superblock) if copy(device).is_none() => {
-                    report.error(Structure::Superblock, Place::NONE, format_args!("bad checksum"));
+                    report.error(
+                        Structure::Superblock,
+                        Place::NONE,
+                        format_args!("bad checksum"),
+                    );
                     return Ok(Some(superblock));
                 }
                 Ok(_) => "bad checksum".to_owned(),
@@ -55,14 +63,21 @@ pub(super) fn open(
     let copy = copy(device);
     let advice = match &copy {
         Some((block, copy)) => {
-            format!("checking by the copy in block {block} (e2fsck -b {block} -B {})", copy.block_size)
+            format!(
+                "checking by the copy in block {block} (e2fsck -b {block} -B {})",
+                copy.block_size
+            )
         }
         None if raw.magic.get() != SUPERBLOCK_MAGIC => {
             return Err(Error::corrupt(format!("no ext4 file system ({what})")));
         }
         None => "no copy of it was found; the check ends here".to_owned(),
     };
-    report.error(Structure::Superblock, Place::NONE, format_args!("{what}; {advice}"));
+    report.error(
+        Structure::Superblock,
+        Place::NONE,
+        format_args!("{what}; {advice}"),
+    );
     Ok(copy.map(|(_, superblock)| superblock))
 }
 
@@ -79,12 +94,20 @@ fn read(device: &dyn Device, offset: u64) -> Result<RawSuperblock> {
 
 /// The first copy at one of the usual places that is whole.
 fn copy(device: &dyn Device) -> Option<(u64, Superblock)> {
-    let places =
-        [(1024_u64, 8193_u64), (2048, 16384), (4096, 32768), (1024, 24577), (2048, 49152), (4096, 98304)];
+    let places = [
+        (1024_u64, 8193_u64),
+        (2048, 16384),
+        (4096, 32768),
+        (1024, 24577),
+        (2048, 49152),
+        (4096, 98304),
+    ];
     places.into_iter().find_map(|(block_size, block)| {
         let raw = read(device, block_size * block).ok()?;
         let is_copy = raw.magic.get() == SUPERBLOCK_MAGIC && raw.block_group_nr.get() != 0;
-        let superblock = geometry(&raw, device.len_bytes()).ok().filter(|_| is_copy)?;
+        let superblock = geometry(&raw, device.len_bytes())
+            .ok()
+            .filter(|_| is_copy)?;
         let is_usable = superblock.block_size as u64 == block_size
             && check_known(&superblock.raw).is_ok()
             && checksum_is_good(&superblock);
@@ -106,20 +129,36 @@ fn check_known(raw: &RawSuperblock) -> Result<()> {
     features.check_readable()?;
     let sets = [
         ("compat", features.compat.bits() & !Compat::all().bits()),
-        ("ro_compat", features.ro_compat.bits() & !RoCompat::all().bits()),
+        (
+            "ro_compat",
+            features.ro_compat.bits() & !RoCompat::all().bits(),
+        ),
     ];
     if let Some((set, unknown)) = sets.into_iter().find(|(_, unknown)| *unknown != 0) {
-        return Err(Error::unsupported(format!("feature {set} bits {unknown:#x}")));
+        return Err(Error::unsupported(format!(
+            "feature {set} bits {unknown:#x}"
+        )));
     }
     if raw.rev_level.get() > 1 {
-        return Err(Error::unsupported(format!("revision {}", raw.rev_level.get())));
+        return Err(Error::unsupported(format!(
+            "revision {}",
+            raw.rev_level.get()
+        )));
     }
     let has_checksums = features.ro_compat.contains(RoCompat::METADATA_CSUM);
     if has_checksums && raw.checksum_type != 1 {
-        return Err(Error::unsupported(format!("checksum type {}", raw.checksum_type)));
+        return Err(Error::unsupported(format!(
+            "checksum type {}",
+            raw.checksum_type
+        )));
     }
-    if 1024_u64 << raw.log_block_size.get().min(20) > BLOCK_SIZE_MAX as u64 && raw.log_block_size.get() <= 6 {
-        return Err(Error::unsupported(format!("blocks of {} bytes", 1024 << raw.log_block_size.get())));
+    if 1024_u64 << raw.log_block_size.get().min(20) > BLOCK_SIZE_MAX as u64
+        && raw.log_block_size.get() <= 6
+    {
+        return Err(Error::unsupported(format!(
+            "blocks of {} bytes",
+            1024 << raw.log_block_size.get()
+        )));
     }
     Ok(())
 }
@@ -140,14 +179,22 @@ fn geometry(raw: &RawSuperblock, device_len: u64) -> Result<Superblock, String> 
         return Err(format!("block size 2^{}", u64::from(log) + 10));
     };
     let is_64bit = features.incompat.contains(Incompat::BIT64);
-    let high = if is_64bit { u64::from(raw.blocks_count_hi.get()) } else { 0 };
+    let high = if is_64bit {
+        u64::from(raw.blocks_count_hi.get())
+    } else {
+        0
+    };
     let block_count = high << 32 | u64::from(raw.blocks_count_lo.get());
-    let checksum_seed = features.ro_compat.contains(RoCompat::METADATA_CSUM).then(|| {
-        match features.incompat.contains(Incompat::METADATA_CSUM_SEED) {
-            true => raw.checksum_seed.get(),
-            false => crc32c(!0, &raw.uuid),
-        }
-    });
+    let checksum_seed =
+        features
+            .ro_compat
+            .contains(RoCompat::METADATA_CSUM)
+            .then(
+                || match features.incompat.contains(Incompat::METADATA_CSUM_SEED) {
+                    true => raw.checksum_seed.get(),
+                    false => crc32c(!0, &raw.uuid),
+                },
+            );
     let mut superblock = Superblock {
         raw: raw.clone(),
         features,
@@ -178,10 +225,15 @@ fn geometry(raw: &RawSuperblock, device_len: u64) -> Result<Superblock, String> 
     let groups = blocks.div_ceil(superblock.blocks_per_group.into());
     let inodes = groups * u64::from(superblock.inodes_per_group);
     if groups > GROUPS_MAX {
-        return Err(format!("{groups} block groups; more than {GROUPS_MAX} are not checked"));
+        return Err(format!(
+            "{groups} block groups; more than {GROUPS_MAX} are not checked"
+        ));
     }
     if inodes != u64::from(superblock.inode_count) {
-        return Err(format!("{} inodes, but {groups} groups hold {inodes}", superblock.inode_count));
+        return Err(format!(
+            "{} inodes, but {groups} groups hold {inodes}",
+            superblock.inode_count
+        ));
     }
     superblock.group_count = groups as u32;
     check_descriptor_table(&superblock).map_or(Ok(superblock), Err)
@@ -195,12 +247,16 @@ fn cluster_blocks(raw: &RawSuperblock, features: &Features) -> Result<u32, Strin
         return if is_plain || raw.rev_level.get() == 0 {
             Ok(1)
         } else {
-            Err(format!("clusters without bigalloc (2^{})", u64::from(log_cluster) + 10))
+            Err(format!(
+                "clusters without bigalloc (2^{})",
+                u64::from(log_cluster) + 10
+            ))
         };
     }
     match log_cluster.checked_sub(log_block) {
         Some(log @ 0..=16)
-            if raw.clusters_per_group.get().checked_mul(1 << log) == Some(raw.blocks_per_group.get()) =>
+            if raw.clusters_per_group.get().checked_mul(1 << log)
+                == Some(raw.blocks_per_group.get()) =>
         {
             Ok(1 << log)
         }
@@ -209,13 +265,27 @@ fn cluster_blocks(raw: &RawSuperblock, features: &Features) -> Result<u32, Strin
 }
 
 fn first_misfit(superblock: &Superblock, device_len: u64) -> Option<String> {
-    let Superblock { block_size, block_count, first_data_block, blocks_per_group, .. } = *superblock;
-    let Superblock { cluster_blocks, inodes_per_group, inode_size, descriptor_len, .. } = *superblock;
+    let Superblock {
+        block_size,
+        block_count,
+        first_data_block,
+        blocks_per_group,
+        ..
+    } = *superblock;
+    let Superblock {
+        cluster_blocks,
+        inodes_per_group,
+        inode_size,
+        descriptor_len,
+        ..
+    } = *superblock;
     let bits = 8 * block_size as u64;
     let is_64bit = superblock.features.incompat.contains(Incompat::BIT64);
-    let is_power = |size: usize, min: usize| size >= min && size <= block_size && size.is_power_of_two();
+    let is_power =
+        |size: usize, min: usize| size >= min && size <= block_size && size.is_power_of_two();
     let reserved = u64::from(superblock.raw.r_blocks_count_hi.get()) << 32;
-    let reserved = if is_64bit { reserved } else { 0 } | u64::from(superblock.raw.r_blocks_count_lo.get());
+    let reserved =
+        if is_64bit { reserved } else { 0 } | u64::from(superblock.raw.r_blocks_count_lo.get());
     let first_expected = u64::from(block_size == 1024 && cluster_blocks == 1);
     let wrong = |wrong: bool, what: String| wrong.then_some(what);
     None.or_else(|| {
@@ -279,8 +349,13 @@ fn check_descriptor_table(superblock: &Superblock) -> Option<String> {
 /// Reports what is wrong in the fields that the check does not rest on.
 pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut Reporter<'_>) {
     let raw = &superblock.raw;
-    let mut error = |what: std::fmt::Arguments<'_>| report.error(Structure::Superblock, Place::NONE, what);
-    let Features { compat, incompat, ro_compat } = superblock.features;
+    let mut error =
+        |what: std::fmt::Arguments<'_>| report.error(Structure::Superblock, Place::NONE, what);
+    let Features {
+        compat,
+        incompat,
+        ro_compat,
+    } = superblock.features;
     if ro_compat.contains(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG) {
         error(format_args!("both metadata_csum and uninit_bg"));
     }
@@ -295,14 +370,23 @@ pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut Reporter
         error(format_args!("both resize_inode and meta_bg"));
     }
     if !has_resize && raw.reserved_gdt_blocks.get() != 0 {
-        error(format_args!("{} reserved descriptor blocks without resize_inode", raw.reserved_gdt_blocks));
+        error(format_args!(
+            "{} reserved descriptor blocks without resize_inode",
+            raw.reserved_gdt_blocks
+        ));
     }
     if raw.uuid == [0; 16] {
         error(format_args!("no UUID"));
     }
     let extra_max = (superblock.inode_size - 128) as u16;
-    for (name, extra) in [("required", raw.min_extra_isize.get()), ("desired", raw.want_extra_isize.get())] {
-        if superblock.inode_size > 128 && extra != 0 && (extra > extra_max || extra < 4 || extra % 4 != 0) {
+    for (name, extra) in [
+        ("required", raw.min_extra_isize.get()),
+        ("desired", raw.want_extra_isize.get()),
+    ] {
+        if superblock.inode_size > 128
+            && extra != 0
+            && (extra > extra_max || extra < 4 || extra % 4 != 0)
+        {
             error(format_args!("{name} extra inode size {extra}"));
         }
     }
@@ -310,8 +394,11 @@ pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut Reporter
         if incompat.contains(Incompat::NEEDS_RECOVERY) {
             error(format_args!("needs recovery, but has no journal"));
         }
-        if raw.journal_inum.get() != 0 || raw.journal_dev.get() != 0 || raw.journal_uuid != [0; 16] {
-            error(format_args!("a journal is named, but has_journal is not set"));
+        if raw.journal_inum.get() != 0 || raw.journal_dev.get() != 0 || raw.journal_uuid != [0; 16]
+        {
+            error(format_args!(
+                "a journal is named, but has_journal is not set"
+            ));
         }
     }
     let descriptor_len = raw.desc_size.get();
@@ -324,7 +411,8 @@ pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut Reporter
     warn(superblock, clock, report);
 }
 
-/// Inodes that the superblock names must exist, and quota inodes must not be named without the feature.
+/// Inodes that the superblock names must exist, and quota inodes must not be named without the
+/// feature.
 fn check_named_inodes(superblock: &Superblock, error: &mut dyn FnMut(std::fmt::Arguments<'_>)) {
     let raw = &superblock.raw;
     let has_quota = superblock.features.ro_compat.contains(RoCompat::QUOTA);
@@ -335,12 +423,17 @@ fn check_named_inodes(superblock: &Superblock, error: &mut dyn FnMut(std::fmt::A
         ("project quota", raw.prj_quota_inum.get()),
     ] {
         if number > superblock.inode_count || (number != 0 && !has_quota) {
-            error(format_args!("{name} in inode {number} (feature quota: {has_quota})"));
+            error(format_args!(
+                "{name} in inode {number} (feature quota: {has_quota})"
+            ));
         }
     }
     let number = raw.orphan_file_inum.get();
     if has_orphan_file && number > superblock.inode_count {
-        error(format_args!("orphan file in inode {number} of {}", superblock.inode_count));
+        error(format_args!(
+            "orphan file in inode {number} of {}",
+            superblock.inode_count
+        ));
     }
 }
 
@@ -349,12 +442,18 @@ fn warn(superblock: &Superblock, clock: Clock, report: &mut Reporter<'_>) {
     let raw = &superblock.raw;
     let mut warning =
         |what: std::fmt::Arguments<'_>| report.warning(Structure::Superblock, Place::NONE, what);
-    let needs_recovery = superblock.features.incompat.contains(Incompat::NEEDS_RECOVERY);
+    let needs_recovery = superblock
+        .features
+        .incompat
+        .contains(Incompat::NEEDS_RECOVERY);
     if raw.state.get() & STATE_VALID == 0 && !needs_recovery {
         warning(format_args!("not unmounted cleanly"));
     }
     if raw.state.get() & STATE_ERROR != 0 || raw.error_count.get() != 0 {
-        warning(format_args!("errors were met while it was mounted ({} counted)", raw.error_count));
+        warning(format_args!(
+            "errors were met while it was mounted ({} counted)",
+            raw.error_count
+        ));
     }
     let now = clock.now().secs;
     for (name, low, high) in [
@@ -364,7 +463,9 @@ fn warn(superblock: &Superblock, clock: Clock, report: &mut Reporter<'_>) {
     ] {
         let time = i64::from(high) << 32 | i64::from(low.get());
         if time > now.saturating_add(TIME_SLACK_SECS) {
-            warning(format_args!("last {name} in the future (second {time} since 1970)"));
+            warning(format_args!(
+                "last {name} in the future (second {time} since 1970)"
+            ));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Extended attributes: in the inode, in blocks that inodes share, and in inodes that hold one value.
+//! Extended attributes: in the inode, in blocks that inodes share, and in inodes that hold one
+//! value.
 
 use super::Checker;
 use super::blocks::Owner;
@@ -8,8 +9,8 @@ use crate::base::PhysicalBlock;
 use crate::fs::ext4::disk::inode_flags;
 use crate::fs::ext4::features::Incompat;
 use crate::fs::ext4::xattr::{
-    BLOCK_HEADER_LEN, INDEX_SYSTEM, INLINE_DATA_SUFFIX, MAGIC, RawBlockHeader, RawEntry, block_checksum,
-    entry_hash, entry_len,
+    BLOCK_HEADER_LEN, INDEX_SYSTEM, INLINE_DATA_SUFFIX, MAGIC, RawBlockHeader, RawEntry,
+    block_checksum, entry_hash, entry_len,
 };
 use std::ops::Range;
 use zerocopy::FromBytes;
@@ -28,10 +29,12 @@ pub(super) struct ValueInode {
 }
 
 impl Checker<'_> {
-    /// Checks all attributes of an inode and claims their block; returns the end of an inline file, if there is one.
+    /// Checks all attributes of an inode and claims their block; returns the end of an inline file,
+    /// if there is one.
     pub(super) fn check_xattrs(&mut self, view: &View<'_>, owner: &mut Owner) -> Option<Vec<u8>> {
         if view.has(inode_flags::EA_INODE) {
-            let references = u64::from(view.raw.ctime.get()) << 32 | u64::from(view.raw.version_lo.get());
+            let references =
+                u64::from(view.raw.ctime.get()) << 32 | u64::from(view.raw.version_lo.get());
             self.value_inodes.entry(view.number).or_default().stored = Some(references);
         }
         let mut inline = None;
@@ -63,29 +66,42 @@ impl Checker<'_> {
         if !self.read_block(block, &mut bytes, Structure::Xattr, owner.place()) {
             return;
         }
-        let Ok((header, _)) = RawBlockHeader::read_from_prefix(&bytes) else { return };
-        self.xattr_blocks.insert(block, SharedBlock { stored: header.reference_count.get(), met: 1 });
+        let Ok((header, _)) = RawBlockHeader::read_from_prefix(&bytes) else {
+            return;
+        };
+        self.xattr_blocks.insert(
+            block,
+            SharedBlock {
+                stored: header.reference_count.get(),
+                met: 1,
+            },
+        );
         let seed = self.sb.checksum_seed;
         let what = if header.magic.get() != MAGIC {
             "bad magic"
         } else if header.blocks.get() != 1 {
             "spans several blocks"
-        } else if seed
-            .is_some_and(|seed| header.checksum.get() != block_checksum(&bytes, PhysicalBlock(block), seed))
-        {
+        } else if seed.is_some_and(|seed| {
+            header.checksum.get() != block_checksum(&bytes, PhysicalBlock(block), seed)
+        }) {
             "bad checksum"
         } else {
             self.check_attributes(place, &bytes, BLOCK_HEADER_LEN, true);
             return;
         };
-        self.report.error(Structure::Xattr, place, format_args!("{what}"));
+        self.report
+            .error(Structure::Xattr, place, format_args!("{what}"));
         if header.magic.get() == MAGIC {
             self.check_attributes(place, &bytes, BLOCK_HEADER_LEN, true);
         }
     }
 
     fn xattr_error(&mut self, place: Place, at: usize, what: std::fmt::Arguments<'_>) {
-        self.report.error(Structure::Xattr, place, format_args!("entry at byte {at}: {what}"));
+        self.report.error(
+            Structure::Xattr,
+            place,
+            format_args!("entry at byte {at}: {what}"),
+        );
     }
 
     /// The entries from `entries_at` on, with values counted from the start of `bytes`.
@@ -110,7 +126,8 @@ impl Checker<'_> {
                 }
             }
             let entry = RawEntry::ref_from_prefix(rest).ok();
-            let entry = entry.and_then(|(raw, after)| Some((raw, after.get(..usize::from(raw.name_len))?)));
+            let entry =
+                entry.and_then(|(raw, after)| Some((raw, after.get(..usize::from(raw.name_len))?)));
             let Some((raw, name)) = entry else {
                 self.xattr_error(place, at, format_args!("goes past the end"));
                 return inline;
@@ -156,10 +173,20 @@ impl Checker<'_> {
             self.check_value_inode(place, at, raw);
             return None;
         }
-        let (offset, size) = (usize::from(raw.value_offset.get()), raw.value_size.get() as usize);
+        let (offset, size) = (
+            usize::from(raw.value_offset.get()),
+            raw.value_size.get() as usize,
+        );
         let range = offset..offset.saturating_add(size.saturating_add(3) & !3);
-        let Some(value) = bytes.get(range.clone()).and_then(|padded| padded.get(..size)) else {
-            self.xattr_error(place, at, format_args!("value of {size} bytes at {offset} goes past the end"));
+        let Some(value) = bytes
+            .get(range.clone())
+            .and_then(|padded| padded.get(..size))
+        else {
+            self.xattr_error(
+                place,
+                at,
+                format_args!("value of {size} bytes at {offset} goes past the end"),
+            );
             return None;
         };
         let is_good = stored == entry_hash(name, value) || stored == signed_entry_hash(name, value);
@@ -185,8 +212,10 @@ impl Checker<'_> {
         blocks.sort_unstable_by_key(|(block, _)| *block);
         for (block, shared) in blocks {
             if shared.stored != shared.met {
-                let what = format_args!("{} inodes share it, it says {}", shared.met, shared.stored);
-                self.report.error(Structure::Xattr, Place::block(block), what);
+                let what =
+                    format_args!("{} inodes share it, it says {}", shared.met, shared.stored);
+                self.report
+                    .error(Structure::Xattr, Place::block(block), what);
             }
         }
         let mut inodes: Vec<_> = self.value_inodes.drain().collect();
@@ -194,18 +223,31 @@ impl Checker<'_> {
         for (number, value) in inodes {
             let what = match value.stored {
                 None => "an attribute's value is said to be here".to_owned(),
-                Some(stored) if stored == value.met && self.inodes.get(number).links == 1 => continue,
-                Some(stored) => format!("{} attributes have their value here, it says {stored}", value.met),
+                Some(stored) if stored == value.met && self.inodes.get(number).links == 1 => {
+                    continue;
+                }
+                Some(stored) => format!(
+                    "{} attributes have their value here, it says {stored}",
+                    value.met
+                ),
             };
-            self.report.error(Structure::Xattr, Place::inode(number), format_args!("{what}"));
+            self.report.error(
+                Structure::Xattr,
+                Place::inode(number),
+                format_args!("{what}"),
+            );
         }
     }
 }
 
 /// The hash as machines with signed characters made it of names beyond ASCII.
 fn signed_entry_hash(name: &[u8], value: &[u8]) -> u32 {
-    let unsigned = name.iter().fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ u32::from(byte));
-    let signed = name.iter().fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ byte as i8 as i32 as u32);
+    let unsigned = name
+        .iter()
+        .fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ u32::from(byte));
+    let signed = name.iter().fold(0_u32, |hash, &byte| {
+        hash.rotate_left(5) ^ byte as i8 as i32 as u32
+    });
     // The words of the value are added alike to both, so that the difference only turns with them.
     let words = value.len().div_ceil(4) as u32;
     entry_hash(name, value) ^ (unsigned ^ signed).rotate_left(16 * (words % 2))

@@ -119,4 +119,5 @@ pub(super) struct RawCommit {
 }
 
 /// Where a commit block's own checksum lies.
-pub(super) const COMMIT_CHECKSUM_OFFSET: usize = size_of::<RawHeader>() + offset_of!(RawCommit, checksum);
+pub(super) const COMMIT_CHECKSUM_OFFSET: usize =
+    size_of::<RawHeader>() + offset_of!(RawCommit, checksum);

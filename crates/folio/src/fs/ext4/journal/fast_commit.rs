@@ -1,12 +1,14 @@
-//! Fast commits: operations noted behind the ring since the last full commit, instead of the blocks they changed.
+//! Fast commits: operations noted behind the ring since the last full commit, instead of the blocks
+//! they changed.
 //!
 //! ```text
 //!   area:  | HEAD tag tag TAIL | tag tag TAIL | PAD | tag TAIL | ...       one fast commit ends with a TAIL, and with
 //!            transaction, checksum -^                                      the block it is in
 //! ```
 //!
-//! Here they are read and checked; `Ext4` makes them happen (../fast_replay.rs). Linux: fs/ext4/fast_commit.c,
-//! fast_commit.h; format: Documentation/filesystems/ext4/journal.rst. All numbers are little-endian.
+//! Here they are read and checked; `Ext4` makes them happen (../fast_replay.rs). Linux:
+//! fs/ext4/fast_commit.c, fast_commit.h; format: Documentation/filesystems/ext4/journal.rst. All
+//! numbers are little-endian.
 
 use super::disk::INCOMPAT_FAST_COMMIT;
 use super::ring::Ring;
@@ -39,27 +41,47 @@ pub(in crate::fs::ext4) enum Change {
     /// File blocks are a hole from now on.
     RemoveRange { number: u32, range: Range<u64> },
     /// A new inode got its first name.
-    Create { parent: u32, number: u32, name: Vec<u8> },
+    Create {
+        parent: u32,
+        number: u32,
+        name: Vec<u8>,
+    },
     /// An inode got a name.
-    Link { parent: u32, number: u32, name: Vec<u8> },
+    Link {
+        parent: u32,
+        number: u32,
+        name: Vec<u8>,
+    },
     /// An inode lost a name.
-    Unlink { parent: u32, number: u32, name: Vec<u8> },
+    Unlink {
+        parent: u32,
+        number: u32,
+        name: Vec<u8>,
+    },
 }
 
-/// What is noted since the full commit before `sequence`, in order: all that whole fast commits say.
+/// What is noted since the full commit before `sequence`, in order: all that whole fast commits
+/// say.
 ///
-/// EOPNOTSUPP for features Folio does not know. What a TAIL vouches for and still makes no sense is EUCLEAN.
+/// EOPNOTSUPP for features Folio does not know. What a TAIL vouches for and still makes no sense is
+/// EUCLEAN.
 pub(super) fn read(ring: &Ring, sequence: u32) -> Result<Vec<Change>> {
     let mut changes = Vec::new();
     if ring.features & INCOMPAT_FAST_COMMIT == 0 {
         return Ok(changes);
     }
-    let mut scan = Scan { sequence, crc: 0, pending: Vec::new(), is_open: false };
+    let mut scan = Scan {
+        sequence,
+        crc: 0,
+        pending: Vec::new(),
+        is_open: false,
+    };
     // The block behind the ring is not used: the area starts with the next.
     for at in ring.end.saturating_add(1)..ring.superblock.block_count.get() {
         let block = ring.read(at)?;
-        let goes_on =
-            scan.block(&block, &mut changes).map_err(|e| e.at(format!("fast commit block {at}")))?;
+        let goes_on = scan
+            .block(&block, &mut changes)
+            .map_err(|e| e.at(format!("fast commit block {at}")))?;
         if !goes_on {
             break;
         }
@@ -83,8 +105,13 @@ impl Scan {
     fn block(&mut self, block: &[u8], changes: &mut Vec<Change>) -> Result<bool> {
         let mut rest = block;
         while let Some((head, after)) = rest.split_first_chunk::<TAG_LEN>() {
-            let (tag, len) = (u16::from_le_bytes([head[0], head[1]]), u16::from_le_bytes([head[2], head[3]]));
-            let Some(value) = after.get(..usize::from(len)) else { return Ok(false) };
+            let (tag, len) = (
+                u16::from_le_bytes([head[0], head[1]]),
+                u16::from_le_bytes([head[2], head[3]]),
+            );
+            let Some(value) = after.get(..usize::from(len)) else {
+                return Ok(false);
+            };
             match (tag, self.is_open) {
                 (TAG_TAIL, true) => {
                     // The rest of the block belongs to the TAIL.
@@ -97,7 +124,11 @@ impl Scan {
                 }
                 (TAG_PAD, true) => {}
                 (TAG_ADD_RANGE..=TAG_INODE, true) => {
-                    self.pending.push(parse(tag, value).map(Some).map_err(|e| e.at(format!("tag {tag}"))));
+                    self.pending.push(
+                        parse(tag, value)
+                            .map(Some)
+                            .map_err(|e| e.at(format!("tag {tag}"))),
+                    );
                 }
                 _ => return Ok(false),
             }
@@ -109,20 +140,27 @@ impl Scan {
 
     /// Takes a HEAD; says whether it belongs to this transaction.
     fn open(&mut self, value: &[u8]) -> Result<bool> {
-        let Some((features, sequence)) = word(value, 0).zip(word(value, 4)) else { return Ok(false) };
+        let Some((features, sequence)) = word(value, 0).zip(word(value, 4)) else {
+            return Ok(false);
+        };
         if sequence != self.sequence {
             return Ok(false);
         }
         if features != 0 {
-            return Err(Error::unsupported(format!("fast commit features {features:#x}")));
+            return Err(Error::unsupported(format!(
+                "fast commit features {features:#x}"
+            )));
         }
         self.is_open = true;
         Ok(true)
     }
 
-    /// Takes a TAIL: if it is that of what came before, all of that happened. Says whether there may be more.
+    /// Takes a TAIL: if it is that of what came before, all of that happened. Says whether there
+    /// may be more.
     fn close(&mut self, head: &[u8], value: &[u8], changes: &mut Vec<Change>) -> Result<bool> {
-        let Some((sequence, checksum)) = word(value, 0).zip(word(value, 4)) else { return Ok(false) };
+        let Some((sequence, checksum)) = word(value, 0).zip(word(value, 4)) else {
+            return Ok(false);
+        };
         let crc = crc32c(crc32c(self.crc, head), &value[..4]);
         if sequence != self.sequence || checksum != crc {
             return Ok(false);
@@ -140,17 +178,26 @@ fn parse(tag: u16, value: &[u8]) -> Result<Change> {
     let number = word(value, 0).ok_or_else(short)?;
     let body = &value[4..];
     match tag {
-        TAG_INODE if body.len() >= INODE_BASE_LEN => Ok(Change::Inode { number, bytes: body.to_vec() }),
+        TAG_INODE if body.len() >= INODE_BASE_LEN => Ok(Change::Inode {
+            number,
+            bytes: body.to_vec(),
+        }),
         TAG_ADD_RANGE if body.len() == EXTENT_ENTRY_LEN => {
             let extent = decode_extent(body)?;
             match extent.len > 0 && extent.logical.checked_add(extent.len).is_some() {
                 true => Ok(Change::AddRange { number, extent }),
-                false => Err(Error::corrupt(format!("{} blocks at {}", extent.len, extent.logical))),
+                false => Err(Error::corrupt(format!(
+                    "{} blocks at {}",
+                    extent.len, extent.logical
+                ))),
             }
         }
         TAG_DEL_RANGE if body.len() == 8 => {
             let (start, len) = word(body, 0).zip(word(body, 4)).ok_or_else(short)?;
-            Ok(Change::RemoveRange { number, range: start.into()..u64::from(start) + u64::from(len) })
+            Ok(Change::RemoveRange {
+                number,
+                range: start.into()..u64::from(start) + u64::from(len),
+            })
         }
         TAG_CREAT | TAG_LINK | TAG_UNLINK => {
             let (parent, number) = (number, word(body, 0).ok_or_else(short)?);
@@ -160,10 +207,25 @@ fn parse(tag: u16, value: &[u8]) -> Result<Change> {
                 && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
                 && !matches!(name.as_slice(), b"." | b"..");
             match (is_name, tag) {
-                (false, _) => Err(Error::corrupt(format!("name {:?}", String::from_utf8_lossy(&name)))),
-                (true, TAG_CREAT) => Ok(Change::Create { parent, number, name }),
-                (true, TAG_LINK) => Ok(Change::Link { parent, number, name }),
-                (true, _) => Ok(Change::Unlink { parent, number, name }),
+                (false, _) => Err(Error::corrupt(format!(
+                    "name {:?}",
+                    String::from_utf8_lossy(&name)
+                ))),
+                (true, TAG_CREAT) => Ok(Change::Create {
+                    parent,
+                    number,
+                    name,
+                }),
+                (true, TAG_LINK) => Ok(Change::Link {
+                    parent,
+                    number,
+                    name,
+                }),
+                (true, _) => Ok(Change::Unlink {
+                    parent,
+                    number,
+                    name,
+                }),
             }
         }
         _ => Err(short()),
@@ -180,11 +242,19 @@ mod tests {
     use super::*;
 
     fn tag(tag: u16, value: &[u8]) -> Vec<u8> {
-        [&tag.to_le_bytes()[..], &(value.len() as u16).to_le_bytes(), value].concat()
+        [
+            &tag.to_le_bytes()[..],
+            &(value.len() as u16).to_le_bytes(),
+            value,
+        ]
+        .concat()
     }
 
     fn head(sequence: u32) -> Vec<u8> {
-        tag(TAG_HEAD, &[0_u32.to_le_bytes(), sequence.to_le_bytes()].concat())
+        tag(
+            TAG_HEAD,
+            &[0_u32.to_le_bytes(), sequence.to_le_bytes()].concat(),
+        )
     }
 
     /// The tags with a TAIL behind them that fills the block.
@@ -200,11 +270,19 @@ mod tests {
     }
 
     fn unlink(name: &[u8]) -> Vec<u8> {
-        tag(TAG_UNLINK, &[&2_u32.to_le_bytes()[..], &12_u32.to_le_bytes(), name].concat())
+        tag(
+            TAG_UNLINK,
+            &[&2_u32.to_le_bytes()[..], &12_u32.to_le_bytes(), name].concat(),
+        )
     }
 
     fn scan(blocks: &[Vec<u8>]) -> Result<Vec<Change>> {
-        let mut scan = Scan { sequence: 7, crc: 0, pending: Vec::new(), is_open: false };
+        let mut scan = Scan {
+            sequence: 7,
+            crc: 0,
+            pending: Vec::new(),
+            is_open: false,
+        };
         let mut changes = Vec::new();
         for block in blocks {
             if !scan.block(block, &mut changes)? {
@@ -215,7 +293,11 @@ mod tests {
     }
 
     fn names(changes: &[Change]) -> Vec<&[u8]> {
-        assert!(changes.iter().all(|change| matches!(change, Change::Unlink { .. })));
+        assert!(
+            changes
+                .iter()
+                .all(|change| matches!(change, Change::Unlink { .. }))
+        );
         changes
             .iter()
             .filter_map(|change| match change {
@@ -275,7 +357,13 @@ mod tests {
             let error = scan(&[commit(&[head(7), bad], 7)]).unwrap_err();
             assert_eq!(error.kind(), crate::base::ErrorKind::Corrupt, "{error}");
         }
-        let unknown = tag(TAG_HEAD, &[1_u32.to_le_bytes(), 7_u32.to_le_bytes()].concat());
-        assert_eq!(scan(&[unknown]).unwrap_err().kind(), crate::base::ErrorKind::Unsupported);
+        let unknown = tag(
+            TAG_HEAD,
+            &[1_u32.to_le_bytes(), 7_u32.to_le_bytes()].concat(),
+        );
+        assert_eq!(
+            scan(&[unknown]).unwrap_err().kind(),
+            crate::base::ErrorKind::Unsupported
+        );
     }
 }

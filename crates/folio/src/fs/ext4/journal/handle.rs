@@ -6,9 +6,10 @@
 //!   a commit                            ---[ operations stopped ][ stores stopped: copy ]---
 //! ```
 //!
-//! An operation changes what it changes under a handle, so that a commit sees all of it or nothing. Data is placed
-//! and written under a handle of its own, so that blocks never reach the journal before the bytes they hold. A commit
-//! stops operations first: meanwhile data that must be on the device before it can still be written.
+//! An operation changes what it changes under a handle, so that a commit sees all of it or nothing.
+//! Data is placed and written under a handle of its own, so that blocks never reach the journal
+//! before the bytes they hold. A commit stops operations first: meanwhile data that must be on the
+//! device before it can still be written.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::Cell;
@@ -49,10 +50,12 @@ pub(super) struct AllStopped<'a> {
 }
 
 impl Gate {
-    /// Begins an operation; waits for a commit that is making its copy, unless it is part of another operation.
+    /// Begins an operation; waits for a commit that is making its copy, unless it is part of
+    /// another operation.
     pub(in crate::fs::ext4) fn start(&self) -> Handle<'_> {
         let guard = match is_within_operation() {
-            // The one outside keeps the commit away; waiting here behind one that waits for it would be for ever.
+            // The one outside keeps the commit away; waiting here behind one that waits for it
+            // would be for ever.
             true => self.operations.read_recursive(),
             false => self.operations.read(),
         };
@@ -62,18 +65,25 @@ impl Gate {
 
     /// Begins to place and write data.
     pub(in crate::fs::ext4) fn start_store(&self) -> RwLockReadGuard<'_, ()> {
-        // May be part of an operation, which a commit waits for first: nobody waits for stores with it open.
+        // May be part of an operation, which a commit waits for first: nobody waits for stores with
+        // it open.
         self.stores.read_recursive()
     }
 
     pub(super) fn stop_operations(&self) -> OperationsStopped<'_> {
-        OperationsStopped { gate: self, _guard: self.operations.write() }
+        OperationsStopped {
+            gate: self,
+            _guard: self.operations.write(),
+        }
     }
 }
 
 impl<'a> OperationsStopped<'a> {
     pub(super) fn stop_stores(self) -> AllStopped<'a> {
-        AllStopped { _stores: self.gate.stores.write(), _operations: self }
+        AllStopped {
+            _stores: self.gate.stores.write(),
+            _operations: self,
+        }
     }
 }
 

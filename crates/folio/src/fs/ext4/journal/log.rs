@@ -1,4 +1,5 @@
-//! Writing the log: one transaction after the other, and emptying it. Linux: fs/jbd2/commit.c, checkpoint.c.
+//! Writing the log: one transaction after the other, and emptying it. Linux: fs/jbd2/commit.c,
+//! checkpoint.c.
 //!
 //! ```text
 //!   | revokes | descriptor, data ... | descriptor, data ... |  flush  | commit |  flush
@@ -20,7 +21,8 @@ const COMPAT_CHECKSUM: u32 = 1;
 /// Blocks in one call to the device at checkpoints.
 const RUN_MAX: usize = 1024;
 
-/// The log of a journal that is written. Guarded by one lock in `Journal`: one transaction is written at a time.
+/// The log of a journal that is written. Guarded by one lock in `Journal`: one transaction is
+/// written at a time.
 pub(super) struct Log {
     ring: Ring,
     /// Where the next block goes.
@@ -43,7 +45,8 @@ pub(in crate::fs::ext4) struct Transaction {
 }
 
 impl Log {
-    /// Takes over a journal that was replayed and is empty. `wants_checksums`, `is_64bit`: the file system's.
+    /// Takes over a journal that was replayed and is empty. `wants_checksums`, `is_64bit`: the file
+    /// system's.
     pub(super) fn new(
         mut ring: Ring,
         wants_checksums: bool,
@@ -54,7 +57,9 @@ impl Log {
             return Err(Error::unsupported("writing a journal of version 1"));
         }
         if ring.superblock.start.get() != 0 {
-            return Err(Error::unsupported("writing a journal that was not replayed (noload)"));
+            return Err(Error::unsupported(
+                "writing a journal that was not replayed (noload)",
+            ));
         }
         let mut features = ring.features & INCOMPAT_FAST_COMMIT | INCOMPAT_REVOKE;
         features |= if is_64bit { INCOMPAT_64BIT } else { 0 };
@@ -65,10 +70,17 @@ impl Log {
         ring.features = features;
         ring.seed = wants_checksums.then(|| crc32c(!0, &ring.superblock.uuid));
         ring.superblock.feature_incompat = features.into();
-        ring.superblock.feature_compat = (ring.superblock.feature_compat.get() & !COMPAT_CHECKSUM).into();
+        ring.superblock.feature_compat =
+            (ring.superblock.feature_compat.get() & !COMPAT_CHECKSUM).into();
         let next = ring.superblock.sequence.get();
         let head = ring.superblock.first.get();
-        Ok(Self { ring, head, used: 0, next, has_barriers })
+        Ok(Self {
+            ring,
+            head,
+            used: 0,
+            next,
+            has_barriers,
+        })
     }
 
     /// Blocks the log has in all.
@@ -84,7 +96,11 @@ impl Log {
 
     /// Makes everything written before durable, unless the mount forgoes that.
     fn barrier(&self) -> Result<()> {
-        if self.has_barriers { self.ring.device.flush() } else { Ok(()) }
+        if self.has_barriers {
+            self.ring.device.flush()
+        } else {
+            Ok(())
+        }
     }
 
     fn block_size(&self) -> usize {
@@ -100,7 +116,12 @@ impl Log {
         if self.ring.features & INCOMPAT_CSUM_V3 != 0 {
             size_of::<RawTag3>()
         } else {
-            size_of::<RawTag>() + if self.ring.features & INCOMPAT_64BIT != 0 { 4 } else { 0 }
+            size_of::<RawTag>()
+                + if self.ring.features & INCOMPAT_64BIT != 0 {
+                    4
+                } else {
+                    0
+                }
         }
     }
 
@@ -110,7 +131,11 @@ impl Log {
     }
 
     fn revokes_per_block(&self) -> usize {
-        let len = if self.ring.features & INCOMPAT_64BIT != 0 { 8 } else { 4 };
+        let len = if self.ring.features & INCOMPAT_64BIT != 0 {
+            8
+        } else {
+            4
+        };
         (self.block_size() - size_of::<RawHeader>() - 4 - self.tail_len()) / len
     }
 
@@ -127,14 +152,18 @@ impl Log {
         self.len_of(transaction) + u64::from(self.used) <= u64::from(self.capacity())
     }
 
-    /// Writes a transaction and makes it durable, with everything that was written to the device before.
+    /// Writes a transaction and makes it durable, with everything that was written to the device
+    /// before.
     pub(super) fn write(&mut self, transaction: &Transaction) -> Result<()> {
         if !self.has_room_for(transaction) {
             let (len, capacity) = (self.len_of(transaction), self.capacity());
-            return Err(Error::unsupported(format!("a transaction of {len} blocks in a log of {capacity}")));
+            return Err(Error::unsupported(format!(
+                "a transaction of {len} blocks in a log of {capacity}"
+            )));
         }
         if self.used == 0 {
-            // Durable with the first barrier; until the commit block is there, too, there is nothing to replay.
+            // Durable with the first barrier; until the commit block is there, too, there is
+            // nothing to replay.
             self.ring.superblock.start = self.head.into();
             self.ring.superblock.sequence = self.next.into();
             self.ring.write_superblock()?;
@@ -143,15 +172,18 @@ impl Log {
         for numbers in transaction.revoked.chunks(self.revokes_per_block()) {
             blocks.push(Cow::Owned(self.revoke_block(numbers)));
         }
-        let entries: Vec<(u64, &[u8])> = transaction.blocks.iter().map(|(n, b)| (*n, &**b)).collect();
+        let entries: Vec<(u64, &[u8])> =
+            transaction.blocks.iter().map(|(n, b)| (*n, &**b)).collect();
         for entries in entries.chunks(self.tags_per_block()) {
-            let data: Vec<(Cow<'_, [u8]>, bool)> = entries.iter().map(|(_, bytes)| escape(bytes)).collect();
+            let data: Vec<(Cow<'_, [u8]>, bool)> =
+                entries.iter().map(|(_, bytes)| escape(bytes)).collect();
             blocks.push(Cow::Owned(self.descriptor_block(entries, &data)));
             blocks.extend(data.into_iter().map(|(bytes, _)| bytes));
         }
         let place = self.ring.after(self.head, blocks.len() as u32);
-        // All of a commit block lies in its first sector but zeros. Where these are already, a power cut leaves all
-        // of it or nothing, even if the device writes by sectors; half of one would keep Linux from mounting.
+        // All of a commit block lies in its first sector but zeros. Where these are already, a
+        // power cut leaves all of it or nothing, even if the device writes by sectors; half of one
+        // would keep Linux from mounting.
         blocks.push(Cow::Owned(vec![0; self.block_size()]));
         let end = self.write_blocks(self.head, &blocks)?;
         self.barrier()?;
@@ -163,15 +195,21 @@ impl Log {
         Ok(())
     }
 
-    /// Writes blocks into the ring from `at` on, in runs as long as the device has them; returns what comes after.
+    /// Writes blocks into the ring from `at` on, in runs as long as the device has them; returns
+    /// what comes after.
     fn write_blocks(&self, at: u32, blocks: &[Cow<'_, [u8]>]) -> Result<u32> {
         let mut at = at;
         let mut rest = blocks;
         while !rest.is_empty() {
             let (place, len) = self.ring.blocks.run_at(at)?;
             let count = (len.min(self.ring.end - at) as usize).min(rest.len());
-            let slices: Vec<IoSlice<'_>> = rest[..count].iter().map(|block| IoSlice::new(block)).collect();
-            self.ring.device.write_vectored_at(&slices, place * self.block_size() as u64)?;
+            let slices: Vec<IoSlice<'_>> = rest[..count]
+                .iter()
+                .map(|block| IoSlice::new(block))
+                .collect();
+            self.ring
+                .device
+                .write_vectored_at(&slices, place * self.block_size() as u64)?;
             at = self.ring.after(at, count as u32);
             rest = &rest[count..];
         }
@@ -179,7 +217,11 @@ impl Log {
     }
 
     fn header(&self, block_type: u32) -> RawHeader {
-        RawHeader { magic: MAGIC.into(), block_type: block_type.into(), sequence: self.next.into() }
+        RawHeader {
+            magic: MAGIC.into(),
+            block_type: block_type.into(),
+            sequence: self.next.into(),
+        }
     }
 
     fn new_block(&self, block_type: u32) -> Vec<u8> {
@@ -215,14 +257,24 @@ impl Log {
         block
     }
 
-    fn descriptor_block(&self, entries: &[(u64, &[u8])], data: &[(Cow<'_, [u8]>, bool)]) -> Vec<u8> {
+    fn descriptor_block(
+        &self,
+        entries: &[(u64, &[u8])],
+        data: &[(Cow<'_, [u8]>, bool)],
+    ) -> Vec<u8> {
         let mut block = self.new_block(TYPE_DESCRIPTOR);
         let mut at = size_of::<RawHeader>();
         for (index, ((number, _), (bytes, is_escaped))) in entries.iter().zip(data).enumerate() {
             let flags = if *is_escaped { TAG_ESCAPED } else { 0 }
                 | if index > 0 { TAG_SAME_UUID } else { 0 }
-                | if index + 1 == entries.len() { TAG_LAST } else { 0 };
-            let crc = self.ring.seed.map_or(0, |seed| crc32c(crc32c(seed, &self.next.to_be_bytes()), bytes));
+                | if index + 1 == entries.len() {
+                    TAG_LAST
+                } else {
+                    0
+                };
+            let crc = self.ring.seed.map_or(0, |seed| {
+                crc32c(crc32c(seed, &self.next.to_be_bytes()), bytes)
+            });
             let (low, high) = (*number as u32, (number >> 32) as u32);
             if self.ring.features & INCOMPAT_CSUM_V3 != 0 {
                 let tag = RawTag3 {
@@ -234,7 +286,11 @@ impl Log {
                 block[at..at + size_of::<RawTag3>()].copy_from_slice(tag.as_bytes());
             } else {
                 // All flags have 4 bits.
-                let tag = RawTag { block_lo: low.into(), checksum: 0.into(), flags: (flags as u16).into() };
+                let tag = RawTag {
+                    block_lo: low.into(),
+                    checksum: 0.into(),
+                    flags: (flags as u16).into(),
+                };
                 block[at..at + size_of::<RawTag>()].copy_from_slice(tag.as_bytes());
                 if self.ring.features & INCOMPAT_64BIT != 0 {
                     block[at + size_of::<RawTag>()..][..4].copy_from_slice(&high.to_be_bytes());
@@ -255,7 +311,8 @@ impl Log {
         let mut commit = RawCommit::new_zeroed();
         commit.secs = (time.secs as u64).into();
         commit.nanos = time.nanos.into();
-        block[size_of::<RawHeader>()..][..size_of::<RawCommit>()].copy_from_slice(commit.as_bytes());
+        block[size_of::<RawHeader>()..][..size_of::<RawCommit>()]
+            .copy_from_slice(commit.as_bytes());
         if let Some(seed) = self.ring.seed {
             // Over the whole block, with the field itself as zero.
             let crc = crc32c(seed, &block);
@@ -270,9 +327,15 @@ impl Log {
             return Ok(());
         }
         let blocks: Vec<_> = snapshots.committed().into_iter().collect();
-        for run in blocks.chunk_by(|a, b| a.0 + 1 == b.0).flat_map(|run| run.chunks(RUN_MAX)) {
-            let slices: Vec<IoSlice<'_>> = run.iter().map(|(_, bytes)| IoSlice::new(bytes)).collect();
-            self.ring.device.write_vectored_at(&slices, run[0].0 * self.block_size() as u64)?;
+        for run in blocks
+            .chunk_by(|a, b| a.0 + 1 == b.0)
+            .flat_map(|run| run.chunks(RUN_MAX))
+        {
+            let slices: Vec<IoSlice<'_>> =
+                run.iter().map(|(_, bytes)| IoSlice::new(bytes)).collect();
+            self.ring
+                .device
+                .write_vectored_at(&slices, run[0].0 * self.block_size() as u64)?;
         }
         self.barrier()?;
         self.ring.superblock.start = 0.into();

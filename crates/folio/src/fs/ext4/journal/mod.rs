@@ -14,20 +14,22 @@
 //!                 device            ring.rs disk.rs: where the log lies, its bytes
 //! ```
 //!
-//! Neighbours: `Ext4` decides when to commit and what is in a transaction; below is the device. Knows no inode.
-//! Format: the kernel's Documentation/filesystems/ext4/journal.rst.
+//! Neighbours: `Ext4` decides when to commit and what is in a transaction; below is the device.
+//! Knows no inode. Format: the kernel's Documentation/filesystems/ext4/journal.rst.
 //!
-//! Unlike jbd2 there is one copy of a block per transaction, made when it is closed, and no buffer belongs to two:
-//! memory is copied faster than buffers are tracked. docs/design/journal.md says more.
+//! Unlike jbd2 there is one copy of a block per transaction, made when it is closed, and no buffer
+//! belongs to two: memory is copied faster than buffers are tracked. docs/design/journal.md says
+//! more.
 //!
 //! Lock order: `Journal::log`; operations, stores (handle.rs); everything of `Ext4`; `Snapshots`.
 //!
 //! Invariants:
-//! 1. Only transactions whose commit block is whole are replayed, in order, each block at most once per pass.
+//! 1. Only transactions whose commit block is whole are replayed, in order, each block at most once
+//!    per pass.
 //! 2. The log is emptied only after everything in it has been flushed to its place.
 //! 3. A block reaches its place only after the transaction that changed it is durable in the log.
-//! 4. A freed block is used again only after the transaction that freed it is durable; copies of it in the log are
-//!    revoked by that transaction, and never written to its place after it.
+//! 4. A freed block is used again only after the transaction that freed it is durable; copies of it
+//!    in the log are revoked by that transaction, and never written to its place after it.
 //! 5. Data is on the device before a transaction says where.
 
 mod disk;
@@ -55,7 +57,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Share of the log that one transaction may take, as jbd2 has it.
 const TRANSACTION_SHARE: u32 = 4;
-/// Blocks in a transaction at most, whatever the log's size: its copies are memory beside the page cache.
+/// Blocks in a transaction at most, whatever the log's size: its copies are memory beside the page
+/// cache.
 const TRANSACTION_MAX: u32 = 4096;
 /// Blocks that may wait for a checkpoint, for the same reason.
 const COMMITTED_MAX: usize = 8192;
@@ -81,8 +84,9 @@ pub(super) struct Committer<'a> {
 }
 
 impl Journal {
-    /// Takes over a replayed journal. A transaction has about `blocks_max` blocks at most. `has_checksums`, `is_64bit`: the file system's features; `has_barriers`:
-    /// whether the device is flushed around commits.
+    /// Takes over a replayed journal. A transaction has about `blocks_max` blocks at most.
+    /// `has_checksums`, `is_64bit`: the file system's features; `has_barriers`: whether the device
+    /// is flushed around commits.
     pub(super) fn new(
         blocks: JournalBlocks,
         device: Arc<dyn Device>,
@@ -107,14 +111,18 @@ impl Journal {
         })
     }
 
-    /// Sequence number of the transaction that changes go into; stays the same while a handle is held.
+    /// Sequence number of the transaction that changes go into; stays the same while a handle is
+    /// held.
     pub(super) fn running(&self) -> u32 {
         self.running.load(Ordering::Acquire)
     }
 
     /// Whether transaction `sequence` is durable. Numbers wrap around.
     pub(super) fn is_committed(&self, sequence: u32) -> bool {
-        self.committed.load(Ordering::Acquire).wrapping_sub(sequence) as i32 >= 0
+        self.committed
+            .load(Ordering::Acquire)
+            .wrapping_sub(sequence) as i32
+            >= 0
     }
 
     /// Blocks from which a transaction is closed.
@@ -124,7 +132,10 @@ impl Journal {
 
     /// Waits for the commit that is under way, and becomes the one who commits.
     pub(super) fn committer(&self) -> Committer<'_> {
-        Committer { journal: self, log: self.log.lock() }
+        Committer {
+            journal: self,
+            log: self.log.lock(),
+        }
     }
 
     /// Nothing is written any more: the log, and what is in memory, cannot be trusted.
@@ -142,9 +153,9 @@ impl Journal {
 }
 
 impl Committer<'_> {
-    /// Lets no operation begin, waits until none is under way, then calls `settle`, while data can still be written;
-    /// then stops that, too, and calls `close`, which makes the transaction. Afterwards everything goes on, in the
-    /// next transaction.
+    /// Lets no operation begin, waits until none is under way, then calls `settle`, while data can
+    /// still be written; then stops that, too, and calls `close`, which makes the transaction.
+    /// Afterwards everything goes on, in the next transaction.
     pub(super) fn close(
         &mut self,
         settle: impl FnOnce(),
@@ -156,7 +167,9 @@ impl Committer<'_> {
         self.journal.check()?;
         let transaction = close()?;
         if transaction.is_some() {
-            self.journal.running.store(self.log.next.wrapping_add(1), Ordering::Release);
+            self.journal
+                .running
+                .store(self.log.next.wrapping_add(1), Ordering::Release);
         }
         Ok(transaction)
     }
@@ -176,7 +189,8 @@ impl Committer<'_> {
 
     /// Whether so much is in the log that it should be emptied.
     pub(super) fn wants_checkpoint(&self) -> bool {
-        self.log.used() > self.log.capacity() / 2 || self.journal.snapshots.committed_len() > COMMITTED_MAX
+        self.log.used() > self.log.capacity() / 2
+            || self.journal.snapshots.committed_len() > COMMITTED_MAX
     }
 
     /// Brings everything that is committed to its place and empties the log.

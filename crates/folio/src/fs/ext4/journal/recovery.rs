@@ -11,13 +11,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Brings every full transaction in the journal on `device` to its place. What is noted since then, and emptying the
-/// journal, is the caller's.
+/// Brings every full transaction in the journal on `device` to its place. What is noted since then,
+/// and emptying the journal, is the caller's.
 ///
-/// EUCLEAN for a journal that contradicts itself, EOPNOTSUPP for one that asks for what Folio does not do. In
-/// either case nothing has been written, except that a bad data checksum is met after earlier blocks were replayed.
-pub(in crate::fs::ext4) fn recover(blocks: JournalBlocks, device: Arc<dyn Device>) -> Result<Recovered> {
-    Ring::open(blocks, device).and_then(|ring| Recovery(ring).run()).map_err(|e| e.at("journal"))
+/// EUCLEAN for a journal that contradicts itself, EOPNOTSUPP for one that asks for what Folio does
+/// not do. In either case nothing has been written, except that a bad data checksum is met after
+/// earlier blocks were replayed.
+pub(in crate::fs::ext4) fn recover(
+    blocks: JournalBlocks,
+    device: Arc<dyn Device>,
+) -> Result<Recovered> {
+    Ring::open(blocks, device)
+        .and_then(|ring| Recovery(ring).run())
+        .map_err(|e| e.at("journal"))
 }
 
 /// A journal whose transactions are in their places, but which still holds them.
@@ -32,7 +38,8 @@ pub(in crate::fs::ext4) struct Recovered {
 }
 
 impl Recovered {
-    /// Empties the journal. To be called once everything that was replayed is in its place and flushed.
+    /// Empties the journal. To be called once everything that was replayed is in its place and
+    /// flushed.
     pub(in crate::fs::ext4) fn finish(mut self) -> Result<()> {
         let Some(end) = self.end else { return Ok(()) };
         self.ring.superblock.start = 0.into();
@@ -62,7 +69,12 @@ impl Recovery {
     fn run(self) -> Result<Recovered> {
         if self.0.superblock.start.get() == 0 {
             // Whatever lies in the area of fast commits was there before the last full commit.
-            return Ok(Recovered { ring: self.0, changes: Vec::new(), transactions: 0, end: None });
+            return Ok(Recovered {
+                ring: self.0,
+                changes: Vec::new(),
+                transactions: 0,
+                end: None,
+            });
         }
         let mut revokes = HashMap::new();
         let end = self.scan(&mut revokes)?;
@@ -70,10 +82,16 @@ impl Recovery {
         self.replay(end, &revokes)?;
         self.0.device.flush()?;
         let transactions = end.wrapping_sub(self.0.superblock.sequence.get());
-        Ok(Recovered { ring: self.0, changes, transactions, end: Some(end) })
+        Ok(Recovered {
+            ring: self.0,
+            changes,
+            transactions,
+            end: Some(end),
+        })
     }
 
-    /// Finds the sequence number after the last whole transaction, and collects what was revoked until then.
+    /// Finds the sequence number after the last whole transaction, and collects what was revoked
+    /// until then.
     fn scan(&self, revokes: &mut HashMap<u64, u32>) -> Result<u32> {
         let mut sequence = self.0.superblock.sequence.get();
         let mut pending: Vec<u64> = Vec::new();
@@ -82,7 +100,9 @@ impl Recovery {
         let mut left = self.0.end - self.0.superblock.first.get();
         while left > 0 {
             left -= 1;
-            let Some(block) = self.log_block(at, sequence)? else { break };
+            let Some(block) = self.log_block(at, sequence)? else {
+                break;
+            };
             at = self.0.after(at, 1);
             match block.block_type {
                 TYPE_DESCRIPTOR => {
@@ -105,24 +125,29 @@ impl Recovery {
         Ok(sequence)
     }
 
-    /// Writes the blocks of all transactions before `end`, except where a later or the same one revoked them.
+    /// Writes the blocks of all transactions before `end`, except where a later or the same one
+    /// revoked them.
     fn replay(&self, end: u32, revokes: &HashMap<u64, u32>) -> Result<()> {
         let mut sequence = self.0.superblock.sequence.get();
         let mut at = self.0.superblock.start.get();
         while sequence != end {
             let place = at;
             let Some(block) = self.log_block(at, sequence)? else {
-                return Err(Error::corrupt(format!("block {place} changed while it was read")));
+                return Err(Error::corrupt(format!(
+                    "block {place} changed while it was read"
+                )));
             };
             at = self.0.after(at, 1);
             match block.block_type {
                 TYPE_DESCRIPTOR => {
                     for tag in self.tags(&block.bytes)? {
-                        let is_revoked =
-                            revokes.get(&tag.target).is_some_and(|by| by.wrapping_sub(sequence) as i32 >= 0);
+                        let is_revoked = revokes
+                            .get(&tag.target)
+                            .is_some_and(|by| by.wrapping_sub(sequence) as i32 >= 0);
                         if !is_revoked {
-                            self.replay_block(at, &tag, sequence)
-                                .map_err(|e| e.at(format!("block {at}, for block {}", tag.target)))?;
+                            self.replay_block(at, &tag, sequence).map_err(|e| {
+                                e.at(format!("block {at}, for block {}", tag.target))
+                            })?;
                         }
                         at = self.0.after(at, 1);
                     }
@@ -141,7 +166,11 @@ impl Recovery {
         let mut bytes = self.0.read(at)?;
         if let Some(seed) = self.0.seed {
             let crc = crc32c(crc32c(seed, &sequence.to_be_bytes()), &bytes);
-            let mask = if self.0.features & INCOMPAT_CSUM_V3 != 0 { u32::MAX } else { 0xFFFF };
+            let mask = if self.0.features & INCOMPAT_CSUM_V3 != 0 {
+                u32::MAX
+            } else {
+                0xFFFF
+            };
             if crc & mask != tag.checksum {
                 return Err(Error::corrupt("bad checksum"));
             }
@@ -149,13 +178,18 @@ impl Recovery {
         if tag.flags & TAG_ESCAPED != 0 {
             bytes[..4].copy_from_slice(&MAGIC.to_be_bytes());
         }
-        self.0.device.write_at(&bytes, tag.target * self.0.blocks.block_size as u64)
+        self.0
+            .device
+            .write_at(&bytes, tag.target * self.0.blocks.block_size as u64)
     }
 
-    /// The block of the log at `at`, if it belongs to transaction `sequence` and is whole; `None` ends the log.
+    /// The block of the log at `at`, if it belongs to transaction `sequence` and is whole; `None`
+    /// ends the log.
     fn log_block(&self, at: u32, sequence: u32) -> Result<Option<LogBlock>> {
         let bytes = self.0.read(at)?;
-        let Ok((header, _)) = RawHeader::read_from_prefix(&bytes) else { return Ok(None) };
+        let Ok((header, _)) = RawHeader::read_from_prefix(&bytes) else {
+            return Ok(None);
+        };
         let block_type = header.block_type.get();
         let is_log = header.magic.get() == MAGIC && header.sequence.get() == sequence;
         if !is_log || !matches!(block_type, TYPE_DESCRIPTOR | TYPE_REVOKE | TYPE_COMMIT) {
@@ -174,7 +208,8 @@ impl Recovery {
             ]);
             let crc = crc32c(seed, &bytes[..checksum_at]);
             let crc = crc32c(crc32c(crc, &[0; 4]), &bytes[checksum_at + 4..]);
-            // A torn block: the power went while it was written, so the transaction was never committed.
+            // A torn block: the power went while it was written, so the transaction was never
+            // committed.
             if crc != stored {
                 return Ok(None);
             }
@@ -193,9 +228,17 @@ impl Recovery {
             let tag = if is_v3 {
                 let (raw, after) = RawTag3::read_from_prefix(rest).map_err(|_| short())?;
                 rest = after;
-                let high = if is_64bit { u64::from(raw.block_hi.get()) } else { 0 };
+                let high = if is_64bit {
+                    u64::from(raw.block_hi.get())
+                } else {
+                    0
+                };
                 let target = high << 32 | u64::from(raw.block_lo.get());
-                Tag { target, flags: raw.flags.get(), checksum: raw.checksum.get() }
+                Tag {
+                    target,
+                    flags: raw.flags.get(),
+                    checksum: raw.checksum.get(),
+                }
             } else {
                 let (raw, mut after) = RawTag::read_from_prefix(rest).map_err(|_| short())?;
                 let mut target = u64::from(raw.block_lo.get());
@@ -205,16 +248,28 @@ impl Recovery {
                     after = behind;
                 }
                 // Version 2 left two bytes behind each tag, which nobody uses.
-                let skip = if self.0.features & INCOMPAT_CSUM_V2 != 0 { 2 } else { 0 };
+                let skip = if self.0.features & INCOMPAT_CSUM_V2 != 0 {
+                    2
+                } else {
+                    0
+                };
                 rest = after.get(skip..).ok_or_else(short)?;
-                Tag { target, flags: raw.flags.get().into(), checksum: raw.checksum.get().into() }
+                Tag {
+                    target,
+                    flags: raw.flags.get().into(),
+                    checksum: raw.checksum.get().into(),
+                }
             };
             if tag.flags & TAG_SAME_UUID == 0 {
                 rest = rest.get(16..).ok_or_else(short)?;
             }
             let is_last = tag.flags & TAG_LAST != 0;
             tags.push(tag);
-            let left = if is_v3 { size_of::<RawTag3>() } else { size_of::<RawTag>() };
+            let left = if is_v3 {
+                size_of::<RawTag3>()
+            } else {
+                size_of::<RawTag>()
+            };
             if is_last || rest.len() < left {
                 return Ok(tags);
             }
@@ -223,8 +278,12 @@ impl Recovery {
 
     fn revoked(&self, bytes: &[u8]) -> Result<Vec<u64>> {
         let head = size_of::<RawHeader>();
-        let used =
-            u32::from_be_bytes([bytes[head], bytes[head + 1], bytes[head + 2], bytes[head + 3]]) as usize;
+        let used = u32::from_be_bytes([
+            bytes[head],
+            bytes[head + 1],
+            bytes[head + 2],
+            bytes[head + 3],
+        ]) as usize;
         let limit = bytes.len() - if self.0.seed.is_some() { 4 } else { 0 };
         let Some(list) = bytes.get(head + 4..used).filter(|_| used <= limit) else {
             return Err(Error::corrupt(format!("revoke block claims {used} bytes")));
@@ -234,9 +293,10 @@ impl Recovery {
                 .chunks_exact(8)
                 .map(|b| u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
                 .collect(),
-            false => {
-                list.chunks_exact(4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]).into()).collect()
-            }
+            false => list
+                .chunks_exact(4)
+                .map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]).into())
+                .collect(),
         })
     }
 }

@@ -7,7 +7,8 @@ use crate::fs::ext4::checksum::crc32c;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Where the journal's blocks lie on the device, as runs of (first device block, number of blocks) in order.
+/// Where the journal's blocks lie on the device, as runs of (first device block, number of blocks)
+/// in order.
 #[derive(Debug, Clone)]
 pub(in crate::fs::ext4) struct JournalBlocks {
     /// Bytes per block.
@@ -46,19 +47,28 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// The journal in `blocks`. EUCLEAN for a superblock that contradicts itself, EOPNOTSUPP for unknown features.
+    /// The journal in `blocks`. EUCLEAN for a superblock that contradicts itself, EOPNOTSUPP for
+    /// unknown features.
     pub(super) fn open(blocks: JournalBlocks, device: Arc<dyn Device>) -> Result<Self> {
         let available: u64 = blocks.runs.iter().map(|(_, len)| u64::from(*len)).sum();
         let mut bytes = vec![0; blocks.block_size];
-        let Some((first, _)) = blocks.runs.first() else { return Err(Error::corrupt("has no blocks")) };
+        let Some((first, _)) = blocks.runs.first() else {
+            return Err(Error::corrupt("has no blocks"));
+        };
         device.read_at(&mut bytes, first * blocks.block_size as u64)?;
         let (raw, _) = RawJournalSuperblock::read_from_prefix(&bytes)
             .map_err(|_| Error::corrupt("superblock cut short"))?;
         let block_type = raw.header.block_type.get();
-        if raw.header.magic.get() != MAGIC || !matches!(block_type, TYPE_SUPERBLOCK_V1 | TYPE_SUPERBLOCK_V2) {
+        if raw.header.magic.get() != MAGIC
+            || !matches!(block_type, TYPE_SUPERBLOCK_V1 | TYPE_SUPERBLOCK_V2)
+        {
             return Err(Error::corrupt("no superblock"));
         }
-        let features = if block_type == TYPE_SUPERBLOCK_V2 { raw.feature_incompat.get() } else { 0 };
+        let features = if block_type == TYPE_SUPERBLOCK_V2 {
+            raw.feature_incompat.get()
+        } else {
+            0
+        };
         let known = INCOMPAT_REVOKE
             | INCOMPAT_64BIT
             | INCOMPAT_ASYNC_COMMIT
@@ -66,13 +76,19 @@ impl Ring {
             | INCOMPAT_CSUM_V3
             | INCOMPAT_FAST_COMMIT;
         if features & !known != 0 {
-            return Err(Error::unsupported(format!("journal feature bits {:#x}", features & !known)));
+            return Err(Error::unsupported(format!(
+                "journal feature bits {:#x}",
+                features & !known
+            )));
         }
         let has_checksums = features & (INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3) != 0;
         if has_checksums && raw.checksum.get() != superblock_checksum(&raw) {
             return Err(Error::corrupt("superblock: bad checksum"));
         }
-        let fast = match (features & INCOMPAT_FAST_COMMIT != 0, raw.fast_commit_blocks.get()) {
+        let fast = match (
+            features & INCOMPAT_FAST_COMMIT != 0,
+            raw.fast_commit_blocks.get(),
+        ) {
             (false, _) => 0,
             (true, 0) => FAST_COMMIT_BLOCKS_DEFAULT,
             (true, count) => count,
@@ -85,12 +101,20 @@ impl Ring {
             && first < end
             && (start == 0 || (first..end).contains(&start));
         if !is_sane {
-            let what =
-                format!("superblock: {count} blocks, first {first}, start {start}, {available} available");
+            let what = format!(
+                "superblock: {count} blocks, first {first}, start {start}, {available} available"
+            );
             return Err(Error::corrupt(what));
         }
         let seed = has_checksums.then(|| crc32c(!0, &raw.uuid));
-        Ok(Self { blocks, device, superblock: raw, features, end, seed })
+        Ok(Self {
+            blocks,
+            device,
+            superblock: raw,
+            features,
+            end,
+            seed,
+        })
     }
 
     /// Writes the superblock, sealed; durable after a flush.
@@ -98,14 +122,19 @@ impl Ring {
         if self.seed.is_some() {
             self.superblock.checksum = superblock_checksum(&self.superblock).into();
         }
-        self.device.write_at(self.superblock.as_bytes(), self.place(0)?)
+        self.device
+            .write_at(self.superblock.as_bytes(), self.place(0)?)
     }
 
     /// The block `count` after `at` in the ring; `count` is at most the ring's length.
     pub(super) fn after(&self, at: u32, count: u32) -> u32 {
         let next = u64::from(at) + u64::from(count);
         let end = u64::from(self.end);
-        let wrapped = if next >= end { next - end + u64::from(self.superblock.first.get()) } else { next };
+        let wrapped = if next >= end {
+            next - end + u64::from(self.superblock.first.get())
+        } else {
+            next
+        };
         wrapped as u32
     }
 
@@ -125,5 +154,8 @@ impl Ring {
 fn superblock_checksum(raw: &RawJournalSuperblock) -> u32 {
     let bytes = raw.as_bytes();
     let crc = crc32c(!0, &bytes[..SUPERBLOCK_CHECKSUM_OFFSET]);
-    crc32c(crc32c(crc, &[0; 4]), &bytes[SUPERBLOCK_CHECKSUM_OFFSET + 4..])
+    crc32c(
+        crc32c(crc, &[0; 4]),
+        &bytes[SUPERBLOCK_CHECKSUM_OFFSET + 4..],
+    )
 }

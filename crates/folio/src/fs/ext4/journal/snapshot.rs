@@ -5,7 +5,8 @@
 //!   file data  ------->  running, then the same (data=journal)
 //! ```
 //!
-//! A block's page may be evicted once it was copied; whoever reads it again finds the newest copy here.
+//! A block's page may be evicted once it was copied; whoever reads it again finds the newest copy
+//! here.
 
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -36,9 +37,19 @@ impl Snapshots {
     pub(in crate::fs::ext4) fn newest(&self, range: Range<u64>) -> Vec<(u64, Arc<[u8]>)> {
         let maps = self.maps.read();
         let committed = maps.committed.range(range.clone());
-        let mut found: Blocks = committed.map(|(number, bytes)| (*number, bytes.clone())).collect();
-        found.extend(maps.committing.range(range.clone()).map(|(number, bytes)| (*number, bytes.clone())));
-        found.extend(maps.running.range(range).map(|(number, bytes)| (*number, bytes.clone())));
+        let mut found: Blocks = committed
+            .map(|(number, bytes)| (*number, bytes.clone()))
+            .collect();
+        found.extend(
+            maps.committing
+                .range(range.clone())
+                .map(|(number, bytes)| (*number, bytes.clone())),
+        );
+        found.extend(
+            maps.running
+                .range(range)
+                .map(|(number, bytes)| (*number, bytes.clone())),
+        );
         found.into_iter().collect()
     }
 
@@ -47,12 +58,24 @@ impl Snapshots {
         self.maps.write().committing.insert(number, bytes);
     }
 
-    /// Takes a block of a file into the running transaction, if that has fewer than `blocks_max`, or if a copy of
-    /// the block is on its way already, which must not overtake this one. Says whether it did.
-    pub(in crate::fs::ext4) fn insert_data(&self, number: u64, bytes: &[u8], blocks_max: u64) -> bool {
+    /// Takes a block of a file into the running transaction, if that has fewer than `blocks_max`,
+    /// or if a copy of the block is on its way already, which must not overtake this one. Says
+    /// whether it did.
+    pub(in crate::fs::ext4) fn insert_data(
+        &self,
+        number: u64,
+        bytes: &[u8],
+        blocks_max: u64,
+    ) -> bool {
         let mut maps = self.maps.write();
-        let Maps { running, committing, committed } = &mut *maps;
-        let is_due = [&*running, committing, committed].iter().any(|map| map.contains_key(&number));
+        let Maps {
+            running,
+            committing,
+            committed,
+        } = &mut *maps;
+        let is_due = [&*running, committing, committed]
+            .iter()
+            .any(|map| map.contains_key(&number));
         let is_taken = is_due || (running.len() as u64) < blocks_max;
         if is_taken {
             running.insert(number, bytes.into());
@@ -65,13 +88,19 @@ impl Snapshots {
         self.maps.read().running.len() as u64
     }
 
-    /// The running transaction is closed: its blocks, but for those in `freed`; the copies are shared.
+    /// The running transaction is closed: its blocks, but for those in `freed`; the copies are
+    /// shared.
     pub(in crate::fs::ext4) fn close(&self, freed: &[Range<u64>]) -> Blocks {
         let mut maps = self.maps.write();
         let mut running = std::mem::take(&mut maps.running);
         for range in freed {
-            let numbers: Vec<u64> = running.range(range.clone()).map(|(number, _)| *number).collect();
-            numbers.iter().for_each(|number| drop(running.remove(number)));
+            let numbers: Vec<u64> = running
+                .range(range.clone())
+                .map(|(number, _)| *number)
+                .collect();
+            numbers
+                .iter()
+                .for_each(|number| drop(running.remove(number)));
         }
         maps.committing.extend(running);
         maps.committing.clone()
@@ -91,7 +120,12 @@ impl Snapshots {
 
     /// Whether a block of `range` is in the log.
     pub(in crate::fs::ext4) fn logged_in(&self, range: Range<u64>) -> Vec<u64> {
-        self.maps.read().committed.range(range).map(|(number, _)| *number).collect()
+        self.maps
+            .read()
+            .committed
+            .range(range)
+            .map(|(number, _)| *number)
+            .collect()
     }
 
     /// Blocks that were freed must not be written any more.

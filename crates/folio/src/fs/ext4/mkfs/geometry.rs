@@ -1,7 +1,7 @@
 //! How many blocks, groups and inodes a device gets, and how large its journal and reserves are.
 //!
-//! The rules are those that mke2fs(8), mke2fs.conf(5) and its output show; the numbers are checked against it
-//! by the `mkfs` test.
+//! The rules are those that mke2fs(8), mke2fs.conf(5) and its output show; the numbers are checked
+//! against it by the `mkfs` test.
 
 use super::super::disk::{FIRST_INODE, RawGroupDescriptor};
 use super::FormatOptions;
@@ -16,7 +16,8 @@ pub(super) const INODE_LEN: u32 = 256;
 pub(super) const DESCRIPTOR_LEN: u32 = size_of::<RawGroupDescriptor>() as u32;
 /// Groups whose bitmaps and inode tables lie together (`flex_bg`).
 pub(super) const GROUPS_PER_FLEX: u32 = 16;
-/// Inodes a group must have at least, so that all reserved inodes, lost+found and the orphan file lie in the first.
+/// Inodes a group must have at least, so that all reserved inodes, lost+found and the orphan file
+/// lie in the first.
 const INODES_PER_GROUP_MIN: u32 = 16;
 /// A last group with fewer blocks left for data than this is left out.
 const LAST_GROUP_DATA_BLOCKS_MIN: u64 = 50;
@@ -50,7 +51,8 @@ pub(super) struct Geometry {
     pub(super) orphan_block_count: u32,
 }
 
-/// mke2fs's types by size: largest size below which it holds, block size, bytes per inode (mke2fs.conf(5)).
+/// mke2fs's types by size: largest size below which it holds, block size, bytes per inode
+/// (mke2fs.conf(5)).
 const USAGE_TYPES: [(u64, u32, u32); 5] = [
     (3 * MIB, 1024, 8192),
     (512 * MIB, 1024, 4096),
@@ -70,7 +72,8 @@ impl Geometry {
         let ratio = options.inode_ratio.unwrap_or(default_ratio).max(block_size);
         let inode_count = match options.inode_count {
             Some(count) => count,
-            None => u32::try_from(block_count * u64::from(block_size) / u64::from(ratio)).unwrap_or(u32::MAX),
+            None => u32::try_from(block_count * u64::from(block_size) / u64::from(ratio))
+                .unwrap_or(u32::MAX),
         };
         let mut geometry = Self {
             block_size,
@@ -119,17 +122,20 @@ impl Geometry {
         ((block - u64::from(self.first_data_block)) / u64::from(self.blocks_per_group)) as u32
     }
 
-    /// Superblock, group descriptors and their reserve, at the start of a group that has a copy; else 0.
+    /// Superblock, group descriptors and their reserve, at the start of a group that has a copy;
+    /// else 0.
     pub(super) fn superblock_run(&self, group: u32) -> u64 {
         match has_superblock(group) {
             true => {
-                1 + u64::from(self.descriptor_block_count) + u64::from(self.reserved_descriptor_block_count)
+                1 + u64::from(self.descriptor_block_count)
+                    + u64::from(self.reserved_descriptor_block_count)
             }
             false => 0,
         }
     }
 
-    /// Divides the device into groups, leaving out a last one that would hold little but its own metadata.
+    /// Divides the device into groups, leaving out a last one that would hold little but its own
+    /// metadata.
     fn fit_groups(&mut self, inode_count: u32) -> Result<()> {
         self.divide(inode_count)?;
         let last = self.group_count - 1;
@@ -165,13 +171,18 @@ impl Geometry {
 
     /// Group count, inodes per group and descriptor blocks for the block count.
     fn divide(&mut self, inode_count: u32) -> Result<()> {
-        let data_blocks = self.block_count.saturating_sub(u64::from(self.first_data_block));
+        let data_blocks = self
+            .block_count
+            .saturating_sub(u64::from(self.first_data_block));
         if data_blocks == 0 {
             return Err(too_small(self.block_count * u64::from(self.block_size)));
         }
         let group_count = data_blocks.div_ceil(u64::from(self.blocks_per_group));
         let Ok(group_count) = u32::try_from(group_count) else {
-            return Err(Error::new(Errno::INVAL, format!("{group_count} block groups are too many")));
+            return Err(Error::new(
+                Errno::INVAL,
+                format!("{group_count} block groups are too many"),
+            ));
         };
         self.group_count = group_count;
         let per_group = inode_count.div_ceil(group_count);
@@ -195,11 +206,12 @@ impl Geometry {
         Ok(())
     }
 
-    /// Descriptor blocks that growth by [`GROWTH_MAX`], or to 2^32 - 1 blocks, would add; at most as many as one
-    /// indirect block can name.
+    /// Descriptor blocks that growth by [`GROWTH_MAX`], or to 2^32 - 1 blocks, would add; at most
+    /// as many as one indirect block can name.
     fn growth_descriptor_blocks(&self) -> u32 {
         let most_blocks = (self.block_count * GROWTH_MAX).min(u64::from(u32::MAX));
-        let groups = (most_blocks - u64::from(self.first_data_block)).div_ceil(self.blocks_per_group.into());
+        let groups =
+            (most_blocks - u64::from(self.first_data_block)).div_ceil(self.blocks_per_group.into());
         let blocks = groups.div_ceil(u64::from(self.block_size / DESCRIPTOR_LEN));
         let added = blocks.saturating_sub(u64::from(self.descriptor_block_count));
         added.min(u64::from(self.block_size / 4)) as u32
@@ -211,20 +223,32 @@ fn check_options(block_size: u32, options: &FormatOptions) -> Result<()> {
     if ![1024, 2048, 4096].contains(&block_size) {
         return refuse(format!("block size {block_size} is not 1024, 2048 or 4096"));
     }
-    if let Some(ratio) = options.inode_ratio.filter(|r| !(1024..=64 << 20).contains(r)) {
-        return refuse(format!("{ratio} bytes per inode is not between 1024 and 67108864"));
+    if let Some(ratio) = options
+        .inode_ratio
+        .filter(|r| !(1024..=64 << 20).contains(r))
+    {
+        return refuse(format!(
+            "{ratio} bytes per inode is not between 1024 and 67108864"
+        ));
     }
     if !(0.0..=50.0).contains(&options.reserved_percent) {
-        return refuse(format!("{} percent reserved is not between 0 and 50", options.reserved_percent));
+        return refuse(format!(
+            "{} percent reserved is not between 0 and 50",
+            options.reserved_percent
+        ));
     }
     Ok(())
 }
 
 fn too_small(len_bytes: u64) -> Error {
-    Error::new(Errno::INVAL, format!("a device of {len_bytes} bytes is too small"))
+    Error::new(
+        Errno::INVAL,
+        format!("a device of {len_bytes} bytes is too small"),
+    )
 }
 
-/// Whether a group has a copy of superblock and group descriptors (`sparse_super`): 0, 1 and powers of 3, 5, 7.
+/// Whether a group has a copy of superblock and group descriptors (`sparse_super`): 0, 1 and powers
+/// of 3, 5, 7.
 pub(super) fn has_superblock(group: u32) -> bool {
     let is_power_of = |base: u32| {
         let mut power = base;
@@ -252,7 +276,10 @@ fn journal_block_count(block_count: u64) -> u32 {
         (16 << 20, 64 << 10),
         (32 << 20, 128 << 10),
     ];
-    STEPS.iter().find(|(below, _)| block_count < *below).map_or(256 << 10, |(_, count)| *count)
+    STEPS
+        .iter()
+        .find(|(below, _)| block_count < *below)
+        .map_or(256 << 10, |(_, count)| *count)
 }
 
 #[cfg(test)]
@@ -268,25 +295,76 @@ mod tests {
     #[test]
     fn two_gibibytes_are_as_mke2fs_makes_them() {
         let g = Geometry::new(2 << 30, &FormatOptions::default()).unwrap();
-        assert_eq!((g.block_size, g.block_count, g.group_count), (4096, 524_288, 16));
+        assert_eq!(
+            (g.block_size, g.block_count, g.group_count),
+            (4096, 524_288, 16)
+        );
         assert_eq!((g.inode_count(), g.inodes_per_group), (131_072, 8192));
-        assert_eq!((g.reserved_descriptor_block_count, g.reserved_block_count), (255, 26214));
+        assert_eq!(
+            (g.reserved_descriptor_block_count, g.reserved_block_count),
+            (255, 26214)
+        );
         assert_eq!((g.journal_block_count, g.orphan_block_count), (16384, 128));
     }
 
     #[test]
     fn absurd_wishes_are_refused() {
-        let error = |len: u64, options: FormatOptions| Geometry::new(len, &options).unwrap_err().to_string();
+        let error = |len: u64, options: FormatOptions| {
+            Geometry::new(len, &options).unwrap_err().to_string()
+        };
         let default = FormatOptions::default;
         assert!(error(0, default()).contains("too small"));
         assert!(error(8 << 10, default()).contains("too small"));
-        assert!(error(8 << 20, FormatOptions { block_size: Some(512), ..default() }).contains("block size"));
-        assert!(error(8 << 20, FormatOptions { inode_count: Some(1 << 20), ..default() }).contains("inodes"));
-        assert!(error(8 << 20, FormatOptions { inode_ratio: Some(1), ..default() }).contains("per inode"));
         assert!(
-            error(8 << 20, FormatOptions { reserved_percent: f64::NAN, ..default() }).contains("percent")
+            error(
+                8 << 20,
+                FormatOptions {
+                    block_size: Some(512),
+                    ..default()
+                }
+            )
+            .contains("block size")
         );
-        assert!(error(4 * TIB, FormatOptions { block_size: Some(1024), ..default() }).contains("larger"));
+        assert!(
+            error(
+                8 << 20,
+                FormatOptions {
+                    inode_count: Some(1 << 20),
+                    ..default()
+                }
+            )
+            .contains("inodes")
+        );
+        assert!(
+            error(
+                8 << 20,
+                FormatOptions {
+                    inode_ratio: Some(1),
+                    ..default()
+                }
+            )
+            .contains("per inode")
+        );
+        assert!(
+            error(
+                8 << 20,
+                FormatOptions {
+                    reserved_percent: f64::NAN,
+                    ..default()
+                }
+            )
+            .contains("percent")
+        );
+        assert!(
+            error(
+                4 * TIB,
+                FormatOptions {
+                    block_size: Some(1024),
+                    ..default()
+                }
+            )
+            .contains("larger")
+        );
         assert!(error(u64::MAX, default()).contains("too many"));
     }
 }

@@ -1,8 +1,8 @@
 //! Which block holds what: group metadata, then the files every new file system has.
 //!
-//! Group metadata of 16 groups (`flex_bg`) lies together at the start of the first of them: all block bitmaps,
-//! all inode bitmaps, all inode tables. Files take the first free blocks; only the journal is put in the middle
-//! of the device, to halve the way of a disk's head.
+//! Group metadata of 16 groups (`flex_bg`) lies together at the start of the first of them: all
+//! block bitmaps, all inode bitmaps, all inode tables. Files take the first free blocks; only the
+//! journal is put in the middle of the device, to halve the way of a disk's head.
 
 use super::super::disk::{EXTENT_ENTRY_LEN, EXTENT_LEN_MAX, FIRST_INODE};
 use super::geometry::{GROUPS_PER_FLEX, Geometry};
@@ -14,7 +14,8 @@ use std::ops::Range;
 pub(super) const INODE_EXTENTS_MAX: usize = 4;
 /// Bytes of lost+found, so that e2fsck finds room there without allocating.
 const LOST_AND_FOUND_LEN: u32 = 16 << 10;
-/// Blocks a directory may have before it would need an indirect block in the old mapping; mke2fs keeps below.
+/// Blocks a directory may have before it would need an indirect block in the old mapping; mke2fs
+/// keeps below.
 const LOST_AND_FOUND_BLOCKS_MAX: u32 = 12;
 
 /// Where one group's metadata lies.
@@ -84,7 +85,8 @@ impl Layout {
         for first in (0..layout.geometry.group_count).step_by(GROUPS_PER_FLEX as usize) {
             layout.place_flex(first)?;
         }
-        layout.overhead_block_count = u64::from(layout.geometry.first_data_block) + layout.used.count();
+        layout.overhead_block_count =
+            u64::from(layout.geometry.first_data_block) + layout.used.count();
         layout.place_files()?;
         Ok(layout)
     }
@@ -94,7 +96,8 @@ impl Layout {
         self.geometry.block_count - u64::from(self.geometry.first_data_block) - self.used.count()
     }
 
-    /// Inodes in use, all at the start of the first group: the reserved ones, lost+found, the orphan file.
+    /// Inodes in use, all at the start of the first group: the reserved ones, lost+found, the
+    /// orphan file.
     pub(super) fn used_inode_count(&self) -> u32 {
         FIRST_INODE + u32::from(self.orphan_file.is_some())
     }
@@ -106,8 +109,8 @@ impl Layout {
             - u64::from(self.used.in_group[group as usize])
     }
 
-    /// Whether a group's block bitmap must be written: it holds more than its copy of the superblock, or it is
-    /// the first, or the last, whose end the bitmap shows.
+    /// Whether a group's block bitmap must be written: it holds more than its copy of the
+    /// superblock, or it is the first, or the last, whose end the bitmap shows.
     pub(super) fn has_block_bitmap(&self, group: u32) -> bool {
         group == 0
             || group == self.geometry.group_count - 1
@@ -143,15 +146,24 @@ impl Layout {
         Ok(())
     }
 
-    /// Gives out `count` runs of `len` blocks within `area`, one behind the other from `start` on where that is
-    /// free, else each at the first place that is.
-    fn place_runs(&mut self, area: &Range<u64>, start: u64, count: u64, len: u64) -> Result<Vec<u64>> {
+    /// Gives out `count` runs of `len` blocks within `area`, one behind the other from `start` on
+    /// where that is free, else each at the first place that is.
+    fn place_runs(
+        &mut self,
+        area: &Range<u64>,
+        start: u64,
+        count: u64,
+        len: u64,
+    ) -> Result<Vec<u64>> {
         let mut runs = Vec::with_capacity(count as usize);
         let mut next = start;
         for _ in 0..count {
             let found = match self.used.is_free(next..next + len) && next + len <= area.end {
                 true => next,
-                false => self.used.first_free_run(area.clone(), len).ok_or_else(no_room)?,
+                false => self
+                    .used
+                    .first_free_run(area.clone(), len)
+                    .ok_or_else(no_room)?,
             };
             self.take(found..found + len);
             runs.push(found);
@@ -172,7 +184,8 @@ impl Layout {
             let count = u64::from(self.geometry.journal_block_count);
             self.journal = Some(self.place_file(self.journal_goal(), count)?);
             self.overhead_block_count += count;
-            self.orphan_file = Some(self.place_file(start, self.geometry.orphan_block_count.into())?);
+            self.orphan_file =
+                Some(self.place_file(start, self.geometry.orphan_block_count.into())?);
         }
         Ok(())
     }
@@ -186,7 +199,9 @@ impl Layout {
         let candidates = match middle > GROUPS_PER_FLEX {
             true => {
                 let flex = middle - middle % GROUPS_PER_FLEX;
-                let first = (flex..last).find(|g| self.free_in_group(*g) > 0).unwrap_or(0);
+                let first = (flex..last)
+                    .find(|g| self.free_in_group(*g) > 0)
+                    .unwrap_or(0);
                 first..=(first + 1).min(last)
             }
             false => middle.saturating_sub(1)..=(middle + 1).min(last),
@@ -204,7 +219,9 @@ impl Layout {
         for area in [goal..self.geometry.block_count, start..goal] {
             let mut from = area.start;
             while missing > 0 {
-                let Some(run) = self.used.next_free(from..area.end) else { break };
+                let Some(run) = self.used.next_free(from..area.end) else {
+                    break;
+                };
                 let run = run.start..run.end.min(run.start + missing);
                 missing -= run.end - run.start;
                 from = run.end;
@@ -224,7 +241,10 @@ impl Layout {
             let first = place.extents[0].start;
             let leaf = match first > start && self.used.is_free(first - 1..first) {
                 true => first - 1,
-                false => self.used.first_free_run(start..self.geometry.block_count, 1).ok_or_else(no_room)?,
+                false => self
+                    .used
+                    .first_free_run(start..self.geometry.block_count, 1)
+                    .ok_or_else(no_room)?,
             };
             self.take(leaf..leaf + 1);
             place.leaf = Some(leaf);
@@ -244,11 +264,16 @@ fn leaf_extents_max(block_size: u32) -> usize {
 
 fn split_extents(run: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let len = usize::from(EXTENT_LEN_MAX);
-    run.clone().step_by(len).map(move |start| start..(start + len as u64).min(run.end))
+    run.clone()
+        .step_by(len)
+        .map(move |start| start..(start + len as u64).min(run.end))
 }
 
 fn no_room() -> Error {
-    Error::new(Errno::INVAL, "the device is too small for its inode tables and journal")
+    Error::new(
+        Errno::INVAL,
+        "the device is too small for its inode tables and journal",
+    )
 }
 
 /// The used blocks of a device as runs, none touching another, and how many lie in each group.
@@ -260,7 +285,10 @@ pub(super) struct UsedBlocks {
 
 impl UsedBlocks {
     fn new(geometry: &Geometry) -> Self {
-        Self { runs: BTreeMap::new(), in_group: vec![0; geometry.group_count as usize] }
+        Self {
+            runs: BTreeMap::new(),
+            in_group: vec![0; geometry.group_count as usize],
+        }
     }
 
     /// All runs in ascending order.
@@ -270,7 +298,11 @@ impl UsedBlocks {
 
     /// The parts of the runs that lie within `area`, in ascending order.
     pub(super) fn within(&self, area: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
-        let first = self.runs.range(..=area.start).next_back().map_or(area.start, |(start, _)| *start);
+        let first = self
+            .runs
+            .range(..=area.start)
+            .next_back()
+            .map_or(area.start, |(start, _)| *start);
         self.runs
             .range(first..area.end)
             .map(move |(start, end)| (*start).max(area.start)..(*end).min(area.end))

@@ -10,11 +10,12 @@
 //!   write.rs      the bytes, superblock last
 //! ```
 //!
-//! Neighbours: `disk` and `checksum` for the bytes, the device seam below. Knows no cache and no VFS. No locks.
+//! Neighbours: `disk` and `checksum` for the bytes, the device seam below. Knows no cache and no
+//! VFS. No locks.
 //!
-//! What a block must read as is decided before anything is written: every used block is zeroed first (one call
-//! per run of used blocks), then only blocks that are not zeros are written. See docs/design/mkfs.md for what
-//! is chosen as mke2fs does and what is not.
+//! What a block must read as is decided before anything is written: every used block is zeroed
+//! first (one call per run of used blocks), then only blocks that are not zeros are written. See
+//! docs/design/mkfs.md for what is chosen as mke2fs does and what is not.
 
 mod geometry;
 mod layout;
@@ -33,8 +34,8 @@ const LABEL_LEN_MAX: usize = 16;
 pub struct FormatOptions {
     /// Volume label, at most 16 bytes (`mke2fs -L`).
     pub label: String,
-    /// Identity of the file system (`mke2fs -U`). `None` draws a random one; with one given, and a fixed clock,
-    /// everything else follows from it: two runs write the same bytes.
+    /// Identity of the file system (`mke2fs -U`). `None` draws a random one; with one given, and a
+    /// fixed clock, everything else follows from it: two runs write the same bytes.
     pub uuid: Option<[u8; 16]>,
     /// 1024, 2048 or 4096 bytes (`mke2fs -b`). `None`: 1024 below 512 MiB, else 4096.
     pub block_size: Option<u32>,
@@ -86,9 +87,11 @@ pub struct FormatReport {
     pub journal_block_count: u32,
 }
 
-/// Writes a fresh, empty ext4 over whatever `device` holds, flushed when this returns. Linux: mke2fs(8).
+/// Writes a fresh, empty ext4 over whatever `device` holds, flushed when this returns. Linux:
+/// mke2fs(8).
 ///
-/// EINVAL for options that contradict each other or the device's size; EROFS for a read-only device.
+/// EINVAL for options that contradict each other or the device's size; EROFS for a read-only
+/// device.
 pub fn format(device: &dyn Device, options: &FormatOptions) -> Result<FormatReport> {
     format_device(device, options).map_err(|e| e.at("mkfs.ext4"))
 }
@@ -98,7 +101,10 @@ fn format_device(device: &dyn Device, options: &FormatOptions) -> Result<FormatR
         return Err(Errno::ROFS.into());
     }
     if options.label.len() > LABEL_LEN_MAX {
-        let what = format!("label is {} bytes long, more than {LABEL_LEN_MAX}", options.label.len());
+        let what = format!(
+            "label is {} bytes long, more than {LABEL_LEN_MAX}",
+            options.label.len()
+        );
         return Err(Error::new(Errno::INVAL, what));
     }
     let geometry = Geometry::new(device.len_bytes(), options)?;
@@ -138,7 +144,13 @@ impl Identity {
         let mut label = [0; LABEL_LEN_MAX];
         label[..options.label.len()].copy_from_slice(options.label.as_bytes());
         let now_secs = options.clock.now().secs.max(0);
-        Self { uuid, hash_seed, label, root_owner: options.root_owner, now_secs }
+        Self {
+            uuid,
+            hash_seed,
+            label,
+            root_owner: options.root_owner,
+            now_secs,
+        }
     }
 }
 
@@ -152,5 +164,7 @@ fn derived_hash_seed(uuid: &[u8; 16]) -> [u8; 16] {
     for (word, chunk) in (1_u32..).zip(bytes.chunks_exact_mut(4)) {
         chunk.copy_from_slice(&super::checksum::crc32c(word, uuid).to_le_bytes());
     }
-    uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes()
+    uuid::Builder::from_random_bytes(bytes)
+        .into_uuid()
+        .into_bytes()
 }

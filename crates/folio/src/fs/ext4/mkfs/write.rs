@@ -2,10 +2,10 @@
 
 use super::super::checksum::{crc32c, group_checksum_crc32c, inode_checksum, inode_seed};
 use super::super::disk::{
-    EXTENT_ENTRY_LEN, EXTENT_MAGIC, FIRST_INODE, GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, GROUP_INODE_ZEROED,
-    JOURNAL_INODE, RESIZE_INODE, ROOT_INODE, RawExtent, RawExtentHeader, RawExtentIndex, RawGroupDescriptor,
-    RawInode, RawSuperblock, STATE_VALID, SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET,
-    inode_flags,
+    EXTENT_ENTRY_LEN, EXTENT_MAGIC, FIRST_INODE, GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT,
+    GROUP_INODE_ZEROED, JOURNAL_INODE, RESIZE_INODE, ROOT_INODE, RawExtent, RawExtentHeader,
+    RawExtentIndex, RawGroupDescriptor, RawInode, RawSuperblock, STATE_VALID,
+    SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET, inode_flags,
 };
 use super::super::features::{Compat, Features};
 use super::Identity;
@@ -81,14 +81,19 @@ impl Writer<'_> {
         self.device.write_zeroes(0, SUPERBLOCK_OFFSET)?;
         let size = self.block_size as u64;
         for run in self.layout.used.runs() {
-            self.device.write_zeroes(run.start * size, (run.end - run.start) * size)?;
+            self.device
+                .write_zeroes(run.start * size, (run.end - run.start) * size)?;
         }
         Ok(())
     }
 
     fn write_files(&mut self) -> Result<()> {
         let layout = self.layout;
-        let root = [(ROOT_INODE, &b"."[..]), (ROOT_INODE, b".."), (LOST_AND_FOUND_INODE, b"lost+found")];
+        let root = [
+            (ROOT_INODE, &b"."[..]),
+            (ROOT_INODE, b".."),
+            (LOST_AND_FOUND_INODE, b"lost+found"),
+        ];
         self.write_directory(&layout.root, ROOT_INODE, &root)?;
         let entries = [(LOST_AND_FOUND_INODE, &b"."[..]), (ROOT_INODE, b"..")];
         self.write_directory(&layout.lost_and_found, LOST_AND_FOUND_INODE, &entries)?;
@@ -105,7 +110,12 @@ impl Writer<'_> {
     }
 
     /// A directory whose first block holds `entries` and whose other blocks are empty.
-    fn write_directory(&mut self, place: &FilePlace, number: u32, entries: &[(u32, &[u8])]) -> Result<()> {
+    fn write_directory(
+        &mut self,
+        place: &FilePlace,
+        number: u32,
+        entries: &[(u32, &[u8])],
+    ) -> Result<()> {
         let seed = inode_seed(self.seed, number, 0);
         for (i, block) in place.blocks().enumerate() {
             let bytes = directory_block(self.block_size, if i == 0 { entries } else { &[] }, seed);
@@ -114,8 +124,9 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The double indirect block names the blocks reserved behind the group descriptors; each of those lists its
-    /// own copies in the other groups that have them. Linux: fs/ext4/resize.c, `reserve_backup_gdb`.
+    /// The double indirect block names the blocks reserved behind the group descriptors; each of
+    /// those lists its own copies in the other groups that have them. Linux: fs/ext4/resize.c,
+    /// `reserve_backup_gdb`.
     fn write_resize_file(&mut self, double_indirect: u64) -> Result<()> {
         let geometry = &self.layout.geometry;
         let reserved = geometry.reserved_descriptor_block_count as usize;
@@ -178,7 +189,9 @@ impl Writer<'_> {
 
     /// The block of extents of a file that has more than its inode holds.
     fn write_leaf(&mut self, place: &FilePlace, number: u32) -> Result<()> {
-        let Some(leaf) = place.leaf else { return Ok(()) };
+        let Some(leaf) = place.leaf else {
+            return Ok(());
+        };
         let max = (self.block_size - EXTENT_ENTRY_LEN) / EXTENT_ENTRY_LEN;
         let mut bytes = extent_node(place, max as u16);
         let checksum_offset = EXTENT_ENTRY_LEN * (1 + max);
@@ -211,7 +224,12 @@ impl Writer<'_> {
         match number {
             BAD_BLOCKS_INODE => {
                 let time = (self.identity.now_secs as u32).into();
-                RawInode { atime: time, ctime: time, mtime: time, ..RawInode::new_zeroed() }
+                RawInode {
+                    atime: time,
+                    ctime: time,
+                    mtime: time,
+                    ..RawInode::new_zeroed()
+                }
             }
             ROOT_INODE => {
                 let mut inode = self.file_inode(0o040_755, 3, &layout.root);
@@ -220,7 +238,9 @@ impl Writer<'_> {
                 (inode.gid_lo, inode.gid_high) = ((gid as u16).into(), ((gid >> 16) as u16).into());
                 inode
             }
-            RESIZE_INODE => layout.resize_block.map_or(RawInode::new_zeroed(), |b| self.resize_inode(b)),
+            RESIZE_INODE => layout
+                .resize_block
+                .map_or(RawInode::new_zeroed(), |b| self.resize_inode(b)),
             JOURNAL_INODE => self.optional_inode(&layout.journal),
             LOST_AND_FOUND_INODE => self.file_inode(0o040_700, 2, &layout.lost_and_found),
             ORPHAN_FILE_INODE => self.optional_inode(&layout.orphan_file),
@@ -229,7 +249,9 @@ impl Writer<'_> {
     }
 
     fn optional_inode(&self, place: &Option<FilePlace>) -> RawInode {
-        place.as_ref().map_or(RawInode::new_zeroed(), |place| self.file_inode(0o100_600, 1, place))
+        place.as_ref().map_or(RawInode::new_zeroed(), |place| {
+            self.file_inode(0o100_600, 1, place)
+        })
     }
 
     /// An inode in use, owned by root, dated now, without data.
@@ -247,8 +269,12 @@ impl Writer<'_> {
         let epoch = ((secs - i64::from(secs as i32)) >> 32) as u32 & 3;
         let (time, extra) = ((secs as u32).into(), epoch.into());
         (inode.atime, inode.ctime, inode.mtime, inode.crtime) = (time, time, time, time);
-        (inode.atime_extra, inode.ctime_extra, inode.mtime_extra, inode.crtime_extra) =
-            (extra, extra, extra, extra);
+        (
+            inode.atime_extra,
+            inode.ctime_extra,
+            inode.mtime_extra,
+            inode.crtime_extra,
+        ) = (extra, extra, extra, extra);
         inode
     }
 
@@ -267,14 +293,17 @@ impl Writer<'_> {
         let geometry = &self.layout.geometry;
         let words = self.block_size as u64 / 4;
         let size = (words * words + words + DIRECT_BLOCKS) * self.block_size as u64;
-        let copies = (0..geometry.group_count).filter(|g| has_superblock(*g)).count() as u64;
+        let copies = (0..geometry.group_count)
+            .filter(|g| has_superblock(*g))
+            .count() as u64;
         let blocks = 1 + u64::from(geometry.reserved_descriptor_block_count) * copies;
         let mut inode = self.new_inode(0o100_600, 1, size, blocks);
         put_block_number(&mut inode.block, DOUBLE_INDIRECT_SLOT, double_indirect);
         inode
     }
 
-    /// Writes the block bitmaps that are not implied; gives the checksum of each group's, 0 where none is.
+    /// Writes the block bitmaps that are not implied; gives the checksum of each group's, 0 where
+    /// none is.
     fn write_block_bitmaps(&mut self) -> Result<Vec<u32>> {
         let layout = self.layout;
         let geometry = &layout.geometry;
@@ -285,7 +314,10 @@ impl Writer<'_> {
             let end = geometry.group_end(group);
             bitmap.fill(0);
             for run in layout.used.within(start..end) {
-                set_bits(&mut bitmap, (run.start - start) as usize..(run.end - start) as usize);
+                set_bits(
+                    &mut bitmap,
+                    (run.start - start) as usize..(run.end - start) as usize,
+                );
             }
             // Blocks that are not there are in use.
             set_bits(&mut bitmap, (end - start) as usize..self.block_size * 8);
@@ -317,7 +349,11 @@ impl Writer<'_> {
                 0 => (0, layout.used_inode_count(), 2_u16, inode_bitmap_checksum),
                 _ => (GROUP_INODE_UNINIT, 0, 0, 0),
             };
-            let uninit = if layout.has_block_bitmap(group) { 0 } else { GROUP_BLOCK_UNINIT };
+            let uninit = if layout.has_block_bitmap(group) {
+                0
+            } else {
+                GROUP_BLOCK_UNINIT
+            };
             let place = &layout.groups[group as usize];
             let (block_bitmap, inode_bitmap) = (place.block_bitmap, place.inode_bitmap);
             let block_checksum = block_bitmap_checksums[group as usize];
@@ -351,7 +387,9 @@ impl Writer<'_> {
     /// All copies of superblock and descriptors, and the first superblock at the very end.
     fn write_superblocks(&mut self, descriptors: &[u8]) -> Result<()> {
         let geometry = &self.layout.geometry;
-        let copies: Vec<u32> = (1..geometry.group_count).filter(|g| has_superblock(*g)).collect();
+        let copies: Vec<u32> = (1..geometry.group_count)
+            .filter(|g| has_superblock(*g))
+            .collect();
         let descriptors_len = descriptors.len() as u64 * (copies.len() as u64 + 1);
         let superblocks_len = size_of::<RawSuperblock>() as u64 * (copies.len() as u64 + 1);
         self.written_bytes += descriptors_len + superblocks_len;
@@ -363,14 +401,16 @@ impl Writer<'_> {
             superblock.state = 0.into();
             seal(&mut superblock);
             let parts = [superblock.as_bytes(), &padding, descriptors].map(IoSlice::new);
-            self.device.write_vectored_at(&parts, geometry.group_start(group) * self.block_size as u64)?;
+            self.device
+                .write_vectored_at(&parts, geometry.group_start(group) * self.block_size as u64)?;
         }
         let behind = (geometry.group_start(0) + 1) * self.block_size as u64;
         self.device.write_at(descriptors, behind)?;
         superblock.block_group_nr = 0.into();
         superblock.state = STATE_VALID.into();
         seal(&mut superblock);
-        self.device.write_at(superblock.as_bytes(), SUPERBLOCK_OFFSET)
+        self.device
+            .write_at(superblock.as_bytes(), SUPERBLOCK_OFFSET)
     }
 
     fn superblock(&self) -> RawSuperblock {
@@ -379,7 +419,9 @@ impl Writer<'_> {
         self.put_counts(&mut raw);
         self.put_times(&mut raw);
         let mut features = Features::DEFAULT;
-        features.compat.set(Compat::RESIZE_INODE, layout.geometry.has_resize_inode);
+        features
+            .compat
+            .set(Compat::RESIZE_INODE, layout.geometry.has_resize_inode);
         raw.magic = SUPERBLOCK_MAGIC.into();
         raw.errors = 1.into(); // continue
         raw.max_mnt_count = u16::MAX.into();
@@ -389,7 +431,9 @@ impl Writer<'_> {
         raw.desc_size = (DESCRIPTOR_LEN as u16).into();
         raw.uuid = identity.uuid;
         raw.volume_name = identity.label;
-        raw.hash_seed.as_mut_bytes().copy_from_slice(&identity.hash_seed);
+        raw.hash_seed
+            .as_mut_bytes()
+            .copy_from_slice(&identity.hash_seed);
         raw.def_hash_version = 1; // half_md4
         raw.flags = 1.into(); // the hash takes characters as signed, as on x86
         raw.default_mount_opts = 0xC.into(); // user_xattr, acl
@@ -420,7 +464,9 @@ impl Writer<'_> {
         (raw.blocks_count_lo, raw.blocks_count_hi) = halves(blocks);
         (raw.free_blocks_count_lo, raw.free_blocks_count_hi) = halves(free);
         (raw.r_blocks_count_lo, raw.r_blocks_count_hi) = halves(reserved);
-        raw.overhead_clusters = u32::try_from(layout.overhead_block_count).unwrap_or(0).into();
+        raw.overhead_clusters = u32::try_from(layout.overhead_block_count)
+            .unwrap_or(0)
+            .into();
         raw.first_data_block = geometry.first_data_block.into();
         raw.log_block_size = (geometry.block_size / 1024).trailing_zeros().into();
         raw.log_cluster_size = raw.log_block_size;
@@ -438,7 +484,8 @@ impl Writer<'_> {
         (raw.wtime_hi, raw.lastcheck_hi, raw.mkfs_time_hi) = (hi, hi, hi);
     }
 
-    /// A copy of the journal inode's map and size, with which e2fsck finds the journal if the inode is lost.
+    /// A copy of the journal inode's map and size, with which e2fsck finds the journal if the inode
+    /// is lost.
     fn put_journal_backup(&self, raw: &mut RawSuperblock) {
         let inode = self.inode(JOURNAL_INODE);
         raw.jnl_backup_type = 1;
@@ -505,7 +552,8 @@ fn directory_block(block_size: usize, entries: &[(u32, &[u8])], seed: u32) -> Ve
     bytes
 }
 
-/// A leaf of an extent tree with all of a file's extents and room for `max`; empty entries are left out.
+/// A leaf of an extent tree with all of a file's extents and room for `max`; empty entries are left
+/// out.
 fn extent_node(place: &FilePlace, max: u16) -> Vec<u8> {
     let header = RawExtentHeader {
         magic: EXTENT_MAGIC.into(),

@@ -1,4 +1,5 @@
-//! Blocks that change together, and how they reach the device: by the journal, or in an order that does no harm.
+//! Blocks that change together, and how they reach the device: by the journal, or in an order that
+//! does no harm.
 
 use crate::base::{Error, Result, Timespec};
 use crate::block::Device;
@@ -17,7 +18,11 @@ pub(super) struct Changes<'a> {
 impl<'a> Changes<'a> {
     /// No changes to the file system that `old` describes.
     pub(super) fn new(device: &'a dyn Device, old: &'a Superblock) -> Self {
-        Self { device, old, blocks: BTreeMap::new() }
+        Self {
+            device,
+            old,
+            blocks: BTreeMap::new(),
+        }
     }
 
     /// The superblock as it was before.
@@ -55,7 +60,8 @@ impl<'a> Changes<'a> {
             return Err(Error::corrupt(what));
         }
         let mut bytes = vec![0; self.old.block_size];
-        self.device.read_at(&mut bytes, number * self.old.block_size as u64)?;
+        self.device
+            .read_at(&mut bytes, number * self.old.block_size as u64)?;
         Ok(bytes)
     }
 
@@ -82,11 +88,14 @@ impl<'a> Changes<'a> {
 
     fn write(&self, blocks: &BTreeMap<u64, Vec<u8>>) -> Result<()> {
         let size = self.old.block_size as u64;
-        blocks.iter().try_for_each(|(number, bytes)| self.device.write_at(bytes, number * size))
+        blocks
+            .iter()
+            .try_for_each(|(number, bytes)| self.device.write_at(bytes, number * size))
     }
 
     fn commit_by(self, journal: &Journal, now: Timespec) -> Result<()> {
-        // The log flushes the device between the blocks of a transaction and its commit block, if the mount wants it.
+        // The log flushes the device between the blocks of a transaction and its commit block, if
+        // the mount wants it.
         self.device.flush()?;
         for (number, bytes) in self.blocks {
             journal.snapshots.insert(number, bytes.into());
@@ -96,7 +105,11 @@ impl<'a> Changes<'a> {
             || {},
             || {
                 let blocks = journal.snapshots.close(&[]);
-                Ok(Some(Transaction { blocks, revoked: Vec::new(), time: now }))
+                Ok(Some(Transaction {
+                    blocks,
+                    revoked: Vec::new(),
+                    time: now,
+                }))
             },
         )?;
         if let Some(transaction) = transaction {
@@ -106,10 +119,13 @@ impl<'a> Changes<'a> {
         committer.checkpoint()
     }
 
-    /// The superblock last: until it says so nobody looks at new groups. What is left by a cut before it is a last
-    /// group that is described as longer than it is, or a resize inode that lists too little, which e2fsck mends.
+    /// The superblock last: until it says so nobody looks at new groups. What is left by a cut
+    /// before it is a last group that is described as longer than it is, or a resize inode that
+    /// lists too little, which e2fsck mends.
     fn write_in_order(mut self) -> Result<()> {
-        let last = self.blocks.remove_entry(&(SUPERBLOCK_OFFSET / self.old.block_size as u64));
+        let last = self
+            .blocks
+            .remove_entry(&(SUPERBLOCK_OFFSET / self.old.block_size as u64));
         let last: BTreeMap<u64, Vec<u8>> = last.into_iter().collect();
         self.device.flush()?;
         self.write(&self.blocks)?;

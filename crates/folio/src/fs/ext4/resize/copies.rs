@@ -11,7 +11,9 @@ pub(super) fn write(device: &dyn Device, superblock: &Superblock, now: Timespec)
     let size = superblock.block_size as u64;
     let per_block = superblock.descriptors_per_block();
     let table_len = match superblock.has_meta_bg() {
-        true => superblock.descriptor_blocks().min(superblock.raw.first_meta_bg.get().into()),
+        true => superblock
+            .descriptor_blocks()
+            .min(superblock.raw.first_meta_bg.get().into()),
         false => superblock.descriptor_blocks(),
     };
     // As long as the table that was read at the mount.
@@ -26,14 +28,23 @@ pub(super) fn write(device: &dyn Device, superblock: &Superblock, now: Timespec)
         let bytes = copy.to_bytes(now);
         block[..bytes.len()].copy_from_slice(&bytes);
         let has_table = !superblock.has_meta_bg() || u64::from(group / per_block) < table_len;
-        let parts = [IoSlice::new(&block), IoSlice::new(if has_table { &table } else { &[] })];
+        let parts = [
+            IoSlice::new(&block),
+            IoSlice::new(if has_table { &table } else { &[] }),
+        ];
         device.write_vectored_at(&parts, superblock.group_start(group) * size)?;
     }
     let mut block = vec![0; superblock.block_size];
     // Each block of descriptors behind the table has copies in two of its groups.
-    for first in (0..superblock.group_count).step_by(per_block as usize).skip(table_len as usize) {
+    for first in (0..superblock.group_count)
+        .step_by(per_block as usize)
+        .skip(table_len as usize)
+    {
         device.read_at(&mut block, superblock.descriptor_place(first).0.0 * size)?;
-        for group in [first + 1, first + per_block - 1].into_iter().filter(|g| *g < superblock.group_count) {
+        for group in [first + 1, first + per_block - 1]
+            .into_iter()
+            .filter(|g| *g < superblock.group_count)
+        {
             let place = superblock.group_start(group) + u64::from(superblock.has_backup(group));
             device.write_at(&block, place * size)?;
         }

@@ -1,11 +1,14 @@
-//! New groups: where their metadata lies, their bitmaps and descriptors; and the last old group, made longer.
+//! New groups: where their metadata lies, their bitmaps and descriptors; and the last old group,
+//! made longer.
 
 use super::changes::Changes;
 use crate::base::{Error, Result};
 use crate::block::Device;
 use crate::fs::ext4::bitmap::Bitmap;
 use crate::fs::ext4::checksum::crc32c;
-use crate::fs::ext4::disk::{GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, GROUP_INODE_ZEROED, RawGroupDescriptor};
+use crate::fs::ext4::disk::{
+    GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, GROUP_INODE_ZEROED, RawGroupDescriptor,
+};
 use crate::fs::ext4::features::{Incompat, RoCompat};
 use crate::fs::ext4::group::descriptor_checksum;
 use crate::fs::ext4::superblock::Superblock;
@@ -33,8 +36,8 @@ pub(super) struct NewGroups {
 }
 
 impl NewGroups {
-    /// Finds places for the groups from `first` to the last of `new`. Those of one flex group lie together, if they
-    /// fit.
+    /// Finds places for the groups from `first` to the last of `new`. Those of one flex group lie
+    /// together, if they fit.
     pub(super) fn place(new: &Superblock, first: u32) -> Result<Self> {
         let flex = match new.features.incompat.contains(Incompat::FLEX_BG) {
             true => 1_u32 << new.raw.log_groups_per_flex.min(16),
@@ -49,7 +52,8 @@ impl NewGroups {
                 None => {
                     for group in from..to {
                         let apart = together(new, group..group + 1);
-                        let no_room = || Error::unsupported("no room for the metadata of a new group");
+                        let no_room =
+                            || Error::unsupported("no room for the metadata of a new group");
                         places.extend(apart.ok_or_else(no_room)?);
                     }
                 }
@@ -57,8 +61,17 @@ impl NewGroups {
             from = to;
         }
         let used = used_blocks(new, first, &places);
-        let mut this = Self { first, places, used, block_bitmaps: Vec::new(), free: Vec::new() };
-        this.free = this.groups().map(|group| new.group_len(group) - this.used_in(new, group)).collect();
+        let mut this = Self {
+            first,
+            places,
+            used,
+            block_bitmaps: Vec::new(),
+            free: Vec::new(),
+        };
+        this.free = this
+            .groups()
+            .map(|group| new.group_len(group) - this.used_in(new, group))
+            .collect();
         Ok(this)
     }
 
@@ -84,7 +97,9 @@ impl NewGroups {
         let start = new.group_start(group);
         let end = start + u64::from(new.group_len(group));
         let first = self.used.partition_point(|range| range.end <= start);
-        let inside = self.used[first..].iter().take_while(move |range| range.start < end);
+        let inside = self.used[first..]
+            .iter()
+            .take_while(move |range| range.start < end);
         inside.map(move |range| {
             // Within the group, whose bits are 32 bits long.
             (range.start.max(start) - start) as u32..(range.end.min(end) - start) as u32
@@ -92,11 +107,13 @@ impl NewGroups {
     }
 
     fn used_in(&self, new: &Superblock, group: u32) -> u32 {
-        self.runs_in(new, group).map(|run| run.end - run.start).sum()
+        self.runs_in(new, group)
+            .map(|run| run.end - run.start)
+            .sum()
     }
 
-    /// Whether all that is in use in a group is its own, so that its bitmap need not be written. That of the last
-    /// group always is.
+    /// Whether all that is in use in a group is its own, so that its bitmap need not be written.
+    /// That of the last group always is.
     fn is_implied(&self, new: &Superblock, group: u32) -> bool {
         let start = new.group_start(group);
         let end = start + u64::from(new.group_len(group));
@@ -107,7 +124,8 @@ impl NewGroups {
         has_flags(new) && group + 1 < new.group_count && own == u64::from(self.used_in(new, group))
     }
 
-    /// Writes bitmaps and empty inode tables to their places, past the end of what the device holds so far.
+    /// Writes bitmaps and empty inode tables to their places, past the end of what the device holds
+    /// so far.
     pub(super) fn write(&mut self, device: &dyn Device, new: &Superblock) -> Result<()> {
         let size = new.block_size as u64;
         for range in &self.used {
@@ -145,7 +163,11 @@ impl NewGroups {
             (raw.free_inodes_count_lo, raw.free_inodes_count_hi) = quarters(new.inodes_per_group);
             if has_flags(new) {
                 (raw.itable_unused_lo, raw.itable_unused_hi) = quarters(new.inodes_per_group);
-                let implied = if self.block_bitmaps[index].is_none() { GROUP_BLOCK_UNINIT } else { 0 };
+                let implied = if self.block_bitmaps[index].is_none() {
+                    GROUP_BLOCK_UNINIT
+                } else {
+                    0
+                };
                 raw.flags = (GROUP_INODE_UNINIT | GROUP_INODE_ZEROED | implied).into();
             }
             let sum = self.block_bitmaps[index].unwrap_or(0);
@@ -156,13 +178,19 @@ impl NewGroups {
                 0 => changes.new_block(block.0),
                 _ => changes.block(block.0)?,
             };
-            put_descriptor(&mut block[offset..offset + new.descriptor_len], raw, group, new);
+            put_descriptor(
+                &mut block[offset..offset + new.descriptor_len],
+                raw,
+                group,
+                new,
+            );
         }
         Ok(())
     }
 }
 
-/// Makes the last group of the old size as long as it is in the new one. Returns how many blocks it has more.
+/// Makes the last group of the old size as long as it is in the new one. Returns how many blocks it
+/// has more.
 pub(super) fn extend_last_group(changes: &mut Changes<'_>, new: &Superblock) -> Result<u64> {
     let old = changes.old();
     let group = old.group_count - 1;
@@ -182,7 +210,9 @@ pub(super) fn free_block(changes: &mut Changes<'_>, new: &Superblock, block: u64
     let (group, bit) = new.group_of(block);
     change_group(changes, new, group, |bitmap| {
         if !bitmap.is_set(bit) {
-            return Err(Error::corrupt(format!("block {block} is free already; run e2fsck")));
+            return Err(Error::corrupt(format!(
+                "block {block} is free already; run e2fsck"
+            )));
         }
         bitmap.clear(bit..bit + 1);
         Ok(1)
@@ -190,8 +220,8 @@ pub(super) fn free_block(changes: &mut Changes<'_>, new: &Superblock, block: u64
     .map_err(|error| error.at(format!("group {group}")))
 }
 
-/// Changes the block bitmap of a group, and what its descriptor says of it. `change` returns how many blocks are
-/// free more than before.
+/// Changes the block bitmap of a group, and what its descriptor says of it. `change` returns how
+/// many blocks are free more than before.
 fn change_group(
     changes: &mut Changes<'_>,
     new: &Superblock,
@@ -200,18 +230,26 @@ fn change_group(
 ) -> Result<u64> {
     let old_len = changes.old().group_len(group);
     let mut raw = descriptor(changes, group)?;
-    let free = joined(raw.free_blocks_count_lo.get(), raw.free_blocks_count_hi.get());
+    let free = joined(
+        raw.free_blocks_count_lo.get(),
+        raw.free_blocks_count_hi.get(),
+    );
     let is_implied = has_flags(new) && raw.flags.get() & GROUP_BLOCK_UNINIT != 0;
     let mut bitmap = Bitmap::new(new.group_len(group));
     let place = u64::from(raw.block_bitmap_hi.get()) << 32 | u64::from(raw.block_bitmap_lo.get());
     if !is_implied {
         let bytes = changes.block(place)?;
-        let stored = joined(raw.block_bitmap_csum_lo.get(), raw.block_bitmap_csum_hi.get());
+        let stored = joined(
+            raw.block_bitmap_csum_lo.get(),
+            raw.block_bitmap_csum_hi.get(),
+        );
         if bitmap_checksum(bytes, new) & checksum_mask(new) != stored & checksum_mask(new) {
             return Err(Error::corrupt("block bitmap: bad checksum"));
         }
         if Bitmap::from_bytes(bytes, old_len).count_clear() != free {
-            return Err(Error::corrupt("block bitmap and descriptor disagree; run e2fsck"));
+            return Err(Error::corrupt(
+                "block bitmap and descriptor disagree; run e2fsck",
+            ));
         }
         bitmap = Bitmap::from_bytes(bytes, new.group_len(group));
     } else if new.group_len(group) == old_len {
@@ -222,12 +260,19 @@ fn change_group(
     if !is_implied {
         let bytes = changes.block(place)?;
         bitmap.write_to(bytes);
-        (raw.block_bitmap_csum_lo, raw.block_bitmap_csum_hi) = quarters(bitmap_checksum(bytes, new));
+        (raw.block_bitmap_csum_lo, raw.block_bitmap_csum_hi) =
+            quarters(bitmap_checksum(bytes, new));
     }
     // At most the group's length.
-    (raw.free_blocks_count_lo, raw.free_blocks_count_hi) = quarters((i64::from(free) + more) as u32);
+    (raw.free_blocks_count_lo, raw.free_blocks_count_hi) =
+        quarters((i64::from(free) + more) as u32);
     let (block, offset) = new.descriptor_place(group);
-    put_descriptor(&mut changes.block(block.0)?[offset..offset + new.descriptor_len], raw, group, new);
+    put_descriptor(
+        &mut changes.block(block.0)?[offset..offset + new.descriptor_len],
+        raw,
+        group,
+        new,
+    );
     Ok(more as u64)
 }
 
@@ -239,8 +284,8 @@ pub(super) fn descriptor(changes: &mut Changes<'_>, group: u32) -> Result<RawGro
     let mut padded = [0; size_of::<RawGroupDescriptor>()];
     let known = slot.len().min(padded.len());
     padded[..known].copy_from_slice(&slot[..known]);
-    let raw =
-        RawGroupDescriptor::read_from_bytes(&padded).map_err(|_| Error::corrupt("descriptor cut short"))?;
+    let raw = RawGroupDescriptor::read_from_bytes(&padded)
+        .map_err(|_| Error::corrupt("descriptor cut short"))?;
     match has_flags(old) && raw.checksum.get() != descriptor_checksum(group, &slot, old) {
         true => Err(Error::corrupt("descriptor: bad checksum")),
         false => Ok(raw),
@@ -257,15 +302,21 @@ fn put_descriptor(slot: &mut [u8], raw: RawGroupDescriptor, group: u32, superblo
 
 /// Whether descriptors have checksums, and so flags that say what was never written.
 fn has_flags(superblock: &Superblock) -> bool {
-    superblock.features.ro_compat.intersects(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG)
+    superblock
+        .features
+        .ro_compat
+        .intersects(RoCompat::METADATA_CSUM | RoCompat::UNINIT_BG)
 }
 
 fn bitmap_checksum(bytes: &[u8], superblock: &Superblock) -> u32 {
     let covered = (superblock.blocks_per_group / 8) as usize;
-    superblock.checksum_seed.map_or(0, |seed| crc32c(seed, &bytes[..covered]))
+    superblock
+        .checksum_seed
+        .map_or(0, |seed| crc32c(seed, &bytes[..covered]))
 }
 
-/// Short descriptors have room for the low half of a bitmap's checksum only; without checksums nothing counts.
+/// Short descriptors have room for the low half of a bitmap's checksum only; without checksums
+/// nothing counts.
 fn checksum_mask(superblock: &Superblock) -> u32 {
     match superblock.checksum_seed {
         Some(_) if superblock.descriptor_len >= size_of::<RawGroupDescriptor>() => u32::MAX,
@@ -286,20 +337,32 @@ fn joined(low: u16, high: u16) -> u32 {
     u32::from(high) << 16 | u32::from(low)
 }
 
-/// Puts the metadata of `groups` into them: block bitmaps, inode bitmaps, inode tables, from their first block on.
+/// Puts the metadata of `groups` into them: block bitmaps, inode bitmaps, inode tables, from their
+/// first block on.
 fn together(new: &Superblock, groups: Range<u32>) -> Option<Vec<Place>> {
     let last = groups.end - 1;
     let end = new.group_start(last) + u64::from(new.group_len(last));
-    let mut room = Room { new, at: new.group_start(groups.start), end };
-    let mut take = |len: u64| groups.clone().map(|_| room.take(len)).collect::<Option<Vec<u64>>>();
+    let mut room = Room {
+        new,
+        at: new.group_start(groups.start),
+        end,
+    };
+    let mut take = |len: u64| {
+        groups
+            .clone()
+            .map(|_| room.take(len))
+            .collect::<Option<Vec<u64>>>()
+    };
     let (block_bitmaps, inode_bitmaps) = (take(1)?, take(1)?);
     let inode_tables = take(new.inode_table_blocks())?;
     let bitmaps = block_bitmaps.into_iter().zip(inode_bitmaps);
-    let places = bitmaps.zip(inode_tables).map(|((block_bitmap, inode_bitmap), inode_table)| Place {
-        block_bitmap,
-        inode_bitmap,
-        inode_table,
-    });
+    let places = bitmaps
+        .zip(inode_tables)
+        .map(|((block_bitmap, inode_bitmap), inode_table)| Place {
+            block_bitmap,
+            inode_bitmap,
+            inode_table,
+        });
     Some(places.collect())
 }
 

@@ -1,4 +1,5 @@
-//! Makes an ext4 larger while nobody else uses it, step by step; a power cut leaves it whole at some size in between.
+//! Makes an ext4 larger while nobody else uses it, step by step; a power cut leaves it whole at
+//! some size in between.
 //!
 //! ```text
 //!   what is asked for  -> plan.rs      how many blocks, groups, inodes; where the table of descriptors ends
@@ -12,16 +13,18 @@
 //!   copies.rs          superblock and descriptors in the groups that keep a copy
 //! ```
 //!
-//! A step extends the last group if it is short, and adds up to [`GROUPS_PER_STEP`] groups. Descriptors go into the
-//! blocks that the resize inode keeps for them; once those are used up the file system becomes one with `meta_bg`, as
-//! the kernel makes it.
+//! A step extends the last group if it is short, and adds up to [`GROUPS_PER_STEP`] groups.
+//! Descriptors go into the blocks that the resize inode keeps for them; once those are used up the
+//! file system becomes one with `meta_bg`, as the kernel makes it.
 //!
-//! Neighbours: `Ext4` to make the file system clean, the journal to change it, the device below. Knows no cache but
-//! the one it lends to `Ext4`. No locks. Linux: fs/ext4/resize.c; resize2fs(8).
+//! Neighbours: `Ext4` to make the file system clean, the journal to change it, the device below.
+//! Knows no cache but the one it lends to `Ext4`. No locks. Linux: fs/ext4/resize.c; resize2fs(8).
 //!
 //! Invariants:
-//! 1. Before a transaction only blocks are written that the file system on the device does not have yet.
-//! 2. A transaction changes no block behind the old end: replaying it must make sense to the old superblock.
+//! 1. Before a transaction only blocks are written that the file system on the device does not have
+//!    yet.
+//! 2. A transaction changes no block behind the old end: replaying it must make sense to the old
+//!    superblock.
 //! 3. Copies are written last; a copy that is old, or was never written, is no damage.
 
 mod changes;
@@ -51,7 +54,8 @@ const CACHE_BYTES: u64 = 32 << 20;
 /// How to resize.
 #[derive(Debug, Clone, Copy)]
 pub struct ResizeOptions {
-    /// Bytes the file system shall have, rounded down to whole pages; the device's size if not given.
+    /// Bytes the file system shall have, rounded down to whole pages; the device's size if not
+    /// given.
     pub len_bytes: Option<u64>,
     /// Where timestamps come from.
     pub clock: Clock,
@@ -59,7 +63,10 @@ pub struct ResizeOptions {
 
 impl Default for ResizeOptions {
     fn default() -> Self {
-        Self { len_bytes: None, clock: Clock::System }
+        Self {
+            len_bytes: None,
+            clock: Clock::System,
+        }
     }
 }
 
@@ -87,19 +94,22 @@ pub struct ResizeReport {
     pub new: FileSystemSize,
 }
 
-/// Says how many blocks [`resize`] would give the ext4 on a device of `device_len` bytes, without writing anything.
+/// Says how many blocks [`resize`] would give the ext4 on a device of `device_len` bytes, without
+/// writing anything.
 ///
 /// Errors are those of [`resize`] that can be told beforehand.
 pub fn plan(device: &dyn Device, device_len: u64, options: &ResizeOptions) -> Result<u64> {
-    plan::check(device, device_len, options).map(|(_, blocks)| blocks).map_err(|error| error.at("ext4"))
+    plan::check(device, device_len, options)
+        .map(|(_, blocks)| blocks)
+        .map_err(|error| error.at("ext4"))
 }
 
-/// Makes the ext4 on `device` larger; durable when this returns. `progress` is told how many of how many blocks it
-/// has, and may end it between two steps: it is then as large as it was told last.
+/// Makes the ext4 on `device` larger; durable when this returns. `progress` is told how many of how
+/// many blocks it has, and may end it between two steps: it is then as large as it was told last.
 ///
-/// EINVAL for fewer blocks than it has, or more than its device or its format can have; EOPNOTSUPP, naming it, for a
-/// feature that Folio does not write, or that leaves no room for more group descriptors; EINTR if `progress` ended
-/// it; EUCLEAN for damage.
+/// EINVAL for fewer blocks than it has, or more than its device or its format can have; EOPNOTSUPP,
+/// naming it, for a feature that Folio does not write, or that leaves no room for more group
+/// descriptors; EINTR if `progress` ended it; EUCLEAN for damage.
 pub fn resize(
     device: &Arc<dyn Device>,
     options: &ResizeOptions,
@@ -132,7 +142,11 @@ fn run(
             return Err(Errno::INTR.into());
         }
     }
-    Ok(ResizeReport { block_size, old, new: growth.size() })
+    Ok(ResizeReport {
+        block_size,
+        old,
+        new: growth.size(),
+    })
 }
 
 /// A file system that is made larger.
@@ -156,7 +170,10 @@ impl Growth {
             background_writeback: false,
             ..CacheOptions::default()
         });
-        let options = MountOptions { clock, ..MountOptions::default() };
+        let options = MountOptions {
+            clock,
+            ..MountOptions::default()
+        };
         let (free_blocks, free_inodes) = {
             let mounted = Ext4::open(device.clone(), &cache, &options)?;
             let fs = &mounted.fs;
@@ -168,14 +185,25 @@ impl Growth {
         let journal = match superblock.features.compat.contains(Compat::HAS_JOURNAL) {
             true => {
                 // Only to find the journal, which a mount that writes keeps to itself.
-                let options = MountOptions { read_only: true, ..options };
+                let options = MountOptions {
+                    read_only: true,
+                    ..options
+                };
                 let fs = Ext4::attach(device.clone(), superblock.clone(), &cache, &options)?;
                 Some(fs.new_journal(fs.journal_blocks()?, true)?)
             }
             false => None,
         };
         let kept_share = (superblock.reserved_blocks(), superblock.block_count);
-        Ok(Self { device: device.clone(), superblock, free_blocks, free_inodes, journal, kept_share, clock })
+        Ok(Self {
+            device: device.clone(),
+            superblock,
+            free_blocks,
+            free_inodes,
+            journal,
+            kept_share,
+            clock,
+        })
     }
 
     fn size(&self) -> FileSystemSize {
@@ -214,12 +242,19 @@ impl Growth {
 
     fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
         self.device.flush()?;
-        self.device.write_at(&superblock.to_bytes(self.clock.now()), super::disk::SUPERBLOCK_OFFSET)?;
+        self.device.write_at(
+            &superblock.to_bytes(self.clock.now()),
+            super::disk::SUPERBLOCK_OFFSET,
+        )?;
         self.device.flush()
     }
 
     /// Says whether `progress` let it come to the end.
-    fn grow(&mut self, wanted: u64, progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<bool> {
+    fn grow(
+        &mut self,
+        wanted: u64,
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<bool> {
         let start = self.superblock.block_count;
         while self.superblock.block_count < wanted {
             let done = self.superblock.block_count;
@@ -254,8 +289,9 @@ impl Growth {
         Ok(())
     }
 
-    /// Descriptors of groups to come lie among these groups, since their table cannot grow any further. The resize
-    /// inode, which holds nothing any more, goes. Linux: `ext4_convert_meta_bg`.
+    /// Descriptors of groups to come lie among these groups, since their table cannot grow any
+    /// further. The resize inode, which holds nothing any more, goes. Linux:
+    /// `ext4_convert_meta_bg`.
     fn convert_to_meta_bg(&mut self) -> Result<()> {
         let old = &self.superblock;
         let mut new = plan::with_meta_bg(old)?;

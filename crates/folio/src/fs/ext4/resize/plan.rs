@@ -46,7 +46,9 @@ fn wanted(superblock: &Superblock, len_bytes: u64) -> Result<u64> {
     // Whole pages, so that the kernel's page cache sees no half block at the end.
     let mut blocks = (len_bytes / PAGE_SIZE as u64 * (PAGE_SIZE as u64 / block_size)).max(old);
     if !superblock.features.incompat.contains(Incompat::BIT64) && blocks > u64::from(u32::MAX) {
-        return refuse(format!("{blocks} blocks are more than 2^32 - 1, and it has no 64bit feature"));
+        return refuse(format!(
+            "{blocks} blocks are more than 2^32 - 1, and it has no 64bit feature"
+        ));
     }
     let per_group = u64::from(superblock.blocks_per_group);
     let in_last = (blocks - superblock.first_data_block) % per_group;
@@ -76,12 +78,14 @@ fn at_size(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
 }
 
 fn group_count(superblock: &Superblock, blocks: u64) -> Result<u64> {
-    let groups = (blocks - superblock.first_data_block).div_ceil(superblock.blocks_per_group.into());
+    let groups =
+        (blocks - superblock.first_data_block).div_ceil(superblock.blocks_per_group.into());
     let inodes = u128::from(groups) * u128::from(superblock.inodes_per_group);
     match u32::try_from(inodes) {
         Ok(_) => Ok(groups),
         Err(_) => {
-            let what = format!("{blocks} blocks would come with {inodes} inodes, more than 2^32 - 1");
+            let what =
+                format!("{blocks} blocks would come with {inodes} inodes, more than 2^32 - 1");
             Err(Error::new(Errno::INVAL, what))
         }
     }
@@ -91,13 +95,15 @@ fn blocks_of_groups(superblock: &Superblock, groups: u64) -> u64 {
     superblock.first_data_block + groups * u64::from(superblock.blocks_per_group)
 }
 
-/// Groups for whose descriptors there is room in the table at the start of the device, its reserve included.
+/// Groups for whose descriptors there is room in the table at the start of the device, its reserve
+/// included.
 fn table_groups_max(superblock: &Superblock) -> u64 {
     match superblock.has_meta_bg() {
         true => u64::MAX,
         false => {
             let reserved = u64::from(superblock.raw.reserved_gdt_blocks.get());
-            (superblock.descriptor_blocks() + reserved) * u64::from(superblock.descriptors_per_block())
+            (superblock.descriptor_blocks() + reserved)
+                * u64::from(superblock.descriptors_per_block())
         }
     }
 }
@@ -153,7 +159,8 @@ pub(super) fn put_free(new: &mut Superblock, free_blocks: u64, free_inodes: u64)
     new.raw.free_inodes_count = (free_inodes as u32).into();
 }
 
-/// Puts what new groups take into the superblock, and what is kept for root: the same share of all as before.
+/// Puts what new groups take into the superblock, and what is kept for root: the same share of all
+/// as before.
 pub(super) fn put_overhead(new: &mut Superblock, system_blocks: u64, (kept, of): (u64, u64)) {
     // As resize2fs has it, to the block.
     let percent = kept as f64 * 100.0 / of as f64;

@@ -4,8 +4,8 @@
 //!   inode 7 -> doubly indirect block -> each kept block of group 0 -> the same block in each group with a copy
 //! ```
 //!
-//! All of it follows from the superblock; here it is compared with that before, and made to follow from the new one.
-//! Linux: `verify_reserved_gdb`, `reserve_backup_gdb`, `add_new_gdb`.
+//! All of it follows from the superblock; here it is compared with that before, and made to follow
+//! from the new one. Linux: `verify_reserved_gdb`, `reserve_backup_gdb`, `add_new_gdb`.
 
 use super::changes::Changes;
 use super::layout::{descriptor, free_block};
@@ -20,8 +20,8 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Place of the doubly indirect block in the old mapping of `i_block`.
 const DOUBLE: usize = 13;
 
-/// Makes the resize inode what it has to be at the new size: some of its blocks hold descriptors now, which are in
-/// `changes` already, and the others have copies in new groups.
+/// Makes the resize inode what it has to be at the new size: some of its blocks hold descriptors
+/// now, which are in `changes` already, and the others have copies in new groups.
 pub(super) fn update(changes: &mut Changes<'_>, new: &Superblock) -> Result<()> {
     let old = changes.old();
     let has_more_backups = (old.group_count..new.group_count).any(|group| new.has_backup(group));
@@ -32,7 +32,8 @@ pub(super) fn update(changes: &mut Changes<'_>, new: &Superblock) -> Result<()> 
     let place = place(changes)?;
     let mut inode = load(changes, &place)?;
     let double = pointer(&inode.block, DOUBLE);
-    check(changes, &inode, u64::from(double)).map_err(|error| error.at(format!("inode {RESIZE_INODE}")))?;
+    check(changes, &inode, u64::from(double))
+        .map_err(|error| error.at(format!("inode {RESIZE_INODE}")))?;
     let words = old.block_size / 4;
     let table = changes.block(double.into())?;
     for slot in old.descriptor_blocks()..new.descriptor_blocks() {
@@ -52,7 +53,8 @@ pub(super) fn update(changes: &mut Changes<'_>, new: &Superblock) -> Result<()> 
     store(changes, &place, &inode)
 }
 
-/// Empties the resize inode, which holds nothing but its own block. Returns how many blocks became free.
+/// Empties the resize inode, which holds nothing but its own block. Returns how many blocks became
+/// free.
 pub(super) fn remove(changes: &mut Changes<'_>, old: &Superblock) -> Result<u64> {
     if !old.features.compat.contains(Compat::RESIZE_INODE) {
         return Ok(0);
@@ -72,7 +74,10 @@ fn place(changes: &mut Changes<'_>) -> Result<(u64, Range<usize>)> {
     let table = u64::from(raw.inode_table_hi.get()) << 32 | u64::from(raw.inode_table_lo.get());
     let at = (RESIZE_INODE as usize - 1) * old.inode_size;
     let start = at % old.block_size;
-    Ok((table + (at / old.block_size) as u64, start..start + old.inode_size))
+    Ok((
+        table + (at / old.block_size) as u64,
+        start..start + old.inode_size,
+    ))
 }
 
 fn load(changes: &Changes<'_>, (block, range): &(u64, Range<usize>)) -> Result<RawInode> {
@@ -83,7 +88,11 @@ fn load(changes: &Changes<'_>, (block, range): &(u64, Range<usize>)) -> Result<R
     RawInode::read_from_bytes(&padded).map_err(|_| Error::corrupt("inode cut short"))
 }
 
-fn store(changes: &mut Changes<'_>, (block, range): &(u64, Range<usize>), inode: &RawInode) -> Result<()> {
+fn store(
+    changes: &mut Changes<'_>,
+    (block, range): &(u64, Range<usize>),
+    inode: &RawInode,
+) -> Result<()> {
     let seed = changes.old().checksum_seed;
     let bytes = &mut changes.block(*block)?[range.clone()];
     let known = bytes.len().min(size_of::<RawInode>());
@@ -109,7 +118,11 @@ fn check(changes: &Changes<'_>, inode: &RawInode, double: u64) -> Result<()> {
     let is_plain = inode.flags.get() & (inode_flags::EXTENTS | inode_flags::HUGE_FILE) == 0
         && inode.blocks_lo.get() == sectors(old, &backups)
         && (0..15).all(|slot| (slot == DOUBLE) == (pointer(&inode.block, slot) != 0));
-    let wrong = || Err(Error::corrupt("does not hold what is kept for group descriptors; run e2fsck"));
+    let wrong = || {
+        Err(Error::corrupt(
+            "does not hold what is kept for group descriptors; run e2fsck",
+        ))
+    };
     if !is_plain || double >= old.block_count {
         return wrong();
     }
@@ -123,7 +136,11 @@ fn check(changes: &Changes<'_>, inode: &RawInode, double: u64) -> Result<()> {
         // Some of these hold descriptors by now, though not on the device.
         let list = changes.read_device(block)?;
         let copies = copies(old, block, &backups)?;
-        if !copies.iter().enumerate().all(|(index, copy)| pointer(&list, index) == *copy) {
+        if !copies
+            .iter()
+            .enumerate()
+            .all(|(index, copy)| pointer(&list, index) == *copy)
+        {
             return wrong();
         }
     }
@@ -137,7 +154,9 @@ fn reserved(superblock: &Superblock) -> Range<u64> {
 }
 
 fn backups(superblock: &Superblock) -> Vec<u32> {
-    (1..superblock.group_count).filter(|group| superblock.has_backup(*group)).collect()
+    (1..superblock.group_count)
+        .filter(|group| superblock.has_backup(*group))
+        .collect()
 }
 
 /// Where the copies of a kept block lie.
@@ -148,7 +167,9 @@ fn copies(superblock: &Superblock, block: u64, backups: &[u32]) -> Result<Vec<u3
     };
     match backups.len() * 4 <= superblock.block_size {
         true => backups.iter().map(copy).collect(),
-        false => Err(Error::unsupported("a resize inode with more copies than a block names")),
+        false => Err(Error::unsupported(
+            "a resize inode with more copies than a block names",
+        )),
     }
 }
 

@@ -5,8 +5,8 @@ use crate::base::{Error, Result};
 use std::ops::Range;
 
 impl Space {
-    /// Makes the blocks in `range` used or free, as far as they are not; returns those that changed. They exist, and
-    /// are not the file system's own.
+    /// Makes the blocks in `range` used or free, as far as they are not; returns those that
+    /// changed. They exist, and are not the file system's own.
     pub(in crate::fs::ext4) fn settle(
         &mut self,
         superblock: &Superblock,
@@ -16,13 +16,17 @@ impl Space {
     ) -> Result<Vec<Range<u64>>> {
         self.check_not_system(&range)?;
         if range.end > superblock.block_count || range.start < superblock.first_data_block {
-            return Err(Error::corrupt(format!("blocks {}..{} do not exist", range.start, range.end)));
+            return Err(Error::corrupt(format!(
+                "blocks {}..{} do not exist",
+                range.start, range.end
+            )));
         }
         let mut changed = Vec::new();
         let mut start = range.start;
         while start < range.end {
             let (number, bit) = superblock.group_of(start);
-            let end = bit + (range.end - start).min(u64::from(superblock.group_len(number) - bit)) as u32;
+            let end =
+                bit + (range.end - start).min(u64::from(superblock.group_len(number) - bit)) as u32;
             let group = &mut self.groups[number as usize];
             let bitmap = group.load_blocks(number, superblock, metadata)?;
             let base = superblock.group_start(number);
@@ -32,14 +36,19 @@ impl Space {
                 at = run.end;
                 count += i64::from(run.end - run.start);
                 changed.push(base + u64::from(run.start)..base + u64::from(run.end));
-                if is_used { bitmap.set(run) } else { bitmap.clear(run) }
+                if is_used {
+                    bitmap.set(run)
+                } else {
+                    bitmap.clear(run)
+                }
             }
             if count > 0 {
                 group.add_free_blocks(if is_used { -count } else { count });
                 group.longest_free_run = u32::MAX;
                 self.dirty_groups.insert(number);
                 self.free_blocks =
-                    self.free_blocks.saturating_add_signed(if is_used { -count } else { count });
+                    self.free_blocks
+                        .saturating_add_signed(if is_used { -count } else { count });
             }
             start = base + u64::from(end);
         }
@@ -83,12 +92,18 @@ impl Space {
         number: u32,
     ) -> Result<bool> {
         let (group, index) = inode_place(superblock, number);
-        Ok(self.groups[group as usize].load_inodes(group, superblock, metadata)?.is_set(index))
+        Ok(self.groups[group as usize]
+            .load_inodes(group, superblock, metadata)?
+            .is_set(index))
     }
 }
 
 /// The next run in `range` that is not as it shall be.
-fn next_run(bitmap: &super::super::bitmap::Bitmap, range: Range<u32>, is_used: bool) -> Option<Range<u32>> {
+fn next_run(
+    bitmap: &super::super::bitmap::Bitmap,
+    range: Range<u32>,
+    is_used: bool,
+) -> Option<Range<u32>> {
     match is_used {
         true => {
             let start = bitmap.next_clear(range.start, range.end)?;

@@ -4,7 +4,11 @@ use super::*;
 
 fn inline(full_name: &str, value: &[u8]) -> Xattr {
     let (index, suffix) = split_name(full_name.as_bytes()).unwrap();
-    Xattr { index, suffix: suffix.to_vec(), value: Value::Inline(value.to_vec()) }
+    Xattr {
+        index,
+        suffix: suffix.to_vec(),
+        value: Value::Inline(value.to_vec()),
+    }
 }
 
 fn sorted(mut xattrs: Vec<Xattr>) -> Vec<Xattr> {
@@ -16,8 +20,8 @@ fn sorted(mut xattrs: Vec<Xattr>) -> Vec<Xattr> {
 const CHECKSUM_SEED: Option<u32> = Some(0x688c_b585);
 const BLOCK: PhysicalBlock = PhysicalBlock(1618);
 
-/// `setfacl -m u:1000:rw,g:50:r`, `setfattr -n user.long` (300 times x) and `-n security.foo -v odd`, in a block,
-/// as Linux 6.18 wrote it.
+/// `setfacl -m u:1000:rw,g:50:r`, `setfattr -n user.long` (300 times x) and
+/// `-n security.foo -v odd`, in a block, as Linux 6.18 wrote it.
 fn kernel_block() -> Vec<u8> {
     let mut bytes = vec![0; 1024];
     let words: [u32; 23] = [
@@ -55,8 +59,8 @@ fn kernel_block() -> Vec<u8> {
 }
 
 const ACL: [u8; 36] = [
-    1, 0, 0, 0, 1, 0, 6, 0, 2, 0, 6, 0, 0xe8, 3, 0, 0, 4, 0, 4, 0, 8, 0, 4, 0, 0x32, 0, 0, 0, 0x10, 0, 6, 0,
-    0x20, 0, 4, 0,
+    1, 0, 0, 0, 1, 0, 6, 0, 2, 0, 6, 0, 0xe8, 3, 0, 0, 4, 0, 4, 0, 8, 0, 4, 0, 0x32, 0, 0, 0, 0x10,
+    0, 6, 0, 0x20, 0, 4, 0,
 ];
 
 fn kernel_block_xattrs() -> Vec<Xattr> {
@@ -80,7 +84,12 @@ fn hashes_are_the_kernels() {
     let block = layout.block.unwrap();
     let kernel = kernel_block();
     let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    for (what, at) in [("h_hash", 12), ("user.long", 44), ("acl", 64), ("security.foo", 80)] {
+    for (what, at) in [
+        ("h_hash", 12),
+        ("user.long", 44),
+        ("acl", 64),
+        ("security.foo", 80),
+    ] {
         assert_eq!(word(&block, at), word(&kernel, at), "{what}");
     }
 }
@@ -116,16 +125,29 @@ fn reads_an_inode_that_the_kernel_wrote() {
     let xattrs = parse_inode_area(&area).unwrap();
     assert_eq!(
         xattrs,
-        [inline("user.colour", b"blue"), inline("user.empty", b""), inline("trusted.t", b"12345")]
+        [
+            inline("user.colour", b"blue"),
+            inline("user.empty", b""),
+            inline("trusted.t", b"12345")
+        ]
     );
     let layout = lay_out(&xattrs, 96, 1024).unwrap();
     assert_eq!(layout.block, None);
-    assert_eq!(sorted(parse_inode_area(&layout.inode_area).unwrap()), sorted(xattrs));
+    assert_eq!(
+        sorted(parse_inode_area(&layout.inode_area).unwrap()),
+        sorted(xattrs)
+    );
 }
 
 #[test]
 fn without_attributes_the_inode_is_all_zeros() {
-    assert_eq!(lay_out(&[], 96, 4096).unwrap(), Layout { inode_area: vec![0; 96], block: None });
+    assert_eq!(
+        lay_out(&[], 96, 4096).unwrap(),
+        Layout {
+            inode_area: vec![0; 96],
+            block: None
+        }
+    );
     assert_eq!(parse_inode_area(&[0; 96]).unwrap(), []);
     assert_eq!(parse_inode_area(&[]).unwrap(), []);
 }
@@ -134,12 +156,25 @@ fn without_attributes_the_inode_is_all_zeros() {
 fn what_does_not_fit_anywhere_is_no_space() {
     let big = |n: usize| inline(&format!("user.{n}"), &[7; 400]);
     assert!(lay_out(&[big(1), big(2)], 96, 1024).is_ok());
-    assert_eq!(lay_out(&[big(1), big(2), big(3)], 96, 1024).unwrap_err().errno(), Errno::NOSPC);
+    assert_eq!(
+        lay_out(&[big(1), big(2), big(3)], 96, 1024)
+            .unwrap_err()
+            .errno(),
+        Errno::NOSPC
+    );
     // The end of an inline file has no other place than the inode.
     let data = inline("system.data", &[7; 100]);
-    assert_eq!(lay_out(&[data], 96, 1024).unwrap_err().errno(), Errno::NOSPC);
+    assert_eq!(
+        lay_out(&[data], 96, 1024).unwrap_err().errno(),
+        Errno::NOSPC
+    );
     let data = inline("system.data", &[7; 40]);
-    let layout = lay_out(&[big(1), inline("user.small", &[1; 30]), data.clone()], 96, 1024).unwrap();
+    let layout = lay_out(
+        &[big(1), inline("user.small", &[1; 30]), data.clone()],
+        96,
+        1024,
+    )
+    .unwrap();
     assert_eq!(parse_inode_area(&layout.inode_area).unwrap(), [data]);
 }
 
@@ -148,7 +183,10 @@ fn round_trips() {
     use proptest::prelude::*;
     let names = prop::collection::btree_set("(user|trusted|security)\\.[a-z0-9.]{1,40}", 0..8);
     let values = prop::collection::vec(prop::collection::vec(any::<u8>(), 0..120), 8);
-    let sizes = (0_usize..30, prop::sample::select(vec![1024_usize, 2048, 4096]));
+    let sizes = (
+        0_usize..30,
+        prop::sample::select(vec![1024_usize, 2048, 4096]),
+    );
     proptest!(|(names in names, values in values, (area, block_size) in sizes)| {
         let area = area * 4;
         let xattrs: Vec<_> = names.iter().zip(values).map(|(name, value)| inline(name, &value)).collect();
@@ -169,8 +207,16 @@ fn round_trips() {
 
 #[test]
 fn values_in_inodes_of_their_own_are_kept() {
-    let value = Value::EaInode { number: InodeNumber(77), size_bytes: 100_000, hash: 0xdead_beef };
-    let xattr = Xattr { index: 1, suffix: b"huge".to_vec(), value };
+    let value = Value::EaInode {
+        number: InodeNumber(77),
+        size_bytes: 100_000,
+        hash: 0xdead_beef,
+    };
+    let xattr = Xattr {
+        index: 1,
+        suffix: b"huge".to_vec(),
+        value,
+    };
     for area in [96, 0] {
         let layout = lay_out(std::slice::from_ref(&xattr), area, 1024).unwrap();
         let back = match layout.block {
@@ -184,7 +230,9 @@ fn values_in_inodes_of_their_own_are_kept() {
 #[test]
 fn names_split_at_known_prefixes() {
     let split = |name: &str| {
-        split_name(name.as_bytes()).map(|(index, suffix)| (index, suffix.to_vec())).map_err(|e| e.errno())
+        split_name(name.as_bytes())
+            .map(|(index, suffix)| (index, suffix.to_vec()))
+            .map_err(|e| e.errno())
     };
     assert_eq!(split("user.a.b"), Ok((1, b"a.b".to_vec())));
     assert_eq!(split("system.posix_acl_access"), Ok((2, vec![])));
@@ -193,13 +241,28 @@ fn names_split_at_known_prefixes() {
     assert_eq!(split("system.data"), Ok((7, b"data".to_vec())));
     assert_eq!(split("user."), Err(Errno::INVAL));
     assert_eq!(split("colour"), Err(Errno::OPNOTSUPP));
-    assert_eq!(split(&format!("user.{}", "x".repeat(256))), Err(Errno::RANGE));
-    for name in
-        ["user.a.b", "system.posix_acl_access", "security.selinux", "trusted.overlay.opaque", "system.data"]
-    {
+    assert_eq!(
+        split(&format!("user.{}", "x".repeat(256))),
+        Err(Errno::RANGE)
+    );
+    for name in [
+        "user.a.b",
+        "system.posix_acl_access",
+        "security.selinux",
+        "trusted.overlay.opaque",
+        "system.data",
+    ] {
         assert_eq!(inline(name, b"").full_name().unwrap(), name.as_bytes());
     }
-    assert_eq!(Xattr { index: 9, suffix: b"c".to_vec(), value: Value::Inline(vec![]) }.full_name(), None);
+    assert_eq!(
+        Xattr {
+            index: 9,
+            suffix: b"c".to_vec(),
+            value: Value::Inline(vec![])
+        }
+        .full_name(),
+        None
+    );
 }
 
 #[test]
@@ -210,7 +273,9 @@ fn forged_bytes_are_refused() {
         ("spans 2 blocks", |bytes| bytes[8] = 2),
         ("reference count is 0", |bytes| bytes[4] = 0),
         ("name with a zero byte", |bytes| bytes[49] = 0),
-        ("value lies among the entries", |bytes| bytes[34..36].fill(0)),
+        ("value lies among the entries", |bytes| {
+            bytes[34..36].fill(0)
+        }),
         ("value goes past the end", |bytes| bytes[41] = 0xff),
         ("value goes past the end", |bytes| bytes[40..44].fill(0xff)),
     ];
@@ -231,7 +296,10 @@ fn forged_bytes_are_refused() {
     for len in 4..kernel_block().len() - 28 {
         let mut bytes = kernel_block();
         bytes[28..32].copy_from_slice(&MAGIC.to_le_bytes());
-        assert!(parse_inode_area(&bytes[28..28 + len]).is_err(), "{len} bytes");
+        assert!(
+            parse_inode_area(&bytes[28..28 + len]).is_err(),
+            "{len} bytes"
+        );
     }
 }
 

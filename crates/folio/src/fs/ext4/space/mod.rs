@@ -1,11 +1,12 @@
 //! Free space: which blocks and inodes are given out, and which are promised.
 //!
-//! Delayed allocation reserves blocks when a write is accepted and places them at writeback. A reservation is a
-//! promise: `free - reserved` is what others may still have, so that ENOSPC is told at the write.
+//! Delayed allocation reserves blocks when a write is accepted and places them at writeback. A
+//! reservation is a promise: `free - reserved` is what others may still have, so that ENOSPC is
+//! told at the write.
 //!
-//! Placement: a file goes on where it ended. Else each purpose has a cursor that moves on through the device, so
-//! that what is written together lies together: directories and trees near the front, small files after them,
-//! large files in a region of their own, where long runs stay whole.
+//! Placement: a file goes on where it ended. Else each purpose has a cursor that moves on through
+//! the device, so that what is written together lies together: directories and trees near the
+//! front, small files after them, large files in a region of their own, where long runs stay whole.
 
 mod claim;
 
@@ -87,22 +88,32 @@ impl Space {
 
     /// Blocks free and not promised (clusters with bigalloc).
     pub(super) fn available_blocks(&self) -> u64 {
-        self.free_blocks.saturating_sub(self.reserved_blocks + self.pending_blocks)
+        self.free_blocks
+            .saturating_sub(self.reserved_blocks + self.pending_blocks)
     }
 
-    /// Blocks that a commit would leave free and not promised (clusters with bigalloc), as statfs(2) tells them.
+    /// Blocks that a commit would leave free and not promised (clusters with bigalloc), as
+    /// statfs(2) tells them.
     pub(super) fn unpromised_blocks(&self) -> u64 {
         self.free_blocks.saturating_sub(self.reserved_blocks)
     }
 
     /// From now on no file may claim the blocks of `runs`, each a first block and a length.
     pub(super) fn protect(&mut self, runs: &[(u64, u32)]) {
-        self.zones.extend(runs.iter().map(|(first, len)| *first..first + u64::from(*len)));
+        self.zones.extend(
+            runs.iter()
+                .map(|(first, len)| *first..first + u64::from(*len)),
+        );
     }
 
-    /// What of `available` blocks the caller may have: the last ones are for root. Linux: `ext4_has_free_clusters`.
+    /// What of `available` blocks the caller may have: the last ones are for root. Linux:
+    /// `ext4_has_free_clusters`.
     fn for_caller(&self, available: u64) -> u64 {
-        if may_use_reserve() { available } else { available.saturating_sub(self.kept_blocks) }
+        if may_use_reserve() {
+            available
+        } else {
+            available.saturating_sub(self.kept_blocks)
+        }
     }
 
     pub(super) fn free_inodes(&self) -> u64 {
@@ -119,7 +130,10 @@ impl Space {
         match self.zones.overlaps(range) {
             false => Ok(()),
             true => {
-                let what = format!("blocks {}..{} belong to the file system itself", range.start, range.end);
+                let what = format!(
+                    "blocks {}..{} belong to the file system itself",
+                    range.start, range.end
+                );
                 Err(Error::corrupt(what))
             }
         }
@@ -140,8 +154,8 @@ impl Space {
         self.reserved_blocks = self.reserved_blocks.saturating_sub(count);
     }
 
-    /// Takes up to `want` blocks in one run, best at `goal`. With `is_promised` they come out of the caller's
-    /// reservation (which the caller releases), else out of what nobody was promised.
+    /// Takes up to `want` blocks in one run, best at `goal`. With `is_promised` they come out of
+    /// the caller's reservation (which the caller releases), else out of what nobody was promised.
     pub(super) fn allocate(
         &mut self,
         superblock: &Superblock,
@@ -174,7 +188,10 @@ impl Space {
                 return Ok(run);
             }
             if need == 1 {
-                return Err(Error::new(Errno::NOSPC, "free block count and bitmaps disagree; run e2fsck"));
+                return Err(Error::new(
+                    Errno::NOSPC,
+                    "free block count and bitmaps disagree; run e2fsck",
+                ));
             }
             need = need.div_ceil(2);
         }
@@ -188,11 +205,17 @@ impl Space {
         want: u32,
     ) -> Result<Option<Range<u64>>> {
         let (number, bit) = superblock.group_of(goal.max(superblock.first_data_block));
-        let Some(group) = self.groups.get_mut(number as usize).filter(|g| g.free_blocks() > 0) else {
+        let Some(group) = self
+            .groups
+            .get_mut(number as usize)
+            .filter(|g| g.free_blocks() > 0)
+        else {
             return Ok(None);
         };
         let bitmap = group.load_blocks(number, superblock, metadata)?;
-        let run = bitmap.next_clear_run(bit, want).filter(|run| run.start == bit);
+        let run = bitmap
+            .next_clear_run(bit, want)
+            .filter(|run| run.start == bit);
         match run.filter(|run| run.len() as u32 >= want.min(CONTINUATION_MIN)) {
             Some(run) => Ok(Some(self.take(superblock, number, run))),
             None => Ok(None),
@@ -212,8 +235,8 @@ impl Space {
         let (first, first_bit) = superblock.group_of(cursor);
         // The cursor's group comes twice: from the cursor on, and at the end from its start.
         for step in 0..=superblock.group_count {
-            let number =
-                (u64::from(first) + u64::from(step)).rem_euclid(u64::from(superblock.group_count)) as u32;
+            let number = (u64::from(first) + u64::from(step))
+                .rem_euclid(u64::from(superblock.group_count)) as u32;
             let group = &mut self.groups[number as usize];
             if group.longest_free_run.min(group.free_blocks()) < need {
                 continue;
@@ -265,12 +288,16 @@ impl Space {
     ) -> Result<()> {
         self.check_not_system(&range)?;
         if range.end > superblock.block_count || range.start < superblock.first_data_block {
-            return Err(Error::corrupt(format!("freed blocks {}..{} do not exist", range.start, range.end)));
+            return Err(Error::corrupt(format!(
+                "freed blocks {}..{} do not exist",
+                range.start, range.end
+            )));
         }
         let mut start = range.start;
         while start < range.end {
             let (number, bit) = superblock.group_of(start);
-            let count = (range.end - start).min(u64::from(superblock.group_len(number) - bit)) as u32;
+            let count =
+                (range.end - start).min(u64::from(superblock.group_len(number) - bit)) as u32;
             let group = &mut self.groups[number as usize];
             let bitmap = group.load_blocks(number, superblock, metadata)?;
             let is_freed = match self.defers_frees {
@@ -292,7 +319,11 @@ impl Space {
             group.longest_free_run = u32::MAX;
             self.dirty_groups.insert(number);
             self.free_blocks += u64::from(count);
-            self.pending_blocks += if self.defers_frees { u64::from(count) } else { 0 };
+            self.pending_blocks += if self.defers_frees {
+                u64::from(count)
+            } else {
+                0
+            };
             start += u64::from(count);
         }
         Ok(())
@@ -317,10 +348,16 @@ impl Space {
             let from = superblock.first_inode.saturating_sub(base + 1);
             let was_uninit = group.has_flag(superblock, GROUP_INODE_UNINIT);
             let bitmap = group.load_inodes(number, superblock, metadata)?;
-            let Some(index) = bitmap.next_clear(from, bitmap.len()) else { continue };
+            let Some(index) = bitmap.next_clear(from, bitmap.len()) else {
+                continue;
+            };
             bitmap.set(index..index + 1);
             // Slots that were never used may hold old bytes, which must not pass for inodes.
-            let unused = if was_uninit { superblock.inodes_per_group } else { group.itable_unused() };
+            let unused = if was_uninit {
+                superblock.inodes_per_group
+            } else {
+                group.itable_unused()
+            };
             let unused_from = superblock.inodes_per_group - unused.min(superblock.inodes_per_group);
             let table = group.inode_table();
             group.note_inode(superblock, index, true, is_directory);
@@ -344,7 +381,9 @@ impl Space {
         let group = &mut self.groups[group_number as usize];
         let bitmap = group.load_inodes(group_number, superblock, metadata)?;
         if !bitmap.is_set(index) {
-            return Err(Error::corrupt(format!("inode {number} is freed, but is free already")));
+            return Err(Error::corrupt(format!(
+                "inode {number} is freed, but is free already"
+            )));
         }
         bitmap.clear(index..index + 1);
         group.note_inode(superblock, index, false, is_directory);
@@ -378,7 +417,10 @@ impl Space {
         if range.is_empty() {
             return;
         }
-        let (first, last) = (superblock.group_of(range.start).0, superblock.group_of(range.end - 1).0);
+        let (first, last) = (
+            superblock.group_of(range.start).0,
+            superblock.group_of(range.end - 1).0,
+        );
         for number in first..=last {
             if let Some(group) = self.groups.get_mut(number as usize) {
                 group.touch_blocks();
@@ -387,8 +429,8 @@ impl Space {
         }
     }
 
-    /// Puts every changed bitmap and descriptor into the metadata blocks, and the totals into `superblock`. The
-    /// blocks in `hidden` are in use, but nothing on disk shall show it yet.
+    /// Puts every changed bitmap and descriptor into the metadata blocks, and the totals into
+    /// `superblock`. The blocks in `hidden` are in use, but nothing on disk shall show it yet.
     pub(super) fn flush(
         &mut self,
         superblock: &mut Superblock,
@@ -409,21 +451,27 @@ impl Space {
         Ok(())
     }
 
-    /// After the flush of a transaction: what it freed waits until it is durable. Returns the freed blocks.
+    /// After the flush of a transaction: what it freed waits until it is durable. Returns the freed
+    /// blocks.
     pub(super) fn close_freed(&mut self, superblock: &Superblock) -> Vec<Range<u64>> {
         let mut freed = Vec::new();
         for number in std::mem::take(&mut self.dirty_groups) {
             let start = superblock.group_start(number);
             let runs = self.groups[number as usize].close_freed();
-            freed
-                .extend(runs.into_iter().map(|run| start + u64::from(run.start)..start + u64::from(run.end)));
+            freed.extend(
+                runs.into_iter()
+                    .map(|run| start + u64::from(run.start)..start + u64::from(run.end)),
+            );
         }
         freed
     }
 
     /// The transaction that freed the blocks `freed` is durable: they can be used again.
     pub(super) fn finish_freed(&mut self, superblock: &Superblock, freed: &[Range<u64>]) {
-        let mut groups: Vec<u32> = freed.iter().map(|range| superblock.group_of(range.start).0).collect();
+        let mut groups: Vec<u32> = freed
+            .iter()
+            .map(|range| superblock.group_of(range.start).0)
+            .collect();
         groups.dedup();
         for number in groups {
             let count = self.groups[number as usize].finish_freed();
@@ -434,13 +482,23 @@ impl Space {
 
 /// The group of an inode and its place there.
 pub(super) fn inode_place(superblock: &Superblock, number: u32) -> (u32, u32) {
-    ((number - 1) / superblock.inodes_per_group, (number - 1) % superblock.inodes_per_group)
+    (
+        (number - 1) / superblock.inodes_per_group,
+        (number - 1) % superblock.inodes_per_group,
+    )
 }
 
-fn zero_inodes(superblock: &Superblock, metadata: &Metadata, table: u64, range: Range<u32>) -> Result<()> {
+fn zero_inodes(
+    superblock: &Superblock,
+    metadata: &Metadata,
+    table: u64,
+    range: Range<u32>,
+) -> Result<()> {
     for index in range {
         let offset = index as usize * superblock.inode_size;
-        let block = metadata.block(PhysicalBlock(table + (offset / superblock.block_size) as u64))?;
+        let block = metadata.block(PhysicalBlock(
+            table + (offset / superblock.block_size) as u64,
+        ))?;
         let start = offset % superblock.block_size;
         block.write()[start..start + superblock.inode_size].fill(0);
     }

@@ -1,12 +1,13 @@
-//! The names in a directory: find, insert, remove, replace, iterate. Linux: fs/ext4/namei.c, fs/ext4/dir.c.
+//! The names in a directory: find, insert, remove, replace, iterate. Linux: fs/ext4/namei.c,
+//! fs/ext4/dir.c.
 //!
 //! ```text
 //!   linear:   block 0  . .. a b c | block 1  d e f | ...                 searched from the start
 //!   indexed:  block 0  . .. root  | leaf | leaf | node | leaf | ...      htree.rs finds the leaf by hash
 //! ```
 //!
-//! A directory starts linear and gets its index when the first block overflows. The directory is not locked here:
-//! the VFS holds the inode lock, exclusive around changes.
+//! A directory starts linear and gets its index when the first block overflows. The directory is
+//! not locked here: the VFS holds the inode lock, exclusive around changes.
 
 use super::checksum::crc32c;
 use super::dir_block::{self, BlockKind, Entries, Entry, NewEntry, Room};
@@ -49,17 +50,30 @@ impl DirectoryContext {
     }
 
     fn type_of(&self, entry: &Entry<'_>) -> Option<FileType> {
-        if self.has_file_type { dir_block::file_type_of(entry.file_type) } else { None }
+        if self.has_file_type {
+            dir_block::file_type_of(entry.file_type)
+        } else {
+            None
+        }
     }
 
     /// The entry as a program is told of it.
     fn told<'a>(&self, entry: &Entry<'a>, next_cookie: u64) -> DirectoryEntry<'a> {
         let number = InodeNumber(entry.number.into());
-        DirectoryEntry { name: entry.name, number, file_type: self.type_of(entry), next_cookie }
+        DirectoryEntry {
+            name: entry.name,
+            number,
+            file_type: self.type_of(entry),
+            next_cookie,
+        }
     }
 
     fn type_code(&self, file_type: FileType) -> u8 {
-        if self.has_file_type { dir_block::file_type_code(file_type) } else { 0 }
+        if self.has_file_type {
+            dir_block::file_type_code(file_type)
+        } else {
+            0
+        }
     }
 }
 
@@ -98,12 +112,17 @@ pub(super) struct Located {
 }
 
 /// The inode called `name`, if there is one. `.` and `..` can be asked for.
-pub(super) fn find(blocks: &dyn DirectoryBlocks, is_indexed: bool, name: &[u8]) -> Result<Option<Found>> {
+pub(super) fn find(
+    blocks: &dyn DirectoryBlocks,
+    is_indexed: bool,
+    name: &[u8],
+) -> Result<Option<Found>> {
     Ok(locate(blocks, is_indexed, name)?.map(|located| located.found))
 }
 
-/// Adds `name`. Turns the directory into an indexed one, setting `is_indexed`, when its first block overflows.
-/// EEXIST if the name is met on the way; ENOSPC if neither the directory nor its index can grow.
+/// Adds `name`. Turns the directory into an indexed one, setting `is_indexed`, when its first block
+/// overflows. EEXIST if the name is met on the way; ENOSPC if neither the directory nor its index
+/// can grow.
 pub(super) fn insert(
     blocks: &dyn DirectoryBlocks,
     is_indexed: &mut bool,
@@ -114,7 +133,11 @@ pub(super) fn insert(
     let context = blocks.context();
     refuse_casefold(context)?;
     check_new_name(name)?;
-    let entry = NewEntry { number: inode_u32(number)?, file_type: context.type_code(file_type), name };
+    let entry = NewEntry {
+        number: inode_u32(number)?,
+        file_type: context.type_code(file_type),
+        name,
+    };
     if *is_indexed {
         return htree::insert(blocks, &entry);
     }
@@ -147,7 +170,8 @@ pub(super) fn remove(blocks: &dyn DirectoryBlocks, is_indexed: bool, name: &[u8]
     Ok(at.found)
 }
 
-/// Makes `name`, `..` included, lead to another inode and returns what it led to; ENOENT if it is not there.
+/// Makes `name`, `..` included, lead to another inode and returns what it led to; ENOENT if it is
+/// not there.
 pub(super) fn replace(
     blocks: &dyn DirectoryBlocks,
     is_indexed: bool,
@@ -166,12 +190,24 @@ pub(super) fn replace(
 }
 
 /// Gives a directory without blocks its first one, with `.` and `..`.
-pub(super) fn initialise(blocks: &dyn DirectoryBlocks, own: InodeNumber, parent: InodeNumber) -> Result<()> {
+pub(super) fn initialise(
+    blocks: &dyn DirectoryBlocks,
+    own: InodeNumber,
+    parent: InodeNumber,
+) -> Result<()> {
     let context = blocks.context();
     refuse_casefold(context)?;
     let file_type = context.type_code(FileType::Directory);
-    let dot = NewEntry { number: inode_u32(own)?, file_type, name: b"." };
-    let dot_dot = NewEntry { number: inode_u32(parent)?, file_type, name: b".." };
+    let dot = NewEntry {
+        number: inode_u32(own)?,
+        file_type,
+        name: b".",
+    };
+    let dot_dot = NewEntry {
+        number: inode_u32(parent)?,
+        file_type,
+        name: b"..",
+    };
     let (_, block) = blocks.append()?;
     dir_block::pack(context, &mut block.write(), [dot, dot_dot]);
     Ok(())
@@ -201,15 +237,18 @@ fn dot_entry(blocks: &dyn DirectoryBlocks, name: &[u8]) -> Result<Found> {
         Some(located) => Ok(located.found),
         None => {
             let what = format!("no entry for {}", String::from_utf8_lossy(name));
-            Err(blocks.context().place(LogicalBlock(0), Error::corrupt(what)))
+            Err(blocks
+                .context()
+                .place(LogicalBlock(0), Error::corrupt(what)))
         }
     }
 }
 
 /// Calls `sink` for each entry from `cookie` on, `.` and `..` included, until it breaks.
 ///
-/// A name that stays is met exactly once, whatever is inserted or removed between calls: a directory that is or may
-/// become indexed is read in the order of hashes, as Linux does, and a linear one's entries never move.
+/// A name that stays is met exactly once, whatever is inserted or removed between calls: a
+/// directory that is or may become indexed is read in the order of hashes, as Linux does, and a
+/// linear one's entries never move.
 pub(super) fn iterate(
     blocks: &dyn DirectoryBlocks,
     is_indexed: bool,
@@ -238,7 +277,12 @@ fn iterate_by_hash(
     let context = blocks.context();
     for (position, name) in [(0, b".".as_slice()), (1, b"..")] {
         let Found { number, file_type } = dot_entry(blocks, name)?;
-        let entry = DirectoryEntry { name, number, file_type, next_cookie: position + 1 };
+        let entry = DirectoryEntry {
+            name,
+            number,
+            file_type,
+            next_cookie: position + 1,
+        };
         if position >= cookie && sink(&entry).is_break() {
             return Ok(());
         }
@@ -250,7 +294,12 @@ fn iterate_by_hash(
         let mut entries = Vec::new();
         for (logical, bytes) in leaves {
             let collected = visible_entries(context, *logical, bytes, &mut |entry| {
-                let hash = hash(entry.name, version, context.unsigned_hash, &context.hash_seed);
+                let hash = hash(
+                    entry.name,
+                    version,
+                    context.unsigned_hash,
+                    &context.hash_seed,
+                );
                 let position = u64::from(hash >> 1) << 32 | u64::from(crc32c(!0, entry.name));
                 entries.push((position + FIRST_HASH_COOKIE, *entry));
                 ControlFlow::Continue(())
@@ -259,12 +308,15 @@ fn iterate_by_hash(
         }
         entries.retain(|(position, entry)| *position >= cookie && !is_dot_or_dot_dot(entry.name));
         entries.sort_by_key(|(position, _)| *position);
-        Ok(entries.iter().try_for_each(|(position, entry)| sink(&context.told(entry, position + 1))))
+        Ok(entries
+            .iter()
+            .try_for_each(|(position, entry)| sink(&context.told(entry, position + 1))))
     };
     if is_indexed {
         return htree::visit_leaves(blocks, first_hash, &mut visit);
     }
-    let version = HashVersion::from_disk(context.default_hash_version).unwrap_or(HashVersion::HalfMd4);
+    let version =
+        HashVersion::from_disk(context.default_hash_version).unwrap_or(HashVersion::HalfMd4);
     let bytes = blocks.block(LogicalBlock(0))?.read().to_vec();
     visit(version, &[(LogicalBlock(0), bytes)]).map(drop)
 }
@@ -277,7 +329,9 @@ fn iterate_by_position(
 ) -> Result<()> {
     let context = blocks.context();
     let block_size = context.block_size as u64;
-    let Ok(first) = u32::try_from(cookie / block_size) else { return Ok(()) };
+    let Ok(first) = u32::try_from(cookie / block_size) else {
+        return Ok(());
+    };
     // A copy, so that no page is locked while the sink runs.
     let mut copy = Vec::with_capacity(context.block_size);
     for logical in (first..blocks.block_count()).map(LogicalBlock) {
@@ -290,14 +344,18 @@ fn iterate_by_position(
             }
             sink(&context.told(entry, start + (entry.offset + entry.len) as u64))
         });
-        if flow.map_err(|error| context.place(logical, error))?.is_break() {
+        if flow
+            .map_err(|error| context.place(logical, error))?
+            .is_break()
+        {
             break;
         }
     }
     Ok(())
 }
 
-/// Calls `visit` for each used entry of a block, after all checks that a name for a program must pass.
+/// Calls `visit` for each used entry of a block, after all checks that a name for a program must
+/// pass.
 fn visible_entries<'a>(
     context: &DirectoryContext,
     logical: LogicalBlock,
@@ -314,7 +372,10 @@ fn visible_entries<'a>(
         }
         entry.check_name()?;
         if is_dot_or_dot_dot(entry.name) && !(logical.0 == 0 && order < 2) {
-            return Err(Error::corrupt(format!("entry at byte {}: . or .. out of place", entry.offset)));
+            return Err(Error::corrupt(format!(
+                "entry at byte {}: . or .. out of place",
+                entry.offset
+            )));
         }
         if visit(&entry).is_break() {
             return Ok(ControlFlow::Break(()));
@@ -323,7 +384,8 @@ fn visible_entries<'a>(
     Ok(ControlFlow::Continue(()))
 }
 
-/// The part of a block that holds entries, after checking the checksum; `None` for a node of the index.
+/// The part of a block that holds entries, after checking the checksum; `None` for a node of the
+/// index.
 fn checked_entries<'a>(
     context: &DirectoryContext,
     logical: LogicalBlock,
@@ -334,7 +396,9 @@ fn checked_entries<'a>(
         BlockKind::IndexRoot => {
             htree::check_checksum(context, bytes, htree::ROOT_ENTRIES_AT).map(|()| Some(bytes))
         }
-        BlockKind::IndexNode => htree::check_checksum(context, bytes, htree::NODE_ENTRIES_AT).map(|()| None),
+        BlockKind::IndexNode => {
+            htree::check_checksum(context, bytes, htree::NODE_ENTRIES_AT).map(|()| None)
+        }
     }
 }
 
@@ -350,11 +414,14 @@ fn locate(blocks: &dyn DirectoryBlocks, is_indexed: bool, name: &[u8]) -> Result
     let block_count = blocks.block_count();
     if is_dot_or_dot_dot(name) {
         if block_count == 0 {
-            return Err(blocks.context().place(LogicalBlock(0), Error::corrupt("directory without a block")));
+            return Err(blocks
+                .context()
+                .place(LogicalBlock(0), Error::corrupt("directory without a block")));
         }
         return locate_in_block(blocks, LogicalBlock(0), name);
     }
-    // The index of a casefolded directory is ordered by another hash; its leaves can still be read one by one.
+    // The index of a casefolded directory is ordered by another hash; its leaves can still be read
+    // one by one.
     if is_indexed && !blocks.context().casefold {
         return htree::locate(blocks, name);
     }
@@ -380,11 +447,20 @@ pub(super) fn locate_in_block(
         .and_then(|region| region.map_or(Ok(None), |region| dir_block::find(region, name)))
         .map_err(|error| context.place(logical, error))?;
     let Some(slot) = slot else { return Ok(None) };
-    let found =
-        Found { number: InodeNumber(slot.entry.number.into()), file_type: context.type_of(&slot.entry) };
+    let found = Found {
+        number: InodeNumber(slot.entry.number.into()),
+        file_type: context.type_of(&slot.entry),
+    };
     let (offset, len, previous) = (slot.entry.offset, slot.entry.len, slot.previous);
     drop(bytes);
-    Ok(Some(Located { block, logical, offset, len, previous, found }))
+    Ok(Some(Located {
+        block,
+        logical,
+        offset,
+        len,
+        previous,
+        found,
+    }))
 }
 
 /// Inserts `entry` into a leaf if it has room; whether it had. EEXIST if the name is there.
@@ -412,8 +488,8 @@ pub(super) fn find_room(
     name: &[u8],
 ) -> Result<Room> {
     let bytes = block.read();
-    let room =
-        dir_block::checked_region(context, &bytes).and_then(|region| dir_block::find_room(region, name));
+    let room = dir_block::checked_region(context, &bytes)
+        .and_then(|region| dir_block::find_room(region, name));
     match room.map_err(|error| context.place(logical, error))? {
         Room::Exists => Err(Errno::EXIST.into()),
         room => Ok(room),

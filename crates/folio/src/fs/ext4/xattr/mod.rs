@@ -6,9 +6,9 @@
 //!     entry: name length, name index, value offset, value inode, value size, hash, name
 //! ```
 //!
-//! Values lie at the far end and are found by offset, counted from the first entry in an inode and from the start
-//! of a block. A value too large for both may be an inode of its own (ea_inode). Source: the kernel's ext4
-//! documentation, "Extended Attributes"; Linux: fs/ext4/xattr.c.
+//! Values lie at the far end and are found by offset, counted from the first entry in an inode and
+//! from the start of a block. A value too large for both may be an inode of its own (ea_inode).
+//! Source: the kernel's ext4 documentation, "Extended Attributes"; Linux: fs/ext4/xattr.c.
 
 use super::checksum::crc32c;
 use crate::base::{Errno, Error, InodeNumber, PhysicalBlock, Result};
@@ -84,8 +84,13 @@ const SUFFIX_LEN_MAX: usize = 255;
 pub(super) enum Value {
     /// Here.
     Inline(Vec<u8>),
-    /// The data of another inode. `hash` is the entry's, over the name and the value's own checksum.
-    EaInode { number: InodeNumber, size_bytes: u32, hash: u32 },
+    /// The data of another inode. `hash` is the entry's, over the name and the value's own
+    /// checksum.
+    EaInode {
+        number: InodeNumber,
+        size_bytes: u32,
+        hash: u32,
+    },
 }
 
 /// An extended attribute as it is stored: its prefix as a number.
@@ -102,7 +107,9 @@ pub(super) struct Xattr {
 impl Xattr {
     /// The name as a program gives it ("user.colour"); `None` for a prefix no program can ask for.
     pub(super) fn full_name(&self) -> Option<Vec<u8>> {
-        let (_, prefix) = PREFIXES.into_iter().find(|(index, _)| *index == self.index)?;
+        let (_, prefix) = PREFIXES
+            .into_iter()
+            .find(|(index, _)| *index == self.index)?;
         Some([prefix, &self.suffix].concat())
     }
 
@@ -128,11 +135,13 @@ pub(super) fn entry_len(suffix_len: usize) -> usize {
     (ENTRY_LEN + suffix_len).next_multiple_of(4)
 }
 
-/// Splits a full name into the number of its prefix and the rest. EOPNOTSUPP for a prefix without a number, EINVAL
-/// for a prefix alone, ERANGE for a rest over 255 bytes.
+/// Splits a full name into the number of its prefix and the rest. EOPNOTSUPP for a prefix without a
+/// number, EINVAL for a prefix alone, ERANGE for a rest over 255 bytes.
 pub(super) fn split_name(full_name: &[u8]) -> Result<(u8, &[u8])> {
     for (index, prefix) in PREFIXES {
-        let Some(suffix) = full_name.strip_prefix(prefix) else { continue };
+        let Some(suffix) = full_name.strip_prefix(prefix) else {
+            continue;
+        };
         if prefix.ends_with(b".") == suffix.is_empty() {
             // "user." names nothing, and "system.posix_acl_accessory" is no ACL.
             if suffix.is_empty() {
@@ -173,10 +182,15 @@ pub(super) fn parse_block(
     number: PhysicalBlock,
     checksum_seed: Option<u32>,
 ) -> Result<XattrBlock> {
-    check_block(bytes, number, checksum_seed).map_err(|error| error.at(format!("xattr block {number}")))
+    check_block(bytes, number, checksum_seed)
+        .map_err(|error| error.at(format!("xattr block {number}")))
 }
 
-fn check_block(bytes: &[u8], number: PhysicalBlock, checksum_seed: Option<u32>) -> Result<XattrBlock> {
+fn check_block(
+    bytes: &[u8],
+    number: PhysicalBlock,
+    checksum_seed: Option<u32>,
+) -> Result<XattrBlock> {
     let header = match RawBlockHeader::ref_from_prefix(bytes) {
         Ok((header, _)) if header.magic.get() == MAGIC => header,
         _ => return Err(Error::corrupt("bad magic")),
@@ -184,14 +198,19 @@ fn check_block(bytes: &[u8], number: PhysicalBlock, checksum_seed: Option<u32>) 
     if header.blocks.get() != 1 {
         return Err(Error::corrupt(format!("spans {} blocks", header.blocks)));
     }
-    if checksum_seed.is_some_and(|seed| header.checksum.get() != block_checksum(bytes, number, seed)) {
+    if checksum_seed
+        .is_some_and(|seed| header.checksum.get() != block_checksum(bytes, number, seed))
+    {
         return Err(Error::corrupt("bad checksum"));
     }
     let reference_count = header.reference_count.get();
     if reference_count == 0 {
         return Err(Error::corrupt("reference count is 0"));
     }
-    Ok(XattrBlock { reference_count, xattrs: parse(bytes, BLOCK_HEADER_LEN)? })
+    Ok(XattrBlock {
+        reference_count,
+        xattrs: parse(bytes, BLOCK_HEADER_LEN)?,
+    })
 }
 
 pub(super) fn block_checksum(bytes: &[u8], number: PhysicalBlock, seed: u32) -> u32 {
@@ -212,7 +231,8 @@ pub(super) fn seal_block(bytes: &mut [u8], number: PhysicalBlock, checksum_seed:
     bytes[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// The attributes whose entries start at `entries_at`; value offsets count from the start of `bytes`.
+/// The attributes whose entries start at `entries_at`; value offsets count from the start of
+/// `bytes`.
 fn parse(bytes: &[u8], entries_at: usize) -> Result<Vec<Xattr>> {
     let mut raw_entries = Vec::new();
     let mut at = entries_at;
@@ -242,7 +262,11 @@ fn parse(bytes: &[u8], entries_at: usize) -> Result<Vec<Xattr>> {
         .map(|(at, raw, suffix)| {
             let value = parse_value(bytes, raw, values_from)
                 .map_err(|what| Error::corrupt(format!("entry at byte {at}: {what}")))?;
-            Ok(Xattr { index: raw.name_index, suffix: suffix.to_vec(), value })
+            Ok(Xattr {
+                index: raw.name_index,
+                suffix: suffix.to_vec(),
+                value,
+            })
         })
         .collect()
 }
@@ -250,17 +274,28 @@ fn parse(bytes: &[u8], entries_at: usize) -> Result<Vec<Xattr>> {
 fn parse_value(bytes: &[u8], raw: &RawEntry, values_from: usize) -> Result<Value, &'static str> {
     if raw.value_inode.get() != 0 {
         let number = InodeNumber(raw.value_inode.get().into());
-        return Ok(Value::EaInode { number, size_bytes: raw.value_size.get(), hash: raw.hash.get() });
+        return Ok(Value::EaInode {
+            number,
+            size_bytes: raw.value_size.get(),
+            hash: raw.hash.get(),
+        });
     }
-    let (offset, size) = (usize::from(raw.value_offset.get()), raw.value_size.get() as usize);
+    let (offset, size) = (
+        usize::from(raw.value_offset.get()),
+        raw.value_size.get() as usize,
+    );
     if size == 0 {
         return Ok(Value::Inline(Vec::new()));
     }
     if offset < values_from {
         return Err("value lies among the entries");
     }
-    let value = offset.checked_add(size).and_then(|end| bytes.get(offset..end));
-    value.map(|value| Value::Inline(value.to_vec())).ok_or("value goes past the end")
+    let value = offset
+        .checked_add(size)
+        .and_then(|end| bytes.get(offset..end));
+    value
+        .map(|value| Value::Inline(value.to_vec()))
+        .ok_or("value goes past the end")
 }
 
 /// Where a set of attributes goes.
@@ -272,12 +307,18 @@ pub(super) struct Layout {
     pub(super) block: Option<Vec<u8>>,
 }
 
-/// Lays attributes out: in the inode as long as there is room, the others in a block. ENOSPC if neither will do.
-pub(super) fn lay_out(xattrs: &[Xattr], inode_area_len: usize, block_size: usize) -> Result<Layout> {
+/// Lays attributes out: in the inode as long as there is room, the others in a block. ENOSPC if
+/// neither will do.
+pub(super) fn lay_out(
+    xattrs: &[Xattr],
+    inode_area_len: usize,
+    block_size: usize,
+) -> Result<Layout> {
     let inode_room = inode_area_len.saturating_sub(INODE_HEADER_LEN + TERMINATOR_LEN);
     let block_room = block_size - BLOCK_HEADER_LEN - TERMINATOR_LEN;
     let mut order: Vec<&Xattr> = xattrs.iter().collect();
-    // What every open asks for stands nearest. Should that leave the block overfull, small ones first may do.
+    // What every open asks for stands nearest. Should that leave the block overfull, small ones
+    // first may do.
     order.sort_by_key(|xattr| !matches!(xattr.index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT | 6));
     let split = split_between(&order, inode_room, block_room).or_else(|| {
         order.sort_by_key(|xattr| xattr.stored_len());
@@ -287,7 +328,9 @@ pub(super) fn lay_out(xattrs: &[Xattr], inode_area_len: usize, block_size: usize
         order.reverse();
         split_between(&order, inode_room, block_room)
     });
-    let Some((mut in_inode, mut in_block)) = split else { return Err(Errno::NOSPC.into()) };
+    let Some((mut in_inode, mut in_block)) = split else {
+        return Err(Errno::NOSPC.into());
+    };
 
     let mut inode_area = vec![0; inode_area_len];
     if !in_inode.is_empty() {
@@ -319,7 +362,10 @@ fn split_between<'a>(
 ) -> Option<(Vec<&'a Xattr>, Vec<&'a Xattr>)> {
     let (mut in_inode, mut in_block) = (Vec::new(), Vec::new());
     let (mut inode_left, mut block_left) = (inode_room, block_room);
-    let (first, rest): (Vec<_>, Vec<_>) = order.iter().copied().partition(|xattr| xattr.is_inline_data());
+    let (first, rest): (Vec<_>, Vec<_>) = order
+        .iter()
+        .copied()
+        .partition(|xattr| xattr.is_inline_data());
     for xattr in first.into_iter().chain(rest) {
         let len = xattr.stored_len();
         if len <= inode_left {
@@ -335,11 +381,13 @@ fn split_between<'a>(
     Some((in_inode, in_block))
 }
 
-/// Writes entries from `entries_at` on and values from the end of `bytes` down; they fit. Returns the hash over all
-/// entries, 0 unless `is_block`: in an inode the kernel leaves hashes zero.
+/// Writes entries from `entries_at` on and values from the end of `bytes` down; they fit. Returns
+/// the hash over all entries, 0 unless `is_block`: in an inode the kernel leaves hashes zero.
 fn write(bytes: &mut [u8], entries_at: usize, xattrs: &mut [&Xattr], is_block: bool) -> u32 {
     // The order in which the kernel searches a block.
-    xattrs.sort_by(|a, b| (a.index, a.suffix.len(), &a.suffix).cmp(&(b.index, b.suffix.len(), &b.suffix)));
+    xattrs.sort_by(|a, b| {
+        (a.index, a.suffix.len(), &a.suffix).cmp(&(b.index, b.suffix.len(), &b.suffix))
+    });
     let (mut at, mut values_at, mut hashes) = (entries_at, bytes.len(), Vec::new());
     // Values end at a multiple of four, counted from where their offsets count.
     values_at -= values_at % 4;
@@ -360,9 +408,17 @@ fn write(bytes: &mut [u8], entries_at: usize, xattrs: &mut [&Xattr], is_block: b
                     raw.value_offset.set(values_at as u16);
                 }
                 raw.value_size.set(value.len() as u32);
-                raw.hash.set(if is_block { entry_hash(&xattr.suffix, value) } else { 0 });
+                raw.hash.set(if is_block {
+                    entry_hash(&xattr.suffix, value)
+                } else {
+                    0
+                });
             }
-            Value::EaInode { number, size_bytes, hash } => {
+            Value::EaInode {
+                number,
+                size_bytes,
+                hash,
+            } => {
                 // The number was read from 32 bits, or comes from the file system's own allocator.
                 raw.value_inode.set(number.0 as u32);
                 raw.value_size.set(*size_bytes);
@@ -377,9 +433,12 @@ fn write(bytes: &mut [u8], entries_at: usize, xattrs: &mut [&Xattr], is_block: b
     if is_block { block_hash(&hashes) } else { 0 }
 }
 
-/// The hash of one entry (`e_hash`): the name by bytes, then the value by little-endian words, padded with zeros.
+/// The hash of one entry (`e_hash`): the name by bytes, then the value by little-endian words,
+/// padded with zeros.
 pub(super) fn entry_hash(suffix: &[u8], value: &[u8]) -> u32 {
-    let name = suffix.iter().fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ u32::from(byte));
+    let name = suffix
+        .iter()
+        .fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ u32::from(byte));
     value.chunks(4).fold(name, |hash, chunk| {
         let mut word = [0; 4];
         word[..chunk.len()].copy_from_slice(chunk);
@@ -392,7 +451,9 @@ fn block_hash(entry_hashes: &[u32]) -> u32 {
     if entry_hashes.contains(&0) {
         return 0;
     }
-    entry_hashes.iter().fold(0, |hash, entry| hash.rotate_left(16) ^ entry)
+    entry_hashes
+        .iter()
+        .fold(0, |hash, entry| hash.rotate_left(16) ^ entry)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! How both sides agree before the first frame: that they speak the same protocol, that they know the same key, and
-//! which session goes on.
+//! How both sides agree before the first frame: that they speak the same protocol, that they know
+//! the same key, and which session goes on.
 //!
 //! ```text
 //!   client                                     server
@@ -11,8 +11,9 @@
 //!                                                          HMAC(key, "server", all so far)
 //! ```
 //!
-//! Little-endian; each part has a fixed length but for the two texts of the welcome. Who has no key sends zeros for a
-//! proof. Nothing that a side sends before it has seen the other's proof tells anything about the share.
+//! Little-endian; each part has a fixed length but for the two texts of the welcome. Who has no key
+//! sends zeros for a proof. Nothing that a side sends before it has seen the other's proof tells
+//! anything about the share.
 
 use crate::key::{Key, PROOF_BYTES};
 use crate::stream::{Reader, Stream};
@@ -32,11 +33,19 @@ const HELLO_BYTES: usize = 8 + 4 + 8 + 16 + 8 + NONCE_BYTES;
 const CHALLENGE_BYTES: usize = 8 + 4 + 8 + 1 + NONCE_BYTES;
 const WELCOME_BYTES: usize = 1 + 1 + 1 + 16 + 8 + 4 + 4 + 4 + 1;
 
-/// How FUSE messages look on this machine: the order of bytes, and which numbers errors and open flags have. FUSE
-/// itself has the same structs on all machines of 64 bits.
+/// How FUSE messages look on this machine: the order of bytes, and which numbers errors and open
+/// flags have. FUSE itself has the same structs on all machines of 64 bits.
 const LAYOUT: [u8; 8] = [
-    if cfg!(target_endian = "little") { b'l' } else { b'b' },
-    if cfg!(any(target_arch = "mips64", target_arch = "sparc64", target_arch = "powerpc64")) {
+    if cfg!(target_endian = "little") {
+        b'l'
+    } else {
+        b'b'
+    },
+    if cfg!(any(
+        target_arch = "mips64",
+        target_arch = "sparc64",
+        target_arch = "powerpc64"
+    )) {
         b'o'
     } else {
         b'g'
@@ -100,7 +109,8 @@ fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
-        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+        filled +=
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
     }
     Ok(bytes)
 }
@@ -130,7 +140,9 @@ fn check_preface(mut bytes: &[u8]) -> Result<(), &'static str> {
         );
     }
     if take::<8>(&mut bytes) != LAYOUT {
-        return Err("the other side's processor has another order of bytes or other numbers of errors");
+        return Err(
+            "the other side's processor has another order of bytes or other numbers of errors",
+        );
     }
     Ok(())
 }
@@ -146,29 +158,48 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
 
 /// The client's side.
 pub(crate) fn greet(talk: &mut impl Talk, key: Option<&Key>, wish: Wish) -> Result<Answer> {
-    let hello =
-        [&preface()[..], &wish.session, &wish.received.to_le_bytes(), &random::<NONCE_BYTES>()?].concat();
+    let hello = [
+        &preface()[..],
+        &wish.session,
+        &wish.received.to_le_bytes(),
+        &random::<NONCE_BYTES>()?,
+    ]
+    .concat();
     talk.send(&hello).map_err(lost)?;
     let mut challenge = [0; CHALLENGE_BYTES];
     talk.receive(&mut challenge).map_err(lost)?;
     check_preface(&challenge).map_err(|why| Error::new(Errno::PROTO, why))?;
     let needs_key = challenge[20] != 0;
     match (key, needs_key) {
-        (None, true) => return Err(Error::new(Errno::ACCESS, "the share needs a key: --key-file")),
+        (None, true) => {
+            return Err(Error::new(
+                Errno::ACCESS,
+                "the share needs a key: --key-file",
+            ));
+        }
         (Some(_), false) => {
             let why = "the server has no key, so it cannot prove that it is the right one; leave --key-file out to trust it";
             return Err(Error::new(Errno::ACCESS, why));
         }
         _ => {}
     }
-    let proof = key.map_or([0; PROOF_BYTES], |key| key.prove(b"folio client 1", &[&hello, &challenge]));
+    let proof = key.map_or([0; PROOF_BYTES], |key| {
+        key.prove(b"folio client 1", &[&hello, &challenge])
+    });
     talk.send(&proof).map_err(lost)?;
     let (answer, welcome, server_proof) = read_welcome(talk)?;
     match (key, &answer) {
         (Some(key), Answer::Granted(_))
-            if !key.check(b"folio server 1", &[&hello, &challenge, &proof, &welcome], &server_proof) =>
+            if !key.check(
+                b"folio server 1",
+                &[&hello, &challenge, &proof, &welcome],
+                &server_proof,
+            ) =>
         {
-            Err(Error::new(Errno::ACCESS, "the server does not know the key"))
+            Err(Error::new(
+                Errno::ACCESS,
+                "the server does not know the key",
+            ))
         }
         _ => Ok(answer),
     }
@@ -203,21 +234,31 @@ fn read_welcome(talk: &mut impl Talk) -> Result<(Answer, Vec<u8>, [u8; PROOF_BYT
     Ok((answer, welcome, proof))
 }
 
-/// The server's side, half way: the client has said what it wishes, and has proved that it knows the key.
+/// The server's side, half way: the client has said what it wishes, and has proved that it knows
+/// the key.
 pub(crate) struct Greeted {
     pub(crate) wish: Wish,
     said: [Vec<u8>; 3],
 }
 
-/// The server's side, up to the welcome; a client that breaks the rules or does not know the key is told why.
+/// The server's side, up to the welcome; a client that breaks the rules or does not know the key is
+/// told why.
 pub(crate) fn receive(talk: &mut impl Talk, key: Option<&Key>) -> Result<Greeted> {
     let mut hello = vec![0; HELLO_BYTES];
     talk.receive(&mut hello).map_err(lost)?;
     if hello[..8] != MAGIC {
         // Somebody else; what we say would mean nothing to it.
-        return Err(Error::new(Errno::PROTO, "a client that does not speak the protocol"));
+        return Err(Error::new(
+            Errno::PROTO,
+            "a client that does not speak the protocol",
+        ));
     }
-    let challenge = [&preface()[..], &[u8::from(key.is_some())], &random::<NONCE_BYTES>()?].concat();
+    let challenge = [
+        &preface()[..],
+        &[u8::from(key.is_some())],
+        &random::<NONCE_BYTES>()?,
+    ]
+    .concat();
     talk.send(&challenge).map_err(lost)?;
     // The client finds out the same way.
     check_preface(&hello).map_err(|why| Error::new(Errno::PROTO, why))?;
@@ -232,7 +273,10 @@ pub(crate) fn receive(talk: &mut impl Talk, key: Option<&Key>) -> Result<Greeted
         return Err(Error::new(Errno::ACCESS, why));
     }
     let mut bytes = &said[0][20..];
-    let wish = Wish { session: take(&mut bytes), received: u64::from_le_bytes(take(&mut bytes)) };
+    let wish = Wish {
+        session: take(&mut bytes),
+        received: u64::from_le_bytes(take(&mut bytes)),
+    };
     Ok(Greeted { wish, said })
 }
 
@@ -247,7 +291,12 @@ pub(crate) fn refuse(talk: &mut impl Talk, why: &str) {
 
 impl Greeted {
     /// The last word.
-    pub(crate) fn welcome(&self, talk: &mut impl Talk, key: Option<&Key>, grant: &Grant) -> Result<()> {
+    pub(crate) fn welcome(
+        &self,
+        talk: &mut impl Talk,
+        key: Option<&Key>,
+        grant: &Grant,
+    ) -> Result<()> {
         let text = &grant.share.as_bytes()[..grant.share.floor_char_boundary(TEXT_BYTES_MAX)];
         let welcome = [
             &[1, u8::from(grant.is_resumed), u8::from(grant.kernel_judges)][..],
@@ -264,7 +313,8 @@ impl Greeted {
         let [hello, challenge, proof] = &self.said;
         let words: [&[u8]; 4] = [hello, challenge, proof, &welcome];
         let server_proof = key.map_or([0; PROOF_BYTES], |key| key.prove(b"folio server 1", &words));
-        talk.send(&[&welcome[..], &server_proof].concat()).map_err(lost)
+        talk.send(&[&welcome[..], &server_proof].concat())
+            .map_err(lost)
     }
 }
 
@@ -277,7 +327,10 @@ pub(crate) struct Timed {
 impl Timed {
     /// A handshake that begins now.
     pub(crate) fn new(stream: &Arc<Stream>) -> Self {
-        Self { reader: Reader(stream.clone()), until: Instant::now() + HANDSHAKE }
+        Self {
+            reader: Reader(stream.clone()),
+            until: Instant::now() + HANDSHAKE,
+        }
     }
 
     /// The stream, which waits for ever from now on.
