@@ -20,15 +20,15 @@
 //!
 //! What Linux knows and Folio does not do is refused as any unknown word.
 
-use super::features::Compat;
-use super::superblock::Superblock;
 use crate::base::{Errno, Error, Result};
+use crate::fs::ext4::layout::features::Compat;
+use crate::fs::ext4::layout::superblock::Superblock;
 use crate::vfs::MountOptions;
 use std::str::FromStr;
 
 /// What becomes of a file's data when its metadata is committed (`data=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum DataMode {
+pub(crate) enum DataMode {
     /// It is written before.
     Ordered,
     /// Nothing: it may be written later.
@@ -40,7 +40,7 @@ pub(super) enum DataMode {
 /// How files that are replaced, by truncation or by rename, are kept from ending up empty
 /// (`auto_da_alloc=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AutoDaAlloc {
+pub(crate) enum AutoDaAlloc {
     /// Their data is written before the transaction that replaces them commits.
     Commit,
     /// Their data is written at close and at rename, as Linux does.
@@ -51,7 +51,7 @@ pub(super) enum AutoDaAlloc {
 
 /// What becomes of a file system in which damage is found (`errors=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ErrorPolicy {
+pub(crate) enum ErrorPolicy {
     /// It is noted.
     Continue,
     /// Nothing can be changed any more.
@@ -62,28 +62,28 @@ pub(super) enum ErrorPolicy {
 
 /// How an ext4 is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Ext4Options {
-    pub(super) data: DataMode,
+pub(crate) struct Ext4Options {
+    pub(crate) data: DataMode,
     /// How old a transaction may grow before it is committed.
-    pub(super) commit_interval_ms: u64,
+    pub(crate) commit_interval_ms: u64,
     /// Whether blocks are placed when data is written back, not when it is written.
-    pub(super) delalloc: bool,
-    pub(super) auto_da_alloc: AutoDaAlloc,
-    pub(super) errors: ErrorPolicy,
+    pub(crate) delalloc: bool,
+    pub(crate) auto_da_alloc: AutoDaAlloc,
+    pub(crate) errors: ErrorPolicy,
     /// Whether the device is told to flush its cache.
-    pub(super) barrier: bool,
+    pub(crate) barrier: bool,
     /// Whether the device is told of blocks that are freed.
-    pub(super) discard: bool,
+    pub(crate) discard: bool,
     /// Whether what the journal holds is brought to its place (not with `noload` or `norecovery`).
-    pub(super) load_journal: bool,
+    pub(crate) load_journal: bool,
     /// Whether there are extended attributes of the user namespace.
-    pub(super) user_xattr: bool,
+    pub(crate) user_xattr: bool,
     /// Whether access control lists are kept and obeyed.
-    pub(super) acl: bool,
+    pub(crate) acl: bool,
     /// Blocks that are kept for root and these.
-    pub(super) reserved_blocks: u64,
-    pub(super) reserved_uid: u32,
-    pub(super) reserved_gid: u32,
+    pub(crate) reserved_blocks: u64,
+    pub(crate) reserved_uid: u32,
+    pub(crate) reserved_gid: u32,
 }
 
 /// Linux: `JBD2_DEFAULT_MAX_COMMIT_AGE`.
@@ -92,27 +92,27 @@ const COMMIT_INTERVAL_DEFAULT_S: u64 = 5;
 const COMMIT_INTERVAL_MAX_S: u64 = 2_147_483;
 
 /// Bits of `s_default_mount_opts`, as tune2fs(8) names them.
-pub(super) mod default_options {
-    pub(in super::super) const DEBUG: u32 = 0x1;
-    pub(in super::super) const USER_XATTR: u32 = 0x4;
-    pub(in super::super) const ACL: u32 = 0x8;
-    pub(in super::super) const UID16: u32 = 0x10;
+pub(crate) mod default_options {
+    pub(crate) const DEBUG: u32 = 0x1;
+    pub(crate) const USER_XATTR: u32 = 0x4;
+    pub(crate) const ACL: u32 = 0x8;
+    pub(crate) const UID16: u32 = 0x10;
     /// Two bits that hold one of the next three.
-    pub(in super::super) const DATA_MASK: u32 = 0x60;
-    pub(in super::super) const DATA_JOURNAL: u32 = 0x20;
-    pub(in super::super) const DATA_ORDERED: u32 = 0x40;
-    pub(in super::super) const DATA_WRITEBACK: u32 = 0x60;
-    pub(in super::super) const NO_BARRIER: u32 = 0x100;
-    pub(in super::super) const BLOCK_VALIDITY: u32 = 0x200;
-    pub(in super::super) const DISCARD: u32 = 0x400;
-    pub(in super::super) const NO_DELALLOC: u32 = 0x800;
+    pub(crate) const DATA_MASK: u32 = 0x60;
+    pub(crate) const DATA_JOURNAL: u32 = 0x20;
+    pub(crate) const DATA_ORDERED: u32 = 0x40;
+    pub(crate) const DATA_WRITEBACK: u32 = 0x60;
+    pub(crate) const NO_BARRIER: u32 = 0x100;
+    pub(crate) const BLOCK_VALIDITY: u32 = 0x200;
+    pub(crate) const DISCARD: u32 = 0x400;
+    pub(crate) const NO_DELALLOC: u32 = 0x800;
 }
 
 /// Values of `s_errors`.
-pub(super) mod error_policies {
-    pub(in super::super) const CONTINUE: u16 = 1;
-    pub(in super::super) const REMOUNT_READ_ONLY: u16 = 2;
-    pub(in super::super) const PANIC: u16 = 3;
+pub(crate) mod error_policies {
+    pub(crate) const CONTINUE: u16 = 1;
+    pub(crate) const REMOUNT_READ_ONLY: u16 = 2;
+    pub(crate) const PANIC: u16 = 3;
 }
 
 /// The words of [`Ext4Options`] that do something; those with a value without it.
@@ -180,7 +180,7 @@ const NUMBERS_WITHOUT_EFFECT: [&str; 7] = [
 impl Ext4Options {
     /// The options for the file system of `superblock` when `data`, words separated by commas, is
     /// given at mount. EINVAL, naming it, for a word that is not understood.
-    pub(super) fn parse(data: &str, superblock: &Superblock) -> Result<Self> {
+    pub(crate) fn parse(data: &str, superblock: &Superblock) -> Result<Self> {
         let mut options = Self::defaults(superblock);
         let mut asked = Asked::default();
         let stored = &superblock.raw.mount_opts;

@@ -1,12 +1,12 @@
 //! Changes to the superblock of a file system that nobody uses: label, identity, defaults for
 //! mounts, reserved blocks. Linux: tune2fs(8).
 
-use super::disk::{RawSuperblock, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET};
-use super::features::{Incompat, RoCompat};
-use super::options::{Ext4Options, default_options as bits, error_policies};
-use super::superblock::Superblock;
 use crate::base::{Clock, Errno, Error, Result};
 use crate::block::Device;
+use crate::fs::ext4::layout::disk::{RawSuperblock, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET};
+use crate::fs::ext4::layout::features::{Incompat, RoCompat};
+use crate::fs::ext4::layout::superblock::Superblock;
+use crate::fs::ext4::options::{Ext4Options, default_options as bits, error_policies};
 use zerocopy::FromBytes;
 
 /// What becomes different; `None` leaves one as it is.

@@ -4,9 +4,9 @@ use super::Checker;
 use super::report::{Phase, Place, Structure};
 use super::sets::Kind;
 use crate::base::Result;
-use crate::fs::ext4::checksum::crc32c;
-use crate::fs::ext4::disk::RawGroupDescriptor;
-use crate::fs::ext4::features::Incompat;
+use crate::fs::ext4::layout::checksum::crc32c;
+use crate::fs::ext4::layout::disk::RawGroupDescriptor;
+use crate::fs::ext4::layout::features::Incompat;
 
 /// What one bitmap is compared with.
 struct Compared<'a> {

@@ -3,7 +3,7 @@
 use super::Checker;
 use super::directories::DirectoryBlock;
 use super::report::{Place, Structure};
-use crate::fs::ext4::features::RoCompat;
+use crate::fs::ext4::layout::features::RoCompat;
 use std::ops::Range;
 
 /// A file while its blocks are claimed.

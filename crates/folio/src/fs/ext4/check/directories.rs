@@ -7,10 +7,10 @@ use super::inodes::View;
 use super::report::{Phase, Place, Structure};
 use super::sets::Kind;
 use crate::base::{InodeNumber, LogicalBlock, Result};
-use crate::fs::ext4::dir::DirectoryContext;
-use crate::fs::ext4::dir_block::{self, Entries, Entry};
-use crate::fs::ext4::disk::{ROOT_INODE, inode_flags};
-use crate::fs::ext4::features::{Compat, Incompat};
+use crate::fs::ext4::directory::block::{self, Entries, Entry};
+use crate::fs::ext4::directory::names::DirectoryContext;
+use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
+use crate::fs::ext4::layout::features::{Compat, Incompat};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::ops::Range;
@@ -236,12 +236,12 @@ impl Checker<'_> {
                 self.report.error(Structure::Index, place, what);
             }
         }
-        let region = match dir_block::checked_region(context, bytes) {
+        let region = match block::checked_region(context, bytes) {
             Ok(region) => region,
             Err(error) => {
                 self.report
                     .error(Structure::Directory, place, format_args!("{error}"));
-                &bytes[..dir_block::region_len(context)]
+                &bytes[..block::region_len(context)]
             }
         };
         self.check_entries(reading, tree.zip(bounds), logical == 0, place, region);
@@ -484,7 +484,7 @@ impl Checker<'_> {
             ) {
                 continue;
             }
-            let region = &bytes[..dir_block::region_len(reading.context)];
+            let region = &bytes[..block::region_len(reading.context)];
             for entry in Entries::new(region)
                 .map_while(|entry| entry.ok())
                 .filter(|entry| !entry.is_unused())

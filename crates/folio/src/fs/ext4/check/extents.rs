@@ -2,8 +2,8 @@
 
 use super::Checker;
 use super::blocks::Owner;
-use crate::fs::ext4::checksum::crc32c;
-use crate::fs::ext4::disk::{
+use crate::fs::ext4::layout::checksum::crc32c;
+use crate::fs::ext4::layout::disk::{
     EXTENT_ENTRY_LEN, EXTENT_LEN_MAX, EXTENT_MAGIC, RawExtent, RawExtentHeader, RawExtentIndex,
 };
 use std::ops::Range;

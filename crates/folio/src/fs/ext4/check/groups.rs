@@ -4,12 +4,12 @@
 use super::Checker;
 use super::report::{Phase, Place, Structure};
 use crate::base::Result;
-use crate::fs::ext4::checksum::crc32c;
-use crate::fs::ext4::disk::{
+use crate::fs::ext4::layout::checksum::crc32c;
+use crate::fs::ext4::layout::disk::{
     GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, GROUP_INODE_ZEROED, RawGroupDescriptor,
 };
-use crate::fs::ext4::features::{Incompat, RoCompat};
-use crate::fs::ext4::group::descriptor_checksum;
+use crate::fs::ext4::layout::features::{Incompat, RoCompat};
+use crate::fs::ext4::space::group::descriptor_checksum;
 use std::ops::Range;
 
 /// First word of the block for multiple mount protection.

@@ -4,12 +4,12 @@
 use super::Checker;
 use super::report::{Place, Structure};
 use crate::base::LogicalBlock;
-use crate::fs::ext4::dir::DirectoryContext;
-use crate::fs::ext4::dir_block::{self, BlockKind};
-use crate::fs::ext4::hash::{HashVersion, hash};
-use crate::fs::ext4::htree::{
+use crate::fs::ext4::directory::block::{self, BlockKind};
+use crate::fs::ext4::directory::hash::{HashVersion, hash};
+use crate::fs::ext4::directory::htree::{
     self, NODE_ENTRIES_AT, ROOT_ENTRIES_AT, ROOT_INFO_AT, ROOT_INFO_LEN, RawRootInfo,
 };
+use crate::fs::ext4::directory::names::DirectoryContext;
 use std::collections::HashMap;
 use zerocopy::FromBytes;
 
@@ -65,7 +65,7 @@ impl Checker<'_> {
         let place = place.at_block(block);
         let mut error =
             |what: std::fmt::Arguments<'_>| self.report.error(Structure::Index, place, what);
-        if dir_block::kind(context, LogicalBlock(0), &bytes) != BlockKind::IndexRoot {
+        if block::kind(context, LogicalBlock(0), &bytes) != BlockKind::IndexRoot {
             error(format_args!("no root of an index"));
             return None;
         }
@@ -196,7 +196,7 @@ impl Checker<'_> {
             return;
         }
         let place = place.at_block(block);
-        if dir_block::kind(context, Self::logical(u64::MAX), &bytes) != BlockKind::IndexNode
+        if block::kind(context, Self::logical(u64::MAX), &bytes) != BlockKind::IndexNode
             || bytes[7] != 0
         {
             return self

@@ -8,11 +8,11 @@ use super::report::{Phase, Place, Structure};
 use super::sets::Kind;
 use crate::base::Result;
 use crate::block::Allocation;
-use crate::fs::ext4::checksum::{inode_checksum, inode_seed};
-use crate::fs::ext4::disk::{
+use crate::fs::ext4::layout::checksum::{inode_checksum, inode_seed};
+use crate::fs::ext4::layout::disk::{
     INODE_BASE_LEN, RESIZE_INODE, ROOT_INODE, RawInode, inode_flags as flags,
 };
-use crate::fs::ext4::features::{Compat, Incompat, RoCompat};
+use crate::fs::ext4::layout::features::{Compat, Incompat, RoCompat};
 use zerocopy::FromBytes;
 
 /// Bytes of an inode table that are read at once.

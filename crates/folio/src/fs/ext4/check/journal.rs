@@ -8,10 +8,10 @@ use crate::base::Result;
 use crate::block::{self, Device};
 use crate::cache::{CacheOptions, PageCache};
 use crate::fs::ext4::Ext4;
-use crate::fs::ext4::checksum::crc32c;
-use crate::fs::ext4::features::{Compat, Incompat};
 use crate::fs::ext4::journal::{self, JournalBlocks};
-use crate::fs::ext4::superblock::Superblock;
+use crate::fs::ext4::layout::checksum::crc32c;
+use crate::fs::ext4::layout::features::{Compat, Incompat};
+use crate::fs::ext4::layout::superblock::Superblock;
 use crate::vfs::MountOptions;
 use std::sync::Arc;
 

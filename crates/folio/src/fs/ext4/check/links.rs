@@ -4,8 +4,8 @@
 use super::Checker;
 use super::report::{Place, Structure};
 use super::sets::{InodeFacts, Kind};
-use crate::fs::ext4::disk::ROOT_INODE;
-use crate::fs::ext4::features::RoCompat;
+use crate::fs::ext4::layout::disk::ROOT_INODE;
+use crate::fs::ext4::layout::features::RoCompat;
 
 /// More links than this a directory does not count, with dir_nlink.
 const LINKS_MAX: u32 = 65_000;

@@ -53,7 +53,7 @@ pub use report::{CheckReport, Finding, Listener, Phase, Place, Severity, Structu
 
 use crate::base::{Clock, Result};
 use crate::block::Device;
-use crate::fs::ext4::superblock::Superblock;
+use crate::fs::ext4::layout::superblock::Superblock;
 use directories::{Directory, DirectoryBlock};
 use groups::GroupFacts;
 use quota::Usages;

@@ -11,8 +11,8 @@
 use super::Checker;
 use super::inodes::View;
 use super::report::{Place, Structure};
-use crate::fs::ext4::disk::ROOT_INODE;
-use crate::fs::ext4::features::RoCompat;
+use crate::fs::ext4::layout::disk::ROOT_INODE;
+use crate::fs::ext4::layout::features::RoCompat;
 use std::collections::{HashMap, HashSet};
 
 const BLOCK_LEN: u64 = 1024;

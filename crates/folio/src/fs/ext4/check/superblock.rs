@@ -7,13 +7,13 @@
 use super::report::{Place, Reporter, Structure};
 use crate::base::{Clock, Error, Result};
 use crate::block::Device;
-use crate::fs::ext4::checksum::crc32c;
-use crate::fs::ext4::disk::{
+use crate::fs::ext4::layout::checksum::crc32c;
+use crate::fs::ext4::layout::disk::{
     FIRST_INODE, RawSuperblock, STATE_ERROR, STATE_VALID, SUPERBLOCK_CHECKSUM_OFFSET,
     SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET,
 };
-use crate::fs::ext4::features::{Compat, Features, Incompat, RoCompat};
-use crate::fs::ext4::superblock::Superblock;
+use crate::fs::ext4::layout::features::{Compat, Features, Incompat, RoCompat};
+use crate::fs::ext4::layout::superblock::Superblock;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Largest block: beyond it entry lengths in directories have another form.

@@ -6,9 +6,9 @@ use super::blocks::Owner;
 use super::inodes::View;
 use super::report::{Place, Structure};
 use crate::base::PhysicalBlock;
-use crate::fs::ext4::disk::inode_flags;
-use crate::fs::ext4::features::Incompat;
-use crate::fs::ext4::xattr::{
+use crate::fs::ext4::layout::disk::inode_flags;
+use crate::fs::ext4::layout::features::Incompat;
+use crate::fs::ext4::xattr::format::{
     BLOCK_HEADER_LEN, INDEX_SYSTEM, INLINE_DATA_SUFFIX, MAGIC, RawBlockHeader, RawEntry,
     block_checksum, entry_hash, entry_len,
 };

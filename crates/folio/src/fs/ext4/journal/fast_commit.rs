@@ -13,9 +13,9 @@
 use super::disk::INCOMPAT_FAST_COMMIT;
 use super::ring::Ring;
 use crate::base::{Error, Result};
-use crate::fs::ext4::checksum::crc32c;
-use crate::fs::ext4::disk::{EXTENT_ENTRY_LEN, INODE_BASE_LEN};
-use crate::fs::ext4::extent::{Extent, decode_extent};
+use crate::fs::ext4::file::extent::{Extent, decode_extent};
+use crate::fs::ext4::layout::checksum::crc32c;
+use crate::fs::ext4::layout::disk::{EXTENT_ENTRY_LEN, INODE_BASE_LEN};
 use std::ops::Range;
 
 const TAG_ADD_RANGE: u16 = 1;
@@ -33,7 +33,7 @@ const NAME_MAX: usize = 255;
 
 /// One thing that a fast commit says happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::fs::ext4) enum Change {
+pub(crate) enum Change {
     /// The inode became this; as many bytes as the writer had fields for.
     Inode { number: u32, bytes: Vec<u8> },
     /// File blocks lie here from now on.

@@ -21,13 +21,13 @@ thread_local! {
 
 /// What a commit stops.
 #[derive(Default)]
-pub(in crate::fs::ext4) struct Gate {
+pub(crate) struct Gate {
     operations: RwLock<()>,
     stores: RwLock<()>,
 }
 
 /// An operation under way.
-pub(in crate::fs::ext4) struct Handle<'a> {
+pub(crate) struct Handle<'a> {
     _guard: RwLockReadGuard<'a, ()>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct AllStopped<'a> {
 impl Gate {
     /// Begins an operation; waits for a commit that is making its copy, unless it is part of
     /// another operation.
-    pub(in crate::fs::ext4) fn start(&self) -> Handle<'_> {
+    pub(crate) fn start(&self) -> Handle<'_> {
         let guard = match is_within_operation() {
             // The one outside keeps the commit away; waiting here behind one that waits for it
             // would be for ever.
@@ -64,7 +64,7 @@ impl Gate {
     }
 
     /// Begins to place and write data.
-    pub(in crate::fs::ext4) fn start_store(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) fn start_store(&self) -> RwLockReadGuard<'_, ()> {
         // May be part of an operation, which a commit waits for first: nobody waits for stores with
         // it open.
         self.stores.read_recursive()
@@ -88,6 +88,6 @@ impl<'a> OperationsStopped<'a> {
 }
 
 /// Whether this thread is within an operation, and so must not wait for a commit.
-pub(in crate::fs::ext4) fn is_within_operation() -> bool {
+pub(crate) fn is_within_operation() -> bool {
     DEPTH.get() > 0
 }

@@ -10,7 +10,7 @@ use super::disk::*;
 use super::ring::Ring;
 use super::snapshot::{Blocks, Snapshots};
 use crate::base::{Error, Result, Timespec};
-use crate::fs::ext4::checksum::crc32c;
+use crate::fs::ext4::layout::checksum::crc32c;
 use std::borrow::Cow;
 use std::io::IoSlice;
 use zerocopy::{FromZeros, IntoBytes};
@@ -35,13 +35,13 @@ pub(super) struct Log {
 }
 
 /// What makes a transaction.
-pub(in crate::fs::ext4) struct Transaction {
+pub(crate) struct Transaction {
     /// Its blocks, by number.
-    pub(in crate::fs::ext4) blocks: Blocks,
+    pub(crate) blocks: Blocks,
     /// Blocks whose copies in the log must not be replayed.
-    pub(in crate::fs::ext4) revoked: Vec<u64>,
+    pub(crate) revoked: Vec<u64>,
     /// When it was closed.
-    pub(in crate::fs::ext4) time: Timespec,
+    pub(crate) time: Timespec,
 }
 
 impl Log {

@@ -36,16 +36,17 @@ mod disk;
 mod fast_commit;
 mod handle;
 mod log;
+pub(crate) mod metadata;
 mod recovery;
 mod ring;
 mod snapshot;
 
-pub(super) use fast_commit::Change;
-pub(super) use handle::{Gate, Handle, is_within_operation};
-pub(super) use log::Transaction;
-pub(super) use recovery::recover;
-pub(super) use ring::JournalBlocks;
-pub(super) use snapshot::Snapshots;
+pub(crate) use fast_commit::Change;
+pub(crate) use handle::{Gate, Handle, is_within_operation};
+pub(crate) use log::Transaction;
+pub(crate) use recovery::recover;
+pub(crate) use ring::JournalBlocks;
+pub(crate) use snapshot::Snapshots;
 
 use crate::base::{Errno, Error, Result};
 use crate::block::Device;
@@ -64,9 +65,9 @@ const TRANSACTION_MAX: u32 = 4096;
 const COMMITTED_MAX: usize = 8192;
 
 /// The journal of a file system that is written. Linux: `journal_t`.
-pub(super) struct Journal {
-    pub(super) gate: Gate,
-    pub(super) snapshots: Arc<Snapshots>,
+pub(crate) struct Journal {
+    pub(crate) gate: Gate,
+    pub(crate) snapshots: Arc<Snapshots>,
     log: Mutex<Log>,
     /// Sequence number of the transaction that changes go into.
     running: AtomicU32,
@@ -78,7 +79,7 @@ pub(super) struct Journal {
 }
 
 /// The right to commit, which one thread has.
-pub(super) struct Committer<'a> {
+pub(crate) struct Committer<'a> {
     journal: &'a Journal,
     log: MutexGuard<'a, Log>,
 }
@@ -87,7 +88,7 @@ impl Journal {
     /// Takes over a replayed journal. A transaction has about `blocks_max` blocks at most.
     /// `has_checksums`, `is_64bit`: the file system's features; `has_barriers`: whether the device
     /// is flushed around commits.
-    pub(super) fn new(
+    pub(crate) fn new(
         blocks: JournalBlocks,
         device: Arc<dyn Device>,
         blocks_max: u64,
@@ -113,12 +114,12 @@ impl Journal {
 
     /// Sequence number of the transaction that changes go into; stays the same while a handle is
     /// held.
-    pub(super) fn running(&self) -> u32 {
+    pub(crate) fn running(&self) -> u32 {
         self.running.load(Ordering::Acquire)
     }
 
     /// Whether transaction `sequence` is durable. Numbers wrap around.
-    pub(super) fn is_committed(&self, sequence: u32) -> bool {
+    pub(crate) fn is_committed(&self, sequence: u32) -> bool {
         self.committed
             .load(Ordering::Acquire)
             .wrapping_sub(sequence) as i32
@@ -126,12 +127,12 @@ impl Journal {
     }
 
     /// Blocks from which a transaction is closed.
-    pub(super) fn transaction_max(&self) -> u64 {
+    pub(crate) fn transaction_max(&self) -> u64 {
         self.transaction_max
     }
 
     /// Waits for the commit that is under way, and becomes the one who commits.
-    pub(super) fn committer(&self) -> Committer<'_> {
+    pub(crate) fn committer(&self) -> Committer<'_> {
         Committer {
             journal: self,
             log: self.log.lock(),
@@ -139,12 +140,12 @@ impl Journal {
     }
 
     /// Nothing is written any more: the log, and what is in memory, cannot be trusted.
-    pub(super) fn abort(&self) {
+    pub(crate) fn abort(&self) {
         self.is_aborted.store(true, Ordering::Release);
     }
 
     /// EROFS once the journal was aborted.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self.is_aborted.load(Ordering::Acquire) {
             true => Err(Error::new(Errno::ROFS, "the journal has been aborted")),
             false => Ok(()),
@@ -156,7 +157,7 @@ impl Committer<'_> {
     /// Lets no operation begin, waits until none is under way, then calls `settle`, while data can
     /// still be written; then stops that, too, and calls `close`, which makes the transaction.
     /// Afterwards everything goes on, in the next transaction.
-    pub(super) fn close(
+    pub(crate) fn close(
         &mut self,
         settle: impl FnOnce(),
         close: impl FnOnce() -> Result<Option<Transaction>>,
@@ -175,7 +176,7 @@ impl Committer<'_> {
     }
 
     /// Makes a closed transaction durable.
-    pub(super) fn write(&mut self, transaction: &Transaction) -> Result<()> {
+    pub(crate) fn write(&mut self, transaction: &Transaction) -> Result<()> {
         if !self.log.has_room_for(transaction) {
             self.log.checkpoint(&self.journal.snapshots)?;
         }
@@ -188,13 +189,13 @@ impl Committer<'_> {
     }
 
     /// Whether so much is in the log that it should be emptied.
-    pub(super) fn wants_checkpoint(&self) -> bool {
+    pub(crate) fn wants_checkpoint(&self) -> bool {
         self.log.used() > self.log.capacity() / 2
             || self.journal.snapshots.committed_len() > COMMITTED_MAX
     }
 
     /// Brings everything that is committed to its place and empties the log.
-    pub(super) fn checkpoint(&mut self) -> Result<()> {
+    pub(crate) fn checkpoint(&mut self) -> Result<()> {
         self.log.checkpoint(&self.journal.snapshots)
     }
 }

@@ -6,7 +6,7 @@ use super::fast_commit::{self, Change};
 use super::ring::{JournalBlocks, Ring};
 use crate::base::{Error, Result};
 use crate::block::Device;
-use crate::fs::ext4::checksum::crc32c;
+use crate::fs::ext4::layout::checksum::crc32c;
 use std::collections::HashMap;
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -17,22 +17,19 @@ use zerocopy::FromBytes;
 /// EUCLEAN for a journal that contradicts itself, EOPNOTSUPP for one that asks for what Folio does
 /// not do. In either case nothing has been written, except that a bad data checksum is met after
 /// earlier blocks were replayed.
-pub(in crate::fs::ext4) fn recover(
-    blocks: JournalBlocks,
-    device: Arc<dyn Device>,
-) -> Result<Recovered> {
+pub(crate) fn recover(blocks: JournalBlocks, device: Arc<dyn Device>) -> Result<Recovered> {
     Ring::open(blocks, device)
         .and_then(|ring| Recovery(ring).run())
         .map_err(|e| e.at("journal"))
 }
 
 /// A journal whose transactions are in their places, but which still holds them.
-pub(in crate::fs::ext4) struct Recovered {
+pub(crate) struct Recovered {
     ring: Ring,
     /// What fast commits say happened since the last transaction.
-    pub(in crate::fs::ext4) changes: Vec<Change>,
+    pub(crate) changes: Vec<Change>,
     /// Full transactions that were replayed.
-    pub(in crate::fs::ext4) transactions: u32,
+    pub(crate) transactions: u32,
     /// The sequence number after the last transaction; `None` if the journal was empty.
     end: Option<u32>,
 }
@@ -40,7 +37,7 @@ pub(in crate::fs::ext4) struct Recovered {
 impl Recovered {
     /// Empties the journal. To be called once everything that was replayed is in its place and
     /// flushed.
-    pub(in crate::fs::ext4) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         let Some(end) = self.end else { return Ok(()) };
         self.ring.superblock.start = 0.into();
         self.ring.superblock.sequence = end.wrapping_add(1).into();

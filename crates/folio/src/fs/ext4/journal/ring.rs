@@ -3,20 +3,20 @@
 use super::disk::*;
 use crate::base::{Error, Result};
 use crate::block::Device;
-use crate::fs::ext4::checksum::crc32c;
+use crate::fs::ext4::layout::checksum::crc32c;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Where the journal's blocks lie on the device, as runs of (first device block, number of blocks)
 /// in order.
 #[derive(Debug, Clone)]
-pub(in crate::fs::ext4) struct JournalBlocks {
+pub(crate) struct JournalBlocks {
     /// Bytes per block.
-    pub(in crate::fs::ext4) block_size: usize,
+    pub(crate) block_size: usize,
     /// Blocks of the file system, which bound what the journal may name.
-    pub(in crate::fs::ext4) block_count: u64,
+    pub(crate) block_count: u64,
     /// The runs.
-    pub(in crate::fs::ext4) runs: Vec<(u64, u32)>,
+    pub(crate) runs: Vec<(u64, u32)>,
 }
 
 impl JournalBlocks {

@@ -14,11 +14,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Copies of blocks, by number.
-pub(in crate::fs::ext4) type Blocks = BTreeMap<u64, Arc<[u8]>>;
+pub(crate) type Blocks = BTreeMap<u64, Arc<[u8]>>;
 
 /// The copies of a journal's blocks that are newer than what the device holds in their places.
 #[derive(Default)]
-pub(in crate::fs::ext4) struct Snapshots {
+pub(crate) struct Snapshots {
     maps: RwLock<Maps>,
 }
 
@@ -34,7 +34,7 @@ struct Maps {
 
 impl Snapshots {
     /// The newest copies of the blocks in `range`.
-    pub(in crate::fs::ext4) fn newest(&self, range: Range<u64>) -> Vec<(u64, Arc<[u8]>)> {
+    pub(crate) fn newest(&self, range: Range<u64>) -> Vec<(u64, Arc<[u8]>)> {
         let maps = self.maps.read();
         let committed = maps.committed.range(range.clone());
         let mut found: Blocks = committed
@@ -54,19 +54,14 @@ impl Snapshots {
     }
 
     /// Takes a copy into the transaction that is being closed.
-    pub(in crate::fs::ext4) fn insert(&self, number: u64, bytes: Arc<[u8]>) {
+    pub(crate) fn insert(&self, number: u64, bytes: Arc<[u8]>) {
         self.maps.write().committing.insert(number, bytes);
     }
 
     /// Takes a block of a file into the running transaction, if that has fewer than `blocks_max`,
     /// or if a copy of the block is on its way already, which must not overtake this one. Says
     /// whether it did.
-    pub(in crate::fs::ext4) fn insert_data(
-        &self,
-        number: u64,
-        bytes: &[u8],
-        blocks_max: u64,
-    ) -> bool {
+    pub(crate) fn insert_data(&self, number: u64, bytes: &[u8], blocks_max: u64) -> bool {
         let mut maps = self.maps.write();
         let Maps {
             running,
@@ -84,13 +79,13 @@ impl Snapshots {
     }
 
     /// Blocks of files in the running transaction.
-    pub(in crate::fs::ext4) fn data_len(&self) -> u64 {
+    pub(crate) fn data_len(&self) -> u64 {
         self.maps.read().running.len() as u64
     }
 
     /// The running transaction is closed: its blocks, but for those in `freed`; the copies are
     /// shared.
-    pub(in crate::fs::ext4) fn close(&self, freed: &[Range<u64>]) -> Blocks {
+    pub(crate) fn close(&self, freed: &[Range<u64>]) -> Blocks {
         let mut maps = self.maps.write();
         let mut running = std::mem::take(&mut maps.running);
         for range in freed {
@@ -119,7 +114,7 @@ impl Snapshots {
     }
 
     /// Whether a block of `range` is in the log.
-    pub(in crate::fs::ext4) fn logged_in(&self, range: Range<u64>) -> Vec<u64> {
+    pub(crate) fn logged_in(&self, range: Range<u64>) -> Vec<u64> {
         self.maps
             .read()
             .committed

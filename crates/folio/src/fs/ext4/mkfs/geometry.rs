@@ -3,9 +3,9 @@
 //! The rules are those that mke2fs(8), mke2fs.conf(5) and its output show; the numbers are checked
 //! against it by the `mkfs` test.
 
-use super::super::disk::{FIRST_INODE, RawGroupDescriptor};
 use super::FormatOptions;
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
+use crate::fs::ext4::layout::disk::{FIRST_INODE, RawGroupDescriptor};
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;

@@ -4,9 +4,9 @@
 //! block bitmaps, all inode bitmaps, all inode tables. Files take the first free blocks; only the
 //! journal is put in the middle of the device, to halve the way of a disk's head.
 
-use super::super::disk::{EXTENT_ENTRY_LEN, EXTENT_LEN_MAX, FIRST_INODE};
 use super::geometry::{GROUPS_PER_FLEX, Geometry};
 use crate::base::{Errno, Error, Result};
+use crate::fs::ext4::layout::disk::{EXTENT_ENTRY_LEN, EXTENT_LEN_MAX, FIRST_INODE};
 use std::collections::BTreeMap;
 use std::ops::Range;
 

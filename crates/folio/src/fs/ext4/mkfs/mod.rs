@@ -162,7 +162,7 @@ fn random_uuid() -> [u8; 16] {
 fn derived_hash_seed(uuid: &[u8; 16]) -> [u8; 16] {
     let mut bytes = [0; 16];
     for (word, chunk) in (1_u32..).zip(bytes.chunks_exact_mut(4)) {
-        chunk.copy_from_slice(&super::checksum::crc32c(word, uuid).to_le_bytes());
+        chunk.copy_from_slice(&super::layout::checksum::crc32c(word, uuid).to_le_bytes());
     }
     uuid::Builder::from_random_bytes(bytes)
         .into_uuid()

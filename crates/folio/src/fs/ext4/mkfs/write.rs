@@ -1,18 +1,20 @@
 //! The bytes of a new file system, written so that the superblock comes last.
 
-use super::super::checksum::{crc32c, group_checksum_crc32c, inode_checksum, inode_seed};
-use super::super::disk::{
-    EXTENT_ENTRY_LEN, EXTENT_MAGIC, FIRST_INODE, GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT,
-    GROUP_INODE_ZEROED, JOURNAL_INODE, RESIZE_INODE, ROOT_INODE, RawExtent, RawExtentHeader,
-    RawExtentIndex, RawGroupDescriptor, RawInode, RawSuperblock, STATE_VALID,
-    SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET, inode_flags,
-};
-use super::super::features::{Compat, Features};
 use super::Identity;
 use super::geometry::{DESCRIPTOR_LEN, GROUPS_PER_FLEX, INODE_LEN, has_superblock};
 use super::layout::{FilePlace, INODE_EXTENTS_MAX, Layout};
 use crate::base::Result;
 use crate::block::Device;
+use crate::fs::ext4::layout::checksum::{
+    crc32c, group_checksum_crc32c, inode_checksum, inode_seed,
+};
+use crate::fs::ext4::layout::disk::{
+    EXTENT_ENTRY_LEN, EXTENT_MAGIC, FIRST_INODE, GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT,
+    GROUP_INODE_ZEROED, JOURNAL_INODE, RESIZE_INODE, ROOT_INODE, RawExtent, RawExtentHeader,
+    RawExtentIndex, RawGroupDescriptor, RawInode, RawSuperblock, STATE_VALID,
+    SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET, inode_flags,
+};
+use crate::fs::ext4::layout::features::{Compat, Features};
 use std::io::IoSlice;
 use std::ops::Range;
 use zerocopy::{FromZeros, IntoBytes};

@@ -3,9 +3,9 @@
 
 use crate::base::{Error, Result, Timespec};
 use crate::block::Device;
-use crate::fs::ext4::disk::SUPERBLOCK_OFFSET;
 use crate::fs::ext4::journal::{Journal, Transaction};
-use crate::fs::ext4::superblock::Superblock;
+use crate::fs::ext4::layout::disk::SUPERBLOCK_OFFSET;
+use crate::fs::ext4::layout::superblock::Superblock;
 use std::collections::BTreeMap;
 
 /// Blocks as they shall be.

@@ -2,8 +2,8 @@
 
 use crate::base::{Result, Timespec};
 use crate::block::Device;
-use crate::fs::ext4::disk::STATE_VALID;
-use crate::fs::ext4::superblock::Superblock;
+use crate::fs::ext4::layout::disk::STATE_VALID;
+use crate::fs::ext4::layout::superblock::Superblock;
 use std::io::IoSlice;
 
 /// Brings all copies up to date. Only what is in no other use is written.

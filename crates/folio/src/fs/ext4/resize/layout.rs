@@ -4,14 +4,14 @@
 use super::changes::Changes;
 use crate::base::{Error, Result};
 use crate::block::Device;
-use crate::fs::ext4::bitmap::Bitmap;
-use crate::fs::ext4::checksum::crc32c;
-use crate::fs::ext4::disk::{
+use crate::fs::ext4::layout::checksum::crc32c;
+use crate::fs::ext4::layout::disk::{
     GROUP_BLOCK_UNINIT, GROUP_INODE_UNINIT, GROUP_INODE_ZEROED, RawGroupDescriptor,
 };
-use crate::fs::ext4::features::{Incompat, RoCompat};
-use crate::fs::ext4::group::descriptor_checksum;
-use crate::fs::ext4::superblock::Superblock;
+use crate::fs::ext4::layout::features::{Incompat, RoCompat};
+use crate::fs::ext4::layout::superblock::Superblock;
+use crate::fs::ext4::space::bitmap::Bitmap;
+use crate::fs::ext4::space::group::descriptor_checksum;
 use std::ops::Range;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 

@@ -34,12 +34,12 @@ mod plan;
 mod reserve;
 
 use super::Ext4;
-use super::features::{Compat, Incompat};
-use super::journal::Journal;
-use super::superblock::Superblock;
 use crate::base::{Clock, Errno, Error, Result};
 use crate::block::Device;
 use crate::cache::{CacheOptions, PageCache};
+use crate::fs::ext4::journal::Journal;
+use crate::fs::ext4::layout::features::{Compat, Incompat};
+use crate::fs::ext4::layout::superblock::Superblock;
 use crate::vfs::MountOptions;
 use changes::Changes;
 use layout::NewGroups;
@@ -220,7 +220,10 @@ impl Growth {
         let mut marked = self.superblock.clone();
         match self.journal {
             Some(_) => marked.features.incompat.insert(Incompat::NEEDS_RECOVERY),
-            None => marked.raw.state = (marked.raw.state.get() & !super::disk::STATE_VALID).into(),
+            None => {
+                marked.raw.state =
+                    (marked.raw.state.get() & !super::layout::disk::STATE_VALID).into()
+            }
         }
         self.write_superblock(&marked)?;
         self.superblock = marked;
@@ -232,7 +235,9 @@ impl Growth {
         let mut clean = self.superblock.clone();
         match self.journal {
             Some(_) => clean.features.incompat.remove(Incompat::NEEDS_RECOVERY),
-            None => clean.raw.state = (clean.raw.state.get() | super::disk::STATE_VALID).into(),
+            None => {
+                clean.raw.state = (clean.raw.state.get() | super::layout::disk::STATE_VALID).into()
+            }
         }
         copies::write(&*self.device, &clean, self.clock.now())?;
         self.write_superblock(&clean)?;
@@ -244,7 +249,7 @@ impl Growth {
         self.device.flush()?;
         self.device.write_at(
             &superblock.to_bytes(self.clock.now()),
-            super::disk::SUPERBLOCK_OFFSET,
+            super::layout::disk::SUPERBLOCK_OFFSET,
         )?;
         self.device.flush()
     }

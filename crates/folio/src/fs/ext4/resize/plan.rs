@@ -3,8 +3,8 @@
 use super::{GROUPS_PER_STEP, ResizeOptions};
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
 use crate::block::Device;
-use crate::fs::ext4::features::{Compat, Incompat};
-use crate::fs::ext4::superblock::Superblock;
+use crate::fs::ext4::layout::features::{Compat, Incompat};
+use crate::fs::ext4::layout::superblock::Superblock;
 
 /// A last group with fewer blocks left for data than this is left out, as mke2fs and resize2fs do.
 const LAST_GROUP_DATA_BLOCKS_MIN: u64 = 50;

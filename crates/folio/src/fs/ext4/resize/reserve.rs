@@ -10,10 +10,10 @@
 use super::changes::Changes;
 use super::layout::{descriptor, free_block};
 use crate::base::{Error, Result};
-use crate::fs::ext4::checksum::{inode_checksum, inode_seed};
-use crate::fs::ext4::disk::{RESIZE_INODE, RawInode, inode_flags};
-use crate::fs::ext4::features::Compat;
-use crate::fs::ext4::superblock::Superblock;
+use crate::fs::ext4::layout::checksum::{inode_checksum, inode_seed};
+use crate::fs::ext4::layout::disk::{RESIZE_INODE, RawInode, inode_flags};
+use crate::fs::ext4::layout::features::Compat;
+use crate::fs::ext4::layout::superblock::Superblock;
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 impl Space {
     /// Makes the blocks in `range` used or free, as far as they are not; returns those that
     /// changed. They exist, and are not the file system's own.
-    pub(in crate::fs::ext4) fn settle(
+    pub(crate) fn settle(
         &mut self,
         superblock: &Superblock,
         metadata: &Metadata,
@@ -56,7 +56,7 @@ impl Space {
     }
 
     /// Takes inode `number`; says whether it was free.
-    pub(in crate::fs::ext4) fn claim_inode(
+    pub(crate) fn claim_inode(
         &mut self,
         superblock: &Superblock,
         metadata: &Metadata,
@@ -85,7 +85,7 @@ impl Space {
     }
 
     /// Whether inode `number` is in use.
-    pub(in crate::fs::ext4) fn has_inode(
+    pub(crate) fn has_inode(
         &mut self,
         superblock: &Superblock,
         metadata: &Metadata,
@@ -100,7 +100,7 @@ impl Space {
 
 /// The next run in `range` that is not as it shall be.
 fn next_run(
-    bitmap: &super::super::bitmap::Bitmap,
+    bitmap: &super::bitmap::Bitmap,
     range: Range<u32>,
     is_used: bool,
 ) -> Option<Range<u32>> {

@@ -8,20 +8,22 @@
 //! the device, so that what is written together lies together: directories and trees near the
 //! front, small files after them, large files in a region of their own, where long runs stay whole.
 
+pub(super) mod bitmap;
 mod claim;
+pub(super) mod group;
 
-use super::disk::GROUP_INODE_UNINIT;
-use super::group::{Group, SystemZones};
-use super::metadata::Metadata;
-use super::superblock::Superblock;
 use crate::base::{Errno, Error, PhysicalBlock, Result};
+use crate::fs::ext4::journal::metadata::Metadata;
+use crate::fs::ext4::layout::disk::GROUP_INODE_UNINIT;
+use crate::fs::ext4::layout::superblock::Superblock;
 use crate::vfs::may_use_reserve;
+use group::{Group, SystemZones};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// What blocks are wanted for; each purpose has its own place on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     /// Directories, extent tree blocks, xattr blocks.
     Metadata,
     /// Files that are small so far.
@@ -31,7 +33,7 @@ pub(super) enum Purpose {
 }
 
 /// From this size on a file counts as large.
-pub(super) const LARGE_FILE_BYTES: u64 = 1 << 20;
+pub(crate) const LARGE_FILE_BYTES: u64 = 1 << 20;
 
 /// A continuation of the file is taken only if it is at least this long, or all that is wanted.
 const CONTINUATION_MIN: u32 = 16;
@@ -40,7 +42,7 @@ const CONTINUATION_MIN: u32 = 16;
 const METADATA_REGION_BLOCKS: u64 = 2048;
 
 /// All groups with their bitmaps, and the promises made. Guarded by one lock in `Ext4`.
-pub(super) struct Space {
+pub(crate) struct Space {
     groups: Vec<Group>,
     zones: SystemZones,
     free_blocks: u64,
@@ -59,7 +61,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    pub(super) fn new(superblock: &Superblock, groups: Vec<Group>) -> Self {
+    pub(crate) fn new(superblock: &Superblock, groups: Vec<Group>) -> Self {
         let zones = SystemZones::new(superblock, &groups);
         let free_blocks = groups.iter().map(|g| u64::from(g.free_blocks())).sum();
         let free_inodes = groups.iter().map(|g| u64::from(g.free_inodes())).sum();
@@ -87,19 +89,19 @@ impl Space {
     }
 
     /// Blocks free and not promised (clusters with bigalloc).
-    pub(super) fn available_blocks(&self) -> u64 {
+    pub(crate) fn available_blocks(&self) -> u64 {
         self.free_blocks
             .saturating_sub(self.reserved_blocks + self.pending_blocks)
     }
 
     /// Blocks that a commit would leave free and not promised (clusters with bigalloc), as
     /// statfs(2) tells them.
-    pub(super) fn unpromised_blocks(&self) -> u64 {
+    pub(crate) fn unpromised_blocks(&self) -> u64 {
         self.free_blocks.saturating_sub(self.reserved_blocks)
     }
 
     /// From now on no file may claim the blocks of `runs`, each a first block and a length.
-    pub(super) fn protect(&mut self, runs: &[(u64, u32)]) {
+    pub(crate) fn protect(&mut self, runs: &[(u64, u32)]) {
         self.zones.extend(
             runs.iter()
                 .map(|(first, len)| *first..first + u64::from(*len)),
@@ -116,17 +118,17 @@ impl Space {
         }
     }
 
-    pub(super) fn free_inodes(&self) -> u64 {
+    pub(crate) fn free_inodes(&self) -> u64 {
         self.free_inodes
     }
 
     /// Blocks that the file system itself occupies.
-    pub(super) fn system_blocks(&self) -> u64 {
+    pub(crate) fn system_blocks(&self) -> u64 {
         self.zones.block_count()
     }
 
     /// Refuses a range that holds the file system's own blocks.
-    pub(super) fn check_not_system(&self, range: &Range<u64>) -> Result<()> {
+    pub(crate) fn check_not_system(&self, range: &Range<u64>) -> Result<()> {
         match self.zones.overlaps(range) {
             false => Ok(()),
             true => {
@@ -140,7 +142,7 @@ impl Space {
     }
 
     /// Promises `count` blocks; ENOSPC if they are not there.
-    pub(super) fn reserve(&mut self, count: u64) -> Result<()> {
+    pub(crate) fn reserve(&mut self, count: u64) -> Result<()> {
         if count > self.for_caller(self.available_blocks()) {
             return Err(Errno::NOSPC.into());
         }
@@ -149,14 +151,14 @@ impl Space {
     }
 
     /// Takes a promise back, or notes that it was kept.
-    pub(super) fn release(&mut self, count: u64) {
+    pub(crate) fn release(&mut self, count: u64) {
         debug_assert!(count <= self.reserved_blocks, "more released than reserved");
         self.reserved_blocks = self.reserved_blocks.saturating_sub(count);
     }
 
     /// Takes up to `want` blocks in one run, best at `goal`. With `is_promised` they come out of
     /// the caller's reservation (which the caller releases), else out of what nobody was promised.
-    pub(super) fn allocate(
+    pub(crate) fn allocate(
         &mut self,
         superblock: &Superblock,
         metadata: &Metadata,
@@ -280,7 +282,7 @@ impl Space {
     }
 
     /// Gives blocks back.
-    pub(super) fn free(
+    pub(crate) fn free(
         &mut self,
         superblock: &Superblock,
         metadata: &Metadata,
@@ -330,7 +332,7 @@ impl Space {
     }
 
     /// Takes a free inode, as near to `parent` as there is one.
-    pub(super) fn allocate_inode(
+    pub(crate) fn allocate_inode(
         &mut self,
         superblock: &Superblock,
         metadata: &Metadata,
@@ -370,7 +372,7 @@ impl Space {
     }
 
     /// Gives an inode back.
-    pub(super) fn free_inode(
+    pub(crate) fn free_inode(
         &mut self,
         superblock: &Superblock,
         metadata: &Metadata,
@@ -393,27 +395,27 @@ impl Space {
     }
 
     /// First block of the inode table that holds inode `number`.
-    pub(super) fn inode_table(&self, superblock: &Superblock, number: u32) -> u64 {
+    pub(crate) fn inode_table(&self, superblock: &Superblock, number: u32) -> u64 {
         self.groups[inode_place(superblock, number).0 as usize].inode_table()
     }
 
     /// From now on freed blocks wait for their transaction.
-    pub(super) fn defer_frees(&mut self) {
+    pub(crate) fn defer_frees(&mut self) {
         self.defers_frees = true;
     }
 
     /// Whether blocks wait for the transaction that freed them.
-    pub(super) fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         self.pending_blocks > 0
     }
 
     /// Metadata blocks that the next flush will change at most.
-    pub(super) fn dirty_len(&self) -> usize {
+    pub(crate) fn dirty_len(&self) -> usize {
         3 * self.dirty_groups.len()
     }
 
     /// The blocks `range` were hidden from the last flush, and shall be seen by the next one.
-    pub(super) fn show(&mut self, superblock: &Superblock, range: Range<u64>) {
+    pub(crate) fn show(&mut self, superblock: &Superblock, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
@@ -431,7 +433,7 @@ impl Space {
 
     /// Puts every changed bitmap and descriptor into the metadata blocks, and the totals into
     /// `superblock`. The blocks in `hidden` are in use, but nothing on disk shall show it yet.
-    pub(super) fn flush(
+    pub(crate) fn flush(
         &mut self,
         superblock: &mut Superblock,
         metadata: &Metadata,
@@ -453,7 +455,7 @@ impl Space {
 
     /// After the flush of a transaction: what it freed waits until it is durable. Returns the freed
     /// blocks.
-    pub(super) fn close_freed(&mut self, superblock: &Superblock) -> Vec<Range<u64>> {
+    pub(crate) fn close_freed(&mut self, superblock: &Superblock) -> Vec<Range<u64>> {
         let mut freed = Vec::new();
         for number in std::mem::take(&mut self.dirty_groups) {
             let start = superblock.group_start(number);
@@ -467,7 +469,7 @@ impl Space {
     }
 
     /// The transaction that freed the blocks `freed` is durable: they can be used again.
-    pub(super) fn finish_freed(&mut self, superblock: &Superblock, freed: &[Range<u64>]) {
+    pub(crate) fn finish_freed(&mut self, superblock: &Superblock, freed: &[Range<u64>]) {
         let mut groups: Vec<u32> = freed
             .iter()
             .map(|range| superblock.group_of(range.start).0)
@@ -481,7 +483,7 @@ impl Space {
 }
 
 /// The group of an inode and its place there.
-pub(super) fn inode_place(superblock: &Superblock, number: u32) -> (u32, u32) {
+pub(crate) fn inode_place(superblock: &Superblock, number: u32) -> (u32, u32) {
     (
         (number - 1) / superblock.inodes_per_group,
         (number - 1) % superblock.inodes_per_group,

@@ -1,6 +1,7 @@
 //! Attributes as the kernel writes them, round trips, and forged bytes.
 
-use super::*;
+use super::format::*;
+use crate::base::{Errno, InodeNumber, PhysicalBlock};
 
 fn inline(full_name: &str, value: &[u8]) -> Xattr {
     let (index, suffix) = split_name(full_name.as_bytes()).unwrap();

@@ -1,0 +1,440 @@
+//! One directory block as bytes: its entries, the checks on them, and the checksum at its end.
+//!
+//! ```text
+//!   | entry | entry | ... | last entry, reaching to the end | tail: checksum |
+//!     entry: inode u32, length u16, name length u8, file type u8, name, unused bytes up to the length
+//! ```
+//!
+//! Entries start at multiples of four and leave no gap; one with inode 0 is unused space. The tail,
+//! 12 bytes that look like an unused entry, is there only with metadata_csum. Source: the kernel's
+//! ext4 documentation, "Directory Entries"; fs/ext4/dir.c for what is refused.
+
+use super::names::DirectoryContext;
+use crate::base::{Error, LogicalBlock, Result};
+use crate::fs::ext4::layout::checksum::crc32c;
+use crate::vfs::FileType;
+use std::mem::size_of;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What stands before every name.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawEntryHeader {
+    inode: U32,
+    length: U16,
+    name_len: u8,
+    file_type: u8,
+}
+
+const HEADER_LEN: usize = 8;
+const _: () = assert!(size_of::<RawEntryHeader>() == HEADER_LEN);
+
+/// The shortest entry: a header and a name of up to four bytes.
+const ENTRY_LEN_MIN: usize = 12;
+
+/// The checksum tail, shaped like an unused entry.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawTail {
+    inode: U32,
+    length: U16,
+    name_len: u8,
+    file_type: u8,
+    checksum: U32,
+}
+
+const TAIL_LEN: usize = 12;
+const _: () = assert!(size_of::<RawTail>() == TAIL_LEN);
+/// The tail's `file_type`, which no file has.
+const TAIL_FILE_TYPE: u8 = 0xDE;
+
+/// The longest name, in bytes (`EXT4_NAME_LEN`).
+pub(crate) const NAME_LEN_MAX: usize = 255;
+
+/// The number by which a directory entry names `file_type` (`EXT4_FT_*`).
+pub(crate) fn file_type_code(file_type: FileType) -> u8 {
+    match file_type {
+        FileType::Regular => 1,
+        FileType::Directory => 2,
+        FileType::CharacterDevice => 3,
+        FileType::BlockDevice => 4,
+        FileType::Fifo => 5,
+        FileType::Socket => 6,
+        FileType::Symlink => 7,
+    }
+}
+
+/// The file type behind an entry's number; `None` where it records none or an unknown one.
+pub(crate) fn file_type_of(code: u8) -> Option<FileType> {
+    match code {
+        1 => Some(FileType::Regular),
+        2 => Some(FileType::Directory),
+        3 => Some(FileType::CharacterDevice),
+        4 => Some(FileType::BlockDevice),
+        5 => Some(FileType::Fifo),
+        6 => Some(FileType::Socket),
+        7 => Some(FileType::Symlink),
+        _ => None,
+    }
+}
+
+/// The bytes an entry with a name of `name_len` bytes needs.
+pub(crate) fn needed_len(name_len: usize) -> usize {
+    (HEADER_LEN + name_len).next_multiple_of(4)
+}
+
+#[cold]
+fn bad_entry(offset: usize, what: std::fmt::Arguments<'_>) -> Error {
+    Error::corrupt(format!("entry at byte {offset}: {what}"))
+}
+
+/// One entry of a block, within bounds and with a length that makes sense.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    /// Where it starts, in bytes from the start of the region.
+    pub(crate) offset: usize,
+    /// Bytes up to the next entry.
+    pub(crate) len: usize,
+    /// The inode; 0 if unused.
+    pub(crate) number: u32,
+    /// `EXT4_FT_*`, or anything where the file system does not record it.
+    pub(crate) file_type: u8,
+    /// The name; of no meaning in an unused entry.
+    pub(crate) name: &'a [u8],
+}
+
+impl<'a> Entry<'a> {
+    /// The entry at `offset` of `region`, where entries end with the region.
+    #[inline]
+    pub(crate) fn at(region: &'a [u8], offset: usize) -> Result<Self> {
+        let rest = region.get(offset..).unwrap_or_default();
+        let Ok((header, after)) = RawEntryHeader::ref_from_prefix(rest) else {
+            return Err(bad_entry(offset, format_args!("no room for an entry")));
+        };
+        let len = usize::from(header.length.get());
+        if len < ENTRY_LEN_MIN || !len.is_multiple_of(4) || len > rest.len() {
+            return Err(bad_entry(offset, format_args!("bad length {len}")));
+        }
+        if len < rest.len() && rest.len() - len < ENTRY_LEN_MIN {
+            return Err(bad_entry(
+                offset,
+                format_args!("length {len} leaves no room for the next entry"),
+            ));
+        }
+        let (name_len, number) = (usize::from(header.name_len), header.inode.get());
+        if needed_len(name_len) > len {
+            let what = format_args!("name of {name_len} bytes does not fit its length {len}");
+            return Err(bad_entry(offset, what));
+        }
+        if number != 0 && name_len == 0 {
+            return Err(bad_entry(offset, format_args!("empty name")));
+        }
+        Ok(Self {
+            offset,
+            len,
+            number,
+            file_type: header.file_type,
+            name: &after[..name_len],
+        })
+    }
+
+    /// Whether this is the entry of `name`. Names in one directory tend to be alike but for their
+    /// ends, so that the last byte tells most of them apart.
+    #[inline]
+    fn is_called(&self, name: &[u8]) -> bool {
+        self.name.len() == name.len()
+            && self.name.last() == name.last()
+            && self.name == name
+            && !self.is_unused()
+    }
+
+    /// Whether the space is free.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.number == 0
+    }
+
+    /// Bytes the entry really needs.
+    fn used_len(&self) -> usize {
+        if self.is_unused() {
+            0
+        } else {
+            needed_len(self.name.len())
+        }
+    }
+
+    /// Refuses names that no program could have made: a slash or a zero byte would mislead whoever
+    /// takes the name for one component of a path.
+    pub(crate) fn check_name(&self) -> Result<()> {
+        if self.name.iter().any(|&byte| byte == b'/' || byte == 0) {
+            return Err(bad_entry(
+                self.offset,
+                format_args!("name with a slash or zero byte"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The entries of a region, in order, unused ones included. Ends after the first error.
+pub(crate) struct Entries<'a> {
+    region: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Entries<'a> {
+    /// All entries of `region`.
+    pub(crate) fn new(region: &'a [u8]) -> Self {
+        Self { region, offset: 0 }
+    }
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Result<Entry<'a>>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.offset >= self.region.len() {
+            return None;
+        }
+        match Entry::at(self.region, self.offset) {
+            Ok(entry) => {
+                self.offset += entry.len;
+                Some(Ok(entry))
+            }
+            Err(error) => {
+                self.offset = self.region.len();
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+/// Where in a region a name is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot<'a> {
+    /// The entry with the name.
+    pub(crate) entry: Entry<'a>,
+    /// Where the entry before it starts, if there is one.
+    pub(crate) previous: Option<usize>,
+}
+
+/// The entry called `name` in `region`.
+pub(crate) fn find<'a>(region: &'a [u8], name: &[u8]) -> Result<Option<Slot<'a>>> {
+    let mut previous = None;
+    for entry in Entries::new(region) {
+        let entry = entry?;
+        if entry.is_called(name) {
+            return Ok(Some(Slot { entry, previous }));
+        }
+        previous = Some(entry.offset);
+    }
+    Ok(None)
+}
+
+/// Where a new name could go in a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// At `offset`, behind an entry that shrinks to `used_len`; the two share `len` bytes.
+    At {
+        offset: usize,
+        used_len: usize,
+        len: usize,
+    },
+    /// Nowhere as things lie, but `free_len` bytes are free in all.
+    Full { free_len: usize },
+    /// The name is there already.
+    Exists,
+}
+
+/// Looks for room for `name` in `region`.
+pub(crate) fn find_room(region: &[u8], name: &[u8]) -> Result<Room> {
+    let needed = needed_len(name.len());
+    let (mut found, mut free_len) = (None, 0);
+    for entry in Entries::new(region) {
+        let entry = entry?;
+        if entry.is_called(name) {
+            return Ok(Room::Exists);
+        }
+        let used_len = entry.used_len();
+        free_len += entry.len - used_len;
+        if found.is_none() && entry.len - used_len >= needed {
+            found = Some(Room::At {
+                offset: entry.offset,
+                used_len,
+                len: entry.len,
+            });
+        }
+    }
+    Ok(found.unwrap_or(Room::Full { free_len }))
+}
+
+/// An entry to be written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewEntry<'a> {
+    /// The inode.
+    pub(crate) number: u32,
+    /// `EXT4_FT_*`.
+    pub(crate) file_type: u8,
+    /// The name, at most [`NAME_LEN_MAX`] bytes.
+    pub(crate) name: &'a [u8],
+}
+
+/// Writes `entry` with length `len` at `offset`; the bytes after the name become zero.
+pub(crate) fn write_entry(bytes: &mut [u8], offset: usize, len: usize, entry: &NewEntry<'_>) {
+    let header = RawEntryHeader {
+        inode: U32::new(entry.number),
+        length: U16::new(len as u16),
+        name_len: entry.name.len() as u8,
+        file_type: entry.file_type,
+    };
+    let used = needed_len(entry.name.len());
+    let place = &mut bytes[offset..offset + used];
+    place.fill(0);
+    place[..HEADER_LEN].copy_from_slice(header.as_bytes());
+    place[HEADER_LEN..HEADER_LEN + entry.name.len()].copy_from_slice(entry.name);
+}
+
+/// Puts `entry` where [`find_room`] found `room` for it; whether there was any.
+pub(crate) fn insert(bytes: &mut [u8], room: Room, entry: &NewEntry<'_>) -> bool {
+    let Room::At {
+        offset,
+        used_len,
+        len,
+    } = room
+    else {
+        return false;
+    };
+    if used_len > 0 {
+        set_len(bytes, offset, used_len);
+    }
+    write_entry(bytes, offset + used_len, len - used_len, entry);
+    true
+}
+
+/// Frees the entry at `offset`, `len` bytes long, joining its space to the entry before it, at
+/// `previous`.
+pub(crate) fn remove(bytes: &mut [u8], offset: usize, len: usize, previous: Option<usize>) {
+    bytes[offset..offset + len].fill(0);
+    match previous {
+        Some(previous) => set_len(bytes, previous, offset + len - previous),
+        None => set_len(bytes, offset, len),
+    }
+}
+
+/// Makes the entry at `offset` lead to another inode.
+pub(crate) fn redirect(bytes: &mut [u8], offset: usize, number: u32, file_type: u8) {
+    bytes[offset..offset + 4].copy_from_slice(&number.to_le_bytes());
+    bytes[offset + 7] = file_type;
+}
+
+fn set_len(bytes: &mut [u8], offset: usize, len: usize) {
+    bytes[offset + 4..offset + 6].copy_from_slice(&(len as u16).to_le_bytes());
+}
+
+/// Bytes of a leaf that entries can use.
+pub(crate) fn region_len(context: &DirectoryContext) -> usize {
+    context.block_size
+        - if context.checksum_seed.is_some() {
+            TAIL_LEN
+        } else {
+            0
+        }
+}
+
+/// The entries' part of the leaf `bytes`, after checking the checksum.
+pub(crate) fn checked_region<'a>(context: &DirectoryContext, bytes: &'a [u8]) -> Result<&'a [u8]> {
+    let (region, tail) = bytes.split_at(region_len(context));
+    let Some(seed) = context.checksum_seed else {
+        return Ok(region);
+    };
+    match RawTail::ref_from_bytes(tail) {
+        Ok(tail)
+            if tail.inode.get() == 0
+                && usize::from(tail.length.get()) == TAIL_LEN
+                && tail.name_len == 0
+                && tail.file_type == TAIL_FILE_TYPE =>
+        {
+            if tail.checksum.get() != crc32c(seed, region) {
+                return Err(Error::corrupt("bad checksum"));
+            }
+            Ok(region)
+        }
+        _ => Err(Error::corrupt("no checksum at the end")),
+    }
+}
+
+/// Writes the checksum of the leaf `bytes` after a change.
+pub(crate) fn seal(context: &DirectoryContext, bytes: &mut [u8]) {
+    let Some(seed) = context.checksum_seed else {
+        return;
+    };
+    let (region, tail) = bytes.split_at_mut(region_len(context));
+    let raw = RawTail {
+        inode: U32::ZERO,
+        length: U16::new(TAIL_LEN as u16),
+        name_len: 0,
+        file_type: TAIL_FILE_TYPE,
+        checksum: U32::new(crc32c(seed, region)),
+    };
+    tail.copy_from_slice(raw.as_bytes());
+}
+
+/// Fills the leaf `bytes` with `entries`, tightly and in this order; they fit. The last one reaches
+/// to the end.
+pub(crate) fn pack<'a>(
+    context: &DirectoryContext,
+    bytes: &mut [u8],
+    entries: impl IntoIterator<Item = NewEntry<'a>>,
+) {
+    bytes.fill(0);
+    let end = region_len(context);
+    let (mut last, mut offset) = (0, 0);
+    for entry in entries {
+        let len = needed_len(entry.name.len());
+        write_entry(bytes, offset, len, &entry);
+        last = offset;
+        offset += len;
+    }
+    set_len(bytes, last, end - last);
+    seal(context, bytes);
+}
+
+/// What a block of a directory holds, by the look of its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlockKind {
+    /// Entries.
+    Leaf,
+    /// `.`, `..` and the root of the index.
+    IndexRoot,
+    /// A node of the index; to a reader that knows no index, an unused entry.
+    IndexNode,
+}
+
+/// The kind of the block `block`. Without checksums an empty directory's first block looks like an
+/// index root, and an empty leaf like an index node; neither holds entries that a reader would
+/// miss.
+pub(crate) fn kind(context: &DirectoryContext, block: LogicalBlock, bytes: &[u8]) -> BlockKind {
+    let header = |offset: usize| {
+        RawEntryHeader::ref_from_prefix(&bytes[offset..])
+            .ok()
+            .map(|(header, _)| *header)
+    };
+    let Some(first) = header(0) else {
+        return BlockKind::Leaf;
+    };
+    let fills = |header: RawEntryHeader, offset| {
+        usize::from(header.length.get()) == context.block_size - offset
+    };
+    if first.inode.get() == 0 && first.name_len == 0 && fills(first, 0) {
+        return BlockKind::IndexNode;
+    }
+    let is_root = block.0 == 0
+        && usize::from(first.length.get()) == ENTRY_LEN_MIN
+        && header(ENTRY_LEN_MIN).is_some_and(|second| fills(second, ENTRY_LEN_MIN));
+    if is_root {
+        BlockKind::IndexRoot
+    } else {
+        BlockKind::Leaf
+    }
+}

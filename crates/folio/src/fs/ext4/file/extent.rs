@@ -1,0 +1,640 @@
+//! Which device block holds which block of a file: the extents of one inode, in memory and as a
+//! tree on disk.
+//!
+//! In memory the map is one sorted list, so that insertion, merging and removal are plain list
+//! operations. On disk it is a tree of nodes (Documentation/filesystems/ext4/ifork.rst);
+//! [`ExtentMap::store`] lays the list out anew in the inode's 60 bytes and as few full leaves as it
+//! needs, reusing the tree's present blocks.
+
+use crate::base::{Error, LogicalBlock, PhysicalBlock, Result};
+use crate::fs::ext4::journal::metadata::Metadata;
+use crate::fs::ext4::layout::checksum::crc32c;
+use crate::fs::ext4::layout::disk::{
+    EXTENT_ENTRY_LEN, EXTENT_LEN_MAX, EXTENT_MAGIC, RawExtent, RawExtentHeader, RawExtentIndex,
+};
+use std::ops::Range;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Deepest tree the format knows.
+const DEPTH_MAX: u16 = 5;
+
+/// A run of file blocks on a run of device blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// First block in the file.
+    pub(crate) logical: u32,
+    /// Number of blocks; any number in memory, split as the format needs it on disk.
+    pub(crate) len: u32,
+    /// First block on the device.
+    pub(crate) physical: u64,
+    /// Allocated, but reads as zeros (`fallocate`).
+    pub(crate) is_unwritten: bool,
+}
+
+impl Extent {
+    fn end(&self) -> u64 {
+        u64::from(self.logical) + u64::from(self.len)
+    }
+
+    /// The part of the extent from file block `logical` on.
+    fn tail_from(&self, logical: u32) -> Self {
+        let skip = logical - self.logical;
+        Self {
+            logical,
+            len: self.len - skip,
+            physical: self.physical + u64::from(skip),
+            ..*self
+        }
+    }
+}
+
+/// What lies at a file block, and for how many blocks on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mapped {
+    /// Stored from this device block on.
+    Data { physical: PhysicalBlock, len: u32 },
+    /// Space from this device block on, reading as zeros.
+    Unwritten { physical: PhysicalBlock, len: u32 },
+    /// Nothing.
+    Hole { len: u32 },
+}
+
+/// What [`ExtentMap`] needs to know of its file system and inode to check and write tree blocks.
+pub(crate) struct TreeContext<'a> {
+    /// The file system's metadata blocks.
+    pub(crate) metadata: &'a Metadata,
+    /// Bytes per block.
+    pub(crate) block_size: usize,
+    /// Blocks of the file system.
+    pub(crate) block_count: u64,
+    /// First block that may hold data.
+    pub(crate) first_data_block: u64,
+    /// The inode's checksum seed, if the file system has metadata_csum.
+    pub(crate) checksum_seed: Option<u32>,
+}
+
+/// The extents of one inode.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct ExtentMap {
+    /// Sorted, not overlapping, neighbours merged where they touch.
+    extents: Vec<Extent>,
+    /// The tree's blocks on the device (leaves and inner nodes), in the order they were met.
+    tree_blocks: Vec<u64>,
+}
+
+impl ExtentMap {
+    /// The map of the tree whose root lies in an inode's `i_block`.
+    pub(crate) fn load(root: &[u8; 60], context: &TreeContext<'_>) -> Result<Self> {
+        let mut map = Self::default();
+        let (header, entries) = parse_node(root, None)?;
+        map.load_node(&header, entries, 0..1 << 32, context)?;
+        Ok(map)
+    }
+
+    /// A map of plain runs, for inodes that map their blocks one by one (ext2, ext3); `tree_blocks`
+    /// hold that map.
+    pub(crate) fn from_runs(
+        runs: impl IntoIterator<Item = (LogicalBlock, PhysicalBlock, u32)>,
+        tree_blocks: Vec<u64>,
+    ) -> Self {
+        let mut map = Self {
+            extents: Vec::new(),
+            tree_blocks,
+        };
+        for (logical, physical, len) in runs {
+            map.insert(Extent {
+                logical: logical.0,
+                len,
+                physical: physical.0,
+                is_unwritten: false,
+            });
+        }
+        map
+    }
+
+    /// All extents, sorted by file block.
+    pub(crate) fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// The file block after the last extent; 0 without any.
+    pub(crate) fn end(&self) -> u64 {
+        self.extents.last().map_or(0, Extent::end)
+    }
+
+    /// Blocks that the extents have together.
+    pub(crate) fn data_blocks(&self) -> u64 {
+        self.extents
+            .iter()
+            .map(|extent| u64::from(extent.len))
+            .sum()
+    }
+
+    /// Blocks of the device that hold the tree itself.
+    pub(crate) fn tree_blocks(&self) -> &[u64] {
+        &self.tree_blocks
+    }
+
+    /// What lies at `block`.
+    pub(crate) fn lookup(&self, block: LogicalBlock) -> Mapped {
+        let after = self.extents.partition_point(|e| e.logical <= block.0);
+        if let Some(extent) = after.checked_sub(1).map(|i| self.extents[i])
+            && u64::from(block.0) < extent.end()
+        {
+            let tail = extent.tail_from(block.0);
+            let physical = PhysicalBlock(tail.physical);
+            return match tail.is_unwritten {
+                false => Mapped::Data {
+                    physical,
+                    len: tail.len,
+                },
+                true => Mapped::Unwritten {
+                    physical,
+                    len: tail.len,
+                },
+            };
+        }
+        let next = self.extents.get(after).map_or(u32::MAX, |e| e.logical);
+        Mapped::Hole {
+            len: next - block.0,
+        }
+    }
+
+    /// The last device block in use before file block `block`: where the file would best go on.
+    pub(crate) fn goal(&self, block: LogicalBlock) -> Option<PhysicalBlock> {
+        let after = self.extents.partition_point(|e| e.logical <= block.0);
+        let before = self.extents[after.checked_sub(1)?];
+        let distance = u64::from(block.0) - u64::from(before.logical);
+        Some(PhysicalBlock(
+            before.physical + distance.min(u64::from(before.len)),
+        ))
+    }
+
+    /// Adds an extent over a hole, merging it with neighbours that it continues.
+    pub(crate) fn insert(&mut self, extent: Extent) {
+        let mut at = self.extents.partition_point(|e| e.logical < extent.logical);
+        let joins = |a: &Extent, b: &Extent| {
+            a.end() == u64::from(b.logical)
+                && a.physical + u64::from(a.len) == b.physical
+                && a.is_unwritten == b.is_unwritten
+                && a.len.checked_add(b.len).is_some()
+        };
+        if at > 0 && joins(&self.extents[at - 1], &extent) {
+            at -= 1;
+            self.extents[at].len += extent.len;
+        } else {
+            self.extents.insert(at, extent);
+        }
+        if at + 1 < self.extents.len() && joins(&self.extents[at], &self.extents[at + 1]) {
+            self.extents[at].len += self.extents[at + 1].len;
+            self.extents.remove(at + 1);
+        }
+    }
+
+    /// Makes the file blocks in `range` holes; returns the device runs they held.
+    pub(crate) fn remove(&mut self, range: Range<u64>) -> Vec<Extent> {
+        let first = self.extents.partition_point(|e| e.end() <= range.start);
+        let last = self
+            .extents
+            .partition_point(|e| u64::from(e.logical) < range.end);
+        if first >= last {
+            return Vec::new();
+        }
+        let mut kept = Vec::new();
+        let mut removed = Vec::with_capacity(last - first);
+        for extent in &self.extents[first..last] {
+            let mut middle = *extent;
+            if u64::from(extent.logical) < range.start {
+                // The casts are exact: both bounds lie inside the extent, whose blocks are 32-bit.
+                let split = range.start as u32;
+                kept.push(Extent {
+                    len: split - extent.logical,
+                    ..*extent
+                });
+                middle = middle.tail_from(split);
+            }
+            if extent.end() > range.end {
+                let split = range.end as u32;
+                kept.push(middle.tail_from(split));
+                middle.len = split - middle.logical;
+            }
+            removed.push(middle);
+        }
+        self.extents.splice(first..last, kept);
+        removed
+    }
+
+    /// Moves everything from file block `from` on by `by` blocks: towards the beginning over a
+    /// hole, or towards the end. The caller has checked that there is room.
+    pub(crate) fn shift(&mut self, from: u32, by: i64) {
+        // The tail goes by itself, so that an extent that crosses `from` is split, and what meets
+        // is merged.
+        for extent in self.remove(u64::from(from)..1 << 32) {
+            // Both ends have 32 bits, as the caller saw to.
+            let logical = (i64::from(extent.logical) + by) as u32;
+            self.insert(Extent { logical, ..extent });
+        }
+    }
+
+    /// Marks the allocated file blocks in `range` as written.
+    pub(crate) fn mark_written(&mut self, range: Range<u64>) {
+        for extent in self.remove(range) {
+            self.insert(Extent {
+                is_unwritten: false,
+                ..extent
+            });
+        }
+    }
+
+    /// How many entries the on-disk form needs.
+    fn disk_entries(&self) -> u64 {
+        let per = |e: &Extent| u64::from(e.len.div_ceil(u32::from(len_max(e.is_unwritten))));
+        self.extents.iter().map(per).sum()
+    }
+
+    /// How many blocks the tree needs beside the inode, if `more` extents came on top of the
+    /// present ones.
+    pub(crate) fn tree_blocks_needed(&self, more: u64, block_size: usize) -> u64 {
+        let mut entries = self.disk_entries().saturating_add(more);
+        let per_block = node_capacity(block_size);
+        let mut blocks = 0;
+        while entries > node_capacity(60) {
+            entries = entries.div_ceil(per_block);
+            blocks += entries;
+        }
+        blocks
+    }
+
+    /// Writes the map into `root` (an inode's `i_block`) and tree blocks. `allocate` gives a block
+    /// for the tree; blocks no longer needed are returned.
+    pub(crate) fn store(
+        &mut self,
+        root: &mut [u8; 60],
+        context: &TreeContext<'_>,
+        mut allocate: impl FnMut() -> Result<PhysicalBlock>,
+    ) -> Result<Vec<PhysicalBlock>> {
+        let mut entries: Vec<[u8; EXTENT_ENTRY_LEN]> = Vec::new();
+        let mut firsts: Vec<u32> = Vec::new();
+        for extent in &self.extents {
+            for piece in split_for_disk(*extent) {
+                entries.push(encode_extent(&piece));
+                firsts.push(piece.logical);
+            }
+        }
+        let needed = self.tree_blocks_needed(0, context.block_size) as usize;
+        let known = self.tree_blocks.len();
+        while self.tree_blocks.len() < needed {
+            self.tree_blocks.push(allocate()?.0);
+        }
+        let surplus = self
+            .tree_blocks
+            .split_off(needed)
+            .into_iter()
+            .map(PhysicalBlock)
+            .collect();
+        let mut free_blocks = self.tree_blocks.iter().enumerate();
+        let mut depth = 0;
+        while entries.len() as u64 > node_capacity(60) {
+            let per_block = node_capacity(context.block_size) as usize;
+            let mut upper = Vec::new();
+            let mut upper_firsts = Vec::new();
+            for (chunk, first) in entries.chunks(per_block).zip(firsts.chunks(per_block)) {
+                // `needed` counted one block for each chunk of each level.
+                let (index, number) = free_blocks
+                    .next()
+                    .ok_or_else(|| Error::corrupt("extent tree miscounted"))?;
+                write_tree_block(PhysicalBlock(*number), index < known, chunk, depth, context)?;
+                upper.push(encode_index(first[0], *number));
+                upper_firsts.push(first[0]);
+            }
+            (entries, firsts) = (upper, upper_firsts);
+            depth += 1;
+        }
+        fill_node(root, &entries, depth);
+        Ok(surplus)
+    }
+
+    fn load_node(
+        &mut self,
+        header: &RawExtentHeader,
+        entries: &[u8],
+        bounds: Range<u64>,
+        context: &TreeContext<'_>,
+    ) -> Result<()> {
+        let entries = entries
+            .chunks_exact(EXTENT_ENTRY_LEN)
+            .take(header.entries.get().into());
+        if header.depth.get() == 0 {
+            for raw in entries {
+                let extent = decode_extent(raw)?;
+                self.append_checked(extent, &bounds, context)?;
+            }
+            return Ok(());
+        }
+        let indexes: Vec<(u32, u64)> = entries.map(decode_index).collect::<Result<_>>()?;
+        for (i, (first, number)) in indexes.iter().enumerate() {
+            let end = indexes
+                .get(i + 1)
+                .map_or(bounds.end, |(next, _)| u64::from(*next));
+            let inner = u64::from(*first)..end;
+            if inner.start < bounds.start || inner.end > bounds.end || inner.is_empty() {
+                return Err(Error::corrupt(format!(
+                    "extent index of file block {first} is out of order"
+                )));
+            }
+            self.load_block(*number, header.depth.get() - 1, inner, context)
+                .map_err(|e| e.at(format!("extent block {number}")))?;
+        }
+        Ok(())
+    }
+
+    fn load_block(
+        &mut self,
+        number: u64,
+        depth: u16,
+        bounds: Range<u64>,
+        context: &TreeContext<'_>,
+    ) -> Result<()> {
+        let block = context.metadata.block(PhysicalBlock(number))?;
+        // A copy, so that no page stays locked while the levels below are read.
+        let bytes = block.read().to_vec();
+        let (header, entries) = parse_node(&bytes, Some(depth))?;
+        if header.entries.get() == 0 {
+            return Err(Error::corrupt("empty node below the root"));
+        }
+        if let Some(seed) = context.checksum_seed {
+            let tail = EXTENT_ENTRY_LEN * (1 + usize::from(header.max.get()));
+            let stored = bytes
+                .get(tail..tail + 4)
+                .and_then(|b| b.try_into().ok())
+                .map(u32::from_le_bytes);
+            if stored != Some(crc32c(seed, &bytes[..tail])) {
+                return Err(Error::corrupt("bad checksum"));
+            }
+        }
+        self.tree_blocks.push(number);
+        self.load_node(&header, entries, bounds, context)
+    }
+
+    fn append_checked(
+        &mut self,
+        extent: Extent,
+        bounds: &Range<u64>,
+        context: &TreeContext<'_>,
+    ) -> Result<()> {
+        let physical_end = extent.physical.checked_add(u64::from(extent.len));
+        let what = if extent.len == 0 {
+            "is empty"
+        } else if u64::from(extent.logical) < bounds.start || extent.end() > bounds.end {
+            "leaves its node's range"
+        } else if self
+            .extents
+            .last()
+            .is_some_and(|last| last.end() > u64::from(extent.logical))
+        {
+            "overlaps the one before"
+        } else if extent.physical < context.first_data_block.max(1)
+            || physical_end.is_none_or(|end| end > context.block_count)
+        {
+            "points outside the file system"
+        } else {
+            self.insert(extent);
+            return Ok(());
+        };
+        Err(Error::corrupt(format!(
+            "extent of file block {} {what}",
+            extent.logical
+        )))
+    }
+}
+
+/// The root of a tree without extents.
+pub(crate) fn empty_root() -> [u8; 60] {
+    let mut root = [0; 60];
+    fill_node(&mut root, &[], 0);
+    root
+}
+
+/// Entries that fit in a node of `node_len` bytes.
+fn node_capacity(node_len: usize) -> u64 {
+    (node_len / EXTENT_ENTRY_LEN - 1) as u64
+}
+
+fn len_max(is_unwritten: bool) -> u16 {
+    if is_unwritten {
+        EXTENT_LEN_MAX - 1
+    } else {
+        EXTENT_LEN_MAX
+    }
+}
+
+/// The pieces of an extent that is longer than the format's limit.
+fn split_for_disk(extent: Extent) -> impl Iterator<Item = Extent> {
+    let max = u32::from(len_max(extent.is_unwritten));
+    (0..extent.len.div_ceil(max)).map(move |i| {
+        let tail = extent.tail_from(extent.logical + i * max);
+        Extent {
+            len: tail.len.min(max),
+            ..tail
+        }
+    })
+}
+
+fn parse_node(bytes: &[u8], depth: Option<u16>) -> Result<(RawExtentHeader, &[u8])> {
+    let (header, entries) = RawExtentHeader::read_from_prefix(bytes)
+        .map_err(|_| Error::corrupt("extent node cut short"))?;
+    let what = if header.magic.get() != EXTENT_MAGIC {
+        format!("bad magic {:#06x} in extent node", header.magic.get())
+    } else if u64::from(header.max.get()) > node_capacity(bytes.len())
+        || header.entries > header.max
+    {
+        format!(
+            "extent node claims {} of {} entries",
+            header.entries.get(),
+            header.max.get()
+        )
+    } else if header.depth.get() > DEPTH_MAX || depth.is_some_and(|want| want != header.depth.get())
+    {
+        format!("extent node has depth {}", header.depth.get())
+    } else {
+        return Ok((header, entries));
+    };
+    Err(Error::corrupt(what))
+}
+
+pub(crate) fn decode_extent(raw: &[u8]) -> Result<Extent> {
+    let raw = RawExtent::read_from_bytes(raw).map_err(|_| Error::corrupt("extent cut short"))?;
+    let len = raw.len.get();
+    let is_unwritten = len > EXTENT_LEN_MAX;
+    Ok(Extent {
+        logical: raw.block.get(),
+        len: u32::from(if is_unwritten {
+            len - EXTENT_LEN_MAX
+        } else {
+            len
+        }),
+        physical: u64::from(raw.start_hi.get()) << 32 | u64::from(raw.start_lo.get()),
+        is_unwritten,
+    })
+}
+
+fn decode_index(raw: &[u8]) -> Result<(u32, u64)> {
+    let raw = RawExtentIndex::read_from_bytes(raw)
+        .map_err(|_| Error::corrupt("extent index cut short"))?;
+    Ok((
+        raw.block.get(),
+        u64::from(raw.leaf_hi.get()) << 32 | u64::from(raw.leaf_lo.get()),
+    ))
+}
+
+/// `piece` is at most as long as the format allows, and its block number has 48 bits.
+fn encode_extent(piece: &Extent) -> [u8; EXTENT_ENTRY_LEN] {
+    let len = piece.len as u16
+        + if piece.is_unwritten {
+            EXTENT_LEN_MAX
+        } else {
+            0
+        };
+    let raw = RawExtent {
+        block: piece.logical.into(),
+        len: len.into(),
+        start_hi: ((piece.physical >> 32) as u16).into(),
+        start_lo: (piece.physical as u32).into(),
+    };
+    zerocopy::transmute!(raw)
+}
+
+fn encode_index(first: u32, number: u64) -> [u8; EXTENT_ENTRY_LEN] {
+    let raw = RawExtentIndex {
+        block: first.into(),
+        leaf_lo: (number as u32).into(),
+        leaf_hi: ((number >> 32) as u16).into(),
+        unused: 0.into(),
+    };
+    zerocopy::transmute!(raw)
+}
+
+/// Fills `node` with a header and entries; the rest becomes zeros. There are never more entries
+/// than fit.
+fn fill_node(node: &mut [u8], entries: &[[u8; EXTENT_ENTRY_LEN]], depth: u16) {
+    let header = RawExtentHeader {
+        magic: EXTENT_MAGIC.into(),
+        entries: (entries.len() as u16).into(),
+        max: (node_capacity(node.len()) as u16).into(),
+        depth: depth.into(),
+        generation: 0.into(),
+    };
+    let bytes = entries.as_bytes();
+    node[..EXTENT_ENTRY_LEN].copy_from_slice(header.as_bytes());
+    node[EXTENT_ENTRY_LEN..EXTENT_ENTRY_LEN + bytes.len()].copy_from_slice(bytes);
+    node[EXTENT_ENTRY_LEN + bytes.len()..].fill(0);
+}
+
+/// Writes a block of the tree; one that `is_known` to be the tree's already is not touched if it
+/// says the same.
+fn write_tree_block(
+    number: PhysicalBlock,
+    is_known: bool,
+    entries: &[[u8; EXTENT_ENTRY_LEN]],
+    depth: u16,
+    context: &TreeContext<'_>,
+) -> Result<()> {
+    let mut node = vec![0; context.block_size];
+    fill_node(&mut node, entries, depth);
+    if let Some(seed) = context.checksum_seed {
+        let tail = EXTENT_ENTRY_LEN * (1 + node_capacity(context.block_size) as usize);
+        let crc = crc32c(seed, &node[..tail]);
+        node[tail..tail + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+    if is_known && *context.metadata.block(number)?.read() == *node {
+        return Ok(());
+    }
+    context
+        .metadata
+        .new_block(number)?
+        .write()
+        .copy_from_slice(&node);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn extent(logical: u32, len: u32, physical: u64) -> Extent {
+        Extent {
+            logical,
+            len,
+            physical,
+            is_unwritten: false,
+        }
+    }
+
+    #[test]
+    fn touching_extents_merge_and_split() {
+        let mut map = ExtentMap::default();
+        map.insert(extent(0, 4, 100));
+        map.insert(extent(8, 4, 108));
+        map.insert(extent(4, 4, 104));
+        assert_eq!(map.extents(), &[extent(0, 12, 100)]);
+        assert_eq!(map.remove(3..5), vec![extent(3, 2, 103)]);
+        assert_eq!(map.extents(), &[extent(0, 3, 100), extent(5, 7, 105)]);
+        assert_eq!(map.lookup(LogicalBlock(3)), Mapped::Hole { len: 2 });
+        assert_eq!(map.goal(LogicalBlock(4)), Some(PhysicalBlock(103)));
+    }
+
+    #[test]
+    fn long_extents_split_on_disk() {
+        let pieces: Vec<_> = split_for_disk(extent(5, 70_000, 1000)).collect();
+        assert_eq!(
+            pieces,
+            vec![
+                extent(5, 32768, 1000),
+                extent(32773, 32768, 33768),
+                extent(65541, 4464, 66536)
+            ]
+        );
+        let written = decode_extent(&encode_extent(&pieces[0])).unwrap();
+        assert_eq!(written, pieces[0]);
+        let unwritten = Extent {
+            is_unwritten: true,
+            len: 32767,
+            ..pieces[0]
+        };
+        assert_eq!(
+            decode_extent(&encode_extent(&unwritten)).unwrap(),
+            unwritten
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_one_entry_per_block(edits in prop::collection::vec((any::<bool>(), 0_u32..64, 1_u32..16), 1..60)) {
+            let mut map = ExtentMap::default();
+            let mut model: Vec<Option<u64>> = vec![None; 96];
+            let mut next = 1000;
+            for (add, start, len) in edits {
+                for removed in map.remove(u64::from(start)..u64::from(start + len)) {
+                    for i in 0..removed.len {
+                        let held = model[(removed.logical + i) as usize].take();
+                        prop_assert_eq!(held, Some(removed.physical + u64::from(i)));
+                    }
+                }
+                prop_assert!(model[start as usize..(start + len) as usize].iter().all(Option::is_none));
+                if add {
+                    map.insert(extent(start, len, next));
+                    for i in 0..len { model[(start + i) as usize] = Some(next + u64::from(i)); }
+                    next += u64::from(len);
+                }
+                for (block, held) in model.iter().enumerate() {
+                    let found = match map.lookup(LogicalBlock(block as u32)) {
+                        Mapped::Data { physical, .. } => Some(physical.0),
+                        _ => None,
+                    };
+                    prop_assert_eq!(found, *held);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! File data: pages to and from the blocks that hold them.
+
+use super::extent::Mapped;
+use crate::base::{Errno, Error, LogicalBlock, PAGE_SIZE, Result};
+use crate::cache::Store;
+use crate::fs::ext4::Ext4;
+use crate::fs::ext4::inode::{Ext4Inode, InodeState, Layout};
+use crate::fs::ext4::journal::Journal;
+use crate::fs::ext4::layout::disk::inode_flags;
+use crate::fs::ext4::options::DataMode;
+use smallvec::SmallVec;
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+/// Few: a run of dirty folios seldom crosses extents.
+type Pieces = SmallVec<[Piece; 4]>;
+
+/// One stretch of a request, in bytes from its start, and where on the device it lies; `None` is a
+/// hole.
+struct Piece {
+    range: Range<usize>,
+    device_offset: Option<u64>,
+}
+
+/// What stands behind a file's mapping. It does not keep the inode alive: a file whose inode is
+/// gone has been deleted, and its last dirty pages go nowhere.
+pub(crate) struct FileStore {
+    inode: Weak<Ext4Inode>,
+}
+
+impl FileStore {
+    pub(crate) fn new(inode: Weak<Ext4Inode>) -> Self {
+        Self { inode }
+    }
+}
+
+impl Store for FileStore {
+    fn read_pages(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let Some(inode) = self.inode.upgrade() else {
+            return Err(Errno::STALE.into());
+        };
+        let result = inode
+            .read_data(offset, bufs)
+            .map_err(|e| e.at(format!("inode {}", inode.number)));
+        Ext4::retire(inode);
+        result
+    }
+
+    fn write_pages(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        let Some(inode) = self.inode.upgrade() else {
+            return Ok(());
+        };
+        let result = inode
+            .write_data(offset, bufs)
+            .map_err(|e| e.at(format!("inode {}", inode.number)));
+        Ext4::retire(inode);
+        result
+    }
+}
+
+impl Ext4Inode {
+    pub(crate) fn read_data(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        self.fs.check_alive()?;
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
+        let pieces = {
+            let state = self.state.read();
+            if state.raw.flags.get() & inode_flags::ENCRYPT != 0 {
+                return Err(Error::new(Errno::NOKEY, "contents are encrypted"));
+            }
+            if state.layout == Layout::Inline {
+                let bytes = self.inline_bytes(&state)?;
+                drop(state);
+                fill_from(&bytes, offset, bufs);
+                return Ok(());
+            }
+            self.pieces_to_read(&state.map, offset, total)
+        };
+        let mut cursor = Cursor::new(bufs);
+        for piece in pieces {
+            let mut parts = cursor.take(piece.range.len());
+            match piece.device_offset {
+                Some(at) => self.fs.read_blocks(&mut parts, at)?,
+                None => parts.iter_mut().for_each(|part| part.fill(0)),
+            }
+        }
+        // What other writers left behind the end of the file must never be seen.
+        let valid = size.saturating_sub(offset).min(total as u64) as usize;
+        if valid < total {
+            zero_from(bufs, valid);
+        }
+        Ok(())
+    }
+
+    fn pieces_to_read(
+        &self,
+        map: &super::extent::ExtentMap,
+        offset: u64,
+        total: usize,
+    ) -> SmallVec<[Piece; 4]> {
+        let block_size = self.fs.block_size;
+        let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
+        let mut at = 0;
+        while at < total {
+            let block = (offset + at as u64) / block_size as u64;
+            let (place, len) = match u32::try_from(block).map(LogicalBlock) {
+                Ok(block) => match map.lookup(block) {
+                    Mapped::Data { physical, len } => (Some(physical.0 * block_size as u64), len),
+                    Mapped::Unwritten { len, .. } | Mapped::Hole { len } => (None, len.max(1)),
+                },
+                Err(_) => (None, u32::MAX),
+            };
+            let len = (len as usize).saturating_mul(block_size).min(total - at);
+            push_piece(&mut pieces, at..at + len, place);
+            at += len;
+        }
+        pieces
+    }
+
+    fn write_data(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        let total: usize = bufs.iter().map(|b| b.len()).sum();
+        let block_size = self.fs.block_size as u64;
+        self.fs.check_failure()?;
+        // Until the bytes are there, no transaction may say where.
+        let _store = self
+            .fs
+            .journal
+            .get()
+            .map(|journal| journal.gate.start_store());
+        // Pages and blocks are multiples of one another, so both ends are block bounds.
+        let first = offset / block_size;
+        let end = ((offset + total as u64) / block_size).min(u64::from(u32::MAX));
+        let (pieces, unwritten) = self.pieces_to_write(first..end, offset)?;
+        for piece in pieces {
+            if let Some(at) = piece.device_offset {
+                self.fs.write_blocks(&parts_of(bufs, piece.range), at)?;
+            }
+        }
+        let mut state = self.state_mut();
+        if self.fs.data_journal().is_some() {
+            self.mark_dirty(&mut state);
+        }
+        if !unwritten.is_empty() {
+            for range in unwritten {
+                state.map.mark_written(range);
+            }
+            state.map_is_dirty = true;
+            self.mark_dirty(&mut state);
+        }
+        let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
+        self.publish_size(&mut state, size.min(offset + total as u64));
+        Ok(())
+    }
+
+    /// The table shall tell a size of at least `size_bytes`. If delayed blocks lie before, they are
+    /// written first.
+    pub(crate) fn publish_size(&self, state: &mut InodeState, size_bytes: u64) {
+        if size_bytes <= state.disk_size {
+            return;
+        }
+        state.disk_size = size_bytes;
+        self.mark_dirty(state);
+        let end = size_bytes
+            .div_ceil(self.fs.block_size as u64)
+            .min(u64::from(u32::MAX)) as u32;
+        if state.delayed.first_in(0..end).is_some() {
+            self.order();
+        }
+    }
+
+    /// Places what is delayed in `blocks`; returns where each mapped stretch goes and which ones
+    /// were unwritten. Holes are skipped: their bytes are zeros already.
+    fn pieces_to_write(
+        &self,
+        blocks: Range<u64>,
+        offset: u64,
+    ) -> Result<(Pieces, Vec<Range<u64>>)> {
+        let block_size = self.fs.block_size as u64;
+        let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
+        let mut pieces = Pieces::new();
+        let mut unwritten = Vec::new();
+        let mut state = self.state_mut();
+        // Blocks past the end of the file stay as they are: zeros need not be stored, and space
+        // that was allocated there ahead must stay unwritten.
+        let blocks = blocks.start..blocks.end.min(size.div_ceil(block_size));
+        let mut block = blocks.start;
+        while block < blocks.end {
+            // Below `blocks.end`, which has 32 bits.
+            let logical = block as u32;
+            let (place, len, is_unwritten) = match state.map.lookup(LogicalBlock(logical)) {
+                Mapped::Data { physical, len } => (physical, len, false),
+                Mapped::Unwritten { physical, len } => (physical, len, true),
+                Mapped::Hole { len } => {
+                    let hole_end = (block + u64::from(len.max(1))).min(blocks.end);
+                    match state.delayed.first_in(logical..hole_end as u32) {
+                        Some(run) => {
+                            block = run.start.into();
+                            self.place_delayed(&mut state, run, size, false)?;
+                        }
+                        None => block = hole_end,
+                    }
+                    continue;
+                }
+            };
+            let next = (block + u64::from(len)).min(blocks.end);
+            if is_unwritten {
+                unwritten.push(block..next);
+            }
+            let start = (block * block_size - offset) as usize;
+            let bytes = start..start + ((next - block) * block_size) as usize;
+            push_piece(&mut pieces, bytes, Some(place.0 * block_size));
+            block = next;
+        }
+        self.trim_tree_reservation(&mut state);
+        if state.map_is_dirty {
+            self.mark_dirty(&mut state);
+        }
+        Ok((pieces, unwritten))
+    }
+
+    /// Sets the size of a regular file. The caller holds the inode lock exclusively.
+    pub(crate) fn set_size(&self, size_bytes: u64) -> Result<()> {
+        let Some(mapping) = &self.common.mapping else {
+            return Err(Errno::INVAL.into());
+        };
+        self.check_size(size_bytes)?;
+        let old = mapping.size_bytes();
+        if size_bytes < old {
+            self.zero_partial_block(size_bytes)?;
+            mapping.truncate(size_bytes);
+            let is_held = size_bytes == 0 && {
+                let mut state = self.state_mut();
+                state.was_truncated = true;
+                self.hold(&mut state)?
+            };
+            if is_held {
+                // Readers may have brought old pages back in meanwhile.
+                mapping.punch(0..old.next_multiple_of(PAGE_SIZE as u64));
+            }
+            let keep = size_bytes.div_ceil(self.fs.block_size as u64);
+            self.remove_blocks(keep..1 << 32)?;
+            let mut state = self.state_mut();
+            state.disk_size = state.disk_size.min(size_bytes);
+            // Delayed blocks whose writeback would have told a larger size may be gone.
+            self.publish_size(&mut state, size_bytes);
+        } else {
+            mapping.set_size_bytes(size_bytes);
+            self.publish_size(&mut self.state_mut(), size_bytes);
+        }
+        self.mark_dirty(&mut self.state_mut());
+        Ok(())
+    }
+
+    /// Clears what follows `end` in its block, so that a later extension finds zeros there.
+    fn zero_partial_block(&self, end: u64) -> Result<()> {
+        let block_size = self.fs.block_size as u64;
+        let Some(mapping) = self
+            .common
+            .mapping
+            .as_ref()
+            .filter(|_| !end.is_multiple_of(block_size))
+        else {
+            return Ok(());
+        };
+        let block = LogicalBlock((end / block_size) as u32);
+        let holds_data = {
+            let state = self.state.read();
+            matches!(state.map.lookup(block), Mapped::Data { .. })
+                || state.delayed.first_in(block.0..block.0 + 1).is_some()
+        };
+        let block_end = (end / block_size + 1) * block_size;
+        let stop = block_end.min(mapping.size_bytes());
+        match holds_data && end < stop {
+            true => {
+                // Else the old bytes would come back after a crash, should the file grow again.
+                self.order();
+                mapping.zero_range(end..stop)
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Makes the file blocks in `blocks` holes. Their pages have been dropped, once.
+    pub(crate) fn remove_blocks(&self, blocks: Range<u64>) -> Result<()> {
+        let block_size = self.fs.block_size as u64;
+        let bytes = blocks.start * block_size..blocks.end * block_size;
+        let mut state = self.state_mut();
+        if state.layout == Layout::BlockMap
+            && blocks.start
+                < state
+                    .map
+                    .extents()
+                    .last()
+                    .map_or(0, |e| u64::from(e.logical) + u64::from(e.len))
+        {
+            return Err(Error::unsupported(
+                "taking blocks from a file that has a block map (ext3)",
+            ));
+        }
+        let map_end = state.map.end();
+        if blocks.start > 0 && blocks.end < map_end {
+            // An extent may be split; the commit must find room for the tree.
+            self.reserve_tree(&mut state, 1)?;
+        }
+        self.fs.release_delayed(&mut state, blocks.clone());
+        let removed = state.map.remove(blocks);
+        if !removed.is_empty() {
+            let count: i64 = removed.iter().map(|e| i64::from(e.len)).sum();
+            state.charge_blocks(-count, self.fs.block_size);
+            state.map_is_dirty = true;
+            self.mark_dirty(&mut state);
+        }
+        self.trim_tree_reservation(&mut state);
+        drop(state);
+        if let Some(mapping) = self.common.mapping.as_ref().filter(|_| !removed.is_empty()) {
+            // Readers may have brought pages of these blocks back in meanwhile, or be at it: such
+            // pages go, before the blocks become somebody else's.
+            mapping.punch(bytes);
+        }
+        for extent in removed {
+            self.fs
+                .free_data(extent.physical..extent.physical + u64::from(extent.len))?;
+        }
+        Ok(())
+    }
+
+    /// Refuses sizes beyond what 32-bit block numbers reach.
+    pub(crate) fn check_size(&self, size_bytes: u64) -> Result<()> {
+        let max = u64::from(u32::MAX - 1) * self.fs.block_size as u64;
+        match size_bytes > max {
+            true => Err(Errno::FBIG.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// The seam's `write_begin`.
+    pub(crate) fn begin_write(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
+        self.check_size(end)?;
+        let block_size = self.fs.block_size as u64;
+        self.bring_out_of_line()?;
+        let mut state = self.state_mut();
+        if state.raw.flags.get() & (inode_flags::ENCRYPT | inode_flags::VERITY) != 0 {
+            return Err(Error::new(
+                Errno::PERM,
+                "encrypted and verity files cannot be written",
+            ));
+        }
+        // Both have 32 bits, as `check_size` saw to.
+        let blocks = (offset / block_size) as u32..end.div_ceil(block_size) as u32;
+        if self.reserve(&mut state, blocks.clone())? {
+            self.mark_dirty(&mut state);
+        }
+        drop(state);
+        match self.fs.options.delalloc {
+            true => Ok(()),
+            // Space that reads as zeros until the bytes are there.
+            false => self.allocate_at_write(blocks),
+        }
+    }
+}
+
+/// Adds a stretch, joined to the one before if it continues it on the device too.
+fn push_piece(pieces: &mut SmallVec<[Piece; 4]>, range: Range<usize>, device_offset: Option<u64>) {
+    if let Some(last) = pieces.last_mut()
+        && last.range.end == range.start
+    {
+        let continues = match (last.device_offset, device_offset) {
+            (Some(before), Some(now)) => before + last.range.len() as u64 == now,
+            (None, None) => true,
+            _ => false,
+        };
+        if continues {
+            last.range.end = range.end;
+            return;
+        }
+    }
+    pieces.push(Piece {
+        range,
+        device_offset,
+    });
+}
+
+/// The bytes `range` of the buffers' concatenation.
+fn parts_of<'a>(bufs: &'a [IoSlice<'_>], range: Range<usize>) -> SmallVec<[IoSlice<'a>; 16]> {
+    let mut parts = SmallVec::new();
+    let mut start = 0;
+    for buf in bufs {
+        let end = start + buf.len();
+        if end > range.start && start < range.end {
+            parts.push(IoSlice::new(
+                &buf[range.start.max(start) - start..range.end.min(end) - start],
+            ));
+        }
+        start = end;
+    }
+    parts
+}
+
+/// Hands out the buffers' bytes from front to back.
+struct Cursor<'a, 'b> {
+    bufs: std::slice::IterMut<'a, IoSliceMut<'b>>,
+    current: &'a mut [u8],
+}
+
+impl<'a, 'b> Cursor<'a, 'b> {
+    fn new(bufs: &'a mut [IoSliceMut<'b>]) -> Self {
+        Self {
+            bufs: bufs.iter_mut(),
+            current: &mut [],
+        }
+    }
+
+    fn take(&mut self, mut count: usize) -> SmallVec<[IoSliceMut<'a>; 16]> {
+        let mut parts = SmallVec::new();
+        while count > 0 {
+            if self.current.is_empty() {
+                match self.bufs.next() {
+                    Some(buf) => self.current = buf,
+                    None => break,
+                }
+            }
+            let len = count.min(self.current.len());
+            let (part, rest) = std::mem::take(&mut self.current).split_at_mut(len);
+            self.current = rest;
+            count -= len;
+            parts.push(IoSliceMut::new(part));
+        }
+        parts
+    }
+}
+
+/// Fills the buffers with `bytes` as the file's beginning, and zeros after them.
+fn fill_from(bytes: &[u8], offset: u64, bufs: &mut [IoSliceMut<'_>]) {
+    let mut rest = bytes
+        .get(usize::try_from(offset).unwrap_or(usize::MAX)..)
+        .unwrap_or(&[]);
+    for buf in bufs {
+        let count = rest.len().min(buf.len());
+        buf[..count].copy_from_slice(&rest[..count]);
+        buf[count..].fill(0);
+        rest = &rest[count..];
+    }
+}
+
+/// Zeroes the buffers' bytes from `valid` on.
+fn zero_from(bufs: &mut [IoSliceMut<'_>], valid: usize) {
+    let mut start = 0;
+    for buf in bufs {
+        let from = valid.saturating_sub(start).min(buf.len());
+        start += buf.len();
+        buf[from..].fill(0);
+    }
+}
+
+impl Ext4 {
+    /// The journal, if file data goes there (`data=journal`).
+    fn data_journal(&self) -> Option<&Journal> {
+        self.journal
+            .get()
+            .filter(|_| self.options.data == DataMode::Journal)
+    }
+
+    /// Reads file blocks from byte `at` of the device on, as they will be there.
+    fn read_blocks(&self, bufs: &mut [IoSliceMut<'_>], at: u64) -> Result<()> {
+        let Some(journal) = self.data_journal() else {
+            return self.device.read_vectored_at(bufs, at);
+        };
+        let first = at / self.block_size as u64;
+        let count = (bufs.iter().map(|buf| buf.len()).sum::<usize>() / self.block_size) as u64;
+        // Before the device is read: what goes from here to there meanwhile is the same.
+        let newer = journal.snapshots.newest(first..first + count);
+        self.device.read_vectored_at(bufs, at)?;
+        let mut blocks = bufs
+            .iter_mut()
+            .flat_map(|buf| buf.chunks_mut(self.block_size))
+            .zip(first..);
+        for (number, bytes) in newer {
+            if let Some((block, _)) = blocks.find(|(_, at)| *at == number) {
+                block.copy_from_slice(&bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes file blocks from byte `at` of the device on, by way of the journal if data goes
+    /// there. What a transaction has no room for is written in its place, as with `data=ordered`.
+    fn write_blocks(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<()> {
+        let Some(journal) = self.data_journal() else {
+            return self.device.write_vectored_at(bufs, at);
+        };
+        let first = at / self.block_size as u64;
+        let blocks = bufs
+            .iter()
+            .flat_map(|buf| buf.chunks(self.block_size))
+            .zip(first..);
+        for (bytes, number) in blocks {
+            if !journal
+                .snapshots
+                .insert_data(number, bytes, journal.transaction_max())
+            {
+                self.device
+                    .write_at(bytes, number * self.block_size as u64)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of an inode inside writeback or a commit. If that was the last reference, deleting
+    /// it would wait for the very thing it is called from; so it waits for [`Ext4::bury`].
+    pub(crate) fn retire(inode: Arc<Ext4Inode>) {
+        let fs = inode.fs.clone();
+        if let Some(mut last) = Arc::into_inner(inode)
+            && last.state.get_mut().link_count() == 0
+        {
+            fs.retired.lock().push(last);
+        }
+    }
+
+    /// Deletes inodes whose last user was a writeback or a commit; says whether there was one.
+    pub(crate) fn bury(&self) -> bool {
+        let dead = std::mem::take(&mut *self.retired.lock());
+        !dead.is_empty()
+    }
+}
+
+const _: () = assert!(PAGE_SIZE.is_multiple_of(1024));

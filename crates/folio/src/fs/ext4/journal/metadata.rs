@@ -1,0 +1,259 @@
+//! Metadata blocks, held in the page cache by one mapping per device. With a journal they go into
+//! the transaction that is being closed, not to the device.
+
+use super::Snapshots;
+use crate::base::{Error, PAGE_SIZE, PhysicalBlock, Result};
+use crate::block::Device;
+use crate::cache::{Mapping, Page, PageReadGuard, PageWriteGuard, Store, Writeback};
+use smallvec::SmallVec;
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::{Arc, OnceLock};
+
+/// The device behind the metadata mapping. Page `n` of the mapping holds block `n` of the device in
+/// its first `block_size` bytes, so that a page never holds a neighbour that belongs to a file.
+struct DeviceStore {
+    device: Arc<dyn Device>,
+    block_size: usize,
+    /// Blocks on their way to the device by the journal, where there is one.
+    snapshots: OnceLock<Arc<Snapshots>>,
+}
+
+impl DeviceStore {
+    fn device_offset(&self, offset: u64) -> u64 {
+        offset / PAGE_SIZE as u64 * self.block_size as u64
+    }
+
+    fn read_device(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let at = self.device_offset(offset);
+        if self.block_size == PAGE_SIZE {
+            return self.device.read_vectored_at(bufs, at);
+        }
+        let mut blocks: SmallVec<[IoSliceMut<'_>; 16]> = bufs
+            .iter_mut()
+            .flat_map(|buf| buf.chunks_mut(PAGE_SIZE))
+            .map(|page| IoSliceMut::new(&mut page[..self.block_size]))
+            .collect();
+        self.device.read_vectored_at(&mut blocks, at)
+    }
+}
+
+impl Store for DeviceStore {
+    fn read_pages(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let first = offset / PAGE_SIZE as u64;
+        let count = (bufs.iter().map(|buf| buf.len()).sum::<usize>() / PAGE_SIZE) as u64;
+        // Before the device is read: what goes from here to there meanwhile is the same.
+        let newer = self
+            .snapshots
+            .get()
+            .map(|snapshots| snapshots.newest(first..first + count));
+        self.read_device(offset, bufs)?;
+        let mut pages = bufs
+            .iter_mut()
+            .flat_map(|buf| buf.chunks_mut(PAGE_SIZE))
+            .zip(first..);
+        for (number, bytes) in newer.unwrap_or_default() {
+            if let Some((page, _)) = pages.find(|(_, at)| *at == number) {
+                page[..self.block_size].copy_from_slice(&bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_pages(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        if let Some(snapshots) = self.snapshots.get() {
+            let pages = bufs
+                .iter()
+                .flat_map(|buf| buf.chunks(PAGE_SIZE))
+                .zip(offset / PAGE_SIZE as u64..);
+            for (page, number) in pages {
+                snapshots.insert(number, page[..self.block_size].into());
+            }
+            return Ok(());
+        }
+        let at = self.device_offset(offset);
+        if self.block_size == PAGE_SIZE {
+            return self.device.write_vectored_at(bufs, at);
+        }
+        let blocks: SmallVec<[IoSlice<'_>; 16]> = bufs
+            .iter()
+            .flat_map(|buf| buf.chunks(PAGE_SIZE))
+            .map(|page| IoSlice::new(&page[..self.block_size]))
+            .collect();
+        self.device.write_vectored_at(&blocks, at)
+    }
+}
+
+/// All metadata blocks of one file system.
+pub(crate) struct Metadata {
+    mapping: Mapping,
+    /// Kept here because the mapping holds its store only while pages are dirty.
+    store: Arc<DeviceStore>,
+    block_size: usize,
+    block_count: u64,
+}
+
+impl Metadata {
+    /// Blocks of `block_size` bytes, at most [`PAGE_SIZE`]; `block_count` of them lie on `device`.
+    pub(crate) fn new(
+        writeback: &Arc<Writeback>,
+        device: Arc<dyn Device>,
+        block_size: usize,
+        block_count: u64,
+    ) -> Self {
+        let store = Arc::new(DeviceStore {
+            device,
+            block_size,
+            snapshots: OnceLock::new(),
+        });
+        let weak: std::sync::Weak<DeviceStore> = Arc::downgrade(&store);
+        let mapping = Mapping::new(
+            writeback,
+            weak,
+            block_count.saturating_mul(PAGE_SIZE as u64),
+        );
+        Self {
+            mapping,
+            store,
+            block_size,
+            block_count,
+        }
+    }
+
+    /// The block `number`, read if it is not in memory.
+    pub(crate) fn block(&self, number: PhysicalBlock) -> Result<MetadataBlock> {
+        self.check(number)?;
+        let page = self
+            .mapping
+            .page(number.0)
+            .map_err(|e| e.at(format!("block {number}")))?;
+        Ok(MetadataBlock {
+            page,
+            len: self.block_size,
+        })
+    }
+
+    /// The block `number` zeroed, without reading what was there.
+    pub(crate) fn new_block(&self, number: PhysicalBlock) -> Result<MetadataBlock> {
+        self.check(number)?;
+        let page = self.mapping.page_for_overwrite(number.0)?;
+        let block = MetadataBlock {
+            page,
+            len: self.block_size,
+        };
+        block.write().fill(0);
+        Ok(block)
+    }
+
+    /// Forgets blocks that were freed, so that stale bytes are never written over their next use.
+    pub(crate) fn forget(&self, blocks: Range<u64>) {
+        self.mapping
+            .punch(blocks.start * PAGE_SIZE as u64..blocks.end * PAGE_SIZE as u64);
+    }
+
+    /// Forgets every block, when the file system goes: what is dirty still could not be written.
+    pub(crate) fn forget_all(&self) {
+        self.mapping.punch(0..u64::MAX);
+        // Takes the mapping off the list of dirty ones.
+        let _ = self.mapping.write_back(0..0);
+    }
+
+    /// Holds a change back while too many blocks are dirty: writes them, and fails if that does not
+    /// help.
+    pub(crate) fn throttle(&self) -> Result<()> {
+        self.mapping.throttle()
+    }
+
+    /// From now on dirty blocks go to `snapshots`, by [`Metadata::write_back`] alone.
+    pub(crate) fn use_journal(&self, snapshots: Arc<Snapshots>) {
+        // Once, at mount.
+        let _ = self.store.snapshots.set(snapshots);
+    }
+
+    /// How many blocks are dirty.
+    pub(crate) fn dirty_len(&self) -> u64 {
+        self.mapping.dirty_pages()
+    }
+
+    /// Writes every dirty metadata block to the device, or into the transaction that is being
+    /// closed.
+    pub(crate) fn write_back(&self) -> Result<()> {
+        self.mapping.write_back(0..u64::MAX)
+    }
+
+    fn check(&self, number: PhysicalBlock) -> Result<()> {
+        if number.0 >= self.block_count {
+            let what = format!(
+                "block {number} lies beyond the file system's {} blocks",
+                self.block_count
+            );
+            return Err(Error::corrupt(what));
+        }
+        Ok(())
+    }
+}
+
+/// A metadata block pinned in the page cache, `block_size` bytes long.
+#[derive(Clone)]
+pub(crate) struct MetadataBlock {
+    page: Page,
+    len: usize,
+}
+
+impl MetadataBlock {
+    /// A block of `len` bytes in `page`; for tests of code that works on blocks.
+    #[cfg(test)]
+    pub(crate) fn from_page(page: Page, len: usize) -> Self {
+        Self { page, len }
+    }
+
+    /// The bytes, shared with other readers.
+    pub(crate) fn read(&self) -> BlockReadGuard<'_> {
+        BlockReadGuard {
+            guard: self.page.read(),
+            len: self.len,
+        }
+    }
+
+    /// The bytes, exclusively; dirty from now on.
+    pub(crate) fn write(&self) -> BlockWriteGuard<'_> {
+        BlockWriteGuard {
+            guard: self.page.write(),
+            len: self.len,
+        }
+    }
+}
+
+/// Shared access to a block's bytes.
+pub(crate) struct BlockReadGuard<'a> {
+    guard: PageReadGuard<'a>,
+    len: usize,
+}
+
+impl Deref for BlockReadGuard<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.guard[..self.len]
+    }
+}
+
+/// Exclusive access to a block's bytes.
+pub(crate) struct BlockWriteGuard<'a> {
+    guard: PageWriteGuard<'a>,
+    len: usize,
+}
+
+impl Deref for BlockWriteGuard<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.guard[..self.len]
+    }
+}
+
+impl DerefMut for BlockWriteGuard<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.guard[..self.len]
+    }
+}

@@ -1,0 +1,252 @@
+//! ext4's feature flags, by the names that mke2fs and dumpe2fs give them.
+
+use crate::base::{Error, Result};
+use bitflags::bitflags;
+
+bitflags! {
+    /// `s_feature_compat`: unknown ones harm nobody.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Compat: u32 {
+        #[allow(missing_docs)]
+        const DIR_PREALLOC = 0x1;
+        #[allow(missing_docs)]
+        const IMAGIC_INODES = 0x2;
+        #[allow(missing_docs)]
+        const HAS_JOURNAL = 0x4;
+        #[allow(missing_docs)]
+        const EXT_ATTR = 0x8;
+        #[allow(missing_docs)]
+        const RESIZE_INODE = 0x10;
+        #[allow(missing_docs)]
+        const DIR_INDEX = 0x20;
+        #[allow(missing_docs)]
+        const SPARSE_SUPER2 = 0x200;
+        #[allow(missing_docs)]
+        const FAST_COMMIT = 0x400;
+        #[allow(missing_docs)]
+        const STABLE_INODES = 0x800;
+        #[allow(missing_docs)]
+        const ORPHAN_FILE = 0x1000;
+    }
+
+    /// `s_feature_incompat`: whoever does not know one must not touch the file system.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Incompat: u32 {
+        #[allow(missing_docs)]
+        const COMPRESSION = 0x1;
+        #[allow(missing_docs)]
+        const FILETYPE = 0x2;
+        #[allow(missing_docs)]
+        const NEEDS_RECOVERY = 0x4;
+        #[allow(missing_docs)]
+        const JOURNAL_DEV = 0x8;
+        #[allow(missing_docs)]
+        const META_BG = 0x10;
+        #[allow(missing_docs)]
+        const EXTENT = 0x40;
+        #[allow(missing_docs)]
+        const BIT64 = 0x80;
+        #[allow(missing_docs)]
+        const MMP = 0x100;
+        #[allow(missing_docs)]
+        const FLEX_BG = 0x200;
+        #[allow(missing_docs)]
+        const EA_INODE = 0x400;
+        #[allow(missing_docs)]
+        const DIRDATA = 0x1000;
+        #[allow(missing_docs)]
+        const METADATA_CSUM_SEED = 0x2000;
+        #[allow(missing_docs)]
+        const LARGE_DIR = 0x4000;
+        #[allow(missing_docs)]
+        const INLINE_DATA = 0x8000;
+        #[allow(missing_docs)]
+        const ENCRYPT = 0x10000;
+        #[allow(missing_docs)]
+        const CASEFOLD = 0x20000;
+    }
+
+    /// `s_feature_ro_compat`: whoever does not know one must not write.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct RoCompat: u32 {
+        #[allow(missing_docs)]
+        const SPARSE_SUPER = 0x1;
+        #[allow(missing_docs)]
+        const LARGE_FILE = 0x2;
+        #[allow(missing_docs)]
+        const HUGE_FILE = 0x8;
+        #[allow(missing_docs)]
+        const UNINIT_BG = 0x10;
+        #[allow(missing_docs)]
+        const DIR_NLINK = 0x20;
+        #[allow(missing_docs)]
+        const EXTRA_ISIZE = 0x40;
+        #[allow(missing_docs)]
+        const QUOTA = 0x100;
+        #[allow(missing_docs)]
+        const BIGALLOC = 0x200;
+        #[allow(missing_docs)]
+        const METADATA_CSUM = 0x400;
+        #[allow(missing_docs)]
+        const READ_ONLY = 0x1000;
+        #[allow(missing_docs)]
+        const PROJECT = 0x2000;
+        #[allow(missing_docs)]
+        const SHARED_BLOCKS = 0x4000;
+        #[allow(missing_docs)]
+        const VERITY = 0x8000;
+        #[allow(missing_docs)]
+        const ORPHAN_PRESENT = 0x10000;
+    }
+}
+
+impl Incompat {
+    /// What Folio reads.
+    pub(crate) const READABLE: Self = Self::FILETYPE
+        .union(Self::NEEDS_RECOVERY)
+        .union(Self::META_BG)
+        .union(Self::EXTENT)
+        .union(Self::BIT64)
+        .union(Self::MMP)
+        .union(Self::FLEX_BG)
+        .union(Self::EA_INODE)
+        .union(Self::METADATA_CSUM_SEED)
+        .union(Self::LARGE_DIR)
+        .union(Self::INLINE_DATA)
+        .union(Self::ENCRYPT)
+        .union(Self::CASEFOLD);
+
+    /// What Folio also writes.
+    pub(crate) const WRITABLE: Self = Self::FILETYPE
+        .union(Self::NEEDS_RECOVERY)
+        .union(Self::META_BG)
+        .union(Self::EXTENT)
+        .union(Self::BIT64)
+        .union(Self::FLEX_BG)
+        .union(Self::METADATA_CSUM_SEED)
+        .union(Self::LARGE_DIR)
+        .union(Self::INLINE_DATA);
+}
+
+impl RoCompat {
+    /// What Folio writes; anything else may be read.
+    pub(crate) const WRITABLE: Self = Self::SPARSE_SUPER
+        .union(Self::LARGE_FILE)
+        .union(Self::HUGE_FILE)
+        .union(Self::UNINIT_BG)
+        .union(Self::DIR_NLINK)
+        .union(Self::EXTRA_ISIZE)
+        .union(Self::METADATA_CSUM)
+        .union(Self::VERITY)
+        .union(Self::ORPHAN_PRESENT);
+}
+
+/// The three sets of one file system; bits nobody has named are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Features {
+    /// May be ignored.
+    pub(crate) compat: Compat,
+    /// Must be known.
+    pub(crate) incompat: Incompat,
+    /// Must be known to write.
+    pub(crate) ro_compat: RoCompat,
+}
+
+impl Features {
+    /// What a new file system gets, as from mke2fs 1.47.
+    pub(crate) const DEFAULT: Self = Self {
+        compat: Compat::HAS_JOURNAL
+            .union(Compat::EXT_ATTR)
+            .union(Compat::RESIZE_INODE)
+            .union(Compat::DIR_INDEX)
+            .union(Compat::ORPHAN_FILE),
+        incompat: Incompat::FILETYPE
+            .union(Incompat::EXTENT)
+            .union(Incompat::BIT64)
+            .union(Incompat::FLEX_BG)
+            .union(Incompat::METADATA_CSUM_SEED),
+        ro_compat: RoCompat::SPARSE_SUPER
+            .union(RoCompat::LARGE_FILE)
+            .union(RoCompat::HUGE_FILE)
+            .union(RoCompat::DIR_NLINK)
+            .union(RoCompat::EXTRA_ISIZE)
+            .union(RoCompat::METADATA_CSUM),
+    };
+
+    /// Refuses, by name, what Folio cannot read.
+    pub(crate) fn check_readable(&self) -> Result<()> {
+        let unknown = self.incompat.difference(Incompat::READABLE);
+        match unknown.is_empty() {
+            true => Ok(()),
+            false => Err(Error::unsupported(format!(
+                "feature {}",
+                names(&unknown, "incompat")
+            ))),
+        }
+    }
+
+    /// Refuses, by name, what Folio cannot write.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        let incompat = self.incompat.difference(Incompat::WRITABLE);
+        let ro_compat = self.ro_compat.difference(RoCompat::WRITABLE);
+        let mut missing = Vec::new();
+        if !incompat.is_empty() {
+            missing.push(names(&incompat, "incompat"));
+        }
+        if !ro_compat.is_empty() {
+            missing.push(names(&ro_compat, "ro_compat"));
+        }
+        if !self.incompat.contains(Incompat::EXTENT) {
+            missing.push("block maps (no extent feature)".to_owned());
+        }
+        match missing.is_empty() {
+            true => Ok(()),
+            false => {
+                let what = format!(
+                    "writing a file system with {}; it can be read",
+                    missing.join(", ")
+                );
+                Err(Error::unsupported(what))
+            }
+        }
+    }
+}
+
+/// The flags as mke2fs writes them; one without a name is shown as "incompat bit 0x40000".
+fn names<F: bitflags::Flags<Bits = u32>>(flags: &F, set: &str) -> String {
+    let mut list: Vec<String> = flags
+        .iter_names()
+        .map(|(name, _)| name.to_lowercase())
+        .collect();
+    let named = F::all().bits();
+    let unnamed = flags.bits() & !named;
+    list.extend(
+        (0..32)
+            .map(|i| 1_u32 << i)
+            .filter(|b| unnamed & b != 0)
+            .map(|b| format!("{set} bit {b:#x}")),
+    );
+    list.join(", ").replace("bit64", "64bit")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let mut features = Features {
+            compat: Compat::empty(),
+            incompat: Incompat::EXTENT
+                | Incompat::from_bits_retain(0x40000)
+                | Incompat::COMPRESSION,
+            ro_compat: RoCompat::QUOTA,
+        };
+        let error = features.check_readable().unwrap_err().to_string();
+        assert_eq!(error, "feature compression, incompat bit 0x40000");
+        features.incompat = Incompat::EXTENT;
+        features.check_readable().unwrap();
+        let error = features.check_writable().unwrap_err().to_string();
+        assert_eq!(error, "writing a file system with quota; it can be read");
+    }
+}

@@ -1,0 +1,459 @@
+//! The superblock, checked: every number the rest of ext4 relies on.
+
+use super::checksum::crc32c;
+use super::disk::{
+    RawGroupDescriptor, RawSuperblock, SUPERBLOCK_CHECKSUM_OFFSET, SUPERBLOCK_MAGIC,
+    SUPERBLOCK_OFFSET,
+};
+use super::features::{Compat, Features, Incompat, RoCompat};
+use crate::base::{Error, InodeNumber, PAGE_SIZE, PhysicalBlock, Result, Timespec};
+use crate::block::Device;
+use std::ops::Range;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Fewest blocks in a group that mke2fs accepts; fewer only serve to exhaust memory.
+const BLOCKS_PER_GROUP_MIN: u32 = 256;
+
+/// `s_flags`: directory hashes take bytes as unsigned.
+const FLAG_UNSIGNED_HASH: u32 = 2;
+
+/// A superblock whose geometry is consistent and lies within its device.
+#[derive(Clone)]
+pub(crate) struct Superblock {
+    /// As read, for the fields that are only carried; the counts in it are brought up to date when
+    /// written.
+    pub(crate) raw: RawSuperblock,
+    pub(crate) features: Features,
+    /// Bytes per block: 1024, 2048 or 4096.
+    pub(crate) block_size: usize,
+    pub(crate) block_count: u64,
+    /// Block that group 0 starts at: 1 with 1 KiB blocks, else 0.
+    pub(crate) first_data_block: u64,
+    pub(crate) blocks_per_group: u32,
+    /// Blocks per cluster; 1 without bigalloc.
+    pub(crate) cluster_blocks: u32,
+    pub(crate) inodes_per_group: u32,
+    pub(crate) inode_count: u32,
+    pub(crate) group_count: u32,
+    /// Bytes per group descriptor on disk.
+    pub(crate) descriptor_len: usize,
+    /// Bytes per inode on disk.
+    pub(crate) inode_size: usize,
+    /// First inode number for ordinary files.
+    pub(crate) first_inode: u32,
+    /// Seed of all checksums, with metadata_csum.
+    pub(crate) checksum_seed: Option<u32>,
+}
+
+impl Superblock {
+    /// Reads and checks the superblock of `device`.
+    pub(crate) fn load(device: &dyn Device) -> Result<Self> {
+        let raw = Self::read(device)?;
+        check_checksum(&raw)
+            .and_then(|()| Self::check(raw, device.len_bytes()))
+            .map_err(|e| e.at("superblock"))
+    }
+
+    /// The superblock as it is before the journal is replayed. When the power went, part of it may
+    /// have been written: at a checkpoint, which the log makes good, or when the flag changed that
+    /// says that the journal must be replayed; then it must be.
+    pub(crate) fn load_for_recovery(device: &dyn Device) -> Result<Self> {
+        let mut raw = Self::read(device)?;
+        let sealed = check_checksum(&raw);
+        if sealed.is_err()
+            && check_checksum(&with_recovery_flag(&raw, !needs_recovery(&raw))).is_ok()
+        {
+            raw = with_recovery_flag(&raw, true);
+        }
+        match sealed.is_ok() || needs_recovery(&raw) {
+            true => Self::check(raw, device.len_bytes()),
+            false => sealed.and_then(|()| Self::check(raw, device.len_bytes())),
+        }
+        .map_err(|e| e.at("superblock"))
+    }
+
+    /// Says on the device that the journal must be replayed, or need not be. Nothing else changes,
+    /// so that a superblock that is written in part can be told from a damaged one. Durable after a
+    /// flush.
+    pub(crate) fn write_recovery_flag(device: &dyn Device, is_needed: bool) -> Result<()> {
+        let mut raw = Self::read(device)?;
+        if check_checksum(&raw).is_err() {
+            raw = with_recovery_flag(&raw, !needs_recovery(&raw));
+            check_checksum(&raw).map_err(|e| e.at("superblock"))?;
+        }
+        let mut raw = with_recovery_flag(&raw, is_needed);
+        if RoCompat::from_bits_retain(raw.feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM)
+        {
+            raw.checksum = crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]).into();
+        }
+        device.write_at(raw.as_bytes(), SUPERBLOCK_OFFSET)
+    }
+
+    fn read(device: &dyn Device) -> Result<RawSuperblock> {
+        let mut bytes = [0; size_of::<RawSuperblock>()];
+        if device.len_bytes() < SUPERBLOCK_OFFSET + bytes.len() as u64 {
+            return Err(Error::corrupt(format!(
+                "no ext4 file system: only {} bytes",
+                device.len_bytes()
+            )));
+        }
+        device.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
+        RawSuperblock::read_from_bytes(&bytes).map_err(|_| Error::corrupt("superblock cut short"))
+    }
+
+    fn check(raw: RawSuperblock, device_len: u64) -> Result<Self> {
+        if raw.magic.get() != SUPERBLOCK_MAGIC {
+            return Err(Error::corrupt(format!(
+                "no ext4 file system (magic {:#06x})",
+                raw.magic.get()
+            )));
+        }
+        let features = Features {
+            compat: Compat::from_bits_retain(raw.feature_compat.get()),
+            incompat: Incompat::from_bits_retain(raw.feature_incompat.get()),
+            ro_compat: RoCompat::from_bits_retain(raw.feature_ro_compat.get()),
+        };
+        features.check_readable()?;
+        let checksum_seed = checksum_seed(&raw, &features)?;
+        let block_size = checked_block_size(&raw)?;
+        let cluster_blocks = checked_cluster_blocks(&raw, &features)?;
+        let is_64bit = features.incompat.contains(Incompat::BIT64);
+        let high = if is_64bit {
+            u64::from(raw.blocks_count_hi.get())
+        } else {
+            0
+        };
+        let block_count = high << 32 | u64::from(raw.blocks_count_lo.get());
+        let first_data_block = u64::from(raw.first_data_block.get());
+        let (inode_size, first_inode) = checked_inode_size(&raw, block_size)?;
+        let superblock = Self {
+            features,
+            block_size,
+            block_count,
+            first_data_block,
+            blocks_per_group: raw.blocks_per_group.get(),
+            cluster_blocks,
+            inodes_per_group: raw.inodes_per_group.get(),
+            inode_count: raw.inodes_count.get(),
+            group_count: 0,
+            descriptor_len: checked_descriptor_len(&raw, is_64bit, block_size)?,
+            inode_size,
+            first_inode,
+            checksum_seed,
+            raw,
+        };
+        superblock.check_geometry(device_len)
+    }
+
+    fn check_geometry(mut self, device_len: u64) -> Result<Self> {
+        let bits = 8 * self.block_size as u64;
+        let groups = || {
+            let blocks = self
+                .block_count
+                .checked_sub(self.first_data_block)
+                .filter(|b| *b > 0)?;
+            u32::try_from(blocks.div_ceil(u64::from(self.blocks_per_group))).ok()
+        };
+        let what = if u64::from(self.blocks_per_group) > bits * u64::from(self.cluster_blocks)
+            || self.blocks_per_group < BLOCKS_PER_GROUP_MIN
+        {
+            format!("{} blocks per group", self.blocks_per_group)
+        } else if self.inodes_per_group == 0 || u64::from(self.inodes_per_group) > bits {
+            format!("{} inodes per group", self.inodes_per_group)
+        } else if self.first_data_block > 1
+            || (self.first_data_block == 1 && self.block_size != 1024)
+        {
+            format!("first data block {}", self.first_data_block)
+        } else if self.block_count > device_len / self.block_size as u64 {
+            let (blocks, size) = (self.block_count, self.block_size);
+            format!("{blocks} blocks of {size} bytes on a device of {device_len} bytes: cut short?")
+        } else if let Some(count) = groups() {
+            self.group_count = count;
+            let inodes = u64::from(count) * u64::from(self.inodes_per_group);
+            if inodes == u64::from(self.inode_count) {
+                return self.check_descriptor_table();
+            }
+            format!(
+                "{} inodes, but {count} groups hold {inodes}",
+                self.inode_count
+            )
+        } else {
+            format!("{} blocks", self.block_count)
+        };
+        Err(Error::corrupt(what))
+    }
+
+    fn check_descriptor_table(self) -> Result<Self> {
+        let blocks = self.descriptor_blocks();
+        let reserved = u64::from(self.raw.reserved_gdt_blocks.get());
+        if self.has_meta_bg() {
+            return Ok(self);
+        }
+        let fits = blocks + reserved + 1 < u64::from(self.blocks_per_group)
+            && self.first_data_block + 1 + blocks <= self.block_count
+            && reserved <= self.block_size as u64 / 4;
+        match fits {
+            true => Ok(self),
+            false => Err(Error::corrupt(format!(
+                "{blocks} group descriptor blocks and {reserved} reserved"
+            ))),
+        }
+    }
+
+    /// Blocks kept for root and whom the superblock or the mount names.
+    pub(crate) fn reserved_blocks(&self) -> u64 {
+        let is_64bit = self.features.incompat.contains(Incompat::BIT64);
+        let high = if is_64bit {
+            u64::from(self.raw.r_blocks_count_hi.get())
+        } else {
+            0
+        };
+        (high << 32 | u64::from(self.raw.r_blocks_count_lo.get())).min(self.block_count)
+    }
+
+    /// Whether groups from `first_meta_bg` on keep their descriptors among themselves.
+    pub(crate) fn has_meta_bg(&self) -> bool {
+        self.features.incompat.contains(Incompat::META_BG)
+    }
+
+    /// Descriptors in one block.
+    pub(crate) fn descriptors_per_block(&self) -> u32 {
+        (self.block_size / self.descriptor_len) as u32
+    }
+
+    /// Blocks that all descriptors take together.
+    pub(crate) fn descriptor_blocks(&self) -> u64 {
+        u64::from(self.group_count.div_ceil(self.descriptors_per_block()))
+    }
+
+    /// The block behind the superblock's, which is block 1 with 1 KiB blocks, even where bigalloc
+    /// has groups start at 0.
+    pub(crate) fn first_descriptor_block(&self) -> u64 {
+        if self.block_size == 1024 {
+            2
+        } else {
+            self.first_data_block + 1
+        }
+    }
+
+    /// The block and byte at which the descriptor of `group` lies.
+    pub(crate) fn descriptor_place(&self, group: u32) -> (PhysicalBlock, usize) {
+        let per_block = self.descriptors_per_block();
+        let (table_block, slot) = (group / per_block, (group % per_block) as usize);
+        let first = match self.has_meta_bg() && table_block >= self.raw.first_meta_bg.get() {
+            false => self.first_descriptor_block() + u64::from(table_block),
+            true => {
+                let leader = table_block * per_block;
+                self.group_start(leader) + u64::from(self.has_backup(leader))
+            }
+        };
+        (PhysicalBlock(first), slot * self.descriptor_len)
+    }
+
+    /// First block of a group.
+    pub(crate) fn group_start(&self, group: u32) -> u64 {
+        self.first_data_block + u64::from(group) * u64::from(self.blocks_per_group)
+    }
+
+    /// Blocks in a group; the last one may be short.
+    pub(crate) fn group_len(&self, group: u32) -> u32 {
+        let left = self.block_count - self.group_start(group);
+        left.min(u64::from(self.blocks_per_group)) as u32
+    }
+
+    /// The group a block lies in, and its place there.
+    pub(crate) fn group_of(&self, block: u64) -> (u32, u32) {
+        let from_start = block - self.first_data_block;
+        let per_group = u64::from(self.blocks_per_group);
+        (
+            (from_start / per_group) as u32,
+            (from_start % per_group) as u32,
+        )
+    }
+
+    /// Whether `group` starts with a superblock (the primary or a copy).
+    pub(crate) fn has_backup(&self, group: u32) -> bool {
+        if group == 0 {
+            return true;
+        }
+        if self.features.compat.contains(Compat::SPARSE_SUPER2) {
+            return self.raw.backup_bgs.iter().any(|b| b.get() == group);
+        }
+        if group == 1 || !self.features.ro_compat.contains(RoCompat::SPARSE_SUPER) {
+            return true;
+        }
+        [3_u64, 5, 7].iter().any(|base| {
+            let mut power = *base;
+            while power < u64::from(group) {
+                power *= base;
+            }
+            power == u64::from(group)
+        })
+    }
+
+    /// The blocks at the start of a group that hold superblock and descriptor copies.
+    pub(crate) fn head_of_group(&self, group: u32) -> Range<u64> {
+        let start = self.group_start(group);
+        let backup = u64::from(self.has_backup(group));
+        let per_block = self.descriptors_per_block();
+        let meta_first = self.raw.first_meta_bg.get();
+        let table = if !self.has_meta_bg() || group / per_block < meta_first {
+            let blocks = match self.has_meta_bg() {
+                true => u64::from(meta_first).min(self.descriptor_blocks()),
+                false => self.descriptor_blocks() + u64::from(self.raw.reserved_gdt_blocks.get()),
+            };
+            backup * blocks
+        } else {
+            // The first, second and last group of each meta group hold its one descriptor block.
+            u64::from([0, 1, per_block - 1].contains(&(group % per_block)))
+        };
+        let boot = if group == 0 {
+            self.first_descriptor_block() - 1 - start
+        } else {
+            0
+        };
+        start..start + boot + backup + table
+    }
+
+    /// Blocks that hold the inode table of one group.
+    pub(crate) fn inode_table_blocks(&self) -> u64 {
+        (u64::from(self.inodes_per_group) * self.inode_size as u64).div_ceil(self.block_size as u64)
+    }
+
+    /// Refuses inode numbers that do not exist.
+    pub(crate) fn check_inode_number(&self, number: u64) -> Result<u32> {
+        match u32::try_from(number) {
+            Ok(small) if small >= 1 && small <= self.inode_count => Ok(small),
+            _ => Err(Error::corrupt(format!(
+                "inode {} of {}",
+                InodeNumber(number),
+                self.inode_count
+            ))),
+        }
+    }
+
+    /// The bytes to write, with a fresh checksum and `s_wtime`.
+    pub(crate) fn to_bytes(&self, now: Timespec) -> [u8; 1024] {
+        let mut raw = self.raw.clone();
+        raw.feature_compat = self.features.compat.bits().into();
+        raw.feature_incompat = self.features.incompat.bits().into();
+        raw.feature_ro_compat = self.features.ro_compat.bits().into();
+        raw.wtime = (now.secs as u32).into();
+        raw.wtime_hi = (now.secs >> 32) as u8;
+        if self.checksum_seed.is_some() {
+            raw.checksum = crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]).into();
+        }
+        zerocopy::transmute!(raw)
+    }
+
+    /// Whether the hash of directory names takes bytes as unsigned.
+    pub(crate) fn has_unsigned_hash(&self) -> bool {
+        self.raw.flags.get() & FLAG_UNSIGNED_HASH != 0
+    }
+}
+
+fn needs_recovery(raw: &RawSuperblock) -> bool {
+    Incompat::from_bits_retain(raw.feature_incompat.get()).contains(Incompat::NEEDS_RECOVERY)
+}
+
+/// The same with another flag, and the checksum it had.
+fn with_recovery_flag(raw: &RawSuperblock, is_needed: bool) -> RawSuperblock {
+    let mut incompat = Incompat::from_bits_retain(raw.feature_incompat.get());
+    incompat.set(Incompat::NEEDS_RECOVERY, is_needed);
+    RawSuperblock {
+        feature_incompat: incompat.bits().into(),
+        ..raw.clone()
+    }
+}
+
+fn check_checksum(raw: &RawSuperblock) -> Result<()> {
+    let has_checksum =
+        RoCompat::from_bits_retain(raw.feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM);
+    // Another type of checksum is told by its name later, other bytes as what they are.
+    let is_ours = raw.magic.get() == SUPERBLOCK_MAGIC && has_checksum && raw.checksum_type == 1;
+    match is_ours && raw.checksum.get() != crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET])
+    {
+        true => Err(Error::corrupt("bad checksum")),
+        false => Ok(()),
+    }
+}
+
+/// Returns the seed of all other checksums, if the file system has metadata_csum.
+fn checksum_seed(raw: &RawSuperblock, features: &Features) -> Result<Option<u32>> {
+    if !features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+        return Ok(None);
+    }
+    if raw.checksum_type != 1 {
+        return Err(Error::unsupported(format!(
+            "checksum type {}",
+            raw.checksum_type
+        )));
+    }
+    Ok(Some(
+        match features.incompat.contains(Incompat::METADATA_CSUM_SEED) {
+            true => raw.checksum_seed.get(),
+            false => crc32c(!0, &raw.uuid),
+        },
+    ))
+}
+
+fn checked_block_size(raw: &RawSuperblock) -> Result<usize> {
+    match raw.log_block_size.get() {
+        log @ 0..=6 if 1024_usize << log <= PAGE_SIZE => Ok(1024 << log),
+        log @ 0..=6 => Err(Error::unsupported(format!(
+            "blocks of {} bytes",
+            1024 << log
+        ))),
+        log => Err(Error::corrupt(format!(
+            "block size 2^{}",
+            u64::from(log) + 10
+        ))),
+    }
+}
+
+fn checked_cluster_blocks(raw: &RawSuperblock, features: &Features) -> Result<u32> {
+    if !features.ro_compat.contains(RoCompat::BIGALLOC) {
+        return Ok(1);
+    }
+    let log = raw
+        .log_cluster_size
+        .get()
+        .checked_sub(raw.log_block_size.get());
+    match log {
+        Some(log @ 0..=16)
+            if raw.clusters_per_group.get().checked_mul(1 << log)
+                == Some(raw.blocks_per_group.get()) =>
+        {
+            Ok(1 << log)
+        }
+        _ => Err(Error::corrupt(format!(
+            "cluster size 2^{}",
+            u64::from(raw.log_cluster_size.get()) + 10
+        ))),
+    }
+}
+
+fn checked_inode_size(raw: &RawSuperblock, block_size: usize) -> Result<(usize, u32)> {
+    if raw.rev_level.get() == 0 {
+        return Ok((128, super::disk::FIRST_INODE));
+    }
+    let size = usize::from(raw.inode_size.get());
+    if size < 128 || size > block_size || !size.is_power_of_two() {
+        return Err(Error::corrupt(format!("inodes of {size} bytes")));
+    }
+    Ok((size, raw.first_ino.get().max(super::disk::FIRST_INODE)))
+}
+
+fn checked_descriptor_len(raw: &RawSuperblock, is_64bit: bool, block_size: usize) -> Result<usize> {
+    let len = usize::from(raw.desc_size.get());
+    match is_64bit {
+        false => Ok(32),
+        true if len >= size_of::<RawGroupDescriptor>()
+            && len <= block_size
+            && len.is_power_of_two() =>
+        {
+            Ok(len)
+        }
+        true => Err(Error::corrupt(format!("group descriptors of {len} bytes"))),
+    }
+}

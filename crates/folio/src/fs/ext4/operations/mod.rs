@@ -1,0 +1,534 @@
+//! The VFS's calls in ext4's words: what each changes, and in which order.
+
+mod symlink;
+
+use crate::base::{Errno, Error, InodeNumber, Result};
+use crate::fs::ext4::inode::{Ext4Inode, InodeState};
+use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
+use crate::vfs::{
+    AttributeChange, DirectoryEntry, FallocateMode, FileExtent, FileType, Inode, InodeCommon,
+    NewInode, RenameFlags, SeekKind, SetTime, XattrFlags,
+};
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+/// Links a directory shows once it has more than can be counted (`dir_nlink`).
+const LINKS_UNCOUNTED: u16 = 1;
+/// Links from which a directory's are no longer counted.
+const LINKS_MAX: u16 = 65_000;
+
+impl Inode for Ext4Inode {
+    fn common(&self) -> &InodeCommon {
+        &self.common
+    }
+
+    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        self.change(|| {
+            self.refuse_fixed(false)?;
+            if let Some(size_bytes) = change.size_bytes {
+                self.bring_out_of_line()?;
+                self.set_size(size_bytes)?;
+            }
+            let mut state = self.state_mut();
+            self.apply(&mut state, change)?;
+            self.mark_dirty(&mut state);
+            Ok(())
+        })
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
+        self.fs.check_alive()?;
+        let Some(found) = self.find_name(name).map_err(|e| self.place(e))? else {
+            return Ok(None);
+        };
+        let number = found.number.0;
+        if number < self.fs.geometry.first_inode.into() && number != u64::from(ROOT_INODE) {
+            let what = format!("a name leads to the reserved inode {number}");
+            return Err(self.place(Error::corrupt(what)));
+        }
+        let inode = self.fs.inode(number).map_err(|e| e.at("ext4"))?;
+        Ok(Some(inode))
+    }
+
+    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        self.change(|| {
+            self.refuse_fixed(true)?;
+            let inode = self.new_inode(new)?;
+            let added = self.insert_name(name, inode.number, new.file_type);
+            self.keep_or_discard(&inode, added)?;
+            let mut state = self.state_mut();
+            if new.file_type == FileType::Directory {
+                add_directory_link(&mut state);
+            }
+            self.note_names_changed(&mut state);
+            drop(state);
+            let inode: Arc<dyn Inode> = inode;
+            Ok(inode)
+        })
+    }
+
+    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        self.change(|| {
+            let inode = self.new_inode(new)?;
+            let mut state = inode.state_mut();
+            state.raw.links_count = 0.into();
+            drop(state);
+            inode.forget_dirty();
+            inode.mark_dirty(&mut inode.state_mut());
+            let inode: Arc<dyn Inode> = inode;
+            Ok(inode)
+        })
+    }
+
+    fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.change(|| {
+            let target = self.same_fs(target)?;
+            self.refuse_fixed(true)?;
+            target.refuse_fixed(false)?;
+            self.fs.check_links(&target.state.read(), false)?;
+            self.insert_name(name, target.number, target.common.file_type)?;
+            let mut state = target.state_mut();
+            let links = state.raw.links_count.get() + 1;
+            state.raw.links_count = links.into();
+            state.set_changed(self.fs.now());
+            // It may have had none (`O_TMPFILE`).
+            self.fs.remove_orphan(target.number);
+            target.mark_dirty(&mut state);
+            drop(state);
+            self.note_names_changed(&mut self.state_mut());
+            Ok(())
+        })
+    }
+
+    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.change(|| {
+            let target = self.same_fs(target)?;
+            self.refuse_fixed(false)?;
+            target.refuse_fixed(false)?;
+            self.remove_name(name)?;
+            self.note_names_changed(&mut self.state_mut());
+            target.drop_link();
+            Ok(())
+        })
+    }
+
+    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.change(|| {
+            let target = self.same_fs(target)?;
+            self.refuse_fixed(false)?;
+            target.refuse_fixed(false)?;
+            if !target.is_empty_directory()? {
+                return Err(Errno::NOTEMPTY.into());
+            }
+            self.remove_name(name)?;
+            target.drop_all_links();
+            let mut state = self.state_mut();
+            drop_directory_link(&mut state);
+            self.note_names_changed(&mut state);
+            Ok(())
+        })
+    }
+
+    fn rename(
+        &self,
+        name: &[u8],
+        source: &Arc<dyn Inode>,
+        new_parent: &Arc<dyn Inode>,
+        new_name: &[u8],
+        replaced: Option<&Arc<dyn Inode>>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if replaced.is_some() && !flags.contains(RenameFlags::EXCHANGE) {
+            self.same_fs(source)?.prepare_replacing();
+        }
+        self.change(|| {
+            let (source, new_parent) = (self.same_fs(source)?, self.same_fs(new_parent)?);
+            let replaced = replaced.map(|r| self.same_fs(r)).transpose()?;
+            for changed in [Some(self), Some(source), Some(new_parent), replaced]
+                .into_iter()
+                .flatten()
+            {
+                changed.refuse_fixed(false)?;
+            }
+            if replaced.is_some() {
+                source.note_replacing();
+            }
+            match (replaced, flags.contains(RenameFlags::EXCHANGE)) {
+                (Some(other), true) => self.exchange(name, source, new_parent, new_name, other),
+                (None, true) => Err(Errno::NOENT.into()),
+                (replaced, false) => self.move_name(name, source, new_parent, new_name, replaced),
+            }
+        })
+    }
+
+    fn read_directory(
+        &self,
+        cookie: u64,
+        sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.fs.check_alive()?;
+        self.iterate_names(cookie, sink).map_err(|e| self.place(e))
+    }
+
+    fn parent_number(&self) -> Result<InodeNumber> {
+        self.parent_of_directory().map_err(|e| self.place(e))
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match self.common.file_type {
+            FileType::Symlink => self.target().map_err(|e| self.place(e)),
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    fn write_begin(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        let appends = self
+            .common
+            .mapping
+            .as_ref()
+            .is_some_and(|m| offset >= m.size_bytes());
+        self.change(|| {
+            self.refuse_fixed(appends)?;
+            self.begin_write(offset, len_bytes)
+        })
+    }
+
+    fn write_end(&self, _offset: u64, written_bytes: u64, clear_set_id: bool) -> Result<()> {
+        if written_bytes == 0 {
+            return Ok(());
+        }
+        let _handle = self.fs.start();
+        let now = self.fs.now();
+        let mut state = self.state_mut();
+        state.set_modified(now);
+        state.set_changed(now);
+        let mode = state.raw.mode.get();
+        if clear_set_id && mode & 0o6000 != 0 {
+            // Setgid without group execution marks mandatory locking, not a set-id program.
+            let setgid = if mode & 0o010 != 0 { 0o2000 } else { 0 };
+            state.raw.mode = (mode & !(0o4000 | setgid)).into();
+            self.mark_dirty(&mut state);
+        }
+        self.note_times(&mut state);
+        Ok(())
+    }
+
+    fn close_written(&self) {
+        self.note_closed();
+    }
+
+    fn touch_accessed(&self) -> Result<()> {
+        if self.fs.is_read_only {
+            return Ok(());
+        }
+        self.change(|| {
+            let mut state = self.state_mut();
+            state.set_accessed(self.fs.now());
+            self.note_times(&mut state);
+            Ok(())
+        })
+    }
+
+    fn fallocate(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+        self.change(|| {
+            self.refuse_fixed(false)?;
+            self.change_allocation(mode, offset, len_bytes)
+        })
+    }
+
+    fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        self.extents_in(range)
+    }
+
+    fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
+        self.seek_from(kind, offset)
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        self.fs
+            .sync_inode(self, data_only)
+            .map_err(|e| e.at("ext4"))
+    }
+
+    fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.fs.check_namespace(name)?;
+        self.fs.check_alive()?;
+        self.xattr_value(name).map_err(|e| self.place(e))
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.fs.check_namespace(name)?;
+        self.change(|| self.change_xattr(name, Some(value), flags))
+    }
+
+    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        self.fs.check_namespace(name)?;
+        self.change(|| self.change_xattr(name, None, XattrFlags::empty()))
+    }
+
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        let mut names = self.xattr_names().map_err(|e| self.place(e))?;
+        names.retain(|name| self.fs.check_namespace(name).is_ok());
+        Ok(names)
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+impl Ext4Inode {
+    /// Runs one change: refused on a read-only mount, and noted on the device before the first.
+    /// Runs one operation, in one transaction. `act` may run twice, if the first time there was no
+    /// space.
+    fn change<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
+        let mut is_last = false;
+        loop {
+            self.fs.begin_change()?;
+            let done = {
+                let _handle = self.fs.start();
+                act()
+            };
+            let error = match done {
+                Err(error) if error.errno() == Errno::NOSPC && !is_last => error,
+                done => return done.map_err(|e| self.place(e)),
+            };
+            is_last = true;
+            if !self.fs.commit_for_space()? {
+                return Err(self.place(error));
+            }
+        }
+    }
+
+    /// Says where a failure happened, if it is one of the medium; an ordinary errno needs no place.
+    fn place(&self, error: Error) -> Error {
+        self.fs.notice(&error);
+        match error.kind() {
+            crate::base::ErrorKind::Errno => error,
+            _ => error.at(format!("inode {}", self.number)).at("ext4"),
+        }
+    }
+
+    /// EPERM on an inode that chattr(1) made immutable, or append-only if this change does more
+    /// than append.
+    fn refuse_fixed(&self, only_appends: bool) -> Result<()> {
+        let flags = self.state.read().raw.flags.get();
+        let refused = inode_flags::IMMUTABLE | if only_appends { 0 } else { inode_flags::APPEND };
+        match flags & refused == 0 {
+            true => Ok(()),
+            false => Err(Errno::PERM.into()),
+        }
+    }
+
+    fn same_fs<'a>(&self, other: &'a Arc<dyn Inode>) -> Result<&'a Ext4Inode> {
+        match other.as_any().downcast_ref::<Ext4Inode>() {
+            Some(inode) if Arc::ptr_eq(&inode.fs, &self.fs) => Ok(inode),
+            _ => Err(Errno::XDEV.into()),
+        }
+    }
+
+    fn apply(&self, state: &mut InodeState, change: &AttributeChange) -> Result<()> {
+        let now = self.fs.now();
+        let time = |set: SetTime| match set {
+            SetTime::Now => now,
+            SetTime::To(time) => time,
+        };
+        if let Some(mode) = change.mode {
+            if self.fs.options.acl {
+                self.change_acl_mode(state, mode)?;
+            }
+            state.raw.mode = (state.raw.mode.get() & 0xF000 | mode & 0o7777).into();
+        }
+        state.set_owner(change.uid, change.gid);
+        if change.size_bytes.is_some() {
+            state.set_modified(now);
+        }
+        if let Some(set) = change.accessed {
+            state.set_accessed(time(set));
+        }
+        if let Some(set) = change.modified {
+            state.set_modified(time(set));
+        }
+        state.set_changed(now);
+        Ok(())
+    }
+
+    /// Makes an inode that has no name yet.
+    fn new_inode(&self, new: &NewInode<'_>) -> Result<Arc<Ext4Inode>> {
+        let fs = &self.fs;
+        fs.limit_dirty_inodes()?;
+        let is_directory = new.file_type == FileType::Directory;
+        let number = fs.space.lock().allocate_inode(
+            &fs.geometry,
+            &fs.metadata,
+            self.number,
+            is_directory,
+        )?;
+        let flags = self.state.read().raw.flags.get();
+        let inode = Ext4Inode::create(fs, number, new, flags & inode_flags::INHERITED);
+        let made = match new.file_type {
+            FileType::Directory => inode.initialise_directory(self.number),
+            FileType::Symlink => inode.store_target(new.target),
+            _ => Ok(()),
+        };
+        self.keep_or_discard(&inode, made)?;
+        let mut state = inode.state_mut();
+        if is_directory {
+            state.raw.links_count = 2.into();
+        }
+        inode.mark_dirty(&mut state);
+        drop(state);
+        Ok(fs.remember(inode))
+    }
+
+    /// After a failed step the new inode must not outlive its last reference.
+    fn keep_or_discard(&self, inode: &Arc<Ext4Inode>, step: Result<()>) -> Result<()> {
+        if step.is_err() {
+            inode.drop_all_links();
+        }
+        step
+    }
+
+    fn move_name(
+        &self,
+        name: &[u8],
+        source: &Ext4Inode,
+        new_parent: &Ext4Inode,
+        new_name: &[u8],
+        replaced: Option<&Ext4Inode>,
+    ) -> Result<()> {
+        let file_type = source.common.file_type;
+        let is_directory = file_type == FileType::Directory;
+        let changes_parent = self.number != new_parent.number;
+        match replaced {
+            Some(other) => {
+                if other.common.file_type == FileType::Directory && !other.is_empty_directory()? {
+                    return Err(Errno::NOTEMPTY.into());
+                }
+                new_parent.replace_name(new_name, source.number, file_type)?;
+            }
+            None => {
+                if is_directory && changes_parent {
+                    self.fs.check_links(&new_parent.state.read(), true)?;
+                }
+                new_parent.insert_name(new_name, source.number, file_type)?;
+            }
+        }
+        self.remove_name(name)?;
+        if is_directory && changes_parent {
+            source.replace_name(b"..", new_parent.number, FileType::Directory)?;
+            drop_directory_link(&mut self.state_mut());
+            add_directory_link(&mut new_parent.state_mut());
+        }
+        match replaced {
+            Some(other) if other.common.file_type == FileType::Directory => {
+                other.drop_all_links();
+                drop_directory_link(&mut new_parent.state_mut());
+            }
+            Some(other) => other.drop_link(),
+            None => {}
+        }
+        self.note_moved(source, new_parent);
+        Ok(())
+    }
+
+    fn exchange(
+        &self,
+        name: &[u8],
+        source: &Ext4Inode,
+        new_parent: &Ext4Inode,
+        new_name: &[u8],
+        other: &Ext4Inode,
+    ) -> Result<()> {
+        new_parent.replace_name(new_name, source.number, source.common.file_type)?;
+        self.replace_name(name, other.number, other.common.file_type)?;
+        if self.number != new_parent.number {
+            for (moved, from, to) in [(source, self, new_parent), (other, new_parent, self)] {
+                if moved.common.file_type == FileType::Directory {
+                    moved.replace_name(b"..", to.number, FileType::Directory)?;
+                    drop_directory_link(&mut from.state_mut());
+                    add_directory_link(&mut to.state_mut());
+                }
+            }
+        }
+        let mut state = other.state_mut();
+        state.set_changed(self.fs.now());
+        other.mark_dirty(&mut state);
+        drop(state);
+        self.note_moved(source, new_parent);
+        Ok(())
+    }
+
+    fn note_moved(&self, source: &Ext4Inode, new_parent: &Ext4Inode) {
+        self.note_names_changed(&mut self.state_mut());
+        new_parent.note_names_changed(&mut new_parent.state_mut());
+        let mut state = source.state_mut();
+        state.set_changed(self.fs.now());
+        source.mark_dirty(&mut state);
+    }
+
+    fn note_names_changed(&self, state: &mut InodeState) {
+        let now = self.fs.now();
+        state.set_modified(now);
+        state.set_changed(now);
+        self.mark_dirty(state);
+    }
+
+    /// Takes one link away; without any left the inode is freed with its last reference.
+    fn drop_link(&self) {
+        let mut state = self.state_mut();
+        let links = state.raw.links_count.get().saturating_sub(1);
+        state.raw.links_count = links.into();
+        state.set_changed(self.fs.now());
+        match links {
+            0 => {
+                drop(state);
+                self.forget_dirty();
+                self.note_unnamed();
+            }
+            _ => self.mark_dirty(&mut state),
+        }
+    }
+
+    fn drop_all_links(&self) {
+        self.state_mut().raw.links_count = 0.into();
+        self.forget_dirty();
+        self.note_unnamed();
+    }
+
+    /// The last name is gone: until the last user goes, too, the inode is an orphan.
+    fn note_unnamed(&self) {
+        let mut state = self.state_mut();
+        if let Err(error) = self.end_hold(&mut state) {
+            self.fs
+                .note_error(error.at(format!("inode {}", self.number)));
+        }
+        self.mark_dirty(&mut state);
+    }
+
+    /// Takes the inode off the lists that would keep it alive.
+    pub(crate) fn forget_dirty(&self) {
+        self.clear_dirty(&mut self.state_mut());
+        let listed = self.fs.dirty_inodes.lock().remove(&self.number);
+        let ordered = self.fs.ordered_inodes.lock().remove(&self.number);
+        let lazy = self.fs.lazy_times.forget(self.number);
+        drop((listed, ordered, lazy));
+    }
+}
+
+pub(crate) fn add_directory_link(state: &mut InodeState) {
+    let links = state.raw.links_count.get();
+    let counted = if links == LINKS_UNCOUNTED || links >= LINKS_MAX {
+        LINKS_UNCOUNTED
+    } else {
+        links + 1
+    };
+    state.raw.links_count = counted.into();
+}
+
+pub(crate) fn drop_directory_link(state: &mut InodeState) {
+    let links = state.raw.links_count.get();
+    // A directory that once had too many to count never counts again.
+    let counted = if links > 2 { links - 1 } else { links };
+    state.raw.links_count = counted.into();
+}
