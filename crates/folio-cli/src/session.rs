@@ -149,9 +149,9 @@ impl Session {
             return String::new();
         }
         let known = || {
-            let of_mounts = folio_fuse::Options::WORDS
+            let of_mounts = folio_fuse::SessionOptions::OPTION_NAMES
                 .into_iter()
-                .chain(folio_fuse::wire::Options::WORDS);
+                .chain(folio_fuse::wire::ClientOptions::OPTION_NAMES);
             folio::kernel::mount_words().chain(of_mounts)
         };
         let names = self

@@ -1,9 +1,9 @@
 //! What a fuzz target calls: a server of a small file system, asked anything. No part of the
 //! interface.
 
-use crate::adapter::{Adapter, Judge};
+use crate::adapter::{Adapter, PermissionChecks};
 use crate::wire::{
-    DataCache, Message, Options, Outcome, REPLY_BODY_MAX, REPLY_HEADER_LEN, Server, op,
+    ClientOptions, DataCache, Message, Outcome, REPLY_BODY_MAX, REPLY_HEADER_LEN, Server, op,
 };
 use folio::vfs::MountOptions;
 use folio::{Kernel, KernelOptions};
@@ -32,20 +32,20 @@ pub fn requests(data: &[u8]) {
         return;
     }
     let options = match first % 3 {
-        0 => Options::alone(),
-        1 => Options {
+        0 => ClientOptions::exclusive(),
+        1 => ClientOptions {
             data: DataCache::None,
-            ..Options::alone()
+            ..ClientOptions::exclusive()
         },
-        _ => Options {
-            changed_by_others: true,
-            ..Options::alone()
+        _ => ClientOptions {
+            has_external_writers: true,
+            ..ClientOptions::exclusive()
         },
     };
     let judge = if first & 0x80 == 0 {
-        Judge::Kernel
+        PermissionChecks::ByClient
     } else {
-        Judge::Nobody
+        PermissionChecks::Off
     };
     let server = Server::new(Arc::new(Adapter::new(kernel, judge)), judge, options);
     let init = [7, 40, 1 << 17, u32::MAX, u32::MAX]

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 /// Who else changes the file system, and how the kernel learns of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sharing {
+pub(crate) enum Invalidation {
     /// Nobody does.
-    Alone,
+    None,
     /// Others do, and the kernel is told at once.
-    Told,
+    Push,
     /// Others do, and the kernel asks again when a time to live is over.
-    Asked,
+    Ttl,
 }
 
 /// What the kernel's page cache holds of files that are not passed through.
@@ -31,8 +31,8 @@ pub(crate) enum Pages {
 
 /// What the kernel keeps.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Keeping {
-    pub(crate) sharing: Sharing,
+pub(crate) struct CachePolicy {
+    pub(crate) invalidation: Invalidation,
     pub(crate) pages: Pages,
     /// Whether files of the host are handed to the kernel where it takes them.
     pub(crate) passthrough: Passthrough,
@@ -70,13 +70,13 @@ fn whole_ticks(ttl: Duration, tick: Duration) -> Duration {
     }
 }
 
-impl Keeping {
+impl CachePolicy {
     /// What the kernel behind /dev/fuse may believe and keep, in the words of the protocol. The
     /// file system knows for how long.
-    pub(crate) fn options(self) -> wire::Options {
-        let mut options = match self.sharing {
-            Sharing::Alone => wire::Options::alone(),
-            Sharing::Told | Sharing::Asked => wire::Options::shared(wire::FOREVER),
+    pub(crate) fn options(self) -> wire::ClientOptions {
+        let mut options = match self.invalidation {
+            Invalidation::None => wire::ClientOptions::exclusive(),
+            Invalidation::Push | Invalidation::Ttl => wire::ClientOptions::shared(wire::FOREVER),
         };
         if self.pages == Pages::None {
             options.data = DataCache::None;
@@ -86,7 +86,7 @@ impl Keeping {
     }
 
     pub(crate) fn is_shared(self) -> bool {
-        self.sharing != Sharing::Alone
+        self.invalidation != Invalidation::None
     }
 
     /// Files of at least this size are handed to the kernel, and all that are written; `None` if
@@ -100,7 +100,7 @@ impl Keeping {
         match self.passthrough {
             _ if !self.is_shared() || self.pages != Pages::Clean => None,
             Passthrough::Never => None,
-            Passthrough::Auto if self.sharing == Sharing::Told => Some(PASSED_MIN_BYTES),
+            Passthrough::Auto if self.invalidation == Invalidation::Push => Some(PASSED_MIN_BYTES),
             Passthrough::Auto | Passthrough::Always => Some(0),
         }
     }
@@ -109,10 +109,10 @@ impl Keeping {
     /// of it are told of, and `is_same` whether its contents are as they were when the kernel
     /// opened it last, or known to be in its pages.
     pub(crate) fn pages(self, is_told: bool, is_same: bool) -> u32 {
-        match (self.pages, self.sharing) {
+        match (self.pages, self.invalidation) {
             (Pages::None, _) => open::DIRECT_IO,
             // Nobody would tell of a change.
-            (_, Sharing::Told) if !is_told => open::DIRECT_IO,
+            (_, Invalidation::Push) if !is_told => open::DIRECT_IO,
             // Pages that are mapped are never asked for again.
             _ if !is_same => 0,
             _ => open::KEEP_CACHE,
@@ -123,9 +123,9 @@ impl Keeping {
     /// changes it knows them by the time of modification, and two changes within one tick of the
     /// clock have the same.
     pub(crate) fn listing(self, is_told: bool) -> u32 {
-        match self.sharing {
-            Sharing::Asked => 0,
-            Sharing::Told if !is_told => 0,
+        match self.invalidation {
+            Invalidation::Ttl => 0,
+            Invalidation::Push if !is_told => 0,
             _ => open::KEEP_CACHE | open::CACHE_DIR,
         }
     }
@@ -135,9 +135,9 @@ impl Keeping {
 mod tests {
     use super::*;
 
-    fn keeping(sharing: Sharing, pages: Pages) -> Keeping {
-        Keeping {
-            sharing,
+    fn keeping(invalidation: Invalidation, pages: Pages) -> CachePolicy {
+        CachePolicy {
+            invalidation,
             pages,
             passthrough: Passthrough::Auto,
         }
@@ -146,24 +146,24 @@ mod tests {
     #[test]
     fn pages_are_kept_only_where_changes_are_noticed() {
         let (keep, direct) = (open::KEEP_CACHE, open::DIRECT_IO);
-        let told = keeping(Sharing::Told, Pages::Clean);
+        let told = keeping(Invalidation::Push, Pages::Clean);
         assert_eq!(
             (told.pages(true, true), told.pages(false, true)),
             (keep, direct)
         );
         assert_eq!(told.pages(true, false), 0);
         assert_eq!(told.listing(false), 0);
-        let asked = keeping(Sharing::Asked, Pages::Clean);
+        let asked = keeping(Invalidation::Ttl, Pages::Clean);
         assert_eq!(
             (asked.pages(false, true), asked.pages(false, false)),
             (keep, 0)
         );
         assert_eq!(
-            keeping(Sharing::Alone, Pages::Clean).pages(true, true),
+            keeping(Invalidation::None, Pages::Clean).pages(true, true),
             keep
         );
         assert_eq!(
-            keeping(Sharing::Told, Pages::None).pages(true, true),
+            keeping(Invalidation::Push, Pages::None).pages(true, true),
             direct
         );
     }
@@ -187,22 +187,25 @@ mod tests {
 
     #[test]
     fn small_files_are_cached_where_changes_are_told_of() {
-        let with = |sharing, passthrough| {
-            Keeping {
-                sharing,
+        let with = |invalidation, passthrough| {
+            CachePolicy {
+                invalidation,
                 pages: Pages::Clean,
                 passthrough,
             }
             .passed_through()
         };
         assert_eq!(
-            with(Sharing::Told, Passthrough::Auto),
+            with(Invalidation::Push, Passthrough::Auto),
             Some(PASSED_MIN_BYTES)
         );
-        assert_eq!(with(Sharing::Asked, Passthrough::Auto), Some(0));
-        assert_eq!(with(Sharing::Told, Passthrough::Always), Some(0));
-        assert_eq!(with(Sharing::Told, Passthrough::Never), None);
-        assert_eq!(with(Sharing::Alone, Passthrough::Always), None);
-        assert_eq!(keeping(Sharing::Told, Pages::None).passed_through(), None);
+        assert_eq!(with(Invalidation::Ttl, Passthrough::Auto), Some(0));
+        assert_eq!(with(Invalidation::Push, Passthrough::Always), Some(0));
+        assert_eq!(with(Invalidation::Push, Passthrough::Never), None);
+        assert_eq!(with(Invalidation::None, Passthrough::Always), None);
+        assert_eq!(
+            keeping(Invalidation::Push, Pages::None).passed_through(),
+            None
+        );
     }
 }

@@ -40,6 +40,6 @@ mod sys;
 mod transport;
 pub mod wire;
 
-pub use mountpoint::{MountWords, Mounted, Unmounter};
-pub use options::{Allowed, Options, Passthrough};
+pub use mountpoint::{MountAttributes, Mountpoint, Unmounter};
+pub use options::{AllowedUsers, Passthrough, SessionOptions};
 pub use session::Session;

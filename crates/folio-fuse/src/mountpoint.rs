@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// How a mount appears to this machine; the words of mount.fuse3(8).
 #[derive(Debug, Clone, Default)]
-pub struct MountWords {
+pub struct MountAttributes {
     /// What /proc/mounts tells.
     pub source: String,
     /// Whether the kernel lets other users use it.
@@ -34,15 +34,15 @@ pub struct MountWords {
 }
 
 /// A mount whose requests come from a device; it is taken away when dropped, if it is still there.
-pub struct Mounted {
+pub struct Mountpoint {
     device: Arc<OwnedFd>,
     unmounter: Unmounter,
 }
 
-impl Mounted {
+impl Mountpoint {
     /// Mounts on the directory `target`. With `checks_permissions` the kernel checks them before it
     /// asks.
-    pub fn new(target: &Path, words: &MountWords, checks_permissions: bool) -> Result<Self> {
+    pub fn new(target: &Path, words: &MountAttributes, checks_permissions: bool) -> Result<Self> {
         let mount = || {
             let target = find(target)?;
             let device = mount(&target, words, checks_permissions)?;
@@ -65,7 +65,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for Mountpoint {
     fn drop(&mut self) {
         // The kernel has let go of the device when it has unmounted; something else may be in the
         // place by now.
@@ -83,7 +83,7 @@ impl Drop for Mounted {
 
 /// Mounts on `target`, an absolute path of a directory. Gives what the kernel's requests are read
 /// from.
-fn mount(target: &Path, words: &MountWords, checks_permissions: bool) -> Result<OwnedFd> {
+fn mount(target: &Path, words: &MountAttributes, checks_permissions: bool) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let mounted = match rustix::fs::open("/dev/fuse", flags, Mode::empty()) {
         Ok(device) => match mount_directly(&device, target, words, checks_permissions) {
@@ -115,7 +115,7 @@ fn mount(target: &Path, words: &MountWords, checks_permissions: bool) -> Result<
 fn mount_directly(
     device: &OwnedFd,
     target: &Path,
-    words: &MountWords,
+    words: &MountAttributes,
     checks_permissions: bool,
 ) -> Result<(), Errno> {
     let (user, group) = (
@@ -157,7 +157,7 @@ fn mount_directly(
 /// Has the setuid program mount; it opens the device and passes it on (libfuse, fusermount.c).
 fn mount_by_helper(
     target: &Path,
-    words: &MountWords,
+    words: &MountAttributes,
     checks_permissions: bool,
 ) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;

@@ -1,14 +1,14 @@
 //! How a mount appears to the host: what `-o` says beyond the options of the file system inside.
 
-use crate::adapter::Judge;
+use crate::adapter::PermissionChecks;
 use crate::keeping::Pages;
-use crate::mountpoint::MountWords;
+use crate::mountpoint::MountAttributes;
 use folio::vfs::MountOptions;
 use folio::{Errno, Error, Result};
 
 /// Who may use the mount at all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Allowed {
+pub enum AllowedUsers {
     /// The user who mounts, whom alone the kernel lets in: files of an image mean nothing to
     /// others.
     #[default]
@@ -22,11 +22,11 @@ pub enum Allowed {
 
 /// How a mount appears to the host; the same words as in mount.fuse3(8).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct SessionOptions {
     /// Who may use the mount.
-    pub allowed: Allowed,
+    pub allowed: AllowedUsers,
     /// Whose permissions count.
-    pub judge: Judge,
+    pub judge: PermissionChecks,
     /// What the mount is of, as /proc/mounts tells.
     pub source: String,
     /// Threads that answer the kernel.
@@ -52,13 +52,13 @@ pub enum Passthrough {
 /// Threads that are of use when most requests are answered from memory.
 const THREADS_MAX: usize = 8;
 
-impl Options {
+impl SessionOptions {
     /// A mount of `source`, for its owner alone.
     pub fn new(source: impl Into<String>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            allowed: Allowed::Owner,
-            judge: Judge::Kernel,
+            allowed: AllowedUsers::Owner,
+            judge: PermissionChecks::ByClient,
             source: source.into(),
             // One that waits for the device must not keep the others waiting.
             threads: cores.clamp(2, THREADS_MAX),
@@ -68,7 +68,7 @@ impl Options {
     }
 
     /// The words that are about the mount, those with a value without it.
-    pub const WORDS: [&str; 9] = [
+    pub const OPTION_NAMES: [&str; 9] = [
         "allow_other",
         "allow_root",
         "fakeroot",
@@ -85,9 +85,9 @@ impl Options {
     pub fn set(&mut self, word: &str) -> Result<bool> {
         match word.split_once('=') {
             None => match word {
-                "allow_other" => self.allowed = Allowed::All,
-                "allow_root" => self.allowed = Allowed::OwnerAndRoot,
-                "fakeroot" => self.judge = Judge::Nobody,
+                "allow_other" => self.allowed = AllowedUsers::All,
+                "allow_root" => self.allowed = AllowedUsers::OwnerAndRoot,
+                "fakeroot" => self.judge = PermissionChecks::Off,
                 "writeback" => self.pages = Pages::WrittenBack,
                 // It is so unless `fakeroot` is given.
                 "default_permissions" => {}
@@ -107,11 +107,11 @@ impl Options {
     }
 
     /// The same for the kernel, with what it has to know of the options inside.
-    pub(crate) fn words(&self, inside: &MountOptions) -> MountWords {
-        MountWords {
+    pub(crate) fn words(&self, inside: &MountOptions) -> MountAttributes {
+        MountAttributes {
             source: self.source.clone(),
             // The kernel knows no other word; who else is kept out is seen to here.
-            allow_other: self.allowed != Allowed::Owner,
+            allow_other: self.allowed != AllowedUsers::Owner,
             read_only: inside.read_only,
             no_set_id: inside.no_set_id,
             no_devices: inside.no_devices,
@@ -121,7 +121,7 @@ impl Options {
 
     /// Whether the kernel checks permissions before it asks.
     pub(crate) fn checks_permissions(&self) -> bool {
-        self.judge == Judge::Kernel
+        self.judge == PermissionChecks::ByClient
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn words_about_the_mount_are_obeyed_and_others_left() {
-        let mut options = Options::new("disk.img");
+        let mut options = SessionOptions::new("disk.img");
         for word in [
             "allow_root",
             "allow_other",
@@ -163,7 +163,7 @@ mod tests {
         ] {
             assert_eq!(options.set(word).ok(), Some(true), "{word}");
         }
-        assert_eq!((options.allowed, options.threads), (Allowed::All, 3));
+        assert_eq!((options.allowed, options.threads), (AllowedUsers::All, 3));
         assert!(!options.set("data=journal").unwrap() && !options.set("ro").unwrap());
         assert!(options.set("threads=0").is_err() && options.set("passthrough=maybe").is_err());
         assert!(options.set("passthrough=off").unwrap() && options.set("writeback").unwrap());

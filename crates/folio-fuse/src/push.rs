@@ -6,7 +6,7 @@
 //! for a reply. So notices are written by a thread that answers no request, and nobody who answers
 //! one waits for it (A4).
 
-use crate::adapter::Notify;
+use crate::adapter::Invalidator;
 use crate::wire::Notice;
 use rustix::io::Errno;
 use std::fs::File;
@@ -30,8 +30,8 @@ impl Device {
     }
 }
 
-impl Notify for Device {
-    fn forget_node(&self, node: u64) -> io::Result<bool> {
+impl Invalidator for Device {
+    fn invalidate_node(&self, node: u64) -> io::Result<bool> {
         match self.send(Notice::Inode {
             node,
             offset: 0,
@@ -42,11 +42,11 @@ impl Notify for Device {
         }
     }
 
-    fn forget_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+    fn invalidate_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
         self.send(Notice::Entry { parent, name })
     }
 
-    fn forget_names(&self) -> io::Result<()> {
+    fn invalidate_all_names(&self) -> io::Result<()> {
         self.send(Notice::Names)
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::adapter::Adapter;
 use crate::backing::Backings;
-use crate::keeping::{Keeping, Pages, Sharing};
-use crate::mountpoint::{Mounted, Unmounter};
-use crate::options::{Allowed, Options, Passthrough};
+use crate::keeping::{CachePolicy, Invalidation, Pages};
+use crate::mountpoint::{Mountpoint, Unmounter};
+use crate::options::{AllowedUsers, Passthrough, SessionOptions};
 use crate::push::Device;
 use crate::transport::Transport;
 use crate::wire::{Local, Server};
@@ -24,7 +24,7 @@ pub struct Session {
     device: Option<Device>,
     threads: usize,
     // Last: who is still answered is answered before.
-    mounted: Mounted,
+    mounted: Mountpoint,
 }
 
 impl Session {
@@ -34,12 +34,13 @@ impl Session {
         kernel: Arc<Kernel>,
         inside: &MountOptions,
         target: &Path,
-        options: &Options,
+        options: &SessionOptions,
     ) -> Result<Self> {
         let place = |error: Error| error.at(target.display().to_string());
         let adapter = Arc::new(Adapter::new(kernel, options.judge));
         let keeping = keeping(&adapter, options).map_err(place)?;
-        let mounted = Mounted::new(target, &options.words(inside), options.checks_permissions())?;
+        let mounted =
+            Mountpoint::new(target, &options.words(inside), options.checks_permissions())?;
         let device = Arc::clone(mounted.device());
         let (user, is_root) = (
             rustix::process::geteuid().as_raw(),
@@ -47,7 +48,7 @@ impl Session {
         );
         let backings = keeping.passed_through().filter(|_| is_root);
         let backings = backings.map(|len_min| Backings::new(Arc::clone(&device), len_min));
-        let only_user = (options.allowed == Allowed::OwnerAndRoot).then_some(user);
+        let only_user = (options.allowed == AllowedUsers::OwnerAndRoot).then_some(user);
         let local = Local::new(keeping, backings, only_user);
         let server = Server::local(adapter, options.judge, keeping.options(), local);
         let pushed = match keeping.is_shared() {
@@ -88,10 +89,10 @@ impl Session {
             let adapter = adapter.clone();
             std::thread::Builder::new()
                 .name("folio-push".to_owned())
-                .spawn(move || adapter.push(&device))
+                .spawn(move || adapter.push_changes(&device))
         });
         let served = transport.run(threads);
-        adapter.end_push();
+        adapter.stop_pushing();
         let served = served.and_then(|()| match pushing {
             None => Ok(()),
             Some(Err(error)) => Err(error),
@@ -106,18 +107,18 @@ impl Session {
 }
 
 /// What the kernel may keep of what is mounted.
-fn keeping(adapter: &Adapter, options: &Options) -> Result<Keeping> {
-    let sharing = match adapter.is_shared() {
-        false => Sharing::Alone,
-        true if adapter.listen() => Sharing::Told,
-        true => Sharing::Asked,
+fn keeping(adapter: &Adapter, options: &SessionOptions) -> Result<CachePolicy> {
+    let invalidation = match adapter.is_shared() {
+        false => Invalidation::None,
+        true if adapter.watch_changes() => Invalidation::Push,
+        true => Invalidation::Ttl,
     };
     let refuse = |what| Err(Error::new(Errno::INVAL, what));
-    if sharing != Sharing::Alone && options.pages == Pages::WrittenBack {
+    if invalidation != Invalidation::None && options.pages == Pages::WrittenBack {
         return refuse("writeback: the kernel would not see what others write to the directory");
     }
-    let keeping = Keeping {
-        sharing,
+    let keeping = CachePolicy {
+        invalidation,
         pages: options.pages,
         passthrough: options.passthrough,
     };

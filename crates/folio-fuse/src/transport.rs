@@ -86,7 +86,8 @@ impl Transport {
     }
 
     fn answer(&self, device: &OwnedFd, request: &[u8], reply: &mut Message) -> io::Result<()> {
-        let _telling = (self.tells && wire::is_telling(request)).then(|| self.adapter().telling());
+        let _telling =
+            (self.tells && wire::is_telling(request)).then(|| self.adapter().begin_reply());
         match self.server.handle(request, reply) {
             Outcome::Malformed => Err(io::Error::new(io::ErrorKind::InvalidData, "not a request")),
             Outcome::Silent => Ok(()),

@@ -34,7 +34,7 @@ mod server;
 mod stream;
 
 pub use address::{Address, HOST_CID};
-pub use client::{Mount, MountWords, Remote};
+pub use client::{Mount, MountAttributes, Remote};
 pub use key::Key;
 pub use server::{Limits, Server, Share, Stopper};
 pub use stream::{Listener, Peer};

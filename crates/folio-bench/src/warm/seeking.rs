@@ -92,7 +92,7 @@ impl SeekingDisk {
         kernel
             .mount(file_system, "/", &inside)
             .map_err(told("mount"))?;
-        let mut options = folio_fuse::Options::new("folio-bench");
+        let mut options = folio_fuse::SessionOptions::new("folio-bench");
         for word in [QUEUE, "cache=none"] {
             options.set(word).map_err(told(word))?;
         }

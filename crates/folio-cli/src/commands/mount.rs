@@ -8,7 +8,7 @@ use crate::source::{Mounted, Source};
 use clap::Args;
 use folio::Errno;
 use folio::vfs::MountOptions;
-use folio_fuse::{Allowed, Options, Unmounter};
+use folio_fuse::{AllowedUsers, SessionOptions, Unmounter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
@@ -104,8 +104,12 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
 }
 
 /// What `-o` and the other words come to: for the mount, and for the file system inside.
-fn options(mount: &Mount, session: &Session, source: &Source) -> Outcome<(Options, MountOptions)> {
-    let mut options = Options::new(source.path().display().to_string());
+fn options(
+    mount: &Mount,
+    session: &Session,
+    source: &Source,
+) -> Outcome<(SessionOptions, MountOptions)> {
+    let mut options = SessionOptions::new(source.path().display().to_string());
     // An image may come from anybody: its programs gain no privilege and its device nodes lead
     // nowhere unless asked.
     let mut words = "nosuid,nodev".to_owned();
@@ -119,7 +123,7 @@ fn options(mount: &Mount, session: &Session, source: &Source) -> Outcome<(Option
         }
     }
     if mount.allow_other {
-        options.allowed = Allowed::All;
+        options.allowed = AllowedUsers::All;
     }
     if mount.ro {
         words.push_str(",ro");
@@ -140,7 +144,7 @@ fn serve(
     mount: &Mount,
     session: &Session,
     source: &Mounted,
-    (options, inside): (&Options, &MountOptions),
+    (options, inside): (&SessionOptions, &MountOptions),
     tells_ready: bool,
 ) -> Outcome {
     let mounted =

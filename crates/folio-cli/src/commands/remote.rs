@@ -7,8 +7,8 @@ use crate::ready;
 use crate::session::Session;
 use clap::Args;
 use folio::vfs::MountOptions;
-use folio_fuse::{Allowed, Options};
-use folio_remote::{Address, Key, Limits, Listener, MountWords, Remote, Server, Share};
+use folio_fuse::{AllowedUsers, SessionOptions};
+use folio_remote::{Address, Key, Limits, Listener, MountAttributes, Remote, Server, Share};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
@@ -167,9 +167,9 @@ pub(super) fn mount(
 }
 
 /// What `-o` comes to on this side; the rest is the server's to say.
-fn words(mount: &Mount, session: &Session, place: &Address) -> Outcome<MountWords> {
+fn words(mount: &Mount, session: &Session, place: &Address) -> Outcome<MountAttributes> {
     let refused = |error| Failure::usage(format!("-o {}", explain(&error)));
-    let mut options = Options::new(place.to_string());
+    let mut options = SessionOptions::new(place.to_string());
     // As of an image: what another machine serves gives nobody privileges here unless asked.
     let mut rest = "nosuid,nodev".to_owned();
     for word in &session.options {
@@ -189,9 +189,9 @@ fn words(mount: &Mount, session: &Session, place: &Address) -> Outcome<MountWord
         );
         return Err(Failure::usage(text));
     }
-    Ok(MountWords {
+    Ok(MountAttributes {
         source: options.source,
-        allow_other: mount.allow_other || options.allowed == Allowed::All,
+        allow_other: mount.allow_other || options.allowed == AllowedUsers::All,
         read_only: inside.read_only,
         no_set_id: inside.no_set_id,
         no_devices: inside.no_devices,

@@ -7,7 +7,7 @@ use crate::session::{Session, clock};
 use crate::source::{Mounted, Source};
 use clap::{ArgGroup, Args};
 use folio::vfs::MountOptions;
-use folio_fuse::adapter::{Adapter, Judge};
+use folio_fuse::adapter::{Adapter, PermissionChecks};
 use folio_fuse::wire::{self, Server};
 use folio_virtiofs::{Event, Service};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -84,10 +84,10 @@ const DIRECTORY_TTL: Duration = Duration::from_millis(1);
 /// What `-o` and the other words come to.
 struct Words {
     /// For the guest's kernel.
-    guest: wire::Options,
+    guest: wire::ClientOptions,
     /// For the file system inside.
     inside: MountOptions,
-    judge: Judge,
+    permissions: PermissionChecks,
 }
 
 /// Runs the command.
@@ -100,7 +100,7 @@ pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
             let name = mounted.to_string();
             let what = folio_remote::Share {
                 kernel: Arc::clone(mounted.kernel()),
-                judge: words.judge,
+                permissions: words.permissions,
                 options: words.guest.clone(),
                 name: remote::share_name(&source.path()),
             };
@@ -118,12 +118,12 @@ fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
     let refused = |error| Failure::usage(format!("-o {}", explain(&error)));
     let is_directory = matches!(source, Source::Directory(_));
     let mut guest = match (is_directory, &share.remote.listen) {
-        (false, _) => wire::Options::alone(),
-        (true, None) => wire::Options::shared(DIRECTORY_TTL),
+        (false, _) => wire::ClientOptions::exclusive(),
+        (true, None) => wire::ClientOptions::shared(DIRECTORY_TTL),
         // The directory knows what it is told of, and how long the rest may be believed.
-        (true, Some(_)) => wire::Options::shared(wire::FOREVER),
+        (true, Some(_)) => wire::ClientOptions::shared(wire::FOREVER),
     };
-    let mut judge = Judge::Kernel;
+    let mut permissions = PermissionChecks::ByClient;
     let mut inside = MountOptions {
         clock: clock(),
         ..MountOptions::default()
@@ -134,7 +134,7 @@ fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
     }
     for word in &session.options {
         if word == "fakeroot" {
-            judge = Judge::Nobody;
+            permissions = PermissionChecks::Off;
             continue;
         }
         let is_the_guests = guest.set(word).map_err(refused)?;
@@ -146,14 +146,14 @@ fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
     }
     if guest.ttl_max == wire::FOREVER && share.remote.listen.is_none() {
         // Whoever believes what it was told for good has no use for newer times.
-        guest.changed_by_others = false;
+        guest.has_external_writers = false;
     }
     inside.read_only |= share.read_only;
     guest.read_only = inside.read_only;
     Ok(Words {
         guest,
         inside,
-        judge,
+        permissions,
     })
 }
 
@@ -187,8 +187,11 @@ fn serve(
             session.remark(format_args!("{place} until Ctrl-C"));
         }
         let start = || {
-            let adapter = Arc::new(Adapter::new(Arc::clone(mounted.kernel()), words.judge));
-            Server::new(adapter, words.judge, words.guest.clone())
+            let adapter = Arc::new(Adapter::new(
+                Arc::clone(mounted.kernel()),
+                words.permissions,
+            ));
+            Server::new(adapter, words.permissions, words.guest.clone())
         };
         let tell = |event| match event {
             Event::Connected | Event::Gone => {}

@@ -20,15 +20,15 @@ const REPLIES: Duration = Duration::from_millis(100);
 
 /// How a carrier makes its kernel forget. Called by a thread that holds nothing a request might
 /// wait for.
-pub trait Notify {
+pub trait Invalidator {
     /// Attributes, pages and the listing of a node; false if the kernel does not know the node.
-    fn forget_node(&self, node: u64) -> io::Result<bool>;
+    fn invalidate_node(&self, node: u64) -> io::Result<bool>;
 
     /// What a name in a directory leads to, or that it leads nowhere.
-    fn forget_name(&self, parent: u64, name: &[u8]) -> io::Result<()>;
+    fn invalidate_name(&self, parent: u64, name: &[u8]) -> io::Result<()>;
 
     /// Where all names lead; an error if the carrier cannot say so, and they are told one by one.
-    fn forget_names(&self) -> io::Result<()>;
+    fn invalidate_all_names(&self) -> io::Result<()>;
 }
 
 /// Something that a kernel must not believe any longer.
@@ -59,7 +59,7 @@ struct Queue {
     known: HashSet<Stale>,
     is_over: bool,
     /// Whoever waits shall look around.
-    is_nudged: bool,
+    wake_requested: bool,
 }
 
 /// Replies under way that tell attributes or names, those begun in even periods and those begun in
@@ -71,7 +71,7 @@ struct Replies {
 }
 
 /// A reply under way, from before the file system is asked until the reply is sent.
-pub struct Telling<'a> {
+pub struct ReplyGuard<'a> {
     changes: &'a Changes,
     period: usize,
 }
@@ -115,7 +115,8 @@ impl Changes {
     /// The next change; waits for one, with `patience` only so long.
     fn next(&self, patience: Option<Duration>) -> Next {
         let mut queue = self.queue.lock();
-        let is_quiet = |queue: &Queue| queue.stale.is_empty() && !queue.is_over && !queue.is_nudged;
+        let is_quiet =
+            |queue: &Queue| queue.stale.is_empty() && !queue.is_over && !queue.wake_requested;
         match patience {
             None => self.more.wait_while(&mut queue, |queue| is_quiet(queue)),
             Some(patience) => {
@@ -124,7 +125,7 @@ impl Changes {
                     .wait_while_for(&mut queue, |queue| is_quiet(queue), patience);
             }
         }
-        queue.is_nudged = false;
+        queue.wake_requested = false;
         match queue.stale.pop_front() {
             _ if queue.is_over => Next::Over,
             Some(stale) => {
@@ -136,8 +137,8 @@ impl Changes {
     }
 
     /// Has whoever waits for a change look around.
-    pub(super) fn nudge(&self) {
-        self.queue.lock().is_nudged = true;
+    pub(super) fn request_wake(&self) {
+        self.queue.lock().wake_requested = true;
         self.more.notify_all();
     }
 
@@ -146,11 +147,11 @@ impl Changes {
         self.more.notify_all();
     }
 
-    fn telling(&self) -> Telling<'_> {
+    fn begin_reply(&self) -> ReplyGuard<'_> {
         let mut replies = self.replies.lock();
         let period = replies.period;
         replies.under_way[period] += 1;
-        Telling {
+        ReplyGuard {
             changes: self,
             period,
         }
@@ -176,7 +177,7 @@ impl Changes {
     }
 }
 
-impl Drop for Telling<'_> {
+impl Drop for ReplyGuard<'_> {
     fn drop(&mut self) {
         let mut replies = self.changes.replies.lock();
         replies.under_way[self.period] -= 1;
@@ -217,7 +218,7 @@ pub(super) fn node_id(root: u64, number: u64) -> u64 {
 struct Push<'a> {
     changes: &'a Changes,
     nodes: &'a Table<Node>,
-    notify: &'a dyn Notify,
+    notify: &'a dyn Invalidator,
     /// Nodes to tell again, and how often that was done.
     unknown: Vec<(u64, u32)>,
 }
@@ -243,18 +244,18 @@ impl Push<'_> {
             Stale::Node(node) => self.tell_node(*node),
             Stale::Name(parent, name) => {
                 if *parent == ROOT || self.nodes.get(*parent, |_| ()).is_some() {
-                    let _ = self.notify.forget_name(*parent, name);
+                    let _ = self.notify.invalidate_name(*parent, name);
                 }
                 self.tell_node(*parent);
             }
             Stale::Everything => {
-                let is_told = self.notify.forget_names().is_ok();
+                let is_told = self.notify.invalidate_all_names().is_ok();
                 for node in self.nodes.ids() {
                     let place = self.nodes.get(node, |node| node.handle.place()).flatten();
                     if let (false, Some((parent, name))) = (is_told, place) {
                         let _ = self
                             .notify
-                            .forget_name(node_id(self.changes.root, parent), &name);
+                            .invalidate_name(node_id(self.changes.root, parent), &name);
                     }
                     self.tell_node(node);
                 }
@@ -266,7 +267,7 @@ impl Push<'_> {
     fn tell_node(&mut self, node: u64) {
         let is_told = node == ROOT || self.nodes.get(node, |_| ()).is_some();
         let is_unknown = match is_told {
-            true => matches!(self.notify.forget_node(node), Ok(false)),
+            true => matches!(self.notify.invalidate_node(node), Ok(false)),
             false => self.changes.is_telling(),
         };
         if is_unknown && !self.unknown.iter().any(|(unknown, _)| *unknown == node) {
@@ -293,15 +294,15 @@ impl Push<'_> {
         self.unknown.retain_mut(|(node, tries)| {
             *tries += 1;
             let is_told = nodes.get(*node, |_| ()).is_some();
-            is_told && matches!(notify.forget_node(*node), Ok(false)) && *tries < TRIES_MAX
+            is_told && matches!(notify.invalidate_node(*node), Ok(false)) && *tries < TRIES_MAX
         });
     }
 }
 
 impl Adapter {
-    /// Has the file system tell what others change; false if nothing can be told. [`Adapter::push`]
+    /// Has the file system tell what others change; false if nothing can be told. [`Adapter::push_changes`]
     /// passes it on.
-    pub fn listen(&self) -> bool {
+    pub fn watch_changes(&self) -> bool {
         let changes: Arc<dyn ChangeListener> = self.changes.clone();
         let is_told = self.root.listen(Arc::downgrade(&changes));
         if is_told {
@@ -321,8 +322,8 @@ impl Adapter {
         self.attributes(node).is_ok() && self.handle(node).is_ok_and(|handle| handle.is_told_of())
     }
 
-    /// Makes the kernel forget what others change, until [`Adapter::end_push`] is called.
-    pub fn push(&self, notify: &dyn Notify) {
+    /// Makes the kernel forget what others change, until [`Adapter::stop_pushing`] is called.
+    pub fn push_changes(&self, notify: &dyn Invalidator) {
         Push {
             changes: &self.changes,
             nodes: &self.nodes,
@@ -332,25 +333,25 @@ impl Adapter {
         .run();
     }
 
-    /// Ends [`Adapter::push`].
-    pub fn end_push(&self) {
+    /// Ends [`Adapter::push_changes`].
+    pub fn stop_pushing(&self) {
         self.changes.end();
     }
 
     /// To be held from before attributes or names are asked for until the reply that tells them is
     /// sent.
-    pub fn telling(&self) -> Telling<'_> {
-        self.changes.telling()
+    pub fn begin_reply(&self) -> ReplyGuard<'_> {
+        self.changes.begin_reply()
     }
 
     /// The client of another adapter of the same kernel has changed a node: attributes, contents or
     /// both.
-    pub fn changed_node(&self, node: u64) {
+    pub fn report_node_change(&self, node: u64) {
         self.stale(node);
     }
 
     /// The same of what a name in a directory leads to.
-    pub fn changed_name(&self, parent: u64, name: &[u8]) {
+    pub fn report_name_change(&self, parent: u64, name: &[u8]) {
         self.changes.add(Stale::Name(parent, name.into()));
     }
 
@@ -403,14 +404,14 @@ mod tests {
     fn replies_under_way_are_waited_for_and_later_ones_not() {
         let changes = Changes::new(2);
         changes.wait_for_replies();
-        let first = changes.telling();
+        let first = changes.begin_reply();
         assert!(changes.is_telling());
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| changes.wait_for_replies());
             while changes.replies.lock().period == 0 {
                 std::thread::yield_now();
             }
-            let _later = changes.telling();
+            let _later = changes.begin_reply();
             drop(first);
             // It would wait for its limit else, which is an end too; what is tested is that it
             // ends.
@@ -427,22 +428,22 @@ mod tests {
         unknown: Mutex<u32>,
     }
 
-    impl Notify for Listening {
-        fn forget_node(&self, node: u64) -> io::Result<bool> {
+    impl Invalidator for Listening {
+        fn invalidate_node(&self, node: u64) -> io::Result<bool> {
             self.told.lock().push(format!("node {node}"));
             let mut unknown = self.unknown.lock();
             *unknown = unknown.saturating_sub(1);
             Ok(*unknown == 0)
         }
 
-        fn forget_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+        fn invalidate_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
             self.told
                 .lock()
                 .push(format!("name {} in {parent}", name.escape_ascii()));
             Ok(())
         }
 
-        fn forget_names(&self) -> io::Result<()> {
+        fn invalidate_all_names(&self) -> io::Result<()> {
             self.told.lock().push("names".to_owned());
             Err(io::ErrorKind::Unsupported.into())
         }
@@ -450,11 +451,11 @@ mod tests {
 
     fn push_all(adapter: &Adapter, kernel: &Listening) -> Vec<String> {
         std::thread::scope(|scope| {
-            scope.spawn(|| adapter.push(kernel));
+            scope.spawn(|| adapter.push_changes(kernel));
             while !adapter.changes.queue.lock().stale.is_empty() || *kernel.unknown.lock() > 0 {
                 std::thread::yield_now();
             }
-            adapter.end_push();
+            adapter.stop_pushing();
         });
         adapter.changes.queue.lock().is_over = false;
         std::mem::take(&mut *kernel.told.lock())
@@ -463,7 +464,7 @@ mod tests {
     #[test]
     fn a_kernel_is_told_of_what_it_knows_until_it_knows_it() {
         let kernel = folio::Kernel::new(folio::KernelOptions::default());
-        let adapter = Adapter::new(kernel, crate::adapter::Judge::Nobody);
+        let adapter = Adapter::new(kernel, crate::adapter::PermissionChecks::Off);
         let client = crate::adapter::Client { uid: 0, gid: 0 };
         let node = adapter.mkdir(client, ROOT, b"d", 0o755, 0).unwrap().id;
         let listening = Listening::default();

@@ -5,7 +5,7 @@
 //!                 <-- Entry ----     |
 //!                        nodes: id -> handle, lookups      mod.rs, names.rs
 //!                        files: id -> open file            data.rs, attributes.rs, node_files.rs
-//!             <-- Notify ---- changes: what others did      changes.rs
+//!             <-- Invalidator ---- changes: what others did      changes.rs
 //! ```
 //!
 //! Neighbours: a transport above, which decodes requests and encodes replies; folio's public API
@@ -34,7 +34,7 @@ mod table;
 mod tests;
 
 pub use attributes::Change;
-pub use changes::{Notify, Telling};
+pub use changes::{Invalidator, ReplyGuard};
 pub use names::DirectoryEntry;
 
 use changes::{Changes, node_id};
@@ -64,13 +64,13 @@ pub struct Client {
 
 /// Whose permissions count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judge {
+pub enum PermissionChecks {
     /// The asking kernel has checked permissions before it asks, with supplementary groups,
     /// capabilities and ACLs, which requests do not carry (`default_permissions`). What is made
     /// belongs to who asks.
-    Kernel,
+    ByClient,
     /// Nobody's: everybody acts as the superuser, who owns what is made.
-    Nobody,
+    Off,
 }
 
 /// An inode as a reply tells it; the kernel must forget it once.
@@ -124,7 +124,7 @@ pub struct Adapter {
     direct: Table<()>,
     next_file: AtomicU64,
     root: Handle,
-    judge: Judge,
+    judge: PermissionChecks,
     changes: Arc<Changes>,
     // Last, so that handles are let go of before the kernel may unmount.
     kernel: Arc<Kernel>,
@@ -132,7 +132,7 @@ pub struct Adapter {
 
 impl Adapter {
     /// Serves what is mounted as `/`.
-    pub fn new(kernel: Arc<Kernel>, judge: Judge) -> Self {
+    pub fn new(kernel: Arc<Kernel>, judge: PermissionChecks) -> Self {
         let root = Caller::new(&kernel, &Credentials::root(), 0).root();
         Self {
             nodes: Table::new(),
@@ -171,11 +171,11 @@ impl Adapter {
         call: impl FnOnce(Caller<'_>) -> Result<T>,
     ) -> Result<T> {
         let credentials = match self.judge {
-            Judge::Kernel => Credentials {
+            PermissionChecks::ByClient => Credentials {
                 is_capable: true,
                 ..Credentials::user(client.uid, client.gid, Vec::new())
             },
-            Judge::Nobody => Credentials::root(),
+            PermissionChecks::Off => Credentials::root(),
         };
         call(Caller::new(&self.kernel, &credentials, umask))
     }

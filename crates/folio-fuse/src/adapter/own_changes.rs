@@ -69,7 +69,7 @@ impl Adapter {
         nodes.insert(self.id(handle.number()), left);
         drop(nodes);
         if is_first {
-            self.changes.nudge();
+            self.changes.request_wake();
         }
     }
 }

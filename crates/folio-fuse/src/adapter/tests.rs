@@ -11,7 +11,7 @@ const USER: Client = Client {
 };
 const RDWR: u32 = 2;
 
-fn adapter(judge: Judge) -> Adapter {
+fn adapter(judge: PermissionChecks) -> Adapter {
     Adapter::new(Kernel::new(KernelOptions::default()), judge)
 }
 
@@ -21,7 +21,7 @@ fn errno<T>(result: Result<T>) -> Option<Errno> {
 
 #[test]
 fn nodes_live_as_long_as_they_are_known() {
-    let adapter = adapter(Judge::Kernel);
+    let adapter = adapter(PermissionChecks::ByClient);
     let folder = adapter.mkdir(ROOT_USER, ROOT, b"d", 0o755, 0o022).unwrap();
     assert_eq!(
         adapter.lookup(ROOT_USER, ROOT, b"d").unwrap().unwrap().id,
@@ -40,7 +40,7 @@ fn nodes_live_as_long_as_they_are_known() {
 
 #[test]
 fn names_that_are_none_are_refused() {
-    let adapter = adapter(Judge::Kernel);
+    let adapter = adapter(PermissionChecks::ByClient);
     for name in [&b""[..], b".", b"..", b"a/b", b"/etc", b"a\0b"] {
         assert_eq!(
             errno(adapter.lookup(ROOT_USER, ROOT, name)),
@@ -67,7 +67,7 @@ fn names_that_are_none_are_refused() {
 
 #[test]
 fn what_is_made_belongs_to_who_asks() {
-    let adapter = adapter(Judge::Kernel);
+    let adapter = adapter(PermissionChecks::ByClient);
     let (entry, file) = adapter
         .create(USER, (ROOT, b"f"), RDWR, 0o4766, 0o022)
         .unwrap();
@@ -88,7 +88,7 @@ fn what_is_made_belongs_to_who_asks() {
             .mode,
         0o744
     );
-    let judged_by_nobody = self::adapter(Judge::Nobody);
+    let judged_by_nobody = self::adapter(PermissionChecks::Off);
     let (entry, _) = judged_by_nobody
         .create(USER, (ROOT, b"f"), RDWR, 0o666, 0)
         .unwrap();
@@ -97,7 +97,7 @@ fn what_is_made_belongs_to_who_asks() {
 
 #[test]
 fn a_file_without_names_lives_until_it_is_released() {
-    let adapter = adapter(Judge::Kernel);
+    let adapter = adapter(PermissionChecks::ByClient);
     let (entry, file) = adapter
         .create(ROOT_USER, (ROOT, b"f"), RDWR, 0o600, 0)
         .unwrap();
@@ -115,7 +115,7 @@ fn a_file_without_names_lives_until_it_is_released() {
 
 #[test]
 fn directories_are_listed_from_any_cookie() {
-    let adapter = adapter(Judge::Kernel);
+    let adapter = adapter(PermissionChecks::ByClient);
     for number in 0..50 {
         adapter
             .mkdir(ROOT_USER, ROOT, format!("d{number}").as_bytes(), 0o755, 0)
@@ -139,7 +139,7 @@ fn directories_are_listed_from_any_cookie() {
 
 #[test]
 fn attributes_are_set_together() {
-    let adapter = adapter(Judge::Kernel);
+    let adapter = adapter(PermissionChecks::ByClient);
     let (entry, _) = adapter
         .create(ROOT_USER, (ROOT, b"f"), RDWR, 0o600, 0)
         .unwrap();
@@ -170,7 +170,7 @@ fn space_comes_back_when_nobody_knows_the_inode() {
     kernel
         .mount_ext4(device, "/", &folio::vfs::MountOptions::default())
         .unwrap();
-    let adapter = Adapter::new(kernel, Judge::Kernel);
+    let adapter = Adapter::new(kernel, PermissionChecks::ByClient);
     let free = || {
         let told = adapter.statistics(ROOT_USER, ROOT).unwrap();
         (told.blocks_free, told.inodes_free)

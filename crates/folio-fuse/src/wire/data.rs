@@ -36,7 +36,7 @@ impl Server {
             .adapter
             .open(call.client(), call.node(), self.access(told.flags))?;
         let opened = self.opened((call.node(), file), told.flags, || {
-            !self.options.changed_by_others || self.adapter.is_unchanged(call.node())
+            !self.options.has_external_writers || self.adapter.is_unchanged(call.node())
         });
         call.send(&opened)
     }

@@ -5,7 +5,7 @@
 use super::abi::{self, InHeader, InitIn, OpenOut, init, op, open};
 use crate::adapter::Adapter;
 use crate::backing::Backings;
-use crate::keeping::{Keeping, Sharing, in_ticks};
+use crate::keeping::{CachePolicy, Invalidation, in_ticks};
 use crate::options::Passthrough;
 use folio::{Errno, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ const MISSING_TTL: Duration = Duration::from_secs(1);
 
 /// This machine's kernel.
 pub(crate) struct Local {
-    keeping: Keeping,
+    keeping: CachePolicy,
     backings: Option<Backings>,
     /// The only user besides root whose calls are answered.
     only_user: Option<u32>,
@@ -30,7 +30,7 @@ impl Local {
     /// `only_user` and root alone are answered, if there is one; `backings` hands files to the
     /// kernel.
     pub(crate) fn new(
-        keeping: Keeping,
+        keeping: CachePolicy,
         backings: Option<Backings>,
         only_user: Option<u32>,
     ) -> Self {
@@ -46,18 +46,18 @@ impl Local {
 
     /// Whether the kernel is told of changes, so that it drops no pages by itself.
     pub(super) fn is_told(&self) -> bool {
-        self.keeping.sharing == Sharing::Told
+        self.keeping.invalidation == Invalidation::Push
     }
 
     /// Capabilities beyond those that every kernel is asked for, and those that this one is not.
     pub(super) fn adjust(&self, wanted: u64) -> u64 {
         let mut wanted = wanted & !(init::AUTO_INVAL_DATA | init::EXPLICIT_INVAL_DATA);
-        wanted |= match self.keeping.sharing {
+        wanted |= match self.keeping.invalidation {
             // Changes that are told of are the only ones to drop pages for: by itself the kernel
             // would take a new time of modification for a change by others, and drop the pages that
             // it has just written.
-            Sharing::Alone | Sharing::Told => init::EXPLICIT_INVAL_DATA,
-            Sharing::Asked => init::AUTO_INVAL_DATA,
+            Invalidation::None | Invalidation::Push => init::EXPLICIT_INVAL_DATA,
+            Invalidation::Ttl => init::AUTO_INVAL_DATA,
         };
         if self.keeping.is_shared() {
             wanted &= !init::NO_OPENDIR_SUPPORT;
@@ -154,10 +154,10 @@ impl Local {
 
     /// What the kernel keeps of a file that is opened.
     fn kept(&self, adapter: &Adapter, node: u64) -> u32 {
-        let is_same = match self.keeping.sharing {
-            Sharing::Alone => true,
-            Sharing::Told => !adapter.take_rewritten(node),
-            Sharing::Asked => adapter.is_as_opened_before(node),
+        let is_same = match self.keeping.invalidation {
+            Invalidation::None => true,
+            Invalidation::Push => !adapter.take_rewritten(node),
+            Invalidation::Ttl => adapter.is_as_opened_before(node),
         };
         self.keeping
             .pages(self.is_told() && adapter.is_told_of(node), is_same)

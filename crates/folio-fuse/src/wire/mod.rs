@@ -40,10 +40,10 @@ pub use abi::op;
 pub(crate) use abi::open;
 pub(crate) use local::Local;
 pub use notify::Notice;
-pub use options::{DataCache, FOREVER, Options, parse_ttl};
+pub use options::{ClientOptions, DataCache, FOREVER, parse_ttl};
 pub use reply::{Message, Reply};
 
-use crate::adapter::{Adapter, Judge};
+use crate::adapter::{Adapter, PermissionChecks};
 use call::{Body, Call};
 use folio::{Errno, Result};
 use std::sync::Arc;
@@ -74,12 +74,12 @@ pub enum Outcome {
 
 /// Serves one kernel: one virtiofs device, or one stream. Calls from any thread.
 ///
-/// A carrier that pushes changes ([`Notice`]) holds [`Adapter::telling`] while a request is handled
+/// A carrier that pushes changes ([`Notice`]) holds [`Adapter::begin_reply`] while a request is handled
 /// and until its reply is sent.
 pub struct Server {
     adapter: Arc<Adapter>,
-    judge: Judge,
-    options: Options,
+    judge: PermissionChecks,
+    options: ClientOptions,
     /// If this machine's own kernel asks.
     local: Option<Local>,
     /// What both sides can do: `abi::init`.
@@ -106,7 +106,7 @@ enum Done {
 
 impl Server {
     /// Serves `adapter`, whose calls `judge` judges.
-    pub fn new(adapter: Arc<Adapter>, judge: Judge, options: Options) -> Self {
+    pub fn new(adapter: Arc<Adapter>, judge: PermissionChecks, options: ClientOptions) -> Self {
         Self {
             adapter,
             judge,
@@ -119,8 +119,8 @@ impl Server {
     /// The same for the kernel behind /dev/fuse.
     pub(crate) fn local(
         adapter: Arc<Adapter>,
-        judge: Judge,
-        options: Options,
+        judge: PermissionChecks,
+        options: ClientOptions,
         local: Local,
     ) -> Self {
         Self {
@@ -278,7 +278,7 @@ impl Server {
     }
 }
 
-/// Whether the reply to a request tells attributes or names ([`Adapter::telling`]).
+/// Whether the reply to a request tells attributes or names ([`Adapter::begin_reply`]).
 pub(crate) fn is_telling(request: &[u8]) -> bool {
     call::split(request).is_some_and(|(header, _)| {
         matches!(

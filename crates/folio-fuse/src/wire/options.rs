@@ -15,14 +15,14 @@ pub enum DataCache {
 
 /// What the kernel that asks may believe and keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct ClientOptions {
     /// How long names and attributes are believed at most; the file system may know better.
     pub ttl_max: Duration,
     /// How data is kept.
     pub data: DataCache,
     /// Whether others change the files meanwhile: data is then dropped when attributes tell so,
     /// else when the kernel is told ([`super::Notice`]).
-    pub changed_by_others: bool,
+    pub has_external_writers: bool,
     /// Whether writes may stay in the asking kernel for a while. What others read meanwhile is old.
     pub writeback: bool,
     /// Whether listing a directory looks its entries up as well.
@@ -42,13 +42,13 @@ pub const FOREVER: Duration = Duration::from_secs(1 << 30);
 /// What is believed for so long is not asked again when it is opened.
 const OPEN_TTL_MAX: Duration = Duration::from_millis(10);
 
-impl Options {
+impl ClientOptions {
     /// For a file system that nobody else changes: everything is believed for good.
-    pub fn alone() -> Self {
+    pub fn exclusive() -> Self {
         Self {
             ttl_max: FOREVER,
             data: DataCache::Kept,
-            changed_by_others: false,
+            has_external_writers: false,
             writeback: false,
             readdirplus: true,
             read_only: false,
@@ -59,9 +59,9 @@ impl Options {
     /// For one that others change too: names and attributes are believed for `ttl_max` at most.
     pub fn shared(ttl_max: Duration) -> Self {
         Self {
-            changed_by_others: true,
+            has_external_writers: true,
             ttl_max,
-            ..Self::alone()
+            ..Self::exclusive()
         }
     }
 
@@ -69,11 +69,11 @@ impl Options {
     /// believes it need not ask, which saves a request for each open(2) and close(2). Else an open
     /// is when it sees what others have written.
     pub(super) fn asks_at_open(&self) -> bool {
-        self.data == DataCache::None || self.changed_by_others && self.ttl_max > OPEN_TTL_MAX
+        self.data == DataCache::None || self.has_external_writers && self.ttl_max > OPEN_TTL_MAX
     }
 
     /// The words that are about the asking kernel, those with a value without it.
-    pub const WORDS: [&str; 6] = [
+    pub const OPTION_NAMES: [&str; 6] = [
         "writeback",
         "nowriteback",
         "readdirplus",
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn words_are_obeyed_or_left() {
-        let mut options = Options::alone();
+        let mut options = ClientOptions::exclusive();
         assert!(options.set("writeback").unwrap() && options.set("ttl=1s").unwrap());
         assert!(options.writeback && options.ttl_max == Duration::from_secs(1));
         assert!(!options.set("noatime").unwrap() && !options.set("data=journal").unwrap());

@@ -2,8 +2,8 @@
 
 use super::abi::{self, InitIn, InitOut, init};
 use super::call::Call;
-use super::{DataCache, Options, Server, TRANSFER_MAX};
-use crate::adapter::Judge;
+use super::{ClientOptions, DataCache, Server, TRANSFER_MAX};
+use crate::adapter::PermissionChecks;
 use folio::{Errno, Result};
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
@@ -72,7 +72,7 @@ impl Server {
 /// The capabilities that make the kernel ask less, or more of it at a time. Not
 /// `FUSE_ATOMIC_O_TRUNC`, with which the kernel would let a program that runs be emptied; nor
 /// locks, which work among the programs of one kernel without us.
-fn wanted(options: &Options, judge: Judge) -> u64 {
+fn wanted(options: &ClientOptions, judge: PermissionChecks) -> u64 {
     let mut wanted = init::ASYNC_READ
         | init::BIG_WRITES
         | init::DONT_MASK
@@ -90,7 +90,7 @@ fn wanted(options: &Options, judge: Judge) -> u64 {
         if !options.asks_at_open() {
             wanted |= init::NO_OPEN_SUPPORT;
         }
-        wanted |= match options.changed_by_others {
+        wanted |= match options.has_external_writers {
             true => init::AUTO_INVAL_DATA,
             // By itself the kernel would take a new time of modification for a change by others,
             // and drop the pages that it has just written.
@@ -102,7 +102,7 @@ fn wanted(options: &Options, judge: Judge) -> u64 {
     }
     match judge {
         // The kernel asks for ACLs, heeds them, and checks permissions.
-        Judge::Kernel => wanted | init::POSIX_ACL,
-        Judge::Nobody => wanted,
+        PermissionChecks::ByClient => wanted | init::POSIX_ACL,
+        PermissionChecks::Off => wanted,
     }
 }

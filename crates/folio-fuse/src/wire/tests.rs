@@ -5,11 +5,11 @@ use super::*;
 use folio::{Kernel, KernelOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-fn server(options: Options) -> Server {
+fn server(options: ClientOptions) -> Server {
     let kernel = Kernel::new(KernelOptions::default());
     Server::new(
-        Arc::new(Adapter::new(kernel, Judge::Kernel)),
-        Judge::Kernel,
+        Arc::new(Adapter::new(kernel, PermissionChecks::ByClient)),
+        PermissionChecks::ByClient,
         options,
     )
 }
@@ -66,7 +66,7 @@ fn bytes(message: &(impl IntoBytes + Immutable)) -> &[u8] {
 
 #[test]
 fn files_need_no_open_where_both_sides_can_do_without() {
-    let server = server(Options::alone());
+    let server = server(ClientOptions::exclusive());
     let agreed = start(&server, u64::MAX);
     assert_ne!(u64::from(agreed.flags) & init::NO_OPEN_SUPPORT, 0);
     let create = CreateIn {
@@ -125,9 +125,9 @@ fn files_need_no_open_where_both_sides_can_do_without() {
 
 #[test]
 fn files_are_opened_where_data_is_not_kept() {
-    let server = server(Options {
+    let server = server(ClientOptions {
         data: DataCache::None,
-        ..Options::alone()
+        ..ClientOptions::exclusive()
     });
     start(&server, u64::MAX);
     let (_, body) = ask(
@@ -183,7 +183,7 @@ fn files_are_opened_where_data_is_not_kept() {
 
 #[test]
 fn listings_end_where_the_room_does() {
-    let server = server(Options::alone());
+    let server = server(ClientOptions::exclusive());
     for number in 0..40 {
         let name = format!("name-{number}\0");
         assert_eq!(
@@ -230,7 +230,7 @@ fn listings_end_where_the_room_does() {
 
 #[test]
 fn what_must_wait_is_left_to_who_may() {
-    let server = server(Options::alone());
+    let server = server(ClientOptions::exclusive());
     start(&server, u64::MAX);
     let mut reply = Message::default();
     let sync = request(op::FSYNC, 1, &[bytes(&FsyncIn::default())]);
@@ -244,9 +244,9 @@ fn what_must_wait_is_left_to_who_may() {
 
 #[test]
 fn nothing_changes_what_is_read_only() {
-    let server = server(Options {
+    let server = server(ClientOptions {
         read_only: true,
-        ..Options::alone()
+        ..ClientOptions::exclusive()
     });
     let refused = ask(
         &server,
@@ -265,7 +265,7 @@ fn nothing_changes_what_is_read_only() {
 
 #[test]
 fn a_new_session_knows_nothing_of_the_last() {
-    let server = server(Options::alone());
+    let server = server(ClientOptions::exclusive());
     start(&server, u64::MAX);
     let made: EntryOut = told(
         &server,
@@ -310,12 +310,12 @@ impl Dice {
 #[test]
 fn whatever_is_asked_is_answered_or_refused() {
     for (seed, options) in [
-        (1, Options::alone()),
+        (1, ClientOptions::exclusive()),
         (
             2,
-            Options {
+            ClientOptions {
                 data: DataCache::None,
-                ..Options::alone()
+                ..ClientOptions::exclusive()
             },
         ),
     ] {
@@ -350,7 +350,7 @@ fn whatever_is_asked_is_answered_or_refused() {
             );
         }
     }
-    let server = server(Options::alone());
+    let server = server(ClientOptions::exclusive());
     for bytes in [&[][..], &[0; 39], &[40, 0, 0, 0]] {
         assert_eq!(
             server.handle(bytes, &mut Message::default()),

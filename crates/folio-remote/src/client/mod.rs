@@ -29,8 +29,8 @@ mod talk;
 use crate::address::Address;
 use crate::key::Key;
 use folio::{Errno, Error, Result};
-pub use folio_fuse::MountWords;
-use folio_fuse::{Mounted, Unmounter};
+pub use folio_fuse::MountAttributes;
+use folio_fuse::{Mountpoint, Unmounter};
 use relay::Relay;
 use std::path::Path;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub struct Remote {
 pub struct Mount {
     relay: Arc<Relay>,
     talker: Talker,
-    mounted: Mounted,
+    mounted: Mountpoint,
 }
 
 impl Remote {
@@ -79,8 +79,8 @@ impl Remote {
     }
 
     /// Mounts it on the directory `target`.
-    pub fn mount(self, target: &Path, words: &MountWords) -> Result<Mount> {
-        let mounted = Mounted::new(target, words, self.talker.kernel_judges())?;
+    pub fn mount(self, target: &Path, words: &MountAttributes) -> Result<Mount> {
+        let mounted = Mountpoint::new(target, words, self.talker.kernel_judges())?;
         let relay = Arc::new(Relay::new(
             Arc::clone(mounted.device()),
             self.talker.limits(),

@@ -34,7 +34,7 @@ use crate::key::Key;
 use crate::stream::{Listener, Peer, Stream};
 use connection::Connection;
 use folio::{Errno, Error, Kernel, Result};
-use folio_fuse::adapter::{Adapter, Judge};
+use folio_fuse::adapter::{Adapter, PermissionChecks};
 use folio_fuse::wire::{self, Notice};
 use parking_lot::{Condvar, Mutex};
 use session::Session;
@@ -63,9 +63,9 @@ pub struct Share {
     /// What is mounted as `/` in it is shared.
     pub kernel: Arc<Kernel>,
     /// Whose permissions count.
-    pub judge: Judge,
+    pub permissions: PermissionChecks,
     /// What clients may believe and keep.
-    pub options: wire::Options,
+    pub options: wire::ClientOptions,
     /// What clients are told it is; at most 255 bytes.
     pub name: String,
 }
@@ -348,16 +348,16 @@ impl Shared {
 
     fn new_session(self: &Arc<Self>, peer: Peer) -> Result<Arc<Session>> {
         let share = &self.share;
-        let adapter = Arc::new(Adapter::new(share.kernel.clone(), share.judge));
+        let adapter = Arc::new(Adapter::new(share.kernel.clone(), share.permissions));
         // What the host does not tell of, times to live are for, and then size and times for the
         // data.
-        adapter.listen();
-        let options = wire::Options {
+        adapter.watch_changes();
+        let options = wire::ClientOptions {
             generation: next_generation(),
-            changed_by_others: adapter.is_shared(),
+            has_external_writers: adapter.is_shared(),
             ..share.options.clone()
         };
-        let wire = wire::Server::new(adapter, share.judge, options);
+        let wire = wire::Server::new(adapter, share.permissions, options);
         let session = Arc::new(Session::new(
             handshake::new_session_id()?,
             peer,
@@ -396,7 +396,7 @@ impl Shared {
         let _one_at_a_time = session.resuming.lock();
         let grant = Grant {
             is_resumed,
-            kernel_judges: self.share.judge == Judge::Kernel,
+            kernel_judges: self.share.permissions == PermissionChecks::ByClient,
             session: session.id,
             received: session.link.detach(),
             message_bytes_max: wire::REQUEST_MAX as u32,

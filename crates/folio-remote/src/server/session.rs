@@ -7,7 +7,7 @@ use crate::handshake::SessionId;
 use crate::link::{Breach, Link};
 use crate::stream::{Peer, Stream};
 use folio::Errno;
-use folio_fuse::adapter::{Adapter, Notify};
+use folio_fuse::adapter::{Adapter, Invalidator};
 use folio_fuse::wire::{self, Message, Notice, Outcome};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -114,7 +114,7 @@ impl Session {
         }
         self.link.goodbye(why);
         self.link.detach();
-        self.adapter().end_push();
+        self.adapter().stop_pushing();
         self.awake.notify_all();
         self.wire.end();
     }
@@ -127,7 +127,7 @@ impl Session {
         others: impl FnMut(Notice<'_>),
     ) -> Result<(), Breach> {
         self.under_way.fetch_add(1, Ordering::SeqCst);
-        let telling = self.adapter().telling();
+        let telling = self.adapter().begin_reply();
         let attended = self.answer(request, reply, others);
         drop(telling);
         self.under_way.fetch_sub(1, Ordering::SeqCst);
@@ -167,9 +167,9 @@ impl Session {
     /// Another client has changed something.
     pub(super) fn changed(&self, notice: Notice<'_>) {
         match notice {
-            Notice::Inode { node, .. } => self.adapter().changed_node(node),
+            Notice::Inode { node, .. } => self.adapter().report_node_change(node),
             Notice::Entry { parent, name } | Notice::Deleted { parent, name, .. } => {
-                self.adapter().changed_name(parent, name);
+                self.adapter().report_name_change(parent, name);
             }
             // No single request changes all of them.
             Notice::Names => {}
@@ -179,7 +179,7 @@ impl Session {
     /// Tells changes until the session is over: a thread of its own, so that nobody else waits for
     /// the client.
     pub(super) fn tell_changes(&self) {
-        self.adapter().push(self);
+        self.adapter().push_changes(self);
     }
 
     /// Waits until the client can be told something; meanwhile several changes of one thing become
@@ -217,8 +217,8 @@ impl Session {
 /// A change may overtake a reply that is older than it. What is told while replies are under way is
 /// told again behind them: the node counts as unknown, so that the adapter comes back with it, and
 /// names in it come along.
-impl Notify for Session {
-    fn forget_node(&self, node: u64) -> io::Result<bool> {
+impl Invalidator for Session {
+    fn invalidate_node(&self, node: u64) -> io::Result<bool> {
         self.wait_to_tell()?;
         let (before, now) = {
             let mut again = self.again.lock();
@@ -243,7 +243,7 @@ impl Notify for Session {
         Ok(false)
     }
 
-    fn forget_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+    fn invalidate_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
         self.wait_to_tell()?;
         self.tell_notice(Notice::Entry { parent, name })?;
         if self.under_way.load(Ordering::SeqCst) > 0 {
@@ -257,7 +257,7 @@ impl Notify for Session {
         Ok(())
     }
 
-    fn forget_names(&self) -> io::Result<()> {
+    fn invalidate_all_names(&self) -> io::Result<()> {
         self.wait_to_tell()?;
         *self.again.lock() = Again::default();
         self.tell(Frame::empty(Kind::DropNames))
