@@ -1,5 +1,7 @@
-//! Repository chores: `cargo xtask tidy` and `cargo xtask test`.
+//! Repository chores: `cargo xtask tidy`, `cargo xtask circles` and `cargo xtask test`.
 
+mod circles;
+mod counts;
 mod packages;
 mod run;
 mod source;
@@ -25,6 +27,15 @@ enum Task {
         #[arg(long)]
         lower: bool,
     },
+    /// Print circles of files and every link within them.
+    Circles {
+        /// A crate by its folder, e.g. "folio"; all crates if left out.
+        #[arg(value_name = "CRATE")]
+        name: Option<String>,
+        /// Print the links of fs/ext4 that point upward instead.
+        #[arg(long)]
+        layers: bool,
+    },
     /// Install what the tests need (as root), then run every check.
     Test {
         /// Install nothing, even as root.
@@ -37,6 +48,13 @@ fn main() -> ExitCode {
     let root = repository();
     match Arguments::parse().task {
         Task::Tidy { lower } => tidy::main(&root, lower),
+        Task::Circles { name, layers } => match tidy::sources(&root) {
+            Ok(files) => circles::main(&files, name.as_deref(), layers),
+            Err(error) => {
+                println!("circles: {error}");
+                ExitCode::FAILURE
+            }
+        },
         Task::Test { no_install } => test::main(&root, no_install),
     }
 }

@@ -167,7 +167,7 @@ fn test_modules(tokens: &[Token]) -> Vec<std::ops::Range<usize>> {
 }
 
 /// Index of the brace that closes the one at `open`.
-fn closing_brace(tokens: &[Token], open: usize) -> usize {
+pub(crate) fn closing_brace(tokens: &[Token], open: usize) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate().skip(open) {
         match token.text.as_str() {
@@ -252,10 +252,7 @@ fn tree(
         if token.text == "self" && !prefix.is_empty() {
             break;
         }
-        if !token
-            .text
-            .starts_with(|first: char| first == '_' || first.is_ascii_alphabetic())
-        {
+        if !is_identifier(&token.text) {
             break;
         }
         prefix.push(token.text.clone());
@@ -272,15 +269,17 @@ fn tree(
     at
 }
 
+/// Whether a token is a name or a keyword.
+pub(crate) fn is_identifier(text: &str) -> bool {
+    text.starts_with(|first: char| first == '_' || first.is_ascii_alphabetic())
+}
+
 /// Every function with a body.
 pub(crate) fn functions(tokens: &[Token]) -> Vec<Function> {
     let mut out = Vec::new();
     for at in 0..tokens.len().saturating_sub(1) {
         let name = &tokens[at + 1];
-        let is_name = name
-            .text
-            .starts_with(|first: char| first == '_' || first.is_ascii_alphabetic());
-        if tokens[at].text != "fn" || !is_name {
+        if tokens[at].text != "fn" || !is_identifier(&name.text) {
             continue;
         }
         let mut nested = 0;

@@ -1,5 +1,7 @@
 //! The house rules as a program: each breach is told with its file, line and rule.
 
+use crate::circles;
+use crate::counts;
 use crate::source::{self, Mention};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -78,13 +80,13 @@ fn check(root: &Path, lower: bool) -> Result<Vec<Breach>, String> {
     let mut breaches = Vec::new();
     let mut sizes = BTreeMap::new();
     let seam = device_seam(&read(&root.join("crates/folio/src/block/mod.rs"))?);
-    for file in rust_files(root)? {
-        let text = read(&root.join(&file))?;
-        let name = file.to_string_lossy().into_owned();
-        breaches.extend(words(&name, &text));
-        breaches.extend(layers(&name, &text, &seam));
-        measure(&name, &text, &mut sizes);
+    let files = sources(root)?;
+    for (name, text) in &files {
+        breaches.extend(words(name, text));
+        breaches.extend(layers(name, text, &seam));
+        measure(name, text, &mut sizes);
     }
+    breaches.extend(counted(root, lower, circles::counts(root, &files)?)?);
     let path = root.join(RATCHET);
     let allowed = parse_ratchet(&read(&path)?)?;
     let (mut large, lowered) = ratchet(&sizes, &allowed);
@@ -101,11 +103,48 @@ fn check(root: &Path, lower: bool) -> Result<Vec<Breach>, String> {
     Ok(breaches)
 }
 
+/// Compares counts with their ratchet.
+fn counted(root: &Path, lower: bool, found: circles::Counts) -> Result<Vec<Breach>, String> {
+    let measured = found.iter().map(|(key, (count, _))| (key.clone(), *count));
+    let above = counts::check(root, &measured.collect(), lower)?;
+    Ok(above
+        .into_iter()
+        .map(|(key, limit)| {
+            let (count, details) = &found[&key];
+            Breach {
+                file: counts::FILE.to_owned(),
+                line: 1,
+                rule: "counts",
+                message: format!(
+                    "{key}: {count}, at most {limit} are allowed:\n  {}",
+                    details.join("\n  ")
+                ),
+            }
+        })
+        .collect())
+}
+
 const RATCHET_HEAD: &str = "# Files and functions above the limits (800 and 70 lines), and what each may be at most.\n\
     # Entries shrink or go: `cargo xtask tidy --lower` writes them anew. New entries need a reason in review.\n";
 
 fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// All `.rs` files of the repository: their paths from its root, and their text.
+///
+/// # Errors
+/// A folder or a file cannot be read.
+pub(crate) fn sources(root: &Path) -> Result<Vec<(String, String)>, String> {
+    let mut files = rust_files(root)?;
+    files.sort();
+    files
+        .into_iter()
+        .map(|file| {
+            let text = read(&root.join(&file))?;
+            Ok((file.to_string_lossy().into_owned(), text))
+        })
+        .collect()
 }
 
 /// All `.rs` files of the repository, as paths from its root.
