@@ -105,9 +105,10 @@ impl Base {
         device.read_at(&mut bytes, 0).expect("memory can be read");
         let block_size = 1024 << u32_at(&bytes, 1024 + 0x18);
         let has_seed = u32_at(&bytes, 1024 + 0x60) & 0x2000 != 0;
-        let seed = match has_seed {
-            true => u32_at(&bytes, 1024 + 0x270),
-            false => super::seal::crc32c(!0, &bytes[1024 + 0x68..1024 + 0x78]),
+        let seed = if has_seed {
+            u32_at(&bytes, 1024 + 0x270)
+        } else {
+            super::seal::crc32c(!0, &bytes[1024 + 0x68..1024 + 0x78])
         };
         let mut base = Self {
             bytes,

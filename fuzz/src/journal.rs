@@ -186,9 +186,10 @@ impl<'a> Writer<'a> {
             LogBlock::Revoke { blocks, len } => {
                 let mut list = Vec::new();
                 for block in blocks.iter().take(60) {
-                    match self.features & INCOMPAT_64BIT != 0 {
-                        true => list.extend(u64::from(*block).to_be_bytes()),
-                        false => list.extend(u32::from(*block).to_be_bytes()),
+                    if self.features & INCOMPAT_64BIT != 0 {
+                        list.extend(u64::from(*block).to_be_bytes())
+                    } else {
+                        list.extend(u32::from(*block).to_be_bytes())
                     }
                 }
                 let mut bytes = self.head(5, self.sequence);
@@ -232,18 +233,15 @@ impl<'a> Writer<'a> {
             let last = if index + 1 == data.len() { 8 } else { 0 };
             let flags = first | last | u32::from(datum.flags & 5);
             bytes.extend((target as u32).to_be_bytes());
-            match self.has_checksums() {
-                true => {
-                    bytes.extend(flags.to_be_bytes());
+            if self.has_checksums() {
+                bytes.extend(flags.to_be_bytes());
+                bytes.extend(u32::from(datum.is_far).to_be_bytes());
+                bytes.extend(crc.to_be_bytes());
+            } else {
+                bytes.extend([0; 2]);
+                bytes.extend((flags as u16).to_be_bytes());
+                if self.features & INCOMPAT_64BIT != 0 {
                     bytes.extend(u32::from(datum.is_far).to_be_bytes());
-                    bytes.extend(crc.to_be_bytes());
-                }
-                false => {
-                    bytes.extend([0; 2]);
-                    bytes.extend((flags as u16).to_be_bytes());
-                    if self.features & INCOMPAT_64BIT != 0 {
-                        bytes.extend(u32::from(datum.is_far).to_be_bytes());
-                    }
                 }
             }
             if first == 0 {

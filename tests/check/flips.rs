@@ -61,9 +61,10 @@ fn change(bytes: &mut [u8], random: &mut Random) {
                 old ^ 0x100,
                 old >> 1,
             ];
-            let value = match random.percent(50) {
-                true => random.pick(&near),
-                false => random.pick(&[
+            let value = if random.percent(50) {
+                random.pick(&near)
+            } else {
+                random.pick(&[
                     0,
                     1,
                     2,
@@ -74,7 +75,7 @@ fn change(bytes: &mut [u8], random: &mut Random) {
                     0x7FFF_FFFF,
                     0x8000_0000,
                     u32::MAX,
-                ]),
+                ])
             };
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }

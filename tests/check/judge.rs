@@ -2,7 +2,7 @@
 
 use crate::support::tools::{command, text};
 use folio::block::{self, OpenOptions};
-use folio::kernel::{CheckOptions, Finding, Severity, check_ext4};
+use folio::kernel::{CheckFinding, CheckOptions, Severity, check_ext4};
 use std::path::Path;
 
 /// What e2fsck says of an image.
@@ -41,7 +41,7 @@ fn is_complaint(line: &str) -> bool {
 
 /// What folio check says of an image: its findings, or why there are none.
 pub(crate) struct Own {
-    pub(crate) findings: Result<Vec<Finding>, String>,
+    pub(crate) findings: Result<Vec<CheckFinding>, String>,
 }
 
 /// `folio check`.
@@ -75,7 +75,7 @@ fn own_with(image: &Path, how: &CheckOptions) -> Own {
                 .filter(|finding| finding.severity == severity)
                 .count() as u64
         };
-        if report.untold == 0 {
+        if report.unreported == 0 {
             assert_eq!(
                 (report.errors, report.warnings),
                 (count(Severity::Error), count(Severity::Warning))

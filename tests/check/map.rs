@@ -196,9 +196,10 @@ impl Map {
             return;
         }
         let mut data = Vec::new();
-        match flags & 0x80000 != 0 {
-            true => self.extents(image, &bytes[0x28..0x64], seed, &mut data),
-            false => self.pointers(image, &bytes[0x28..0x64], &mut data),
+        if flags & 0x80000 != 0 {
+            self.extents(image, &bytes[0x28..0x64], seed, &mut data)
+        } else {
+            self.pointers(image, &bytes[0x28..0x64], &mut data)
         }
         if is_journal {
             self.pieces.push(Piece {

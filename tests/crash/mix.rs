@@ -203,9 +203,10 @@ fn attributes(world: &mut World, random: &mut Random, files: &[String], director
     let all: Vec<_> = files.iter().chain(directories).collect();
     if !all.is_empty() {
         let path = random.pick(&all).clone();
-        match random.percent(50) {
-            true => world.chmod(&path, random.below(0o1000) as u16),
-            false => world.chown(&path, random.below(2000) as u32, random.below(2000) as u32),
+        if random.percent(50) {
+            world.chmod(&path, random.below(0o1000) as u16)
+        } else {
+            world.chown(&path, random.below(2000) as u32, random.below(2000) as u32)
         }
     }
 }

@@ -8,8 +8,8 @@ use folio::block::{
     self, Device, MemoryDevice, OverlayDevice, RawDevice, RecordDevice, Recorded, ResizeImage,
 };
 use folio::kernel::{
-    CheckOptions, Finding, FormatOptions, Listener, Phase, ResizeOptions, ResizeReport, check_ext4,
-    format_ext4, resize_ext4,
+    CheckFinding, CheckListener, CheckOptions, CheckPhase, FormatOptions, ResizeOptions,
+    ResizeReport, check_ext4, format_ext4, resize_ext4,
 };
 use folio::syscall::{Credentials, OpenFlags};
 use folio::vfs::MountOptions;
@@ -94,12 +94,12 @@ fn check_contents(device: &Arc<dyn Device>) {
 
 struct Quiet(Vec<String>);
 
-impl Listener for Quiet {
-    fn finding(&mut self, finding: &Finding) {
+impl CheckListener for Quiet {
+    fn finding(&mut self, finding: &CheckFinding) {
         self.0.push(finding.to_string());
     }
 
-    fn progress(&mut self, _: Phase, _: u64, _: u64) -> ControlFlow<()> {
+    fn progress(&mut self, _: CheckPhase, _: u64, _: u64) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 }

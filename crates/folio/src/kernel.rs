@@ -16,8 +16,8 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 pub use crate::fs::ext4::check::{
-    CheckOptions, CheckReport, Finding, Listener, Phase, Place, Severity, Structure,
-    check as check_ext4,
+    CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, CheckedStructure,
+    FindingLocation, Severity, check as check_ext4,
 };
 pub use crate::fs::ext4::mkfs::{FormatOptions, FormatReport, format as format_ext4};
 pub use crate::fs::ext4::resize::{

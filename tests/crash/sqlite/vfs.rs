@@ -329,9 +329,10 @@ unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: sqlite3_int64) -> c
 unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
     // SAFETY: a file of ours.
     let (file, process) = unsafe { parts(file) };
-    let synced = match flags & ffi::SQLITE_SYNC_DATAONLY != 0 {
-        true => process.fdatasync(file.fd),
-        false => process.fsync(file.fd),
+    let synced = if flags & ffi::SQLITE_SYNC_DATAONLY != 0 {
+        process.fdatasync(file.fd)
+    } else {
+        process.fsync(file.fd)
     };
     let is_new = std::mem::take(&mut file.is_new);
     let folder = synced.and_then(|()| {

@@ -9,7 +9,9 @@ use crate::place::ImagePath;
 use crate::session::{Session, clock};
 use clap::Args;
 use folio::block;
-use folio::kernel::{CheckOptions, CheckReport, Finding, Listener, Phase, Severity, check_ext4};
+use folio::kernel::{
+    CheckFinding, CheckListener, CheckOptions, CheckPhase, CheckReport, Severity, check_ext4,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -75,15 +77,15 @@ struct Told<'a> {
     failed: Option<std::io::Error>,
 }
 
-impl Listener for Told<'_> {
-    fn finding(&mut self, finding: &Finding) {
+impl CheckListener for Told<'_> {
+    fn finding(&mut self, finding: &CheckFinding) {
         if let Some(lines) = &mut self.lines {
             return lines.push(Line {
                 severity: finding.severity.name(),
                 structure: finding.structure.name(),
-                group: finding.place.group,
-                inode: finding.place.inode,
-                block: finding.place.block,
+                group: finding.location.group,
+                inode: finding.location.inode,
+                block: finding.location.block,
                 message: finding.what.clone(),
             });
         }
@@ -106,7 +108,7 @@ impl Listener for Told<'_> {
         }
     }
 
-    fn progress(&mut self, phase: Phase, done: u64, total: u64) -> ControlFlow<()> {
+    fn progress(&mut self, phase: CheckPhase, done: u64, total: u64) -> ControlFlow<()> {
         if let Some(bar) = &self.bar {
             bar.set_message(phase.name());
             bar.set_length(total);
@@ -194,7 +196,7 @@ fn to_json(image: &str, report: &CheckReport, findings: &[Line]) -> Value {
         "errors": report.errors,
         "warnings": report.warnings,
         "findings": findings,
-        "findings_untold": report.untold,
+        "findings_untold": report.unreported,
         "replayed_transactions": report.replayed_transactions,
         "inodes": report.inode_count,
         "inodes_used": report.inodes_used,
@@ -219,8 +221,8 @@ fn summary(report: &CheckReport) -> String {
     if report.warnings > 0 {
         text.push_str(&format!(", {}", count(report.warnings, "warning")));
     }
-    if report.untold > 0 {
-        text.push_str(&format!(", {} not shown", report.untold));
+    if report.unreported > 0 {
+        text.push_str(&format!(", {} not shown", report.unreported));
     }
     if !report.is_complete {
         return text;

@@ -1,36 +1,36 @@
-//! Bitmaps and counts against what inodes were found to use.
+//! Comparison of bitmaps and free counts with the blocks and inodes found in use.
 
 use super::Checker;
-use super::report::{Phase, Place, Structure};
-use super::sets::Kind;
+use super::report::{CheckPhase, CheckedStructure, FindingLocation};
+use super::sets::InodeKind;
 use crate::base::Result;
 use crate::fs::ext4::layout::checksum::crc32c;
 use crate::fs::ext4::layout::disk::RawGroupDescriptor;
 use crate::fs::ext4::layout::features::Incompat;
 
-/// What one bitmap is compared with.
-struct Compared<'a> {
-    structure: Structure,
+/// A stored bitmap and the bits it is expected to have.
+struct BitmapComparison<'a> {
+    structure: CheckedStructure,
     group: u32,
-    /// The bits as stored; zeros where none were ever written.
+    /// The stored bits; zeros for a bitmap that was never written.
     stored: &'a [u64],
-    /// The bits as they should be.
+    /// The expected bits.
     used: &'a [u64],
-    /// What bit 0 stands for.
+    /// The block or inode number of bit 0.
     first: u64,
-    /// What one bit stands for, in the same unit.
+    /// Blocks or inodes per bit.
     step: u64,
 }
 
 impl Checker<'_> {
-    /// Compares the bitmaps and counts of all groups, then the sums in the superblock; these are
-    /// brought up to date at unmount only.
+    /// Compares the bitmaps and counts of all groups, then the totals in the superblock, which
+    /// the kernel updates at unmount only.
     pub(super) fn check_bitmaps(&mut self, was_unmounted: bool) -> Result<()> {
         let (mut free_blocks, mut free_inodes) = (0_u64, 0_u64);
         let mut bytes = Vec::new();
         for group in 0..self.sb.group_count {
             self.report
-                .progress(Phase::Sums, group.into(), self.sb.group_count.into())?;
+                .progress(CheckPhase::Sums, group.into(), self.sb.group_count.into())?;
             free_blocks += u64::from(self.check_block_bitmap(group, &mut bytes));
             free_inodes += u64::from(self.check_inode_bitmap(group, &mut bytes));
         }
@@ -49,14 +49,15 @@ impl Checker<'_> {
         ] {
             if stored != counted && was_unmounted {
                 let what = format_args!("{stored} free {name}, counted {counted}");
-                self.report.error(Structure::Superblock, Place::NONE, what);
+                self.report
+                    .error(CheckedStructure::Superblock, FindingLocation::NONE, what);
             }
         }
         self.report.report.blocks_used = self.sb.block_count.saturating_sub(free_blocks);
         Ok(())
     }
 
-    /// Returns how many clusters of the group are free.
+    /// Checks a block bitmap; returns the number of free clusters in the group.
     fn check_block_bitmap(&mut self, group: u32, bytes: &mut Vec<u8>) -> u32 {
         let facts = self.groups[group as usize];
         let len = self.sb.group_len(group).div_ceil(self.sb.cluster_blocks);
@@ -69,7 +70,7 @@ impl Checker<'_> {
         let stored = match facts.block_bitmap {
             Some(_) if facts.block_uninit => Some(self.system_bits(group, len)),
             Some(block) => self.read_bitmap(
-                Structure::BlockBitmap,
+                CheckedStructure::BlockBitmap,
                 group,
                 block,
                 facts.block_bitmap_csum,
@@ -82,8 +83,8 @@ impl Checker<'_> {
         if let Some(stored) = &stored {
             let step = u64::from(self.sb.cluster_blocks);
             let first = self.sb.group_start(group);
-            self.compare(&Compared {
-                structure: Structure::BlockBitmap,
+            self.compare(&BitmapComparison {
+                structure: CheckedStructure::BlockBitmap,
                 group,
                 stored,
                 used: &used,
@@ -96,8 +97,8 @@ impl Checker<'_> {
         free
     }
 
-    /// The file system's own blocks in a group, which is all that a bitmap never written stands
-    /// for.
+    /// Returns the bits of the metadata blocks in a group. A bitmap that was never written
+    /// (`BLOCK_UNINIT`) implies exactly these.
     fn system_bits(&self, group: u32, len: u32) -> Vec<u64> {
         let (start, ratio) = (
             self.sb.group_start(group),
@@ -113,19 +114,19 @@ impl Checker<'_> {
         bits
     }
 
-    /// Returns how many inodes of the group are free.
+    /// Checks an inode bitmap; returns the number of free inodes in the group.
     fn check_inode_bitmap(&mut self, group: u32, bytes: &mut Vec<u8>) -> u32 {
         let facts = self.groups[group as usize];
         let len = self.sb.inodes_per_group;
         let (mut used, mut directories) = (vec![0_u64; len.div_ceil(64) as usize], 0);
         let first = group * len + 1;
-        // One past the last number of all may not be a number any more.
+        // One past the last inode number may overflow.
         let last = first + (len - 1);
         let mut number = first;
         loop {
             let kind = self.inodes.get(number).kind;
-            directories += u32::from(kind == Kind::Directory);
-            if kind != Kind::Free || number < self.sb.first_inode {
+            directories += u32::from(kind == InodeKind::Directory);
+            if kind != InodeKind::Free || number < self.sb.first_inode {
                 let bit = number - first;
                 used[(bit / 64) as usize] |= 1 << (bit % 64);
             }
@@ -140,7 +141,7 @@ impl Checker<'_> {
         let stored = match facts.inode_bitmap {
             Some(_) if facts.inode_uninit => Some(vec![0; used.len()]),
             Some(block) => self.read_bitmap(
-                Structure::InodeBitmap,
+                CheckedStructure::InodeBitmap,
                 group,
                 block,
                 facts.inode_bitmap_csum,
@@ -152,8 +153,8 @@ impl Checker<'_> {
         };
         if let Some(stored) = &stored {
             let first = u64::from(group) * u64::from(len) + 1;
-            self.compare(&Compared {
-                structure: Structure::InodeBitmap,
+            self.compare(&BitmapComparison {
+                structure: CheckedStructure::InodeBitmap,
                 group,
                 stored,
                 used: &used,
@@ -166,7 +167,7 @@ impl Checker<'_> {
         if facts.used_dirs != directories {
             let what = format_args!("{} directories, counted {directories}", facts.used_dirs);
             self.report
-                .error(Structure::Group, Place::group(group), what);
+                .error(CheckedStructure::Group, FindingLocation::group(group), what);
         }
         free
     }
@@ -175,16 +176,16 @@ impl Checker<'_> {
         if stored != counted {
             let what = format_args!("{stored} free {name}, counted {counted}");
             self.report
-                .error(Structure::Group, Place::group(group), what);
+                .error(CheckedStructure::Group, FindingLocation::group(group), what);
         }
     }
 
-    /// The first `len` bits of a bitmap, after checking its checksum and the ones behind its end.
-    /// `covered` bits are what the checksum is over.
+    /// Reads the first `len` bits of a bitmap after checking its checksum and its padding, which
+    /// must be ones. The checksum covers `covered` bits.
     #[allow(clippy::too_many_arguments)]
     fn read_bitmap(
         &mut self,
-        structure: Structure,
+        structure: CheckedStructure,
         group: u32,
         block: u64,
         csum: u32,
@@ -192,8 +193,8 @@ impl Checker<'_> {
         len: u32,
         bytes: &mut Vec<u8>,
     ) -> Option<Vec<u64>> {
-        let place = Place::group(group);
-        if !self.read_block(block, bytes, structure, place) {
+        let location = FindingLocation::group(group);
+        if !self.read_block(block, bytes, structure, location) {
             return None;
         }
         if let Some(seed) = self.sb.checksum_seed {
@@ -201,7 +202,7 @@ impl Checker<'_> {
             let mask = if is_long { u32::MAX } else { 0xFFFF };
             if (crc32c(seed, &bytes[..(covered / 8) as usize]) ^ csum) & mask != 0 {
                 self.report
-                    .error(structure, place, format_args!("bad checksum"));
+                    .error(structure, location, format_args!("bad checksum"));
             }
         }
         let words: Vec<u64> = bytes
@@ -213,8 +214,8 @@ impl Checker<'_> {
         if !is_padded {
             self.report.error(
                 structure,
-                place,
-                format_args!("bits behind the end are not all set"),
+                location,
+                format_args!("padding bits at the end are not all set"),
             );
         }
         let mut words = words;
@@ -223,7 +224,7 @@ impl Checker<'_> {
         Some(words)
     }
 
-    fn compare(&mut self, compared: &Compared<'_>) {
+    fn compare(&mut self, compared: &BitmapComparison<'_>) {
         let both = || compared.stored.iter().zip(compared.used);
         for (what, bits) in [
             (
@@ -252,10 +253,10 @@ impl Checker<'_> {
             } else {
                 String::new()
             };
-            let place = Place::group(compared.group);
+            let location = FindingLocation::group(compared.group);
             self.report.error(
                 compared.structure,
-                place,
+                location,
                 format_args!("{run}{more}: {what}"),
             );
         }
@@ -274,7 +275,7 @@ fn count(words: &[u64]) -> u32 {
     words.iter().map(|word| word.count_ones()).sum()
 }
 
-/// The first run of set bits.
+/// Returns the first run of set bits: its start and end.
 fn first_run(words: &[u64]) -> (u64, u64) {
     let is_set = |bit: u64| {
         words

@@ -1,23 +1,24 @@
-//! Block maps of ext2 and ext3: twelve direct blocks, then one, two and three levels of pointers.
+//! Block maps of ext2 and ext3: 12 direct blocks, then one, two and three levels of pointers.
+//! Linux: fs/ext4/indirect.c.
 
 use super::Checker;
-use super::blocks::Owner;
+use super::blocks::BlockOwner;
 
-/// Pointers in the inode that name data directly.
+/// Direct data pointers in the inode (`EXT4_NDIR_BLOCKS`).
 const DIRECT: usize = 12;
 
-/// A run of pointers to neighbouring blocks, not yet claimed.
+/// A run of pointers to contiguous blocks, not yet claimed.
 #[derive(Default)]
-struct Run {
+struct PointerRun {
     logical: u64,
     start: u64,
     len: u64,
 }
 
 impl Checker<'_> {
-    /// Follows the map in an inode's `i_block`, and claims all it names.
-    pub(super) fn check_block_map(&mut self, owner: &mut Owner, i_block: &[u8; 60]) {
-        let (mut logical, mut run) = (0, Run::default());
+    /// Walks the map in an inode's `i_block` and claims its blocks.
+    pub(super) fn check_block_map(&mut self, owner: &mut BlockOwner, i_block: &[u8; 60]) {
+        let (mut logical, mut run) = (0, PointerRun::default());
         for pointer in pointers(&i_block[..4 * DIRECT]) {
             self.map_data(owner, &mut run, logical, pointer);
             logical += 1;
@@ -28,7 +29,13 @@ impl Checker<'_> {
         self.claim_run(owner, &mut run);
     }
 
-    fn map_data(&mut self, owner: &mut Owner, run: &mut Run, logical: u64, pointer: u32) {
+    fn map_data(
+        &mut self,
+        owner: &mut BlockOwner,
+        run: &mut PointerRun,
+        logical: u64,
+        pointer: u32,
+    ) {
         let block = u64::from(pointer);
         if run.len > 0 && run.logical + run.len == logical && run.start + run.len == block {
             run.len += 1;
@@ -36,7 +43,7 @@ impl Checker<'_> {
         }
         self.claim_run(owner, run);
         if block != 0 {
-            *run = Run {
+            *run = PointerRun {
                 logical,
                 start: block,
                 len: 1,
@@ -44,8 +51,8 @@ impl Checker<'_> {
         }
     }
 
-    fn claim_run(&mut self, owner: &mut Owner, run: &mut Run) {
-        let Run {
+    fn claim_run(&mut self, owner: &mut BlockOwner, run: &mut PointerRun) {
+        let PointerRun {
             logical,
             start,
             len,
@@ -60,14 +67,14 @@ impl Checker<'_> {
             owner.is_damaged = true;
             let what =
                 format_args!("file block {logical} at block {start}, outside the file system");
-            self.report.error(owner.structure, owner.place(), what);
+            self.report.error(owner.structure, owner.location(), what);
         }
     }
 
     fn map_branch(
         &mut self,
-        owner: &mut Owner,
-        run: &mut Run,
+        owner: &mut BlockOwner,
+        run: &mut PointerRun,
         logical: &mut u64,
         pointer: u32,
         depth: u32,
@@ -80,7 +87,7 @@ impl Checker<'_> {
         let block = u64::from(pointer);
         let mut bytes = Vec::new();
         let is_read = self.claim_metadata(owner, block)
-            && self.read_block(block, &mut bytes, owner.structure, owner.place());
+            && self.read_block(block, &mut bytes, owner.structure, owner.location());
         if !is_read {
             owner.is_damaged = true;
             *logical += per_block.pow(depth);

@@ -1,45 +1,45 @@
-//! Who owns which block: claims of files, counted per file, and blocks claimed twice.
+//! Block ownership: counts each file's claims and reports blocks claimed twice.
 
 use super::Checker;
 use super::directories::DirectoryBlock;
-use super::report::{Place, Structure};
+use super::report::{CheckedStructure, FindingLocation};
 use crate::fs::ext4::layout::features::RoCompat;
 use std::ops::Range;
 
-/// A file while its blocks are claimed.
-pub(super) struct Owner {
-    /// The inode.
+/// A file whose blocks are being claimed.
+pub(super) struct BlockOwner {
+    /// Inode number.
     pub(super) number: u32,
-    /// By what it maps its blocks.
-    pub(super) structure: Structure,
+    /// The structure that maps the blocks.
+    pub(super) structure: CheckedStructure,
     /// Seed of the checksums of its metadata blocks, with metadata_csum.
     pub(super) seed: Option<u32>,
-    /// Whether the blocks are a directory's.
+    /// Whether the file is a directory.
     pub(super) is_directory: bool,
-    /// Clusters claimed so far, which is what `i_blocks` counts.
+    /// Clusters claimed so far, the count in `i_blocks`.
     pub(super) clusters: u64,
-    /// The cluster claimed last for data, in the file and on the device: its next block costs
-    /// nothing.
+    /// The last cluster claimed for data: its number in the file and on the device. Further blocks
+    /// in it are not counted again.
     last: Option<(u64, u64)>,
-    /// One past the last file block that is mapped.
+    /// One past the last mapped file block.
     pub(super) end: u64,
-    /// One past the last file block that is mapped and written.
+    /// One past the last mapped file block that is not unwritten.
     pub(super) written_end: u64,
     /// The first device block of data.
     pub(super) first_data: Option<u64>,
-    /// Where the data lies, for files that the check itself reads: (file block, device block,
-    /// number).
+    /// The mapping, for files that the check itself reads: (file block, device block, number of
+    /// blocks).
     pub(super) runs: Option<Vec<(u64, u64, u64)>>,
-    /// Whether anything was wrong with the map: sums of its blocks then mean nothing.
+    /// Whether the mapping has an error. Its block count is then not compared.
     pub(super) is_damaged: bool,
 }
 
-/// Runs of one file that the check remembers.
+/// Runs that the check stores per file, at most.
 const RUNS_MAX: usize = 1 << 16;
 
-impl Owner {
-    /// A file that has claimed nothing yet.
-    pub(super) fn new(number: u32, structure: Structure, seed: Option<u32>) -> Self {
+impl BlockOwner {
+    /// Creates the owner of no blocks.
+    pub(super) fn new(number: u32, structure: CheckedStructure, seed: Option<u32>) -> Self {
         Self {
             number,
             structure,
@@ -55,29 +55,30 @@ impl Owner {
         }
     }
 
-    /// The file as a place.
-    pub(super) fn place(&self) -> Place {
-        Place::inode(self.number)
+    /// Returns the inode as a location.
+    pub(super) fn location(&self) -> FindingLocation {
+        FindingLocation::inode(self.number)
     }
 }
 
 impl Checker<'_> {
-    /// Whether a file may have blocks of `range` at all.
+    /// Returns whether `range` lies in the file system, so that a file may own it.
     pub(super) fn is_inside(&self, range: &Range<u64>) -> bool {
         range.start >= self.sb.first_data_block.max(1)
             && range.end <= self.sb.block_count
             && range.start < range.end
     }
 
-    /// The cluster of a block: the bit of its group's bitmap, counted from group 0.
+    /// Returns the cluster number of a block: its bit in the concatenated bitmaps.
     pub(super) fn cluster_of(&self, block: u64) -> u64 {
         (block - self.sb.first_data_block) / u64::from(self.sb.cluster_blocks)
     }
 
-    /// Claims data: `range` of device blocks, which must lie inside, at file block `logical`.
+    /// Claims the device blocks of `range` as data at file block `logical`. The range must pass
+    /// [`Self::is_inside`].
     pub(super) fn claim_data(
         &mut self,
-        owner: &mut Owner,
+        owner: &mut BlockOwner,
         logical: u64,
         range: Range<u64>,
         is_written: bool,
@@ -101,10 +102,10 @@ impl Checker<'_> {
         if ratio > 1 {
             if logical % ratio != (range.start - self.sb.first_data_block) % ratio {
                 let what = format_args!(
-                    "file block {logical} and device block {} differ in their place in a cluster",
+                    "file block {logical} and device block {} have different offsets in their clusters",
                     range.start
                 );
-                self.report.error(owner.structure, owner.place(), what);
+                self.report.error(owner.structure, owner.location(), what);
             }
             if owner.last == Some((logical / ratio, first)) {
                 first += 1;
@@ -113,7 +114,7 @@ impl Checker<'_> {
         }
         owner.clusters += end - first;
         if owner.is_directory {
-            // Each block is read as a directory's once, however many claim it.
+            // A directory block is read once, even if several directories claim it.
             for (block, logical) in range.clone().zip(logical..) {
                 if self.directory_blocks_seen.insert(block) {
                     self.directory_blocks
@@ -121,54 +122,58 @@ impl Checker<'_> {
                 }
             }
         }
-        let known = self.used.insert_range(first..end);
-        self.report_known(owner, known, &range);
+        let claimed = self.used.insert_range(first..end);
+        self.report_double_claim(owner, claimed, &range);
     }
 
-    /// Claims a block of metadata; whether it may be read as such: it lies inside and nobody had
-    /// it.
-    pub(super) fn claim_metadata(&mut self, owner: &mut Owner, block: u64) -> bool {
+    /// Claims a metadata block of a file. Returns whether the block may be read as such: it lies
+    /// in the file system and no other owner has claimed it.
+    pub(super) fn claim_metadata(&mut self, owner: &mut BlockOwner, block: u64) -> bool {
         if !self.is_inside(&(block..block + 1)) {
             let what = format_args!("points to block {block}, outside the file system");
-            self.report.error(owner.structure, owner.place(), what);
+            self.report.error(owner.structure, owner.location(), what);
             owner.is_damaged = true;
             return false;
         }
         owner.clusters += 1;
         let cluster = self.cluster_of(block);
-        let known = u64::from(!self.used.insert(cluster));
-        self.report_known(owner, known, &(block..block + 1));
-        known == 0
+        let is_new = self.used.insert(cluster);
+        self.report_double_claim(owner, u64::from(!is_new), &(block..block + 1));
+        is_new
     }
 
-    fn report_known(&mut self, owner: &Owner, known: u64, range: &Range<u64>) {
-        if known == 0 || self.sb.features.ro_compat.contains(RoCompat::SHARED_BLOCKS) {
+    /// Reports `claimed` clusters of `range` that had an owner already.
+    fn report_double_claim(&mut self, owner: &BlockOwner, claimed: u64, range: &Range<u64>) {
+        if claimed == 0 || self.sb.features.ro_compat.contains(RoCompat::SHARED_BLOCKS) {
             return;
         }
-        let whose = if self.system.next(range.clone()).is_some() {
-            "the file system's own"
+        let state = if self.system.next(range.clone()).is_some() {
+            "in use by file system metadata"
         } else {
-            "claimed by another, or twice by this one"
+            "claimed by another inode, or twice by this one"
         };
         let what = match range.end - range.start {
-            1 => format!("block {} is {whose}", range.start),
+            1 => format!("block {} is {state}", range.start),
             len => format!(
-                "{known} of the {len} blocks from {} are {whose}",
+                "{claimed} of the {len} blocks from {} are {state}",
                 range.start
             ),
         };
-        self.report
-            .error(Structure::Blocks, owner.place(), format_args!("{what}"));
+        self.report.error(
+            CheckedStructure::Blocks,
+            owner.location(),
+            format_args!("{what}"),
+        );
     }
 
-    /// Reads a block into `bytes`; whether it could be read. What could not is told, and reads as
-    /// zeros.
+    /// Reads a block into `bytes`; returns whether it could be read. An unreadable block is
+    /// reported and leaves `bytes` zeroed.
     pub(super) fn read_block(
         &mut self,
         block: u64,
         bytes: &mut Vec<u8>,
-        structure: Structure,
-        place: Place,
+        structure: CheckedStructure,
+        location: FindingLocation,
     ) -> bool {
         let size = self.sb.block_size;
         bytes.clear();
@@ -182,7 +187,7 @@ impl Checker<'_> {
                 bytes.fill(0);
                 self.report.error(
                     structure,
-                    place.at_block(block),
+                    location.at_block(block),
                     format_args!("cannot be read: {error}"),
                 );
                 false

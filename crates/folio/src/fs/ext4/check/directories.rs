@@ -1,11 +1,11 @@
-//! Directories: blocks without holes, entries that lead somewhere, names told once, `.` and `..` in
-//! their place.
+//! Directories: blocks without holes, entries that name inodes in use, unique names, `.` and `..`
+//! first.
 
 use super::Checker;
-use super::index::Index;
-use super::inodes::View;
-use super::report::{Phase, Place, Structure};
-use super::sets::Kind;
+use super::index::DirectoryIndex;
+use super::inodes::InodeView;
+use super::report::{CheckPhase, CheckedStructure, FindingLocation};
+use super::sets::InodeKind;
 use crate::base::{InodeNumber, LogicalBlock, Result};
 use crate::fs::ext4::directory::block::{self, Entries, Entry};
 use crate::fs::ext4::directory::names::DirectoryContext;
@@ -15,54 +15,56 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::ops::Range;
 
-/// Directory blocks that are read at once if they lie side by side.
+/// Contiguous directory blocks that are read at once, at most.
 const RUN_BLOCKS_MAX: usize = 64;
-/// What entries call a directory (`EXT4_FT_DIR`).
+/// File type of a directory in an entry (`EXT4_FT_DIR`).
 const DIRECTORY_CODE: u8 = 2;
 
 /// A block of a directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DirectoryBlock {
-    /// Its place in the directory.
+    /// Block number in the directory.
     pub(super) logical: u64,
-    /// Its place on the device.
+    /// Block number on the device.
     pub(super) block: u64,
 }
 
-/// A directory, known from its inode.
+/// A directory found by the inode phase.
 pub(super) struct Directory {
     pub(super) number: u32,
     /// Its blocks, in [`Checker::directory_blocks`].
     pub(super) blocks: Range<usize>,
-    /// Blocks it should have.
+    /// Blocks according to `i_size`.
     size_blocks: u64,
+    /// `i_flags`.
     flags: u32,
+    /// Seed of the blocks' checksums, with metadata_csum.
     seed: Option<u32>,
-    /// `i_block` and the rest, for one that lies in its inode.
+    /// `i_block` and the inline attribute, for inline data.
     inline: Option<Box<[u8]>>,
-    /// Where `..` leads; 0 if that is not known.
+    /// The inode number in `..`; 0 if unknown.
     pub(super) dotdot: u32,
-    /// The directory that has it by name; 0 if there is none.
+    /// The directory that has an entry for this one; 0 if none was found.
     pub(super) parent: u32,
 }
 
-/// What is gathered while one directory is read.
-struct Reading<'a> {
+/// The state of scanning one directory.
+struct DirectoryScan<'a> {
     index: usize,
     number: u32,
     context: &'a DirectoryContext,
     is_encrypted: bool,
-    /// Hashes of all names, to find those that come twice.
+    /// Hashes of all names, to find duplicates.
     names: Vec<u64>,
     entries: u64,
 }
 
 impl Checker<'_> {
-    /// Takes down a directory that the inode pass met; its blocks start at `first_block` of the
-    /// list.
-    pub(super) fn note_directory(
+    /// Adds a directory found by the inode phase. Its blocks start at index `first_block` of
+    /// [`Checker::directory_blocks`].
+    pub(super) fn add_directory(
         &mut self,
-        view: &View<'_>,
+        view: &InodeView<'_>,
         seed: Option<u32>,
         first_block: usize,
         inline: Option<Vec<u8>>,
@@ -107,7 +109,7 @@ impl Checker<'_> {
         let total = order.len() as u64;
         for ((_, index), done) in order.into_iter().zip(0..) {
             if done % 64 == 0 {
-                self.report.progress(Phase::Directories, done, total)?;
+                self.report.progress(CheckPhase::Directories, done, total)?;
             }
             self.check_directory(index);
         }
@@ -135,7 +137,7 @@ impl Checker<'_> {
         let directory = &mut self.directories[index];
         let (number, flags) = (directory.number, directory.flags);
         let inline = directory.inline.take();
-        let mut reading = Reading {
+        let mut reading = DirectoryScan {
             index,
             number,
             context: &context,
@@ -156,19 +158,19 @@ impl Checker<'_> {
         let mut names = std::mem::take(&mut reading.names);
         names.sort_unstable();
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
-            self.tell_duplicates(&reading, &names);
+            self.report_duplicates(&reading, &names);
         }
         if self.directories[index].dotdot == 0 {
             self.report.error(
-                Structure::Directory,
-                Place::inode(number),
+                CheckedStructure::Directory,
+                FindingLocation::inode(number),
                 format_args!("has no .."),
             );
         }
     }
 
-    /// Goes through the blocks in order, reading those that lie side by side together.
-    fn check_blocks(&mut self, reading: &mut Reading<'_>, tree: Option<&Index>) {
+    /// Checks the blocks in order; reads contiguous blocks at once.
+    fn check_blocks(&mut self, reading: &mut DirectoryScan<'_>, tree: Option<&DirectoryIndex>) {
         let directory = &self.directories[reading.index];
         let (range, size) = (directory.blocks.clone(), directory.size_blocks);
         let (mut at, mut next, mut bytes) = (range.start, 0, Vec::new());
@@ -182,8 +184,8 @@ impl Checker<'_> {
                     self.hole(reading.number, next);
                 }
                 next = logical + 1;
-                let place = Place::inode(reading.number).at_block(block);
-                self.check_block(reading, tree, logical, place, bytes);
+                let location = FindingLocation::inode(reading.number).at_block(block);
+                self.check_block(reading, tree, logical, location, bytes);
             }
             at += run;
         }
@@ -194,8 +196,11 @@ impl Checker<'_> {
 
     fn hole(&mut self, number: u32, logical: u64) {
         let what = format_args!("block {logical} of the directory is missing");
-        self.report
-            .error(Structure::Directory, Place::inode(number), what);
+        self.report.error(
+            CheckedStructure::Directory,
+            FindingLocation::inode(number),
+            what,
+        );
     }
 
     fn read_run(&mut self, block: u64, count: usize, bytes: &mut Vec<u8>, number: u32) {
@@ -204,28 +209,33 @@ impl Checker<'_> {
         if self.device.read_at(bytes, block * size as u64).is_ok() {
             return;
         }
-        // Something in it is unreadable: each block for itself, so that only that one is missed.
+        // Retry block by block, so that only the unreadable block is skipped.
         let mut one = Vec::new();
         for (chunk, block) in bytes.chunks_exact_mut(size).zip(block..) {
-            self.read_block(block, &mut one, Structure::Directory, Place::inode(number));
+            self.read_block(
+                block,
+                &mut one,
+                CheckedStructure::Directory,
+                FindingLocation::inode(number),
+            );
             chunk.copy_from_slice(&one);
         }
     }
 
     fn check_block(
         &mut self,
-        reading: &mut Reading<'_>,
-        tree: Option<&Index>,
+        reading: &mut DirectoryScan<'_>,
+        tree: Option<&DirectoryIndex>,
         logical: u64,
-        place: Place,
+        location: FindingLocation,
         bytes: &[u8],
     ) {
         let context = reading.context;
         let mut bounds = None;
         if let Some(tree) = tree {
             if logical == 0 {
-                // What follows `..` has been checked as the root of the index.
-                return self.check_root_dots(reading, place, bytes);
+                // The bytes after `..` were checked as the root of the index.
+                return self.check_root_dots(reading, location, bytes);
             }
             if tree.is_node(logical) {
                 return;
@@ -233,35 +243,43 @@ impl Checker<'_> {
             bounds = tree.bounds(logical);
             if bounds.is_none() {
                 let what = format_args!("block {logical} of the directory is not in its index");
-                self.report.error(Structure::Index, place, what);
+                self.report.error(CheckedStructure::Index, location, what);
             }
         }
         let region = match block::checked_region(context, bytes) {
             Ok(region) => region,
             Err(error) => {
-                self.report
-                    .error(Structure::Directory, place, format_args!("{error}"));
+                self.report.error(
+                    CheckedStructure::Directory,
+                    location,
+                    format_args!("{error}"),
+                );
                 &bytes[..block::region_len(context)]
             }
         };
-        self.check_entries(reading, tree.zip(bounds), logical == 0, place, region);
+        self.check_entries(reading, tree.zip(bounds), logical == 0, location, region);
     }
 
-    /// `.` and `..` of a directory with an index.
-    fn check_root_dots(&mut self, reading: &Reading<'_>, place: Place, bytes: &[u8]) {
+    /// Checks `.` and `..` of a directory with an index.
+    fn check_root_dots(
+        &mut self,
+        reading: &DirectoryScan<'_>,
+        location: FindingLocation,
+        bytes: &[u8],
+    ) {
         for (offset, name) in [(0, &b"."[..]), (12, b"..")] {
             let bytes = &bytes[offset..];
             let number = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-            self.check_dot(reading, place, number, name, bytes);
+            self.check_dot(reading, location, number, name, bytes);
         }
     }
 
     fn check_entries(
         &mut self,
-        reading: &mut Reading<'_>,
-        bounds: Option<(&Index, (u32, u32))>,
+        reading: &mut DirectoryScan<'_>,
+        bounds: Option<(&DirectoryIndex, (u32, u32))>,
         has_dots: bool,
-        place: Place,
+        location: FindingLocation,
         region: &[u8],
     ) {
         let dots: &[&[u8]] = if has_dots { &[b".", b".."] } else { &[] };
@@ -269,24 +287,32 @@ impl Checker<'_> {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
-                    return self
-                        .report
-                        .error(Structure::Directory, place, format_args!("{error}"));
+                    return self.report.error(
+                        CheckedStructure::Directory,
+                        location,
+                        format_args!("{error}"),
+                    );
                 }
             };
             if let Some(name) = dots.get(position) {
-                self.check_dot(reading, place, entry.number, name, &region[entry.offset..]);
+                self.check_dot(
+                    reading,
+                    location,
+                    entry.number,
+                    name,
+                    &region[entry.offset..],
+                );
             } else if !entry.is_unused() {
-                self.check_entry(reading, bounds, place, &entry);
+                self.check_entry(reading, bounds, location, &entry);
             }
         }
     }
 
-    /// The first two entries, `.` and `..`; `bytes` starts with the entry.
+    /// Checks one of the first two entries, `.` or `..`; `bytes` starts with the entry.
     fn check_dot(
         &mut self,
-        reading: &Reading<'_>,
-        place: Place,
+        reading: &DirectoryScan<'_>,
+        location: FindingLocation,
         number: u32,
         name: &[u8],
         bytes: &[u8],
@@ -299,16 +325,16 @@ impl Checker<'_> {
         let shown = name.escape_ascii();
         if !is_named {
             self.report.error(
-                Structure::Directory,
-                place,
-                format_args!("{shown} is not where it should be"),
+                CheckedStructure::Directory,
+                location,
+                format_args!("{shown} is missing from its position"),
             );
             return;
         }
         if bytes.get(8 + name.len()) != Some(&0) {
             self.report.error(
-                Structure::Directory,
-                place,
+                CheckedStructure::Directory,
+                location,
                 format_args!("{shown} is not followed by a zero byte"),
             );
         }
@@ -319,28 +345,28 @@ impl Checker<'_> {
         };
         if bytes[7] != type_code {
             self.report.error(
-                Structure::Directory,
-                place,
+                CheckedStructure::Directory,
+                location,
                 format_args!("{shown} has file type {}", bytes[7]),
             );
         }
         if is_dot && number != reading.number {
             self.report.error(
-                Structure::Directory,
-                place,
-                format_args!(". leads to inode {number}"),
+                CheckedStructure::Directory,
+                location,
+                format_args!(". names inode {number}"),
             );
         }
         if !is_dot {
             self.directories[reading.index].dotdot = number;
         }
-        self.count_name(place, number, name, None);
+        self.count_name(location, number, name, None);
     }
 
-    /// Counts a name for an inode in use; whether it is one.
+    /// Counts a name of an inode; returns whether the inode is in use and may have names.
     fn count_name(
         &mut self,
-        place: Place,
+        location: FindingLocation,
         number: u32,
         name: &[u8],
         facts: Option<super::sets::InodeFacts>,
@@ -350,35 +376,35 @@ impl Checker<'_> {
         let shown = name.escape_ascii();
         if !is_possible {
             self.report.error(
-                Structure::Directory,
-                place,
-                format_args!("{shown} leads to inode {number}"),
+                CheckedStructure::Directory,
+                location,
+                format_args!("{shown} names the invalid inode {number}"),
             );
             return false;
         }
         let facts = facts.unwrap_or_else(|| self.inodes.get(number));
         let what = match (facts.kind, facts.is_nameless) {
-            (Kind::Free, _) => "which is not in use",
-            (_, true) => "which has no names",
+            (InodeKind::Free, _) => "which is not in use",
+            (_, true) => "which may not have names",
             _ => {
                 self.inodes.get_mut(number).names += 1;
                 return true;
             }
         };
         self.report.error(
-            Structure::Directory,
-            place,
-            format_args!("{shown} leads to inode {number}, {what}"),
+            CheckedStructure::Directory,
+            location,
+            format_args!("{shown} names inode {number}, {what}"),
         );
         false
     }
 
-    /// An entry other than `.` and `..` in their place.
+    /// Checks an entry other than `.` and `..` at the start.
     fn check_entry(
         &mut self,
-        reading: &mut Reading<'_>,
-        bounds: Option<(&Index, (u32, u32))>,
-        place: Place,
+        reading: &mut DirectoryScan<'_>,
+        bounds: Option<(&DirectoryIndex, (u32, u32))>,
+        location: FindingLocation,
         entry: &Entry<'_>,
     ) {
         reading.entries += 1;
@@ -386,18 +412,22 @@ impl Checker<'_> {
         if !reading.is_encrypted
             && let Err(error) = entry.check_name()
         {
-            self.report
-                .error(Structure::Directory, place, format_args!("{error}"));
+            self.report.error(
+                CheckedStructure::Directory,
+                location,
+                format_args!("{error}"),
+            );
         }
         if matches!(name, b"." | b"..") {
-            let what = format_args!("another {}, at byte {}", name.escape_ascii(), entry.offset);
-            self.report.error(Structure::Directory, place, what);
+            let what = format_args!("second {}, at byte {}", name.escape_ascii(), entry.offset);
+            self.report
+                .error(CheckedStructure::Directory, location, what);
         }
         reading
             .names
             .push(foldhash::fast::FixedState::default().hash_one(name));
         if let Some((tree, bounds)) = bounds {
-            self.check_hash(reading, tree, bounds, place, name);
+            self.check_hash(reading, tree, bounds, location, name);
         }
         let possible = number <= self.sb.inode_count;
         let facts = if possible {
@@ -405,7 +435,7 @@ impl Checker<'_> {
         } else {
             super::sets::InodeFacts::default()
         };
-        if !self.count_name(place, number, name, Some(facts)) {
+        if !self.count_name(location, number, name, Some(facts)) {
             return;
         }
         let code = if reading.context.has_file_type {
@@ -419,19 +449,20 @@ impl Checker<'_> {
                 name.escape_ascii(),
                 entry.file_type
             );
-            self.report.error(Structure::Directory, place, what);
+            self.report
+                .error(CheckedStructure::Directory, location, what);
         }
-        if facts.kind == Kind::Directory {
-            self.note_parent(reading.number, place, number, name);
+        if facts.kind == InodeKind::Directory {
+            self.set_parent(reading.number, location, number, name);
         }
     }
 
     fn check_hash(
         &mut self,
-        reading: &Reading<'_>,
-        tree: &Index,
+        reading: &DirectoryScan<'_>,
+        tree: &DirectoryIndex,
         (low, high): (u32, u32),
-        place: Place,
+        location: FindingLocation,
         name: &[u8],
     ) {
         let Some(hash) = tree.hash(reading.context, name) else {
@@ -442,12 +473,12 @@ impl Checker<'_> {
                 "{} has hash {hash:#010x}, outside {low:#010x} to {high:#010x}",
                 name.escape_ascii()
             );
-            self.report.error(Structure::Index, place, what);
+            self.report.error(CheckedStructure::Index, location, what);
         }
     }
 
-    /// A directory has one name.
-    fn note_parent(&mut self, parent: u32, place: Place, number: u32, name: &[u8]) {
+    /// Stores the parent of a directory; reports a second name for it.
+    fn set_parent(&mut self, parent: u32, location: FindingLocation, number: u32, name: &[u8]) {
         let Ok(at) = self
             .directories
             .binary_search_by_key(&number, |directory| directory.number)
@@ -459,28 +490,29 @@ impl Checker<'_> {
                 "{} is one more name of directory {number}",
                 name.escape_ascii()
             );
-            self.report.error(Structure::Directory, place, what);
+            self.report
+                .error(CheckedStructure::Directory, location, what);
             return;
         }
         self.directories[at].parent = parent;
     }
 
-    /// Reads the directory once more for the names behind hashes that came twice.
-    fn tell_duplicates(&mut self, reading: &Reading<'_>, sorted: &[u64]) {
-        let mut doubled: Vec<u64> = sorted
+    /// Reads the directory again to find the names whose hashes occur twice.
+    fn report_duplicates(&mut self, reading: &DirectoryScan<'_>, sorted: &[u64]) {
+        let mut repeated: Vec<u64> = sorted
             .windows(2)
             .filter(|pair| pair[0] == pair[1])
             .map(|pair| pair[0])
             .collect();
-        doubled.dedup();
+        repeated.dedup();
         let (mut seen, mut bytes) = (HashMap::<Vec<u8>, u32>::new(), Vec::new());
         for at in self.directories[reading.index].blocks.clone() {
             let block = self.directory_blocks[at].block;
             if !self.read_block(
                 block,
                 &mut bytes,
-                Structure::Directory,
-                Place::inode(reading.number),
+                CheckedStructure::Directory,
+                FindingLocation::inode(reading.number),
             ) {
                 continue;
             }
@@ -490,7 +522,7 @@ impl Checker<'_> {
                 .filter(|entry| !entry.is_unused())
             {
                 let hash = foldhash::fast::FixedState::default().hash_one(entry.name);
-                if doubled.binary_search(&hash).is_ok() {
+                if repeated.binary_search(&hash).is_ok() {
                     *seen.entry(entry.name.to_vec()).or_default() += 1;
                 }
             }
@@ -498,25 +530,28 @@ impl Checker<'_> {
         let mut names: Vec<_> = seen.into_iter().filter(|(_, count)| *count > 1).collect();
         names.sort_unstable();
         for (name, count) in names {
-            let what = format_args!("{} comes {count} times", name.escape_ascii());
-            self.report
-                .error(Structure::Directory, Place::inode(reading.number), what);
+            let what = format_args!("{} occurs {count} times", name.escape_ascii());
+            self.report.error(
+                CheckedStructure::Directory,
+                FindingLocation::inode(reading.number),
+                what,
+            );
         }
     }
 
-    /// A directory in its inode: the parent's number, then entries in two regions.
-    fn check_inline_directory(&mut self, reading: &mut Reading<'_>, bytes: &[u8]) {
-        let place = Place::inode(reading.number);
+    /// Checks a directory in inline data: the parent's number, then entries in two regions.
+    fn check_inline_directory(&mut self, reading: &mut DirectoryScan<'_>, bytes: &[u8]) {
+        let location = FindingLocation::inode(reading.number);
         let parent = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         self.directories[reading.index].dotdot = parent;
-        self.count_name(place, reading.number, b".", None);
-        self.count_name(place, parent, b"..", None);
+        self.count_name(location, reading.number, b".", None);
+        self.count_name(location, parent, b"..", None);
         for region in [&bytes[4..60], &bytes[60..]] {
-            self.check_entries(reading, None, false, place, region);
+            self.check_entries(reading, None, false, location, region);
         }
     }
 
-    /// The device block of a directory's block, if it has it.
+    /// Returns the device block of a directory's block `logical`, if it is mapped.
     pub(super) fn directory_block(&self, index: usize, logical: u64) -> Option<u64> {
         let blocks = &self.directory_blocks[self.directories[index].blocks.clone()];
         let at = blocks
@@ -525,18 +560,18 @@ impl Checker<'_> {
         Some(blocks[at].block)
     }
 
-    /// Blocks a directory should have by its size.
+    /// Returns the number of blocks according to the directory's `i_size`.
     pub(super) fn directory_size(&self, index: usize) -> u64 {
         self.directories[index].size_blocks
     }
 
-    /// Whether a block lies in a directory at all, as one that can be read.
+    /// Converts a directory block number; numbers beyond 32 bits become the maximum.
     pub(super) fn logical(block: u64) -> LogicalBlock {
         LogicalBlock(u32::try_from(block).unwrap_or(u32::MAX))
     }
 }
 
-/// How many blocks from the first on lie side by side.
+/// Returns how many blocks from the first on are contiguous on the device.
 fn run_at(blocks: &[DirectoryBlock]) -> usize {
     let next = |pair: &[DirectoryBlock]| pair[1].block == pair[0].block + 1;
     1 + blocks

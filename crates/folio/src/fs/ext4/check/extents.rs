@@ -1,7 +1,8 @@
-//! Extent trees: every node's header, order, bounds and checksum, and where extents lead.
+//! Extent trees: each node's header, order, bounds and checksum, and the blocks of each extent.
+//! Linux: fs/ext4/extents.c.
 
 use super::Checker;
-use super::blocks::Owner;
+use super::blocks::BlockOwner;
 use crate::fs::ext4::layout::checksum::crc32c;
 use crate::fs::ext4::layout::disk::{
     EXTENT_ENTRY_LEN, EXTENT_LEN_MAX, EXTENT_MAGIC, RawExtent, RawExtentHeader, RawExtentIndex,
@@ -9,25 +10,26 @@ use crate::fs::ext4::layout::disk::{
 use std::ops::Range;
 use zerocopy::FromBytes;
 
-/// Deepest tree the format knows.
+/// Maximum depth of a tree in the format.
 const DEPTH_MAX: u16 = 5;
 
-/// A node on the way down.
-struct Node<'a> {
+/// A node of an extent tree.
+struct ExtentNode<'a> {
     bytes: &'a [u8],
     header: RawExtentHeader,
-    /// File blocks that it may map.
+    /// File blocks that the node may map.
     bounds: Range<u64>,
-    /// The file block that its first entry must start with, below the root.
+    /// The file block at which the first entry must start, below the root.
     first: Option<u32>,
 }
 
-/// Whether bytes start with a header that makes sense for a node of this length.
+/// Returns whether `bytes` start with a valid header for a node of this length.
 pub(super) fn has_header(bytes: &[u8]) -> bool {
     RawExtentHeader::read_from_prefix(bytes)
         .is_ok_and(|(header, _)| header_misfit(&header, bytes.len(), None).is_none())
 }
 
+/// Returns the first error of a node's header; `None` if it is valid.
 fn header_misfit(header: &RawExtentHeader, len: usize, depth: Option<u16>) -> Option<String> {
     let capacity = len / EXTENT_ENTRY_LEN - 1;
     let max = usize::from(header.max.get());
@@ -48,8 +50,8 @@ fn header_misfit(header: &RawExtentHeader, len: usize, depth: Option<u16>) -> Op
 }
 
 impl Checker<'_> {
-    /// Follows the tree whose root is an inode's `i_block`, and claims all it names.
-    pub(super) fn check_extents(&mut self, owner: &mut Owner, root: &[u8; 60]) {
+    /// Walks the tree whose root is an inode's `i_block` and claims its blocks.
+    pub(super) fn check_extents(&mut self, owner: &mut BlockOwner, root: &[u8; 60]) {
         let Ok((header, _)) = RawExtentHeader::read_from_prefix(root) else {
             return;
         };
@@ -57,7 +59,7 @@ impl Checker<'_> {
             self.extent_error(owner, None, format_args!("root: {what}"));
             return;
         }
-        let node = Node {
+        let node = ExtentNode {
             bytes: root,
             header,
             bounds: 0..1 << 32,
@@ -68,19 +70,19 @@ impl Checker<'_> {
 
     fn extent_error(
         &mut self,
-        owner: &mut Owner,
+        owner: &mut BlockOwner,
         block: Option<u64>,
         what: std::fmt::Arguments<'_>,
     ) {
         owner.is_damaged = true;
-        let place = super::report::Place {
+        let location = super::report::FindingLocation {
             block,
-            ..owner.place()
+            ..owner.location()
         };
-        self.report.error(owner.structure, place, what);
+        self.report.error(owner.structure, location, what);
     }
 
-    fn check_node(&mut self, owner: &mut Owner, node: &Node<'_>, block: Option<u64>) {
+    fn check_node(&mut self, owner: &mut BlockOwner, node: &ExtentNode<'_>, block: Option<u64>) {
         let count = usize::from(node.header.entries.get());
         let entries = node.bytes[EXTENT_ENTRY_LEN..]
             .chunks_exact(EXTENT_ENTRY_LEN)
@@ -119,13 +121,13 @@ impl Checker<'_> {
         }
     }
 
-    fn check_child(&mut self, owner: &mut Owner, block: u64, depth: u16, bounds: Range<u64>) {
+    fn check_child(&mut self, owner: &mut BlockOwner, block: u64, depth: u16, bounds: Range<u64>) {
         if !self.claim_metadata(owner, block) {
             owner.is_damaged = true;
             return;
         }
         let mut bytes = Vec::new();
-        if !self.read_block(block, &mut bytes, owner.structure, owner.place()) {
+        if !self.read_block(block, &mut bytes, owner.structure, owner.location()) {
             owner.is_damaged = true;
             return;
         }
@@ -144,7 +146,7 @@ impl Checker<'_> {
             if stored != Some(crc32c(seed, &bytes[..tail])) {
                 self.report.error(
                     owner.structure,
-                    owner.place().at_block(block),
+                    owner.location().at_block(block),
                     format_args!("bad checksum"),
                 );
             }
@@ -152,7 +154,7 @@ impl Checker<'_> {
         let first = Some(bounds.start as u32);
         self.check_node(
             owner,
-            &Node {
+            &ExtentNode {
                 bytes: &bytes,
                 header,
                 bounds,
@@ -164,8 +166,8 @@ impl Checker<'_> {
 
     fn check_leaf<'b>(
         &mut self,
-        owner: &mut Owner,
-        node: &Node<'_>,
+        owner: &mut BlockOwner,
+        node: &ExtentNode<'_>,
         block: Option<u64>,
         entries: impl Iterator<Item = &'b [u8]>,
     ) {
@@ -187,17 +189,17 @@ impl Checker<'_> {
                 && node
                     .first
                     .is_some_and(|wanted| u64::from(wanted) != logical);
-            // The last file block of all is not to be had: its number marks "none".
+            // The last file block number is reserved: it means "none".
             let what = if len == 0 {
                 "is empty"
             } else if logical < next || is_first {
                 "is out of order"
             } else if logical + len > node.bounds.end || logical + len > u64::from(u32::MAX) {
-                "leaves its node's range"
+                "exceeds its node's range"
             } else if !self.is_inside(&range) {
                 "points outside the file system"
             } else if is_unwritten && owner.is_directory {
-                "is unwritten, in a directory"
+                "is unwritten, but belongs to a directory"
             } else {
                 next = logical + len;
                 self.claim_data(owner, logical, range, !is_unwritten);

@@ -1,8 +1,8 @@
-//! Group descriptors: their checksums, and where bitmaps and inode tables lie. What they name is
-//! claimed here, before any file can.
+//! Group descriptors: checksums and the locations of bitmaps and inode tables. Claims these blocks
+//! before any file can.
 
 use super::Checker;
-use super::report::{Phase, Place, Structure};
+use super::report::{CheckPhase, CheckedStructure, FindingLocation};
 use crate::base::Result;
 use crate::fs::ext4::layout::checksum::crc32c;
 use crate::fs::ext4::layout::disk::{
@@ -14,12 +14,12 @@ use std::ops::Range;
 
 /// First word of the block for multiple mount protection.
 const MMP_MAGIC: u32 = 0x004D_4D50;
-/// Its sequence number while nobody has the file system mounted.
+/// Its sequence number while no host has the file system mounted.
 const MMP_CLEAN: u32 = 0xFF4D_4D50;
-/// Where its checksum lies, which covers what comes before.
+/// Offset of its checksum, which covers the bytes before it.
 const MMP_CHECKSUM_AT: usize = 1020;
 
-/// One group as its descriptor tells.
+/// The fields of one group's descriptor.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GroupFacts {
     pub(super) block_bitmap: Option<u64>,
@@ -30,25 +30,29 @@ pub(super) struct GroupFacts {
     pub(super) free_blocks: u32,
     pub(super) free_inodes: u32,
     pub(super) used_dirs: u32,
-    /// Inodes at the end of the table that were never used.
+    /// Inodes at the end of the table that were never used (`bg_itable_unused`).
     pub(super) unused_inodes: u32,
     pub(super) block_uninit: bool,
     pub(super) inode_uninit: bool,
 }
 
 impl Checker<'_> {
-    /// Reads all descriptors, and claims the blocks of superblock copies, descriptors, bitmaps and
-    /// tables.
+    /// Reads all descriptors and claims the blocks of superblock backups, descriptors, bitmaps and
+    /// inode tables.
     pub(super) fn check_groups(&mut self) -> Result<()> {
         self.claim_heads();
         let per_block = self.sb.descriptors_per_block();
         let mut bytes = Vec::new();
         for first in (0..self.sb.group_count).step_by(per_block as usize) {
-            let (place, _) = self.sb.descriptor_place(first);
+            let (location, _) = self.sb.descriptor_place(first);
             self.report
-                .progress(Phase::Layout, first.into(), self.sb.group_count.into())?;
-            let is_read =
-                self.read_block(place.0, &mut bytes, Structure::Group, Place::group(first));
+                .progress(CheckPhase::Layout, first.into(), self.sb.group_count.into())?;
+            let is_read = self.read_block(
+                location.0,
+                &mut bytes,
+                CheckedStructure::Group,
+                FindingLocation::group(first),
+            );
             let last = self.sb.group_count.min(first.saturating_add(per_block));
             for (number, slot) in (first..last).zip(bytes.chunks_exact(self.sb.descriptor_len)) {
                 let facts = self.check_descriptor(number, slot, is_read);
@@ -61,7 +65,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Claims what lies at the start of groups: copies of the superblock and of the descriptors.
+    /// Claims the backups of superblock and descriptors at the start of groups.
     fn claim_heads(&mut self) {
         self.claim_mmp_block();
         for number in 0..self.sb.group_count {
@@ -71,23 +75,24 @@ impl Checker<'_> {
         }
     }
 
-    /// The block by which hosts see that another has the file system mounted (feature mmp).
+    /// Claims and checks the block for multiple mount protection (feature mmp), by which a host
+    /// detects that another host has the file system mounted. Linux: fs/ext4/mmp.c.
     fn claim_mmp_block(&mut self) {
         if !self.sb.features.incompat.contains(Incompat::MMP) {
             return;
         }
         let block = self.sb.raw.mmp_block.get();
-        let place = Place::block(block);
+        let location = FindingLocation::block(block);
         if !self.is_inside(&(block..block + 1)) {
             return self.report.error(
-                Structure::Superblock,
-                place,
-                format_args!("multiple mount protection lies outside"),
+                CheckedStructure::Superblock,
+                location,
+                format_args!("multiple mount protection: outside the file system"),
             );
         }
         self.claim_system(0, "multiple mount protection", block..block + 1, false);
         let mut bytes = Vec::new();
-        if !self.read_block(block, &mut bytes, Structure::Superblock, place) {
+        if !self.read_block(block, &mut bytes, CheckedStructure::Superblock, location) {
             return;
         }
         let word = |at: usize| {
@@ -99,12 +104,14 @@ impl Checker<'_> {
             .is_none_or(|seed| word(MMP_CHECKSUM_AT) == crc32c(seed, &bytes[..MMP_CHECKSUM_AT]));
         if word(0) != MMP_MAGIC || !is_sealed {
             let what = format_args!("multiple mount protection: bad magic or checksum");
-            self.report.error(Structure::Superblock, place, what);
+            self.report
+                .error(CheckedStructure::Superblock, location, what);
         } else if word(4) != MMP_CLEAN {
             let what = format_args!(
-                "in use on a host, or not unmounted there (multiple mount protection)"
+                "multiple mount protection: in use on a host, or not unmounted cleanly"
             );
-            self.report.warning(Structure::Superblock, place, what);
+            self.report
+                .warning(CheckedStructure::Superblock, location, what);
         }
     }
 
@@ -122,16 +129,16 @@ impl Checker<'_> {
             !has_checksum || raw.checksum.get() == descriptor_checksum(number, slot, &self.sb);
         if is_read && !is_good {
             self.report.error(
-                Structure::Group,
-                Place::group(number),
+                CheckedStructure::Group,
+                FindingLocation::group(number),
                 format_args!("bad checksum"),
             );
         }
         let flags = raw.flags.get();
         if flags & !(GROUP_INODE_UNINIT | GROUP_BLOCK_UNINIT | GROUP_INODE_ZEROED) != 0 {
             self.report.error(
-                Structure::Group,
-                Place::group(number),
+                CheckedStructure::Group,
+                FindingLocation::group(number),
                 format_args!("unknown flags {flags:#x}"),
             );
         }
@@ -163,31 +170,38 @@ impl Checker<'_> {
         let is_marked = facts.block_uninit || facts.inode_uninit || facts.unused_inodes != 0;
         if !has_checksum && is_marked {
             let what = format_args!("marked as never used, but descriptors have no checksums");
-            self.report
-                .error(Structure::Group, Place::group(number), what);
+            self.report.error(
+                CheckedStructure::Group,
+                FindingLocation::group(number),
+                what,
+            );
         }
         if !has_checksum || !is_good {
-            // Not to be trusted: everything is read.
+            // Flags are invalid without a valid checksum: read everything.
             (facts.block_uninit, facts.inode_uninit, facts.unused_inodes) = (false, false, 0);
         }
         if facts.block_uninit && number == self.sb.group_count - 1 {
             let what = format_args!("the last group's block bitmap is marked as never written");
-            self.report
-                .error(Structure::Group, Place::group(number), what);
+            self.report.error(
+                CheckedStructure::Group,
+                FindingLocation::group(number),
+                what,
+            );
         }
-        self.check_places(number, &raw, &mut facts);
+        self.check_locations(number, &raw, &mut facts);
         facts
     }
 
-    /// Whether bitmaps and table lie where they may; what does not is left out of the facts.
-    fn check_places(&mut self, number: u32, raw: &RawGroupDescriptor, facts: &mut GroupFacts) {
+    /// Checks the locations of bitmaps and inode table; the facts omit invalid locations.
+    fn check_locations(&mut self, number: u32, raw: &RawGroupDescriptor, facts: &mut GroupFacts) {
         let whole = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
         let start = self.sb.group_start(number);
-        let bounds = match self.sb.features.incompat.contains(Incompat::FLEX_BG) {
-            true => self.sb.first_data_block + 1..self.sb.block_count,
-            false => start..start + u64::from(self.sb.group_len(number)),
+        let bounds = if self.sb.features.incompat.contains(Incompat::FLEX_BG) {
+            self.sb.first_data_block + 1..self.sb.block_count
+        } else {
+            start..start + u64::from(self.sb.group_len(number))
         };
-        let places = [
+        let locations = [
             (
                 "block bitmap",
                 whole(raw.block_bitmap_lo.get(), raw.block_bitmap_hi.get()),
@@ -204,7 +218,7 @@ impl Checker<'_> {
                 self.sb.inode_table_blocks(),
             ),
         ];
-        let found = places.map(|(name, first, len)| {
+        let found = locations.map(|(name, first, len)| {
             let fits = bounds.contains(&first)
                 && first.checked_add(len).is_some_and(|end| end <= bounds.end);
             if !fits {
@@ -212,8 +226,11 @@ impl Checker<'_> {
                     "{name} at block {first}, outside {}..{}",
                     bounds.start, bounds.end
                 );
-                self.report
-                    .error(Structure::Group, Place::group(number), what);
+                self.report.error(
+                    CheckedStructure::Group,
+                    FindingLocation::group(number),
+                    what,
+                );
             }
             fits.then_some(first)
         });
@@ -227,8 +244,8 @@ impl Checker<'_> {
         ] {
             if count > max {
                 self.report.error(
-                    Structure::Group,
-                    Place::group(number),
+                    CheckedStructure::Group,
+                    FindingLocation::group(number),
                     format_args!("{count} {name} of {max}"),
                 );
             }
@@ -238,27 +255,27 @@ impl Checker<'_> {
 
     fn claim_group(&mut self, number: u32) {
         let facts = self.groups[number as usize];
-        for (name, place) in [
+        for (name, location) in [
             ("block bitmap", facts.block_bitmap),
             ("inode bitmap", facts.inode_bitmap),
         ] {
-            if let Some(block) = place {
+            if let Some(block) = location {
                 self.claim_system(number, name, block..block + 1, false);
             }
         }
         if let Some(first) = facts.inode_table {
             let table = first..first + self.sb.inode_table_blocks();
             if !self.claim_system(number, "inode table", table, false) {
-                // Another's blocks: read as inodes they would give nonsense, or the same table many
-                // times.
+                // The blocks have another use. Read as inodes they would give false findings, or
+                // the same table many times.
                 self.groups[number as usize].inode_table = None;
             }
         }
     }
 
-    /// Claims blocks of the file system's own; whether nobody had them.
+    /// Claims metadata blocks of the file system; returns whether all of them were unclaimed.
     fn claim_system(&mut self, group: u32, name: &str, blocks: Range<u64>, is_head: bool) -> bool {
-        let known = self.system.insert_range(blocks.clone());
+        let claimed = self.system.insert_range(blocks.clone());
         let ratio = u64::from(self.sb.cluster_blocks);
         let first = blocks.start.saturating_sub(self.sb.first_data_block) / ratio;
         let end = blocks
@@ -266,18 +283,19 @@ impl Checker<'_> {
             .saturating_sub(self.sb.first_data_block)
             .div_ceil(ratio);
         self.used.insert_range(first..end);
-        if known > 0 {
-            let what = match is_head {
-                true => format_args!("{name} lie on other groups' blocks"),
-                false => format_args!(
+        if claimed > 0 {
+            let what = if is_head {
+                format_args!("{name} lie on other groups' blocks")
+            } else {
+                format_args!(
                     "{name} at blocks {}..{} lies on the file system's own blocks",
                     blocks.start, blocks.end
-                ),
+                )
             };
             self.report
-                .error(Structure::Group, Place::group(group), what);
+                .error(CheckedStructure::Group, FindingLocation::group(group), what);
         }
-        known == 0
+        claimed == 0
     }
 }
 

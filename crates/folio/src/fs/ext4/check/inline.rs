@@ -1,29 +1,30 @@
-//! Data that lies in the inode.
+//! Inline data: file contents inside the inode. Linux: fs/ext4/inline.c.
 
 use super::Checker;
-use super::inodes::View;
-use super::report::{Place, Structure};
+use super::inodes::InodeView;
+use super::report::{CheckedStructure, FindingLocation};
 
-/// Length of `i_block`, where such data starts.
+/// Length of `i_block`, where inline data starts, in bytes.
 const BLOCK_FIELD_LEN: u64 = 60;
 
 impl Checker<'_> {
-    /// The attribute that holds the end must be there, and the size must fit both. Entries of
-    /// directories are checked with all others.
-    pub(super) fn check_inline(&mut self, view: &View<'_>, end: Option<&[u8]>) {
-        let place = Place::inode(view.number);
+    /// Checks that the attribute with the end of the data exists and that the size fits both parts.
+    /// Directory entries are checked later, with all directories.
+    pub(super) fn check_inline(&mut self, view: &InodeView<'_>, end: Option<&[u8]>) {
+        let location = FindingLocation::inode(view.number);
         let Some(end) = end else {
             return self.report.error(
-                Structure::InlineData,
-                place,
-                format_args!("has no attribute system.data"),
+                CheckedStructure::InlineData,
+                location,
+                format_args!("attribute system.data is missing"),
             );
         };
         let room = BLOCK_FIELD_LEN + end.len() as u64;
-        let is_directory = view.kind == super::sets::Kind::Directory;
+        let is_directory = view.kind == super::sets::InodeKind::Directory;
         if view.size > room || (is_directory && view.size != room) {
             let what = format_args!("size {}, with room for {room}", view.size);
-            self.report.error(Structure::InlineData, place, what);
+            self.report
+                .error(CheckedStructure::InlineData, location, what);
         }
     }
 }

@@ -2,10 +2,10 @@
 //! device order.
 
 use super::Checker;
-use super::blocks::Owner;
+use super::blocks::BlockOwner;
 use super::extents::has_header;
-use super::report::{Phase, Place, Structure};
-use super::sets::Kind;
+use super::report::{CheckPhase, CheckedStructure, FindingLocation};
+use super::sets::InodeKind;
 use crate::base::Result;
 use crate::block::Allocation;
 use crate::fs::ext4::layout::checksum::{inode_checksum, inode_seed};
@@ -29,17 +29,17 @@ const IMAGIC: u32 = 0x2000;
 const FAST_SYMLINK_MAX: u64 = 60;
 
 /// An inode in use while it is looked at.
-pub(super) struct View<'a> {
+pub(super) struct InodeView<'a> {
     pub(super) number: u32,
     pub(super) raw: &'a RawInode,
     /// All its bytes.
     pub(super) bytes: &'a [u8],
-    pub(super) kind: Kind,
+    pub(super) kind: InodeKind,
     pub(super) flags: u32,
     pub(super) size: u64,
 }
 
-impl View<'_> {
+impl InodeView<'_> {
     /// Whether this flag is set.
     pub(super) fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
@@ -54,9 +54,10 @@ impl View<'_> {
     /// sense.
     pub(super) fn xattr_area(&self) -> &[u8] {
         let start = INODE_BASE_LEN + usize::from(self.raw.extra_isize.get());
-        match self.bytes.len() > INODE_BASE_LEN && start > INODE_BASE_LEN {
-            true => self.bytes.get(start..).unwrap_or_default(),
-            false => &[],
+        if self.bytes.len() > INODE_BASE_LEN && start > INODE_BASE_LEN {
+            self.bytes.get(start..).unwrap_or_default()
+        } else {
+            &[]
         }
     }
 
@@ -71,7 +72,7 @@ impl View<'_> {
     }
 
     fn is_fast_symlink(&self) -> bool {
-        self.kind == Kind::Symlink && self.size < FAST_SYMLINK_MAX
+        self.kind == InodeKind::Symlink && self.size < FAST_SYMLINK_MAX
     }
 }
 
@@ -81,11 +82,12 @@ impl Checker<'_> {
         let mut bytes = Vec::new();
         for group in 0..self.sb.group_count {
             self.report
-                .progress(Phase::Inodes, group.into(), self.sb.group_count.into())?;
+                .progress(CheckPhase::Inodes, group.into(), self.sb.group_count.into())?;
             let facts = self.groups[group as usize];
-            let count = match facts.inode_uninit {
-                true => 0,
-                false => self.sb.inodes_per_group - facts.unused_inodes,
+            let count = if facts.inode_uninit {
+                0
+            } else {
+                self.sb.inodes_per_group - facts.unused_inodes
             };
             if let Some(table) = facts.inode_table {
                 self.check_table(group, table, count, &mut bytes)?;
@@ -118,7 +120,7 @@ impl Checker<'_> {
                 let what =
                     format_args!("inode table from inode {first} on cannot be read: {error}");
                 self.report
-                    .error(Structure::Group, Place::group(group), what);
+                    .error(CheckedStructure::Group, FindingLocation::group(group), what);
                 continue;
             }
             let start = group * self.sb.inodes_per_group + first + 1;
@@ -138,8 +140,8 @@ impl Checker<'_> {
         let raw =
             RawInode::read_from_bytes(&padded).unwrap_or_else(|_| zerocopy::transmute!(padded));
         self.check_inode_checksum(number, &raw, bytes);
-        let kind = Kind::of_mode(raw.mode.get());
-        let view = View {
+        let kind = InodeKind::of_mode(raw.mode.get());
+        let view = InodeView {
             number,
             raw: &raw,
             bytes,
@@ -194,9 +196,12 @@ impl Checker<'_> {
             .all(|time| time.get() == 0 || time.get() >= self.sb.inode_count)
     }
 
-    fn inode_error(&mut self, view: &View<'_>, what: std::fmt::Arguments<'_>) {
-        self.report
-            .error(Structure::Inode, Place::inode(view.number), what);
+    fn inode_error(&mut self, view: &InodeView<'_>, what: std::fmt::Arguments<'_>) {
+        self.report.error(
+            CheckedStructure::Inode,
+            FindingLocation::inode(view.number),
+            what,
+        );
     }
 
     fn check_inode_checksum(&mut self, number: u32, raw: &RawInode, bytes: &[u8]) {
@@ -217,15 +222,15 @@ impl Checker<'_> {
         let mask = if has_high { u32::MAX } else { 0xFFFF };
         if sum & mask != high | u32::from(raw.checksum_lo.get()) {
             self.report.error(
-                Structure::Inode,
-                Place::inode(number),
+                CheckedStructure::Inode,
+                FindingLocation::inode(number),
                 format_args!("bad checksum"),
             );
         }
     }
 
     /// Inodes with a number of their own; whether there is more to look at.
-    fn check_reserved(&mut self, view: &View<'_>) -> bool {
+    fn check_reserved(&mut self, view: &InodeView<'_>) -> bool {
         let raw = view.raw;
         let is_in_use = raw.links_count.get() != 0 || raw.mode.get() != 0;
         if self.is_special(view.number) {
@@ -234,7 +239,7 @@ impl Checker<'_> {
         let what = match view.number {
             BAD_BLOCKS_INODE => return self.check_bad_blocks(view),
             RESIZE_INODE if self.sb.features.compat.contains(Compat::RESIZE_INODE) => return false,
-            BOOT_LOADER_INODE if is_in_use && view.kind == Kind::Directory => {
+            BOOT_LOADER_INODE if is_in_use && view.kind == InodeKind::Directory => {
                 "the boot loader's inode is a directory"
             }
             BOOT_LOADER_INODE if is_in_use => return true,
@@ -250,7 +255,7 @@ impl Checker<'_> {
     }
 
     /// The inode of bad blocks has a block map and nothing else.
-    fn check_bad_blocks(&mut self, view: &View<'_>) -> bool {
+    fn check_bad_blocks(&mut self, view: &InodeView<'_>) -> bool {
         let raw = view.raw;
         let owners = [
             raw.mode,
@@ -269,7 +274,7 @@ impl Checker<'_> {
                 format_args!("the inode of bad blocks is more than a block map"),
             );
         }
-        let mut owner = Owner::new(view.number, Structure::BlockMap, None);
+        let mut owner = BlockOwner::new(view.number, CheckedStructure::BlockMap, None);
         self.check_block_map(&mut owner, &raw.block);
         self.check_sums(view, &owner);
         false
@@ -287,18 +292,24 @@ impl Checker<'_> {
     }
 
     /// Fields that are wrong whatever the inode holds.
-    fn check_fields(&mut self, view: &View<'_>) {
+    fn check_fields(&mut self, view: &InodeView<'_>) {
         let raw = view.raw;
         let features = self.sb.features;
         let has = |feature| features.incompat.contains(feature);
         let has_ro = |feature| features.ro_compat.contains(feature);
         let is_special_file = matches!(
             view.kind,
-            Kind::CharacterDevice | Kind::BlockDevice | Kind::Fifo | Kind::Socket
+            InodeKind::CharacterDevice
+                | InodeKind::BlockDevice
+                | InodeKind::Fifo
+                | InodeKind::Socket
         );
-        let is_mapped = matches!(view.kind, Kind::Regular | Kind::Directory | Kind::Symlink);
+        let is_mapped = matches!(
+            view.kind,
+            InodeKind::Regular | InodeKind::Directory | InodeKind::Symlink
+        );
         let wrong = [
-            (view.kind == Kind::Unknown, "no file type in its mode"),
+            (view.kind == InodeKind::Unknown, "no file type in its mode"),
             (raw.obso_faddr.get() != 0, "fragment address is not zero"),
             (
                 raw.blocks_high.get() != 0 && !has_ro(RoCompat::HUGE_FILE),
@@ -337,7 +348,7 @@ impl Checker<'_> {
                 "inline data in a special file",
             ),
             (
-                view.has(flags::INDEX) && view.kind != Kind::Directory,
+                view.has(flags::INDEX) && view.kind != InodeKind::Directory,
                 "an index, but no directory",
             ),
             (
@@ -349,7 +360,7 @@ impl Checker<'_> {
                 "casefold without the feature",
             ),
             (
-                view.has(flags::CASEFOLD) && view.kind != Kind::Directory,
+                view.has(flags::CASEFOLD) && view.kind != InodeKind::Directory,
                 "casefold, but no directory",
             ),
             (
@@ -375,7 +386,7 @@ impl Checker<'_> {
             ),
             (
                 view.has(flags::IMMUTABLE | flags::APPEND)
-                    && (is_special_file || view.kind == Kind::Symlink),
+                    && (is_special_file || view.kind == InodeKind::Symlink),
                 "immutable or append-only, which no special file or symbolic link can be",
             ),
             (
@@ -388,14 +399,15 @@ impl Checker<'_> {
                 self.inode_error(view, format_args!("{what}"));
             }
         }
-        if view.kind == Kind::Regular && view.size >= 1 << 32 && !has_ro(RoCompat::LARGE_FILE) {
+        if view.kind == InodeKind::Regular && view.size >= 1 << 32 && !has_ro(RoCompat::LARGE_FILE)
+        {
             self.inode_error(view, format_args!("{} bytes without large_file", view.size));
         }
         self.check_extra_fields(view);
     }
 
     /// The fields behind the first 128 bytes.
-    fn check_extra_fields(&mut self, view: &View<'_>) {
+    fn check_extra_fields(&mut self, view: &InodeView<'_>) {
         let room = view.bytes.len() - INODE_BASE_LEN;
         let extra = usize::from(view.raw.extra_isize.get());
         if room == 0 || extra == 0 {
@@ -422,28 +434,31 @@ impl Checker<'_> {
             .any(|(secs, more, end)| extra >= *end && secs.get() >> 31 == 1 && more.get() & 3 == 3);
         if is_old {
             let what = format_args!("a time beyond 2310, likely one before 1970");
-            self.report
-                .warning(Structure::Inode, Place::inode(view.number), what);
+            self.report.warning(
+                CheckedStructure::Inode,
+                FindingLocation::inode(view.number),
+                what,
+            );
         }
     }
 
     /// Data, attributes, and the sums over both.
-    fn check_contents(&mut self, view: &View<'_>, is_orphan: bool) {
+    fn check_contents(&mut self, view: &InodeView<'_>, is_orphan: bool) {
         let is_by_extents = view.has(flags::EXTENTS);
         let structure = if is_by_extents {
-            Structure::Extents
+            CheckedStructure::Extents
         } else {
-            Structure::BlockMap
+            CheckedStructure::BlockMap
         };
         let seed = self
             .sb
             .checksum_seed
             .map(|seed| inode_seed(seed, view.number, view.raw.generation.get()));
-        let mut owner = Owner::new(view.number, structure, seed);
-        owner.is_directory = view.kind == Kind::Directory && !is_orphan;
+        let mut owner = BlockOwner::new(view.number, structure, seed);
+        owner.is_directory = view.kind == InodeKind::Directory && !is_orphan;
         if self.is_special(view.number) {
             owner.runs = Some(Vec::new());
-            if view.kind != Kind::Regular {
+            if view.kind != InodeKind::Regular {
                 self.inode_error(
                     view,
                     format_args!("named by the superblock, but no regular file"),
@@ -452,7 +467,10 @@ impl Checker<'_> {
         }
         let first_block = self.directory_blocks.len();
         let inline = self.check_xattrs(view, &mut owner);
-        let is_mapped = matches!(view.kind, Kind::Regular | Kind::Directory | Kind::Symlink);
+        let is_mapped = matches!(
+            view.kind,
+            InodeKind::Regular | InodeKind::Directory | InodeKind::Symlink
+        );
         if view.has(flags::INLINE_DATA) {
             self.check_inline(view, inline.as_deref());
         } else if is_mapped && !view.is_fast_symlink() {
@@ -474,9 +492,9 @@ impl Checker<'_> {
         self.check_sums(view, &owner);
         self.charge(view, owner.clusters);
         match view.kind {
-            Kind::Symlink => self.check_symlink(view, &owner, inline.as_deref()),
-            Kind::Directory if !is_orphan => {
-                self.note_directory(view, owner.seed, first_block, inline);
+            InodeKind::Symlink => self.check_symlink(view, &owner, inline.as_deref()),
+            InodeKind::Directory if !is_orphan => {
+                self.add_directory(view, owner.seed, first_block, inline);
             }
             _ => {}
         }
@@ -493,7 +511,7 @@ impl Checker<'_> {
     }
 
     /// `i_blocks` and the size against what is mapped.
-    fn check_sums(&mut self, view: &View<'_>, owner: &Owner) {
+    fn check_sums(&mut self, view: &InodeView<'_>, owner: &BlockOwner) {
         let unit = self.sb.block_size as u64 / 512;
         let blocks = owner.clusters.saturating_mul(self.sb.cluster_blocks.into());
         let has_high = self.sb.features.ro_compat.contains(RoCompat::HUGE_FILE);
@@ -517,7 +535,7 @@ impl Checker<'_> {
         let block_size = self.sb.block_size as u64;
         let is_inline = view.has(flags::INLINE_DATA);
         match view.kind {
-            Kind::Directory if !is_inline => {
+            InodeKind::Directory if !is_inline => {
                 let is_wrong = !view.size.is_multiple_of(block_size)
                     || view.size / block_size != owner.end
                     || view.size == 0;
@@ -529,7 +547,7 @@ impl Checker<'_> {
                     self.inode_error(view, what);
                 }
             }
-            Kind::Regular if !is_inline => {
+            InodeKind::Regular if !is_inline => {
                 let is_short =
                     owner.written_end > 0 && view.size < (owner.written_end - 1) * block_size;
                 if is_short && !view.has(flags::VERITY) {
@@ -561,7 +579,7 @@ impl Checker<'_> {
     }
 
     /// The target of a symbolic link: as long as the size says, and without a zero byte.
-    fn check_symlink(&mut self, view: &View<'_>, owner: &Owner, inline: Option<&[u8]>) {
+    fn check_symlink(&mut self, view: &InodeView<'_>, owner: &BlockOwner, inline: Option<&[u8]>) {
         if view.has(flags::ENCRYPT) {
             return;
         }
@@ -575,15 +593,17 @@ impl Checker<'_> {
         } else {
             let Some(block) = owner.first_data.filter(|_| owner.end == 1) else {
                 let what = format_args!("target does not lie in one block");
-                return self
-                    .report
-                    .error(Structure::Symlink, Place::inode(view.number), what);
+                return self.report.error(
+                    CheckedStructure::Symlink,
+                    FindingLocation::inode(view.number),
+                    what,
+                );
             };
             self.read_block(
                 block,
                 &mut bytes,
-                Structure::Symlink,
-                Place::inode(view.number),
+                CheckedStructure::Symlink,
+                FindingLocation::inode(view.number),
             );
             &bytes
         };
@@ -594,8 +614,11 @@ impl Checker<'_> {
         let is_full = len == self.sb.block_size as u64;
         if len != view.size || len == 0 || is_full || view.has(flags::INDEX) {
             let what = format_args!("target of {len} bytes, size {}", view.size);
-            self.report
-                .error(Structure::Symlink, Place::inode(view.number), what);
+            self.report.error(
+                CheckedStructure::Symlink,
+                FindingLocation::inode(view.number),
+                what,
+            );
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::Checker;
 use super::SpecialFile;
-use super::report::{Place, Reporter, Structure};
-use super::special::file_ahead;
+use super::report::{CheckedStructure, FindingLocation, FindingReporter};
+use super::special::read_file_ahead;
 use crate::base::Result;
 use crate::block::{self, Device};
 use crate::cache::{CacheOptions, PageCache};
@@ -37,15 +37,15 @@ const SUPERBLOCK_LEN: usize = 1024;
 pub(super) fn replayed(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
-    report: &mut Reporter<'_>,
+    report: &mut FindingReporter<'_>,
 ) -> Result<Option<(Arc<dyn Device>, Superblock)>> {
     let number = superblock.raw.journal_inum.get();
-    let place = Place::inode(number);
+    let location = FindingLocation::inode(number);
     let Some(file) =
-        file_ahead(device, superblock, number)?.filter(|file| file.contiguous_blocks() > 0)
+        read_file_ahead(device, superblock, number)?.filter(|file| file.contiguous_blocks() > 0)
     else {
         let what = format_args!("needs recovery, but the journal is not there; checked as it lies");
-        report.error(Structure::Journal, place, what);
+        report.error(CheckedStructure::Journal, location, what);
         return Ok(None);
     };
     let blocks = JournalBlocks {
@@ -66,7 +66,7 @@ pub(super) fn replayed(
             let what = format_args!(
                 "{count} transactions to be replayed; checked as after that, in memory"
             );
-            report.warning(Structure::Journal, place, what);
+            report.warning(CheckedStructure::Journal, location, what);
             let cache = PageCache::new(CacheOptions {
                 background_writeback: false,
                 ..CacheOptions::default()
@@ -78,12 +78,12 @@ pub(super) fn replayed(
                 let what = format_args!(
                     "fast commits cannot be replayed: {error}; checked as before them"
                 );
-                report.error(Structure::Journal, place, what);
+                report.error(CheckedStructure::Journal, location, what);
             }
         }
         Err(error) => {
             let what = format_args!("cannot be replayed: {error}; checked as it lies");
-            report.error(Structure::Journal, place, what);
+            report.error(CheckedStructure::Journal, location, what);
             return Ok(None);
         }
     }
@@ -91,9 +91,9 @@ pub(super) fn replayed(
 }
 
 /// The journal's superblock, big-endian as all of it.
-struct Head<'a>(&'a [u8]);
+struct JournalSuperblock<'a>(&'a [u8]);
 
-impl Head<'_> {
+impl JournalSuperblock<'_> {
     fn word(&self, at: usize) -> u32 {
         u32::from_be_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
     }
@@ -123,26 +123,29 @@ impl Checker<'_> {
             return;
         }
         let number = self.sb.raw.journal_inum.get();
-        let place = Place::inode(number);
+        let location = FindingLocation::inode(number);
         if number == 0 {
             if self.sb.raw.journal_dev.get() != 0 {
                 let what = format_args!("on another device, which is not looked at");
-                return self.report.warning(Structure::Journal, Place::NONE, what);
+                return self
+                    .report
+                    .warning(CheckedStructure::Journal, FindingLocation::NONE, what);
             }
             return self.report.error(
-                Structure::Journal,
-                Place::NONE,
+                CheckedStructure::Journal,
+                FindingLocation::NONE,
                 format_args!("has_journal, but none is named"),
             );
         }
         if self.sb.raw.journal_uuid != [0; 16] {
             let what = format_args!("named both as an inode and as another device");
-            self.report.error(Structure::Journal, Place::NONE, what);
+            self.report
+                .error(CheckedStructure::Journal, FindingLocation::NONE, what);
         }
         let Some(file) = self.special_files.remove(&number) else {
             return self.report.error(
-                Structure::Journal,
-                place,
+                CheckedStructure::Journal,
+                location,
                 format_args!("the journal's inode is not in use"),
             );
         };
@@ -152,26 +155,32 @@ impl Checker<'_> {
                 "{blocks} blocks long, {} of them without a hole",
                 file.contiguous_blocks()
             );
-            return self.report.error(Structure::Journal, place, what);
+            return self.report.error(CheckedStructure::Journal, location, what);
         }
         let Some(first) = file.blocks().next() else {
             return;
         };
         let mut bytes = Vec::new();
-        if self.read_block(first, &mut bytes, Structure::Journal, place) {
-            self.check_journal_head(place.at_block(first), &Head(&bytes), blocks, needs_recovery);
+        if self.read_block(first, &mut bytes, CheckedStructure::Journal, location) {
+            self.check_journal_head(
+                location.at_block(first),
+                &JournalSuperblock(&bytes),
+                blocks,
+                needs_recovery,
+            );
         }
     }
 
     fn check_journal_head(
         &mut self,
-        place: Place,
-        head: &Head<'_>,
+        location: FindingLocation,
+        head: &JournalSuperblock<'_>,
         available: u64,
         needs_recovery: bool,
     ) {
-        let mut error =
-            |what: std::fmt::Arguments<'_>| self.report.error(Structure::Journal, place, what);
+        let mut error = |what: std::fmt::Arguments<'_>| {
+            self.report.error(CheckedStructure::Journal, location, what)
+        };
         if head.word(0) != MAGIC || !TYPES.contains(&head.word(4)) {
             return error(format_args!(
                 "no superblock (magic {:#010x}, type {})",

@@ -2,8 +2,8 @@
 //! root.
 
 use super::Checker;
-use super::report::{Place, Structure};
-use super::sets::{InodeFacts, Kind};
+use super::report::{CheckedStructure, FindingLocation};
+use super::sets::{InodeFacts, InodeKind};
 use crate::fs::ext4::layout::disk::ROOT_INODE;
 use crate::fs::ext4::layout::features::RoCompat;
 
@@ -12,29 +12,29 @@ const LINKS_MAX: u32 = 65_000;
 
 /// How far the search for the root has come with a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Unknown,
+enum WalkState {
+    Unvisited,
     /// On the way that is being followed.
-    Open,
+    OnPath,
     /// Leads to the root, or to a directory that has been told of.
-    Known,
+    Done,
 }
 
 impl Checker<'_> {
     /// Compares link counts with names met, and parents with `..`.
     pub(super) fn check_links(&mut self) {
-        if self.inodes.get(ROOT_INODE).kind != Kind::Directory {
+        if self.inodes.get(ROOT_INODE).kind != InodeKind::Directory {
             self.report.error(
-                Structure::Inode,
-                Place::inode(ROOT_INODE),
+                CheckedStructure::Inode,
+                FindingLocation::inode(ROOT_INODE),
                 format_args!("the root is no directory"),
             );
         }
         self.check_parents();
-        self.check_ways_up();
-        let inodes = std::mem::replace(&mut self.inodes, super::sets::InodeTable::new(0));
+        self.check_for_cycles();
+        let inodes = std::mem::replace(&mut self.inodes, super::sets::InodeFactsTable::new(0));
         for (number, facts) in inodes.known() {
-            if facts.kind != Kind::Free && !facts.is_nameless {
+            if facts.kind != InodeKind::Free && !facts.is_nameless {
                 self.check_link_count(number, facts);
             }
         }
@@ -42,12 +42,16 @@ impl Checker<'_> {
     }
 
     fn check_link_count(&mut self, number: u32, facts: InodeFacts) {
-        let (links, names, place) = (u32::from(facts.links), facts.names, Place::inode(number));
-        let is_directory = facts.kind == Kind::Directory;
+        let (links, names, location) = (
+            u32::from(facts.links),
+            facts.names,
+            FindingLocation::inode(number),
+        );
+        let is_directory = facts.kind == InodeKind::Directory;
         if names == 0 {
             return self.report.error(
-                Structure::Links,
-                place,
+                CheckedStructure::Links,
+                location,
                 format_args!("in use, but without a name"),
             );
         }
@@ -59,8 +63,8 @@ impl Checker<'_> {
         };
         if links != wanted {
             self.report.error(
-                Structure::Links,
-                place,
+                CheckedStructure::Links,
+                location,
                 format_args!("{links} links, but {names} names"),
             );
         }
@@ -69,7 +73,7 @@ impl Checker<'_> {
     fn check_parents(&mut self) {
         for directory in &self.directories {
             let (number, parent, dotdot) = (directory.number, directory.parent, directory.dotdot);
-            let place = Place::inode(number);
+            let location = FindingLocation::inode(number);
             let wanted = if number == ROOT_INODE {
                 ROOT_INODE
             } else {
@@ -77,26 +81,27 @@ impl Checker<'_> {
             };
             if wanted == 0 {
                 self.report.error(
-                    Structure::Links,
-                    place,
+                    CheckedStructure::Links,
+                    location,
                     format_args!("directory without a name"),
                 );
             } else if dotdot != wanted && dotdot != 0 {
                 let what =
                     format_args!(".. leads to inode {dotdot}, but it is in directory {wanted}");
-                self.report.error(Structure::Directory, place, what);
+                self.report
+                    .error(CheckedStructure::Directory, location, what);
             }
         }
     }
 
     /// Looks for directories that are, by way of others, below themselves.
-    fn check_ways_up(&mut self) {
-        let mut ways = vec![Way::Unknown; self.directories.len()];
+    fn check_for_cycles(&mut self) {
+        let mut states = vec![WalkState::Unvisited; self.directories.len()];
         let mut path = Vec::new();
-        for start in 0..ways.len() {
+        for start in 0..states.len() {
             let mut at = Some(start);
-            while let Some(index) = at.filter(|index| ways[*index] == Way::Unknown) {
-                ways[index] = Way::Open;
+            while let Some(index) = at.filter(|index| states[*index] == WalkState::Unvisited) {
+                states[index] = WalkState::OnPath;
                 path.push(index);
                 let parent = self.directories[index].parent;
                 at = self
@@ -104,14 +109,17 @@ impl Checker<'_> {
                     .binary_search_by_key(&parent, |directory| directory.number)
                     .ok();
             }
-            if let Some(index) = at.filter(|index| ways[*index] == Way::Open) {
+            if let Some(index) = at.filter(|index| states[*index] == WalkState::OnPath) {
                 let number = self.directories[index].number;
                 let what = format_args!("directory below itself, without a way to the root");
-                self.report
-                    .error(Structure::Links, Place::inode(number), what);
+                self.report.error(
+                    CheckedStructure::Links,
+                    FindingLocation::inode(number),
+                    what,
+                );
             }
             for index in path.drain(..) {
-                ways[index] = Way::Known;
+                states[index] = WalkState::Done;
             }
         }
     }

@@ -1,35 +1,34 @@
-//! `folio check`: is everything in this ext4 as it should be? Reads only; mending is e2fsck's job
-//! (`e2fsck -f`).
+//! `folio check`: a consistency check of a whole ext4. Reads only; e2fsck repairs (`e2fsck -f`).
 //!
 //! ```text
-//!   superblock.rs   found, or a copy of it          journal.rs   replayed into memory first
+//!   superblock.rs   the primary, or a backup        journal.rs   replayed into memory first
 //!      v
-//!   groups.rs       where bitmaps and tables lie -> claimed as the file system's own
+//!   groups.rs       bitmaps and inode tables, claimed as metadata of the file system
 //!      v
 //!   inodes.rs       all inodes in device order
-//!      |   extents.rs block_map.rs -> blocks.rs     each block claimed, those claimed twice told
+//!      |   extents.rs block_map.rs -> blocks.rs     claims each block, reports double claims
 //!      |   xattrs.rs inline.rs                      special.rs   resize inode, orphans
 //!      v
-//!   directories.rs index.rs   names counted for the inodes they lead to
+//!   directories.rs index.rs   names, counted per inode
 //!      v
-//!   links.rs quota.rs bitmaps.rs   counts and bitmaps against what was found
+//!   links.rs quota.rs bitmaps.rs   stored counts and bitmaps against the counted ones
 //!      |
-//!   report.rs       findings with severity and place      sets.rs   bits and facts in memory
+//!   report.rs       findings with severity and location   sets.rs   bits and facts in memory
 //! ```
 //!
-//! Neighbours: a device below, the structures and checksums of `fs/ext4` beside it. Those stop at
-//! the first thing that is wrong, since they serve readers; here everything is read raw, told, and
-//! gone past. No cache but for the replay of fast commits, no locks.
+//! Neighbors: a device below; the structures and checksums of `fs/ext4` beside it. The readers in
+//! `fs/ext4` stop at the first error. The check reads raw bytes instead, reports each error and
+//! continues. It has no cache, except for the replay of fast commits, and no locks.
 //!
 //! Invariants:
-//! 1. Nothing is written. A journal is replayed into an overlay in memory.
-//! 2. No number is believed: each is compared with the geometry before it is used, and the geometry
-//!    with the device.
+//! 1. The check writes nothing. It replays a journal into an overlay in memory.
+//! 2. No number is trusted: each is compared with the geometry before use, and the geometry with
+//!    the device.
 //! 3. Each block is read at most once in each role (inode table, tree node, directory block,
-//!    attribute block), so that no forged image keeps the check busy for longer than its own size.
+//!    attribute block). So no forged image keeps the check busy for longer than its own size.
 //! 4. Memory: one bit for each block in use, 12 bytes for each inode in use, 16 for each directory
 //!    block, 56 for each group; and at most 2^21 groups.
-//! 5. What e2fsck -fn complains of is found here too; tests/check holds us to that.
+//! 5. The check finds every error that `e2fsck -fn` reports; tests/check compares the two.
 
 mod bitmaps;
 mod block_map;
@@ -49,30 +48,33 @@ mod special;
 mod superblock;
 mod xattrs;
 
-pub use report::{CheckReport, Finding, Listener, Phase, Place, Severity, Structure};
+pub use report::{
+    CheckFinding, CheckListener, CheckPhase, CheckReport, CheckedStructure, FindingLocation,
+    Severity,
+};
 
 use crate::base::{Clock, Result};
 use crate::block::Device;
 use crate::fs::ext4::layout::superblock::Superblock;
 use directories::{Directory, DirectoryBlock};
 use groups::GroupFacts;
-use quota::Usages;
-use report::Reporter;
-use sets::{Bits, InodeTable};
+use quota::QuotaUsages;
+use report::FindingReporter;
+use sets::{InodeFactsTable, SparseBitSet};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use xattrs::{SharedBlock, ValueInode};
+use xattrs::{SharedXattrBlock, XattrValueInode};
 
-/// How to check.
+/// Options of [`check`].
 #[derive(Debug, Clone)]
 pub struct CheckOptions {
-    /// Whether a journal that holds something is replayed first, in memory. If not, what lies on
-    /// the device is checked as it is, as `e2fsck -n` does; an image in use, or one that lost
-    /// power, then shows errors that a mount would mend.
+    /// Whether a journal that is not empty is replayed first, in memory. Without the replay the
+    /// device's blocks are checked as they are, as `e2fsck -n` does. An image in use, or one that
+    /// lost power, then shows errors that a mount would repair.
     pub replays_journal: bool,
-    /// Findings to be told; the rest are counted.
+    /// Number of findings passed to the listener; further findings are only counted.
     pub findings_max: usize,
-    /// What time it is, for times in the future.
+    /// The current time, to report timestamps in the future.
     pub clock: Clock,
 }
 
@@ -86,25 +88,29 @@ impl Default for CheckOptions {
     }
 }
 
-/// Checks the whole ext4 on `device`, which is not written. Each finding goes to `listener` as it
-/// is made.
+/// Checks the whole ext4 on `device` without writing to it. Passes each finding to `listener` at
+/// once.
 ///
-/// EUCLEAN if there is no ext4 on the device; EOPNOTSUPP, naming the feature, for one that is not
-/// known here; EINTR if the listener ended it; the device's error if not even a superblock can be
-/// read. Unreadable blocks elsewhere are findings.
+/// # Errors
+/// - EUCLEAN if `device` has no ext4.
+/// - EOPNOTSUPP, naming the feature, for a feature unknown to Folio.
+/// - EINTR if the listener stopped the check.
+/// - The device's error if no superblock can be read. Unreadable blocks elsewhere are findings.
+///
+/// Counterpart: e2fsck(8), as `e2fsck -fn`.
 pub fn check(
     device: &Arc<dyn Device>,
     options: &CheckOptions,
-    listener: &mut dyn Listener,
+    listener: &mut dyn CheckListener,
 ) -> Result<CheckReport> {
-    let report = Reporter::new(listener, options.findings_max);
+    let report = FindingReporter::new(listener, options.findings_max);
     run(device, options, report).map_err(|error| error.at("ext4"))
 }
 
 fn run(
     device: &Arc<dyn Device>,
     options: &CheckOptions,
-    mut report: Reporter<'_>,
+    mut report: FindingReporter<'_>,
 ) -> Result<CheckReport> {
     let Some(mut superblock) = superblock::open(&**device, &mut report, options.replays_journal)?
     else {
@@ -114,9 +120,9 @@ fn run(
     let needs_recovery = journal::needs_recovery(&superblock);
     if needs_recovery && !options.replays_journal {
         let what = format_args!(
-            "not replayed, though it holds something; errors below may be mended by that"
+            "holds transactions, but --no-replay skipped them; a mount may repair the errors below"
         );
-        report.warning(Structure::Journal, Place::NONE, what);
+        report.warning(CheckedStructure::Journal, FindingLocation::NONE, what);
     } else if needs_recovery {
         (device, superblock) = match journal::replayed(&device, &superblock, &mut report)? {
             Some(after) => after,
@@ -150,55 +156,56 @@ fn run(
     })
 }
 
-/// A file that the superblock names: what it maps.
+/// The block mapping of a file that the superblock names.
 struct SpecialFile {
     /// (File block, device block, number of blocks), in order.
     runs: Vec<(u64, u64, u64)>,
+    /// Length in bytes.
     size: u64,
-    /// Seed of the checksums in it, with metadata_csum.
+    /// Seed of the checksums in the file, with metadata_csum.
     seed: Option<u32>,
 }
 
-/// One check under way.
+/// The state of a running check.
 struct Checker<'a> {
     device: Arc<dyn Device>,
     sb: Superblock,
-    report: Reporter<'a>,
+    report: FindingReporter<'a>,
     groups: Vec<GroupFacts>,
-    /// Clusters in use, by their bits in the groups' bitmaps one after the other.
-    used: Bits,
-    /// Blocks of the file system's own, by number.
-    system: Bits,
-    inodes: InodeTable,
+    /// Clusters in use: the groups' bitmaps, concatenated.
+    used: SparseBitSet,
+    /// Metadata blocks of the file system, by block number.
+    system: SparseBitSet,
+    inodes: InodeFactsTable,
     /// In the order of their inodes.
     directories: Vec<Directory>,
     directory_blocks: Vec<DirectoryBlock>,
-    directory_blocks_seen: Bits,
-    xattr_blocks: HashMap<u64, SharedBlock>,
-    value_inodes: HashMap<u32, ValueInode>,
+    directory_blocks_seen: SparseBitSet,
+    xattr_blocks: HashMap<u64, SharedXattrBlock>,
+    value_inodes: HashMap<u32, XattrValueInode>,
     orphans: HashSet<u32>,
     special_files: HashMap<u32, SpecialFile>,
-    usages: Usages,
+    usages: QuotaUsages,
 }
 
 impl<'a> Checker<'a> {
-    fn new(device: Arc<dyn Device>, superblock: Superblock, report: Reporter<'a>) -> Self {
+    fn new(device: Arc<dyn Device>, superblock: Superblock, report: FindingReporter<'a>) -> Self {
         let blocks = superblock.block_count;
         Self {
             device,
             report,
             groups: Vec::new(),
-            used: Bits::new(blocks),
-            system: Bits::new(blocks),
-            inodes: InodeTable::new(superblock.inode_count),
+            used: SparseBitSet::new(blocks),
+            system: SparseBitSet::new(blocks),
+            inodes: InodeFactsTable::new(superblock.inode_count),
             directories: Vec::new(),
             directory_blocks: Vec::new(),
-            directory_blocks_seen: Bits::new(blocks),
+            directory_blocks_seen: SparseBitSet::new(blocks),
             xattr_blocks: HashMap::new(),
             value_inodes: HashMap::new(),
             orphans: HashSet::new(),
             special_files: HashMap::new(),
-            usages: Usages::default(),
+            usages: QuotaUsages::default(),
             sb: superblock,
         }
     }

@@ -9,8 +9,8 @@
 //! fs/quota/quota_tree.h, quotaio_v2.h.
 
 use super::Checker;
-use super::inodes::View;
-use super::report::{Place, Structure};
+use super::inodes::InodeView;
+use super::report::{CheckedStructure, FindingLocation};
 use crate::fs::ext4::layout::disk::ROOT_INODE;
 use crate::fs::ext4::layout::features::RoCompat;
 use std::collections::{HashMap, HashSet};
@@ -28,22 +28,22 @@ const VERSION: u32 = 1;
 const PROJECT_END: u16 = 32;
 
 /// Bytes and inodes in use by one owner.
-type Usage = (u64, u64);
+type QuotaUsage = (u64, u64);
 
 /// Usage by owner.
 #[derive(Default)]
-pub(super) struct Usages {
-    users: HashMap<u32, Usage>,
-    groups: HashMap<u32, Usage>,
-    projects: HashMap<u32, Usage>,
+pub(super) struct QuotaUsages {
+    users: HashMap<u32, QuotaUsage>,
+    groups: HashMap<u32, QuotaUsage>,
+    projects: HashMap<u32, QuotaUsage>,
 }
 
 /// Something that quota is kept for.
-struct Account {
+struct QuotaAccount {
     name: &'static str,
     magic: u32,
     inode: u32,
-    counted: HashMap<u32, Usage>,
+    counted: HashMap<u32, QuotaUsage>,
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -58,7 +58,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 
 impl Checker<'_> {
     /// Adds what an inode uses to its owners' accounts.
-    pub(super) fn charge(&mut self, view: &View<'_>, clusters: u64) {
+    pub(super) fn charge(&mut self, view: &InodeView<'_>, clusters: u64) {
         let is_own = view.number != ROOT_INODE && view.number < self.sb.first_inode;
         if is_own
             || !self.sb.features.ro_compat.contains(RoCompat::QUOTA)
@@ -109,19 +109,19 @@ impl Checker<'_> {
         }
         let (raw, usages) = (&self.sb.raw, std::mem::take(&mut self.usages));
         let accounts = [
-            Account {
+            QuotaAccount {
                 name: "user",
                 magic: 0xD9C0_1F11,
                 inode: raw.usr_quota_inum.get(),
                 counted: usages.users,
             },
-            Account {
+            QuotaAccount {
                 name: "group",
                 magic: 0xD9C0_1927,
                 inode: raw.grp_quota_inum.get(),
                 counted: usages.groups,
             },
-            Account {
+            QuotaAccount {
                 name: "project",
                 magic: 0xD9C0_3F14,
                 inode: raw.prj_quota_inum.get(),
@@ -135,19 +135,19 @@ impl Checker<'_> {
         }
     }
 
-    fn check_account(&mut self, mut account: Account) {
-        let place = Place::inode(account.inode);
+    fn check_account(&mut self, mut account: QuotaAccount) {
+        let location = FindingLocation::inode(account.inode);
         let Some(head) = self.quota_block(account.inode, 0) else {
             return self.report.error(
-                Structure::Quota,
-                place,
+                CheckedStructure::Quota,
+                location,
                 format_args!("the quota file is not there"),
             );
         };
         if word(&head, 0) != account.magic || word(&head, 4) != VERSION {
             return self.report.error(
-                Structure::Quota,
-                place,
+                CheckedStructure::Quota,
+                location,
                 format_args!("no {} quota file of version 1", account.name),
             );
         }
@@ -162,7 +162,7 @@ impl Checker<'_> {
             let what = format_args!(
                 "{blocks} quota blocks in {size} bytes, free from {free_block} and {free_entry}"
             );
-            self.report.error(Structure::Quota, place, what);
+            self.report.error(CheckedStructure::Quota, location, what);
         }
         let (mut seen, mut stored) = (HashSet::new(), HashMap::new());
         self.walk_quota(account.inode, 1, DEPTH, &mut seen, &mut stored);
@@ -181,7 +181,7 @@ impl Checker<'_> {
                     "{} {id} uses {} bytes in {} inodes, counted {} in {}",
                     account.name, said.0, said.1, counted.0, counted.1
                 );
-                self.report.error(Structure::Quota, place, what);
+                self.report.error(CheckedStructure::Quota, location, what);
             }
         }
     }
@@ -193,15 +193,15 @@ impl Checker<'_> {
         block: u32,
         depth: u32,
         seen: &mut HashSet<u32>,
-        stored: &mut HashMap<u32, Usage>,
+        stored: &mut HashMap<u32, QuotaUsage>,
     ) {
-        let place = Place::inode(inode);
+        let location = FindingLocation::inode(inode);
         // Entries of several owners share a block, so that it is led to more than once.
         if !seen.insert(block) {
             if depth > 0 {
                 self.report.error(
-                    Structure::Quota,
-                    place,
+                    CheckedStructure::Quota,
+                    location,
                     format_args!("quota block {block} comes twice"),
                 );
             }
@@ -209,8 +209,8 @@ impl Checker<'_> {
         }
         let Some(bytes) = self.quota_block(inode, block.into()) else {
             return self.report.error(
-                Structure::Quota,
-                place,
+                CheckedStructure::Quota,
+                location,
                 format_args!("quota block {block} is not there"),
             );
         };

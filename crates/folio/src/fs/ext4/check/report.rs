@@ -1,20 +1,19 @@
-//! What a check finds, and how it is told: findings as they are made, sums at the end.
+//! Findings of a check, reported one by one, and the totals at the end.
 
 use std::fmt;
 use std::ops::ControlFlow;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Nothing is lost or wrong by it: a journal to be replayed, a time in the future, work left
-    /// for the next mount.
+    /// No damage: a journal to be replayed, a time in the future, work left for the next mount.
     Warning,
-    /// The file system contradicts itself, and wants `e2fsck -f`.
+    /// The file system is inconsistent and needs `e2fsck -f`.
     Error,
 }
 
 impl Severity {
-    /// `warning` or `error`.
+    /// Returns `warning` or `error`, as in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Warning => "warning",
@@ -23,10 +22,11 @@ impl Severity {
     }
 }
 
-/// Which structure of the format a finding is about.
+/// The on-disk structure that a finding is about. Linux:
+/// Documentation/filesystems/ext4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // The names are the field's own.
-pub enum Structure {
+pub enum CheckedStructure {
     Superblock,
     Group,
     BlockBitmap,
@@ -47,8 +47,8 @@ pub enum Structure {
     Quota,
 }
 
-impl Structure {
-    /// The name that JSON has for it.
+impl CheckedStructure {
+    /// Returns the structure's name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Superblock => "superblock",
@@ -73,26 +73,26 @@ impl Structure {
     }
 }
 
-/// Where a finding lies; what does not apply is `None`.
+/// The location of a finding; parts that do not apply are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Place {
-    /// The block group.
+pub struct FindingLocation {
+    /// Block group number, from 0.
     pub group: Option<u32>,
-    /// The inode.
+    /// Inode number, from 1.
     pub inode: Option<u32>,
-    /// The block of the file system.
+    /// Block number on the device, in blocks of [`CheckReport::block_size`].
     pub block: Option<u64>,
 }
 
-impl Place {
-    /// In the file system as a whole.
+impl FindingLocation {
+    /// The file system as a whole.
     pub(super) const NONE: Self = Self {
         group: None,
         inode: None,
         block: None,
     };
 
-    /// In a block group.
+    /// Returns the location of a block group.
     pub(super) fn group(number: u32) -> Self {
         Self {
             group: Some(number),
@@ -100,7 +100,7 @@ impl Place {
         }
     }
 
-    /// In an inode.
+    /// Returns the location of an inode.
     pub(super) fn inode(number: u32) -> Self {
         Self {
             inode: Some(number),
@@ -108,7 +108,7 @@ impl Place {
         }
     }
 
-    /// In a block.
+    /// Returns the location of a block.
     pub(super) fn block(number: u64) -> Self {
         Self {
             block: Some(number),
@@ -116,7 +116,7 @@ impl Place {
         }
     }
 
-    /// The same, in this block.
+    /// Returns this location with its block set to `number`.
     pub(super) fn at_block(self, number: u64) -> Self {
         Self {
             block: Some(number),
@@ -125,53 +125,54 @@ impl Place {
     }
 }
 
-/// One thing that is wrong. Printed as `inode 12: extent tree: block 8193: bad checksum`.
+/// One inconsistency. Displayed as `inode 12: extent-tree: block 8193: bad checksum`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// How bad.
+pub struct CheckFinding {
+    /// Error or warning.
     pub severity: Severity,
-    /// What it is about.
-    pub structure: Structure,
-    /// Where.
-    pub place: Place,
-    /// What is wrong, in words.
+    /// The structure at fault.
+    pub structure: CheckedStructure,
+    /// The group, inode or block at fault.
+    pub location: FindingLocation,
+    /// A description of the fault, without the location.
     pub what: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for CheckFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(group) = self.place.group {
+        if let Some(group) = self.location.group {
             write!(f, "group {group}: ")?;
         }
-        if let Some(inode) = self.place.inode {
+        if let Some(inode) = self.location.inode {
             write!(f, "inode {inode}: ")?;
         }
-        let is_said = self.structure == Structure::Inode && self.place.inode.is_some();
-        if !is_said {
+        let names_structure =
+            self.structure != CheckedStructure::Inode || self.location.inode.is_none();
+        if names_structure {
             write!(f, "{}: ", self.structure.name())?;
         }
-        if let Some(block) = self.place.block {
+        if let Some(block) = self.location.block {
             write!(f, "block {block}: ")?;
         }
         f.write_str(&self.what)
     }
 }
 
-/// Parts of a check, in their order.
+/// The phases of a check, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum CheckPhase {
     /// Superblock, group descriptors, journal.
     Layout,
-    /// Inode tables, and what inodes claim; counted in groups.
+    /// Inode tables and the blocks that inodes claim; progress in block groups.
     Inodes,
-    /// Directories; counted one by one.
+    /// Directories; progress in directories.
     Directories,
-    /// Link counts and the way to the root; bitmaps and counts.
+    /// Link counts, paths to the root, bitmaps and free counts; progress in block groups.
     Sums,
 }
 
-impl Phase {
-    /// What is being looked at.
+impl CheckPhase {
+    /// Returns the phase's name, for a progress bar.
     pub fn name(self) -> &'static str {
         match self {
             Self::Layout => "layout",
@@ -182,70 +183,70 @@ impl Phase {
     }
 }
 
-/// Who is told while a check goes on.
-pub trait Listener {
-    /// Something is wrong.
-    fn finding(&mut self, finding: &Finding);
+/// Receives findings and progress during a check.
+pub trait CheckListener {
+    /// Receives one finding.
+    fn finding(&mut self, finding: &CheckFinding);
 
-    /// So much of a phase is done; the check ends here on [`ControlFlow::Break`].
-    fn progress(&mut self, _phase: Phase, _done: u64, _total: u64) -> ControlFlow<()> {
+    /// Receives progress: `done` of `total` units of `phase` (see [`CheckPhase`] for the unit).
+    /// [`ControlFlow::Break`] stops the check with EINTR.
+    fn progress(&mut self, _phase: CheckPhase, _done: u64, _total: u64) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 }
 
-/// Gathers findings.
-impl Listener for Vec<Finding> {
-    fn finding(&mut self, finding: &Finding) {
+/// Collects all findings.
+impl CheckListener for Vec<CheckFinding> {
+    fn finding(&mut self, finding: &CheckFinding) {
         self.push(finding.clone());
     }
 }
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// How many errors there are; more than were told if they passed the limit.
+    /// Number of errors, including those beyond the limit of reported findings.
     pub errors: u64,
-    /// How many warnings there are.
+    /// Number of warnings, including those beyond the limit of reported findings.
     pub warnings: u64,
     /// Findings beyond [`super::CheckOptions::findings_max`], which were only counted.
-    pub untold: u64,
-    /// Whether everything was looked at; a superblock or a journal beyond use may end the check
+    pub unreported: u64,
+    /// Whether the whole file system was checked. An unusable superblock or journal ends the check
     /// early.
     pub is_complete: bool,
-    /// Transactions of the journal that were replayed in memory before the check; `None` if there
-    /// was no need.
+    /// Journal transactions replayed in memory before the check; `None` without a replay.
     pub replayed_transactions: Option<u32>,
     /// Inodes in use.
     pub inodes_used: u64,
-    /// Inodes in all.
+    /// All inodes, free ones included.
     pub inode_count: u64,
-    /// Directories among them.
+    /// Directories in use.
     pub directories: u64,
     /// Blocks in use.
     pub blocks_used: u64,
-    /// Blocks in all.
+    /// All blocks, free ones included.
     pub block_count: u64,
     /// Bytes per block.
     pub block_size: u32,
 }
 
 impl CheckReport {
-    /// Whether no error was found, and all was looked at.
+    /// Returns whether the whole file system was checked without an error. Warnings are allowed.
     pub fn is_clean(&self) -> bool {
         self.errors == 0 && self.is_complete
     }
 }
 
-/// Counts findings and passes them on until there are too many.
-pub(super) struct Reporter<'a> {
-    listener: &'a mut dyn Listener,
+/// Counts findings and passes the first of them to the listener.
+pub(super) struct FindingReporter<'a> {
+    listener: &'a mut dyn CheckListener,
     left: usize,
     pub(super) report: CheckReport,
 }
 
-impl<'a> Reporter<'a> {
-    /// Tells `listener` of the first `findings_max` findings.
-    pub(super) fn new(listener: &'a mut dyn Listener, findings_max: usize) -> Self {
+impl<'a> FindingReporter<'a> {
+    /// Creates a reporter that passes the first `findings_max` findings to `listener`.
+    pub(super) fn new(listener: &'a mut dyn CheckListener, findings_max: usize) -> Self {
         Self {
             listener,
             left: findings_max,
@@ -253,21 +254,31 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Something contradicts the format.
-    pub(super) fn error(&mut self, structure: Structure, place: Place, what: fmt::Arguments<'_>) {
-        self.tell(Severity::Error, structure, place, what);
+    /// Reports a violation of the format.
+    pub(super) fn error(
+        &mut self,
+        structure: CheckedStructure,
+        location: FindingLocation,
+        what: fmt::Arguments<'_>,
+    ) {
+        self.report_finding(Severity::Error, structure, location, what);
     }
 
-    /// Something worth telling that is no damage.
-    pub(super) fn warning(&mut self, structure: Structure, place: Place, what: fmt::Arguments<'_>) {
-        self.tell(Severity::Warning, structure, place, what);
+    /// Reports a fact that needs attention but is not damage.
+    pub(super) fn warning(
+        &mut self,
+        structure: CheckedStructure,
+        location: FindingLocation,
+        what: fmt::Arguments<'_>,
+    ) {
+        self.report_finding(Severity::Warning, structure, location, what);
     }
 
-    fn tell(
+    fn report_finding(
         &mut self,
         severity: Severity,
-        structure: Structure,
-        place: Place,
+        structure: CheckedStructure,
+        location: FindingLocation,
         what: fmt::Arguments<'_>,
     ) {
         match severity {
@@ -275,22 +286,22 @@ impl<'a> Reporter<'a> {
             Severity::Error => self.report.errors += 1,
         }
         if self.left == 0 {
-            self.report.untold += 1;
+            self.report.unreported += 1;
             return;
         }
         self.left -= 1;
-        self.listener.finding(&Finding {
+        self.listener.finding(&CheckFinding {
             severity,
             structure,
-            place,
+            location,
             what: what.to_string(),
         });
     }
 
-    /// Tells how far the check is; an error (EINTR) if it shall end.
+    /// Passes progress to the listener; returns EINTR if the listener stops the check.
     pub(super) fn progress(
         &mut self,
-        phase: Phase,
+        phase: CheckPhase,
         done: u64,
         total: u64,
     ) -> crate::base::Result<()> {

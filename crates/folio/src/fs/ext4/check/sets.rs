@@ -1,4 +1,4 @@
-//! Sets of blocks and facts about inodes, in pages that exist only where something is set.
+//! A sparse bit set of blocks and a sparse table of inode facts, both allocated in pages on demand.
 
 use std::ops::Range;
 
@@ -6,25 +6,25 @@ const WORDS: usize = 512;
 const PAGE_BITS: u64 = 64 * WORDS as u64;
 
 /// A set of numbers below a limit: one bit each, in pages of 4 KiB.
-pub(super) struct Bits {
+pub(super) struct SparseBitSet {
     pages: Vec<Option<Box<[u64; WORDS]>>>,
     len: u64,
 }
 
-impl Bits {
-    /// No number below `len`.
+impl SparseBitSet {
+    /// Creates an empty set for numbers below `len`.
     pub(super) fn new(len: u64) -> Self {
         let mut pages = Vec::new();
         pages.resize_with(len.div_ceil(PAGE_BITS) as usize, || None);
         Self { pages, len }
     }
 
-    /// Adds `number`; whether it is new.
+    /// Adds `number`; returns whether it is new.
     pub(super) fn insert(&mut self, number: u64) -> bool {
         self.insert_range(number..number + 1) == 0
     }
 
-    /// Adds the numbers of `range`, as far as they are below the limit; how many were there
+    /// Adds the numbers of `range` that are below the limit; returns how many were in the set
     /// already.
     pub(super) fn insert_range(&mut self, range: Range<u64>) -> u64 {
         let (mut at, end, mut known) = (range.start, range.end.min(self.len), 0);
@@ -41,14 +41,14 @@ impl Bits {
         known
     }
 
-    /// The numbers from 64 times `index` on.
+    /// Returns the 64 bits that start at number `64 * index`.
     pub(super) fn word(&self, index: u64) -> u64 {
         let page = self.pages.get((index / WORDS as u64) as usize);
         page.and_then(Option::as_ref)
             .map_or(0, |page| page[(index % WORDS as u64) as usize])
     }
 
-    /// The first number of the set in `range`; what holds nothing is skipped a page at a time.
+    /// Returns the first number of the set in `range`; skips unallocated pages at once.
     pub(super) fn next(&self, range: Range<u64>) -> Option<u64> {
         let (mut at, end) = (range.start, range.end.min(self.len));
         while at < end {
@@ -65,7 +65,7 @@ impl Bits {
         None
     }
 
-    /// Sixty-four numbers from `start` on, wherever a word begins.
+    /// Returns the 64 bits that start at number `start`, which need not be aligned to a word.
     pub(super) fn window(&self, start: u64) -> u64 {
         let (index, shift) = (start / 64, start % 64);
         match shift {
@@ -75,14 +75,13 @@ impl Bits {
     }
 }
 
-/// What kind of inode a number stands for.
+/// The kind of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum InodeKind {
     /// Not in use.
     #[default]
     Free,
-    /// Of one of the seven file types.
     Regular,
     Directory,
     CharacterDevice,
@@ -90,12 +89,12 @@ pub(super) enum Kind {
     Fifo,
     Socket,
     Symlink,
-    /// In use, with a mode that means nothing.
+    /// In use, with an invalid file type in `i_mode`.
     Unknown,
 }
 
-impl Kind {
-    /// The kind that `i_mode` says.
+impl InodeKind {
+    /// Returns the kind given by `i_mode`.
     pub(super) fn of_mode(mode: u16) -> Self {
         match mode >> 12 {
             0x8 => Self::Regular,
@@ -109,7 +108,7 @@ impl Kind {
         }
     }
 
-    /// The number by which a directory entry names it (`EXT4_FT_*`).
+    /// Returns the file type that a directory entry stores for this kind (`EXT4_FT_*`).
     pub(super) fn entry_code(self) -> u8 {
         match self {
             Self::Free | Self::Unknown => 0,
@@ -118,35 +117,36 @@ impl Kind {
     }
 }
 
-/// What is known of one inode once the tables have been read.
+/// The facts about one inode that later phases need.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InodeFacts {
-    /// Names found that lead to it.
+    /// Directory entries found for the inode.
     pub(super) names: u32,
     /// `i_links_count`.
     pub(super) links: u16,
-    /// What it is.
-    pub(super) kind: Kind,
-    /// Whether it may be in use without a name: reserved, orphan, holder of an attribute's value.
+    /// File type.
+    pub(super) kind: InodeKind,
+    /// Whether the inode may be in use without a name: reserved, orphan, or holding an attribute's
+    /// value.
     pub(super) is_nameless: bool,
 }
 
 const FACTS: usize = 4096;
 
-/// Facts by inode number.
-pub(super) struct InodeTable {
+/// A sparse table of facts by inode number.
+pub(super) struct InodeFactsTable {
     pages: Vec<Option<Box<[InodeFacts]>>>,
 }
 
-impl InodeTable {
-    /// Nothing is known of inodes 1 to `count`.
+impl InodeFactsTable {
+    /// Creates an empty table for inodes 1 to `count`.
     pub(super) fn new(count: u32) -> Self {
         let mut pages = Vec::new();
         pages.resize_with(count as usize / FACTS + 1, || None);
         Self { pages }
     }
 
-    /// What is known of `number`.
+    /// Returns the facts about inode `number`; those of a free inode by default.
     pub(super) fn get(&self, number: u32) -> InodeFacts {
         let page = self
             .pages
@@ -155,15 +155,15 @@ impl InodeTable {
         page.map_or(InodeFacts::default(), |page| page[number as usize % FACTS])
     }
 
-    /// The same, to change; `number` must be at most the count.
+    /// Returns the facts about inode `number` for writing; `number` must be at most the count.
     pub(super) fn get_mut(&mut self, number: u32) -> &mut InodeFacts {
         let page = self.pages[number as usize / FACTS]
             .get_or_insert_with(|| vec![InodeFacts::default(); FACTS].into());
         &mut page[number as usize % FACTS]
     }
 
-    /// The first number of `range` that something may be known of, or its end: those before are not
-    /// in use.
+    /// Returns the first number of `range` that may be in use, or the range's end. All numbers
+    /// before it are free.
     pub(super) fn skip_unknown(&self, range: Range<u32>) -> u32 {
         let mut at = range.start;
         while at < range.end
@@ -177,7 +177,7 @@ impl InodeTable {
         at.min(range.end)
     }
 
-    /// All numbers of which anything is known.
+    /// Iterates over all inodes of allocated pages.
     pub(super) fn known(&self) -> impl Iterator<Item = (u32, InodeFacts)> {
         self.pages.iter().enumerate().flat_map(|(index, page)| {
             let facts = page.iter().flat_map(|page| page.iter());
@@ -193,8 +193,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_cross_words_and_pages() {
-        let mut bits = Bits::new(100_000);
+    fn bit_ranges_across_pages_are_inserted() {
+        let mut bits = SparseBitSet::new(100_000);
         assert_eq!(bits.insert_range(60..70), 0);
         assert_eq!(bits.insert_range(32_700..32_900), 0);
         assert_eq!(bits.insert_range(65..32_701), 6);
@@ -219,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn facts_are_kept_by_number() {
-        let mut table = InodeTable::new(10_000);
+    fn inode_facts_are_stored_by_number() {
+        let mut table = InodeFactsTable::new(10_000);
         table.get_mut(9_999).links = 3;
         assert_eq!((table.get(9_999).links, table.get(1).links), (3, 0));
         assert_eq!(

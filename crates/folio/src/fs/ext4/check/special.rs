@@ -3,8 +3,10 @@
 
 use super::Checker;
 use super::SpecialFile;
-use super::blocks::Owner;
-use super::report::{Finding, Listener, Place, Reporter, Structure};
+use super::blocks::BlockOwner;
+use super::report::{
+    CheckFinding, CheckListener, CheckedStructure, FindingLocation, FindingReporter,
+};
 use crate::base::Result;
 use crate::block::Device;
 use crate::fs::ext4::commit::orphan::{BLOCK_MAGIC, TAIL_LEN, orphan_checksum};
@@ -22,24 +24,24 @@ const DOUBLE: usize = 13;
 const ORPHAN_BLOCKS_MAX: usize = 1 << 16;
 
 /// Hears nothing.
-struct Mute;
+struct DiscardFindings;
 
-impl Listener for Mute {
-    fn finding(&mut self, _: &Finding) {}
+impl CheckListener for DiscardFindings {
+    fn finding(&mut self, _: &CheckFinding) {}
 }
 
 /// A file that must be read before everything else is checked: what its inode maps, without a word
 /// on what is wrong.
-pub(super) fn file_ahead(
+pub(super) fn read_file_ahead(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
     number: u32,
 ) -> Result<Option<SpecialFile>> {
-    let mut mute = Mute;
+    let mut mute = DiscardFindings;
     let mut scratch = Checker::new(
         device.clone(),
         superblock.clone(),
-        Reporter::new(&mut mute, 0),
+        FindingReporter::new(&mut mute, 0),
     );
     scratch.check_groups()?;
     let Some(bytes) = scratch.read_inode(number) else {
@@ -74,13 +76,18 @@ impl Checker<'_> {
         self.orphans_in_file(&mut orphans)?;
         for number in &orphans {
             let what = format_args!("orphan: the next mount, or e2fsck, frees or truncates it");
-            match is_replayed {
-                true => self
-                    .report
-                    .warning(Structure::Orphans, Place::inode(*number), what),
-                false => self
-                    .report
-                    .error(Structure::Orphans, Place::inode(*number), what),
+            if is_replayed {
+                self.report.warning(
+                    CheckedStructure::Orphans,
+                    FindingLocation::inode(*number),
+                    what,
+                )
+            } else {
+                self.report.error(
+                    CheckedStructure::Orphans,
+                    FindingLocation::inode(*number),
+                    what,
+                )
             }
         }
         self.orphans = orphans.into_iter().collect();
@@ -95,8 +102,8 @@ impl Checker<'_> {
             let is_possible = next >= self.sb.first_inode && next <= self.sb.inode_count;
             if !is_possible || !seen.insert(next) {
                 self.report.error(
-                    Structure::Orphans,
-                    Place::NONE,
+                    CheckedStructure::Orphans,
+                    FindingLocation::NONE,
                     format_args!("the list leads to inode {next}"),
                 );
                 break;
@@ -124,15 +131,16 @@ impl Checker<'_> {
             if is_present {
                 let what =
                     format_args!("orphans are said to be in a file, but orphan_file is not set");
-                self.report.error(Structure::Orphans, Place::NONE, what);
+                self.report
+                    .error(CheckedStructure::Orphans, FindingLocation::NONE, what);
             }
             return Ok(());
         }
-        let place = Place::inode(number);
-        let Some(file) = file_ahead(&self.device, &self.sb, number)? else {
+        let location = FindingLocation::inode(number);
+        let Some(file) = read_file_ahead(&self.device, &self.sb, number)? else {
             self.report.error(
-                Structure::Orphans,
-                place,
+                CheckedStructure::Orphans,
+                location,
                 format_args!("the orphan file is not there"),
             );
             return Ok(());
@@ -141,17 +149,17 @@ impl Checker<'_> {
         let blocks = file.contiguous_blocks();
         if blocks == 0 || file.size != blocks * block_size {
             let what = format_args!("orphan file of {} bytes has {blocks} blocks", file.size);
-            self.report.error(Structure::Orphans, place, what);
+            self.report.error(CheckedStructure::Orphans, location, what);
         }
         let mut bytes = Vec::new();
         for block in file.blocks().take(ORPHAN_BLOCKS_MAX) {
             if !self.is_inside(&(block..block + 1))
-                || !self.read_block(block, &mut bytes, Structure::Orphans, place)
+                || !self.read_block(block, &mut bytes, CheckedStructure::Orphans, location)
             {
                 continue;
             }
             self.check_orphan_block(
-                place.at_block(block),
+                location.at_block(block),
                 block,
                 &bytes,
                 file.seed,
@@ -164,7 +172,7 @@ impl Checker<'_> {
 
     fn check_orphan_block(
         &mut self,
-        place: Place,
+        location: FindingLocation,
         block: u64,
         bytes: &[u8],
         seed: Option<u32>,
@@ -173,8 +181,9 @@ impl Checker<'_> {
     ) {
         let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
         let (entries, tail) = bytes.split_at(bytes.len() - TAIL_LEN);
-        let mut error =
-            |what: std::fmt::Arguments<'_>| self.report.error(Structure::Orphans, place, what);
+        let mut error = |what: std::fmt::Arguments<'_>| {
+            self.report.error(CheckedStructure::Orphans, location, what)
+        };
         if word(tail) != BLOCK_MAGIC {
             return error(format_args!("bad magic"));
         }
@@ -191,9 +200,10 @@ impl Checker<'_> {
                     "names inode {number}, though no orphans are said to be there"
                 ));
             }
-            match number >= self.sb.first_inode && number <= self.sb.inode_count {
-                true => orphans.push(number),
-                false => error(format_args!("names inode {number}")),
+            if number >= self.sb.first_inode && number <= self.sb.inode_count {
+                orphans.push(number)
+            } else {
+                error(format_args!("names inode {number}"))
             }
         }
     }
@@ -213,8 +223,8 @@ impl Checker<'_> {
         for number in wanted {
             if !self.special_files.contains_key(&number) {
                 self.report.error(
-                    Structure::Quota,
-                    Place::inode(number),
+                    CheckedStructure::Quota,
+                    FindingLocation::inode(number),
                     format_args!("the quota inode is not in use"),
                 );
             }
@@ -227,7 +237,7 @@ impl Checker<'_> {
     /// The resize inode holds the blocks kept for more descriptors, in a form that follows from the
     /// geometry.
     fn check_resize_inode(&mut self) {
-        let place = Place::inode(RESIZE_INODE);
+        let location = FindingLocation::inode(RESIZE_INODE);
         let Some(bytes) = self.read_inode(RESIZE_INODE) else {
             return;
         };
@@ -253,15 +263,17 @@ impl Checker<'_> {
                 .all(|(i, pointer)| (i == DOUBLE) == (*pointer != 0));
         if !is_plain {
             let what = format_args!("is no file of one doubly indirect block");
-            return self.report.error(Structure::ResizeInode, place, what);
+            return self
+                .report
+                .error(CheckedStructure::ResizeInode, location, what);
         }
-        let mut owner = Owner::new(RESIZE_INODE, Structure::ResizeInode, None);
+        let mut owner = BlockOwner::new(RESIZE_INODE, CheckedStructure::ResizeInode, None);
         let double = u64::from(pointers[DOUBLE]);
         if !self.claim_metadata(&mut owner, double) {
             return;
         }
         let mut bytes = Vec::new();
-        if !self.read_block(double, &mut bytes, Structure::ResizeInode, place) {
+        if !self.read_block(double, &mut bytes, CheckedStructure::ResizeInode, location) {
             return;
         }
         let table: Vec<u32> = words(&bytes).collect();
@@ -280,8 +292,11 @@ impl Checker<'_> {
             let what = format_args!(
                 "does not name the {reserved} reserved descriptor blocks and their copies"
             );
-            self.report
-                .error(Structure::ResizeInode, place.at_block(double), what);
+            self.report.error(
+                CheckedStructure::ResizeInode,
+                location.at_block(double),
+                what,
+            );
         }
         let blocks = 1 + reserved * (1 + backups.len() as u64);
         let counted =
@@ -289,7 +304,8 @@ impl Checker<'_> {
         let stored = u64::from(raw.blocks_high.get()) << 32 | u64::from(raw.blocks_lo.get());
         if stored != counted {
             let what = format_args!("i_blocks is {stored}, counted {counted}");
-            self.report.error(Structure::ResizeInode, place, what);
+            self.report
+                .error(CheckedStructure::ResizeInode, location, what);
         }
     }
 
@@ -299,8 +315,8 @@ impl Checker<'_> {
         if !self.read_block(
             block,
             &mut bytes,
-            Structure::ResizeInode,
-            Place::inode(RESIZE_INODE),
+            CheckedStructure::ResizeInode,
+            FindingLocation::inode(RESIZE_INODE),
         ) {
             return false;
         }

@@ -4,7 +4,7 @@
 //! one is wrong a copy is tried; what is left are contradictions that do not keep the check from
 //! going on.
 
-use super::report::{Place, Reporter, Structure};
+use super::report::{CheckedStructure, FindingLocation, FindingReporter};
 use crate::base::{Clock, Error, Result};
 use crate::block::Device;
 use crate::fs::ext4::layout::checksum::crc32c;
@@ -32,33 +32,30 @@ const TIME_SLACK_SECS: i64 = 86_400;
 /// EUCLEAN if there is no ext4 on the device, EOPNOTSUPP, naming it, for what is unknown here.
 pub(super) fn open(
     device: &dyn Device,
-    report: &mut Reporter<'_>,
+    report: &mut FindingReporter<'_>,
     is_to_be_replayed: bool,
 ) -> Result<Option<Superblock>> {
     let raw = read(device, SUPERBLOCK_OFFSET)?;
-    let what = match raw.magic.get() == SUPERBLOCK_MAGIC {
-        true => {
-            check_known(&raw)?;
-            match geometry(&raw, device.len_bytes()) {
-                Ok(superblock) if checksum_is_good(&superblock) => return Ok(Some(superblock)),
-                Ok(superblock)
-                    if is_to_be_replayed && super::journal::needs_recovery(&superblock) =>
-                {
-                    return Ok(Some(superblock));
-                }
-                Ok(superblock) if copy(device).is_none() => {
-                    report.error(
-                        Structure::Superblock,
-                        Place::NONE,
-                        format_args!("bad checksum"),
-                    );
-                    return Ok(Some(superblock));
-                }
-                Ok(_) => "bad checksum".to_owned(),
-                Err(what) => what,
+    let what = if raw.magic.get() == SUPERBLOCK_MAGIC {
+        check_known(&raw)?;
+        match geometry(&raw, device.len_bytes()) {
+            Ok(superblock) if checksum_is_good(&superblock) => return Ok(Some(superblock)),
+            Ok(superblock) if is_to_be_replayed && super::journal::needs_recovery(&superblock) => {
+                return Ok(Some(superblock));
             }
+            Ok(superblock) if copy(device).is_none() => {
+                report.error(
+                    CheckedStructure::Superblock,
+                    FindingLocation::NONE,
+                    format_args!("bad checksum"),
+                );
+                return Ok(Some(superblock));
+            }
+            Ok(_) => "bad checksum".to_owned(),
+            Err(what) => what,
         }
-        false => format!("bad magic {:#06x}", raw.magic.get()),
+    } else {
+        format!("bad magic {:#06x}", raw.magic.get())
     };
     let copy = copy(device);
     let advice = match &copy {
@@ -74,8 +71,8 @@ pub(super) fn open(
         None => "no copy of it was found; the check ends here".to_owned(),
     };
     report.error(
-        Structure::Superblock,
-        Place::NONE,
+        CheckedStructure::Superblock,
+        FindingLocation::NONE,
         format_args!("{what}; {advice}"),
     );
     Ok(copy.map(|(_, superblock)| superblock))
@@ -185,16 +182,16 @@ fn geometry(raw: &RawSuperblock, device_len: u64) -> Result<Superblock, String> 
         0
     };
     let block_count = high << 32 | u64::from(raw.blocks_count_lo.get());
-    let checksum_seed =
-        features
-            .ro_compat
-            .contains(RoCompat::METADATA_CSUM)
-            .then(
-                || match features.incompat.contains(Incompat::METADATA_CSUM_SEED) {
-                    true => raw.checksum_seed.get(),
-                    false => crc32c(!0, &raw.uuid),
-                },
-            );
+    let checksum_seed = features
+        .ro_compat
+        .contains(RoCompat::METADATA_CSUM)
+        .then(|| {
+            if features.incompat.contains(Incompat::METADATA_CSUM_SEED) {
+                raw.checksum_seed.get()
+            } else {
+                crc32c(!0, &raw.uuid)
+            }
+        });
     let mut superblock = Superblock {
         raw: raw.clone(),
         features,
@@ -347,10 +344,11 @@ fn check_descriptor_table(superblock: &Superblock) -> Option<String> {
 }
 
 /// Reports what is wrong in the fields that the check does not rest on.
-pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut Reporter<'_>) {
+pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut FindingReporter<'_>) {
     let raw = &superblock.raw;
-    let mut error =
-        |what: std::fmt::Arguments<'_>| report.error(Structure::Superblock, Place::NONE, what);
+    let mut error = |what: std::fmt::Arguments<'_>| {
+        report.error(CheckedStructure::Superblock, FindingLocation::NONE, what)
+    };
     let Features {
         compat,
         incompat,
@@ -438,10 +436,11 @@ fn check_named_inodes(superblock: &Superblock, error: &mut dyn FnMut(std::fmt::A
 }
 
 /// What is worth knowing and no damage.
-fn warn(superblock: &Superblock, clock: Clock, report: &mut Reporter<'_>) {
+fn warn(superblock: &Superblock, clock: Clock, report: &mut FindingReporter<'_>) {
     let raw = &superblock.raw;
-    let mut warning =
-        |what: std::fmt::Arguments<'_>| report.warning(Structure::Superblock, Place::NONE, what);
+    let mut warning = |what: std::fmt::Arguments<'_>| {
+        report.warning(CheckedStructure::Superblock, FindingLocation::NONE, what)
+    };
     let needs_recovery = superblock
         .features
         .incompat

@@ -2,9 +2,9 @@
 //! value.
 
 use super::Checker;
-use super::blocks::Owner;
-use super::inodes::View;
-use super::report::{Place, Structure};
+use super::blocks::BlockOwner;
+use super::inodes::InodeView;
+use super::report::{CheckedStructure, FindingLocation};
 use crate::base::PhysicalBlock;
 use crate::fs::ext4::layout::disk::inode_flags;
 use crate::fs::ext4::layout::features::Incompat;
@@ -16,14 +16,14 @@ use std::ops::Range;
 use zerocopy::FromBytes;
 
 /// A block of attributes: how many inodes it says share it, and how many were met.
-pub(super) struct SharedBlock {
+pub(super) struct SharedXattrBlock {
     stored: u32,
     met: u32,
 }
 
 /// An inode that holds an attribute's value: references it says it has, and those met.
 #[derive(Default)]
-pub(super) struct ValueInode {
+pub(super) struct XattrValueInode {
     stored: Option<u64>,
     met: u64,
 }
@@ -31,7 +31,11 @@ pub(super) struct ValueInode {
 impl Checker<'_> {
     /// Checks all attributes of an inode and claims their block; returns the end of an inline file,
     /// if there is one.
-    pub(super) fn check_xattrs(&mut self, view: &View<'_>, owner: &mut Owner) -> Option<Vec<u8>> {
+    pub(super) fn check_xattrs(
+        &mut self,
+        view: &InodeView<'_>,
+        owner: &mut BlockOwner,
+    ) -> Option<Vec<u8>> {
         if view.has(inode_flags::EA_INODE) {
             let references =
                 u64::from(view.raw.ctime.get()) << 32 | u64::from(view.raw.version_lo.get());
@@ -40,7 +44,8 @@ impl Checker<'_> {
         let mut inline = None;
         let area = view.xattr_area();
         if area.len() >= 4 && area[..4] == MAGIC.to_le_bytes() {
-            inline = self.check_attributes(Place::inode(view.number), &area[4..], 0, false);
+            inline =
+                self.check_attributes(FindingLocation::inode(view.number), &area[4..], 0, false);
         }
         let block = view.xattr_block();
         if block != 0 {
@@ -49,21 +54,21 @@ impl Checker<'_> {
         inline
     }
 
-    fn check_xattr_block(&mut self, owner: &mut Owner, block: u64) {
+    fn check_xattr_block(&mut self, owner: &mut BlockOwner, block: u64) {
         if let Some(shared) = self.xattr_blocks.get_mut(&block) {
             shared.met += 1;
             owner.clusters += 1;
             return;
         }
-        let mut claimant = Owner::new(owner.number, Structure::Xattr, None);
+        let mut claimant = BlockOwner::new(owner.number, CheckedStructure::Xattr, None);
         let is_new = self.claim_metadata(&mut claimant, block);
         owner.clusters += claimant.clusters;
         owner.is_damaged |= claimant.is_damaged;
         if !is_new {
             return;
         }
-        let (mut bytes, place) = (Vec::new(), owner.place().at_block(block));
-        if !self.read_block(block, &mut bytes, Structure::Xattr, owner.place()) {
+        let (mut bytes, location) = (Vec::new(), owner.location().at_block(block));
+        if !self.read_block(block, &mut bytes, CheckedStructure::Xattr, owner.location()) {
             return;
         }
         let Ok((header, _)) = RawBlockHeader::read_from_prefix(&bytes) else {
@@ -71,7 +76,7 @@ impl Checker<'_> {
         };
         self.xattr_blocks.insert(
             block,
-            SharedBlock {
+            SharedXattrBlock {
                 stored: header.reference_count.get(),
                 met: 1,
             },
@@ -86,20 +91,20 @@ impl Checker<'_> {
         }) {
             "bad checksum"
         } else {
-            self.check_attributes(place, &bytes, BLOCK_HEADER_LEN, true);
+            self.check_attributes(location, &bytes, BLOCK_HEADER_LEN, true);
             return;
         };
         self.report
-            .error(Structure::Xattr, place, format_args!("{what}"));
+            .error(CheckedStructure::Xattr, location, format_args!("{what}"));
         if header.magic.get() == MAGIC {
-            self.check_attributes(place, &bytes, BLOCK_HEADER_LEN, true);
+            self.check_attributes(location, &bytes, BLOCK_HEADER_LEN, true);
         }
     }
 
-    fn xattr_error(&mut self, place: Place, at: usize, what: std::fmt::Arguments<'_>) {
+    fn xattr_error(&mut self, location: FindingLocation, at: usize, what: std::fmt::Arguments<'_>) {
         self.report.error(
-            Structure::Xattr,
-            place,
+            CheckedStructure::Xattr,
+            location,
             format_args!("entry at byte {at}: {what}"),
         );
     }
@@ -107,7 +112,7 @@ impl Checker<'_> {
     /// The entries from `entries_at` on, with values counted from the start of `bytes`.
     fn check_attributes(
         &mut self,
-        place: Place,
+        location: FindingLocation,
         bytes: &[u8],
         entries_at: usize,
         is_block: bool,
@@ -121,7 +126,7 @@ impl Checker<'_> {
                 // Where entries fill an inode to its last byte, its end is theirs.
                 None if rest.is_empty() && !is_block => break,
                 None => {
-                    self.xattr_error(place, at, format_args!("no end of the entries"));
+                    self.xattr_error(location, at, format_args!("no end of the entries"));
                     return inline;
                 }
             }
@@ -129,13 +134,13 @@ impl Checker<'_> {
             let entry =
                 entry.and_then(|(raw, after)| Some((raw, after.get(..usize::from(raw.name_len))?)));
             let Some((raw, name)) = entry else {
-                self.xattr_error(place, at, format_args!("goes past the end"));
+                self.xattr_error(location, at, format_args!("goes past the end"));
                 return inline;
             };
             if raw.name_index == 0 {
-                self.xattr_error(place, at, format_args!("name without a prefix"));
+                self.xattr_error(location, at, format_args!("name without a prefix"));
             }
-            let value = self.check_attribute_value(place, at, bytes, raw, name, is_block);
+            let value = self.check_attribute_value(location, at, bytes, raw, name, is_block);
             if let Some((range, value)) = value {
                 if !range.is_empty() {
                     values.push(range);
@@ -150,8 +155,8 @@ impl Checker<'_> {
         values.sort_unstable_by_key(|range| range.start);
         if values.windows(2).any(|pair| pair[1].start < pair[0].end) {
             self.report.error(
-                Structure::Xattr,
-                place,
+                CheckedStructure::Xattr,
+                location,
                 format_args!("values overlap each other or the entries"),
             );
         }
@@ -161,7 +166,7 @@ impl Checker<'_> {
     /// One value: its place, and the hash over it and the name.
     fn check_attribute_value<'b>(
         &mut self,
-        place: Place,
+        location: FindingLocation,
         at: usize,
         bytes: &'b [u8],
         raw: &RawEntry,
@@ -170,7 +175,7 @@ impl Checker<'_> {
     ) -> Option<(Range<usize>, &'b [u8])> {
         let stored = raw.hash.get();
         if raw.value_inode.get() != 0 {
-            self.check_value_inode(place, at, raw);
+            self.check_value_inode(location, at, raw);
             return None;
         }
         let (offset, size) = (
@@ -183,7 +188,7 @@ impl Checker<'_> {
             .and_then(|padded| padded.get(..size))
         else {
             self.xattr_error(
-                place,
+                location,
                 at,
                 format_args!("value of {size} bytes at {offset} goes past the end"),
             );
@@ -191,16 +196,16 @@ impl Checker<'_> {
         };
         let is_good = stored == entry_hash(name, value) || stored == signed_entry_hash(name, value);
         if !is_good && (is_block || stored != 0) {
-            self.xattr_error(place, at, format_args!("bad hash"));
+            self.xattr_error(location, at, format_args!("bad hash"));
         }
         Some((range, value))
     }
 
-    fn check_value_inode(&mut self, place: Place, at: usize, raw: &RawEntry) {
+    fn check_value_inode(&mut self, location: FindingLocation, at: usize, raw: &RawEntry) {
         let number = raw.value_inode.get();
         let has_feature = self.sb.features.incompat.contains(Incompat::EA_INODE);
         if !has_feature || number < self.sb.first_inode || number > self.sb.inode_count {
-            self.xattr_error(place, at, format_args!("value in inode {number}"));
+            self.xattr_error(location, at, format_args!("value in inode {number}"));
             return;
         }
         self.value_inodes.entry(number).or_default().met += 1;
@@ -215,7 +220,7 @@ impl Checker<'_> {
                 let what =
                     format_args!("{} inodes share it, it says {}", shared.met, shared.stored);
                 self.report
-                    .error(Structure::Xattr, Place::block(block), what);
+                    .error(CheckedStructure::Xattr, FindingLocation::block(block), what);
             }
         }
         let mut inodes: Vec<_> = self.value_inodes.drain().collect();
@@ -232,8 +237,8 @@ impl Checker<'_> {
                 ),
             };
             self.report.error(
-                Structure::Xattr,
-                Place::inode(number),
+                CheckedStructure::Xattr,
+                FindingLocation::inode(number),
                 format_args!("{what}"),
             );
         }

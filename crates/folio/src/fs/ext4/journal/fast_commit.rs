@@ -184,12 +184,13 @@ fn parse(tag: u16, value: &[u8]) -> Result<Change> {
         }),
         TAG_ADD_RANGE if body.len() == EXTENT_ENTRY_LEN => {
             let extent = decode_extent(body)?;
-            match extent.len > 0 && extent.logical.checked_add(extent.len).is_some() {
-                true => Ok(Change::AddRange { number, extent }),
-                false => Err(Error::corrupt(format!(
+            if extent.len > 0 && extent.logical.checked_add(extent.len).is_some() {
+                Ok(Change::AddRange { number, extent })
+            } else {
+                Err(Error::corrupt(format!(
                     "{} blocks at {}",
                     extent.len, extent.logical
-                ))),
+                )))
             }
         }
         TAG_DEL_RANGE if body.len() == 8 => {

@@ -351,12 +351,11 @@ impl Log {
 
 /// Data that begins with the log's magic number would pass for a block of the log: it goes without.
 fn escape(bytes: &[u8]) -> (Cow<'_, [u8]>, bool) {
-    match bytes.starts_with(&MAGIC.to_be_bytes()) {
-        false => (Cow::Borrowed(bytes), false),
-        true => {
-            let mut copy = bytes.to_vec();
-            copy[..4].fill(0);
-            (Cow::Owned(copy), true)
-        }
+    if bytes.starts_with(&MAGIC.to_be_bytes()) {
+        let mut copy = bytes.to_vec();
+        copy[..4].fill(0);
+        (Cow::Owned(copy), true)
+    } else {
+        (Cow::Borrowed(bytes), false)
     }
 }

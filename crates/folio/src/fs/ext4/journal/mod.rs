@@ -145,10 +145,11 @@ impl Journal {
     }
 
     /// EROFS once the journal was aborted.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.is_aborted.load(Ordering::Acquire) {
-            true => Err(Error::new(Errno::ROFS, "the journal has been aborted")),
-            false => Ok(()),
+    pub(super) fn check(&self) -> Result<()> {
+        if self.is_aborted.load(Ordering::Acquire) {
+            Err(Error::new(Errno::ROFS, "the journal has been aborted"))
+        } else {
+            Ok(())
         }
     }
 }

@@ -285,15 +285,14 @@ impl Recovery {
         let Some(list) = bytes.get(head + 4..used).filter(|_| used <= limit) else {
             return Err(Error::corrupt(format!("revoke block claims {used} bytes")));
         };
-        Ok(match self.0.features & INCOMPAT_64BIT != 0 {
-            true => list
-                .chunks_exact(8)
+        Ok(if self.0.features & INCOMPAT_64BIT != 0 {
+            list.chunks_exact(8)
                 .map(|b| u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
-                .collect(),
-            false => list
-                .chunks_exact(4)
+                .collect()
+        } else {
+            list.chunks_exact(4)
                 .map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]).into())
-                .collect(),
+                .collect()
         })
     }
 }

@@ -30,12 +30,11 @@ pub(crate) fn inode_checksum(inode_seed: u32, bytes: &[u8], has_high: bool) -> u
     crc = crc32c(crc, &bytes[INODE_CHECKSUM_LO_OFFSET + 2..INODE_BASE_LEN]);
     if bytes.len() > INODE_BASE_LEN {
         crc = crc32c(crc, &bytes[INODE_BASE_LEN..INODE_CHECKSUM_HI_OFFSET]);
-        match has_high {
-            true => {
-                crc = crc32c(crc, &zero);
-                crc = crc32c(crc, &bytes[INODE_CHECKSUM_HI_OFFSET + 2..]);
-            }
-            false => crc = crc32c(crc, &bytes[INODE_CHECKSUM_HI_OFFSET..]),
+        if has_high {
+            crc = crc32c(crc, &zero);
+            crc = crc32c(crc, &bytes[INODE_CHECKSUM_HI_OFFSET + 2..]);
+        } else {
+            crc = crc32c(crc, &bytes[INODE_CHECKSUM_HI_OFFSET..])
         }
     }
     crc

@@ -176,12 +176,13 @@ impl Features {
     /// Refuses, by name, what Folio cannot read.
     pub(crate) fn check_readable(&self) -> Result<()> {
         let unknown = self.incompat.difference(Incompat::READABLE);
-        match unknown.is_empty() {
-            true => Ok(()),
-            false => Err(Error::unsupported(format!(
+        if unknown.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::unsupported(format!(
                 "feature {}",
                 names(&unknown, "incompat")
-            ))),
+            )))
         }
     }
 
@@ -199,15 +200,14 @@ impl Features {
         if !self.incompat.contains(Incompat::EXTENT) {
             missing.push("block maps (no extent feature)".to_owned());
         }
-        match missing.is_empty() {
-            true => Ok(()),
-            false => {
-                let what = format!(
-                    "writing a file system with {}; it can be read",
-                    missing.join(", ")
-                );
-                Err(Error::unsupported(what))
-            }
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            let what = format!(
+                "writing a file system with {}; it can be read",
+                missing.join(", ")
+            );
+            Err(Error::unsupported(what))
         }
     }
 }

@@ -65,9 +65,10 @@ impl Superblock {
         {
             raw = with_recovery_flag(&raw, true);
         }
-        match sealed.is_ok() || needs_recovery(&raw) {
-            true => Self::check(raw, device.len_bytes()),
-            false => sealed.and_then(|()| Self::check(raw, device.len_bytes())),
+        if sealed.is_ok() || needs_recovery(&raw) {
+            Self::check(raw, device.len_bytes())
+        } else {
+            sealed.and_then(|()| Self::check(raw, device.len_bytes()))
         }
         .map_err(|e| e.at("superblock"))
     }
@@ -192,11 +193,12 @@ impl Superblock {
         let fits = blocks + reserved + 1 < u64::from(self.blocks_per_group)
             && self.first_data_block + 1 + blocks <= self.block_count
             && reserved <= self.block_size as u64 / 4;
-        match fits {
-            true => Ok(self),
-            false => Err(Error::corrupt(format!(
+        if fits {
+            Ok(self)
+        } else {
+            Err(Error::corrupt(format!(
                 "{blocks} group descriptor blocks and {reserved} reserved"
-            ))),
+            )))
         }
     }
 
@@ -240,12 +242,11 @@ impl Superblock {
     pub(crate) fn descriptor_place(&self, group: u32) -> (PhysicalBlock, usize) {
         let per_block = self.descriptors_per_block();
         let (table_block, slot) = (group / per_block, (group % per_block) as usize);
-        let first = match self.has_meta_bg() && table_block >= self.raw.first_meta_bg.get() {
-            false => self.first_descriptor_block() + u64::from(table_block),
-            true => {
-                let leader = table_block * per_block;
-                self.group_start(leader) + u64::from(self.has_backup(leader))
-            }
+        let first = if self.has_meta_bg() && table_block >= self.raw.first_meta_bg.get() {
+            let leader = table_block * per_block;
+            self.group_start(leader) + u64::from(self.has_backup(leader))
+        } else {
+            self.first_descriptor_block() + u64::from(table_block)
         };
         (PhysicalBlock(first), slot * self.descriptor_len)
     }
@@ -298,9 +299,10 @@ impl Superblock {
         let per_block = self.descriptors_per_block();
         let meta_first = self.raw.first_meta_bg.get();
         let table = if !self.has_meta_bg() || group / per_block < meta_first {
-            let blocks = match self.has_meta_bg() {
-                true => u64::from(meta_first).min(self.descriptor_blocks()),
-                false => self.descriptor_blocks() + u64::from(self.raw.reserved_gdt_blocks.get()),
+            let blocks = if self.has_meta_bg() {
+                u64::from(meta_first).min(self.descriptor_blocks())
+            } else {
+                self.descriptor_blocks() + u64::from(self.raw.reserved_gdt_blocks.get())
             };
             backup * blocks
         } else {
@@ -371,10 +373,10 @@ fn check_checksum(raw: &RawSuperblock) -> Result<()> {
         RoCompat::from_bits_retain(raw.feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM);
     // Another type of checksum is told by its name later, other bytes as what they are.
     let is_ours = raw.magic.get() == SUPERBLOCK_MAGIC && has_checksum && raw.checksum_type == 1;
-    match is_ours && raw.checksum.get() != crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET])
-    {
-        true => Err(Error::corrupt("bad checksum")),
-        false => Ok(()),
+    if is_ours && raw.checksum.get() != crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]) {
+        Err(Error::corrupt("bad checksum"))
+    } else {
+        Ok(())
     }
 }
 
@@ -390,9 +392,10 @@ fn checksum_seed(raw: &RawSuperblock, features: &Features) -> Result<Option<u32>
         )));
     }
     Ok(Some(
-        match features.incompat.contains(Incompat::METADATA_CSUM_SEED) {
-            true => raw.checksum_seed.get(),
-            false => crc32c(!0, &raw.uuid),
+        if features.incompat.contains(Incompat::METADATA_CSUM_SEED) {
+            raw.checksum_seed.get()
+        } else {
+            crc32c(!0, &raw.uuid)
         },
     ))
 }

@@ -125,12 +125,11 @@ impl Geometry {
     /// Superblock, group descriptors and their reserve, at the start of a group that has a copy;
     /// else 0.
     pub(super) fn superblock_run(&self, group: u32) -> u64 {
-        match has_superblock(group) {
-            true => {
-                1 + u64::from(self.descriptor_block_count)
-                    + u64::from(self.reserved_descriptor_block_count)
-            }
-            false => 0,
+        if has_superblock(group) {
+            1 + u64::from(self.descriptor_block_count)
+                + u64::from(self.reserved_descriptor_block_count)
+        } else {
+            0
         }
     }
 
@@ -199,9 +198,10 @@ impl Geometry {
         self.inodes_per_group = rounded.max(INODES_PER_GROUP_MIN).min(most);
         let per_block = self.block_size / DESCRIPTOR_LEN;
         self.descriptor_block_count = group_count.div_ceil(per_block);
-        self.reserved_descriptor_block_count = match self.has_resize_inode {
-            true => self.growth_descriptor_blocks(),
-            false => 0,
+        self.reserved_descriptor_block_count = if self.has_resize_inode {
+            self.growth_descriptor_blocks()
+        } else {
+            0
         };
         Ok(())
     }

@@ -158,12 +158,12 @@ impl Layout {
         let mut runs = Vec::with_capacity(count as usize);
         let mut next = start;
         for _ in 0..count {
-            let found = match self.used.is_free(next..next + len) && next + len <= area.end {
-                true => next,
-                false => self
-                    .used
+            let found = if self.used.is_free(next..next + len) && next + len <= area.end {
+                next
+            } else {
+                self.used
                     .first_free_run(area.clone(), len)
-                    .ok_or_else(no_room)?,
+                    .ok_or_else(no_room)?
             };
             self.take(found..found + len);
             runs.push(found);
@@ -196,15 +196,14 @@ impl Layout {
         let last = geometry.group_count - 1;
         let half = (geometry.block_count - u64::from(geometry.first_data_block)) / 2;
         let middle = geometry.group_of(half.max(geometry.first_data_block.into()));
-        let candidates = match middle > GROUPS_PER_FLEX {
-            true => {
-                let flex = middle - middle % GROUPS_PER_FLEX;
-                let first = (flex..last)
-                    .find(|g| self.free_in_group(*g) > 0)
-                    .unwrap_or(0);
-                first..=(first + 1).min(last)
-            }
-            false => middle.saturating_sub(1)..=(middle + 1).min(last),
+        let candidates = if middle > GROUPS_PER_FLEX {
+            let flex = middle - middle % GROUPS_PER_FLEX;
+            let first = (flex..last)
+                .find(|g| self.free_in_group(*g) > 0)
+                .unwrap_or(0);
+            first..=(first + 1).min(last)
+        } else {
+            middle.saturating_sub(1)..=(middle + 1).min(last)
         };
         // Of equally empty ones the first.
         let emptiest = candidates.min_by_key(|g| std::cmp::Reverse(self.free_in_group(*g)));
@@ -239,12 +238,12 @@ impl Layout {
                 return Err(no_room());
             }
             let first = place.extents[0].start;
-            let leaf = match first > start && self.used.is_free(first - 1..first) {
-                true => first - 1,
-                false => self
-                    .used
+            let leaf = if first > start && self.used.is_free(first - 1..first) {
+                first - 1
+            } else {
+                self.used
                     .first_free_run(start..self.geometry.block_count, 1)
-                    .ok_or_else(no_room)?,
+                    .ok_or_else(no_room)?
             };
             self.take(leaf..leaf + 1);
             place.leaf = Some(leaf);

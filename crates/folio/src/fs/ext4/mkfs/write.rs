@@ -533,9 +533,10 @@ fn directory_block(block_size: usize, entries: &[(u32, &[u8])], seed: u32) -> Ve
     let end = block_size - DIR_TAIL_LEN;
     let mut at = 0;
     for (i, (number, name)) in entries.iter().enumerate() {
-        let len = match i + 1 == entries.len() {
-            true => end - at,
-            false => (8 + name.len()).next_multiple_of(4),
+        let len = if i + 1 == entries.len() {
+            end - at
+        } else {
+            (8 + name.len()).next_multiple_of(4)
         };
         bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
         bytes[at + 4..at + 6].copy_from_slice(&(len as u16).to_le_bytes());

@@ -10,11 +10,12 @@ use std::io::IoSlice;
 pub(super) fn write(device: &dyn Device, superblock: &Superblock, now: Timespec) -> Result<()> {
     let size = superblock.block_size as u64;
     let per_block = superblock.descriptors_per_block();
-    let table_len = match superblock.has_meta_bg() {
-        true => superblock
+    let table_len = if superblock.has_meta_bg() {
+        superblock
             .descriptor_blocks()
-            .min(superblock.raw.first_meta_bg.get().into()),
-        false => superblock.descriptor_blocks(),
+            .min(superblock.raw.first_meta_bg.get().into())
+    } else {
+        superblock.descriptor_blocks()
     };
     // As long as the table that was read at the mount.
     let mut table = vec![0; table_len as usize * superblock.block_size];

@@ -39,9 +39,10 @@ impl NewGroups {
     /// Finds places for the groups from `first` to the last of `new`. Those of one flex group lie
     /// together, if they fit.
     pub(super) fn place(new: &Superblock, first: u32) -> Result<Self> {
-        let flex = match new.features.incompat.contains(Incompat::FLEX_BG) {
-            true => 1_u32 << new.raw.log_groups_per_flex.min(16),
-            false => 1,
+        let flex = if new.features.incompat.contains(Incompat::FLEX_BG) {
+            1_u32 << new.raw.log_groups_per_flex.min(16)
+        } else {
+            1
         };
         let mut places = Vec::new();
         let mut from = first;
@@ -286,9 +287,10 @@ pub(super) fn descriptor(changes: &mut Changes<'_>, group: u32) -> Result<RawGro
     padded[..known].copy_from_slice(&slot[..known]);
     let raw = RawGroupDescriptor::read_from_bytes(&padded)
         .map_err(|_| Error::corrupt("descriptor cut short"))?;
-    match has_flags(old) && raw.checksum.get() != descriptor_checksum(group, &slot, old) {
-        true => Err(Error::corrupt("descriptor: bad checksum")),
-        false => Ok(raw),
+    if has_flags(old) && raw.checksum.get() != descriptor_checksum(group, &slot, old) {
+        Err(Error::corrupt("descriptor: bad checksum"))
+    } else {
+        Ok(raw)
     }
 }
 

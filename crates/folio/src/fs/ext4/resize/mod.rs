@@ -182,17 +182,16 @@ impl Growth {
             (space.available_blocks(), space.free_inodes())
         };
         let superblock = Superblock::load(&**device)?;
-        let journal = match superblock.features.compat.contains(Compat::HAS_JOURNAL) {
-            true => {
-                // Only to find the journal, which a mount that writes keeps to itself.
-                let options = MountOptions {
-                    read_only: true,
-                    ..options
-                };
-                let fs = Ext4::attach(device.clone(), superblock.clone(), &cache, &options)?;
-                Some(fs.new_journal(fs.journal_blocks()?, true)?)
-            }
-            false => None,
+        let journal = if superblock.features.compat.contains(Compat::HAS_JOURNAL) {
+            // Only to find the journal, which a mount that writes keeps to itself.
+            let options = MountOptions {
+                read_only: true,
+                ..options
+            };
+            let fs = Ext4::attach(device.clone(), superblock.clone(), &cache, &options)?;
+            Some(fs.new_journal(fs.journal_blocks()?, true)?)
+        } else {
+            None
         };
         let kept_share = (superblock.reserved_blocks(), superblock.block_count);
         Ok(Self {

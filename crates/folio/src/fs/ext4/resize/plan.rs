@@ -68,12 +68,11 @@ fn wanted(superblock: &Superblock, len_bytes: u64) -> Result<u64> {
 fn at_size(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
     let limit = table_groups_max(superblock);
     let is_in_reach = group_count(superblock, blocks)? <= limit;
-    match is_in_reach {
-        true => with_blocks(superblock, blocks),
-        false => {
-            let full = with_blocks(superblock, blocks_of_groups(superblock, limit))?;
-            with_blocks(&with_meta_bg(&full)?, blocks)
-        }
+    if is_in_reach {
+        with_blocks(superblock, blocks)
+    } else {
+        let full = with_blocks(superblock, blocks_of_groups(superblock, limit))?;
+        with_blocks(&with_meta_bg(&full)?, blocks)
     }
 }
 
@@ -98,13 +97,11 @@ fn blocks_of_groups(superblock: &Superblock, groups: u64) -> u64 {
 /// Groups for whose descriptors there is room in the table at the start of the device, its reserve
 /// included.
 fn table_groups_max(superblock: &Superblock) -> u64 {
-    match superblock.has_meta_bg() {
-        true => u64::MAX,
-        false => {
-            let reserved = u64::from(superblock.raw.reserved_gdt_blocks.get());
-            (superblock.descriptor_blocks() + reserved)
-                * u64::from(superblock.descriptors_per_block())
-        }
+    if superblock.has_meta_bg() {
+        u64::MAX
+    } else {
+        let reserved = u64::from(superblock.raw.reserved_gdt_blocks.get());
+        (superblock.descriptor_blocks() + reserved) * u64::from(superblock.descriptors_per_block())
     }
 }
 

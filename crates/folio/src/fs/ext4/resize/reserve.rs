@@ -165,11 +165,12 @@ fn copies(superblock: &Superblock, block: u64, backups: &[u32]) -> Result<Vec<u3
         u32::try_from(block + u64::from(*group) * u64::from(superblock.blocks_per_group))
             .map_err(|_| Error::unsupported("a resize inode beyond 2^32 blocks"))
     };
-    match backups.len() * 4 <= superblock.block_size {
-        true => backups.iter().map(copy).collect(),
-        false => Err(Error::unsupported(
+    if backups.len() * 4 <= superblock.block_size {
+        backups.iter().map(copy).collect()
+    } else {
+        Err(Error::unsupported(
             "a resize inode with more copies than a block names",
-        )),
+        ))
     }
 }
 
