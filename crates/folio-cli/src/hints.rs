@@ -7,7 +7,7 @@ use std::ffi::OsString;
 
 /// The command whose word it is ("" for the first word), words that it does not know, and what is
 /// meant by them.
-const HINTS: &[(&str, &[&str], &str)] = &[
+pub(crate) const HINTS: &[(&str, &[&str], &str)] = &[
     // qemu-img, qemu-nbd
     ("", &["qemu-img"], "'folio image' has its commands"),
     (
@@ -129,7 +129,7 @@ const HINTS: &[(&str, &[&str], &str)] = &[
 ];
 
 /// Puts the hint into the error about a word that is not known, if there is one for it.
-pub(crate) fn add(error: &mut clap::Error, words: &[OsString]) {
+pub(crate) fn add(error: &mut clap::Error, tree: &clap::Command, words: &[OsString]) {
     let kind = match error.kind() {
         ErrorKind::InvalidSubcommand => ContextKind::InvalidSubcommand,
         ErrorKind::UnknownArgument => ContextKind::InvalidArg,
@@ -138,7 +138,7 @@ pub(crate) fn add(error: &mut clap::Error, words: &[OsString]) {
     let Some(ContextValue::String(word)) = error.get(kind) else {
         return;
     };
-    let Some(hint) = hint(&command(words), word) else {
+    let Some(hint) = hint(&command_name(tree, words), word) else {
         return;
     };
     // What looks alike means something else.
@@ -159,100 +159,14 @@ fn hint(command: &str, word: &str) -> Option<&'static str> {
 
 /// The names of the command and the commands below it that a command line begins with, options left
 /// out.
-fn command(words: &[OsString]) -> String {
-    let mut at = crate::args::tree();
+pub(crate) fn command_name(tree: &clap::Command, words: &[OsString]) -> String {
+    let mut at = tree;
     let mut names = Vec::new();
     for word in words.iter().skip(1) {
         if let Some(next) = at.find_subcommand(word) {
             names.push(next.get_name().to_owned());
-            at = next.clone();
+            at = next;
         }
     }
     names.join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    /// The parts of a hint that can be typed.
-    fn typed(hint: &str) -> impl Iterator<Item = &str> {
-        hint.split('\'').skip(1).step_by(2)
-    }
-
-    fn find(words: &str) -> Option<clap::Command> {
-        words
-            .split_whitespace()
-            .try_fold(crate::args::tree(), |at, word| {
-                at.find_subcommand(word).cloned()
-            })
-    }
-
-    #[test]
-    fn hints_are_about_words_that_do_not_exist_and_name_those_that_do() {
-        let mut known = HashSet::new();
-        for (of, words, hint) in HINTS {
-            let mut command = find(of).unwrap_or_else(|| panic!("folio {of}"));
-            command.build();
-            for word in *words {
-                assert!(known.insert((of, word)), "{of} {word} has two hints");
-                assert!(
-                    command.find_subcommand(word).is_none(),
-                    "folio {of} {word} exists"
-                );
-                assert!(!has_option(&command, word), "folio {of} {word} exists");
-            }
-            for typed in typed(hint) {
-                let mut at = find(of).unwrap();
-                let mut rest: Vec<_> = typed.split_whitespace().collect();
-                if rest[0] == "folio" {
-                    at = crate::args::tree();
-                    rest.remove(0);
-                    while let Some(next) = rest
-                        .first()
-                        .and_then(|word| at.find_subcommand(word))
-                        .cloned()
-                    {
-                        at = next;
-                        rest.remove(0);
-                    }
-                    assert_ne!(at.get_name(), "folio", "{typed}");
-                }
-                at.build();
-                let lower = rest
-                    .iter()
-                    .filter(|word| word.starts_with('-') || !word.contains(char::is_uppercase));
-                lower.for_each(|word| assert!(has_option(&at, word), "{typed}: {word}"));
-            }
-        }
-    }
-
-    fn has_option(command: &clap::Command, word: &str) -> bool {
-        command.get_arguments().any(|argument| {
-            let long = || argument.get_long_and_visible_aliases().unwrap_or_default();
-            let short = || argument.get_short_and_visible_aliases().unwrap_or_default();
-            match word.strip_prefix("--") {
-                Some(word) => long().contains(&word),
-                None => word
-                    .strip_prefix('-')
-                    .is_some_and(|word| short().iter().any(|c| word.contains(*c))),
-            }
-        })
-    }
-
-    #[test]
-    fn commands_are_found_among_options() {
-        let words = |line: &str| {
-            line.split_whitespace()
-                .map(OsString::from)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(command(&words("folio --quiet mkfs x -d t")), "mkfs");
-        assert_eq!(
-            command(&words("folio serve --color never nbd -k s")),
-            "serve nbd"
-        );
-        assert_eq!(command(&words("folio convert a b")), "");
-    }
 }

@@ -1,18 +1,24 @@
 //! An opened image: the device, and a kernel of its own in which its file system is `/`.
 
 use crate::exit::{Failure, Outcome};
+use crate::image_path::ImagePath;
 use crate::nearest::{nearest_file, nearest_path};
-use crate::place::ImagePath;
+use crate::output::Owners;
 use crate::session::{Session, clock, fixed_time};
 use folio::base::{Errno, Error};
 use folio::block::{self, Device, ImageFormat, OpenOptions};
 use folio::cache::Counters;
 use folio::kernel::{FormatOptions, format_ext4};
-use folio::syscall::{AtFlags, Credentials};
+use folio::syscall::{AtFlags, Credentials, OpenFlags};
 use folio::vfs::{AccessTime, Attributes, MountOptions};
 use folio::{Kernel, KernelOptions, Process};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Entries per getdents call.
+const GETDENTS_MAX: usize = 1024;
+/// Bytes read of a passwd or group file.
+const OWNERS_LEN_MAX: usize = 4 << 20;
 
 /// What a command does with an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,7 +220,7 @@ impl Image {
 
     /// For a path that is not there: the one that was perhaps meant.
     pub(crate) fn meant(&self, path: &Path) -> Option<String> {
-        let meant = nearest_path(path, |above| crate::walk::names(self, above).ok())?;
+        let meant = nearest_path(path, |above| self.names(above).ok())?;
         Some(self.at(Path::new(&meant)))
     }
 
@@ -228,10 +234,39 @@ impl Image {
         self.process.fstatat(folio::syscall::AT_FDCWD, path, flags)
     }
 
+    /// Returns the names in a directory, sorted, without `.` and `..`.
+    pub(crate) fn names(&self, path: &Path) -> folio::Result<Vec<Vec<u8>>> {
+        let process = &self.process;
+        let fd = process.open(path, OpenFlags::DIRECTORY, 0)?;
+        let mut names = Vec::new();
+        let listed = loop {
+            match process.getdents(fd, GETDENTS_MAX) {
+                Ok(entries) if entries.is_empty() => break Ok(()),
+                Ok(entries) => names.extend(entries.into_iter().map(|entry| entry.name)),
+                Err(error) => break Err(error.at(path.display().to_string())),
+            }
+        };
+        process.close(fd)?;
+        listed?;
+        names.retain(|name| name != b"." && name != b"..");
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Returns the users and groups of the image's own /etc/passwd and /etc/group. Without such a
+    /// file, or if it cannot be read, its table is empty.
+    pub(crate) fn owners(&self) -> Owners {
+        let read = |path: &str| {
+            self.read_file(Path::new(path), OWNERS_LEN_MAX)
+                .unwrap_or_default()
+        };
+        Owners::parse(&read("/etc/passwd"), &read("/etc/group"))
+    }
+
     /// The whole contents of a file, at most `len_max` bytes of it.
     pub(crate) fn read_file(&self, path: &Path, len_max: usize) -> folio::Result<Vec<u8>> {
         let process = &self.process;
-        let fd = process.open(path, folio::syscall::OpenFlags::empty(), 0)?;
+        let fd = process.open(path, OpenFlags::empty(), 0)?;
         let mut bytes = Vec::new();
         let mut buf = vec![0; 64 << 10];
         let result = loop {

@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Tells that the command serves: a line on the descriptor of `--ready-fd`, and sd_notify(3) if a
 /// service manager asked for it.
-pub(crate) fn tell(ready_fd: Option<u32>, status: &str) -> Outcome {
+pub(crate) fn notify_ready(ready_fd: Option<u32>, status: &str) -> Outcome {
     if let Some(fd) = ready_fd {
         // The descriptor was inherited, so it is opened once more by its name.
         let written = OpenOptions::new().write(true).open(format!("/dev/fd/{fd}"));
@@ -22,7 +22,7 @@ pub(crate) fn tell(ready_fd: Option<u32>, status: &str) -> Outcome {
 }
 
 /// Tells that the command is about to end. Nobody needs to know if that fails.
-pub(crate) fn tell_stopping() {
+pub(crate) fn notify_stopping() {
     let _ = notify("STOPPING=1");
 }
 

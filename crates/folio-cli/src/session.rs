@@ -1,9 +1,9 @@
 //! One run of the command: global options, failures told as they come, Ctrl-C.
 
-use crate::args::Global;
 use crate::exit::{Exit, Failure, Outcome, explain};
+use crate::global_options::GlobalOptions;
 use crate::nearest::nearest;
-use crate::output::colour::{self, FAILURE, paint};
+use crate::output::color::{self, FAILURE, paint};
 use crate::output::{counters_json, print_json, printable};
 use crate::trace;
 use anstyle::Style;
@@ -43,7 +43,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// A session for the command of this name.
-    pub(crate) fn new(command: &'static str, global: &Global) -> Self {
+    pub(crate) fn new(command: &'static str, global: &GlobalOptions) -> Self {
         let this = Self::without_signals(command, global);
         for signal in [SIGINT, SIGTERM] {
             // Armed by the first signal, so the second ends the program. Without handlers the first
@@ -59,7 +59,7 @@ impl Session {
     }
 
     /// A session for a command that sees to signals itself.
-    pub(crate) fn without_signals(command: &'static str, global: &Global) -> Self {
+    pub(crate) fn without_signals(command: &'static str, global: &GlobalOptions) -> Self {
         let screen = MultiProgress::new();
         let traced = trace::start(global.verbose, &screen);
         let this = Self {
@@ -81,7 +81,7 @@ impl Session {
         };
         if let Err(why) = traced {
             // Nothing but the telling is wrong, so the command goes on.
-            this.remark(why);
+            this.note(why);
         }
         tracing::debug!(command, version = env!("CARGO_PKG_VERSION"), "folio");
         this
@@ -122,7 +122,7 @@ impl Session {
     }
 
     /// Tells something that is no failure.
-    pub(crate) fn remark(&self, message: impl Display) {
+    pub(crate) fn note(&self, message: impl Display) {
         self.say(Style::new(), &message.to_string());
     }
 
@@ -130,7 +130,7 @@ impl Session {
     /// is.
     fn say(&self, style: Style, message: &str) {
         let lead = paint(
-            colour::on_stderr(),
+            color::on_stderr(),
             style,
             format_args!("folio: {}:", self.command),
         );
@@ -140,7 +140,7 @@ impl Session {
 
     /// Whether a bar that moves is wanted, and can be drawn.
     pub(crate) fn shows_progress(&self) -> bool {
-        !self.quiet && !colour::is_dumb_terminal() && std::io::stderr().is_terminal()
+        !self.quiet && !color::is_dumb_terminal() && std::io::stderr().is_terminal()
     }
 
     /// For a failure about a mount option: the word that was perhaps meant.

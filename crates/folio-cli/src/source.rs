@@ -2,7 +2,7 @@
 
 use crate::exit::{Failure, Outcome, explain};
 use crate::image::{Access, Image, open_device};
-use crate::place::ImagePath;
+use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use folio::cache::Counters;
 use folio::vfs::{Change, ChangeListener, MountOptions};
@@ -124,7 +124,7 @@ impl Mounted {
     fn warn(&self, session: &Session, told: usize) -> usize {
         let warnings = self.kernel().warnings("/").unwrap_or_default();
         for warning in warnings.iter().skip(told) {
-            session.remark(format_args!("{self}: {warning}"));
+            session.note(format_args!("{self}: {warning}"));
         }
         warnings.len()
     }

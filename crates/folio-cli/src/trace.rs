@@ -4,7 +4,7 @@
 //! that, and what the host was asked for. FOLIO_LOG names levels by part instead, as
 //! `folio::block=debug`. Without either nothing listens, and an event costs a look at one number.
 
-use crate::output::colour::{self, FAILURE, HEADING, WARNING, paint};
+use crate::output::color::{self, FAILURE, HEADING, WARNING, paint};
 use crate::output::printable;
 use anstyle::Style;
 use indicatif::MultiProgress;
@@ -40,7 +40,7 @@ pub(crate) fn start(verbose: u8, screen: &MultiProgress) -> Result<(), String> {
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines {
             start: Instant::now(),
-            has_colours: colour::on_stderr(),
+            has_colors: color::on_stderr(),
         })
         .with_writer(Screen(screen.clone()));
     // A second session of one process goes on with the first one's.
@@ -86,7 +86,7 @@ impl<'a> MakeWriter<'a> for Screen {
 /// `folio: [0.012] disk.img: what happened key=value`.
 struct Lines {
     start: Instant,
-    has_colours: bool,
+    has_colors: bool,
 }
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -110,7 +110,7 @@ where
         write!(
             writer,
             "{} ",
-            paint(self.has_colours, style, format_args!("folio: [{secs:.3}]"))
+            paint(self.has_colors, style, format_args!("folio: [{secs:.3}]"))
         )?;
         for span in context
             .event_scope()

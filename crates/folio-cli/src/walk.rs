@@ -3,33 +3,10 @@
 use crate::exit::Outcome;
 use crate::image::Image;
 use crate::session::Session;
-use folio::syscall::OpenFlags;
 use folio::vfs::{Attributes, FileType};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// Entries that are asked for at once.
-const BATCH: usize = 1024;
-
-/// The names in a directory, sorted, without `.` and `..`.
-pub(crate) fn names(image: &Image, path: &Path) -> folio::Result<Vec<Vec<u8>>> {
-    let process = image.process();
-    let fd = process.open(path, OpenFlags::DIRECTORY, 0)?;
-    let mut names = Vec::new();
-    let listed = loop {
-        match process.getdents(fd, BATCH) {
-            Ok(entries) if entries.is_empty() => break Ok(()),
-            Ok(entries) => names.extend(entries.into_iter().map(|entry| entry.name)),
-            Err(error) => break Err(error.at(path.display().to_string())),
-        }
-    };
-    process.close(fd)?;
-    listed?;
-    names.retain(|name| name != b"." && name != b"..");
-    names.sort_unstable();
-    Ok(names)
-}
 
 /// `path/name`.
 pub(crate) fn join(path: &Path, name: &[u8]) -> PathBuf {
@@ -37,7 +14,7 @@ pub(crate) fn join(path: &Path, name: &[u8]) -> PathBuf {
 }
 
 /// One thing met on a walk.
-pub(crate) struct Met<'a> {
+pub(crate) struct Visit<'a> {
     /// From `/`.
     pub(crate) path: &'a Path,
     /// What lstat(2) tells.
@@ -48,7 +25,7 @@ pub(crate) struct Met<'a> {
 
 /// What to do after something was met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum WalkControl {
     /// Go on, into it if it is a directory.
     Enter,
     /// Do not enter.
@@ -58,11 +35,11 @@ pub(crate) enum Next {
 /// A walker: told of things before what is below them, and of directories again after it.
 pub(crate) trait Visitor {
     /// Something is met.
-    fn meet(&mut self, met: &Met<'_>) -> Outcome<Next>;
+    fn visit(&mut self, visit: &Visit<'_>) -> Outcome<WalkControl>;
 
     /// All below a directory has been met.
-    fn leave(&mut self, met: &Met<'_>) -> Outcome {
-        let _ = met;
+    fn leave(&mut self, visit: &Visit<'_>) -> Outcome {
+        let _ = visit;
         Ok(())
     }
 }
@@ -85,13 +62,13 @@ pub(crate) fn walk(
     loop {
         session.check_interrupt()?;
         if let Some((path, attributes)) = next.take() {
-            let met = Met {
+            let visit = Visit {
                 path: &path,
                 attributes: &attributes,
                 depth: frames.len(),
             };
             let is_directory = attributes.file_type == FileType::Directory;
-            if visitor.meet(&met)? == Next::Enter && is_directory {
+            if visitor.visit(&visit)? == WalkControl::Enter && is_directory {
                 // A cycle of directories is damage; the longest path a program can name ends it.
                 if frames.len() > 4096 {
                     session.fail(format_args!(
@@ -100,7 +77,7 @@ pub(crate) fn walk(
                     ));
                     continue;
                 }
-                let names = names(image, &path).unwrap_or_else(|error| {
+                let names = image.names(&path).unwrap_or_else(|error| {
                     session.fail(image.name(error).message);
                     Vec::new()
                 });
@@ -121,12 +98,12 @@ pub(crate) fn walk(
                 Err(error) => session.fail(image.name(error).message),
             }
         } else if let Some(frame) = frames.pop() {
-            let met = Met {
+            let visit = Visit {
                 path: &frame.path,
                 attributes: &frame.attributes,
                 depth: frames.len(),
             };
-            visitor.leave(&met)?;
+            visitor.leave(&visit)?;
         }
     }
 }

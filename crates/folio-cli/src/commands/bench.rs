@@ -73,7 +73,7 @@ fn measure(scenario: &Scenario, bench: &Bench, session: &Session) -> Outcome {
             return Err(String::new());
         }
         if !session.quiet && !words.is_empty() {
-            session.remark(words);
+            session.note(words);
         }
         Ok(())
     };

@@ -1,12 +1,12 @@
 //! `folio check`: is the file system in an image as it should be?
 
-use crate::args::size;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::{Access, open_device};
-use crate::output::colour::{self, FAILURE, WARNING, paint};
+use crate::image_path::ImagePath;
+use crate::output::color::{self, FAILURE, WARNING, paint};
 use crate::output::{human, print_json};
-use crate::place::ImagePath;
 use crate::session::{Session, clock};
+use crate::value_parsers::size;
 use clap::Args;
 use folio::block;
 use folio::kernel::{
@@ -69,7 +69,7 @@ struct Line {
 }
 
 /// Prints findings as they come, or gathers them for JSON; draws how far it is.
-struct Told<'a> {
+struct FindingPrinter<'a> {
     session: &'a Session,
     bar: Option<ProgressBar>,
     lines: Option<Vec<Line>>,
@@ -77,7 +77,7 @@ struct Told<'a> {
     failed: Option<std::io::Error>,
 }
 
-impl CheckListener for Told<'_> {
+impl CheckListener for FindingPrinter<'_> {
     fn finding(&mut self, finding: &CheckFinding) {
         if let Some(lines) = &mut self.lines {
             return lines.push(Line {
@@ -97,7 +97,7 @@ impl CheckListener for Told<'_> {
         } else {
             FAILURE
         };
-        let severity = paint(colour::on_stdout(), style, finding.severity.name());
+        let severity = paint(color::on_stdout(), style, finding.severity.name());
         let text = format!("{severity}: {finding}");
         let written = self
             .session
@@ -147,7 +147,7 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         findings_max: usize::try_from(check.findings).unwrap_or(usize::MAX),
         clock: clock(),
     };
-    let mut told = Told {
+    let mut told = FindingPrinter {
         session,
         bar: bar(session),
         lines: check.json.then(Vec::new),

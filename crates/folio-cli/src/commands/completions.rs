@@ -5,9 +5,9 @@
 
 use crate::exit::Outcome;
 use crate::image::{Access, with_image};
-use crate::place::Place;
+use crate::image_path::PathArgument;
 use crate::session::Session;
-use crate::walk::{join, names};
+use crate::walk::join;
 use clap::{Arg, Args, Command, ValueHint};
 use clap_complete::Shell;
 use folio::vfs::FileType;
@@ -123,22 +123,22 @@ pub(crate) struct Completions {
 }
 
 /// Runs the command.
-pub(crate) fn run(completions: &Completions, session: &Session) -> Outcome {
+pub(crate) fn run(completions: &Completions, session: &Session, tree: &Command) -> Outcome {
     session.refuse_options()?;
     let out = match &completions.word {
         Some(word) => words(word, session)?,
-        None => script(completions.shell),
+        None => script(completions.shell, tree),
     };
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(&out)?;
     Ok(stdout.flush()?)
 }
 
-fn script(shell: Shell) -> Vec<u8> {
+fn script(shell: Shell, tree: &Command) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(
         shell,
-        &mut hint_at_paths(crate::args::tree()),
+        &mut hint_at_paths(tree.clone()),
         "folio",
         &mut script,
     );
@@ -168,7 +168,7 @@ fn hint_at_paths(tree: Command) -> Command {
 /// Lines with what the word may become: directories end in a slash. Names that no line can hold are
 /// left out.
 fn words(word: &OsStr, session: &Session) -> Outcome<Vec<u8>> {
-    let Place::Image(place) = Place::parse(word, false) else {
+    let PathArgument::Image(place) = PathArgument::parse(word, false) else {
         return Ok(Vec::new());
     };
     // The word may end in the colon, which stands for the root.
@@ -184,7 +184,9 @@ fn words(word: &OsStr, session: &Session) -> Outcome<Vec<u8>> {
     let folder = place.with_path(Path::new(OsStr::from_bytes(folder)));
     let mut lines = Vec::new();
     with_image(session, &folder, Access::Read, |image| {
-        let found = names(image, &folder.path).map_err(|error| image.name(error))?;
+        let found = image
+            .names(&folder.path)
+            .map_err(|error| image.name(error))?;
         for name in found.iter().filter(|name| may_be_meant(name, begin)) {
             let is_folder = image
                 .stat(&join(&folder.path, name), false)

@@ -1,10 +1,10 @@
 //! `folio df`: space and inodes of file systems.
 
+use super::usage_options::UsageOptions;
 use crate::exit::Outcome;
 use crate::image::{Access, with_image};
-use crate::output::colour::heading;
-use crate::output::human;
-use crate::place::ImagePath;
+use crate::image_path::ImagePath;
+use crate::output::color::heading;
 use crate::session::Session;
 use clap::Args;
 use serde::Serialize;
@@ -21,22 +21,15 @@ pub(crate) struct Df {
     /// Images
     #[arg(required = true)]
     images: Vec<OsString>,
-    /// Sizes as 1.5M; else in units of 1024 bytes
-    #[arg(short)]
-    human: bool,
-    /// Inodes instead of space
+    /// Print inodes instead of space
     #[arg(short)]
     inodes: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    /// Print help
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    #[command(flatten)]
+    options: UsageOptions,
 }
 
 #[derive(Serialize)]
-struct Line {
+struct FileSystemUsage {
     image: String,
     block_size: u32,
     size: u64,
@@ -58,7 +51,7 @@ pub(crate) fn run(df: &Df, session: &Session) -> Outcome {
                 .statfs(&place.path)
                 .map_err(|error| image.name(error))?;
             let bytes = |blocks: u64| blocks.saturating_mul(found.block_size.into());
-            lines.push(Line {
+            lines.push(FileSystemUsage {
                 image: image.name.clone(),
                 block_size: found.block_size,
                 size: bytes(found.blocks),
@@ -71,7 +64,7 @@ pub(crate) fn run(df: &Df, session: &Session) -> Outcome {
             Ok(())
         })?;
     }
-    if df.json {
+    if df.options.json {
         return session.print_json(&lines);
     }
     let mut out = std::io::stdout().lock();
@@ -99,10 +92,12 @@ pub(crate) fn run(df: &Df, session: &Session) -> Outcome {
         } else {
             (line.size, line.used, line.available)
         };
-        let text = |value: u64| match (df.inodes, df.human) {
-            (true, _) => value.to_string(),
-            (false, true) => human(value),
-            (false, false) => value.div_ceil(1024).to_string(),
+        let text = |value: u64| {
+            if df.inodes {
+                value.to_string()
+            } else {
+                df.options.size(value)
+            }
         };
         let percent = (used as u128 * 100).div_ceil((used as u128 + free as u128).max(1));
         let (size, used, free) = (text(size), text(used), text(free));

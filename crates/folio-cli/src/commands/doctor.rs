@@ -2,8 +2,8 @@
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::{Access, with_image};
-use crate::output::colour::{self, FAILURE, FINE, WARNING, paint};
-use crate::place::{ImagePath, Place};
+use crate::image_path::{ImagePath, PathArgument};
+use crate::output::color::{self, FAILURE, FINE, WARNING, paint};
 use crate::session::Session;
 use clap::Args;
 use folio_doctor::{
@@ -44,7 +44,7 @@ pub(crate) struct Doctor {
     #[arg(long)]
     write_probe: bool,
     /// Read so much at most, all paths together
-    #[arg(long, value_name = "SIZE", value_parser = crate::args::size, default_value = "256M")]
+    #[arg(long, value_name = "SIZE", value_parser = crate::value_parsers::size, default_value = "256M")]
     read_limit: u64,
     /// Print JSON
     #[arg(long)]
@@ -53,7 +53,7 @@ pub(crate) struct Doctor {
 
 /// What was found of one path.
 #[derive(Serialize)]
-struct Told {
+struct PathReport {
     path: String,
     kind: Kind,
     size_bytes: u64,
@@ -65,11 +65,11 @@ struct Told {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct DoctorReport {
     faults: usize,
     write_probe: bool,
     read_limit_bytes: u64,
-    paths: Vec<Told>,
+    paths: Vec<PathReport>,
     not_probed: Vec<NotProbed>,
 }
 
@@ -80,7 +80,7 @@ struct NotProbed {
 }
 
 /// Something to be looked at.
-enum Patient {
+enum ProbeTarget {
     /// A path of the host, and the directory it stands for.
     Host {
         path: PathBuf,
@@ -90,7 +90,7 @@ enum Patient {
     Inside(ImagePath),
 }
 
-impl Patient {
+impl ProbeTarget {
     fn host(path: impl Into<PathBuf>) -> Self {
         Self::Host {
             path: path.into(),
@@ -106,7 +106,12 @@ impl Patient {
     }
 
     /// Looks at it; what makes that impossible is a reason.
-    fn told(&self, doctor: &Doctor, session: &Session, read_bytes: u64) -> Result<Told, String> {
+    fn told(
+        &self,
+        doctor: &Doctor,
+        session: &Session,
+        read_bytes: u64,
+    ) -> Result<PathReport, String> {
         match self {
             Self::Host { path, stands_for } => {
                 // What a directory's file system does at close it does for each of its files.
@@ -133,21 +138,21 @@ impl Patient {
 /// Runs the command.
 pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     session.refuse_options()?;
-    let patients = patients(doctor, session)?;
-    let mut report = Report {
+    let targets = targets(doctor, session)?;
+    let mut report = DoctorReport {
         faults: 0,
         write_probe: doctor.write_probe,
         read_limit_bytes: doctor.read_limit,
         paths: Vec::new(),
         not_probed: Vec::new(),
     };
-    let share = doctor.read_limit / patients.len().max(1) as u64;
-    for patient in &patients {
+    let share = doctor.read_limit / targets.len().max(1) as u64;
+    for target in &targets {
         session.check_interrupt()?;
-        match patient.told(doctor, session, share) {
+        match target.told(doctor, session, share) {
             Ok(told) => report.paths.push(told),
             Err(reason) => report.not_probed.push(NotProbed {
-                path: patient.name(),
+                path: target.name(),
                 reason,
             }),
         }
@@ -161,7 +166,7 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
         false => print(&report)?,
     }
     for NotProbed { path, reason } in &report.not_probed {
-        session.remark(format_args!("{path}: {reason}"));
+        session.note(format_args!("{path}: {reason}"));
     }
     let ends = |exit| {
         Err(Failure {
@@ -178,19 +183,19 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
 
 /// The paths, after each directory the files that stand for it, after each file inside an image the
 /// image.
-fn patients(doctor: &Doctor, session: &Session) -> Outcome<Vec<Patient>> {
-    let mut patients = Vec::new();
+fn targets(doctor: &Doctor, session: &Session) -> Outcome<Vec<ProbeTarget>> {
+    let mut targets = Vec::new();
     for word in &doctor.paths {
         session.check_interrupt()?;
         let path = Path::new(word);
         if !path.exists()
-            && let Place::Image(place) = Place::parse(word, false)
+            && let PathArgument::Image(place) = PathArgument::parse(word, false)
         {
-            let image = Patient::host(place.image.clone());
-            patients.extend([Patient::Inside(place), image]);
+            let image = ProbeTarget::host(place.image.clone());
+            targets.extend([ProbeTarget::Inside(place), image]);
             continue;
         }
-        patients.push(Patient::host(path));
+        targets.push(ProbeTarget::host(path));
         if !path.is_dir() {
             continue;
         }
@@ -207,32 +212,30 @@ fn patients(doctor: &Doctor, session: &Session) -> Outcome<Vec<Patient>> {
                 format!("the first {}", found.met)
             };
             match names.is_empty() {
-                true => {
-                    session.remark(format_args!("{}: no file in it to look at", path.display()))
-                }
-                false => session.remark(format_args!(
+                true => session.note(format_args!("{}: no file in it to look at", path.display())),
+                false => session.note(format_args!(
                     "{}: of {met} files, {} stand for all",
                     path.display(),
                     names.join(", ")
                 )),
             }
         }
-        let stand = |file| Patient::Host {
+        let stand = |file| ProbeTarget::Host {
             path: file,
             stands_for: Some(path.to_owned()),
         };
-        patients.extend(found.files.into_iter().map(stand));
+        targets.extend(found.files.into_iter().map(stand));
     }
-    Ok(patients)
+    Ok(targets)
 }
 
-fn told(stands_for: Option<&Path>, facts: Facts) -> Told {
+fn told(stands_for: Option<&Path>, facts: Facts) -> PathReport {
     let mut checks = judge(&facts);
     if stands_for.is_some() {
         // Told of the directory already.
         checks.retain(|check| check.layer != "file-system");
     }
-    Told {
+    PathReport {
         path: facts.path.display().to_string(),
         kind: facts.kind,
         size_bytes: facts.size_bytes,
@@ -243,7 +246,7 @@ fn told(stands_for: Option<&Path>, facts: Facts) -> Told {
 }
 
 /// A file inside an image, read through Folio.
-fn told_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome<Told> {
+fn told_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome<PathReport> {
     let (size_bytes, checks) = with_image(session, place, Access::Read, |image| {
         let name = place.to_string();
         inside(
@@ -283,7 +286,7 @@ fn told_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome
         depth: step.depth + 2,
         ..step
     }));
-    Ok(Told {
+    Ok(PathReport {
         path: place.to_string(),
         kind: Kind::File,
         size_bytes,
@@ -293,7 +296,7 @@ fn told_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome
     })
 }
 
-fn print(report: &Report) -> Outcome {
+fn print(report: &DoctorReport) -> Outcome {
     let mut out = std::io::stdout().lock();
     for told in &report.paths {
         let folder = report
@@ -301,7 +304,7 @@ fn print(report: &Report) -> Outcome {
             .iter()
             .find(|other| Some(&other.path) == told.stands_for.as_ref());
         let is_known = folder.is_some_and(|folder| folder.chain == told.chain);
-        out.write_all(coloured(text(told, is_known)).as_bytes())?;
+        out.write_all(colored(text(told, is_known)).as_bytes())?;
     }
     let count = report.faults;
     writeln!(
@@ -312,9 +315,9 @@ fn print(report: &Report) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// The same with its marks in colours, where they are shown.
-fn coloured(text: String) -> String {
-    if !colour::on_stdout() {
+/// The same with its marks in colors, where they are shown.
+fn colored(text: String) -> String {
+    if !color::on_stdout() {
         return text;
     }
     let mut shown = String::new();
@@ -340,7 +343,7 @@ fn coloured(text: String) -> String {
 }
 
 /// The layers are left out where the folder that a file stands for has shown the same.
-fn text(told: &Told, is_chain_known: bool) -> String {
+fn text(told: &PathReport, is_chain_known: bool) -> String {
     let mut text = told.path.clone();
     if told.kind == Kind::File {
         let _ = write!(text, "  {}", crate::output::human(told.size_bytes));

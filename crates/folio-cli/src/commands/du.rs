@@ -1,11 +1,11 @@
 //! `folio du`: space that trees take.
 
+use super::usage_options::UsageOptions;
 use crate::exit::Outcome;
 use crate::image::{Access, with_image};
-use crate::output::human;
-use crate::place::ImagePath;
+use crate::image_path::ImagePath;
 use crate::session::Session;
-use crate::walk::{Met, Next, Visitor, walk};
+use crate::walk::{Visit, Visitor, WalkControl, walk};
 use clap::Args;
 use folio::vfs::FileType;
 use serde::Serialize;
@@ -23,25 +23,18 @@ pub(crate) struct Du {
     /// Places, written IMAGE:/path
     #[arg(required = true)]
     places: Vec<OsString>,
-    /// Sizes as 1.5M; else in units of 1024 bytes
-    #[arg(short)]
-    human: bool,
     /// Only the sum of each place
     #[arg(short)]
     summarize: bool,
     /// Files as well
     #[arg(short)]
     all: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    /// Print help
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    #[command(flatten)]
+    options: UsageOptions,
 }
 
 #[derive(Serialize)]
-struct Line {
+struct DirectoryUsage {
     path: String,
     allocated: u64,
 }
@@ -69,16 +62,12 @@ pub(crate) fn run(du: &Du, session: &Session) -> Outcome {
             }
         })?;
     }
-    if du.json {
+    if du.options.json {
         return session.print_json(&lines);
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for line in lines {
-        let size = if du.human {
-            human(line.allocated)
-        } else {
-            line.allocated.div_ceil(1024).to_string()
-        };
+        let size = du.options.size(line.allocated);
         writeln!(out, "{size}\t{}", line.path)?;
     }
     Ok(out.flush()?)
@@ -90,14 +79,14 @@ struct Adder<'a> {
     sums: Vec<u64>,
     /// Inodes with several names that have been counted.
     seen: HashSet<u64>,
-    lines: &'a mut Vec<Line>,
+    lines: &'a mut Vec<DirectoryUsage>,
 }
 
 impl Adder<'_> {
-    fn tell(&mut self, met: &Met<'_>, allocated: u64, is_directory: bool) {
-        if met.depth == 0 || !self.du.summarize && (is_directory || self.du.all) {
-            self.lines.push(Line {
-                path: met.path.to_string_lossy().into_owned(),
+    fn add(&mut self, visit: &Visit<'_>, allocated: u64, is_directory: bool) {
+        if visit.depth == 0 || !self.du.summarize && (is_directory || self.du.all) {
+            self.lines.push(DirectoryUsage {
+                path: visit.path.to_string_lossy().into_owned(),
                 allocated,
             });
         }
@@ -108,20 +97,20 @@ impl Adder<'_> {
 }
 
 impl Visitor for Adder<'_> {
-    fn meet(&mut self, met: &Met<'_>) -> Outcome<Next> {
-        let found = met.attributes;
+    fn visit(&mut self, visit: &Visit<'_>) -> Outcome<WalkControl> {
+        let found = visit.attributes;
         let allocated = found.blocks_512.saturating_mul(512);
         if found.file_type == FileType::Directory {
             self.sums.push(allocated);
         } else if found.link_count < 2 || self.seen.insert(found.number.0) {
-            self.tell(met, allocated, false);
+            self.add(visit, allocated, false);
         }
-        Ok(Next::Enter)
+        Ok(WalkControl::Enter)
     }
 
-    fn leave(&mut self, met: &Met<'_>) -> Outcome {
+    fn leave(&mut self, visit: &Visit<'_>) -> Outcome {
         let sum = self.sums.pop().unwrap_or(0);
-        self.tell(met, sum, true);
+        self.add(visit, sum, true);
         Ok(())
     }
 }

@@ -3,10 +3,10 @@
 use super::stat::link_target;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, with_image};
-use crate::output::{FileRecord, Names, type_letter};
-use crate::place::ImagePath;
+use crate::image_path::ImagePath;
+use crate::output::{FileRecord, NamePrinter, type_letter};
 use crate::session::Session;
-use crate::walk::{Met, Next, Visitor, walk};
+use crate::walk::{Visit, Visitor, WalkControl, walk};
 use clap::Args;
 use globset::{GlobBuilder, GlobMatcher};
 use std::ffi::OsString;
@@ -50,7 +50,7 @@ pub(crate) struct Find {
 fn bound(text: &str) -> Result<(char, u64), String> {
     let sign = text.chars().next().filter(|sign| matches!(sign, '+' | '-'));
     let digits = if sign.is_some() { &text[1..] } else { text };
-    Ok((sign.unwrap_or('='), crate::args::size(digits)?))
+    Ok((sign.unwrap_or('='), crate::value_parsers::size(digits)?))
 }
 
 fn glob(text: &str, any_case: bool) -> Outcome<GlobMatcher> {
@@ -74,7 +74,7 @@ pub(crate) fn run(find: &Find, session: &Session) -> Outcome {
             .stat(&place.path, false)
             .map_err(|error| image.name(error))?;
         let out = std::io::BufWriter::new(std::io::stdout().lock());
-        let shown = Names::on_stdout();
+        let shown = NamePrinter::on_stdout();
         let mut finder = Finder {
             find,
             image,
@@ -101,22 +101,22 @@ struct Finder<'a, W: Write> {
     image: &'a Image,
     names: [Option<GlobMatcher>; 2],
     path: Option<GlobMatcher>,
-    shown: Names,
+    shown: NamePrinter,
     records: Vec<FileRecord>,
     out: W,
 }
 
 impl<W: Write> Finder<'_, W> {
-    fn matches(&self, met: &Met<'_>) -> bool {
-        let name = met.path.file_name().unwrap_or(met.path.as_os_str());
-        let letter = type_letter(met.attributes.file_type);
+    fn matches(&self, visit: &Visit<'_>) -> bool {
+        let name = visit.path.file_name().unwrap_or(visit.path.as_os_str());
+        let letter = type_letter(visit.attributes.file_type);
         let letter = if letter == '-' { 'f' } else { letter };
-        let size = met.attributes.size_bytes;
+        let size = visit.attributes.size_bytes;
         self.names.iter().flatten().all(|glob| glob.is_match(name))
             && self
                 .path
                 .as_ref()
-                .is_none_or(|glob| glob.is_match(met.path))
+                .is_none_or(|glob| glob.is_match(visit.path))
             && self
                 .find
                 .file_type
@@ -131,20 +131,27 @@ impl<W: Write> Finder<'_, W> {
 }
 
 impl<W: Write> Visitor for Finder<'_, W> {
-    fn meet(&mut self, met: &Met<'_>) -> Outcome<Next> {
-        if self.matches(met) {
+    fn visit(&mut self, visit: &Visit<'_>) -> Outcome<WalkControl> {
+        if self.matches(visit) {
             if self.find.json {
-                let target = link_target(self.image, met.path, met.attributes);
-                self.records
-                    .push(FileRecord::new(met.path, met.attributes, target.as_deref()));
+                let target = link_target(self.image, visit.path, visit.attributes);
+                self.records.push(FileRecord::new(
+                    visit.path,
+                    visit.attributes,
+                    target.as_deref(),
+                ));
             } else {
                 self.out
-                    .write_all(&self.shown.plain(met.path.as_os_str().as_bytes()))?;
+                    .write_all(&self.shown.plain(visit.path.as_os_str().as_bytes()))?;
                 self.out
                     .write_all(if self.find.print0 { b"\0" } else { b"\n" })?;
             }
         }
-        let is_deepest = self.find.maxdepth.is_some_and(|max| met.depth >= max);
-        Ok(if is_deepest { Next::Skip } else { Next::Enter })
+        let is_deepest = self.find.maxdepth.is_some_and(|max| visit.depth >= max);
+        Ok(if is_deepest {
+            WalkControl::Skip
+        } else {
+            WalkControl::Enter
+        })
     }
 }

@@ -3,10 +3,10 @@
 use super::stat::link_target;
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
-use crate::output::{FileRecord, Names, Owners, human, mode_text, time_text};
-use crate::place::ImagePath;
+use crate::image_path::ImagePath;
+use crate::output::{FileRecord, NamePrinter, Owners, human, mode_text, time_text};
 use crate::session::Session;
-use crate::walk::{join, names};
+use crate::walk::join;
 use clap::Args;
 use folio::vfs::{Attributes, FileType};
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ pub(crate) struct Ls {
     /// Modes, links, owners, sizes, times
     #[arg(short)]
     long: bool,
-    /// Names that start with a dot as well
+    /// NamePrinter that start with a dot as well
     #[arg(short)]
     all: bool,
     /// Sizes as 1.5M
@@ -91,7 +91,7 @@ fn list(
         }
     };
     let owners = if ls.long && !ls.json {
-        Some(Owners::of(image))
+        Some(image.owners())
     } else {
         None
     };
@@ -131,7 +131,7 @@ fn list(
 }
 
 fn entries(ls: &Ls, session: &Session, image: &Image, directory: &Path) -> Vec<Entry> {
-    let names = names(image, directory).unwrap_or_else(|error| {
+    let names = image.names(directory).unwrap_or_else(|error| {
         session.fail(image.name(error).message);
         Vec::new()
     });
@@ -168,7 +168,7 @@ fn show(
         records.extend(entries.iter().map(record));
         return Ok(());
     }
-    let shown = Names::on_stdout();
+    let shown = NamePrinter::on_stdout();
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let rows: Vec<_> = entries
         .iter()
@@ -222,104 +222,4 @@ fn columns(ls: &Ls, owners: &Owners, entry: &Entry) -> Vec<String> {
         size,
         time_text(found.modified, false),
     ]
-}
-
-/// Show a directory and all below it as a tree
-#[derive(Args)]
-#[command(after_help = "Example:\n  folio tree disk.qcow2:/srv")]
-pub(crate) struct Tree {
-    /// The place, written IMAGE:/path
-    place: OsString,
-    /// Names that start with a dot as well
-    #[arg(short)]
-    all: bool,
-    /// So many levels at most
-    #[arg(short = 'L', long, value_name = "LEVELS")]
-    levels: Option<usize>,
-    /// Print JSON: a flat list
-    #[arg(long)]
-    json: bool,
-}
-
-/// Runs the command `tree`.
-pub(crate) fn tree(tree: &Tree, session: &Session) -> Outcome {
-    let place = ImagePath::parse(&tree.place)?;
-    with_image(session, &place, Access::Read, |image| {
-        draw(tree, session, image, &place)
-    })
-}
-
-fn draw(tree: &Tree, session: &Session, image: &Image, place: &ImagePath) -> Outcome {
-    let top = image
-        .stat(&place.path, true)
-        .map_err(|error| image.name(error))?;
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let shown = Names::on_stdout();
-    let mut records = Vec::new();
-    let (mut directories, mut files) = (0_u64, 0_u64);
-    if !tree.json {
-        writeln!(out, "{place}")?;
-    }
-    let listed = |path: &Path| -> std::vec::IntoIter<Vec<u8>> {
-        let names = names(image, path).unwrap_or_else(|error| {
-            session.fail(image.name(error).message);
-            Vec::new()
-        });
-        let shown: Vec<_> = names
-            .into_iter()
-            .filter(|n| tree.all || n.first() != Some(&b'.'))
-            .collect();
-        shown.into_iter()
-    };
-    let mut frames = Vec::new();
-    if top.file_type == FileType::Directory {
-        frames.push((place.path.clone(), listed(&place.path), String::new()));
-    }
-    while let Some((directory, names, lead)) = frames.last_mut() {
-        session.check_interrupt()?;
-        let Some(name) = names.next() else {
-            frames.pop();
-            continue;
-        };
-        let (is_last, path) = (names.as_slice().is_empty(), join(directory, &name));
-        let (branch, below) = if is_last {
-            ("\u{2514}\u{2500}\u{2500} ", "    ")
-        } else {
-            ("\u{251c}\u{2500}\u{2500} ", "\u{2502}   ")
-        };
-        let (line, below) = (format!("{lead}{branch}"), format!("{lead}{below}"));
-        let found = match image.stat(&path, false) {
-            Ok(found) => found,
-            Err(error) => {
-                session.fail(image.name(error).message);
-                continue;
-            }
-        };
-        let target = link_target(image, &path, &found);
-        if tree.json {
-            records.push(FileRecord::new(&path, &found, target.as_deref()));
-        } else {
-            out.write_all(line.as_bytes())?;
-            out.write_all(&shown.of(&name, found.file_type))?;
-            if let Some(target) = target {
-                out.write_all(b" -> ")?;
-                out.write_all(&shown.plain(&target))?;
-            }
-            out.write_all(b"\n")?;
-        }
-        if found.file_type != FileType::Directory {
-            files += 1;
-            continue;
-        }
-        directories += 1;
-        if frames.len() < tree.levels.unwrap_or(4096) {
-            frames.push((path.clone(), listed(&path), below));
-        }
-    }
-    if tree.json {
-        drop(out);
-        return session.print_json(&records);
-    }
-    writeln!(out, "\n{directories} directories, {files} files")?;
-    Ok(out.flush()?)
 }

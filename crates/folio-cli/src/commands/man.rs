@@ -29,9 +29,9 @@ pub(crate) struct Man {
 }
 
 /// Runs the command.
-pub(crate) fn run(man: &Man, session: &Session) -> Outcome {
+pub(crate) fn run(man: &Man, session: &Session, tree: Command) -> Outcome {
     session.refuse_options()?;
-    let mut tree = crate::args::tree().disable_help_subcommand(true);
+    let mut tree = tree.disable_help_subcommand(true);
     tree.build();
     if let Some(dir) = &man.dir {
         std::fs::create_dir_all(dir)

@@ -1,9 +1,9 @@
 //! `folio mkfs`: a new image with an empty ext4.
 
-use crate::args::disk_size;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, create, format_of, open_device};
 use crate::session::{Session, clock};
+use crate::value_parsers::disk_size;
 use clap::Args;
 use folio::block::ImageFormat;
 use folio::kernel::{FormatOptions, format_ext4};
@@ -25,19 +25,19 @@ pub(crate) struct Mkfs {
     #[arg(long, value_parser = disk_size, required_unless_present = "force")]
     size: Option<u64>,
     /// Format; else by the name: qcow2 for .qcow2, raw for others
-    #[arg(long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     /// Label, at most 16 bytes
     #[arg(short = 'L', long)]
     label: Option<String>,
     /// Identity; random if not given
-    #[arg(short = 'U', long, value_parser = uuid)]
+    #[arg(short = 'U', long, value_parser = crate::value_parsers::uuid)]
     uuid: Option<[u8; 16]>,
     /// Bytes per block: 1024, 2048 or 4096
-    #[arg(short = 'b', long, value_name = "SIZE", value_parser = crate::args::size)]
+    #[arg(short = 'b', long, value_name = "SIZE", value_parser = crate::value_parsers::size)]
     block_size: Option<u64>,
     /// Bytes of disk per inode
-    #[arg(short = 'i', long, value_name = "SIZE", value_parser = crate::args::size)]
+    #[arg(short = 'i', long, value_name = "SIZE", value_parser = crate::value_parsers::size)]
     inode_ratio: Option<u64>,
     /// Percentage kept for root
     #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5.0)]
@@ -48,18 +48,6 @@ pub(crate) struct Mkfs {
     /// Write over an image that exists
     #[arg(long)]
     force: bool,
-}
-
-/// Reads a UUID.
-pub(crate) fn uuid(text: &str) -> Result<[u8; 16], String> {
-    let digits: String = text.chars().filter(|c| *c != '-').collect();
-    let error = || format!("{text:?} is no UUID, such as 2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11");
-    if digits.len() != 32 {
-        return Err(error());
-    }
-    u128::from_str_radix(&digits, 16)
-        .map(u128::to_be_bytes)
-        .map_err(|_| error())
 }
 
 fn owner(text: &str) -> Result<(u32, u32), String> {

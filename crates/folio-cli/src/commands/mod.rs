@@ -1,34 +1,56 @@
-//! The commands, one file each, and the list of them.
+//! The commands, one file each, and their dispatch.
+//!
+//! ```text
+//!   Command    clap's list of all commands; run() starts the one that was asked for
+//!     v
+//!   cp/ image/ cache/ warm/   commands of several files
+//!   ls cat stat rm ...        commands of one file
+//!     v
+//!   change_tree, mode, destination, select   parts that several commands share
+//! ```
+//!
+//! Above: `cli`, which parses the arguments. Below: `image`, `source`, `walk`, `session`, `output`.
 
 mod bench;
 mod cache;
 mod cat;
-mod change;
+mod change_tree;
 mod check;
+mod chmod;
+mod chown;
 mod completions;
 mod cp;
+mod destination;
 mod df;
 mod doctor;
 mod du;
 mod find;
 mod image;
+mod ln;
 mod ls;
 mod man;
+mod mkdir;
 mod mkfs;
+mod mode;
 mod mount;
-mod names;
+mod mv;
 mod remote;
 mod resize;
+mod rm;
 mod select;
 mod serve;
 mod share;
 mod stat;
+mod touch;
+mod tree;
+mod truncate;
 mod tune;
+mod usage_options;
 mod warm;
 mod write;
 
-use crate::args::Arguments;
 use crate::exit::{Exit, Outcome};
+use crate::global_options::GlobalOptions;
 use crate::session::Session;
 use clap::Subcommand;
 
@@ -37,20 +59,20 @@ use clap::Subcommand;
 pub(crate) enum Command {
     Cp(cp::Cp),
     Ls(ls::Ls),
-    Tree(ls::Tree),
+    Tree(tree::Tree),
     Cat(cat::Cat),
     Stat(stat::Stat),
     Find(find::Find),
     Du(du::Du),
     Df(df::Df),
-    Mkdir(names::Mkdir),
-    Rm(names::Rm),
-    Mv(names::Mv),
-    Ln(names::Ln),
-    Chmod(change::Chmod),
-    Chown(change::Chown),
-    Touch(change::Touch),
-    Truncate(change::Truncate),
+    Mkdir(mkdir::Mkdir),
+    Rm(rm::Rm),
+    Mv(mv::Mv),
+    Ln(ln::Ln),
+    Chmod(chmod::Chmod),
+    Chown(chown::Chown),
+    Touch(touch::Touch),
+    Truncate(truncate::Truncate),
     Write(write::Write),
     Mkfs(mkfs::Mkfs),
     Resize(resize::Resize),
@@ -68,58 +90,47 @@ pub(crate) enum Command {
     Bench(bench::Bench),
 }
 
-/// Runs what the command line asks for and tells how it ended.
-pub(crate) fn run(arguments: &Arguments) -> Exit {
-    let session = |name| Session::new(name, &arguments.global);
-    let done = |session: Session, run: &dyn Fn(&Session) -> Outcome| session.exit(run(&session));
-    match &arguments.command {
-        Command::Cp(cp) => done(session("cp"), &|session| cp::run(cp, session)),
-        Command::Ls(ls) => done(session("ls"), &|session| ls::run(ls, session)),
-        Command::Tree(tree) => done(session("tree"), &|session| ls::tree(tree, session)),
-        Command::Cat(cat) => done(session("cat"), &|session| cat::run(cat, session)),
-        Command::Stat(stat) => done(session("stat"), &|session| stat::run(stat, session)),
-        Command::Find(find) => done(session("find"), &|session| find::run(find, session)),
-        Command::Du(du) => done(session("du"), &|session| du::run(du, session)),
-        Command::Df(df) => done(session("df"), &|session| df::run(df, session)),
-        Command::Mkdir(mkdir) => done(session("mkdir"), &|session| names::mkdir(mkdir, session)),
-        Command::Rm(rm) => done(session("rm"), &|session| names::rm(rm, session)),
-        Command::Mv(mv) => done(session("mv"), &|session| names::mv(mv, session)),
-        Command::Ln(ln) => done(session("ln"), &|session| names::ln(ln, session)),
-        Command::Chmod(chmod) => done(session("chmod"), &|session| change::chmod(chmod, session)),
-        Command::Chown(chown) => done(session("chown"), &|session| change::chown(chown, session)),
-        Command::Touch(touch) => done(session("touch"), &|session| change::touch(touch, session)),
-        Command::Truncate(cut) => done(session("truncate"), &|session| {
-            change::truncate(cut, session)
+/// Runs `command` and returns its exit code. `tree` builds clap's tree of all commands, for manual
+/// pages and completions.
+pub(crate) fn run(command: &Command, global: &GlobalOptions, tree: fn() -> clap::Command) -> Exit {
+    let with = |session: Session, run: &dyn Fn(&Session) -> Outcome| session.exit(run(&session));
+    let done = |name, run: &dyn Fn(&Session) -> Outcome| with(Session::new(name, global), run);
+    // Commands that serve handle signals themselves.
+    let serve =
+        |name, run: &dyn Fn(&Session) -> Outcome| with(Session::without_signals(name, global), run);
+    match command {
+        Command::Cp(cp) => done("cp", &|session| cp::run(cp, session)),
+        Command::Ls(ls) => done("ls", &|session| ls::run(ls, session)),
+        Command::Tree(tree) => done("tree", &|session| tree::run(tree, session)),
+        Command::Cat(cat) => done("cat", &|session| cat::run(cat, session)),
+        Command::Stat(stat) => done("stat", &|session| stat::run(stat, session)),
+        Command::Find(find) => done("find", &|session| find::run(find, session)),
+        Command::Du(du) => done("du", &|session| du::run(du, session)),
+        Command::Df(df) => done("df", &|session| df::run(df, session)),
+        Command::Mkdir(mkdir) => done("mkdir", &|session| mkdir::run(mkdir, session)),
+        Command::Rm(rm) => done("rm", &|session| rm::run(rm, session)),
+        Command::Mv(mv) => done("mv", &|session| mv::run(mv, session)),
+        Command::Ln(ln) => done("ln", &|session| ln::run(ln, session)),
+        Command::Chmod(chmod) => done("chmod", &|session| chmod::run(chmod, session)),
+        Command::Chown(chown) => done("chown", &|session| chown::run(chown, session)),
+        Command::Touch(touch) => done("touch", &|session| touch::run(touch, session)),
+        Command::Truncate(cut) => done("truncate", &|session| truncate::run(cut, session)),
+        Command::Write(write) => done("write", &|session| write::run(write, session)),
+        Command::Tune(tune) => done("tune", &|session| tune::run(tune, session)),
+        Command::Mkfs(mkfs) => done("mkfs", &|session| mkfs::run(mkfs, session)),
+        Command::Resize(resize) => done("resize", &|session| resize::run(resize, session)),
+        Command::Mount(mount) => serve("mount", &|session| mount::run(mount, session)),
+        Command::Check(check) => done("check", &|session| check::run(check, session)),
+        Command::Serve(args) => serve(serve::name(args), &|session| serve::run(args, session)),
+        Command::Share(share) => serve("share", &|session| share::run(share, session)),
+        Command::Doctor(doctor) => done("doctor", &|session| doctor::run(doctor, session)),
+        Command::Bench(bench) => done("bench", &|session| bench::run(bench, session)),
+        Command::Warm(warm) => done("warm", &|session| warm::run(warm, session)),
+        Command::Cache(cache) => done(cache::name(cache), &|session| cache::run(cache, session)),
+        Command::Completions(args) => done("completions", &|session| {
+            completions::run(args, session, &tree())
         }),
-        Command::Write(write) => done(session("write"), &|session| write::run(write, session)),
-        Command::Tune(tune) => done(session("tune"), &|session| tune::run(tune, session)),
-        Command::Mkfs(mkfs) => done(session("mkfs"), &|session| mkfs::run(mkfs, session)),
-        Command::Resize(resize) => done(session("resize"), &|session| resize::run(resize, session)),
-        Command::Mount(mount) => done(
-            Session::without_signals("mount", &arguments.global),
-            &|session| mount::run(mount, session),
-        ),
-        Command::Check(check) => done(session("check"), &|session| check::run(check, session)),
-        Command::Serve(serve) => {
-            let session = Session::without_signals(serve::name(serve), &arguments.global);
-            done(session, &|session| serve::run(serve, session))
-        }
-        Command::Share(share) => done(
-            Session::without_signals("share", &arguments.global),
-            &|session| share::run(share, session),
-        ),
-        Command::Doctor(doctor) => done(session("doctor"), &|session| doctor::run(doctor, session)),
-        Command::Bench(bench) => done(session("bench"), &|session| bench::run(bench, session)),
-        Command::Warm(warm) => done(session("warm"), &|session| warm::run(warm, session)),
-        Command::Cache(cache) => done(session(cache::name(cache)), &|session| {
-            cache::run(cache, session)
-        }),
-        Command::Completions(shell) => done(session("completions"), &|session| {
-            completions::run(shell, session)
-        }),
-        Command::Man(man) => done(session("man"), &|session| man::run(man, session)),
-        Command::Image(image) => done(session(image::name(image)), &|session| {
-            image::run(image, session)
-        }),
+        Command::Man(man) => done("man", &|session| man::run(man, session, tree())),
+        Command::Image(image) => done(image::name(image), &|session| image::run(image, session)),
     }
 }

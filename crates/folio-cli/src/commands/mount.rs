@@ -3,17 +3,14 @@
 use super::remote;
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::ready;
+use crate::serving::{self, Readiness};
 use crate::session::{Session, clock};
 use crate::source::{Mounted, Source};
 use clap::Args;
-use folio::Errno;
 use folio::vfs::MountOptions;
-use folio_fuse::{AllowedUsers, SessionOptions, Unmounter};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use folio_fuse::{AllowedUsers, SessionOptions};
 use std::ffi::OsString;
-use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -56,49 +53,59 @@ pub(crate) struct Mount {
     /// tcp:HOST:PORT
     source: OsString,
     /// The directory to mount it on
-    pub(super) target: PathBuf,
+    target: PathBuf,
     /// Refuse every change: -o ro
     #[arg(long)]
-    pub(super) ro: bool,
+    ro: bool,
     /// Return once it is mounted, and serve on
     #[arg(long)]
     background: bool,
     /// Everybody may use the mount: -o allow_other
     #[arg(long)]
-    pub(super) allow_other: bool,
+    allow_other: bool,
     /// Write the line "ready" to this descriptor once it is mounted; a service manager's
     /// NOTIFY_SOCKET is told as well
     #[arg(long, value_name = "FD")]
     ready_fd: Option<u32>,
     #[command(flatten)]
-    pub(super) remote: remote::MountArgs,
+    remote: remote::MountArgs,
 }
 
-/// Set for the process that serves in the background: it tells its starter on standard output when
-/// it is ready.
-const SERVES: &str = "FOLIO_MOUNT_SERVES";
-const READY: &str = "ready";
+/// Set in the environment of the process that serves in the background. It reports its readiness to
+/// its starter on standard output.
+const BACKGROUND: &str = "FOLIO_MOUNT_SERVES";
 
 /// Runs the command.
 pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
-    let serves = std::env::var_os(SERVES).is_some();
-    if let Some(address) = remote::meant(&mount.source)? {
-        if mount.background && !serves {
+    let is_background = std::env::var_os(BACKGROUND).is_some();
+    let readiness = Readiness {
+        fd: mount.ready_fd,
+        is_background,
+    };
+    if let Some(address) = remote::parse_address(&mount.source)? {
+        if mount.background && !is_background {
             return start_in_background();
         }
-        return remote::mount(mount, session, address, serves);
+        let request = remote::MountRequest {
+            target: &mount.target,
+            is_read_only: mount.ro,
+            allow_other: mount.allow_other,
+            args: &mount.remote,
+            readiness,
+        };
+        return remote::mount(&request, session, address);
     }
     let source = Source::parse(&mount.source)?;
     let (options, inside) = options(mount, session, &source)?;
-    if mount.background && !serves {
+    if mount.background && !is_background {
         return start_in_background();
     }
-    if serves {
-        // A signal to the starter's terminal is not for us.
+    if is_background {
+        // Signals to the starter's terminal must not reach this process.
         let _ = rustix::process::setsid();
     }
     let mounted = source.mount(session, &inside)?;
-    let served = serve(mount, session, &mounted, (&options, &inside), serves);
+    let served = serve(mount, session, &mounted, (&options, &inside), readiness);
     let closed = mounted.close();
     served.and(closed)
 }
@@ -139,86 +146,34 @@ fn options(
     ))
 }
 
-/// Mounts and serves until somebody unmounts.
+/// Mounts and serves until an unmount.
 fn serve(
     mount: &Mount,
     session: &Session,
     source: &Mounted,
     (options, inside): (&SessionOptions, &MountOptions),
-    tells_ready: bool,
+    readiness: Readiness,
 ) -> Outcome {
     let mounted =
         folio_fuse::Session::mount(source.kernel().clone(), inside, &mount.target, options)?;
     tracing::info!(target = %mount.target.display(), threads = options.threads, allowed = ?options.allowed, "FUSE mount made");
-    // From here on a signal unmounts; before, it ends the program, and nothing was changed.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    let handle = signals.handle();
+    // From here on a signal unmounts. Before, it ends the program, and nothing has changed yet.
+    let signals = serving::signals()?;
     let unmounter = mounted.unmounter();
-    std::thread::scope(|scope| {
-        scope.spawn(|| unmount_on_signal(&mut signals, &unmounter, session, || {}));
-        let place = format!("{source} is on {}", mount.target.display());
-        let served = source.warning(session, || {
-            ready(mount, session, &place, tells_ready).and_then(|()| Ok(mounted.serve()?))
-        });
-        ready::tell_stopping();
-        handle.close();
-        served
-    })
-}
-
-/// Tells that the mount can be used.
-pub(super) fn ready(mount: &Mount, session: &Session, place: &str, tells_ready: bool) -> Outcome {
-    ready::tell(mount.ready_fd, place)?;
-    if !tells_ready {
-        if !session.quiet {
-            session.remark(format_args!("{place} until Ctrl-C or umount"));
-        }
-        return Ok(());
-    }
-    let mut out = std::io::stdout();
-    writeln!(out, "{READY}").and_then(|()| out.flush())?;
-    // The starter's folder, terminal and pipes are free from now on.
-    std::env::set_current_dir("/")?;
-    let null = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")?;
-    rustix::stdio::dup2_stdout(&null).map_err(std::io::Error::from)?;
-    rustix::stdio::dup2_stderr(&null).map_err(std::io::Error::from)?;
-    Ok(())
-}
-
-/// The first signal unmounts if nobody uses the mount; another one, or SIGTERM at once, takes it
-/// out of the tree and lets those who use it finish.
-pub(super) fn unmount_on_signal(
-    signals: &mut Signals,
-    unmounter: &Unmounter,
-    session: &Session,
-    detached: impl Fn(),
-) {
-    let mut was_busy = false;
-    for signal in signals.forever() {
-        let error = match unmounter.unmount(false) {
-            Ok(()) => return,
-            Err(error) => error,
-        };
-        if error.errno() != Errno::BUSY {
-            session.fail(explain(&error));
-        } else if was_busy || signal != SIGINT {
-            match unmounter.unmount(true) {
-                Ok(()) => {
-                    session.remark("in use: detached, and served until nobody uses it any more");
-                    detached();
-                }
-                Err(error) => session.fail(explain(&error)),
-            }
-        } else {
-            was_busy = true;
-            session.remark(
-                "in use: files are open or directories entered; Ctrl-C again to detach it all the same",
-            );
-        }
-    }
+    serving::until_unmounted(
+        signals,
+        (&unmounter, session),
+        || {},
+        || {
+            let description = format!("{source} is on {}", mount.target.display());
+            let served = source.warning(session, || {
+                serving::report_ready(readiness, session, &description)
+                    .and_then(|()| Ok(mounted.serve()?))
+            });
+            ready::notify_stopping();
+            served
+        },
+    )
 }
 
 /// Starts this command again as a process of its own, and waits until it is ready or has failed and
@@ -228,7 +183,7 @@ fn start_in_background() -> Outcome {
     let mut command = Command::new(program);
     command
         .args(std::env::args_os().skip(1))
-        .env(SERVES, "1")
+        .env(BACKGROUND, "1")
         .process_group(0);
     let mut child = command
         .stdin(Stdio::null())
@@ -238,7 +193,7 @@ fn start_in_background() -> Outcome {
     if let Some(out) = child.stdout.take() {
         BufReader::new(out).read_line(&mut said)?;
     }
-    if said.trim() == READY {
+    if said.trim() == serving::READY {
         return Ok(());
     }
     let exit = match child.wait()?.code() {

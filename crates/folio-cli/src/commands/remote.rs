@@ -1,16 +1,14 @@
 //! Remote shares: what `folio share --listen` and `folio mount unix:PATH DIRECTORY` have of their
 //! own.
 
-use super::mount::{self, Mount, unmount_on_signal};
 use crate::exit::{Failure, Outcome, explain};
 use crate::ready;
+use crate::serving::{self, Readiness};
 use crate::session::Session;
 use clap::Args;
 use folio::vfs::MountOptions;
 use folio_fuse::{AllowedUsers, SessionOptions};
 use folio_remote::{Address, Key, Limits, Listener, MountAttributes, Remote, Server, Share};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -66,8 +64,8 @@ fn address(text: &str) -> Result<Address, String> {
     text.parse().map_err(|error| explain(&error))
 }
 
-/// The address, if `source` is one rather than a file.
-pub(super) fn meant(source: &OsStr) -> Outcome<Option<Address>> {
+/// Returns the address if `source` is one; `None` if it is a file.
+pub(super) fn parse_address(source: &OsStr) -> Outcome<Option<Address>> {
     match source.to_str().filter(|text| Address::is_meant(text)) {
         Some(text) => address(text).map(Some).map_err(Failure::usage),
         None => Ok(None),
@@ -104,70 +102,76 @@ pub(super) fn serve(
         return Err(Failure::usage("--allow-cid: only vsock: has guests"));
     }
     let key = key(args.key_file.as_ref())?;
-    // A signal ends the command at once until somebody can connect, and from then on as it should.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    // A signal ends the command at once until clients can connect. Then it stops the server.
+    let signals = serving::signals()?;
     let listener = Listener::new(place, args.allow_cid.clone())?;
     let server = Server::new(listener, share, key, limits, |message| {
         eprintln!("folio: share: {message}")
     })?;
-    let (handle, stopper) = (signals.handle(), server.stopper());
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            if signals.forever().next().is_some() {
-                stopper.stop();
+    let stopper = server.stopper();
+    serving::until_signal(
+        signals,
+        move || stopper.stop(),
+        || {
+            let description = format!("{name} is shared at {}", server.address());
+            let notified = ready::notify_ready(args.ready_fd, &description);
+            if !session.quiet {
+                session.note(format_args!("{description} until Ctrl-C"));
             }
-        });
-        let place = format!("{name} is shared at {}", server.address());
-        let told = ready::tell(args.ready_fd, &place);
-        if !session.quiet {
-            session.remark(format_args!("{place} until Ctrl-C"));
-        }
-        let served = told.and_then(|()| Ok(server.serve()?));
-        ready::tell_stopping();
-        handle.close();
-        served
-    })
+            let served = notified.and_then(|()| Ok(server.serve()?));
+            ready::notify_stopping();
+            served
+        },
+    )
 }
 
-/// Mounts what a server shares, until somebody unmounts.
-pub(super) fn mount(
-    mount: &Mount,
-    session: &Session,
-    place: Address,
-    tells_ready: bool,
-) -> Outcome {
-    if tells_ready {
-        // A signal to the starter's terminal is not for us.
+/// The arguments of `folio mount` for a remote share.
+pub(super) struct MountRequest<'a> {
+    /// The directory to mount on.
+    pub(super) target: &'a Path,
+    /// `--ro`.
+    pub(super) is_read_only: bool,
+    /// `--allow-other`.
+    pub(super) allow_other: bool,
+    pub(super) args: &'a MountArgs,
+    pub(super) readiness: Readiness,
+}
+
+/// Mounts the share of a server, until an unmount.
+pub(super) fn mount(request: &MountRequest<'_>, session: &Session, place: Address) -> Outcome {
+    if request.readiness.is_background {
+        // Signals to the starter's terminal must not reach this process.
         let _ = rustix::process::setsid();
     }
-    let words = words(mount, session, &place)?;
-    let key = key(mount.remote.key_file.as_ref())?;
-    let retry = Duration::from_secs(mount.remote.retry);
+    let words = mount_words(request, session, &place)?;
+    let key = key(request.args.key_file.as_ref())?;
+    let retry = Duration::from_secs(request.args.retry);
     let name = place.to_string();
     let remote = Remote::connect(place, key, retry, |message| {
         eprintln!("folio: mount: {message}")
     })?;
-    let place = format!(
+    let description = format!(
         "{name} ({}) is on {}",
         remote.share(),
-        mount.target.display()
+        request.target.display()
     );
-    let mounted = remote.mount(&mount.target, &words)?;
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    let handle = signals.handle();
+    let mounted = remote.mount(request.target, &words)?;
+    let signals = serving::signals()?;
     let (unmounter, abandon) = (mounted.unmounter(), mounted.abandoner());
-    std::thread::scope(|scope| {
-        scope.spawn(|| unmount_on_signal(&mut signals, &unmounter, session, abandon));
-        let served =
-            mount::ready(mount, session, &place, tells_ready).and_then(|()| Ok(mounted.serve()?));
-        ready::tell_stopping();
-        handle.close();
+    serving::until_unmounted(signals, (&unmounter, session), abandon, || {
+        let served = serving::report_ready(request.readiness, session, &description)
+            .and_then(|()| Ok(mounted.serve()?));
+        ready::notify_stopping();
         served
     })
 }
 
 /// What `-o` comes to on this side; the rest is the server's to say.
-fn words(mount: &Mount, session: &Session, place: &Address) -> Outcome<MountAttributes> {
+fn mount_words(
+    request: &MountRequest<'_>,
+    session: &Session,
+    place: &Address,
+) -> Outcome<MountAttributes> {
     let refused = |error| Failure::usage(format!("-o {}", explain(&error)));
     let mut options = SessionOptions::new(place.to_string());
     // As of an image: what another machine serves gives nobody privileges here unless asked.
@@ -178,7 +182,7 @@ fn words(mount: &Mount, session: &Session, place: &Address) -> Outcome<MountAttr
             rest.push_str(word);
         }
     }
-    if mount.ro {
+    if request.is_read_only {
         rest.push_str(",ro");
     }
     let inside = MountOptions::parse(&rest).map_err(refused)?;
@@ -191,7 +195,7 @@ fn words(mount: &Mount, session: &Session, place: &Address) -> Outcome<MountAttr
     }
     Ok(MountAttributes {
         source: options.source,
-        allow_other: mount.allow_other || options.allowed == AllowedUsers::All,
+        allow_other: request.allow_other || options.allowed == AllowedUsers::All,
         read_only: inside.read_only,
         no_set_id: inside.no_set_id,
         no_devices: inside.no_devices,

@@ -1,11 +1,11 @@
 //! `folio resize`: a larger ext4, in a larger image if need be.
 
-use crate::args::disk_size;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, open_device};
+use crate::image_path::ImagePath;
 use crate::output::{human, print_json};
-use crate::place::ImagePath;
 use crate::session::{Session, clock};
+use crate::value_parsers::disk_size;
 use clap::Args;
 use folio::Error;
 use folio::block::{self, Device, ResizeImage};

@@ -1,16 +1,15 @@
 //! `folio serve`: an image for programs that want a disk, not files. One subcommand for each way to
 //! reach it.
 
-use super::image::words::Backing;
+use super::image::shared_options::BackingOptions;
 use crate::exit::{Failure, Outcome, explain};
-use crate::place::ImagePath;
+use crate::image_path::ImagePath;
+use crate::serving;
 use crate::session::Session;
 use clap::{ArgGroup, Args, Subcommand};
 use folio::block::{self, Device, ImageFormat, OpenOptions};
 use folio_nbd::{Export, Limits, Listener, Server};
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -70,9 +69,9 @@ struct Nbd {
     #[arg(long, value_name = "NAME", default_value = "")]
     export: String,
     #[command(flatten)]
-    backing: Backing,
+    backing: BackingOptions,
     /// Format of the image, if it shall not be told by its first bytes
-    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     /// When clients can connect, print a line of JSON with the URI
     #[arg(long)]
@@ -106,7 +105,7 @@ fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
     // A signal ends the command at once until the image is open, and from then on as it should.
     let device = open(nbd, &place)?;
     let (size, read_only) = (device.len_bytes(), device.is_read_only());
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let signals = serving::signals()?;
     let listener = match &nbd.socket {
         Some(path) => Listener::unix(path)?,
         None => Listener::tcp(nbd.bind, nbd.port.unwrap_or_default())?,
@@ -125,21 +124,20 @@ fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
         eprintln!("folio: serve nbd: {message}");
     })?;
     let uri = server.uri();
-    let handle = signals.handle();
     let stopper = server.stopper();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            if signals.forever().next().is_some() {
-                stopper.stop();
-            }
-        });
-        // The socket listens: clients that come from now on are served.
-        let told = ready(nbd, session, &place, (&uri, size, read_only));
-        let served =
-            told.and_then(|()| server.serve().map_err(|error| served_badly(&place, &error)));
-        handle.close();
-        served
-    })
+    serving::until_signal(
+        signals,
+        move || stopper.stop(),
+        || {
+            // The socket listens, so clients that connect from now on are served.
+            let reported = report_ready(nbd, session, &place, (&uri, size, read_only));
+            reported.and_then(|()| {
+                server
+                    .serve()
+                    .map_err(|error| serve_failure(&place, &error))
+            })
+        },
+    )
 }
 
 fn open(nbd: &Nbd, place: &ImagePath) -> Outcome<Arc<dyn Device>> {
@@ -157,12 +155,12 @@ fn open(nbd: &Nbd, place: &ImagePath) -> Outcome<Arc<dyn Device>> {
     }
 }
 
-fn served_badly(place: &ImagePath, error: &folio::Error) -> Failure {
+fn serve_failure(place: &ImagePath, error: &folio::Error) -> Failure {
     Failure::new(format!("{}: {}", place.image_name(), explain(error)))
 }
 
 /// Tells that clients can connect, and where.
-fn ready(
+fn report_ready(
     nbd: &Nbd,
     session: &Session,
     place: &ImagePath,
@@ -180,7 +178,7 @@ fn ready(
         writeln!(out, "{line}")?;
         out.flush()?;
     } else if !session.quiet {
-        session.remark(format_args!(
+        session.note(format_args!(
             "{} is served at {uri} until Ctrl-C",
             place.image_name()
         ));

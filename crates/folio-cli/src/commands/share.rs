@@ -3,6 +3,7 @@
 use super::remote;
 use crate::exit::{Failure, Outcome, explain};
 use crate::ready;
+use crate::serving;
 use crate::session::{Session, clock};
 use crate::source::{Mounted, Source};
 use clap::{ArgGroup, Args};
@@ -10,8 +11,6 @@ use folio::vfs::MountOptions;
 use folio_fuse::adapter::{Adapter, PermissionChecks};
 use folio_fuse::wire::{self, Server};
 use folio_virtiofs::{Event, Service};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -170,38 +169,35 @@ fn serve(
         queues: share.queues,
         once: share.once,
     };
-    // A signal ends the command at once until the socket is there, and from then on as it should.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    // A signal ends the command at once until the socket exists. Then it stops the service.
+    let signals = serving::signals()?;
     let service = Service::new(socket, options)?;
     let stopper = service.stopper();
-    let handle = signals.handle();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            if signals.forever().next().is_some() {
-                stopper.stop();
+    serving::until_signal(
+        signals,
+        move || stopper.stop(),
+        || {
+            let description = format!("{mounted} is shared at {}", service.path().display());
+            let notified = ready::notify_ready(share.remote.ready_fd, &description);
+            if notified.is_ok() && !session.quiet {
+                session.note(format_args!("{description} until Ctrl-C"));
             }
-        });
-        let place = format!("{mounted} is shared at {}", service.path().display());
-        let told = ready::tell(share.remote.ready_fd, &place);
-        if told.is_ok() && !session.quiet {
-            session.remark(format_args!("{place} until Ctrl-C"));
-        }
-        let start = || {
-            let adapter = Arc::new(Adapter::new(
-                Arc::clone(mounted.kernel()),
-                words.permissions,
-            ));
-            Server::new(adapter, words.permissions, words.guest.clone())
-        };
-        let tell = |event| match event {
-            Event::Connected | Event::Gone => {}
-            Event::Failed(why) => {
-                session.remark(format_args!("a virtual machine was cut off: {why}"))
-            }
-        };
-        let served = told.and_then(|()| Ok(service.serve(start, tell)?));
-        ready::tell_stopping();
-        handle.close();
-        served
-    })
+            let start = || {
+                let adapter = Arc::new(Adapter::new(
+                    Arc::clone(mounted.kernel()),
+                    words.permissions,
+                ));
+                Server::new(adapter, words.permissions, words.guest.clone())
+            };
+            let report = |event| match event {
+                Event::Connected | Event::Gone => {}
+                Event::Failed(why) => {
+                    session.note(format_args!("disconnected a virtual machine: {why}"))
+                }
+            };
+            let served = notified.and_then(|()| Ok(service.serve(start, report)?));
+            ready::notify_stopping();
+            served
+        },
+    )
 }

@@ -2,8 +2,8 @@
 
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
-use crate::output::{FileRecord, Owners, mode_text, time_text, type_name};
-use crate::place::ImagePath;
+use crate::image_path::ImagePath;
+use crate::output::{FileRecord, mode_text, time_text, type_name};
 use crate::session::Session;
 use clap::Args;
 use folio::vfs::{Attributes, FileType};
@@ -69,7 +69,7 @@ fn print(
     found: &Attributes,
     target: Option<Vec<u8>>,
 ) -> std::io::Result<()> {
-    let owners = Owners::of(image);
+    let owners = image.owners();
     let mut out = std::io::stdout().lock();
     let arrow = target
         .map(|t| format!(" -> {}", String::from_utf8_lossy(&t)))

@@ -2,7 +2,7 @@
 
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, open_device};
-use crate::place::ImagePath;
+use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use clap::Args;
 use folio::block;
@@ -31,7 +31,7 @@ pub(crate) struct Tune {
     #[arg(short = 'L', long)]
     label: Option<String>,
     /// Identity
-    #[arg(short = 'U', long, value_parser = super::mkfs::uuid)]
+    #[arg(short = 'U', long, value_parser = crate::value_parsers::uuid)]
     uuid: Option<[u8; 16]>,
     /// Percentage of the blocks kept for root
     #[arg(short = 'm', long, value_name = "PERCENT")]

@@ -2,7 +2,7 @@
 
 use crate::exit::{Failure, Outcome, explain};
 use crate::image::{Access, Image, with_image};
-use crate::place::ImagePath;
+use crate::image_path::ImagePath;
 use crate::session::Session;
 use clap::Args;
 use folio::syscall::OpenFlags;

@@ -4,7 +4,7 @@
 //! colon at its end) or part of a paragraph; an indented one is an example or a term, and what
 //! follows after two spaces, or further in on the next lines, is said about it.
 
-use crate::output::colour::{HEADING, paint};
+use crate::output::color::{HEADING, paint};
 use clap::Command;
 
 /// Widest help text, in columns.

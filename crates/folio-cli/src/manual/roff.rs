@@ -8,11 +8,11 @@ use std::fmt::Write;
 const ENVIRONMENT: [(&str, &str); 6] = [
     (
         "NO_COLOR",
-        "If it is set and not empty, there are no colours unless --color asks for them.",
+        "If it is set and not empty, there are no colors unless --color asks for them.",
     ),
     (
         "CLICOLOR_FORCE",
-        "If it is set and not 0, there are colours wherever the output goes, unless --color forbids them.",
+        "If it is set and not 0, there are colors wherever the output goes, unless --color forbids them.",
     ),
     (
         "FOLIO_LOG",

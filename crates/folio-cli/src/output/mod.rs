@@ -1,10 +1,10 @@
 //! How things are shown: modes, sizes, times, owners as text; the same facts as JSON.
 
-pub(crate) mod colour;
-mod names;
+pub(crate) mod color;
+mod name_printer;
 mod owners;
 
-pub(crate) use names::Names;
+pub(crate) use name_printer::NamePrinter;
 pub(crate) use owners::Owners;
 
 use folio::Timespec;
@@ -198,6 +198,12 @@ impl FailureRecord {
         };
         failures.iter().map(record).collect()
     }
+}
+
+/// Returns the text of an I/O error without the number that Rust adds.
+pub(crate) fn io_reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 fn hex_unless_utf8(bytes: &[u8]) -> Option<String> {

@@ -1,28 +1,23 @@
-//! Names of users and groups, as the image's own /etc/passwd and /etc/group have them.
+//! Names of users and groups, from an image's own /etc/passwd and /etc/group.
 
-use crate::image::Image;
 use std::collections::HashMap;
-use std::path::Path;
 
-/// Longest passwd or group that is read.
-const FILE_LEN_MAX: usize = 4 << 20;
-
-/// Both tables; empty where the image has none.
+/// The tables of users and groups; empty if the image has none.
 pub(crate) struct Owners {
     users: HashMap<u32, String>,
     groups: HashMap<u32, String>,
 }
 
 impl Owners {
-    /// Reads the image's tables.
-    pub(crate) fn of(image: &Image) -> Self {
+    /// Parses the contents of a passwd file and a group file.
+    pub(crate) fn parse(passwd: &[u8], group: &[u8]) -> Self {
         Self {
-            users: table(image, "/etc/passwd"),
-            groups: table(image, "/etc/group"),
+            users: table(passwd),
+            groups: table(group),
         }
     }
 
-    /// The user's name, or the number.
+    /// Returns the user's name, or the number if it has none.
     pub(crate) fn user(&self, uid: u32) -> String {
         self.users
             .get(&uid)
@@ -30,7 +25,7 @@ impl Owners {
             .unwrap_or_else(|| uid.to_string())
     }
 
-    /// The group's name, or the number.
+    /// Returns the group's name, or the number if it has none.
     pub(crate) fn group(&self, gid: u32) -> String {
         self.groups
             .get(&gid)
@@ -38,12 +33,12 @@ impl Owners {
             .unwrap_or_else(|| gid.to_string())
     }
 
-    /// The number of a user given by name or number.
+    /// Returns the uid of a user given by name or number.
     pub(crate) fn find_user(&self, text: &str) -> Option<u32> {
         find(&self.users, text)
     }
 
-    /// The number of a group given by name or number.
+    /// Returns the gid of a group given by name or number.
     pub(crate) fn find_group(&self, text: &str) -> Option<u32> {
         find(&self.groups, text)
     }
@@ -57,12 +52,8 @@ fn find(table: &HashMap<u32, String>, text: &str) -> Option<u32> {
     named.or_else(|| text.parse().ok())
 }
 
-fn table(image: &Image, path: &str) -> HashMap<u32, String> {
-    // Without the file, or with one that cannot be read, numbers are shown.
-    let text = image
-        .read_file(Path::new(path), FILE_LEN_MAX)
-        .unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
+fn table(text: &[u8]) -> HashMap<u32, String> {
+    let text = String::from_utf8_lossy(text);
     let mut table = HashMap::new();
     for line in text.lines() {
         let mut fields = line.split(':');

@@ -41,7 +41,7 @@ pub(super) struct Drop {
 }
 
 #[derive(Default, Serialize)]
-struct Told {
+struct DropReport {
     files: u64,
     unknown_files: u64,
     size_bytes: u64,
@@ -72,10 +72,10 @@ pub(super) fn run(drop: &Drop, session: &Session) -> Outcome {
     all.failures
         .iter()
         .for_each(|(path, reason)| session.fail_on(path, reason));
-    let mut told = Told {
+    let mut told = DropReport {
         not_regular: all.special,
         failures: FailureRecord::list(&all.failures),
-        ..Told::default()
+        ..DropReport::default()
     };
     let mut ids = HashSet::new();
     for file in all.found.iter().filter(|file| ids.insert(file.after.id)) {
@@ -89,7 +89,7 @@ pub(super) fn run(drop: &Drop, session: &Session) -> Outcome {
     }
 }
 
-impl Told {
+impl DropReport {
     fn add(&mut self, file: &Dropped) {
         self.files += 1;
         self.size_bytes += file.after.size_bytes;

@@ -2,7 +2,7 @@
 
 use super::watch::Watch;
 use crate::exit::Outcome;
-use crate::output::colour::heading;
+use crate::output::color::heading;
 use crate::output::human;
 use crate::session::Session;
 use clap::Args;
@@ -33,7 +33,7 @@ pub(super) struct Meminfo {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct MeminfoReport<'a> {
     #[serde(flatten)]
     now: &'a MemInfo,
     /// None the first time.
@@ -47,11 +47,11 @@ pub(super) fn run(command: &Meminfo, session: &Session) -> Outcome {
         let now = MemInfo::now();
         let rates = before.as_ref().map(|before| now.since(before));
         match (command.json, command.watch.is_on()) {
-            (true, true) => session.print_json_line(&Told {
+            (true, true) => session.print_json_line(&MeminfoReport {
                 now: &now,
                 per_second: rates,
             })?,
-            (true, false) => session.print_json(&Told {
+            (true, false) => session.print_json(&MeminfoReport {
                 now: &now,
                 per_second: rates,
             })?,

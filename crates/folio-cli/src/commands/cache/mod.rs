@@ -12,7 +12,8 @@
 
 mod drop;
 mod meminfo;
-mod saved;
+mod restore;
+mod save;
 mod status;
 mod top;
 mod totals;
@@ -43,8 +44,8 @@ pub(crate) struct Cache {
 enum CacheCommand {
     Status(status::Status),
     Drop(drop::Drop),
-    Save(saved::Save),
-    Restore(saved::Restore),
+    Save(save::Save),
+    Restore(restore::Restore),
     Top(top::Top),
     Meminfo(meminfo::Meminfo),
 }
@@ -67,8 +68,8 @@ pub(crate) fn run(cache: &Cache, session: &Session) -> Outcome {
     match &cache.command {
         CacheCommand::Status(status) => status::run(status, session),
         CacheCommand::Drop(drop) => drop::run(drop, session),
-        CacheCommand::Save(save) => saved::save(save, session),
-        CacheCommand::Restore(restore) => saved::restore(restore, session),
+        CacheCommand::Save(save) => save::run(save, session),
+        CacheCommand::Restore(restore) => restore::run(restore, session),
         CacheCommand::Top(top) => top::run(top, session),
         CacheCommand::Meminfo(meminfo) => meminfo::run(meminfo, session),
     }

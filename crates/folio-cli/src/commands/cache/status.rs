@@ -4,7 +4,7 @@ use super::totals::{Entry, Totals, head, unknown};
 use super::watch::{Watch, clear};
 use crate::commands::select::Select;
 use crate::exit::Outcome;
-use crate::output::colour::heading;
+use crate::output::color::heading;
 use crate::output::{FailureRecord, PathRecord, printable};
 use crate::progress::Progress;
 use crate::session::Session;
@@ -76,7 +76,7 @@ enum Sort {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct StatusReport<'a> {
     #[serde(flatten)]
     totals: &'a Totals,
     not_regular: u64,
@@ -227,7 +227,7 @@ impl Status {
         totals: &'a Totals,
         lines: Vec<Line<'_>>,
         seconds: f64,
-    ) -> Told<'a> {
+    ) -> StatusReport<'a> {
         let entries = lines
             .into_iter()
             .map(|line| Entry {
@@ -242,7 +242,7 @@ impl Status {
             })
             .collect();
         let failures = FailureRecord::list(&all.failures);
-        Told {
+        StatusReport {
             totals,
             not_regular: all.special,
             seconds,

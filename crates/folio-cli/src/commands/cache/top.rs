@@ -1,7 +1,7 @@
 //! `folio cache top`: what fills the page cache.
 
 use crate::exit::Outcome;
-use crate::output::colour::heading;
+use crate::output::color::heading;
 use crate::output::{FailureRecord, PathRecord, files, human};
 use crate::progress::Progress;
 use crate::session::Session;
@@ -51,7 +51,7 @@ enum By {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct TopReport {
     files_seen: u64,
     files: u64,
     resident_bytes: u64,
@@ -120,7 +120,7 @@ pub(super) fn run(command: &Top, session: &Session) -> Outcome {
     }
     let resident_bytes = found.held.iter().map(resident).sum();
     let memory = is_whole.then(MemInfo::now);
-    let told = Told {
+    let told = TopReport {
         files_seen: seen.into_inner(),
         files: found.held.len() as u64,
         resident_bytes,
@@ -222,7 +222,7 @@ impl Line {
     }
 }
 
-impl Told {
+impl TopReport {
     fn print(&self, session: &Session) -> Outcome {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         let titles = format!("{:>7} {:>7} {:>7}  PATH", "CACHED", "SIZE", "DIRTY");
@@ -267,14 +267,14 @@ impl Told {
             return Ok(());
         }
         if self.unknown_files > 0 {
-            session.remark(format_args!(
+            session.note(format_args!(
                 "of {} the kernel does not tell: be root",
                 files(self.unknown_files)
             ));
         }
         for mount in &self.left_out {
             let (path, kind) = (mount.path.text(), &mount.kind);
-            session.remark(format_args!(
+            session.note(format_args!(
                 "{path} ({kind}) was left out: name it to have it walked"
             ));
         }

@@ -1,7 +1,7 @@
 //! Reading from the host, with few system calls per file and without following links.
 
-use super::item::Xattrs;
-use super::source::{Found, Names, Source};
+use super::batch_channel::Xattrs;
+use super::source::{EntryNames, Source, SourceStat};
 use crate::nearest::nearest_file;
 use folio::base::InodeNumber;
 use folio::vfs::{Attributes, FileType};
@@ -159,7 +159,7 @@ impl Source for HostSource {
         HostNode(None)
     }
 
-    fn stat(&self, dir: &HostNode, name: &[u8], follow: bool) -> Result<Found, Error> {
+    fn stat(&self, dir: &HostNode, name: &[u8], follow: bool) -> Result<SourceStat, Error> {
         let flags = if follow {
             AtFlags::empty()
         } else {
@@ -175,7 +175,7 @@ impl Source for HostSource {
         name: &[u8],
         follow: bool,
         is_directory: bool,
-    ) -> Result<(HostNode, Found), Error> {
+    ) -> Result<(HostNode, SourceStat), Error> {
         // NONBLOCK: should the file have become a pipe since, nobody waits for its other end.
         let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         flags.set(OFlags::NOFOLLOW, !follow);
@@ -185,7 +185,7 @@ impl Source for HostSource {
         Ok((HostNode(Some(fd)), (attributes(&stat), stat.st_dev)))
     }
 
-    fn list(&self, dir: &HostNode) -> Result<Names, Error> {
+    fn list(&self, dir: &HostNode) -> Result<EntryNames, Error> {
         let mut buf = [const { MaybeUninit::uninit() }; 32 << 10];
         let mut raw = RawDir::new(dir.fd(), &mut buf);
         let mut names = Vec::new();
@@ -229,7 +229,7 @@ impl Source for HostSource {
         Ok(rustix::fs::readlinkat(dir.fd(), name, Vec::new())?.into_bytes())
     }
 
-    fn xattrs(&self, node: &HostNode, found: &Found) -> Result<Xattrs, Error> {
+    fn xattrs(&self, node: &HostNode, found: &SourceStat) -> Result<Xattrs, Error> {
         self.read_xattrs(
             found.1,
             |buf| rustix::fs::flistxattr(node.fd(), buf),
@@ -237,7 +237,12 @@ impl Source for HostSource {
         )
     }
 
-    fn link_xattrs(&self, dir: &HostNode, name: &[u8], found: &Found) -> Result<Xattrs, Error> {
+    fn link_xattrs(
+        &self,
+        dir: &HostNode,
+        name: &[u8],
+        found: &SourceStat,
+    ) -> Result<Xattrs, Error> {
         if !self.has_xattrs(found.1) {
             return Ok(Vec::new());
         }
@@ -249,7 +254,7 @@ impl Source for HostSource {
         )
     }
 
-    fn is_own_image(&self, found: &Found) -> bool {
+    fn is_own_image(&self, found: &SourceStat) -> bool {
         self.images.contains(&(found.1, found.0.number.0))
     }
 

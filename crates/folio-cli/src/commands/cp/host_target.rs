@@ -1,9 +1,9 @@
 //! Writing to the host. Nothing in an image can make it write outside the destination: every name
 //! is made in an open directory, and no link is followed below it.
 
-use super::Options;
+use super::batch_channel::FileMeta;
 use super::host_source::attributes;
-use super::item::Meta;
+use super::options::CopyOptions;
 use super::target::Target;
 use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error, Timespec};
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// The host, as the calling user.
 pub(crate) struct HostTarget {
-    options: Options,
+    options: CopyOptions,
     user: Uid,
     group: Gid,
     /// Device and inode numbers of the images that are open.
@@ -41,7 +41,7 @@ pub(crate) struct HostFile {
 
 impl HostTarget {
     /// Writes as the present user; images that are open are not written over.
-    pub(crate) fn new(options: Options, images: Vec<(u64, u64)>) -> Self {
+    pub(crate) fn new(options: CopyOptions, images: Vec<(u64, u64)>) -> Self {
         Self {
             options,
             user: rustix::process::geteuid(),
@@ -87,7 +87,7 @@ impl HostTarget {
     }
 
     /// Owner, mode and extended attributes of an open file or directory.
-    fn set_attributes(&self, fd: &OwnedFd, meta: &Meta, is_exact: bool) -> Result<(), Error> {
+    fn set_attributes(&self, fd: &OwnedFd, meta: &FileMeta, is_exact: bool) -> Result<(), Error> {
         let (keeps, attributes) = (&self.options, &meta.attributes);
         let chowns = keeps.keeps_owner && !(is_exact && self.is_owner(attributes));
         let mut mode = attributes.mode;
@@ -119,7 +119,7 @@ impl HostTarget {
     }
 
     /// Attributes of what cannot be opened.
-    fn set_unopened(&self, at: &HostDir, name: &[u8], meta: &Meta) -> Result<(), Error> {
+    fn set_unopened(&self, at: &HostDir, name: &[u8], meta: &FileMeta) -> Result<(), Error> {
         let (keeps, attributes) = (&self.options, &meta.attributes);
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
         let mut mode = attributes.mode;
@@ -155,7 +155,7 @@ impl HostTarget {
         Ok(())
     }
 
-    fn set_times(&self, fd: &OwnedFd, meta: &Meta) -> Result<(), Error> {
+    fn set_times(&self, fd: &OwnedFd, meta: &FileMeta) -> Result<(), Error> {
         if self.options.keeps_times {
             rustix::fs::futimens(fd, &timestamps(&meta.attributes))?;
         }
@@ -222,7 +222,7 @@ impl Target for HostTarget {
         self.open_dir(fd, false, false)
     }
 
-    fn make_dir(&self, at: &HostDir, name: &[u8], _: &Meta) -> Result<HostDir, Error> {
+    fn make_dir(&self, at: &HostDir, name: &[u8], _: &FileMeta) -> Result<HostDir, Error> {
         // Nobody else looks inside before its own mode is set.
         let is_new = match rustix::fs::mkdirat(&at.fd, name, Mode::RWXU) {
             Ok(()) => true,
@@ -242,7 +242,7 @@ impl Target for HostTarget {
         self.open_dir(fd, is_new, at.is_plain)
     }
 
-    fn finish_dir(&self, dir: HostDir, meta: &Meta) -> Result<(), Error> {
+    fn finish_dir(&self, dir: HostDir, meta: &FileMeta) -> Result<(), Error> {
         if !self.options.keeps_mode && dir.is_new {
             let mode = self.options.mode(&meta.attributes);
             rustix::fs::fchmod(&dir.fd, Mode::from_raw_mode(mode.into()))?;
@@ -251,7 +251,7 @@ impl Target for HostTarget {
         self.set_times(&dir.fd, meta)
     }
 
-    fn create(&self, at: &HostDir, name: &[u8], meta: &Meta) -> Result<HostFile, Error> {
+    fn create(&self, at: &HostDir, name: &[u8], meta: &FileMeta) -> Result<HostFile, Error> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let is_exact =
@@ -302,7 +302,7 @@ impl Target for HostTarget {
     fn finish(
         &self,
         file: HostFile,
-        meta: &Meta,
+        meta: &FileMeta,
         written: u64,
         size_bytes: u64,
     ) -> Result<(), Error> {
@@ -313,12 +313,18 @@ impl Target for HostTarget {
         self.set_times(&file.fd, meta)
     }
 
-    fn symlink(&self, at: &HostDir, name: &[u8], meta: &Meta, target: &[u8]) -> Result<(), Error> {
+    fn symlink(
+        &self,
+        at: &HostDir,
+        name: &[u8],
+        meta: &FileMeta,
+        target: &[u8],
+    ) -> Result<(), Error> {
         self.replacing(at, name, || rustix::fs::symlinkat(target, &at.fd, name))?;
         self.set_unopened(at, name, meta)
     }
 
-    fn special(&self, at: &HostDir, name: &[u8], meta: &Meta) -> Result<(), Error> {
+    fn special(&self, at: &HostDir, name: &[u8], meta: &FileMeta) -> Result<(), Error> {
         let attributes = &meta.attributes;
         let file_type = match attributes.file_type {
             FileType::CharacterDevice => rustix::fs::FileType::CharacterDevice,

@@ -1,7 +1,7 @@
 //! Reading from an image.
 
-use super::item::Xattrs;
-use super::source::{Found, Names, Source};
+use super::batch_channel::Xattrs;
+use super::source::{EntryNames, Source, SourceStat};
 use crate::image::Image;
 use folio::syscall::{AT_FDCWD, AtFlags, Fd, OpenFlags, Whence};
 use folio::{Errno, Error, Process};
@@ -53,7 +53,7 @@ impl<'a> Source for ImageSource<'a> {
         }
     }
 
-    fn stat(&self, dir: &ImageNode<'a>, name: &[u8], follow: bool) -> Result<Found, Error> {
+    fn stat(&self, dir: &ImageNode<'a>, name: &[u8], follow: bool) -> Result<SourceStat, Error> {
         let flags = if follow {
             AtFlags::empty()
         } else {
@@ -68,7 +68,7 @@ impl<'a> Source for ImageSource<'a> {
         name: &[u8],
         follow: bool,
         is_directory: bool,
-    ) -> Result<(ImageNode<'a>, Found), Error> {
+    ) -> Result<(ImageNode<'a>, SourceStat), Error> {
         let mut flags = OpenFlags::empty();
         flags.set(OpenFlags::NOFOLLOW, !follow);
         flags.set(OpenFlags::DIRECTORY, is_directory);
@@ -87,7 +87,7 @@ impl<'a> Source for ImageSource<'a> {
         Ok((node, (found, 0)))
     }
 
-    fn list(&self, dir: &ImageNode<'a>) -> Result<Names, Error> {
+    fn list(&self, dir: &ImageNode<'a>) -> Result<EntryNames, Error> {
         let mut names = Vec::new();
         loop {
             let entries = dir.process.getdents(dir.fd, 1024)?;
@@ -126,7 +126,7 @@ impl<'a> Source for ImageSource<'a> {
         dir.process.readlinkat(dir.fd, path(name))
     }
 
-    fn xattrs(&self, node: &ImageNode<'a>, _: &Found) -> Result<Xattrs, Error> {
+    fn xattrs(&self, node: &ImageNode<'a>, _: &SourceStat) -> Result<Xattrs, Error> {
         let mut xattrs = Vec::new();
         for name in node.process.flistxattr(node.fd)? {
             let value = node.process.fgetxattr(node.fd, &name)?;
@@ -135,7 +135,12 @@ impl<'a> Source for ImageSource<'a> {
         Ok(xattrs)
     }
 
-    fn link_xattrs(&self, dir: &ImageNode<'a>, name: &[u8], _: &Found) -> Result<Xattrs, Error> {
+    fn link_xattrs(
+        &self,
+        dir: &ImageNode<'a>,
+        name: &[u8],
+        _: &SourceStat,
+    ) -> Result<Xattrs, Error> {
         let place = dir.path.join(path(name));
         let mut xattrs = Vec::new();
         for name in dir.process.llistxattr(&place)? {
@@ -145,7 +150,7 @@ impl<'a> Source for ImageSource<'a> {
         Ok(xattrs)
     }
 
-    fn is_own_image(&self, _: &Found) -> bool {
+    fn is_own_image(&self, _: &SourceStat) -> bool {
         false
     }
 

@@ -1,7 +1,7 @@
 //! Writing into an image, as root: every owner and every kind of file can be had.
 
-use super::Options;
-use super::item::Meta;
+use super::batch_channel::FileMeta;
+use super::options::CopyOptions;
 use super::target::Target;
 use crate::image::Image;
 use crate::session::fixed_time;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct ImageTarget<'a> {
     image: &'a Image,
     process: &'a Process,
-    options: Options,
+    options: CopyOptions,
     /// Reading a file changes when it was last read, so what must be the same each time takes the
     /// other time.
     repeatable: bool,
@@ -41,7 +41,7 @@ pub(crate) struct ImageFile {
 
 impl<'a> ImageTarget<'a> {
     /// Writes into this image.
-    pub(crate) fn new(image: &'a Image, options: Options) -> Self {
+    pub(crate) fn new(image: &'a Image, options: CopyOptions) -> Self {
         let process = image.process();
         process.umask(0);
         Self {
@@ -74,12 +74,12 @@ impl<'a> ImageTarget<'a> {
         })
     }
 
-    fn mode(&self, meta: &Meta) -> u16 {
+    fn mode(&self, meta: &FileMeta) -> u16 {
         self.options.mode(&meta.attributes)
     }
 
     /// Owner, mode and extended attributes of an open file or directory.
-    fn set_attributes(&self, fd: Fd, meta: &Meta, is_exact: bool) -> Result<(), Error> {
+    fn set_attributes(&self, fd: Fd, meta: &FileMeta, is_exact: bool) -> Result<(), Error> {
         let (keeps, attributes) = (&self.options, &meta.attributes);
         let is_roots = attributes.uid == 0 && attributes.gid == 0;
         let chowns = keeps.keeps_owner && !(is_exact && is_roots);
@@ -98,7 +98,7 @@ impl<'a> ImageTarget<'a> {
         Ok(())
     }
 
-    fn times(&self, meta: &Meta) -> (Option<SetTime>, Option<SetTime>) {
+    fn times(&self, meta: &FileMeta) -> (Option<SetTime>, Option<SetTime>) {
         let modified = meta.attributes.modified;
         let accessed = if self.repeatable {
             modified
@@ -108,7 +108,7 @@ impl<'a> ImageTarget<'a> {
         (Some(SetTime::To(accessed)), Some(SetTime::To(modified)))
     }
 
-    fn set_times(&self, fd: Fd, meta: &Meta) -> Result<(), Error> {
+    fn set_times(&self, fd: Fd, meta: &FileMeta) -> Result<(), Error> {
         if !self.options.keeps_times {
             return Ok(());
         }
@@ -117,7 +117,7 @@ impl<'a> ImageTarget<'a> {
     }
 
     /// Attributes of what cannot be opened.
-    fn set_unopened(&self, at: &ImageDir, name: &[u8], meta: &Meta) -> Result<(), Error> {
+    fn set_unopened(&self, at: &ImageDir, name: &[u8], meta: &FileMeta) -> Result<(), Error> {
         let (keeps, attributes, place) = (&self.options, &meta.attributes, path(name));
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
         if keeps.keeps_owner && !(at.is_plain && attributes.uid == 0 && attributes.gid == 0) {
@@ -187,7 +187,7 @@ impl Target for ImageTarget<'_> {
         self.open_dir(fd, path(parent).into(), false, false)
     }
 
-    fn make_dir(&self, at: &ImageDir, name: &[u8], meta: &Meta) -> Result<ImageDir, Error> {
+    fn make_dir(&self, at: &ImageDir, name: &[u8], meta: &FileMeta) -> Result<ImageDir, Error> {
         let is_new = match self
             .process
             .mkdirat(at.fd, path(name), self.mode(meta) & 0o777)
@@ -209,7 +209,7 @@ impl Target for ImageTarget<'_> {
         self.open_dir(fd, at.path.join(path(name)), is_new, at.is_plain)
     }
 
-    fn finish_dir(&self, dir: ImageDir, meta: &Meta) -> Result<(), Error> {
+    fn finish_dir(&self, dir: ImageDir, meta: &FileMeta) -> Result<(), Error> {
         let set = self.set_attributes(
             dir.fd,
             meta,
@@ -219,7 +219,7 @@ impl Target for ImageTarget<'_> {
         self.close_with(dir.fd, set)
     }
 
-    fn create(&self, at: &ImageDir, name: &[u8], meta: &Meta) -> Result<ImageFile, Error> {
+    fn create(&self, at: &ImageDir, name: &[u8], meta: &FileMeta) -> Result<ImageFile, Error> {
         let flags = OpenFlags::WRONLY | OpenFlags::CREAT | OpenFlags::EXCL;
         let mode = self.mode(meta);
         match self.process.openat(at.fd, path(name), flags, mode) {
@@ -266,7 +266,7 @@ impl Target for ImageTarget<'_> {
     fn finish(
         &self,
         file: ImageFile,
-        meta: &Meta,
+        meta: &FileMeta,
         written: u64,
         size_bytes: u64,
     ) -> Result<(), Error> {
@@ -280,14 +280,20 @@ impl Target for ImageTarget<'_> {
         self.close_with(file.fd, result)
     }
 
-    fn symlink(&self, at: &ImageDir, name: &[u8], meta: &Meta, target: &[u8]) -> Result<(), Error> {
+    fn symlink(
+        &self,
+        at: &ImageDir,
+        name: &[u8],
+        meta: &FileMeta,
+        target: &[u8],
+    ) -> Result<(), Error> {
         self.replacing(at, name, || {
             self.process.symlinkat(path(target), at.fd, path(name))
         })?;
         self.set_unopened(at, name, meta)
     }
 
-    fn special(&self, at: &ImageDir, name: &[u8], meta: &Meta) -> Result<(), Error> {
+    fn special(&self, at: &ImageDir, name: &[u8], meta: &FileMeta) -> Result<(), Error> {
         let (attributes, mode) = (&meta.attributes, self.mode(meta));
         self.replacing(at, name, || {
             self.process.mknodat(

@@ -9,30 +9,31 @@
 //!
 //! Reading has a thread of its own; writing is done by the caller's.
 
+mod batch_channel;
 mod host_source;
 mod host_target;
 mod image_source;
 mod image_target;
-mod item;
+mod options;
 mod plan;
 mod source;
 mod target;
 
-use crate::args::disk_size;
 use crate::exit::{Failure, Outcome};
 use crate::image::{self, Access, Image};
-use crate::place::{ImagePath, Place};
+use crate::image_path::{ImagePath, PathArgument};
 use crate::progress::Progress;
 use crate::session::{Session, clock};
+use crate::value_parsers::disk_size;
 use clap::Args;
 use folio::block::ImageFormat;
 use folio::kernel::FormatOptions;
-use folio::vfs::Attributes;
 use host_source::HostSource;
 use host_target::HostTarget;
 use image_source::ImageSource;
 use image_target::ImageTarget;
-use source::{Job, Reader, Source};
+use options::CopyOptions;
+use source::{CopyJob, Reader, Source};
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use target::{Target, Writer};
@@ -74,10 +75,10 @@ pub(crate) struct Cp {
     #[arg(long, value_name = "SIZE", value_parser = disk_size)]
     create: Option<u64>,
     /// Format of the new image; else by its name: qcow2 for .qcow2, raw for others
-    #[arg(long, value_name = "FORMAT", requires = "create", value_parser = crate::args::format())]
+    #[arg(long, value_name = "FORMAT", requires = "create", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     /// Identity of the new file system
-    #[arg(long, value_name = "UUID", requires = "create", value_parser = super::mkfs::uuid)]
+    #[arg(long, value_name = "UUID", requires = "create", value_parser = crate::value_parsers::uuid)]
     uuid: Option<[u8; 16]>,
     /// Label of the new file system
     #[arg(long, requires = "create")]
@@ -87,42 +88,20 @@ pub(crate) struct Cp {
     places: Vec<OsString>,
 }
 
-/// What a copy keeps.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Options {
-    is_recursive: bool,
-    follows: bool,
-    keeps_mode: bool,
-    keeps_owner: bool,
-    keeps_times: bool,
-    keeps_links: bool,
-    keeps_xattrs: bool,
-    umask: u16,
-}
-
-impl Options {
-    fn new(cp: &Cp) -> Self {
-        let is_recursive = cp.archive || cp.recursive;
-        let keeps = cp.archive || cp.preserve;
-        Self {
+impl Cp {
+    fn options(&self) -> CopyOptions {
+        let is_recursive = self.archive || self.recursive;
+        let keeps = self.archive || self.preserve;
+        CopyOptions {
             is_recursive,
-            follows: !is_recursive && !cp.no_dereference,
+            follows: !is_recursive && !self.no_dereference,
             keeps_mode: keeps,
             keeps_owner: keeps,
             keeps_times: keeps,
-            keeps_links: cp.archive || cp.no_dereference,
-            keeps_xattrs: cp.archive,
-            // From here on modes are what this program says.
+            keeps_links: self.archive || self.no_dereference,
+            keeps_xattrs: self.archive,
+            // From here on the copy applies the umask itself.
             umask: (rustix::process::umask(rustix::fs::Mode::empty()).bits() & 0o777) as u16,
-        }
-    }
-
-    /// The mode a new file gets.
-    fn mode(&self, attributes: &Attributes) -> u16 {
-        if self.keeps_mode {
-            attributes.mode
-        } else {
-            attributes.mode & 0o777 & !self.umask
         }
     }
 }
@@ -132,14 +111,14 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     let Some((last, sources)) = cp.places.split_last() else {
         return Err(Failure::usage("nothing to do"));
     };
-    let target = Place::parse(last, cp.create.is_some());
+    let target = PathArgument::parse(last, cp.create.is_some());
     let sources: Vec<_> = sources
         .iter()
-        .map(|word| Place::parse(word, false))
+        .map(|word| PathArgument::parse(word, false))
         .collect();
-    let options = Options::new(cp);
+    let options = cp.options();
     match (&target, cp.create) {
-        (Place::Image(place), Some(len_bytes)) => {
+        (PathArgument::Image(place), Some(len_bytes)) => {
             for source in &sources {
                 plan::check_host(source, &options)?;
             }
@@ -161,17 +140,17 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
             }
             copied
         }
-        (Place::Image(place), None) => {
+        (PathArgument::Image(place), None) => {
             let image = Image::open(session, place, Access::Write)?;
             into_image(cp, session, options, (image, place), &sources)
         }
-        (Place::Host(_), Some(_)) => Err(Failure::usage(
+        (PathArgument::Host(_), Some(_)) => Err(Failure::usage(
             "--create makes an image, so the destination is written IMAGE:/path",
         )),
-        (Place::Host(path), None) => {
+        (PathArgument::Host(path), None) => {
             let (mut progress, mut any) = (Progress::new(session), false);
             for group in plan::groups(&sources) {
-                let Place::Image(place) = &group[0] else {
+                let PathArgument::Image(place) = &group[0] else {
                     return Err(Failure::usage(format!(
                         "neither {} nor {} names an image (IMAGE:/path) that exists",
                         group[0],
@@ -196,9 +175,9 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
 fn into_image(
     cp: &Cp,
     session: &Session,
-    options: Options,
+    options: CopyOptions,
     (image, place): (Image, &ImagePath),
-    sources: &[Place],
+    sources: &[PathArgument],
 ) -> Outcome {
     let progress = Progress::new(session);
     let mut copied = Ok(());
@@ -223,9 +202,9 @@ fn into_image(
 fn group_into_image(
     cp: &Cp,
     session: &Session,
-    options: Options,
+    options: CopyOptions,
     (image, place): (&Image, &ImagePath),
-    group: &[Place],
+    group: &[PathArgument],
     (count, progress): (usize, &Progress),
 ) -> Outcome {
     let target = ImageTarget::new(image, options);
@@ -240,7 +219,7 @@ fn group_into_image(
     };
     let jobs = plan::jobs(&request, group)?;
     match &group[0] {
-        Place::Host(_) => copy(
+        PathArgument::Host(_) => copy(
             session,
             options,
             &HostSource::new(identity(&place.image)),
@@ -248,7 +227,7 @@ fn group_into_image(
             &jobs,
             progress,
         ),
-        Place::Image(from) if plan::is_same(from, place) => {
+        PathArgument::Image(from) if plan::is_same(from, place) => {
             for job in &jobs {
                 plan::check_within(image, job)?;
             }
@@ -261,7 +240,7 @@ fn group_into_image(
                 progress,
             )
         }
-        Place::Image(from) => {
+        PathArgument::Image(from) => {
             let other = Image::open(session, from, Access::Read)?;
             let copied = copy(
                 session,
@@ -280,13 +259,13 @@ fn group_into_image(
 fn out_of_image(
     cp: &Cp,
     session: &Session,
-    options: Options,
+    options: CopyOptions,
     image: &Image,
-    group: &[Place],
-    target: &Place,
+    group: &[PathArgument],
+    target: &PathArgument,
     progress: &Progress,
 ) -> Outcome {
-    let (Place::Image(place), Place::Host(path)) = (&group[0], target) else {
+    let (PathArgument::Image(place), PathArgument::Host(path)) = (&group[0], target) else {
         return Ok(());
     };
     let request = plan::Request {
@@ -313,7 +292,7 @@ fn out_of_image(
         ));
     }
     if xattrs > 0 && !session.quiet {
-        session.remark(format_args!(
+        session.note(format_args!(
             "{xattrs} extended attributes could not be set here"
         ));
     }
@@ -331,17 +310,17 @@ fn identity(image: &std::path::Path) -> Vec<(u64, u64)> {
 /// Copies all jobs: a thread reads, this one writes.
 fn copy<S: Source, T: Target>(
     session: &Session,
-    options: Options,
+    options: CopyOptions,
     source: &S,
     target: &T,
-    jobs: &[Job],
+    jobs: &[CopyJob],
     progress: &Progress,
 ) -> Outcome {
-    let (outbox, inbox) = item::channel();
+    let (sender, receiver) = batch_channel::channel();
     let over = std::sync::atomic::AtomicBool::new(false);
     let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
     std::thread::scope(|scope| {
-        scope.spawn(|| Reader::new(source, options, session, outbox).run(jobs));
+        scope.spawn(|| Reader::new(source, options, session, sender).run(jobs));
         if progress.is_shown() {
             scope.spawn(|| {
                 let sum = jobs
@@ -352,9 +331,9 @@ fn copy<S: Source, T: Target>(
             });
         }
         let mut writer = Writer::new(target, session, progress);
-        let written = writer.run(&inbox);
+        let written = writer.run(&receiver);
         // With this end gone the reader stops as well.
-        drop(inbox);
+        drop(receiver);
         over.store(true, std::sync::atomic::Ordering::Relaxed);
         session.count_made(writer.made);
         written?;

@@ -1,12 +1,12 @@
 //! Which source goes where, by the rules of cp(1).
 
-use super::Options;
-use super::source::Job;
+use super::options::CopyOptions;
+use super::source::CopyJob;
 use super::target::join;
 use crate::exit::{Failure, Outcome};
 use crate::image::Image;
+use crate::image_path::{ImagePath, PathArgument};
 use crate::nearest::nearest_file;
-use crate::place::{ImagePath, Place};
 use folio::Errno;
 use folio::vfs::{Attributes, FileType};
 use std::ffi::OsStr;
@@ -29,10 +29,10 @@ pub(crate) fn is_directory(found: &Attributes) -> bool {
 }
 
 /// Sources that lie in one image, or on the host, and stand side by side.
-pub(crate) fn groups(sources: &[Place]) -> impl Iterator<Item = &[Place]> {
+pub(crate) fn groups(sources: &[PathArgument]) -> impl Iterator<Item = &[PathArgument]> {
     sources.chunk_by(|a, b| match (a, b) {
-        (Place::Host(_), Place::Host(_)) => true,
-        (Place::Image(a), Place::Image(b)) => is_same(a, b),
+        (PathArgument::Host(_), PathArgument::Host(_)) => true,
+        (PathArgument::Image(a), PathArgument::Image(b)) => is_same(a, b),
         _ => false,
     })
 }
@@ -44,7 +44,7 @@ pub(crate) fn is_same(a: &ImagePath, b: &ImagePath) -> bool {
 }
 
 /// Names what is copied to where.
-pub(crate) fn jobs(request: &Request<'_>, sources: &[Place]) -> Outcome<Vec<Job>> {
+pub(crate) fn jobs(request: &Request<'_>, sources: &[PathArgument]) -> Outcome<Vec<CopyJob>> {
     let target = request.target.as_os_str().as_bytes();
     let shown = request.target.display();
     if request.is_itself && request.has_many {
@@ -56,10 +56,10 @@ pub(crate) fn jobs(request: &Request<'_>, sources: &[Place]) -> Outcome<Vec<Job>
         )));
     }
     let into = request.is_directory && !request.is_itself;
-    let of = |source: &Place| {
+    let of = |source: &PathArgument| {
         let from = match source {
-            Place::Host(path) => path.as_os_str().as_bytes(),
-            Place::Image(place) => place.path.as_os_str().as_bytes(),
+            PathArgument::Host(path) => path.as_os_str().as_bytes(),
+            PathArgument::Image(place) => place.path.as_os_str().as_bytes(),
         };
         let (parent, name) = match (into, last_name(from)) {
             (true, Some(name)) => (target.to_vec(), name.to_vec()),
@@ -67,7 +67,7 @@ pub(crate) fn jobs(request: &Request<'_>, sources: &[Place]) -> Outcome<Vec<Job>
             (true, None) => (target.to_vec(), b".".to_vec()),
             (false, _) => split(target),
         };
-        Job {
+        CopyJob {
             from: from.to_vec(),
             parent,
             name,
@@ -107,8 +107,8 @@ fn split(path: &[u8]) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// Finds a missing source before an image is made for it.
-pub(crate) fn check_host(source: &Place, options: &Options) -> Outcome {
-    let Place::Host(path) = source else {
+pub(crate) fn check_host(source: &PathArgument, options: &CopyOptions) -> Outcome {
+    let PathArgument::Host(path) = source else {
         return Ok(());
     };
     let found = if options.follows {
@@ -138,7 +138,7 @@ pub(crate) fn check_host(source: &Place, options: &Options) -> Outcome {
 }
 
 /// Makes the directories above the destination in a fresh image, and itself if it must be one.
-pub(crate) fn make_parents(image: &Image, place: &ImagePath, sources: &[Place]) -> Outcome {
+pub(crate) fn make_parents(image: &Image, place: &ImagePath, sources: &[PathArgument]) -> Outcome {
     let path = &place.path;
     let is_directory = sources.len() > 1 || path.as_os_str().as_bytes().ends_with(b"/");
     let until = if is_directory {
@@ -158,7 +158,7 @@ pub(crate) fn make_parents(image: &Image, place: &ImagePath, sources: &[Place]) 
 }
 
 /// Refuses to copy a directory into itself, and a file onto itself.
-pub(crate) fn check_within(image: &Image, job: &Job) -> Outcome {
+pub(crate) fn check_within(image: &Image, job: &CopyJob) -> Outcome {
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let Ok(source) = image.stat(&path(&job.from), false) else {
         return Ok(());
@@ -201,7 +201,7 @@ mod tests {
             has_many: false,
             is_itself,
         };
-        let job = jobs(&request, &[Place::Host(from.into())])
+        let job = jobs(&request, &[PathArgument::Host(from.into())])
             .unwrap()
             .remove(0);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

@@ -1,7 +1,7 @@
 //! The reading side: walks a tree, wherever it lies, and puts it into the channel.
 
-use super::Options;
-use super::item::{Item, LinkId, Meta, Outbox, Stopped, Xattrs};
+use super::batch_channel::{BatchSender, FileMeta, LinkId, TreeItem, WriterStopped, Xattrs};
+use super::options::CopyOptions;
 use crate::exit::explain;
 use crate::session::Session;
 use folio::vfs::{Attributes, FileType};
@@ -9,7 +9,7 @@ use folio::{Errno, Error};
 use std::collections::HashMap;
 
 /// What a directory holds: names, with types where it records them.
-pub(crate) type Names = Vec<(Vec<u8>, Option<FileType>)>;
+pub(crate) type EntryNames = Vec<(Vec<u8>, Option<FileType>)>;
 
 /// Files up to this size are read at once and travel in one item.
 const SMALL_BYTES: u64 = 256 << 10;
@@ -17,7 +17,7 @@ const SMALL_BYTES: u64 = 256 << 10;
 const CHUNK_BYTES: usize = 512 << 10;
 
 /// Attributes, and the file system they are of (`st_dev`).
-pub(crate) type Found = (Attributes, u64);
+pub(crate) type SourceStat = (Attributes, u64);
 
 /// Where a copy reads: the host's files or an image's.
 pub(crate) trait Source: Sync {
@@ -27,7 +27,7 @@ pub(crate) trait Source: Sync {
     /// Where paths start.
     fn start(&self) -> Self::Node;
     /// stat(2) without opening.
-    fn stat(&self, dir: &Self::Node, name: &[u8], follow: bool) -> Result<Found, Error>;
+    fn stat(&self, dir: &Self::Node, name: &[u8], follow: bool) -> Result<SourceStat, Error>;
     /// Opens a file or directory for reading.
     fn open(
         &self,
@@ -35,9 +35,9 @@ pub(crate) trait Source: Sync {
         name: &[u8],
         follow: bool,
         is_directory: bool,
-    ) -> Result<(Self::Node, Found), Error>;
+    ) -> Result<(Self::Node, SourceStat), Error>;
     /// Names in a directory, with types where the directory tells.
-    fn list(&self, dir: &Self::Node) -> Result<Names, Error>;
+    fn list(&self, dir: &Self::Node) -> Result<EntryNames, Error>;
     /// Bytes of a file; 0 at its end.
     fn read_at(&self, file: &Self::Node, buf: &mut [u8], offset: u64) -> Result<usize, Error>;
     /// The next run of data at or after `offset`: start and end.
@@ -45,11 +45,16 @@ pub(crate) trait Source: Sync {
     /// The target of a symbolic link.
     fn read_link(&self, dir: &Self::Node, name: &[u8]) -> Result<Vec<u8>, Error>;
     /// Extended attributes of an open file.
-    fn xattrs(&self, node: &Self::Node, found: &Found) -> Result<Xattrs, Error>;
+    fn xattrs(&self, node: &Self::Node, found: &SourceStat) -> Result<Xattrs, Error>;
     /// Extended attributes of what cannot be opened.
-    fn link_xattrs(&self, dir: &Self::Node, name: &[u8], found: &Found) -> Result<Xattrs, Error>;
+    fn link_xattrs(
+        &self,
+        dir: &Self::Node,
+        name: &[u8],
+        found: &SourceStat,
+    ) -> Result<Xattrs, Error>;
     /// Whether this file is an image in use: reading it would never end.
-    fn is_own_image(&self, found: &Found) -> bool;
+    fn is_own_image(&self, found: &SourceStat) -> bool;
     /// A path as messages name it.
     fn describe(&self, path: &[u8]) -> String;
     /// For a path that is not there: the one that was perhaps meant, as messages name it.
@@ -58,7 +63,7 @@ pub(crate) trait Source: Sync {
 
 /// What one word of the command line asks for.
 #[derive(Debug, Clone)]
-pub(crate) struct Job {
+pub(crate) struct CopyJob {
     /// The source, as a path.
     pub(crate) from: Vec<u8>,
     /// The directory it goes to.
@@ -70,9 +75,9 @@ pub(crate) struct Job {
 /// The walk of one source.
 pub(crate) struct Reader<'a, S: Source> {
     source: &'a S,
-    options: Options,
+    options: CopyOptions,
     session: &'a Session,
-    outbox: Outbox,
+    sender: BatchSender,
     links: HashMap<(u64, u64), LinkId>,
     /// The source path of what is being read, for messages.
     path: Vec<u8>,
@@ -84,38 +89,38 @@ struct Frame<N> {
     path_len: usize,
 }
 
-type Walked<T = ()> = Result<T, Stopped>;
+type Walked<T = ()> = Result<T, WriterStopped>;
 
 impl<'a, S: Source> Reader<'a, S> {
     pub(crate) fn new(
         source: &'a S,
-        options: Options,
+        options: CopyOptions,
         session: &'a Session,
-        outbox: Outbox,
+        sender: BatchSender,
     ) -> Self {
         Self {
             source,
             options,
             session,
-            outbox,
+            sender,
             links: HashMap::new(),
             path: Vec::new(),
         }
     }
 
     /// Reads all jobs; ends early when interrupted or when nobody writes any more.
-    pub(crate) fn run(mut self, jobs: &[Job]) {
+    pub(crate) fn run(mut self, jobs: &[CopyJob]) {
         for job in jobs {
             if self.job(job).is_err() {
                 return;
             }
         }
         // A writer that is gone has told why.
-        let _ = self.outbox.flush();
+        let _ = self.sender.flush();
     }
 
-    fn job(&mut self, job: &Job) -> Walked {
-        self.outbox.put(Item::Start {
+    fn job(&mut self, job: &CopyJob) -> Walked {
+        self.sender.put(TreeItem::Start {
             parent: job.parent.clone(),
         });
         self.path.clear();
@@ -131,11 +136,11 @@ impl<'a, S: Source> Reader<'a, S> {
     fn tree(&mut self, mut frames: Vec<Frame<S::Node>>) -> Walked {
         while let Some(frame) = frames.last_mut() {
             if self.session.is_interrupted() {
-                return Err(Stopped);
+                return Err(WriterStopped);
             }
             self.path.truncate(frame.path_len);
             let Some((name, file_type)) = frame.names.next() else {
-                self.outbox.put(Item::Leave);
+                self.sender.put(TreeItem::Leave);
                 frames.pop();
                 continue;
             };
@@ -162,7 +167,7 @@ impl<'a, S: Source> Reader<'a, S> {
         new_name: Vec<u8>,
         file_type: Option<FileType>,
     ) -> Walked<Option<Frame<S::Node>>> {
-        self.outbox.reserve(1)?;
+        self.sender.reserve(1)?;
         let follow = self.options.follows;
         let mut known = None;
         let file_type = match file_type {
@@ -194,16 +199,21 @@ impl<'a, S: Source> Reader<'a, S> {
         Ok(None)
     }
 
-    fn directory(&mut self, node: S::Node, found: &Found, name: Vec<u8>) -> Option<Frame<S::Node>> {
+    fn directory(
+        &mut self,
+        node: S::Node,
+        found: &SourceStat,
+        name: Vec<u8>,
+    ) -> Option<Frame<S::Node>> {
         let mut names = match self.source.list(&node) {
             Ok(names) => names,
             Err(error) => return self.fail_with(&error),
         };
         names.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let xattrs = self.xattrs(|source| source.xattrs(&node, found));
-        self.outbox.put(Item::Directory {
+        self.sender.put(TreeItem::Directory {
             name,
-            meta: Meta {
+            meta: FileMeta {
                 attributes: found.0,
                 xattrs,
             },
@@ -216,7 +226,7 @@ impl<'a, S: Source> Reader<'a, S> {
     }
 
     /// The place among hard links, or `Err` with the name's first sight.
-    fn link(&mut self, found: &Found) -> Result<Option<LinkId>, LinkId> {
+    fn link(&mut self, found: &SourceStat) -> Result<Option<LinkId>, LinkId> {
         if !self.options.keeps_links || found.0.link_count < 2 {
             return Ok(None);
         }
@@ -227,22 +237,22 @@ impl<'a, S: Source> Reader<'a, S> {
         }
     }
 
-    fn file(&mut self, node: &S::Node, found: &Found, name: Vec<u8>) -> Walked {
+    fn file(&mut self, node: &S::Node, found: &SourceStat, name: Vec<u8>) -> Walked {
         if self.source.is_own_image(found) {
             let path = self.source.describe(&self.path);
             self.session
-                .remark(format_args!("{path}: left out, for it is an image in use"));
+                .note(format_args!("{path}: left out, for it is an image in use"));
             return Ok(());
         }
         let link = match self.link(found) {
             Ok(link) => link,
             Err(first) => {
-                self.outbox.put(Item::Link { name, first });
+                self.sender.put(TreeItem::Link { name, first });
                 return Ok(());
             }
         };
         let xattrs = self.xattrs(|source| source.xattrs(node, found));
-        let meta = Meta {
+        let meta = FileMeta {
             attributes: found.0,
             xattrs,
         };
@@ -250,8 +260,8 @@ impl<'a, S: Source> Reader<'a, S> {
         // Less space than bytes: holes, or a file system that packs; asking tells which.
         let is_sparse = found.0.blocks_512.saturating_mul(512) < size;
         if is_sparse || size > SMALL_BYTES {
-            let data = self.outbox.take(0);
-            self.outbox.put(Item::File {
+            let data = self.sender.take(0);
+            self.sender.put(TreeItem::File {
                 name,
                 meta,
                 link,
@@ -268,13 +278,19 @@ impl<'a, S: Source> Reader<'a, S> {
     }
 
     /// Reads a small file into the batch, its attributes beside it.
-    fn small(&mut self, node: &S::Node, name: Vec<u8>, meta: Meta, link: Option<LinkId>) -> Walked {
+    fn small(
+        &mut self,
+        node: &S::Node,
+        name: Vec<u8>,
+        meta: FileMeta,
+        link: Option<LinkId>,
+    ) -> Walked {
         let size = meta.attributes.size_bytes as usize;
         // One byte more shows the end without another read.
-        self.outbox.reserve(size + 1)?;
+        self.sender.reserve(size + 1)?;
         let mut have = 0;
         while have <= size {
-            let room = &mut self.outbox.room()[have..=size];
+            let room = &mut self.sender.room()[have..=size];
             match self.source.read_at(node, room, have as u64) {
                 Ok(0) => break,
                 Ok(count) => have += count,
@@ -287,9 +303,9 @@ impl<'a, S: Source> Reader<'a, S> {
                 break;
             }
         }
-        let data = self.outbox.take(have);
+        let data = self.sender.take(have);
         let is_whole = have <= size;
-        self.outbox.put(Item::File {
+        self.sender.put(TreeItem::File {
             name,
             meta,
             link,
@@ -306,24 +322,24 @@ impl<'a, S: Source> Reader<'a, S> {
     /// Reads from `offset` to the end of the file and says where that is.
     fn rest(&mut self, node: &S::Node, offset: u64, end: u64) -> Walked {
         let size_bytes = self.chunks(node, offset, end)?;
-        self.outbox.put(Item::End { size_bytes });
+        self.sender.put(TreeItem::End { size_bytes });
         Ok(())
     }
 
     /// Reads from `offset` to `end` or the end of the file; tells where it stopped.
     fn chunks(&mut self, node: &S::Node, mut offset: u64, end: u64) -> Walked<u64> {
         while offset < end && !self.session.is_interrupted() {
-            self.outbox
+            self.sender
                 .reserve(CHUNK_BYTES.min(usize::try_from(end - offset).unwrap_or(CHUNK_BYTES)))?;
-            let room = self.outbox.room();
+            let room = self.sender.room();
             let len = room
                 .len()
                 .min(usize::try_from(end - offset).unwrap_or(usize::MAX));
             match self.source.read_at(node, &mut room[..len], offset) {
                 Ok(0) => break,
                 Ok(count) => {
-                    let data = self.outbox.take(count);
-                    self.outbox.put(Item::Data { offset, data });
+                    let data = self.sender.take(count);
+                    self.sender.put(TreeItem::Data { offset, data });
                     offset += count as u64;
                 }
                 Err(error) => {
@@ -353,23 +369,23 @@ impl<'a, S: Source> Reader<'a, S> {
                 }
             }
         }
-        self.outbox.put(Item::End { size_bytes });
+        self.sender.put(TreeItem::End { size_bytes });
         Ok(())
     }
 
     /// Links, device nodes, pipes and sockets.
-    fn other(&mut self, dir: &S::Node, name: &[u8], found: &Found, new_name: Vec<u8>) {
+    fn other(&mut self, dir: &S::Node, name: &[u8], found: &SourceStat, new_name: Vec<u8>) {
         let link = match self.link(found) {
             Ok(link) => link,
             Err(first) => {
-                return self.outbox.put(Item::Link {
+                return self.sender.put(TreeItem::Link {
                     name: new_name,
                     first,
                 });
             }
         };
         let xattrs = self.xattrs(|source| source.link_xattrs(dir, name, found));
-        let meta = Meta {
+        let meta = FileMeta {
             attributes: found.0,
             xattrs,
         };
@@ -378,14 +394,14 @@ impl<'a, S: Source> Reader<'a, S> {
                 return self
                     .fail("neither file, directory nor link; -r or -a copies it as what it is");
             }
-            return self.outbox.put(Item::Special {
+            return self.sender.put(TreeItem::Special {
                 name: new_name,
                 meta,
                 link,
             });
         }
         match self.source.read_link(dir, name) {
-            Ok(target) => self.outbox.put(Item::Symlink {
+            Ok(target) => self.sender.put(TreeItem::Symlink {
                 name: new_name,
                 meta,
                 link,
@@ -433,7 +449,7 @@ pub(crate) fn is_plain_name(name: &[u8]) -> bool {
 /// How many bytes of regular files lie in `from`.
 pub(crate) fn measure<S: Source>(
     source: &S,
-    job: &Job,
+    job: &CopyJob,
     follow: bool,
     stop: &dyn Fn() -> bool,
 ) -> u64 {

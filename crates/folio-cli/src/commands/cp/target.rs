@@ -1,6 +1,6 @@
 //! The writing side: takes a tree out of the channel and makes it, wherever it shall lie.
 
-use super::item::{Batch, Inbox, Item, LinkId, Meta};
+use super::batch_channel::{Batch, BatchReceiver, FileMeta, LinkId, TreeItem};
 use crate::exit::{Failure, Outcome, explain, is_final};
 use crate::progress::Progress;
 use crate::session::Session;
@@ -17,26 +17,31 @@ pub(crate) trait Target {
     /// Opens a directory that exists.
     fn open_parent(&self, path: &[u8]) -> Result<Self::Dir, Error>;
     /// Makes a directory, or opens it if it is there.
-    fn make_dir(&self, at: &Self::Dir, name: &[u8], meta: &Meta) -> Result<Self::Dir, Error>;
+    fn make_dir(&self, at: &Self::Dir, name: &[u8], meta: &FileMeta) -> Result<Self::Dir, Error>;
     /// Gives a directory its attributes, after all below it was made.
-    fn finish_dir(&self, dir: Self::Dir, meta: &Meta) -> Result<(), Error>;
+    fn finish_dir(&self, dir: Self::Dir, meta: &FileMeta) -> Result<(), Error>;
     /// Makes a file, or empties the one that is there.
-    fn create(&self, at: &Self::Dir, name: &[u8], meta: &Meta) -> Result<Self::File, Error>;
+    fn create(&self, at: &Self::Dir, name: &[u8], meta: &FileMeta) -> Result<Self::File, Error>;
     /// Writes contents.
     fn write(&self, file: &Self::File, bytes: &[u8], offset: u64) -> Result<(), Error>;
     /// Sets the size where a hole ends the file, then the attributes, and closes it.
     fn finish(
         &self,
         file: Self::File,
-        meta: &Meta,
+        meta: &FileMeta,
         written: u64,
         size_bytes: u64,
     ) -> Result<(), Error>;
     /// Makes a symbolic link.
-    fn symlink(&self, at: &Self::Dir, name: &[u8], meta: &Meta, target: &[u8])
-    -> Result<(), Error>;
+    fn symlink(
+        &self,
+        at: &Self::Dir,
+        name: &[u8],
+        meta: &FileMeta,
+        target: &[u8],
+    ) -> Result<(), Error>;
     /// Makes a device node, pipe or socket.
-    fn special(&self, at: &Self::Dir, name: &[u8], meta: &Meta) -> Result<(), Error>;
+    fn special(&self, at: &Self::Dir, name: &[u8], meta: &FileMeta) -> Result<(), Error>;
     /// Makes a hard link to what was made at the path `first`.
     fn link(&self, first: &[u8], at: &Self::Dir, name: &[u8]) -> Result<(), Error>;
     /// Takes a file away that could not be written.
@@ -62,13 +67,13 @@ pub(crate) struct Writer<'a, T: Target> {
 struct Frame<D> {
     dir: D,
     /// `None` for the directory that was there before.
-    meta: Option<Meta>,
+    meta: Option<FileMeta>,
     path: Vec<u8>,
 }
 
 struct OpenFile<F> {
     file: F,
-    meta: Meta,
+    meta: FileMeta,
     name: Vec<u8>,
     written: u64,
 }
@@ -90,14 +95,14 @@ impl<'a, T: Target> Writer<'a, T> {
 
     /// Makes all that comes through the channel. A failure that would meet every other file as well
     /// ends it.
-    pub(crate) fn run(&mut self, inbox: &Inbox) -> Outcome {
+    pub(crate) fn run(&mut self, receiver: &BatchReceiver) -> Outcome {
         let mut result = Ok(());
-        while let Some(mut batch) = inbox.next() {
+        while let Some(mut batch) = receiver.next() {
             result = self.batch(&mut batch);
             if result.is_err() {
                 break;
             }
-            inbox.recycle(batch);
+            receiver.recycle(batch);
         }
         // Where it stopped early: what is open gets its attributes all the same.
         if let Some(open) = self.file.take()
@@ -122,18 +127,18 @@ impl<'a, T: Target> Writer<'a, T> {
         self.session.check_interrupt()
     }
 
-    fn item(&mut self, item: Item, bytes: &[u8]) -> Outcome {
+    fn item(&mut self, item: TreeItem, bytes: &[u8]) -> Outcome {
         match item {
-            Item::Start { parent } => return self.start(parent),
-            Item::Directory { name, meta } => return self.enter(&name, meta),
-            Item::Leave if self.skipped > 0 => self.skipped -= 1,
-            Item::Leave => {
+            TreeItem::Start { parent } => return self.start(parent),
+            TreeItem::Directory { name, meta } => return self.enter(&name, meta),
+            TreeItem::Leave if self.skipped > 0 => self.skipped -= 1,
+            TreeItem::Leave => {
                 if let Some(frame) = self.frames.pop() {
                     self.finish(frame);
                 }
             }
             _ if self.skipped > 0 => {}
-            Item::File {
+            TreeItem::File {
                 name,
                 meta,
                 link,
@@ -143,16 +148,16 @@ impl<'a, T: Target> Writer<'a, T> {
                 self.remember(link, &name);
                 return self.file(name, meta, &bytes[data], is_whole);
             }
-            Item::Data { offset, data } => return self.data(&bytes[data], offset),
-            Item::End { size_bytes } => return self.end(size_bytes),
-            Item::Link { name, first } => {
+            TreeItem::Data { offset, data } => return self.data(&bytes[data], offset),
+            TreeItem::End { size_bytes } => return self.end(size_bytes),
+            TreeItem::Link { name, first } => {
                 let made = match (self.links.get(&first), self.frames.last()) {
                     (Some(first), Some(frame)) => self.target.link(first, &frame.dir, &name),
                     _ => return Ok(()),
                 };
                 return self.check(&name, made);
             }
-            Item::Symlink {
+            TreeItem::Symlink {
                 name,
                 meta,
                 link,
@@ -165,7 +170,7 @@ impl<'a, T: Target> Writer<'a, T> {
                 let made = self.target.symlink(&frame.dir, &name, &meta, &target);
                 return self.check(&name, made);
             }
-            Item::Special { name, meta, link } => {
+            TreeItem::Special { name, meta, link } => {
                 self.remember(link, &name);
                 let Some(frame) = self.frames.last() else {
                     return Ok(());
@@ -195,7 +200,7 @@ impl<'a, T: Target> Writer<'a, T> {
         }
     }
 
-    fn enter(&mut self, name: &[u8], meta: Meta) -> Outcome {
+    fn enter(&mut self, name: &[u8], meta: FileMeta) -> Outcome {
         let Some(frame) = self.frames.last().filter(|_| self.skipped == 0) else {
             self.skipped += 1;
             return Ok(());
@@ -225,7 +230,7 @@ impl<'a, T: Target> Writer<'a, T> {
         }
     }
 
-    fn file(&mut self, name: Vec<u8>, meta: Meta, bytes: &[u8], is_whole: bool) -> Outcome {
+    fn file(&mut self, name: Vec<u8>, meta: FileMeta, bytes: &[u8], is_whole: bool) -> Outcome {
         let Some(frame) = self.frames.last() else {
             return Ok(());
         };

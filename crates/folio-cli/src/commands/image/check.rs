@@ -1,6 +1,6 @@
 //! `folio image check`: are an image's tables what they should be, and can they be mended?
 
-use super::words::{Output, failed};
+use super::shared_options::{OutputOptions, image_failure};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::session::Session;
 use clap::{Args, ValueEnum};
@@ -37,13 +37,13 @@ pub(crate) struct Check {
     /// The image
     file: PathBuf,
     /// Format; found by the first bytes if not given
-    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     /// What to mend
     #[arg(short, long, value_enum)]
     repair: Option<What>,
     #[command(flatten)]
-    output: Output,
+    output: OutputOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -74,7 +74,7 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         };
         Failure {
             exit: Exit::QemuImg(code),
-            ..failed(error, &check.file)
+            ..image_failure(error, &check.file)
         }
     })?;
     if check.output.is_json() {

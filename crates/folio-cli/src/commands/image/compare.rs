@@ -1,6 +1,6 @@
 //! `folio image compare`: do two images have the same content, whatever their formats?
 
-use super::words::Backing;
+use super::shared_options::BackingOptions;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::progress::Progress;
 use crate::session::Session;
@@ -30,10 +30,10 @@ pub(crate) struct Compare {
     /// Another
     second: PathBuf,
     /// Format of the first; found by its first bytes if not given
-    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     /// Format of the second
-    #[arg(short = 'F', long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(short = 'F', long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     second_format: Option<ImageFormat>,
     /// Size and allocation have to be the same, too
     #[arg(short, long)]
@@ -45,7 +45,7 @@ pub(crate) struct Compare {
     #[arg(short = 'U', long)]
     force_share: bool,
     #[command(flatten)]
-    backing: Backing,
+    backing: BackingOptions,
 }
 
 /// Runs the command.

@@ -1,13 +1,13 @@
 //! `folio image convert`: any readable image into another format, in parallel.
 
 use super::new_image::NewImage;
+use super::shared_options::{BackingOptions, image_failure};
 use super::target::{Caching, TargetOptions};
-use super::words::{Backing, failed};
-use crate::args::size;
 use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
 use crate::progress::Progress;
 use crate::session::Session;
+use crate::value_parsers::size;
 use clap::{Args, ValueEnum};
 use folio::Errno;
 use folio::block::{self, CopyOptions, ImageFormat};
@@ -33,10 +33,10 @@ pub(crate) struct Convert {
     /// The image to make, or a block device
     target: PathBuf,
     /// Format of the source; found by its first bytes if not given
-    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     /// Format of the target; by its name if not given: qcow2 for .qcow2, else raw
-    #[arg(short = 'O', long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(short = 'O', long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     output_format: Option<ImageFormat>,
     /// Compress; the target is qcow2
     #[arg(short, long)]
@@ -88,7 +88,7 @@ pub(crate) struct Convert {
     #[command(flatten)]
     new_image: NewImage,
     #[command(flatten)]
-    backing: Backing,
+    backing: BackingOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -154,6 +154,6 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
         {
             Err(Failure::image(&error))
         }
-        Err(error) => Err(failed(error, &convert.target)),
+        Err(error) => Err(image_failure(error, &convert.target)),
     }
 }

@@ -1,11 +1,11 @@
 //! `folio image create`: a new image that reads as zeros, or as its backing file.
 
 use super::new_image::NewImage;
-use super::words::{Backing, beside, failed};
-use crate::args::size;
+use super::shared_options::{BackingOptions, beside, image_failure};
 use crate::exit::{Failure, Outcome};
 use crate::image::format_of;
 use crate::session::Session;
+use crate::value_parsers::size;
 use clap::Args;
 use folio::block::{self, ImageFormat};
 use std::path::{Path, PathBuf};
@@ -27,12 +27,12 @@ pub(crate) struct Create {
     #[arg(value_parser = size)]
     size: Option<u64>,
     /// Format; by the name if not given: qcow2 for .qcow2, else raw
-    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     #[command(flatten)]
     new_image: NewImage,
     #[command(flatten)]
-    backing: Backing,
+    backing: BackingOptions,
     /// Do not open the backing file; needs a size
     #[arg(short = 'u', requires = "size")]
     unsafe_backing: bool,
@@ -51,7 +51,8 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
         size.get_or_insert(device.len_bytes());
         if backing.format.is_none() {
             // Written down, so that nobody has to trust its first bytes later.
-            backing.format = Some(block::format_of(&path).map_err(|error| failed(error, &path))?);
+            backing.format =
+                Some(block::format_of(&path).map_err(|error| image_failure(error, &path))?);
         }
     }
     let Some(size) = size else {
@@ -62,7 +63,7 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
     session.check_interrupt()?;
     remove_if_forced(&create.file, create.new_image.force)?;
     block::create_with(&create.file, format, size, &options)
-        .map_err(|error| failed(error, &create.file))
+        .map_err(|error| image_failure(error, &create.file))
 }
 
 /// Takes an older image away if the user said so.

@@ -1,6 +1,6 @@
 //! `folio image info`: what an image says of itself.
 
-use super::words::{Backing, Output, failed};
+use super::shared_options::{BackingOptions, OutputOptions, image_failure};
 use crate::exit::Outcome;
 use crate::output::print_json;
 use crate::session::Session;
@@ -26,7 +26,7 @@ pub(crate) struct Info {
     /// The image
     file: PathBuf,
     /// Its format; found by its first bytes if not given
-    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     /// Tell of its backing files, too
     #[arg(long)]
@@ -35,13 +35,13 @@ pub(crate) struct Info {
     #[arg(short = 'U', long)]
     force_share: bool,
     #[command(flatten)]
-    output: Output,
+    output: OutputOptions,
     #[command(flatten)]
-    backing: Backing,
+    backing: BackingOptions,
 }
 
 /// One image of a chain.
-struct Told {
+struct ChainImage {
     name: PathBuf,
     info: ImageInfo,
 }
@@ -70,7 +70,7 @@ pub(crate) fn run(info: &Info, _session: &Session) -> Outcome {
 }
 
 /// The image, and what it stands on if that was asked for.
-fn chain(info: &Info) -> Outcome<Vec<Told>> {
+fn chain(info: &Info) -> Outcome<Vec<ChainImage>> {
     if info.backing_chain && info.backing.policy() != BackingPolicy::Refuse {
         // Follows the whole chain by the rules about backing files, and finds loops.
         drop(
@@ -87,9 +87,9 @@ fn chain(info: &Info) -> Outcome<Vec<Told>> {
             is_shared: info.force_share,
             ..OpenOptions::default()
         };
-        let found = block::info(&name, &options).map_err(|error| failed(error, &name))?;
+        let found = block::info(&name, &options).map_err(|error| image_failure(error, &name))?;
         if !seen.insert(name.clone()) {
-            return Err(failed(Errno::LOOP.into(), &name));
+            return Err(image_failure(Errno::LOOP.into(), &name));
         }
         if info.backing_chain
             && let Some(path) = &found.backing_path
@@ -101,10 +101,10 @@ fn chain(info: &Info) -> Outcome<Vec<Told>> {
             let format = format
                 .map(str::parse)
                 .transpose()
-                .map_err(|error| failed(error, path))?;
+                .map_err(|error| image_failure(error, path))?;
             next = Some((path.clone(), format));
         }
-        chain.push(Told { name, info: found });
+        chain.push(ChainImage { name, info: found });
     }
     Ok(chain)
 }
@@ -124,7 +124,7 @@ fn compat(qcow2: &Qcow2Info) -> &'static str {
 }
 
 /// The keys are qemu-img's.
-fn to_json(told: &Told) -> Value {
+fn to_json(told: &ChainImage) -> Value {
     let info = &told.info;
     let mut object = Map::new();
     let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
@@ -180,7 +180,7 @@ fn name(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-fn to_text(told: &Told) -> String {
+fn to_text(told: &ChainImage) -> String {
     let info = &told.info;
     let mut text = format!(
         "image: {}\nfile format: {}\nvirtual size: {} ({} bytes)\ndisk size: {}\n",

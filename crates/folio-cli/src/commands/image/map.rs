@@ -1,9 +1,9 @@
 //! `folio image map`: what is stored where, through the chain of backing files.
 
-use super::words::{Backing, Output, failed};
-use crate::args::size;
+use super::shared_options::{BackingOptions, OutputOptions, image_failure};
 use crate::exit::{Failure, Outcome};
 use crate::session::Session;
+use crate::value_parsers::size;
 use clap::Args;
 use folio::block::{self, Allocation, Device, Extent, ImageFormat, OpenOptions};
 use serde::Serialize;
@@ -22,7 +22,7 @@ pub(crate) struct Map {
     /// The image
     file: PathBuf,
     /// Its format; found by its first bytes if not given
-    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     /// Where to start
     #[arg(short, long, value_name = "OFFSET", value_parser = size, default_value = "0", hide_default_value = true)]
@@ -34,9 +34,9 @@ pub(crate) struct Map {
     #[arg(short = 'U', long)]
     force_share: bool,
     #[command(flatten)]
-    output: Output,
+    output: OutputOptions,
     #[command(flatten)]
-    backing: Backing,
+    backing: BackingOptions,
 }
 
 /// A line; the keys are qemu-img's.
@@ -91,7 +91,7 @@ pub(crate) fn run(map: &Map, session: &Session) -> Outcome {
     let mut line: Option<Line> = None;
     while at < end {
         session.check_interrupt()?;
-        let next = look(&*device, at, end).map_err(|error| failed(error, &map.file))?;
+        let next = look(&*device, at, end).map_err(|error| image_failure(error, &map.file))?;
         at += next.length;
         if line.as_mut().is_some_and(|line| line.takes(&next)) {
             continue;
@@ -122,7 +122,7 @@ impl Printer {
         let names = if is_json {
             Vec::new()
         } else {
-            names(&map.file, map.force_share)?
+            chain_files(&map.file, map.force_share)?
         };
         Ok(Self {
             is_json,
@@ -186,7 +186,7 @@ impl Printer {
 }
 
 /// The files of a chain that opened, from the image down.
-pub(in crate::commands) fn names(file: &Path, is_shared: bool) -> Outcome<Vec<PathBuf>> {
+pub(crate) fn chain_files(file: &Path, is_shared: bool) -> Outcome<Vec<PathBuf>> {
     let mut names = vec![file.to_owned()];
     let mut format = None;
     loop {
@@ -196,7 +196,7 @@ pub(in crate::commands) fn names(file: &Path, is_shared: bool) -> Outcome<Vec<Pa
             ..OpenOptions::default()
         };
         let last = names[names.len() - 1].clone();
-        let info = block::info(&last, &options).map_err(|error| failed(error, &last))?;
+        let info = block::info(&last, &options).map_err(|error| image_failure(error, &last))?;
         let Some(path) = info.backing_path else {
             return Ok(names);
         };

@@ -9,17 +9,19 @@
 //! What differs from qemu-img stands in docs/image.md.
 
 mod check;
+mod commit;
 mod compare;
 mod convert;
 mod create;
 mod info;
 pub(super) mod map;
 mod new_image;
+mod overlay;
 mod rebase;
 mod resize;
+pub(super) mod shared_options;
 mod snapshot;
 mod target;
-pub(super) mod words;
 
 use crate::exit::Outcome;
 use crate::session::Session;
@@ -50,7 +52,7 @@ enum ImageCommand {
     Snapshot(snapshot::Snapshot),
     Resize(resize::Resize),
     Rebase(rebase::Rebase),
-    Commit(rebase::Commit),
+    Commit(commit::Commit),
 }
 
 /// The command's name in messages.
@@ -80,7 +82,7 @@ pub(crate) fn run(image: &Image, session: &Session) -> Outcome {
         ImageCommand::Convert(convert) => convert::run(convert, session),
         ImageCommand::Snapshot(snapshot) => snapshot::run(snapshot, session),
         ImageCommand::Resize(resize) => resize::run(resize, session),
-        ImageCommand::Rebase(rebase) => rebase::rebase(rebase, session),
-        ImageCommand::Commit(commit) => rebase::commit(commit, session),
+        ImageCommand::Rebase(rebase) => rebase::run(rebase, session),
+        ImageCommand::Commit(commit) => commit::run(commit, session),
     }
 }

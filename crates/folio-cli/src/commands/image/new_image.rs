@@ -1,8 +1,8 @@
 //! What a new image is like: `-o` with qemu-img's words, and long options for the same.
 
-use crate::args::size;
 use crate::exit::{Failure, Outcome};
 use crate::nearest::nearest;
+use crate::value_parsers::size;
 use clap::{Args, ValueEnum};
 use folio::block::{
     BackingName, Compat, Compression, CreateOptions, DataFileName, ImageFormat, Preallocation,
@@ -29,7 +29,7 @@ pub(crate) struct NewImage {
     #[arg(short = 'b', long, value_name = "FILE")]
     backing_file: Option<String>,
     /// Format of the backing file
-    #[arg(short = 'F', long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(short = 'F', long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     backing_format: Option<ImageFormat>,
     /// Make the image anew if there is one
     #[arg(long)]

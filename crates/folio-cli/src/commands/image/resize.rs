@@ -1,10 +1,10 @@
 //! `folio image resize`: a disk of another size.
 
 use super::new_image::Allocate;
-use super::words::{Backing, failed};
-use crate::args::size;
+use super::shared_options::{BackingOptions, image_failure};
 use crate::exit::{Failure, Outcome};
 use crate::session::Session;
+use crate::value_parsers::size;
 use clap::Args;
 use folio::block::{self, ImageFormat, ResizeImage};
 use std::io::Write;
@@ -29,7 +29,7 @@ pub(crate) struct Resize {
     #[arg(allow_hyphen_values = true, value_parser = new_size, value_name = "[+|-]SIZE")]
     size: NewSize,
     /// Format; found by the first bytes if not given
-    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     /// Allow a smaller size: what lies behind it is lost
     #[arg(long)]
@@ -38,7 +38,7 @@ pub(crate) struct Resize {
     #[arg(long, value_enum, default_value = "off")]
     preallocation: Allocate,
     #[command(flatten)]
-    backing: Backing,
+    backing: BackingOptions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
         backing: resize.backing.policy(),
     };
     block::resize(path, len_bytes, &options).map_err(|error| {
-        let mut failure = failed(error, path);
+        let mut failure = image_failure(error, path);
         if failure.message.contains("would be lost") {
             failure.message.push_str(": --shrink allows it");
         }

@@ -1,8 +1,8 @@
 //! `folio image snapshot`: internal snapshots.
 
-use super::words::{Output, failed};
+use super::shared_options::{OutputOptions, image_failure};
 use crate::exit::Outcome;
-use crate::output::colour::heading;
+use crate::output::color::heading;
 use crate::output::{human, printable};
 use crate::session::{Session, clock};
 use clap::Args;
@@ -29,12 +29,12 @@ pub(crate) struct Snapshot {
     /// The image
     file: PathBuf,
     /// Format; found by the first bytes if not given
-    #[arg(short, long, value_name = "FORMAT", value_parser = crate::args::format())]
+    #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     #[command(flatten)]
     action: Action,
     #[command(flatten)]
-    output: Output,
+    output: OutputOptions,
 }
 
 #[derive(Args)]
@@ -71,12 +71,12 @@ pub(crate) fn run(snapshot: &Snapshot, session: &Session) -> Outcome {
         } => block::delete_snapshot(path, format, which),
         _ => return list(snapshot, session),
     };
-    done.map_err(|error| failed(error, path))
+    done.map_err(|error| image_failure(error, path))
 }
 
 fn list(snapshot: &Snapshot, session: &Session) -> Outcome {
     let found = block::snapshots(&snapshot.file, snapshot.format);
-    let found = found.map_err(|error| failed(error, &snapshot.file))?;
+    let found = found.map_err(|error| image_failure(error, &snapshot.file))?;
     if snapshot.output.is_json() {
         return session.print_json(&found.iter().map(to_json).collect::<Vec<_>>());
     }

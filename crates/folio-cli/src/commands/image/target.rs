@@ -1,7 +1,7 @@
 //! Where an image is converted to: a new file that appears whole or not at all, an image that
 //! exists, a block device.
 
-use super::words::{Backing, failed};
+use super::shared_options::{BackingOptions, image_failure};
 use crate::exit::{Failure, Outcome};
 use clap::ValueEnum;
 use folio::block::{self, CreateOptions, Device, ImageFormat, OpenOptions, Qcow2Device};
@@ -67,7 +67,7 @@ impl Drop for MadeFile {
 pub(crate) struct TargetOptions<'a> {
     pub(crate) path: &'a Path,
     pub(crate) format: ImageFormat,
-    pub(crate) backing: &'a Backing,
+    pub(crate) backing: &'a BackingOptions,
     pub(crate) caching: Caching,
 }
 
@@ -79,7 +79,7 @@ impl TargetOptions<'_> {
             is_volatile: self.caching == Caching::Unsafe,
             ..OpenOptions::default()
         };
-        let failed = |error| failed(error, self.path);
+        let failed = |error| image_failure(error, self.path);
         if self.format == ImageFormat::Qcow2 {
             let device = Arc::new(Qcow2Device::open_at(path, &options).map_err(failed)?);
             return Ok((device.clone(), Some(device)));
@@ -132,7 +132,7 @@ impl TargetOptions<'_> {
             self.path.to_owned()
         };
         block::create_with(&made, self.format, len_bytes, options)
-            .map_err(|error| failed(error, self.path))?;
+            .map_err(|error| image_failure(error, self.path))?;
         let file = MadeFile {
             path: Some(made.clone()),
         };
@@ -162,7 +162,7 @@ impl Target {
         // Tables are in memory until now; whether this waits for the disk was said at the open.
         self.device
             .flush()
-            .map_err(|error| failed(error, &self.path))?;
+            .map_err(|error| image_failure(error, &self.path))?;
         drop((self.device, self.qcow2));
         let Some(made) = self.made else { return Ok(()) };
         made.keep(&self.path)

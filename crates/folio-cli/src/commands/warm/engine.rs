@@ -52,7 +52,7 @@ enum Budget {
 
 fn budget(text: &str) -> Result<Budget, String> {
     let Some(number) = text.strip_suffix('%') else {
-        return crate::args::size(text).map(Budget::Bytes);
+        return crate::value_parsers::size(text).map(Budget::Bytes);
     };
     match number.trim().parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(Budget::Share(percent / 100.0)),
@@ -62,7 +62,7 @@ fn budget(text: &str) -> Result<Budget, String> {
 
 /// What came of it.
 #[derive(Serialize)]
-pub(crate) struct Told {
+pub(crate) struct WarmReport {
     files: u64,
     size_bytes: u64,
     resident_before_bytes: u64,
@@ -96,7 +96,7 @@ impl Engine {
         };
         if asked > room && !session.quiet {
             let (asked, room) = (human(asked), human(room));
-            session.remark(format_args!(
+            session.note(format_args!(
                 "the budget of {asked} is cut to {room}: more memory is not available"
             ));
         }
@@ -104,7 +104,7 @@ impl Engine {
     }
 
     /// Brings `files` in, with a bar if somebody sees it, and tells of every failure.
-    pub(crate) fn run(&self, files: &[Found], session: &Session) -> Outcome<(Warmed, Told)> {
+    pub(crate) fn run(&self, files: &[Found], session: &Session) -> Outcome<(Warmed, WarmReport)> {
         let order = match self.order {
             OrderWord::Auto => Order::Auto,
             OrderWord::Inode => Order::Inode,
@@ -118,7 +118,7 @@ impl Engine {
         };
         let warmed = work(&warm, files, session);
         session.check_interrupt()?;
-        let told = Told {
+        let told = WarmReport {
             files: warmed.files,
             size_bytes: warmed.size_bytes,
             resident_before_bytes: warmed.resident_before_bytes,
@@ -173,9 +173,9 @@ fn work(warm: &Warm, files: &[Found], session: &Session) -> Warmed {
     })
 }
 
-impl Told {
+impl WarmReport {
     /// Tells what came of it, as JSON or in a line.
-    pub(crate) fn tell(&self, is_json: bool, session: &Session) -> Outcome {
+    pub(crate) fn print(&self, is_json: bool, session: &Session) -> Outcome {
         if is_json {
             return session.print_json(self);
         }

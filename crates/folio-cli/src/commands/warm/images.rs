@@ -6,13 +6,13 @@
 //!   disk.qcow2:/srv   extents of the files   --`--> where the image files have these blocks --> ranges of host files
 //! ```
 
-use crate::commands::image::map::names;
-use crate::commands::image::words::failed;
+use crate::commands::image::map::chain_files;
+use crate::commands::image::shared_options::image_failure;
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image};
-use crate::place::{ImagePath, Place};
+use crate::image_path::{ImagePath, PathArgument};
 use crate::session::Session;
-use crate::walk::{Met, Next, Visitor, walk};
+use crate::walk::{Visit, Visitor, WalkControl, walk};
 use folio::block::{self, Allocation, Device, ImageFormat, OpenOptions};
 use folio::syscall::OpenFlags;
 use folio::vfs::{ExtentPlace, FileType};
@@ -35,9 +35,9 @@ pub(super) fn find(word: &Path, scan: &Scan, session: &Session) -> Outcome<Optio
             Ok(None)
         };
     }
-    match Place::parse(word.as_os_str(), false) {
-        Place::Image(place) => inside(&place, scan, session).map(Some),
-        Place::Host(_) => Ok(None),
+    match PathArgument::parse(word.as_os_str(), false) {
+        PathArgument::Image(place) => inside(&place, scan, session).map(Some),
+        PathArgument::Host(_) => Ok(None),
     }
 }
 
@@ -63,14 +63,14 @@ fn open(path: &Path) -> Outcome<Arc<dyn Device>> {
         is_shared: true,
         ..OpenOptions::default()
     };
-    block::open(path, &options).map_err(|error| failed(error, path))
+    block::open(path, &options).map_err(|error| image_failure(error, path))
 }
 
 /// What files inside an image need of the image files.
 fn inside(place: &ImagePath, scan: &Scan, session: &Session) -> Outcome<Vec<Found>> {
     let device = open(&place.image)?;
     let selected = block::select(device.clone(), place.partition)
-        .map_err(|error| failed(error, &place.image))?;
+        .map_err(|error| image_failure(error, &place.image))?;
     let image = Image::mount(session, place, device, Access::Read)?;
     let mut runs = Runs {
         image: &image,
@@ -102,15 +102,15 @@ struct Runs<'a> {
 }
 
 impl Visitor for Runs<'_> {
-    fn meet(&mut self, met: &Met<'_>) -> Outcome<Next> {
-        if met.attributes.file_type == FileType::Regular
-            && (met.depth == 0 || self.scan.takes(met.path))
+    fn visit(&mut self, visit: &Visit<'_>) -> Outcome<WalkControl> {
+        if visit.attributes.file_type == FileType::Regular
+            && (visit.depth == 0 || self.scan.takes(visit.path))
         {
             let process = self.image.process();
             let found = process
-                .open(met.path, OpenFlags::empty(), 0)
+                .open(visit.path, OpenFlags::empty(), 0)
                 .and_then(|fd| {
-                    let found = process.fiemap(fd, 0..met.attributes.size_bytes, false);
+                    let found = process.fiemap(fd, 0..visit.attributes.size_bytes, false);
                     process.close(fd)?;
                     found
                 });
@@ -128,7 +128,7 @@ impl Visitor for Runs<'_> {
                 Err(error) => self.session.fail(self.image.name(error).message),
             }
         }
-        Ok(Next::Enter)
+        Ok(WalkControl::Enter)
     }
 }
 
@@ -143,14 +143,14 @@ struct Needs {
 
 impl Needs {
     fn new(path: &Path) -> Outcome<Self> {
-        let mut files = names(path, true)?;
+        let mut files = chain_files(path, true)?;
         for file in &mut files {
             // Blocks of such an image lie in its data file.
             let options = OpenOptions {
                 is_shared: true,
                 ..OpenOptions::default()
             };
-            let info = block::info(&*file, &options).map_err(|error| failed(error, file))?;
+            let info = block::info(&*file, &options).map_err(|error| image_failure(error, file))?;
             if let Some(name) = info
                 .qcow2
                 .filter(|_| info.format == ImageFormat::Qcow2)

@@ -103,7 +103,7 @@ pub(crate) fn run(command: &WarmCommand, session: &Session) -> Outcome {
     let mut files = scan.files(&paths);
     files.found.append(&mut inside);
     session.check_interrupt()?;
-    let (mut warmed, mut told) = command.engine.run(&files.found, session)?;
+    let (mut warmed, mut report) = command.engine.run(&files.found, session)?;
     warmed.failures.append(&mut files.failures);
     warmed.failures.sort();
     let locked = if command.lock {
@@ -115,10 +115,10 @@ pub(crate) fn run(command: &WarmCommand, session: &Session) -> Outcome {
         .failures
         .iter()
         .for_each(|(path, reason)| session.fail_on(path, reason));
-    told.failures = FailureRecord::list(&warmed.failures);
-    told.locked_bytes = locked.bytes;
-    told.not_regular = files.special;
-    told.tell(command.json, session)?;
+    report.failures = FailureRecord::list(&warmed.failures);
+    report.locked_bytes = locked.bytes;
+    report.not_regular = files.special;
+    report.print(command.json, session)?;
     if command.lock {
         stay(locked, session)
     } else {
@@ -162,7 +162,7 @@ fn lock(files: &[Found], warmed: &mut Warmed) -> Locks {
 fn stay(locks: Locks, session: &Session) -> Outcome {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     if !session.quiet {
-        session.remark(format_args!(
+        session.note(format_args!(
             "{} locked in memory until Ctrl-C",
             human(locks.bytes)
         ));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// How results are printed.
 #[derive(Args)]
-pub(crate) struct Output {
+pub(crate) struct OutputOptions {
     /// How to print
     #[arg(long, value_enum, default_value = "human", hide_default_value = true)]
     output: OutputFormat,
@@ -24,7 +24,7 @@ enum OutputFormat {
     Json,
 }
 
-impl Output {
+impl OutputOptions {
     /// Whether to print JSON.
     pub(crate) fn is_json(&self) -> bool {
         self.json || self.output == OutputFormat::Json
@@ -33,7 +33,7 @@ impl Output {
 
 /// Which backing files are opened.
 #[derive(Args)]
-pub(crate) struct Backing {
+pub(crate) struct BackingOptions {
     /// Backing files to open: those beside the image or below its folder if not given; allow: any;
     /// deny: none; dir=FOLDER: those in this folder or below
     #[arg(long = "backing", value_name = "allow|deny|dir=FOLDER", value_parser = policy)]
@@ -51,7 +51,7 @@ fn policy(text: &str) -> Result<BackingPolicy, String> {
     }
 }
 
-impl Backing {
+impl BackingOptions {
     /// The policy.
     pub(crate) fn policy(&self) -> BackingPolicy {
         self.policy.clone().unwrap_or_default()
@@ -71,7 +71,7 @@ impl Backing {
             is_shared,
             ..OpenOptions::default()
         };
-        folio::block::open(path, &options).map_err(|error| failed(error, path))
+        folio::block::open(path, &options).map_err(|error| image_failure(error, path))
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn beside(image: &Path, name: &Path) -> PathBuf {
 }
 
 /// The failure of a call about the image at `path`, which is named once.
-pub(crate) fn failed(error: Error, path: &Path) -> Failure {
+pub(crate) fn image_failure(error: Error, path: &Path) -> Failure {
     let name = path.display().to_string();
     let error = if error.to_string().starts_with(&name) {
         error

@@ -1,6 +1,6 @@
-//! Colours: whether they are wanted, and what for.
+//! Colors: whether they are wanted, and what for.
 //!
-//! `--color` decides. Without it NO_COLOR and `CLICOLOR_FORCE=1` do, and else there are colours on
+//! `--color` decides. Without it NO_COLOR and `CLICOLOR_FORCE=1` do, and else there are colors on
 //! a terminal whose TERM is not `dumb`; that an automatic build runs (`CI`) does not count. Data
 //! that passes through (`folio cat`) never has any.
 
@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use std::ffi::OsString;
 use std::fmt::Display;
 
-/// When there are colours.
+/// When there are colors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum When {
     /// On a terminal
@@ -33,11 +33,11 @@ pub(crate) const DIRECTORY: Style = AnsiColor::Blue.on_default().bold();
 pub(crate) const LINK: Style = AnsiColor::Cyan.on_default();
 
 /// Obeys `--color` before the command line is read, so that what is wrong with it is told in the
-/// right colours.
+/// right colors.
 pub(crate) fn choose(words: &[OsString]) -> clap::ColorChoice {
     let is_forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| value != "0");
     let when = match asked(words).unwrap_or(When::Auto) {
-        // Else `anstream` takes the variable CI for a promise that colours are shown.
+        // Else `anstream` takes the variable CI for a promise that colors are shown.
         When::Auto if is_dumb_terminal() && !is_forced => When::Never,
         when => when,
     };
@@ -72,7 +72,7 @@ fn asked(words: &[OsString]) -> Option<When> {
     asked
 }
 
-/// Whether the standard output shows colours.
+/// Whether the standard output shows colors.
 pub(crate) fn on_stdout() -> bool {
     AutoStream::choice(&std::io::stdout()) != ColorChoice::Never
 }
@@ -87,7 +87,7 @@ pub(crate) fn heading(text: impl Display) -> String {
     paint(on_stdout(), HEADING, text)
 }
 
-/// The text in a style, if colours are shown.
+/// The text in a style, if colors are shown.
 pub(crate) fn paint(is_shown: bool, style: Style, text: impl Display) -> String {
     if is_shown {
         format!("{style}{text}{style:#}")
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_about_colours_counts() {
+    fn the_last_word_about_colors_counts() {
         let asked = |text: &str| asked(&text.split(' ').map(OsString::from).collect::<Vec<_>>());
         assert_eq!(asked("ls disk.img"), None);
         assert_eq!(asked("--color always ls --color=never"), Some(When::Never));

@@ -20,7 +20,7 @@ pub(crate) struct ImagePath {
 
 /// What a word of the command line of `cp` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum PathArgument {
     /// Inside an image.
     Image(ImagePath),
     /// On the host.
@@ -84,7 +84,7 @@ impl fmt::Display for ImagePath {
     }
 }
 
-impl Place {
+impl PathArgument {
     /// Reads a word of `cp`: an image if the text before the first `:/` (or a last `:`) is a file
     /// that exists, or, with `creates`, shall be made.
     pub(crate) fn parse(word: &OsStr, creates: bool) -> Self {
@@ -97,7 +97,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for PathArgument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Image(place) => place.fmt(f),
@@ -149,7 +149,10 @@ mod tests {
     use super::*;
 
     fn host(word: &str) -> bool {
-        matches!(Place::parse(OsStr::new(word), false), Place::Host(_))
+        matches!(
+            PathArgument::parse(OsStr::new(word), false),
+            PathArgument::Host(_)
+        )
     }
 
     #[test]
@@ -161,7 +164,7 @@ mod tests {
         assert!(host(image) && host("none.img:/a") && host("./a:b") && host("a:/b"));
         assert!(!host(&format!("{image}:/srv")) && !host(&format!("{image}:")));
         let word = format!("{image}@2:/srv/a:b");
-        let Place::Image(place) = Place::parse(OsStr::new(&word), false) else {
+        let PathArgument::Image(place) = PathArgument::parse(OsStr::new(&word), false) else {
             panic!()
         };
         assert_eq!(

@@ -1,28 +1,28 @@
 //! Names from an image as the standard output shall show them.
 
-use super::colour::{self, DIRECTORY, LINK};
+use super::color::{self, DIRECTORY, LINK};
 use folio::vfs::FileType;
 use std::borrow::Cow;
 use std::io::IsTerminal;
 
-/// On a terminal a name must not be a command to it, and may have a colour; elsewhere it is its
+/// On a terminal a name must not be a command to it, and may have a color; elsewhere it is its
 /// bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Names {
+pub(crate) struct NamePrinter {
     is_terminal: bool,
-    has_colours: bool,
+    has_colors: bool,
 }
 
-impl Names {
+impl NamePrinter {
     /// As the standard output wants them.
     pub(crate) fn on_stdout() -> Self {
         Self {
             is_terminal: std::io::stdout().is_terminal(),
-            has_colours: colour::on_stdout(),
+            has_colors: color::on_stdout(),
         }
     }
 
-    /// The name without a colour.
+    /// The name without a color.
     pub(crate) fn plain(self, name: &[u8]) -> Cow<'_, [u8]> {
         if !self.is_terminal {
             return Cow::Borrowed(name);
@@ -39,7 +39,7 @@ impl Names {
             FileType::Symlink => LINK,
             _ => return self.plain(name),
         };
-        if !self.has_colours {
+        if !self.has_colors {
             return self.plain(name);
         }
         let mut shown = style.render().to_string().into_bytes();
@@ -56,9 +56,9 @@ mod tests {
     #[test]
     fn only_a_terminal_is_spared() {
         let name = b"a\x1b[2J\xff";
-        let names = |is_terminal, has_colours| Names {
+        let names = |is_terminal, has_colors| NamePrinter {
             is_terminal,
-            has_colours,
+            has_colors,
         };
         assert_eq!(*names(false, false).of(name, FileType::Directory), *name);
         assert_eq!(*names(true, false).plain(name), *"a?[2J\u{fffd}".as_bytes());

@@ -20,25 +20,25 @@ pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// All that is known of a file but its contents.
 #[derive(Debug, Clone)]
-pub(crate) struct Meta {
+pub(crate) struct FileMeta {
     pub(crate) attributes: Attributes,
     pub(crate) xattrs: Xattrs,
 }
 
 /// One step of the walk. Names are single names, except that of a walk's first item.
 #[derive(Debug)]
-pub(crate) enum Item {
+pub(crate) enum TreeItem {
     /// A new walk: the directory it goes to.
     Start { parent: Vec<u8> },
     /// A directory; what follows, up to its `Leave`, lies in it.
-    Directory { name: Vec<u8>, meta: Meta },
+    Directory { name: Vec<u8>, meta: FileMeta },
     /// Back to the parent directory.
     Leave,
     /// A regular file. Its first bytes lie in the batch; unless it `is_whole`, `Data` and `End`
     /// follow.
     File {
         name: Vec<u8>,
-        meta: Meta,
+        meta: FileMeta,
         link: Option<LinkId>,
         data: Range<usize>,
         is_whole: bool,
@@ -52,21 +52,21 @@ pub(crate) enum Item {
     /// A symbolic link.
     Symlink {
         name: Vec<u8>,
-        meta: Meta,
+        meta: FileMeta,
         link: Option<LinkId>,
         target: Vec<u8>,
     },
     /// A device node, pipe or socket.
     Special {
         name: Vec<u8>,
-        meta: Meta,
+        meta: FileMeta,
         link: Option<LinkId>,
     },
 }
 
 /// Items and the bytes they speak of.
 pub(crate) struct Batch {
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Vec<TreeItem>,
     pub(crate) data: Box<[u8]>,
     used: usize,
 }
@@ -83,42 +83,42 @@ impl Batch {
 
 /// The writing thread has stopped: there is nobody to read for.
 #[derive(Debug)]
-pub(crate) struct Stopped;
+pub(crate) struct WriterStopped;
 
 /// Where the reading thread puts items.
-pub(crate) struct Outbox {
+pub(crate) struct BatchSender {
     batch: Batch,
     full: SyncSender<Batch>,
     empty: Receiver<Batch>,
 }
 
 /// Where the writing thread gets them.
-pub(crate) struct Inbox {
+pub(crate) struct BatchReceiver {
     full: Receiver<Batch>,
     empty: SyncSender<Batch>,
 }
 
 /// Both ends of a new channel.
-pub(crate) fn channel() -> (Outbox, Inbox) {
+pub(crate) fn channel() -> (BatchSender, BatchReceiver) {
     let (full_sender, full) = sync_channel(BATCHES);
     let (empty_sender, empty) = sync_channel(BATCHES + 2);
-    let outbox = Outbox {
+    let sender = BatchSender {
         batch: Batch::new(),
         full: full_sender,
         empty,
     };
     (
-        outbox,
-        Inbox {
+        sender,
+        BatchReceiver {
             full,
             empty: empty_sender,
         },
     )
 }
 
-impl Outbox {
+impl BatchSender {
     /// Makes sure that `len_bytes` (or all that a batch can hold) may be put at once.
-    pub(crate) fn reserve(&mut self, len_bytes: usize) -> Result<(), Stopped> {
+    pub(crate) fn reserve(&mut self, len_bytes: usize) -> Result<(), WriterStopped> {
         let len_bytes = len_bytes.min(BATCH_BYTES);
         if self.batch.data.len() - self.batch.used < len_bytes
             || self.batch.items.len() >= BATCH_ITEMS
@@ -141,12 +141,12 @@ impl Outbox {
     }
 
     /// Puts an item into the present batch.
-    pub(crate) fn put(&mut self, item: Item) {
+    pub(crate) fn put(&mut self, item: TreeItem) {
         self.batch.items.push(item);
     }
 
     /// Hands over the present batch.
-    pub(crate) fn flush(&mut self) -> Result<(), Stopped> {
+    pub(crate) fn flush(&mut self) -> Result<(), WriterStopped> {
         if self.batch.items.is_empty() {
             return Ok(());
         }
@@ -155,11 +155,11 @@ impl Outbox {
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => Batch::new(),
         };
         let batch = std::mem::replace(&mut self.batch, next);
-        self.full.send(batch).map_err(|_| Stopped)
+        self.full.send(batch).map_err(|_| WriterStopped)
     }
 }
 
-impl Inbox {
+impl BatchReceiver {
     /// The next batch; `None` when the reader has finished.
     pub(crate) fn next(&self) -> Option<Batch> {
         self.full.recv().ok()

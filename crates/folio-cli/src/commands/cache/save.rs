@@ -1,19 +1,17 @@
 //! `folio cache save` and `folio cache restore`: the hot set of some files, kept over a restart.
 
 use crate::commands::select::Select;
-use crate::commands::warm::Engine;
 use crate::exit::{Failure, Outcome};
-use crate::output::{FailureRecord, human};
+use crate::output::{FailureRecord, human, io_reason};
 use crate::session::Session;
 use clap::Args;
-use folio_pagecache::{load, save_at};
+use folio_pagecache::save_at;
 use serde::Serialize;
-use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
-const SAVE_EXAMPLES: &str = "\
+const EXAMPLES: &str = "\
 Examples:
   folio cache save /var/lib/folio/hot-set /var/lib/mysql /srv
   folio cache save --exclude '*.log' web.hot /srv/www
@@ -22,19 +20,9 @@ The file names the pages that are in memory, not what is in them: a few bytes fo
 of an older one only when it is complete and on the disk. contrib/systemd has a pair of units that save at shutdown
 and restore at boot.";
 
-const RESTORE_EXAMPLES: &str = "\
-Examples:
-  folio cache restore /var/lib/folio/hot-set
-  folio cache restore --dry-run web.hot            how much of it is in memory
-  folio cache restore --budget 30% web.hot
-
-Files that are gone, or whose size or time of change is another one, are left out: what was hot in them says nothing
-any more. Of the others the pages that were hot are read, and no more, in the order of their places on the disk where
-the disk seeks, else by inode.";
-
 /// Keep which pages of files are in memory
 #[derive(Args)]
-#[command(after_help = SAVE_EXAMPLES)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Save {
     /// Where to keep it
     file: PathBuf,
@@ -48,21 +36,8 @@ pub(super) struct Save {
     json: bool,
 }
 
-/// Bring back the pages that were kept
-#[derive(Args)]
-#[command(after_help = RESTORE_EXAMPLES)]
-pub(super) struct Restore {
-    /// Where it was kept
-    file: PathBuf,
-    #[command(flatten)]
-    engine: Engine,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
 #[derive(Serialize)]
-struct Told {
+struct SaveReport {
     files: u64,
     hot_bytes: u64,
     file_bytes: u64,
@@ -72,13 +47,13 @@ struct Told {
     failures: Vec<FailureRecord>,
 }
 
-/// Runs `save`.
-pub(super) fn save(command: &Save, session: &Session) -> Outcome {
+/// Runs the command.
+pub(super) fn run(command: &Save, session: &Session) -> Outcome {
     let start = Instant::now();
     let mut files = command.select.scan(session)?.files(&command.paths);
     session.check_interrupt()?;
     let place = |error: std::io::Error| {
-        Failure::new(format!("{}: {}", command.file.display(), words(&error)))
+        Failure::new(format!("{}: {}", command.file.display(), io_reason(&error)))
     };
     let kept = save_at(&files.found, &command.file).map_err(place)?;
     files.failures.extend(kept.failures);
@@ -87,7 +62,7 @@ pub(super) fn save(command: &Save, session: &Session) -> Outcome {
         .failures
         .iter()
         .for_each(|(path, reason)| session.fail_on(path, reason));
-    let told = Told {
+    let report = SaveReport {
         files: kept.files,
         hot_bytes: kept.bytes,
         file_bytes: std::fs::metadata(&command.file).map_or(0, |found| found.len()),
@@ -97,22 +72,22 @@ pub(super) fn save(command: &Save, session: &Session) -> Outcome {
         failures: FailureRecord::list(&files.failures),
     };
     if command.json {
-        return session.print_json(&told);
+        return session.print_json(&report);
     }
     let mut out = std::io::stdout().lock();
     write!(
         out,
         "{} in memory of {}: kept",
-        human(told.hot_bytes),
-        crate::output::files(told.files)
+        human(report.hot_bytes),
+        crate::output::files(report.files)
     )?;
     write!(
         out,
         " in {} ({})",
         command.file.display(),
-        human(told.file_bytes)
+        human(report.file_bytes)
     )?;
-    match told.unknown_files {
+    match report.unknown_files {
         0 => writeln!(out)?,
         count => writeln!(
             out,
@@ -121,25 +96,4 @@ pub(super) fn save(command: &Save, session: &Session) -> Outcome {
         )?,
     }
     Ok(out.flush()?)
-}
-
-/// Runs `restore`.
-pub(super) fn restore(command: &Restore, session: &Session) -> Outcome {
-    let place = |error: std::io::Error| {
-        Failure::new(format!("{}: {}", command.file.display(), words(&error)))
-    };
-    let (files, kept) = File::open(&command.file).and_then(load).map_err(place)?;
-    let (warmed, mut told) = command.engine.run(&files, session)?;
-    warmed
-        .failures
-        .iter()
-        .for_each(|(path, reason)| session.fail_on(path, reason));
-    told.failures = FailureRecord::list(&warmed.failures);
-    told.changed_files = kept.changed;
-    told.tell(command.json, session)
-}
-
-fn words(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

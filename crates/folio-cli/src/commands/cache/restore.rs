@@ -1,0 +1,49 @@
+//! `folio cache restore`: reads the pages of a saved hot set.
+
+use crate::commands::warm::Engine;
+use crate::exit::{Failure, Outcome};
+use crate::output::{FailureRecord, io_reason};
+use crate::session::Session;
+use clap::Args;
+use folio_pagecache::load;
+use std::fs::File;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  folio cache restore /var/lib/folio/hot-set
+  folio cache restore --dry-run web.hot            how much of it is in memory
+  folio cache restore --budget 30% web.hot
+
+Files that were removed, or whose size or change time differs, are left out, because their hot pages are no longer
+valid. Of the other files only the hot pages are read, in the order of their places on the disk if the disk seeks, else
+by inode.";
+
+/// Read the pages of a saved hot set
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Restore {
+    /// The file that folio cache save wrote
+    file: PathBuf,
+    #[command(flatten)]
+    engine: Engine,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(command: &Restore, session: &Session) -> Outcome {
+    let failed = |error: std::io::Error| {
+        Failure::new(format!("{}: {}", command.file.display(), io_reason(&error)))
+    };
+    let (files, saved) = File::open(&command.file).and_then(load).map_err(failed)?;
+    let (warmed, mut report) = command.engine.run(&files, session)?;
+    warmed
+        .failures
+        .iter()
+        .for_each(|(path, reason)| session.fail_on(path, reason));
+    report.failures = FailureRecord::list(&warmed.failures);
+    report.changed_files = saved.changed;
+    report.print(command.json, session)
+}

@@ -1,0 +1,50 @@
+//! Parts that `folio image rebase` and `folio image commit` share.
+
+use super::shared_options::{BackingOptions, image_failure};
+use crate::exit::Outcome;
+use crate::progress::Progress;
+use crate::session::Session;
+use crate::value_parsers::image_format;
+use clap::Args;
+use folio::block::{ImageFormat, OverlayOptions};
+use folio::{Errno, Error};
+use std::path::PathBuf;
+
+/// Options of commands that work on an overlay and its backing files.
+#[derive(Args)]
+pub(super) struct OverlayArgs {
+    /// The image
+    pub(super) file: PathBuf,
+    /// Format of the image; the default is detected from its first bytes
+    #[arg(short, long, value_name = "FORMAT", value_parser = image_format())]
+    format: Option<ImageFormat>,
+    /// Show progress, which a terminal does in any case
+    #[arg(short = 'p')]
+    progress: bool,
+    #[command(flatten)]
+    backing: BackingOptions,
+}
+
+impl OverlayArgs {
+    /// Runs `work` on the image, with a progress bar, until it ends or Ctrl-C is pressed.
+    pub(super) fn run(
+        &self,
+        session: &Session,
+        work: &dyn Fn(&OverlayOptions<'_>) -> Result<(), Error>,
+    ) -> Outcome {
+        session.check_interrupt()?;
+        let progress = Progress::new(session);
+        let options = OverlayOptions {
+            format: self.format,
+            policy: self.backing.policy(),
+            is_cancelled: &|| session.is_interrupted(),
+            progress: &|len_bytes| progress.add(len_bytes),
+        };
+        let done = work(&options);
+        progress.finish();
+        match done {
+            Err(error) if error.errno() == Errno::INTR => session.check_interrupt(),
+            other => other.map_err(|error| image_failure(error, &self.file)),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Options that every command accepts.
+
+use crate::output::color::When;
+use crate::value_parsers::cache_size;
+use clap::{ArgAction, Args};
+
+/// Options of all commands.
+#[derive(Args)]
+#[command(next_help_heading = "Options of all commands")]
+pub(crate) struct GlobalOptions {
+    /// Suppress progress and notes; errors are still printed
+    #[arg(long, global = true)]
+    pub(crate) quiet: bool,
+    /// Log what is opened, mounted, recovered and closed; -vv also logs each step and the I/O of
+    /// the host
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// When to use colors; auto: on a terminal, unless NO_COLOR is set
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_default_value = true
+    )]
+    #[arg(hide_possible_values = true, value_enum)]
+    pub(crate) color: When,
+    /// Mount options for the image, as in mount(8); folio tune stores them as defaults, see folio
+    /// help tune
+    #[arg(
+        short = 'o',
+        long = "options",
+        global = true,
+        value_name = "OPTIONS",
+        value_delimiter = ','
+    )]
+    pub(crate) options: Vec<String>,
+    /// Memory for the page cache of each image
+    #[arg(long, global = true, value_name = "SIZE", default_value = "64M", value_parser = cache_size)]
+    pub(crate) cache: u64,
+    /// Print the counters of the page cache at the end, with the names of /proc/vmstat
+    #[arg(long, global = true)]
+    pub(crate) stats: bool,
+}

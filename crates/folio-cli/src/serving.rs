@@ -1,0 +1,131 @@
+//! Parts of commands that serve until a signal: stopping, unmounting, and the switch to the
+//! background.
+
+use crate::exit::{Outcome, explain};
+use crate::ready;
+use crate::session::Session;
+use folio::Errno;
+use folio_fuse::Unmounter;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs::OpenOptions;
+use std::io::Write;
+
+/// The line that a mount in the background prints for its starter once it is ready.
+pub(crate) const READY: &str = "ready";
+
+/// How a mount reports that it is ready.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Readiness {
+    /// `--ready-fd`.
+    pub(crate) fd: Option<u32>,
+    /// The process serves in the background: it reports to its starter on standard output.
+    pub(crate) is_background: bool,
+}
+
+/// Returns the signals that end a command. Before this call they end the program at once.
+pub(crate) fn signals() -> Outcome<Signals> {
+    Ok(Signals::new([SIGINT, SIGTERM, SIGHUP])?)
+}
+
+/// Runs `work`, and calls `stop` at the first signal.
+pub(crate) fn until_signal<T>(
+    mut signals: Signals,
+    stop: impl FnOnce() + Send,
+    work: impl FnOnce() -> T,
+) -> T {
+    on_signals(
+        &signals.handle(),
+        || {
+            if signals.forever().next().is_some() {
+                stop();
+            }
+        },
+        work,
+    )
+}
+
+/// Runs `work`, and unmounts at a signal: at the first one if the mount is not busy. A further one,
+/// or SIGTERM, detaches a busy mount from the tree, calls `detached`, and serves the programs that
+/// use it until they are done.
+pub(crate) fn until_unmounted<T>(
+    mut signals: Signals,
+    (unmounter, session): (&Unmounter, &Session),
+    detached: impl Fn() + Send,
+    work: impl FnOnce() -> T,
+) -> T {
+    on_signals(
+        &signals.handle(),
+        || {
+            unmount_on_signal(&mut signals, unmounter, session, detached);
+        },
+        work,
+    )
+}
+
+fn on_signals<T>(
+    handle: &signal_hook::iterator::Handle,
+    wait: impl FnOnce() + Send,
+    work: impl FnOnce() -> T,
+) -> T {
+    std::thread::scope(|scope| {
+        scope.spawn(wait);
+        let done = work();
+        handle.close();
+        done
+    })
+}
+
+fn unmount_on_signal(
+    signals: &mut Signals,
+    unmounter: &Unmounter,
+    session: &Session,
+    detached: impl Fn(),
+) {
+    let mut was_busy = false;
+    for signal in signals.forever() {
+        let error = match unmounter.unmount(false) {
+            Ok(()) => return,
+            Err(error) => error,
+        };
+        if error.errno() != Errno::BUSY {
+            session.fail(explain(&error));
+        } else if was_busy || signal != SIGINT {
+            match unmounter.unmount(true) {
+                Ok(()) => {
+                    session.note("in use: detached; folio serves it until its last user closes it");
+                    detached();
+                }
+                Err(error) => session.fail(explain(&error)),
+            }
+        } else {
+            was_busy = true;
+            session.note(
+                "in use: programs have open files or directories; press Ctrl-C again to detach it",
+            );
+        }
+    }
+}
+
+/// Reports that the mount `description` is ready. In the background it then leaves the starter's
+/// directory and output.
+pub(crate) fn report_ready(readiness: Readiness, session: &Session, description: &str) -> Outcome {
+    ready::notify_ready(readiness.fd, description)?;
+    if !readiness.is_background {
+        if !session.quiet {
+            session.note(format_args!("{description} until Ctrl-C or umount"));
+        }
+        return Ok(());
+    }
+    let mut out = std::io::stdout();
+    writeln!(out, "{READY}").and_then(|()| out.flush())?;
+    // Releases the starter's directory, terminal and pipes.
+    std::env::set_current_dir("/")?;
+    let null = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null).map_err(std::io::Error::from)?;
+    rustix::stdio::dup2_stderr(&null).map_err(std::io::Error::from)?;
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! Parsers of option values: sizes, image formats and UUIDs.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use folio::block::ImageFormat;
+use parse_size::Config;
+
+/// Returns a parser of image format names.
+pub(crate) fn image_format() -> impl TypedValueParser<Value = ImageFormat> {
+    PossibleValuesParser::new(ImageFormat::ALL.map(ImageFormat::name))
+        .try_map(|name| name.parse::<ImageFormat>())
+}
+
+/// Parses a size in bytes: a number with K, M, G, T or P, in units of 1024 as in mke2fs and
+/// qemu-img.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let size = Config::new().with_binary().parse_size(text);
+    size.map_err(|_| {
+        format!("invalid size {text:?}: expected a number with K, M, G or T (e.g. 512M)")
+    })
+}
+
+/// Parses the size of a page cache, in bytes.
+pub(crate) fn cache_size(text: &str) -> Result<u64, String> {
+    let size = size(text)?;
+    if size < 1 << 20 {
+        Err(format!(
+            "invalid size {text:?}: the page cache needs at least 1M"
+        ))
+    } else {
+        Ok(size)
+    }
+}
+
+/// Parses the size of a disk, in bytes; zero is invalid.
+pub(crate) fn disk_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err(format!(
+            "invalid size {text:?}: a disk needs at least 1 byte"
+        )),
+        size => Ok(size),
+    }
+}
+
+/// Parses a UUID, with or without dashes.
+pub(crate) fn uuid(text: &str) -> Result<[u8; 16], String> {
+    let digits: String = text.chars().filter(|c| *c != '-').collect();
+    let error = || {
+        format!(
+            "invalid UUID {text:?}: expected 32 hexadecimal digits \
+             (e.g. 2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11)"
+        )
+    };
+    if digits.len() != 32 {
+        return Err(error());
+    }
+    u128::from_str_radix(&digits, 16)
+        .map(u128::to_be_bytes)
+        .map_err(|_| error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_units_are_powers_of_1024() {
+        assert_eq!(size("4k"), Ok(4096));
+        assert_eq!(size("10G"), Ok(10 << 30));
+        assert_eq!(size("1.5M"), Ok(3 << 19));
+        assert!(
+            size("ten").is_err()
+                && size("").is_err()
+                && size("-1").is_err()
+                && disk_size("0").is_err()
+        );
+    }
+}
