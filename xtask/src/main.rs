@@ -2,6 +2,7 @@
 
 mod circles;
 mod counts;
+mod language;
 mod packages;
 mod run;
 mod source;
@@ -36,6 +37,12 @@ enum Task {
         #[arg(long)]
         layers: bool,
     },
+    /// Measure the language of comments, messages, names and documents; list breaches of its rules.
+    Language {
+        /// List the breaches in parts that begin so: "folio-cli", "folio/vfs", "tests", "docs".
+        #[arg(long = "crate", value_name = "NAME")]
+        name: Option<String>,
+    },
     /// Install what the tests need (as root), then run every check.
     Test {
         /// Install nothing, even as root.
@@ -48,15 +55,21 @@ fn main() -> ExitCode {
     let root = repository();
     match Arguments::parse().task {
         Task::Tidy { lower } => tidy::main(&root, lower),
-        Task::Circles { name, layers } => match tidy::sources(&root) {
-            Ok(files) => circles::main(&files, name.as_deref(), layers),
-            Err(error) => {
-                println!("circles: {error}");
-                ExitCode::FAILURE
-            }
-        },
+        Task::Circles { name, layers } => tidy::sources(&root).map_or_else(
+            |error| failure(&error),
+            |files| circles::main(&files, name.as_deref(), layers),
+        ),
+        Task::Language { name } => tidy::documents(&root).map_or_else(
+            |error| failure(&error),
+            |files| language::main(&root, &files, name.as_deref()),
+        ),
         Task::Test { no_install } => test::main(&root, no_install),
     }
+}
+
+fn failure(error: &str) -> ExitCode {
+    println!("{error}");
+    ExitCode::FAILURE
 }
 
 /// The repository's root: the folder above this crate.

@@ -24,52 +24,72 @@ pub(crate) struct Function {
     pub(crate) lines: usize,
 }
 
-/// Splits `source` into tokens; comments, strings and characters are dropped.
-pub(crate) fn tokens(source: &str) -> Vec<Token> {
-    let bytes = source.as_bytes();
+/// A part of the source that is not blank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Comment,
+    /// A string, with its prefix and quotes.
+    String,
+    /// A character or the quote of a lifetime.
+    Quote,
+    Token,
+}
+
+/// A part of the source and the line it begins on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece<'a> {
+    pub(crate) kind: Kind,
+    /// Counted from 1.
+    pub(crate) line: usize,
+    pub(crate) text: &'a str,
+}
+
+/// Splits `source` into comments, literals and tokens.
+pub(crate) fn pieces(source: &str) -> Vec<Piece<'_>> {
     let (mut out, mut line, mut at) = (Vec::new(), 1, 0);
-    while at < bytes.len() {
-        let start = at;
+    while let Some(first) = source[at..].chars().next() {
         let rest = &source[at..];
-        let byte = bytes[at];
-        if rest.starts_with("//") {
-            at += rest.find('\n').unwrap_or(rest.len());
+        let (kind, len) = if first.is_whitespace() {
+            at += first.len_utf8();
+            line += usize::from(first == '\n');
+            continue;
+        } else if rest.starts_with("//") {
+            (Kind::Comment, rest.find('\n').unwrap_or(rest.len()))
         } else if rest.starts_with("/*") {
-            at += block_comment(rest);
+            (Kind::Comment, block_comment(rest))
         } else if let Some(len) = raw_string(rest) {
-            at += len;
-        } else if byte == b'"' || rest.starts_with("b\"") || rest.starts_with("c\"") {
-            at += quoted(rest);
-        } else if byte == b'\'' || rest.starts_with("b'") {
-            at += character_or_lifetime(rest);
-        } else if byte == b'_' || byte.is_ascii_alphanumeric() {
-            at += rest
-                .bytes()
-                .position(|byte| byte != b'_' && !byte.is_ascii_alphanumeric())
-                .unwrap_or(rest.len());
-            out.push(Token {
-                line,
-                text: source[start..at].to_owned(),
-            });
+            (Kind::String, len)
+        } else if first == '"' || rest.starts_with("b\"") || rest.starts_with("c\"") {
+            (Kind::String, quoted(rest))
+        } else if first == '\'' || rest.starts_with("b'") {
+            (Kind::Quote, character_or_lifetime(rest))
+        } else if first == '_' || first.is_ascii_alphanumeric() {
+            let is_end = |byte| byte != b'_' && !u8::is_ascii_alphanumeric(&byte);
+            let end = rest.bytes().position(is_end);
+            (Kind::Token, end.unwrap_or(rest.len()))
         } else if rest.starts_with("::") {
-            at += 2;
-            out.push(Token {
-                line,
-                text: "::".to_owned(),
-            });
+            (Kind::Token, 2)
         } else {
-            let len = rest.chars().next().map_or(1, char::len_utf8);
-            at += len;
-            if !rest[..len].trim().is_empty() {
-                out.push(Token {
-                    line,
-                    text: rest[..len].to_owned(),
-                });
-            }
-        }
-        line += source[start..at].matches('\n').count();
+            (Kind::Token, first.len_utf8())
+        };
+        let text = &rest[..len];
+        out.push(Piece { kind, line, text });
+        line += text.matches('\n').count();
+        at += len;
     }
     out
+}
+
+/// Splits `source` into tokens; comments, strings and characters are dropped.
+pub(crate) fn tokens(source: &str) -> Vec<Token> {
+    pieces(source)
+        .into_iter()
+        .filter(|piece| piece.kind == Kind::Token)
+        .map(|piece| Token {
+            line: piece.line,
+            text: piece.text.to_owned(),
+        })
+        .collect()
 }
 
 fn block_comment(rest: &str) -> usize {
@@ -137,6 +157,15 @@ fn character_or_lifetime(rest: &str) -> usize {
             _ => open,
         },
     }
+}
+
+/// The lines of inline `#[cfg(test)]` modules.
+pub(crate) fn test_lines(source: &str) -> Vec<std::ops::RangeInclusive<usize>> {
+    let tokens = tokens(source);
+    test_modules(&tokens)
+        .into_iter()
+        .map(|range| tokens[range.start].line..=tokens[range.end].line)
+        .collect()
 }
 
 /// Everything below an inline `#[cfg(test)] mod`, as ranges of token indices.
@@ -267,6 +296,26 @@ fn tree(
         segments: prefix,
     });
     at
+}
+
+/// The names of functions marked `#[test]`, each with its line.
+pub(crate) fn test_names(tokens: &[Token]) -> Vec<(usize, String)> {
+    let attribute = ["#", "[", "test", "]"];
+    let is_test = |here: &[Token]| {
+        here.iter()
+            .zip(attribute)
+            .all(|(token, text)| token.text == text)
+    };
+    tokens
+        .windows(4)
+        .enumerate()
+        .filter(|(_, window)| is_test(window))
+        .filter_map(|(at, _)| {
+            let rest = &tokens[at..];
+            let name = rest.iter().position(|token| token.text == "fn")? + 1;
+            Some((rest.get(name)?.line, rest[name].text.clone()))
+        })
+        .collect()
 }
 
 /// Whether a token is a name or a keyword.

@@ -2,6 +2,7 @@
 
 use crate::circles;
 use crate::counts;
+use crate::language;
 use crate::source::{self, Mention};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -86,7 +87,9 @@ fn check(root: &Path, lower: bool) -> Result<Vec<Breach>, String> {
         breaches.extend(layers(name, text, &seam));
         measure(name, text, &mut sizes);
     }
-    breaches.extend(counted(root, lower, circles::counts(root, &files)?)?);
+    let mut found = circles::counts(root, &files)?;
+    found.extend(language::counts(root, &documents(root)?)?);
+    breaches.extend(counted(root, lower, found)?);
     let path = root.join(RATCHET);
     let allowed = parse_ratchet(&read(&path)?)?;
     let (mut large, lowered) = ratchet(&sizes, &allowed);
@@ -136,43 +139,36 @@ fn read(path: &Path) -> Result<String, String> {
 /// # Errors
 /// A folder or a file cannot be read.
 pub(crate) fn sources(root: &Path) -> Result<Vec<(String, String)>, String> {
-    let mut files = rust_files(root)?;
-    files.sort();
-    files
-        .into_iter()
-        .map(|file| {
-            let text = read(&root.join(&file))?;
-            Ok((file.to_string_lossy().into_owned(), text))
-        })
-        .collect()
+    let mut files = documents(root)?;
+    files.retain(|(name, _)| name.ends_with(".rs"));
+    Ok(files)
 }
 
-/// All `.rs` files of the repository, as paths from its root.
-fn rust_files(root: &Path) -> Result<Vec<PathBuf>, String> {
-    let mut out = Vec::new();
-    let mut open: Vec<PathBuf> = ["crates", "xtask", "tests", "fuzz"]
-        .iter()
-        .map(PathBuf::from)
-        .collect();
+/// All `.rs` and `.md` files of the repository, like [`sources`].
+///
+/// # Errors
+/// A folder or a file cannot be read.
+pub(crate) fn documents(root: &Path) -> Result<Vec<(String, String)>, String> {
+    let mut files = Vec::new();
+    let mut open = vec![PathBuf::new()];
     while let Some(folder) = open.pop() {
-        let Ok(entries) = fs::read_dir(root.join(&folder)) else {
-            continue;
-        };
-        for entry in entries {
-            let entry = entry.map_err(|error| format!("{}: {error}", folder.display()))?;
-            let path = folder.join(entry.file_name());
-            let kind = entry
-                .file_type()
-                .map_err(|error| format!("{}: {error}", path.display()))?;
-            if kind.is_dir() && entry.file_name() != "target" {
-                open.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                out.push(path);
+        let failed = |error| format!("{}: {error}", folder.display());
+        for entry in fs::read_dir(root.join(&folder)).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let path = folder.join(&name);
+            if entry.file_type().map_err(failed)?.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    open.push(path);
+                }
+            } else if name.ends_with(".rs") || name.ends_with(".md") {
+                let text = read(&root.join(&path))?;
+                files.push((path.to_string_lossy().into_owned(), text));
             }
         }
     }
-    out.sort();
-    Ok(out)
+    files.sort();
+    Ok(files)
 }
 
 /// Opening line, ASCII, stray words and names, the picture in a layer's `mod.rs`.
