@@ -1,35 +1,112 @@
-//! Folio: Linux's file I/O path as a library.
+//! Linux's file I/O path as a library: a VFS, a page cache, file systems and disk images as
+//! function calls, without root, mount, kernel module or virtual machine.
 //!
-//! A program asks (`syscall`); a name becomes an inode (`vfs`); memory answers if it can (`cache`);
-//! a file system says where the byte lives (`fs`); a device holds it (`block`). No root, no mount,
-//! no virtual machine.
+//! ```
+//! # fn main() -> std::io::Result<()> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("disk.qcow2");
+//! use folio::Image;
+//! use std::io::Write;
 //!
-//! ```text
-//!   syscall/   what a program asks    fds, flags, errno
-//!      v
-//!    vfs/      what a name means      path walk, dentry, inode, mount, file
-//!      v
-//!   cache/     what memory holds      folio, mapping, readahead, writeback, reclaim
-//!      v
-//!    fs/       where a byte lives     ramfs ext4 hostfs
-//!      v
-//!   block/     what the device holds  raw qcow2 memory
-//!   base/      what all share         errno, error, ids, time
+//! // A new qcow2 image of 64 MiB with an ext4 file system.
+//! let fs = Image::create(&path, 64 << 20).mount()?;
+//! fs.create_dir_all("/etc/app")?;
+//! fs.write("/etc/app/config.toml", "level = \"debug\"\n")?;
+//! let mut log = fs.create("/log")?;
+//! writeln!(log, "started")?;
+//! log.sync_all()?;
+//! drop(log);
+//! fs.close()?;
+//!
+//! let fs = Image::open(&path).read_only().mount()?;
+//! for entry in fs.walk("/etc")? {
+//!     println!("{}", entry?.path().display());
+//! }
+//! # Ok(())
+//! # }
 //! ```
 //!
-//! Three traits join the layers: [`vfs::FileSystem`] (with [`vfs::Inode`]), [`cache::Store`] and
-//! [`block::Device`]. [`kernel`] alone names concrete file systems and devices.
+//! # What to open
+//!
+//! | source | call |
+//! |---|---|
+//! | image file, raw or qcow2, with or without partitions | [`Image::open`], [`Image::create`] |
+//! | device of your own | [`Image::device`] with an [`Arc`](std::sync::Arc) of a [`block::Device`] |
+//! | directory of the host | [`Fs::host`] |
+//! | memory | [`Fs::memory`] |
+//! | several of them in one tree | [`Kernel`] with its `mount_*` methods, then [`Fs::new`] |
+//! | file system of your own | [`Kernel::mount`] with an implementation of [`vfs::FileSystem`] |
+//!
+//! [`Fs`] and [`File`] have the names of `std::fs`. [`Process`] has the system calls themselves,
+//! with Linux's names, flags and errnos: `openat`, `renameat2`, `fallocate`, `copy_file_range`,
+//! extended attributes, `fiemap`.
+//!
+//! # Layers
+//!
+//! ```text
+//!   program   C, C++, Go   Python    mount, guest, `folio run`    block clients    shell
+//!      |          |           |               |                        |             |
+//!      |       folio-c     foliofs     folio-fuse -virtiofs -remote  folio-nbd    folio-cli
+//!      +----------+-----------+---------------+------------------------+-------------+
+//!                           v
+//!                       Fs, File        std::fs-like convenience API
+//!                       syscall/        system calls             fds, flags, errno
+//!                           v
+//!                         vfs/          names and open files     path walk, dentry, inode, mount, file
+//!              data  +------+------+    names, attributes
+//!                    v             |    [file system trait: vfs/filesystem.rs]
+//!                 cache/           |    page cache               folio, mapping, readahead, writeback
+//!              hit: done           v
+//!              miss: [store trait] fs/  file systems             ramfs, tmpfs, ext4, hostfs
+//!                                  |    [device trait: block/device.rs]
+//!                                  v
+//!                               block/  devices and images       raw, qcow2, memory
+//!                               base/   shared vocabulary        errno, error, ids, time
+//! ```
+//!
+//! Three traits join the layers: [`vfs::FileSystem`] with [`vfs::Inode`], [`cache::Store`] and
+//! [`block::Device`]. [`kernel`] is the composition root: only that module names concrete file
+//! systems and devices.
+//!
+//! # Errors
+//!
+//! [`Fs`], [`File`] and [`Image`] return [`std::io::Error`]. The layers below return [`Error`]:
+//! an errno, and where it is known, operation, place and cause ("disk.img: ext4: inode 12: extent
+//! block 8193: bad checksum"). `?` converts an [`Error`] into an `io::Error` and loses nothing:
+//! `get_ref()` and a downcast give the [`Error`] back.
+//!
+//! # Durability
+//!
+//! Written bytes are in the page cache when a call returns; background threads write them to the
+//! image. They survive a power cut after [`File::sync_all`] or [`Fs::sync`]. [`Fs::close`] syncs,
+//! marks the image clean and reports what dropping the handle would lose.
+//!
+//! # Threads
+//!
+//! Every handle is `Send` and `Sync`; calls block the calling thread. Cached reads, `stat` and path
+//! walks take no lock. A mounted image has background threads for readahead, writeback and the
+//! journal. After fork(2) a child process must not use handles of its parent.
+//!
+//! # Limits
+//!
+//! - Linux only (the host; the images come from any system).
+//! - ext4 is read and written with the features that mke2fs 1.47 enables by default, and refused by
+//!   name with most others. ext2 and ext3 are read.
+//! - One program writes an image at a time; a lock that QEMU understands enforces it.
+//! - No mmap(2) and no flock(2); a process has no root directory of its own (chroot).
 
 #![deny(unsafe_code)]
 
 pub mod base;
 pub mod block;
 pub mod cache;
+mod facade;
 pub mod fs;
 pub mod kernel;
 pub mod syscall;
 pub mod vfs;
 
 pub use base::{Errno, Error, ErrorKind, Result, Timespec};
+pub use facade::{DirEntry, File, Fs, Image, Metadata, OpenOptions, ReadDir, Walk};
 pub use kernel::{Kernel, KernelOptions};
 pub use syscall::Process;

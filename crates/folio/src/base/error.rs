@@ -147,6 +147,18 @@ impl From<Errno> for Error {
     }
 }
 
+impl From<Error> for std::io::Error {
+    /// Keeps everything: a bare errno becomes the `io::Error` of that errno, and anything with a
+    /// place or a cause is its payload, under the kind of the errno.
+    fn from(error: Error) -> Self {
+        let plain = Self::from(error.errno());
+        match error.0 {
+            Repr::Plain(_) => plain,
+            Repr::Full(_) => Self::new(plain.kind(), error),
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let full = match &self.0 {
@@ -215,6 +227,17 @@ mod tests {
             (error.place(), Error::from(Errno::NOENT).place()),
             (Some("ext4"), None)
         );
+    }
+
+    #[test]
+    fn io_error_keeps_errno_kind_and_place() {
+        let plain = std::io::Error::from(Error::from(Errno::NOTEMPTY));
+        assert_eq!(plain.raw_os_error(), Some(Errno::NOTEMPTY.raw_os_error()));
+        let placed = std::io::Error::from(Error::from(Errno::NOENT).at("/a"));
+        assert_eq!(placed.kind(), std::io::ErrorKind::NotFound);
+        assert_eq!(placed.to_string(), "/a: No such file or directory");
+        let inner = placed.get_ref().unwrap().downcast_ref::<Error>().unwrap();
+        assert_eq!((inner.errno(), inner.place()), (Errno::NOENT, Some("/a")));
     }
 
     #[test]

@@ -139,6 +139,16 @@ impl Process {
         })
     }
 
+    /// Returns the absolute path of an open file or directory, as the mount tree has it now. Linux:
+    /// readlink(2) of `/proc/self/fd/N`.
+    ///
+    /// # Errors
+    ///
+    /// EBADF for a closed descriptor, ENOENT for a file without a name.
+    pub fn path_of(&self, fd: Fd) -> Result<Vec<u8>> {
+        self.context().path_of(self.file(fd)?.location())
+    }
+
     /// readlink(2); the target is never cut short.
     pub fn readlink(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         self.readlinkat(AT_FDCWD, path)

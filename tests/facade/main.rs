@@ -1,0 +1,253 @@
+//! The front door (`Fs`, `File`, `Image`), judged by the behavior of `std::fs` where it has one.
+
+use folio::block::{Device, MemoryDevice};
+use folio::syscall::Credentials;
+use folio::{Errno, Error, Fs, Image, Timespec};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Memory, an image and a directory of the host: the same calls work on each.
+fn targets() -> Vec<(&'static str, Fs, tempfile::TempDir)> {
+    let folder = || tempfile::tempdir().unwrap();
+    let (host, image, memory) = (folder(), folder(), folder());
+    let path = image.path().join("disk.qcow2");
+    vec![
+        ("memory", Fs::memory(), memory),
+        (
+            "image",
+            Image::create(path, 32 << 20).mount().unwrap(),
+            image,
+        ),
+        ("host", Fs::host(host.path()).unwrap(), host),
+    ]
+}
+
+fn names(fs: &Fs, path: &str) -> Vec<String> {
+    let name = |entry: folio::DirEntry| entry.file_name().to_str().unwrap().to_owned();
+    let entries = fs.read_dir(path).unwrap();
+    let mut names: Vec<_> = entries
+        .map(|entry| name(entry.unwrap()))
+        .filter(|name| name != "lost+found")
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn content_written_is_read_back_on_every_target() {
+    for (target, fs, _folder) in targets() {
+        fs.create_dir_all("/a/b/c").unwrap();
+        fs.create_dir_all("/a/b/c").unwrap();
+        fs.write("/a/b/c/f", "text").unwrap();
+        assert_eq!(fs.read_to_string("/a/b/c/f").unwrap(), "text", "{target}");
+        assert_eq!(fs.read("a/b/../b/c/f").unwrap(), b"text", "{target}");
+        assert_eq!(names(&fs, "/a"), ["b"], "{target}");
+        assert!(fs.metadata("/a/b").unwrap().is_dir() && fs.exists("/a/b/c/f").unwrap());
+        assert!(!fs.exists("/a/b/c/g").unwrap() && !fs.exists("/a/b/c/f/g").unwrap());
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn file_has_the_traits_of_a_std_file() {
+    for (target, fs, _folder) in targets() {
+        let mut file = fs
+            .open_options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open("/f")
+            .unwrap();
+        writeln!(file, "line {}", 1).unwrap();
+        file.write_all_at(b"LINE", 0).unwrap();
+        assert_eq!(file.stream_position().unwrap(), 7, "{target}");
+        file.seek(SeekFrom::End(-2)).unwrap();
+        let mut text = String::new();
+        (&file).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "1\n", "{target}");
+        let mut head = [0; 4];
+        file.read_exact_at(&mut head, 0).unwrap();
+        assert_eq!(&head, b"LINE", "{target}");
+        let beyond = file.read_exact_at(&mut [0; 9], 0).unwrap_err();
+        assert_eq!(beyond.kind(), ErrorKind::UnexpectedEof);
+        file.set_len(2).unwrap();
+        let mut twin = file.try_clone().unwrap();
+        file.rewind().unwrap();
+        drop(file);
+        let mut rest = Vec::new();
+        twin.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"LI", "{target}");
+        twin.sync_all().unwrap();
+        assert!(twin.seek(SeekFrom::Start(u64::MAX)).is_err());
+    }
+}
+
+#[test]
+fn append_and_truncate_act_as_in_std() {
+    let fs = Fs::memory();
+    fs.write("/log", "one\n").unwrap();
+    let open = |options: folio::OpenOptions| options.open("/log").unwrap();
+    let mut log = open(fs.open_options().append(true));
+    log.write_all(b"two\n").unwrap();
+    assert_eq!(fs.read_to_string("/log").unwrap(), "one\ntwo\n");
+    drop(open(fs.open_options().write(true).truncate(true)));
+    assert_eq!(fs.metadata("/log").unwrap().len(), 0);
+    let error = fs.open_options().open("/log").err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let error = fs.open_options().write(true).create_new(true).open("/log");
+    assert_eq!(error.err().unwrap().kind(), ErrorKind::AlreadyExists);
+}
+
+#[test]
+fn dropped_file_gives_its_descriptor_back() {
+    let fs = Fs::memory();
+    let first = fs.create("/f").unwrap().fd();
+    for _ in 0..3 {
+        assert_eq!(fs.create("/f").unwrap().fd(), first);
+    }
+}
+
+#[test]
+fn remove_dir_all_removes_links_not_targets() {
+    for (target, fs, _folder) in targets() {
+        fs.create_dir_all("/tree/deep/deeper").unwrap();
+        fs.create_dir("/kept").unwrap();
+        fs.write("/kept/f", "kept").unwrap();
+        fs.symlink("/kept", "/tree/deep/link").unwrap();
+        for number in 0..600 {
+            fs.write(format!("/tree/deep/{number}"), "").unwrap();
+        }
+        let walked = fs.walk("/tree").unwrap().map(io::Result::unwrap).count();
+        assert_eq!(walked, 603, "{target}");
+        fs.remove_dir_all("/tree").unwrap();
+        assert_eq!(names(&fs, "/"), ["kept"], "{target}");
+        assert_eq!(fs.read_to_string("/kept/f").unwrap(), "kept");
+        fs.symlink("/kept", "/link").unwrap();
+        assert!(fs.remove_dir_all("/link").is_err());
+        assert!(fs.exists("/kept/f").unwrap());
+    }
+}
+
+#[test]
+fn copy_keeps_content_and_mode() {
+    for (target, fs, _folder) in targets() {
+        let content: Vec<u8> = (0..3 << 20).map(|at| (at % 251) as u8).collect();
+        fs.write("/a", &content).unwrap();
+        fs.set_mode("/a", 0o640).unwrap();
+        assert_eq!(fs.copy("/a", "/b").unwrap(), 3 << 20, "{target}");
+        assert_eq!(fs.read("/b").unwrap(), content, "{target}");
+        assert_eq!(fs.metadata("/b").unwrap().mode(), 0o640);
+        assert_eq!(
+            fs.copy("/a", "/a").unwrap_err().kind(),
+            ErrorKind::InvalidInput
+        );
+        assert_eq!(fs.read("/a").unwrap().len(), 3 << 20);
+        assert!(fs.copy("/", "/c").is_err() && !fs.exists("/c").unwrap());
+    }
+}
+
+#[test]
+fn canonicalize_resolves_links_and_dots() {
+    for (target, fs, _folder) in targets() {
+        fs.create_dir_all("/a/b").unwrap();
+        fs.symlink("a/b", "/link").unwrap();
+        fs.write("/a/b/f", "").unwrap();
+        let path = fs.canonicalize("link/../b/./f").unwrap();
+        assert_eq!(path, Path::new("/a/b/f"), "{target}");
+        assert_eq!(fs.read_link("/link").unwrap(), Path::new("a/b"));
+        assert!(fs.symlink_metadata("/link").unwrap().is_symlink());
+        let error = fs.canonicalize("/none").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+}
+
+#[test]
+fn error_names_the_path_and_keeps_the_errno() {
+    let fs = Fs::memory();
+    let error = fs.read("/no/such").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("/no/such"), "{error}");
+    let inner = error.get_ref().unwrap().downcast_ref::<Error>().unwrap();
+    assert_eq!(inner.errno(), Errno::NOENT);
+    fs.write("/f", "").unwrap();
+    let error = fs.create_dir_all("/f/g").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotADirectory);
+}
+
+#[test]
+fn user_is_refused_what_root_may_do() {
+    let fs = Fs::memory();
+    fs.write("/secret", "x").unwrap();
+    fs.set_mode("/secret", 0o600).unwrap();
+    let user = fs.as_user(Credentials::user(1000, 1000, Vec::new()));
+    let error = user.read("/secret").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    fs.chown("/secret", Some(1000), None).unwrap();
+    assert_eq!(user.read("/secret").unwrap(), b"x");
+}
+
+#[test]
+fn close_reports_files_still_open() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(8 << 20));
+    let fs = Image::create_on(device.clone()).mount().unwrap();
+    let mut file = fs.create("/f").unwrap();
+    file.write_all(b"bytes").unwrap();
+    let error = fs.close().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ResourceBusy);
+    drop(file);
+    let fs = Image::device(device).read_only().mount().unwrap();
+    assert_eq!(fs.read("/f").unwrap(), b"bytes");
+    assert_eq!(
+        fs.write("/g", "").unwrap_err().kind(),
+        ErrorKind::ReadOnlyFilesystem
+    );
+    fs.close().unwrap();
+}
+
+#[test]
+fn reproducible_images_are_byte_identical() {
+    let build = || {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let image = Image::create_on(device.clone());
+        let fs = image
+            .reproducible([7; 16], Timespec::new(1, 0))
+            .mount()
+            .unwrap();
+        for number in 0..50 {
+            fs.write(format!("/{number}"), vec![number; 5000]).unwrap();
+        }
+        fs.close().unwrap();
+        let mut bytes = vec![0; 16 << 20];
+        device.read_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    assert!(build() == build());
+}
+
+#[test]
+fn failed_creation_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("small.img");
+    let error = Image::create(&path, 4096).mount().err().unwrap();
+    assert!(error.to_string().contains("small.img"), "{error}");
+    assert!(!path.exists());
+    std::fs::write(&path, "mine").unwrap();
+    let error = Image::create(&path, 1 << 20).mount().err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+}
+
+#[test]
+fn borrowed_bytes_are_the_file_own() {
+    let fs = Fs::memory();
+    fs.write("/f", "0123456789").unwrap();
+    let file = fs.open("/f").unwrap();
+    let borrowed = file.borrow(2..5).unwrap();
+    let bytes: Vec<u8> = borrowed.read().slices().flatten().copied().collect();
+    assert_eq!(bytes, b"234");
+    drop(file);
+    let bytes: Vec<u8> = borrowed.read().slices().flatten().copied().collect();
+    assert_eq!(bytes, b"234");
+}
