@@ -41,18 +41,33 @@ cargo() {
 "#;
 
 #[test]
-fn the_tour_runs() {
-    let readme = std::fs::read_to_string(repository().join("README.md")).unwrap();
-    let lines = blocks(&readme, "sh");
-    assert!(
-        lines
-            .iter()
-            .any(|line| line.starts_with("cargo run --release -- cp -a ")),
-        "the main job is shown"
-    );
-    assert!(lines.len() > 10, "the tour is there: {lines:?}");
-    let scratch = TempDir::new().unwrap();
-    let source = scratch.path().join("crates/folio/src");
+fn readme_and_tour_commands_succeed() {
+    for name in ["README.md", "docs/guide/tour.md"] {
+        let document = std::fs::read_to_string(repository().join(name)).unwrap();
+        let lines = blocks(&document, "sh");
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.starts_with("cargo run --release -- cp -a ")),
+            "{name} begins with a tree copied into an image"
+        );
+        let scratch = TempDir::new().unwrap();
+        run_commands(&lines, scratch.path());
+        check_images(scratch.path());
+        if name == "docs/guide/tour.md" {
+            let config = scratch.path().join("etc/app/settings.toml");
+            assert_eq!(
+                std::fs::read_to_string(config).unwrap(),
+                "level = \"debug\"\n"
+            );
+        }
+    }
+}
+
+/// Runs each line with bash in `folder`, which holds the sources that the documents copy.
+fn run_commands(lines: &[String], folder: &Path) {
+    assert!(lines.len() > 5, "the document has commands: {lines:?}");
+    let source = folder.join("crates/folio/src");
     std::fs::create_dir_all(&source).unwrap();
     let mut copy = Command::new("cp");
     succeed(
@@ -73,7 +88,7 @@ fn the_tour_runs() {
         let mut shell = command("bash");
         let output = shell
             .args(["-o", "pipefail", "-c", &script])
-            .current_dir(scratch.path())
+            .current_dir(folder)
             .env("PATH", &path)
             .output();
         let output = output.expect("bash runs");
@@ -84,50 +99,102 @@ fn the_tour_runs() {
             text(&output)
         );
     }
-    the_results_are_as_told(scratch.path());
 }
 
-fn the_results_are_as_told(folder: &Path) {
-    let config = std::fs::read_to_string(folder.join("etc/app/settings.toml")).unwrap();
-    assert_eq!(config, "level = \"debug\"\n");
-    if support::Need::Tool("qemu-img").met().is_ok() && support::Need::Tool("e2fsck").met().is_ok()
+/// Lets qemu-img and e2fsck judge the images that the commands left behind.
+fn check_images(folder: &Path) {
+    if support::Need::Tool("qemu-img").met().is_err()
+        || support::Need::Tool("e2fsck").met().is_err()
     {
-        qemu_check(&folder.join("disk.qcow2"));
-        to_raw(&folder.join("disk.qcow2"), &folder.join("disk.raw"));
-        for image in ["disk.raw", "other.img", "empty.img"] {
+        return;
+    }
+    qemu_check(&folder.join("disk.qcow2"));
+    to_raw(&folder.join("disk.qcow2"), &folder.join("disk.raw"));
+    for image in ["disk.raw", "other.img", "empty.img"] {
+        if folder.join(image).exists() {
             fsck(&folder.join(image));
         }
     }
 }
 
 #[test]
-fn the_documents_are_linked_and_there() {
+fn readme_program_is_the_example() {
+    let readme = std::fs::read_to_string(repository().join("README.md")).unwrap();
+    let example = repository().join("crates/folio/examples/first_steps.rs");
+    let example = std::fs::read_to_string(example).unwrap();
+    let program: Vec<_> = example
+        .lines()
+        .skip_while(|line| line.starts_with("//!") || line.is_empty())
+        .collect();
+    assert_eq!(blocks(&readme, "rust"), program);
+}
+
+#[test]
+fn document_links_lead_to_files() {
     let root = repository();
-    for name in [
-        "README.md",
-        "ARCHITECTURE.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-    ] {
-        let document = std::fs::read_to_string(root.join(name)).unwrap();
-        for link in document
+    let mut documents: Vec<_> = [
+        "README",
+        "README.ja",
+        "ARCHITECTURE",
+        "CONTRIBUTING",
+        "CHANGELOG",
+    ]
+    .map(|name| root.join(format!("{name}.md")))
+    .into();
+    for folder in ["docs", "docs/guide", "docs/design"] {
+        let entries = std::fs::read_dir(root.join(folder)).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        documents.extend(paths.filter(|path| path.extension().is_some_and(|end| end == "md")));
+    }
+    for document in documents {
+        let text = std::fs::read_to_string(&document).unwrap();
+        let links = text
             .split("](")
             .skip(1)
-            .filter_map(|rest| rest.split(')').next())
-        {
-            if !link.starts_with("http") {
-                assert!(root.join(link).exists(), "{name} links to {link}");
-            }
+            .filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.starts_with("http") && !link.starts_with('#')) {
+            let target = document
+                .parent()
+                .unwrap()
+                .join(link.split('#').next().unwrap());
+            assert!(target.exists(), "{} links to {link}", document.display());
         }
     }
-    for path in [
-        "crates/folio/src/kernel.rs",
-        "crates/folio/src/vfs/filesystem.rs",
-        "crates/folio/src/block/device.rs",
-    ] {
-        assert!(
-            root.join(path).is_file(),
-            "{path}, which ARCHITECTURE.md names"
-        );
+}
+
+#[test]
+fn document_index_lists_every_document() {
+    let docs = repository().join("docs");
+    let index = std::fs::read_to_string(docs.join("README.md")).unwrap();
+    for folder in ["", "guide/", "design/"] {
+        for entry in std::fs::read_dir(docs.join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let link = format!("]({folder}{name})");
+            assert!(
+                !name.ends_with(".md") || name == "README.md" || index.contains(&link),
+                "docs/README.md lacks {folder}{name}"
+            );
+        }
     }
+}
+
+#[test]
+fn architecture_names_files_that_exist() {
+    let root = repository();
+    let text = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let quoted = text.split('`').skip(1).step_by(2);
+    let mut paths = quoted.filter(|word| word.contains('/') && !word.contains(' '));
+    assert!(paths.clone().count() > 10);
+    let missing = paths.find(|path| {
+        let below = [
+            "",
+            "crates/folio/src",
+            "crates/folio-fuse/src",
+            "crates/folio-doctor/src",
+        ];
+        below
+            .iter()
+            .all(|folder| !root.join(folder).join(path).exists())
+    });
+    assert_eq!(missing, None);
 }
