@@ -15,9 +15,11 @@
 #![allow(dead_code, unused_imports, unused_macros, unreachable_pub)]
 
 pub mod group;
+#[path = "../../crates/folio-bench/src/virtual_machine.rs"]
 pub mod guest;
 pub mod manifest;
 pub mod mounted;
+#[path = "../../crates/folio-bench/src/real_tree.rs"]
 pub mod real_tree;
 #[macro_use]
 pub mod require;

@@ -29,17 +29,12 @@ mod evidence;
 mod ext4;
 mod first_write;
 mod html;
-// Made for the tests, which use more of it.
-#[allow(dead_code, unreachable_pub)]
-#[path = "../../../tests/support/guest.rs"]
-mod machine_guest;
 mod measure;
 mod memcpy;
 mod nbd;
 mod page_cache;
 mod policies;
 mod probe;
-#[path = "../../../tests/support/real_tree.rs"]
 mod real_tree;
 mod reclaim;
 mod report;
@@ -51,6 +46,9 @@ mod stories;
 mod text;
 mod traces;
 mod tree;
+// Shared with tests/support, which uses more of it.
+#[allow(dead_code, unreachable_pub)]
+mod virtual_machine;
 mod warm;
 
 pub use compare::{Comparison, compare};

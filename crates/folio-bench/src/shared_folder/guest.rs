@@ -4,10 +4,10 @@
 use super::jobs::{self, FIGURES, Job, NOT_SEEN, READY, SEEN};
 use super::{Figures, Measured, NAME, Options, told};
 use crate::contender::find;
-use crate::machine_guest::Guest;
 use crate::measure::Said;
 use crate::report::{Report, Verdict, owned};
 use crate::run::Run;
+use crate::virtual_machine::Guest;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -7,8 +7,7 @@
 //!     .run(script, told)   initramfs -> QEMU -> serial line: `told` hears each line, the script's exit status ends it
 //! ```
 //!
-//! Needs nothing but the standard library and tempfile, so that benchmarks can use it as well
-//! (`#[path = "../../../tests/support/guest.rs"]`).
+//! Uses only the standard library and tempfile, so that tests/support includes this file by path.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
