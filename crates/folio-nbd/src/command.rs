@@ -1,37 +1,37 @@
 //! The commands: one function each, from a checked request to the bytes of its reply.
 
-use crate::connection::{Client, Worker};
-use crate::handshake::Mode;
-use crate::outbox::Outbox;
+use crate::client::Client;
+use crate::handshake::NegotiatedMode;
 use crate::protocol::{
     ALLOCATION_CONTEXT_ID, Command, CommandFlags, Request, STATE_HOLE, STATE_ZERO, chunk, error,
-    error_of,
+    error_number,
 };
+use crate::reply_queue::ReplyQueue;
 use crate::{PAYLOAD_BYTES_MAX, PIECE_BYTES};
 use folio::block::{Allocation, Device};
 use folio::{Errno, Error, Result};
 use std::borrow::Cow;
 use std::io::{self, IoSlice};
 
-/// A read looks for holes from this length on; for less it costs more than it saves.
+/// Shortest read, in bytes, that looks for holes; for less that costs more than it saves.
 const HOLE_SEARCH_BYTES_MIN: u32 = 16 << 10;
-/// Chunks wait for others until they are so many bytes.
+/// Queued bytes from which on the chunks of a long read are sent.
 const SEND_BYTES: usize = 256 << 10;
 /// Most extents of one reply.
 const EXTENTS_MAX: usize = 8192;
-/// Most extents that are looked at to tell whether zeros are there already.
+/// Most extents examined to find out whether a range is zero already.
 const ZERO_EXTENTS_MAX: usize = 64;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A request that is not done, and why.
+/// An error reply to a request.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct ErrorReply {
     number: u32,
     message: Cow<'static, str>,
 }
 
-impl Failure {
+impl ErrorReply {
     fn new(number: u32, message: &'static str) -> Self {
         Self {
             number,
@@ -40,63 +40,71 @@ impl Failure {
     }
 }
 
-/// Why a command has no more to say.
-enum Trouble {
-    /// It failed; the client is told.
-    Failed(Failure),
-    /// The device failed; the operator is told, too.
+/// A failed command.
+enum CommandError {
+    /// The request is refused; the client gets this reply.
+    Refused(ErrorReply),
+    /// The device failed; client and operator are informed.
     Device(Error),
-    /// There is no way to tell the client.
-    Broken(io::Error),
+    /// The stream cannot carry a reply any more.
+    Stream(io::Error),
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for CommandError {
     fn from(error: Error) -> Self {
         Self::Device(error)
     }
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for CommandError {
     fn from(error: io::Error) -> Self {
-        Self::Broken(error)
+        Self::Stream(error)
     }
 }
 
-/// One request of a client.
-pub(crate) struct Call<'a> {
+/// The buffers that a thread keeps from request to request.
+#[derive(Default)]
+pub(crate) struct WorkBuffers {
+    pub(crate) replies: ReplyQueue,
+    /// The payload of a write.
+    pub(crate) payload: Vec<u8>,
+}
+
+/// A request of a client, ready to run.
+pub(crate) struct ClientRequest<'a> {
     pub(crate) client: &'a Client,
-    pub(crate) mode: Mode,
+    pub(crate) mode: NegotiatedMode,
     pub(crate) request: Request,
 }
 
-impl Call<'_> {
-    /// Whether the request keeps to the rules and lies inside the disk.
-    pub(crate) fn check(&self) -> std::result::Result<(), Failure> {
+impl ClientRequest<'_> {
+    /// Checks that the request is valid and within the disk.
+    pub(crate) fn check(&self) -> std::result::Result<(), ErrorReply> {
         let request = &self.request;
         let (command, flags) = (request.command, request.flags);
-        let invalid = |why| Err(Failure::new(error::INVAL, why));
+        let invalid = |why| Err(ErrorReply::new(error::INVAL, why));
         if command == Command::Unknown {
             return invalid("unknown command");
         }
         if !command.flags().contains(flags) {
-            return invalid("a flag that this command does not have");
+            return invalid("invalid flag for this command");
         }
         if flags.contains(CommandFlags::DF) && !self.mode.is_structured {
             return invalid("this flag needs structured replies");
         }
-        if command.changes() && self.client.export().is_read_only() {
-            return Err(Failure::new(error::PERM, "the export is read-only"));
+        if command.is_change() && self.client.export().is_read_only() {
+            return Err(ErrorReply::new(error::PERM, "the export is read-only"));
         }
         if matches!(command, Command::Read | Command::Write)
             && request.len_bytes > PAYLOAD_BYTES_MAX
         {
             return invalid("longer than the largest block size");
         }
-        if command == Command::BlockStatus && !self.mode.has_allocation {
-            return invalid("no metadata context was agreed upon");
+        if command == Command::BlockStatus && !self.mode.has_allocation_context {
+            return invalid("no metadata context was negotiated");
         }
         if command == Command::BlockStatus && request.len_bytes == 0 {
-            return invalid("a range of no bytes");
+            return invalid("empty range");
         }
         let len_bytes = self.client.export().device.len_bytes();
         if command != Command::Flush && request.end().is_none_or(|end| end > len_bytes) {
@@ -104,98 +112,104 @@ impl Call<'_> {
                 Command::Write | Command::WriteZeroes => error::NOSPC,
                 _ => error::INVAL,
             };
-            return Err(Failure::new(number, "beyond the end of the disk"));
+            return Err(ErrorReply::new(number, "beyond the end of the disk"));
         }
         Ok(())
     }
 
-    /// Does what a checked request asks for and puts the reply into the outbox, or sends the first
-    /// part of it.
-    pub(crate) fn answer(&self, worker: &mut Worker) -> io::Result<()> {
-        let Worker { outbox, payload } = worker;
+    /// Runs a checked request and queues its reply. Long replies are sent in part.
+    ///
+    /// # Errors
+    /// The stream's, if it cannot carry a reply any more.
+    pub(crate) fn run(&self, buffers: &mut WorkBuffers) -> io::Result<()> {
+        let WorkBuffers { replies, payload } = buffers;
         let device = &*self.client.export().device;
         let (offset, len_bytes) = (self.request.offset, u64::from(self.request.len_bytes));
-        let answered = match self.request.command {
-            Command::Read => self.read(outbox, device),
+        let result = match self.request.command {
+            Command::Read => self.read(replies, device),
             Command::Write => {
                 let written = device.write_at(&payload[..self.request.len_bytes as usize], offset);
-                self.finish_write(outbox, written);
+                self.finish_write(replies, written);
                 return Ok(());
             }
-            Command::Trim => self.durable(outbox, device.discard(offset, len_bytes)),
-            Command::WriteZeroes => self.write_zeroes(outbox, device),
+            Command::Trim => self.finish_change(replies, device.discard(offset, len_bytes)),
+            Command::WriteZeroes => self.write_zeroes(replies, device),
             Command::Flush => device
                 .flush()
-                .map(|()| self.done(outbox))
-                .map_err(Trouble::from),
-            Command::Cache => self.cache(outbox, device),
-            Command::BlockStatus => self.block_status(outbox, device),
-            // Neither comes this far.
+                .map(|()| self.push_success(replies))
+                .map_err(CommandError::from),
+            Command::Cache => self.cache(replies, device),
+            Command::BlockStatus => self.block_status(replies, device),
+            // The caller handles both.
             Command::Disconnect | Command::Unknown => Ok(()),
         };
-        self.conclude(outbox, answered)
+        self.reply_to_error(replies, result)
     }
 
-    /// Answers a write whose bytes the device was given.
-    pub(crate) fn finish_write(&self, outbox: &mut Outbox, written: Result<()>) {
-        let answered = self.durable(outbox, written);
-        // Nothing was sent here, so nothing is broken.
-        let _ = self.conclude(outbox, answered);
+    /// Queues the reply to a write that was passed to the device.
+    pub(crate) fn finish_write(&self, replies: &mut ReplyQueue, written: Result<()>) {
+        let result = self.finish_change(replies, written);
+        // Nothing is sent here, so the stream cannot fail.
+        let _ = self.reply_to_error(replies, result);
     }
 
-    /// A reply that says what went wrong.
-    pub(crate) fn fail(&self, outbox: &mut Outbox, failure: &Failure) {
-        match self.mode.is_structured {
-            true => outbox.error(self.request.cookie, failure.number, &failure.message),
-            false => outbox.simple(self.request.cookie, failure.number),
+    /// Queues an error reply.
+    pub(crate) fn push_error(&self, replies: &mut ReplyQueue, error: &ErrorReply) {
+        if self.mode.is_structured {
+            replies.push_error(self.request.cookie, error.number, &error.message);
+        } else {
+            replies.push_simple(self.request.cookie, error.number);
         }
     }
 
-    fn conclude(
+    /// Turns a failed command into an error reply.
+    fn reply_to_error(
         &self,
-        outbox: &mut Outbox,
-        answered: std::result::Result<(), Trouble>,
+        replies: &mut ReplyQueue,
+        result: std::result::Result<(), CommandError>,
     ) -> io::Result<()> {
-        let failure = match answered {
+        let reply = match result {
             Ok(()) => return Ok(()),
-            Err(Trouble::Broken(error)) => return Err(error),
-            Err(Trouble::Failed(failure)) => failure,
-            Err(Trouble::Device(error)) => {
-                self.client.tell(&error);
-                // The whole error names files of the host, which are none of the client's business.
+            Err(CommandError::Stream(error)) => return Err(error),
+            Err(CommandError::Refused(reply)) => reply,
+            Err(CommandError::Device(error)) => {
+                self.client.report(&error);
+                // The full error names files of the host, which the client must not learn.
                 let message = io::Error::from(error.errno()).to_string();
-                Failure {
-                    number: error_of(error.errno()),
+                ErrorReply {
+                    number: error_number(error.errno()),
                     message: Cow::Owned(message),
                 }
             }
         };
-        self.fail(outbox, &failure);
+        self.push_error(replies, &reply);
         Ok(())
     }
 
-    fn done(&self, outbox: &mut Outbox) {
-        match self.mode.is_structured && self.request.command == Command::Read {
-            true => outbox.none(self.request.cookie),
-            false => outbox.simple(self.request.cookie, 0),
+    /// Queues a successful reply without data.
+    fn push_success(&self, replies: &mut ReplyQueue) {
+        if self.mode.is_structured && self.request.command == Command::Read {
+            replies.push_none(self.request.cookie);
+        } else {
+            replies.push_simple(self.request.cookie, 0);
         }
     }
 
-    /// The end of a change: flushed, if that was asked for.
-    fn durable(
+    /// Ends a change: flushes the device if the request has FUA, then queues the reply.
+    fn finish_change(
         &self,
-        outbox: &mut Outbox,
+        replies: &mut ReplyQueue,
         changed: Result<()>,
-    ) -> std::result::Result<(), Trouble> {
+    ) -> std::result::Result<(), CommandError> {
         changed?;
         if self.request.flags.contains(CommandFlags::FUA) {
             self.client.export().device.flush()?;
         }
-        self.done(outbox);
+        self.push_success(replies);
         Ok(())
     }
 
-    fn read(&self, outbox: &mut Outbox, device: &dyn Device) -> std::result::Result<(), Trouble> {
+    fn read(&self, replies: &mut ReplyQueue, device: &dyn Device) -> std::result::Result<(), CommandError> {
         let Request {
             cookie,
             offset,
@@ -204,29 +218,30 @@ impl Call<'_> {
         } = self.request;
         let (len, end) = (len_bytes as usize, offset + u64::from(len_bytes));
         if len == 0 {
-            self.done(outbox);
+            self.push_success(replies);
             return Ok(());
         }
         if !self.mode.is_structured || self.request.flags.contains(CommandFlags::DF) {
             return match (len <= PIECE_BYTES, self.mode.is_structured) {
-                (false, _) => self.read_long(outbox, device),
+                (false, _) => self.read_long(replies, device),
                 (true, true) => {
                     let fill = |data: &mut [u8]| device.read_at(data, offset);
-                    Ok(outbox.data((chunk::DONE, cookie), offset, (len, len), fill)?)
+                    Ok(replies.push_data((chunk::DONE, cookie), offset, (len, len), fill)?)
                 }
                 (true, false) => {
-                    Ok(outbox.simple_data(cookie, len, |data| device.read_at(data, offset))?)
+                    Ok(replies.push_simple_data(cookie, len, |data| device.read_at(data, offset))?)
                 }
             };
         }
         let mut at = offset;
         while at < end {
-            if outbox.len() >= SEND_BYTES {
-                outbox.send(self.client)?;
+            if replies.len() >= SEND_BYTES {
+                replies.send(self.client)?;
             }
-            let (kind, count) = match len_bytes >= HOLE_SEARCH_BYTES_MIN {
-                true => device.allocation(at, end - at)?,
-                false => (Allocation::Data, end - at),
+            let (kind, count) = if len_bytes >= HOLE_SEARCH_BYTES_MIN {
+                device.allocation(at, end - at)?
+            } else {
+                (Allocation::Data, end - at)
             };
             let mut count = count.clamp(1, end - at);
             if kind == Allocation::Data {
@@ -236,12 +251,12 @@ impl Call<'_> {
             match kind {
                 Allocation::Data => {
                     let count = count as usize;
-                    outbox.data((flags, cookie), at, (count, count), |data| {
+                    replies.push_data((flags, cookie), at, (count, count), |data| {
                         device.read_at(data, at)
                     })?;
                 }
                 Allocation::Hole | Allocation::Zero => {
-                    outbox.hole((flags, cookie), at, count as u32)
+                    replies.push_hole((flags, cookie), at, count as u32)
                 }
             }
             at += count;
@@ -249,13 +264,12 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// A long read whose reply must not be taken apart: it is sent in pieces, and nothing else
-    /// meanwhile.
+    /// Runs a long read whose reply is one chunk: sends it in pieces, and no other reply between.
     fn read_long(
         &self,
-        outbox: &mut Outbox,
+        replies: &mut ReplyQueue,
         device: &dyn Device,
-    ) -> std::result::Result<(), Trouble> {
+    ) -> std::result::Result<(), CommandError> {
         let Request {
             cookie,
             offset,
@@ -263,47 +277,48 @@ impl Call<'_> {
             ..
         } = self.request;
         let len = len_bytes as usize;
-        outbox.send(self.client)?;
+        replies.send(self.client)?;
         let fill = |data: &mut [u8]| device.read_at(data, offset);
-        match self.mode.is_structured {
-            true => outbox.data((0, cookie), offset, (PIECE_BYTES, len), fill)?,
-            false => outbox.simple_data(cookie, PIECE_BYTES, fill)?,
+        if self.mode.is_structured {
+            replies.push_data((0, cookie), offset, (PIECE_BYTES, len), fill)?;
+        } else {
+            replies.push_simple_data(cookie, PIECE_BYTES, fill)?;
         }
-        let _one_at_a_time = self.client.output.lock();
-        outbox.send_locked(&self.client.stream)?;
+        let _output = self.client.output.lock();
+        replies.send_locked(&self.client.stream)?;
         let mut done = PIECE_BYTES;
         let mut read = Ok(());
         while done < len {
             let count = (len - done).min(PIECE_BYTES);
-            let piece = outbox.room(count);
+            let piece = replies.spare(count);
             if read.is_ok() {
                 read = device.read_at(piece, offset + done as u64);
             }
             match &read {
                 Ok(()) => {}
-                // What was promised has to come; that it is worth nothing is told after it.
+                // The announced bytes have to follow; an error chunk after them marks the failure.
                 Err(_) if self.mode.is_structured => piece.fill(0),
                 Err(error) => {
-                    self.client.tell(error);
-                    return Err(Trouble::Broken(io::ErrorKind::Other.into()));
+                    self.client.report(error);
+                    return Err(CommandError::Stream(io::ErrorKind::Other.into()));
                 }
             }
-            outbox.take(count);
-            outbox.send_locked(&self.client.stream)?;
+            replies.commit(count);
+            replies.send_locked(&self.client.stream)?;
             done += count;
         }
         read?;
         if self.mode.is_structured {
-            outbox.none(cookie);
+            replies.push_none(cookie);
         }
         Ok(())
     }
 
     fn write_zeroes(
         &self,
-        outbox: &mut Outbox,
+        replies: &mut ReplyQueue,
         device: &dyn Device,
-    ) -> std::result::Result<(), Trouble> {
+    ) -> std::result::Result<(), CommandError> {
         let Request {
             flags,
             offset,
@@ -312,17 +327,18 @@ impl Call<'_> {
         } = self.request;
         let end = offset + u64::from(len_bytes);
         if flags.contains(CommandFlags::FAST_ZERO) {
-            // A device does not say how long it will take; nothing to do is fast for sure.
+            // A device does not report how long zeroing takes. Only a range that is zero already
+            // is certain to be fast.
             if !self.is_zero(device)? {
                 let why = "not known to be faster than a write";
-                return Err(Trouble::Failed(Failure::new(error::NOTSUP, why)));
+                return Err(CommandError::Refused(ErrorReply::new(error::NOTSUP, why)));
             }
-            return self.durable(outbox, Ok(()));
+            return self.finish_change(replies, Ok(()));
         }
         if !flags.contains(CommandFlags::NO_HOLE) {
-            return self.durable(outbox, device.write_zeroes(offset, len_bytes.into()));
+            return self.finish_change(replies, device.write_zeroes(offset, len_bytes.into()));
         }
-        // Zeros are written where they shall have their space.
+        // NO_HOLE: written zeros have allocated space.
         let mut at = offset;
         while at < end {
             let mut count = (end - at).min(PIECE_BYTES as u64);
@@ -338,10 +354,10 @@ impl Call<'_> {
             }
             device.write_vectored_at(&parts[..used], start)?;
         }
-        self.durable(outbox, Ok(()))
+        self.finish_change(replies, Ok(()))
     }
 
-    /// Whether the range is known to hold zeros, with space behind them if that is wanted.
+    /// Returns whether the range is known to be zero, and allocated if the request has NO_HOLE.
     fn is_zero(&self, device: &dyn Device) -> Result<bool> {
         let Request {
             flags,
@@ -366,29 +382,29 @@ impl Call<'_> {
         Ok(at >= end)
     }
 
-    /// Reads for nothing but what the host remembers of it.
-    fn cache(&self, outbox: &mut Outbox, device: &dyn Device) -> std::result::Result<(), Trouble> {
+    /// Reads the range and drops the data, so that the host caches it.
+    fn cache(&self, replies: &mut ReplyQueue, device: &dyn Device) -> std::result::Result<(), CommandError> {
         let Request {
             offset, len_bytes, ..
         } = self.request;
         let mut done = 0;
         while done < u64::from(len_bytes) {
-            if self.client.shared.is_stopping() {
+            if self.client.server.stopper.is_stopping() {
                 break;
             }
             let count = (u64::from(len_bytes) - done).min(PIECE_BYTES as u64);
-            device.read_at(outbox.room(count as usize), offset + done)?;
+            device.read_at(replies.spare(count as usize), offset + done)?;
             done += count;
         }
-        self.done(outbox);
+        self.push_success(replies);
         Ok(())
     }
 
     fn block_status(
         &self,
-        outbox: &mut Outbox,
+        replies: &mut ReplyQueue,
         device: &dyn Device,
-    ) -> std::result::Result<(), Trouble> {
+    ) -> std::result::Result<(), CommandError> {
         let Request {
             cookie,
             flags,
@@ -396,40 +412,40 @@ impl Call<'_> {
             len_bytes,
             ..
         } = self.request;
-        let start = outbox.begin_status(ALLOCATION_CONTEXT_ID);
+        let start = replies.begin_status(ALLOCATION_CONTEXT_ID);
         let extents_max = if flags.contains(CommandFlags::REQ_ONE) {
             1
         } else {
             EXTENTS_MAX
         };
         if let Err(error) = extents(device, offset, len_bytes, extents_max, |len, state| {
-            outbox.extent(len, state)
+            replies.push_extent(len, state)
         }) {
-            outbox.truncate(start);
+            replies.truncate(start);
             return Err(error.into());
         }
-        outbox.end_status(start, cookie);
+        replies.end_status(start, cookie);
         Ok(())
     }
 }
 
-/// Tells the extents of a range with their states, neighbours of one state as one; not the whole
-/// range if it has more than `extents_max`.
+/// Passes length and state of each extent of a range to `push`, with adjacent extents of one state
+/// merged. Stops after `extents_max` extents.
 fn extents(
     device: &dyn Device,
     offset: u64,
     len_bytes: u32,
     extents_max: usize,
-    mut tell: impl FnMut(u32, u32),
+    mut push: impl FnMut(u32, u32),
 ) -> Result<()> {
     let end = offset
         .checked_add(u64::from(len_bytes))
         .ok_or(Errno::INVAL)?;
-    let (mut at, mut told) = (offset, 0);
-    let mut open: Option<(u32, u32)> = None;
-    // What the device tells in many parts may be one extent, but looking at them must end, too.
+    let (mut at, mut pushed) = (offset, 0);
+    let mut merged: Option<(u32, u32)> = None;
+    // Merged extents do not count against `extents_max`, so the steps have a limit of their own.
     for _ in 0..EXTENTS_MAX * 2 {
-        if at >= end || told == extents_max {
+        if at >= end || pushed == extents_max {
             break;
         }
         let (kind, count) = device.allocation(at, end - at)?;
@@ -440,19 +456,19 @@ fn extents(
             Allocation::Hole => STATE_HOLE | STATE_ZERO,
             Allocation::Zero => STATE_ZERO,
         };
-        open = match open {
+        merged = match merged {
             Some((len, same)) if same == state => Some((len + count, state)),
             Some((len, other)) => {
-                tell(len, other);
-                told += 1;
+                push(len, other);
+                pushed += 1;
                 Some((count, state))
             }
             None => Some((count, state)),
         };
         at += u64::from(count);
     }
-    if let Some((len, state)) = open.filter(|_| told < extents_max) {
-        tell(len, state);
+    if let Some((len, state)) = merged.filter(|_| pushed < extents_max) {
+        push(len, state);
     }
     Ok(())
 }
@@ -462,7 +478,7 @@ mod tests {
     use super::*;
     use std::io::IoSliceMut;
 
-    /// Blocks of 512 bytes: data, hole, zero, zero, and so on.
+    /// A device with a repeated pattern of 512-byte blocks: data, hole, zero, zero.
     struct Striped;
 
     impl Device for Striped {
@@ -497,29 +513,29 @@ mod tests {
         }
     }
 
-    fn told(offset: u64, len_bytes: u32, extents_max: usize) -> Vec<(u32, u32)> {
-        let mut told = Vec::new();
+    fn collect_extents(offset: u64, len_bytes: u32, extents_max: usize) -> Vec<(u32, u32)> {
+        let mut pushed = Vec::new();
         extents(&Striped, offset, len_bytes, extents_max, |len, state| {
-            told.push((len, state))
+            pushed.push((len, state))
         })
         .unwrap();
-        told
+        pushed
     }
 
     #[test]
-    fn neighbours_of_one_state_are_one_extent() {
+    fn adjacent_extents_of_one_state_merge() {
         assert_eq!(
-            told(100, 2000, 100),
+            collect_extents(100, 2000, 100),
             [(412, 0), (512, 3), (1024, 2), (52, 0)]
         );
-        assert_eq!(told(1024, 4096, 1), [(1024, 2)]);
-        assert_eq!(told(1024, 600, 1), [(600, 2)]);
-        assert_eq!(told(0, 5, 1), [(5, 0)]);
+        assert_eq!(collect_extents(1024, 4096, 1), [(1024, 2)]);
+        assert_eq!(collect_extents(1024, 600, 1), [(600, 2)]);
+        assert_eq!(collect_extents(0, 5, 1), [(5, 0)]);
     }
 
     #[test]
-    fn a_reply_has_a_bounded_number_of_extents() {
-        let told = told(u64::from(u32::MAX) + 1, u32::MAX, EXTENTS_MAX);
-        assert_eq!(told.len(), EXTENTS_MAX);
+    fn reply_has_at_most_the_allowed_extents() {
+        let extents = collect_extents(u64::from(u32::MAX) + 1, u32::MAX, EXTENTS_MAX);
+        assert_eq!(extents.len(), EXTENTS_MAX);
     }
 }

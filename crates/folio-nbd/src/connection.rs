@@ -1,309 +1,252 @@
-//! One connection: who reads its requests, and who works on them.
+//! The threads of a connection: one reads requests, others run them.
 //!
 //! ```text
-//!   leader:  read a request --> quick?  work on it, read the next; replies are sent when no more requests are here
-//!                 ^                 |
-//!                 |                 no: hand the lead to another thread, work on it, look for something else to do
-//!                 `-----------------'
+//!   thread with the read turn:
+//!     read a request --> quick?  run it, read the next; send replies when no more requests are buffered
+//!           ^              |
+//!           |              no: pass the read turn to another thread, run the request, take a new task
+//!           `--------------'
 //! ```
 //!
-//! The leader alone has the [`Input`], so that needs no lock. Quick is a small read or write while
-//! the device answers such ones quickly: then a thread of its own for each would cost more than the
-//! work. Once a device was slow, requests are worked on beside each other for a while.
+//! Only the thread with the read turn has the [`RequestReader`], so that needs no lock. A request
+//! is quick if it is a small read or write and the device answers such ones quickly: then a thread
+//! of its own would cost more than the work. After a slow request, the next requests run in
+//! parallel for a while.
 
-use crate::command::Call;
-use crate::crew::Task;
-use crate::handshake::{Mode, negotiate};
-use crate::input::Input;
-use crate::listener::Stream;
-use crate::outbox::Outbox;
+use crate::client::Client;
+use crate::command::{ClientRequest, WorkBuffers};
+use crate::handshake::{NegotiatedMode, negotiate};
 use crate::protocol::{Command, CommandFlags, REQUEST_BYTES, Request};
-use crate::server::{Export, Shared};
+use crate::request_reader::RequestReader;
 use crate::{PAYLOAD_BYTES_MAX, PIECE_BYTES};
-use parking_lot::Mutex;
+use folio_net::{Task, WorkerPool};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a client may take to agree, and a reply in that time to be taken.
+/// Longest time for the whole handshake, and for a client to take a reply during it.
 const HANDSHAKE: Duration = Duration::from_secs(30);
-/// Longest read or write that may be quick.
+/// Longest read or write that may be quick, in bytes.
 const QUICK_BYTES_MAX: u32 = 64 << 10;
-/// A read or write that took longer was slow.
-const QUICK: Duration = Duration::from_micros(100);
-/// As many requests are worked on beside each other after a slow one.
-const BESIDE_COUNT: u32 = 128;
-/// Most requests of one connection that are worked on at a time, besides the leader's.
-const IN_FLIGHT_MAX: u32 = 32;
-/// Replies wait for others until they are so many bytes.
+/// Queued bytes from which on replies of quick requests are sent.
 const SEND_BYTES: usize = 32 << 10;
 
-/// The part of a connection that all its threads share.
-pub(crate) struct Client {
-    pub(crate) stream: Stream,
-    /// Held while bytes are sent.
-    pub(crate) output: Mutex<()>,
-    pub(crate) shared: Arc<Shared>,
-    number: u64,
-    in_flight: AtomicU32,
-    /// How many more requests shall not be treated as quick.
-    beside: AtomicU32,
-    has_told: AtomicBool,
+/// The next work of a pool thread.
+pub(crate) enum ConnectionTask {
+    /// Negotiate with a new client, then read its requests.
+    Greet(Arc<Client>),
+    /// Read the connection's next requests.
+    Read(ReadTurn),
 }
 
 /// The right and duty to read a connection's next request.
-pub(crate) struct Lead {
+pub(crate) struct ReadTurn {
     client: Arc<Client>,
-    mode: Mode,
-    input: Box<Input>,
+    mode: NegotiatedMode,
+    reader: Box<RequestReader>,
 }
 
-/// What a thread keeps from request to request.
-#[derive(Default)]
-pub(crate) struct Worker {
-    pub(crate) outbox: Outbox,
-    /// Bytes to be written.
-    pub(crate) payload: Vec<u8>,
-}
+impl Task for ConnectionTask {
+    type Scratch = WorkBuffers;
 
-impl Client {
-    pub(crate) fn new(stream: Stream, shared: Arc<Shared>, number: u64) -> Self {
-        Self {
-            stream,
-            output: Mutex::default(),
-            shared,
-            number,
-            in_flight: AtomicU32::new(0),
-            beside: AtomicU32::new(0),
-            has_told: AtomicBool::new(false),
+    fn run(self, buffers: &mut WorkBuffers, pool: &WorkerPool<Self>) {
+        match self {
+            Self::Greet(client) => greet(client, buffers, pool),
+            Self::Read(turn) => take_read_turn(turn, buffers, pool),
         }
     }
-
-    pub(crate) fn export(&self) -> &Export {
-        &self.shared.export
-    }
-
-    /// Tells the operator what failed, once for each client, so that none can fill a log.
-    pub(crate) fn tell(&self, error: &folio::Error) {
-        if !self.has_told.swap(true, Ordering::Relaxed) {
-            self.shared.tell(&format!(
-                "client {}: {error}; later failures are not told",
-                self.number
-            ));
-        }
-    }
-
-    fn may_be_quick(&self, request: &Request) -> bool {
-        matches!(request.command, Command::Read | Command::Write)
-            && request.len_bytes <= QUICK_BYTES_MAX
-            && !request.flags.contains(CommandFlags::FUA)
-    }
-
-    /// Learns from how long a request took that might have been quick.
-    fn learn(&self, took: Duration) {
-        // Two threads may count as one here; nothing but speed depends on it.
-        let beside = if took > QUICK {
-            BESIDE_COUNT
-        } else {
-            match self.beside.load(Ordering::Relaxed) {
-                0 => return,
-                count => count - 1,
-            }
-        };
-        self.beside.store(beside, Ordering::Relaxed);
-    }
-
-    fn begin(&self) -> bool {
-        let more = |count| (count < IN_FLIGHT_MAX).then_some(count + 1);
-        self.in_flight
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .is_ok()
-    }
-
-    fn end(&self) {
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.shared.left(self.number);
-    }
-}
-
-/// Agrees with a new client, and leads its connection.
-pub(crate) fn greet(client: Arc<Client>, worker: &mut Worker) {
-    let mut input = Box::new(Input::new(Instant::now() + HANDSHAKE));
+/// Negotiates with a new client, then reads its requests.
+fn greet(client: Arc<Client>, buffers: &mut WorkBuffers, pool: &WorkerPool<ConnectionTask>) {
+    let mut reader = Box::new(RequestReader::new(Instant::now() + HANDSHAKE));
     let mut agree = || {
         client.stream.set_write_timeout(Some(HANDSHAKE))?;
-        let mode = negotiate(&client, &mut input, &mut worker.outbox)?;
+        let mode = negotiate(&client, &mut reader, &mut buffers.replies)?;
         client.stream.set_write_timeout(None)?;
-        input.wait_for_ever(&client.stream)?;
+        reader.remove_deadline(&client.stream)?;
         Ok::<_, io::Error>(mode)
     };
     match agree() {
-        Ok(Some(mode)) => lead(
-            Lead {
+        Ok(Some(mode)) => {
+            let turn = ReadTurn {
                 client,
                 mode,
-                input,
-            },
-            worker,
-        ),
-        // Who does not keep to the rules finds the connection closed.
-        Ok(None) | Err(_) => worker.outbox.truncate(0),
+                reader,
+            };
+            take_read_turn(turn, buffers, pool);
+        }
+        // The connection of a client that violates the protocol is closed without a reply.
+        Ok(None) | Err(_) => buffers.replies.truncate(0),
     }
 }
 
-/// Reads requests and works on them until another thread leads or the connection ends.
-pub(crate) fn lead(lead: Lead, worker: &mut Worker) {
-    let client = lead.client.clone();
-    if serve(lead, worker).is_err() {
-        // Bytes that are no requests, or a client that takes no replies: other threads need not
-        // try.
+/// Reads and runs requests until another thread has the read turn or the connection ends.
+fn take_read_turn(turn: ReadTurn, buffers: &mut WorkBuffers, pool: &WorkerPool<ConnectionTask>) {
+    let client = turn.client.clone();
+    if serve(turn, buffers, pool).is_err() {
+        // The client violated the protocol or takes no replies: the other threads of the connection
+        // must not wait for it.
         client.stream.shutdown(Shutdown::Both);
     }
-    worker.outbox.truncate(0);
+    buffers.replies.truncate(0);
 }
 
-fn serve(lead: Lead, worker: &mut Worker) -> io::Result<()> {
-    let Lead {
+fn serve(
+    turn: ReadTurn,
+    buffers: &mut WorkBuffers,
+    pool: &WorkerPool<ConnectionTask>,
+) -> io::Result<()> {
+    let ReadTurn {
         client,
         mode,
-        mut input,
-    } = lead;
+        mut reader,
+    } = turn;
     loop {
-        if !input.holds(REQUEST_BYTES) {
-            worker.outbox.send(&client)?;
-            if client.shared.is_stopping() {
+        if !reader.holds(REQUEST_BYTES) {
+            buffers.replies.send(&client)?;
+            if client.server.stopper.is_stopping() {
                 return Ok(());
             }
         }
-        let Some(bytes) = input.request(&client.stream)? else {
+        let Some(bytes) = reader.request(&client.stream)? else {
             break;
         };
         let request = Request::parse(&bytes).ok_or(ErrorKind::InvalidData)?;
         if request.command == Command::Disconnect {
             break;
         }
-        let call = Call {
+        let request = ClientRequest {
             client: &client,
             mode,
             request,
         };
-        if !receive(&call, &mut input, worker)? {
+        if !receive(&request, &mut reader, buffers)? {
             continue;
         }
-        if client.may_be_quick(&request) && client.beside.load(Ordering::Relaxed) == 0 {
+        let may_be_quick = may_be_quick(&request.request);
+        if may_be_quick && client.is_quick() {
             let start = Instant::now();
-            call.answer(worker)?;
-            client.learn(start.elapsed());
-            if worker.outbox.len() >= SEND_BYTES {
-                worker.outbox.send(&client)?;
+            request.run(buffers)?;
+            client.record_duration(start.elapsed());
+            if buffers.replies.len() >= SEND_BYTES {
+                buffers.replies.send(&client)?;
             }
             continue;
         }
-        worker.outbox.send(&client)?;
-        let handed = match client.begin() {
-            false => Err(input),
-            true => hand_over(Lead {
+        buffers.replies.send(&client)?;
+        let handed_over = if client.begin_request() {
+            let turn = ReadTurn {
                 client: client.clone(),
                 mode,
-                input,
-            }),
+                reader,
+            };
+            hand_over(turn, pool)
+        } else {
+            Err(reader)
         };
         let start = Instant::now();
-        let answered = call.answer(worker);
-        if client.may_be_quick(&request) {
-            client.learn(start.elapsed());
+        let run = request.run(buffers);
+        if may_be_quick {
+            client.record_duration(start.elapsed());
         }
-        let sent = answered.and_then(|()| worker.outbox.send(&client));
-        match handed {
+        let sent = run.and_then(|()| buffers.replies.send(&client));
+        match handed_over {
             Ok(()) => {
-                client.end();
+                client.end_request();
                 return sent;
             }
-            Err(back) => {
+            Err(returned) => {
                 sent?;
-                input = back;
+                reader = returned;
             }
         }
     }
-    worker.outbox.send(&client)
+    buffers.replies.send(&client)
 }
 
-/// Finds somebody else to lead, or gives the input back.
-fn hand_over(lead: Lead) -> Result<(), Box<Input>> {
-    let client = lead.client.clone();
-    match client.shared.crew.give(Task::Lead(lead)) {
+/// Returns whether the request's kind and size allow it to run in the reading thread.
+fn may_be_quick(request: &Request) -> bool {
+    matches!(request.command, Command::Read | Command::Write)
+        && request.len_bytes <= QUICK_BYTES_MAX
+        && !request.flags.contains(CommandFlags::FUA)
+}
+
+/// Passes the read turn to another thread, or returns the reader if there is none.
+fn hand_over(turn: ReadTurn, pool: &WorkerPool<ConnectionTask>) -> Result<(), Box<RequestReader>> {
+    match pool.try_run(ConnectionTask::Read(turn)) {
         Ok(()) => Ok(()),
-        Err(task) => {
-            client.end();
-            match task {
-                Task::Lead(lead) => Err(lead.input),
-                // Nothing else was given.
-                Task::Greet(_) => Ok(()),
-            }
+        Err(ConnectionTask::Read(turn)) => {
+            turn.client.end_request();
+            Err(turn.reader)
         }
+        // The pool returns the task that it was given.
+        Err(ConnectionTask::Greet(_)) => Ok(()),
     }
 }
 
-/// Checks a request and takes its payload; `false` if it is answered already.
-fn receive(call: &Call<'_>, input: &mut Input, worker: &mut Worker) -> io::Result<bool> {
-    let (client, request) = (call.client, &call.request);
-    let checked = call.check();
-    let len = request.len_bytes as usize;
-    if request.command == Command::Write {
-        if !input.holds(len) {
-            // It may take a while until the payload is here.
-            worker.outbox.send(client)?;
+/// Checks a request and receives its payload. Returns false if its reply is queued already.
+fn receive(
+    request: &ClientRequest<'_>,
+    reader: &mut RequestReader,
+    buffers: &mut WorkBuffers,
+) -> io::Result<bool> {
+    let client = request.client;
+    let checked = request.check();
+    let len = request.request.len_bytes as usize;
+    if request.request.command == Command::Write {
+        if !reader.holds(len) {
+            // Receiving the payload may take long; earlier replies must not wait for it.
+            buffers.replies.send(client)?;
         }
         match checked {
-            Err(_) => input.skip(&client.stream, len as u64)?,
+            Err(_) => reader.skip(&client.stream, len as u64)?,
             Ok(()) if len <= PIECE_BYTES => {
-                input.read_exact(&client.stream, room(&mut worker.payload, len))?;
+                reader.read_exact(&client.stream, resized(&mut buffers.payload, len))?;
             }
             Ok(()) => {
-                write_in_pieces(call, input, worker)?;
+                write_in_pieces(request, reader, buffers)?;
                 return Ok(false);
             }
         }
     }
     match checked {
         Ok(()) => Ok(true),
-        Err(failure) => {
-            call.fail(&mut worker.outbox, &failure);
+        Err(error) => {
+            request.push_error(&mut buffers.replies, &error);
             Ok(false)
         }
     }
 }
 
-/// A write that is too long to be held: it goes to the device as it comes.
-fn write_in_pieces(call: &Call<'_>, input: &mut Input, worker: &mut Worker) -> io::Result<()> {
-    debug_assert!(call.request.len_bytes <= PAYLOAD_BYTES_MAX);
+/// Passes a write that is longer than the buffer to the device piece by piece.
+fn write_in_pieces(
+    request: &ClientRequest<'_>,
+    reader: &mut RequestReader,
+    buffers: &mut WorkBuffers,
+) -> io::Result<()> {
+    let client = request.client;
+    let len = request.request.len_bytes as usize;
+    debug_assert!(request.request.len_bytes <= PAYLOAD_BYTES_MAX);
     let mut done = 0;
     let mut written = Ok(());
-    while done < call.request.len_bytes as usize {
-        let count = (call.request.len_bytes as usize - done).min(PIECE_BYTES);
-        let piece = room(&mut worker.payload, count);
-        input.read_exact(&call.client.stream, piece)?;
+    while done < len {
+        let count = (len - done).min(PIECE_BYTES);
+        let piece = resized(&mut buffers.payload, count);
+        reader.read_exact(&client.stream, piece)?;
         if written.is_ok() {
-            written = call
-                .client
-                .export()
-                .device
-                .write_at(piece, call.request.offset + done as u64);
+            let offset = request.request.offset + done as u64;
+            written = client.export().device.write_at(piece, offset);
         }
         done += count;
     }
-    call.finish_write(&mut worker.outbox, written);
-    worker.outbox.send(call.client)
+    request.finish_write(&mut buffers.replies, written);
+    buffers.replies.send(client)
 }
 
-/// The first `len` bytes of a buffer that grows as needed.
-fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+/// Returns the first `len` bytes of a buffer that grows as needed.
+fn resized(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if buffer.len() < len {
         buffer.resize(len.next_multiple_of(4096), 0);
     }

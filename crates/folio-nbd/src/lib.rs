@@ -3,49 +3,56 @@
 //! ```text
 //!   client:  qemu, nbdcopy, fio, the kernel's nbd
 //!       v
-//!   server.rs      accepts, stops, flushes         listener.rs   where it listens, and byte streams
-//!   handshake.rs   options, until both agree       input.rs      bytes that came
-//!   connection.rs  who reads requests, who works   outbox.rs     bytes that go
-//!   command.rs     one function per command        crew.rs       the threads
-//!       v                                          protocol.rs   numbers of the protocol
+//!   server.rs      accepts clients, stops, flushes      uri.rs             where clients connect
+//!   connection.rs  reads requests in turn, runs them    folio_net          listener, worker pool
+//!   command.rs     one function per command
+//!   handshake.rs   options, until both sides agree
+//!   reply_queue.rs replies to send                      request_reader.rs  received bytes
+//!   client.rs      one connection, for all its threads
+//!   state.rs       the export and the server's state    protocol.rs        the protocol's numbers
+//!       v
 //!   folio::block::Device
 //! ```
 //!
+//! Each file uses only files below it.
+//!
 //! Source: the NBD project's doc/proto.md. Fixed newstyle negotiation without TLS; structured
-//! replies with holes and errors in words; `base:allocation`; flush, FUA, trim, write zeroes,
-//! cache. The server is our own because the crate `nbd` (0.3.1) is an early one: one request at a
-//! time, and without structured replies.
+//! replies with holes and error messages; `base:allocation`; flush, FUA, trim, write zeroes, cache.
+//! The server is our own because the crate `nbd` (0.3.1) is an early one: one request at a time,
+//! and without structured replies.
 //!
-//! Neighbours: `folio-cli` above; below, folio's devices alone.
+//! Neighbours: `folio-cli` above; below, the devices of `folio` and the sockets of `folio-net`.
 //!
-//! Locks, none held while another is taken: the crew's queue; the list of connections; one
-//! connection's output, held while bytes are sent.
+//! Locks, never held together: the worker pool's queue; the list of connections; one connection's
+//! output, held while bytes are sent.
 //!
 //! Invariants:
-//! 1. Nothing that a client says makes the server allocate more than [`PIECE_BYTES`] for a request
-//!    and 64 KiB for an option, or hold more than [`Limits`] threads; a request outside the disk or
-//!    the rules gets an error, bytes that are no request end the connection.
-//! 2. A write is acknowledged after the device has it, a flush after the device has flushed; both
+//! 1. For a client's request the server allocates at most [`PIECE_BYTES`], for an option 64 KiB,
+//!    and it has at most [`Limits`] threads. An invalid request is answered with an error; bytes
+//!    that are not a request end the connection.
+//! 2. A write is acknowledged after the device has it, a flush after the device has flushed. Both
 //!    hold for all connections, since they share the device.
 //! 3. Bytes of two replies never mix: whole chunks are sent under the connection's lock.
-//! 4. A stop answers every request that was received, then flushes the device.
+//! 4. A stop answers every received request, then flushes the device.
 
 #![deny(unsafe_code)]
 
+mod client;
 mod command;
 mod connection;
-mod crew;
 mod handshake;
-mod input;
-mod listener;
-mod outbox;
 mod protocol;
+mod reply_queue;
+mod request_reader;
 mod server;
+mod state;
+mod uri;
 
-pub use listener::Listener;
-pub use server::{Export, Limits, Server, Stopper};
+pub use folio_net::{Listener, Stopper};
+pub use server::Server;
+pub use state::{Export, Limits};
 
-/// Bytes of a request that are in memory at a time; longer reads and writes pass through in pieces.
+/// Bytes of a request that are in memory at a time. Longer reads and writes are split into pieces.
 pub const PIECE_BYTES: usize = 1 << 20;
-/// Longest read or write, as it is told to clients.
+/// Longest read or write in bytes, as advertised to clients.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;

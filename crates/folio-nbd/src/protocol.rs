@@ -1,24 +1,23 @@
-//! The numbers of the protocol, in one place: magic numbers, options, replies, commands, flags,
-//! errors.
+//! The numbers of the protocol: magic numbers, options, replies, commands, flags, errors.
 
 use bitflags::bitflags;
 use folio::Errno;
 
-/// First bytes of a server: "NBDMAGIC".
+/// First bytes that a server sends: "NBDMAGIC".
 pub(crate) const SERVER_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Second magic number of a server, and the first of each option: "IHAVEOPT".
+/// Second number that a server sends, and the first of each option: "IHAVEOPT".
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Before each reply to an option.
+/// First bytes of each reply to an option.
 pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Before each request.
+/// First bytes of each request.
 const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Before a reply of the simple kind.
+/// First bytes of a simple reply.
 pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Before each chunk of a structured reply.
+/// First bytes of each chunk of a structured reply.
 pub(crate) const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// Handshake flags of the server: fixed newstyle, and no padding after the old way to choose an
-/// export.
+/// Handshake flags of the server: fixed newstyle, and no padding after the reply to
+/// `NBD_OPT_EXPORT_NAME`.
 pub(crate) const FIXED_NEWSTYLE: u16 = 1;
 pub(crate) const NO_ZEROES: u16 = 2;
 
@@ -48,7 +47,7 @@ pub(crate) mod option_reply {
     pub(crate) const TOO_BIG: u32 = ERROR + 9;
 }
 
-/// What the replies to INFO and GO tell.
+/// Kinds of information in replies to INFO and GO.
 pub(crate) mod info {
     pub(crate) const EXPORT: u16 = 0;
     pub(crate) const NAME: u16 = 1;
@@ -56,7 +55,7 @@ pub(crate) mod info {
     pub(crate) const BLOCK_SIZE: u16 = 3;
 }
 
-/// The one metadata context, and the number it goes by.
+/// The supported metadata context and its id.
 pub(crate) const ALLOCATION_CONTEXT: &str = "base:allocation";
 pub(crate) const ALLOCATION_CONTEXT_ID: u32 = 1;
 /// Bits of an extent's status.
@@ -64,7 +63,7 @@ pub(crate) const STATE_HOLE: u32 = 1;
 pub(crate) const STATE_ZERO: u32 = 2;
 
 bitflags! {
-    /// What an export can do.
+    /// Transmission flags: the capabilities of an export.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct ExportFlags: u16 {
         const HAS_FLAGS = 1;
@@ -82,17 +81,17 @@ bitflags! {
     /// Flags of a request.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct CommandFlags: u16 {
-        /// Answer once it is durable.
+        /// Reply after the data is durable.
         const FUA = 1;
-        /// Zeros with space behind them.
+        /// Write zeros with allocated space.
         const NO_HOLE = 1 << 1;
-        /// A read in one chunk.
+        /// Reply to a read in one chunk.
         const DF = 1 << 2;
-        /// One extent is enough.
+        /// Reply with one extent.
         const REQ_ONE = 1 << 3;
-        /// Refuse what is no faster than a write.
+        /// Fail if zeroing is not faster than writing.
         const FAST_ZERO = 1 << 4;
-        // Others are kept, to be refused.
+        // Unknown bits are kept, so that the request is refused.
         const _ = !0;
     }
 }
@@ -108,7 +107,7 @@ pub(crate) mod chunk {
     pub(crate) const DONE: u16 = 1;
 }
 
-/// Errors as the protocol numbers them, which are Linux's numbers.
+/// Error numbers of the protocol, which are Linux's.
 pub(crate) mod error {
     pub(crate) const PERM: u32 = 1;
     pub(crate) const IO: u32 = 5;
@@ -118,8 +117,8 @@ pub(crate) mod error {
     pub(crate) const NOTSUP: u32 = 95;
 }
 
-/// The protocol's number for an errno; it has few.
-pub(crate) fn error_of(errno: Errno) -> u32 {
+/// Maps an errno to one of the protocol's few error numbers.
+pub(crate) fn error_number(errno: Errno) -> u32 {
     match errno {
         Errno::PERM | Errno::ACCESS | Errno::ROFS => error::PERM,
         Errno::NOMEM => error::NOMEM,
@@ -130,7 +129,7 @@ pub(crate) fn error_of(errno: Errno) -> u32 {
     }
 }
 
-/// What a request asks for.
+/// The command of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
     Read,
@@ -159,7 +158,7 @@ impl Command {
         }
     }
 
-    /// The flags it may carry. FUA is for all: clients are known to put it on others, too.
+    /// Returns the valid flags. FUA is valid for all, since clients set it on reads and flushes too.
     pub(crate) fn flags(self) -> CommandFlags {
         CommandFlags::FUA
             | match self {
@@ -170,8 +169,8 @@ impl Command {
             }
     }
 
-    /// Whether it changes the disk.
-    pub(crate) fn changes(self) -> bool {
+    /// Returns whether the command changes the disk.
+    pub(crate) fn is_change(self) -> bool {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes)
     }
 }
@@ -179,19 +178,19 @@ impl Command {
 /// Bytes of a request without its payload.
 pub(crate) const REQUEST_BYTES: usize = 28;
 
-/// A request, as it came: only its magic number and its command were looked at.
+/// A parsed request. Flags and range are not validated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) command: Command,
     pub(crate) flags: CommandFlags,
-    /// The client's mark, given back with the reply.
+    /// The client's number of the request, returned in the reply.
     pub(crate) cookie: u64,
     pub(crate) offset: u64,
     pub(crate) len_bytes: u32,
 }
 
 impl Request {
-    /// Takes the bytes apart; `None` if they are no request.
+    /// Parses a request; `None` if the magic number is wrong.
     pub(crate) fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
         if number(bytes, 0, 4) != u64::from(REQUEST_MAGIC) {
             return None;
@@ -205,13 +204,13 @@ impl Request {
         })
     }
 
-    /// Where the range ends; `None` beyond all numbers.
+    /// Returns the end of the range; `None` on overflow.
     pub(crate) fn end(&self) -> Option<u64> {
         self.offset.checked_add(u64::from(self.len_bytes))
     }
 }
 
-/// A big-endian number of `len` bytes, at most eight.
+/// Parses a big-endian number of `len` bytes, at most eight.
 fn number(bytes: &[u8; REQUEST_BYTES], at: usize, len: usize) -> u64 {
     bytes[at..at + len]
         .iter()
@@ -223,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_taken_apart() {
+    fn request_parses_and_checks_the_magic() {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
         bytes[4..8].copy_from_slice(&[0x80, 0x01, 0x00, 0x06]);
@@ -246,9 +245,9 @@ mod tests {
     }
 
     #[test]
-    fn errors_that_the_protocol_lacks_are_io_errors() {
-        assert_eq!(error_of(Errno::ROFS), error::PERM);
-        assert_eq!(error_of(Errno::DQUOT), error::NOSPC);
-        assert_eq!(error_of(Errno::UCLEAN), error::IO);
+    fn unmapped_errno_becomes_io_error() {
+        assert_eq!(error_number(Errno::ROFS), error::PERM);
+        assert_eq!(error_number(Errno::DQUOT), error::NOSPC);
+        assert_eq!(error_number(Errno::UCLEAN), error::IO);
     }
 }

@@ -1,8 +1,8 @@
 //! The device: queues, and the requests in them. Virtio 1.2, section 5.11.
 
-use crate::crew::Crew;
 use crate::guest::{GuestReply, Memory, Scratch};
 use folio_fuse::wire::{Server, Wait};
+use folio_net::{Job, WorkerPool, WorkerPoolOptions};
 use parking_lot::{Condvar, Mutex};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -27,6 +27,8 @@ const HIGH_PRIORITY: usize = 0;
 const TURN: usize = 256;
 /// Threads for requests that wait.
 const WAITERS_MAX: usize = 8;
+/// Time without a request after which such a thread ends.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request that waits on another thread; none that does needs more, and longer ones wait
 /// where they are.
 const MOVED_LEN_MAX: usize = 4096;
@@ -48,8 +50,8 @@ pub(crate) struct Device {
     /// Tag and number of request queues: `struct virtio_fs_config`. `None` if the front end has its
     /// own.
     config: Option<Vec<u8>>,
-    /// Last, so that what waits can finish.
-    crew: Crew,
+    /// Runs requests that wait. Closed on drop, after the server has ended.
+    pool: WorkerPool<Job>,
 }
 
 /// What requests need that are handled on other threads.
@@ -128,7 +130,11 @@ impl Device {
             core,
             request_queues,
             config,
-            crew: Crew::new(WAITERS_MAX),
+            pool: WorkerPool::new(WorkerPoolOptions {
+                thread_name: "virtiofs-wait",
+                threads_max: WAITERS_MAX,
+                idle_timeout: IDLE_TIMEOUT,
+            }),
         }
     }
 
@@ -248,7 +254,8 @@ impl Device {
         let (request, pieces) = (scratch.request.clone(), scratch.pieces.clone());
         // Counted before the caller's count ends.
         *self.core.under_way[queue].count.lock() += 1;
-        self.crew.submit(Box::new(move || {
+        // The guest's queues bound how many requests wait.
+        self.pool.run_or_queue(Job::new(move || {
             let _pass = Pass(&core.under_way[queue]);
             let memory = core.memory.memory();
             SCRATCH.with_borrow_mut(|scratch| {
@@ -304,6 +311,7 @@ impl VhostUserBackend for Device {
             queue.wait();
         }
         self.core.server.end();
+        self.pool.close(None);
     }
 
     fn set_event_idx(&self, _enabled: bool) {
@@ -365,5 +373,6 @@ impl VhostUserBackend for Device {
 impl Drop for Device {
     fn drop(&mut self) {
         self.core.server.end();
+        self.pool.close(None);
     }
 }

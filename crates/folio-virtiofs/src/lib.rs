@@ -7,7 +7,7 @@
 //!        v                                                     v
 //!   device.rs   a thread for each queue <------------- service.rs   socket, one guest after another
 //!        |   guest.rs  requests out of guest memory, replies into it
-//!        |   crew.rs   threads for requests that wait for a device
+//!        |   folio_net::WorkerPool   threads for requests that wait for a device
 //!        v
 //!   folio_fuse::wire::Server
 //! ```
@@ -27,9 +27,9 @@
 
 #![deny(unsafe_code)]
 
-mod crew;
 mod device;
 mod guest;
 mod service;
 
-pub use service::{Event, Options, Service, Stopper, TAG_LEN_MAX};
+pub use folio_net::Stopper;
+pub use service::{Event, Options, Service, TAG_LEN_MAX};

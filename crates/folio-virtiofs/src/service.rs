@@ -4,13 +4,12 @@ use crate::device::{Device, TAG_LEN};
 use crate::guest::Memory;
 use folio::{Errno, Error, Result};
 use folio_fuse::wire::Server;
-use folio_socket::Socket;
+use folio_net::{Socket, Stopper};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use vhost::vhost_user::{Error as VhostUserError, Listener};
 use vhost_user_backend::{Error as BackendError, ShutdownHandle, VhostUserDaemon};
 use vm_memory::GuestMemoryAtomic;
@@ -57,30 +56,22 @@ pub enum Event {
 pub struct Service {
     socket: Socket,
     options: Options,
-    state: Arc<State>,
+    connection: Arc<Connection>,
+    stopper: Stopper,
 }
 
-struct State {
-    /// The same socket.
-    socket: UnixListener,
-    is_stopped: AtomicBool,
-    connection: Mutex<Option<ShutdownHandle>>,
-}
+/// The connection to the current front end.
+type Connection = Mutex<Option<ShutdownHandle>>;
 
-/// Ends [`Service::serve`], from any thread.
-#[derive(Clone)]
-pub struct Stopper(Arc<State>);
-
-impl Stopper {
-    /// Cuts the guest off once its requests that are under way are answered, and ends the service.
-    pub fn stop(&self) {
-        self.0.is_stopped.store(true, Ordering::SeqCst);
-        // Ends accept(2).
-        let _ = rustix::net::shutdown(&self.0.socket, rustix::net::Shutdown::Both);
-        if let Some(connection) = &*self.0.connection.lock() {
+/// Returns a handle that ends accept(2) on `socket`, and disconnects the guest once its requests
+/// that are under way are answered.
+fn stopper(socket: UnixListener, connection: Arc<Connection>) -> Stopper {
+    Stopper::new(move || {
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+        if let Some(connection) = &*connection.lock() {
             connection.shutdown();
         }
-    }
+    })
 }
 
 impl Service {
@@ -103,15 +94,14 @@ impl Service {
         }
         let failed = |error| Error::io("listen", error).at(path.display().to_string());
         let socket = Socket::bind(path).map_err(failed)?;
-        let state = Arc::new(State {
-            socket: socket.listener().try_clone().map_err(failed)?,
-            is_stopped: AtomicBool::new(false),
-            connection: Mutex::new(None),
-        });
+        let connection = Arc::new(Mutex::new(None));
+        let same_socket = socket.listener().try_clone().map_err(failed)?;
+        let stopper = stopper(same_socket, Arc::clone(&connection));
         Ok(Self {
             socket,
             options,
-            state,
+            connection,
+            stopper,
         })
     }
 
@@ -122,7 +112,7 @@ impl Service {
 
     /// What ends [`Service::serve`].
     pub fn stopper(&self) -> Stopper {
-        Stopper(Arc::clone(&self.state))
+        self.stopper.clone()
     }
 
     /// Serves whoever connects, one after another, each with a server of its own that `start`
@@ -151,22 +141,22 @@ impl Service {
             let daemon = VhostUserDaemon::new("virtiofs".to_owned(), Arc::clone(&device), memory);
             let mut daemon = daemon.map_err(|error| place(error.to_string()))?;
             let accepted = daemon.start(&mut listener);
-            if self.state.is_stopped.load(Ordering::SeqCst) {
+            if self.stopper.is_stopping() {
                 return Ok(());
             }
             accepted.map_err(|error| place(error.to_string()))?;
             tell(Event::Connected);
-            *self.state.connection.lock() = daemon.shutdown_handle();
-            if self.state.is_stopped.load(Ordering::SeqCst) {
+            *self.connection.lock() = daemon.shutdown_handle();
+            if self.stopper.is_stopping() {
                 daemon.request_shutdown();
             }
             let ended = daemon.wait();
-            *self.state.connection.lock() = None;
+            *self.connection.lock() = None;
             device.close();
             // Ends its threads.
             drop(daemon);
             drop(device);
-            if self.state.is_stopped.load(Ordering::SeqCst) {
+            if self.stopper.is_stopping() {
                 return Ok(());
             }
             tell(gone(ended));

@@ -66,7 +66,7 @@ fn address(text: &str) -> Result<Address, String> {
 
 /// Returns the address if `source` is one; `None` if it is a file.
 pub(super) fn parse_address(source: &OsStr) -> Outcome<Option<Address>> {
-    match source.to_str().filter(|text| Address::is_meant(text)) {
+    match source.to_str().filter(|text| Address::has_scheme(text)) {
         Some(text) => address(text).map(Some).map_err(Failure::usage),
         None => Ok(None),
     }
@@ -104,7 +104,7 @@ pub(super) fn serve(
     let key = key(args.key_file.as_ref())?;
     // A signal ends the command at once until clients can connect. Then it stops the server.
     let signals = serving::signals()?;
-    let listener = Listener::new(place, args.allow_cid.clone())?;
+    let listener = Listener::bind(place)?.with_allowed_cids(args.allow_cid.clone());
     let server = Server::new(listener, share, key, limits, |message| {
         eprintln!("folio: share: {message}")
     })?;

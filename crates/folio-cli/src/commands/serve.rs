@@ -108,7 +108,7 @@ fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
     let signals = serving::signals()?;
     let listener = match &nbd.socket {
         Some(path) => Listener::unix(path)?,
-        None => Listener::tcp(nbd.bind, nbd.port.unwrap_or_default())?,
+        None => Listener::tcp(&nbd.bind.to_string(), nbd.port.unwrap_or_default())?,
     };
     let export = Export {
         device,

@@ -1,4 +1,4 @@
-//! Where a share is reached: `unix:PATH`, `vsock:CID:PORT`, `tcp:HOST:PORT`.
+//! Socket addresses in words: `unix:PATH`, `vsock:CID:PORT`, `tcp:HOST:PORT`.
 
 use folio::{Errno, Error, Result};
 use std::fmt;
@@ -6,39 +6,41 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The host as its guests call it (vsock(7), `VMADDR_CID_HOST`).
+/// The context id of the host, as seen by its guests (vsock(7), `VMADDR_CID_HOST`).
 pub const HOST_CID: u32 = 2;
 
-/// A place to listen at or to connect to.
+/// An address to listen at or to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A Unix socket.
+    /// The path of a Unix socket.
     Unix(PathBuf),
-    /// A port of a virtual machine's host or of a guest.
+    /// A vsock port of a host or a guest.
     Vsock {
-        /// Whose: listening, all of this machine's if there is none; connecting, the host.
+        /// Context id. Without one, a server listens at all of this machine's, and a client
+        /// connects to the host.
         cid: Option<u32>,
-        /// Port.
+        /// Port number.
         port: u32,
     },
     /// A TCP port.
     Tcp {
-        /// Name or address; this machine alone if there is none.
+        /// Name or IP address; 127.0.0.1 if there is none.
         host: Option<String>,
-        /// Port; 0 listens at one that is free.
+        /// Port number; a server that listens at 0 gets any free port.
         port: u16,
     },
 }
 
 impl Address {
-    /// Whether `text` is meant as an address. A file of such a name is written `./unix:name`.
-    pub fn is_meant(text: &str) -> bool {
+    /// Returns whether `text` begins like an address. To name such a file, write `./unix:name`.
+    pub fn has_scheme(text: &str) -> bool {
         ["unix:", "vsock:", "tcp:"]
             .iter()
             .any(|kind| text.starts_with(kind))
     }
 
-    /// Whether others than this machine can connect to it, as far as the words tell.
+    /// Returns whether only this machine can connect to the address. A host name other than
+    /// `localhost` counts as reachable from the network; it is not resolved.
     pub fn is_loopback(&self) -> bool {
         match self {
             Self::Unix(_) => true,
@@ -55,8 +57,8 @@ impl Address {
         }
     }
 
-    /// The host of a TCP address.
-    pub(crate) fn host(host: Option<&str>) -> String {
+    /// Returns the host of a TCP address.
+    pub(crate) fn host_or_localhost(host: Option<&str>) -> String {
         host.map_or_else(|| Ipv4Addr::LOCALHOST.to_string(), str::to_owned)
     }
 }
@@ -65,14 +67,14 @@ impl FromStr for Address {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = |why: &str| Error::new(Errno::INVAL, format!("{text}: {why}"));
+        let invalid = |why: &str| Error::new(Errno::INVAL, format!("{text}: {why}"));
         let Some((kind, rest)) = text.split_once(':') else {
-            return Err(wrong(
-                "no address; write unix:PATH, vsock:CID:PORT or tcp:HOST:PORT",
+            return Err(invalid(
+                "not an address: expected unix:PATH, vsock:CID:PORT or tcp:HOST:PORT",
             ));
         };
         match kind {
-            "unix" if rest.is_empty() => Err(wrong("a path is missing: unix:/run/share.sock")),
+            "unix" if rest.is_empty() => Err(invalid("missing path: expected unix:PATH (e.g. unix:/run/share.sock)")),
             "unix" => Ok(Self::Unix(rest.into())),
             "vsock" => {
                 let (cid, port) = match rest.split_once(':') {
@@ -81,7 +83,7 @@ impl FromStr for Address {
                 };
                 let number = |text: &str| {
                     text.parse()
-                        .map_err(|_| wrong("write vsock:PORT or vsock:CID:PORT"))
+                        .map_err(|_| invalid("invalid number: expected vsock:PORT or vsock:CID:PORT"))
                 };
                 Ok(Self::Vsock {
                     cid: cid.map(number).transpose()?,
@@ -92,27 +94,27 @@ impl FromStr for Address {
                 let (host, port) = match rest.rsplit_once(':') {
                     None => (None, rest),
                     Some(("", _)) => {
-                        return Err(wrong("the host is missing: tcp:HOST:PORT, or tcp:PORT"));
+                        return Err(invalid("missing host: expected tcp:HOST:PORT or tcp:PORT"));
                     }
                     Some((host, port)) => (Some(host), port),
                 };
                 let port = port
                     .parse()
-                    .map_err(|_| wrong("write tcp:PORT or tcp:HOST:PORT"))?;
+                    .map_err(|_| invalid("invalid port: expected tcp:PORT or tcp:HOST:PORT"))?;
                 Ok(Self::Tcp {
-                    host: host.map(|host| bare(host).to_owned()),
+                    host: host.map(|host| without_brackets(host).to_owned()),
                     port,
                 })
             }
-            _ => Err(wrong(
-                "no such kind of address; there are unix:, vsock: and tcp:",
+            _ => Err(invalid(
+                "unknown kind of address: expected unix:, vsock: or tcp:",
             )),
         }
     }
 }
 
-/// An IPv6 address stands in brackets.
-fn bare(host: &str) -> &str {
+/// Removes the brackets around an IPv6 address.
+fn without_brackets(host: &str) -> &str {
     host.strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'))
         .unwrap_or(host)
@@ -145,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_they_are_written() {
+    fn addresses_parse_and_print_alike() {
         for text in [
             "unix:/run/a:b.sock",
             "vsock:5000",
@@ -156,7 +158,7 @@ mod tests {
         ] {
             let address: Address = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
-            assert!(Address::is_meant(text));
+            assert!(Address::has_scheme(text));
         }
         for text in [
             "",
@@ -171,11 +173,11 @@ mod tests {
         ] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
-        assert!(!Address::is_meant("./unix:name") && !Address::is_meant("disk.img"));
+        assert!(!Address::has_scheme("./unix:name") && !Address::has_scheme("disk.img"));
     }
 
     #[test]
-    fn who_can_connect_is_told() {
+    fn only_local_addresses_are_loopback() {
         let is_loopback = |text: &str| text.parse::<Address>().unwrap().is_loopback();
         assert!(
             is_loopback("tcp:1") && is_loopback("tcp:127.0.0.1:1") && is_loopback("tcp:[::1]:1")

@@ -1,26 +1,25 @@
-//! Bytes that came from a client and wait to be understood: many small requests by one call of the
-//! host.
+//! The buffer of received bytes: one read of the socket brings many small requests.
 
-use crate::listener::Stream;
 use crate::protocol::REQUEST_BYTES;
+use folio_net::Stream;
 use std::io::{self, ErrorKind};
 use std::time::Instant;
 
-/// Room for what comes at once: hundreds of reads, or some small writes with their bytes.
+/// Buffer size: hundreds of read requests, or some small writes with their payloads.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Who has it reads the connection; it goes from thread to thread.
-pub(crate) struct Input {
+/// The receiving side of a connection. It moves from thread to thread with the read turn.
+pub(crate) struct RequestReader {
     bytes: Box<[u8]>,
-    /// What is not yet understood.
+    /// `start..end` is received and not parsed yet.
     start: usize,
     end: usize,
-    /// When waiting is over.
+    /// The time at which reads fail.
     deadline: Option<Instant>,
 }
 
-impl Input {
-    /// Nothing yet; until [`Input::wait_for_ever`] all has to come before `deadline`.
+impl RequestReader {
+    /// Creates an empty reader whose reads fail with `TimedOut` or `WouldBlock` after `deadline`.
     pub(crate) fn new(deadline: Instant) -> Self {
         let bytes = vec![0; BUFFER_BYTES].into_boxed_slice();
         Self {
@@ -31,18 +30,21 @@ impl Input {
         }
     }
 
-    /// Lifts the deadline.
-    pub(crate) fn wait_for_ever(&mut self, stream: &Stream) -> io::Result<()> {
+    /// Removes the deadline.
+    pub(crate) fn remove_deadline(&mut self, stream: &Stream) -> io::Result<()> {
         self.deadline = None;
         stream.set_read_timeout(None)
     }
 
-    /// Whether this many bytes are here, so that nobody has to wait for them.
+    /// Returns whether this many bytes can be read without waiting.
     pub(crate) fn holds(&self, count: usize) -> bool {
         self.end - self.start >= count
     }
 
-    /// The next request without its payload; `None` if the client ended between requests.
+    /// Reads the next request without its payload; `None` if the stream ends before it.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the stream ends within the request, else the host's error.
     pub(crate) fn request(&mut self, stream: &Stream) -> io::Result<Option<[u8; REQUEST_BYTES]>> {
         while !self.holds(REQUEST_BYTES) {
             if self.start == self.end {
@@ -66,14 +68,17 @@ impl Input {
     }
 
     /// Fills all of `buf`.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the stream ends before, else the host's error.
     pub(crate) fn read_exact(&mut self, stream: &Stream, buf: &mut [u8]) -> io::Result<()> {
         let count = buf.len().min(self.end - self.start);
-        let (here, mut rest) = buf.split_at_mut(count);
-        here.copy_from_slice(&self.bytes[self.start..self.start + count]);
+        let (buffered, mut rest) = buf.split_at_mut(count);
+        buffered.copy_from_slice(&self.bytes[self.start..self.start + count]);
         self.start += count;
         while !rest.is_empty() {
-            // Long ones go straight to their place.
-            self.arm(stream)?;
+            // Long payloads bypass the buffer.
+            self.arm_timeout(stream)?;
             match stream.read(rest)? {
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
                 count => rest = &mut rest[count..],
@@ -82,7 +87,10 @@ impl Input {
         Ok(())
     }
 
-    /// Leaves out what comes next.
+    /// Skips the next `len_bytes`.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the stream ends before, else the host's error.
     pub(crate) fn skip(&mut self, stream: &Stream, mut len_bytes: u64) -> io::Result<()> {
         loop {
             let count = len_bytes.min((self.end - self.start) as u64);
@@ -99,13 +107,14 @@ impl Input {
     }
 
     fn fill(&mut self, stream: &Stream) -> io::Result<usize> {
-        self.arm(stream)?;
+        self.arm_timeout(stream)?;
         let count = stream.read(&mut self.bytes[self.end..])?;
         self.end += count;
         Ok(count)
     }
 
-    fn arm(&self, stream: &Stream) -> io::Result<()> {
+    /// Sets the socket's read timeout to the time left.
+    fn arm_timeout(&self, stream: &Stream) -> io::Result<()> {
         let Some(deadline) = self.deadline else {
             return Ok(());
         };
@@ -125,10 +134,10 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn requests_come_whole_however_they_are_cut() {
+    fn requests_split_at_any_byte_are_read_whole() {
         let (mut client, server) = UnixStream::pair().unwrap();
-        let server = Stream::Unix(server);
-        let mut input = Input::new(Instant::now() + Duration::from_secs(600));
+        let server = Stream::from(server);
+        let mut reader = RequestReader::new(Instant::now() + Duration::from_secs(600));
         let bytes: Vec<u8> = (0..100_000u32).map(|number| number as u8).collect();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -139,22 +148,22 @@ mod tests {
             });
             let mut at = 0;
             while at + 3000 < bytes.len() {
-                let request = input.request(&server).unwrap().unwrap();
+                let request = reader.request(&server).unwrap().unwrap();
                 assert_eq!(request[..], bytes[at..at + REQUEST_BYTES]);
                 at += REQUEST_BYTES;
                 let mut payload = vec![0; 1500];
-                input.read_exact(&server, &mut payload).unwrap();
+                reader.read_exact(&server, &mut payload).unwrap();
                 assert_eq!(payload, bytes[at..at + 1500]);
-                input.skip(&server, 999).unwrap();
+                reader.skip(&server, 999).unwrap();
                 at += 2499;
             }
-            input.skip(&server, (bytes.len() - at - 1) as u64).unwrap();
+            reader.skip(&server, (bytes.len() - at - 1) as u64).unwrap();
             assert_eq!(
-                input.request(&server).unwrap_err().kind(),
+                reader.request(&server).unwrap_err().kind(),
                 ErrorKind::UnexpectedEof
             );
-            input.skip(&server, 1).unwrap();
-            assert!(input.request(&server).unwrap().is_none());
+            reader.skip(&server, 1).unwrap();
+            assert!(reader.request(&server).unwrap().is_none());
         });
     }
 }

@@ -1,12 +1,11 @@
-//! A Unix socket that a server listens on: its file comes with the server and goes with it, and
-//! nobody else's is taken.
+//! A listening Unix socket whose file exists as long as its server.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// A socket that listens, and its file.
+/// A listening Unix socket and its file, which is removed on drop.
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
@@ -15,10 +14,11 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Listens on a new Unix socket at `path`; one that a server left behind there is replaced.
+    /// Listens on a new Unix socket at `path`. Replaces a socket file that no server listens on.
     ///
-    /// Errors: `AddrInUse` if a server listens there or a file of another kind is there, else the
-    /// host's.
+    /// # Errors
+    /// `AddrInUse` if a server listens at `path` or a file of another kind is there, else the
+    /// host's error. Linux: bind(2), listen(2).
     pub fn bind(path: &Path) -> io::Result<Self> {
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
@@ -26,7 +26,7 @@ impl Socket {
             }
             bound => bound,
         }?;
-        let inode = inode(path);
+        let inode = socket_inode(path);
         Ok(Self {
             listener,
             path: std::path::absolute(path)?,
@@ -34,12 +34,12 @@ impl Socket {
         })
     }
 
-    /// What clients come through.
+    /// Returns the listening socket.
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// Where it is, absolute.
+    /// Returns the absolute path of the socket file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -47,24 +47,26 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Only our own: another server may have taken the path meanwhile.
-        if self.inode.is_some() && inode(&self.path) == self.inode {
+        // Another server may have bound a new socket at the path since.
+        if self.inode.is_some() && socket_inode(&self.path) == self.inode {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-fn inode(path: &Path) -> Option<(u64, u64)> {
-    let found = std::fs::symlink_metadata(path).ok()?;
-    found
+/// Returns device and inode number of the socket at `path`; `None` for any other file.
+fn socket_inode(path: &Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    metadata
         .file_type()
         .is_socket()
-        .then(|| (found.dev(), found.ino()))
+        .then(|| (metadata.dev(), metadata.ino()))
 }
 
+/// Returns whether `path` is a socket that refuses connections.
 fn is_abandoned(path: &Path) -> bool {
-    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    inode(path).is_some() && UnixStream::connect(path).is_err_and(refused)
+    let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    socket_inode(path).is_some() && UnixStream::connect(path).is_err_and(is_refused)
 }
 
 #[cfg(test)]
@@ -72,22 +74,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_abandoned_socket_is_replaced_and_one_in_use_is_not() {
+    fn bind_replaces_only_abandoned_sockets() {
         let folder = tempfile::TempDir::new().unwrap();
         let path = folder.path().join("socket");
         drop(UnixListener::bind(&path).unwrap());
         let socket = Socket::bind(&path).unwrap();
-        let refused = |path: &Path| Socket::bind(path).err().map(|error| error.kind());
-        assert_eq!(refused(&path), Some(io::ErrorKind::AddrInUse));
+        let bind_error = |path: &Path| Socket::bind(path).err().map(|error| error.kind());
+        assert_eq!(bind_error(&path), Some(io::ErrorKind::AddrInUse));
         drop(socket);
         assert!(!path.exists());
         std::fs::write(&path, "a file").unwrap();
-        assert_eq!(refused(&path), Some(io::ErrorKind::AddrInUse));
+        assert_eq!(bind_error(&path), Some(io::ErrorKind::AddrInUse));
         assert_eq!(std::fs::read(&path).unwrap(), b"a file");
     }
 
     #[test]
-    fn what_another_server_has_put_in_its_place_stays() {
+    fn drop_keeps_the_socket_of_another_server() {
         let folder = tempfile::TempDir::new().unwrap();
         let path = folder.path().join("socket");
         let socket = Socket::bind(&path).unwrap();

@@ -1,0 +1,93 @@
+//! One client's connection, as all threads that work for it share it.
+
+use crate::state::{Export, ServerState};
+use folio_net::Stream;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Longest time that a request may take for its connection to count as quick.
+const QUICK: Duration = Duration::from_micros(100);
+/// Requests that run in threads of their own after a slow one.
+const PARALLEL_COUNT: u32 = 128;
+/// Most requests of one connection in flight, besides the one of the thread that reads.
+const IN_FLIGHT_MAX: u32 = 32;
+
+/// A connected client.
+pub(crate) struct Client {
+    pub(crate) stream: Arc<Stream>,
+    /// Held while bytes are sent.
+    pub(crate) output: Mutex<()>,
+    pub(crate) server: Arc<ServerState>,
+    number: u64,
+    in_flight: AtomicU32,
+    /// Requests that still run in threads of their own, although they might be quick.
+    parallel_left: AtomicU32,
+    has_reported: AtomicBool,
+}
+
+impl Client {
+    pub(crate) fn new(stream: Arc<Stream>, server: Arc<ServerState>, number: u64) -> Self {
+        Self {
+            stream,
+            output: Mutex::default(),
+            server,
+            number,
+            in_flight: AtomicU32::new(0),
+            parallel_left: AtomicU32::new(0),
+            has_reported: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn export(&self) -> &Export {
+        &self.server.export
+    }
+
+    /// Reports the first failure of each client to the operator, so that no client can fill a log.
+    pub(crate) fn report(&self, error: &folio::Error) {
+        if !self.has_reported.swap(true, Ordering::Relaxed) {
+            self.server.report(&format!(
+                "client {}: {error}; later failures of this client are not reported",
+                self.number
+            ));
+        }
+    }
+
+    /// Returns whether recent small requests were quick.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.parallel_left.load(Ordering::Relaxed) == 0
+    }
+
+    /// Records how long a small request took.
+    pub(crate) fn record_duration(&self, took: Duration) {
+        // Two threads may count as one here; only speed depends on it.
+        let parallel_left = if took > QUICK {
+            PARALLEL_COUNT
+        } else {
+            match self.parallel_left.load(Ordering::Relaxed) {
+                0 => return,
+                count => count - 1,
+            }
+        };
+        self.parallel_left.store(parallel_left, Ordering::Relaxed);
+    }
+
+    /// Counts one more request in flight; returns false if there are as many as allowed.
+    pub(crate) fn begin_request(&self) -> bool {
+        let add_one = |count| (count < IN_FLIGHT_MAX).then_some(count + 1);
+        self.in_flight
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_one)
+            .is_ok()
+    }
+
+    pub(crate) fn end_request(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.server.remove_connection(self.number);
+    }
+}
