@@ -209,7 +209,11 @@ impl ClientRequest<'_> {
         Ok(())
     }
 
-    fn read(&self, replies: &mut ReplyQueue, device: &dyn Device) -> std::result::Result<(), CommandError> {
+    fn read(
+        &self,
+        replies: &mut ReplyQueue,
+        device: &dyn Device,
+    ) -> std::result::Result<(), CommandError> {
         let Request {
             cookie,
             offset,
@@ -229,7 +233,8 @@ impl ClientRequest<'_> {
                     Ok(replies.push_data((chunk::DONE, cookie), offset, (len, len), fill)?)
                 }
                 (true, false) => {
-                    Ok(replies.push_simple_data(cookie, len, |data| device.read_at(data, offset))?)
+                    Ok(replies
+                        .push_simple_data(cookie, len, |data| device.read_at(data, offset))?)
                 }
             };
         }
@@ -383,7 +388,11 @@ impl ClientRequest<'_> {
     }
 
     /// Reads the range and drops the data, so that the host caches it.
-    fn cache(&self, replies: &mut ReplyQueue, device: &dyn Device) -> std::result::Result<(), CommandError> {
+    fn cache(
+        &self,
+        replies: &mut ReplyQueue,
+        device: &dyn Device,
+    ) -> std::result::Result<(), CommandError> {
         let Request {
             offset, len_bytes, ..
         } = self.request;

@@ -83,7 +83,11 @@ pub(crate) fn negotiate(
 }
 
 /// Reads an option. Returns its number, and false if its data was too long and skipped.
-fn receive(client: &Client, reader: &mut RequestReader, data: &mut Vec<u8>) -> io::Result<(u32, bool)> {
+fn receive(
+    client: &Client,
+    reader: &mut RequestReader,
+    data: &mut Vec<u8>,
+) -> io::Result<(u32, bool)> {
     let (mut magic, mut option, mut len_bytes) = ([0; 8], [0; 4], [0; 4]);
     reader.read_exact(&client.stream, &mut magic)?;
     if u64::from_be_bytes(magic) != OPTION_MAGIC {
@@ -138,11 +142,19 @@ impl Negotiation<'_> {
                 self.reply(option, option_reply::ACK, &[]);
             }
             option::LIST | option::STRUCTURED_REPLY => {
-                self.reply(option, option_reply::INVALID, &[b"this option takes no data"]);
+                self.reply(
+                    option,
+                    option_reply::INVALID,
+                    &[b"this option takes no data"],
+                );
             }
             option::INFO | option::GO => return Ok(self.info(option, data)),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data),
-            option::STARTTLS => self.reply(option, option_reply::UNSUPPORTED, &[b"TLS is not supported"]),
+            option::STARTTLS => self.reply(
+                option,
+                option_reply::UNSUPPORTED,
+                &[b"TLS is not supported"],
+            ),
             _ => self.reply(option, option_reply::UNSUPPORTED, &[b"unknown option"]),
         }
         Ok(NextStep::Option)

@@ -110,7 +110,9 @@ impl ReplyQueue {
         (count, total): (usize, usize),
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
-        let (header, data) = self.spare(CONTENT_HEADER_BYTES + count).split_at_mut(CONTENT_HEADER_BYTES);
+        let (header, data) = self
+            .spare(CONTENT_HEADER_BYTES + count)
+            .split_at_mut(CONTENT_HEADER_BYTES);
         fill(data)?;
         // `total` is at most a request's length, 32 MiB.
         header[..CHUNK_HEADER_BYTES].copy_from_slice(&chunk_header(

@@ -74,7 +74,9 @@ impl FromStr for Address {
             ));
         };
         match kind {
-            "unix" if rest.is_empty() => Err(invalid("missing path: expected unix:PATH (e.g. unix:/run/share.sock)")),
+            "unix" if rest.is_empty() => Err(invalid(
+                "missing path: expected unix:PATH (e.g. unix:/run/share.sock)",
+            )),
             "unix" => Ok(Self::Unix(rest.into())),
             "vsock" => {
                 let (cid, port) = match rest.split_once(':') {
@@ -82,8 +84,9 @@ impl FromStr for Address {
                     Some((cid, port)) => (Some(cid), port),
                 };
                 let number = |text: &str| {
-                    text.parse()
-                        .map_err(|_| invalid("invalid number: expected vsock:PORT or vsock:CID:PORT"))
+                    text.parse().map_err(|_| {
+                        invalid("invalid number: expected vsock:PORT or vsock:CID:PORT")
+                    })
                 };
                 Ok(Self::Vsock {
                     cid: cid.map(number).transpose()?,

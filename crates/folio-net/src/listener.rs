@@ -268,7 +268,8 @@ mod tests {
         let unix = Listener::unix(&folder.path().join("socket")).unwrap();
         for listener in [unix, Listener::tcp("127.0.0.1", 0).unwrap()] {
             std::thread::scope(|scope| {
-                let waiting = scope.spawn(|| listener.accept().is_ok_and(|client| client.is_none()));
+                let waiting =
+                    scope.spawn(|| listener.accept().is_ok_and(|client| client.is_none()));
                 listener.close();
                 assert!(waiting.join().unwrap());
             });

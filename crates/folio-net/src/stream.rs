@@ -103,12 +103,8 @@ impl Stream {
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             let mut no_ancillary_data = SendAncillaryBuffer::default();
-            let sent = rustix::net::sendmsg(
-                &self.fd,
-                rest,
-                &mut no_ancillary_data,
-                SendFlags::NOSIGNAL,
-            );
+            let sent =
+                rustix::net::sendmsg(&self.fd, rest, &mut no_ancillary_data, SendFlags::NOSIGNAL);
             match sent {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => IoSlice::advance_slices(&mut rest, count),

@@ -147,7 +147,7 @@ impl<T: Task> WorkerPool<T> {
 
     /// Starts a thread, which is counted already, with its first task.
     fn start_thread(&self, task: T) -> Result<(), T> {
-        let mut thread = CountedThread {
+        let thread = CountedThread {
             pool: self.clone(),
             is_counted: true,
         };
@@ -158,8 +158,7 @@ impl<T: Task> WorkerPool<T> {
             .name(self.0.options.thread_name.to_owned())
             .spawn(move || {
                 let first = first_of_thread.lock().take();
-                thread.pool.work(first);
-                thread.is_counted = false;
+                thread.run(first);
             });
         match spawned {
             Ok(_) => Ok(()),
@@ -214,6 +213,13 @@ impl<T> PoolState<T> {
 struct CountedThread<T> {
     pool: WorkerPool<T>,
     is_counted: bool,
+}
+
+impl<T: Task> CountedThread<T> {
+    fn run(mut self, first: Option<T>) {
+        self.pool.work(first);
+        self.is_counted = false;
+    }
 }
 
 impl<T> Drop for CountedThread<T> {

@@ -1,4 +1,4 @@
-//! Frames: what goes over a stream once both sides have agreed, byte by byte.
+//! Frames: the format of a stream after the handshake.
 //!
 //! ```text
 //!   0        4        8                16
@@ -7,29 +7,29 @@
 //!
 //! Little-endian. The body of a message is a FUSE message as /dev/fuse has it (linux/fuse.h).
 
-use crate::stream::Reader;
+use folio_net::StreamReader;
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) const HEAD_BYTES: usize = 16;
-/// Longest body that is not a message: a reason in words.
+pub(crate) const HEADER_BYTES: usize = 16;
+/// Longest body, in bytes, of a frame that is not a message: a reason as text.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     /// A FUSE request, reply or notification. Numbered.
     Message,
-    /// The client's kernel may believe no name that it was told. Numbered.
+    /// Invalidates all names that the client's kernel has cached. Numbered.
     DropNames,
-    /// Nothing but the number of the last frame received.
+    /// Carries only the number of received frames.
     Acknowledge,
-    /// The session is over; the body says why.
+    /// Ends the session; the body is the reason.
     Goodbye,
 }
 
-impl Kind {
+impl FrameKind {
     fn from_number(number: u32) -> Option<Self> {
         Some(match number {
             1 => Self::Message,
@@ -49,95 +49,96 @@ impl Kind {
         }
     }
 
-    /// Whether frames of the kind count, and are sent again if they may have been lost.
+    /// Returns whether frames of the kind are counted, and sent again if they may be lost.
     pub(crate) fn is_numbered(self) -> bool {
         matches!(self, Self::Message | Self::DropNames)
     }
 }
 
-/// A frame that is sent, perhaps more than once.
+/// A frame to send, perhaps more than once.
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     pub(crate) body: Arc<Vec<u8>>,
 }
 
 impl Frame {
     pub(crate) fn message(body: Vec<u8>) -> Self {
         Self {
-            kind: Kind::Message,
+            kind: FrameKind::Message,
             body: Arc::new(body),
         }
     }
 
-    /// A message of which the caller keeps a copy.
+    /// Creates a message whose body the caller shares.
     pub(crate) fn shared(body: Arc<Vec<u8>>) -> Self {
         Self {
-            kind: Kind::Message,
+            kind: FrameKind::Message,
             body,
         }
     }
 
-    pub(crate) fn empty(kind: Kind) -> Self {
+    pub(crate) fn empty(kind: FrameKind) -> Self {
         Self {
             kind,
             body: Arc::default(),
         }
     }
 
-    pub(crate) fn goodbye(why: &str) -> Self {
-        let len = why.floor_char_boundary(TEXT_BYTES_MAX);
+    /// Creates a frame that ends the session, with at most [`TEXT_BYTES_MAX`] of the reason.
+    pub(crate) fn goodbye(reason: &str) -> Self {
+        let len = reason.floor_char_boundary(TEXT_BYTES_MAX);
         Self {
-            kind: Kind::Goodbye,
-            body: Arc::new(why.as_bytes()[..len].to_vec()),
+            kind: FrameKind::Goodbye,
+            body: Arc::new(reason.as_bytes()[..len].to_vec()),
         }
     }
 
-    /// What it costs to keep.
-    pub(crate) fn weight(&self) -> usize {
-        HEAD_BYTES + self.body.len()
+    /// Returns the bytes that the frame takes in memory and on the stream.
+    pub(crate) fn len_bytes(&self) -> usize {
+        HEADER_BYTES + self.body.len()
     }
 
-    pub(crate) fn head(&self, acknowledged: u64) -> [u8; HEAD_BYTES] {
-        let mut head = [0; HEAD_BYTES];
-        // A body is never longer than a frame may be.
-        head[..4].copy_from_slice(&(self.body.len() as u32).to_le_bytes());
-        head[4..8].copy_from_slice(&self.kind.number().to_le_bytes());
-        head[8..].copy_from_slice(&acknowledged.to_le_bytes());
-        head
+    pub(crate) fn header(&self, acknowledged: u64) -> [u8; HEADER_BYTES] {
+        let mut header = [0; HEADER_BYTES];
+        // A body is never longer than a message, about 1 MiB.
+        header[..4].copy_from_slice(&(self.body.len() as u32).to_le_bytes());
+        header[4..8].copy_from_slice(&self.kind.number().to_le_bytes());
+        header[8..].copy_from_slice(&acknowledged.to_le_bytes());
+        header
     }
 }
 
-/// A frame that was received.
+/// A received frame.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Received {
-    pub(crate) kind: Kind,
+pub(crate) struct ReceivedFrame {
+    pub(crate) kind: FrameKind,
     pub(crate) acknowledged: u64,
     pub(crate) body: Vec<u8>,
 }
 
-/// The receiving end of a stream.
-pub(crate) struct Input<R = Reader> {
+/// The receiving side of a stream.
+pub(crate) struct FrameReader<R = StreamReader> {
     bytes: BufReader<R>,
     body_bytes_max: usize,
 }
 
-impl Input {
-    /// How long to wait for bytes from now on.
-    pub(crate) fn set_patience(&self, patience: Duration) -> folio::Result<()> {
-        let set = self.bytes.get_ref().0.set_patience(Some(patience));
+impl FrameReader {
+    /// Limits how long each read waits from now on.
+    pub(crate) fn set_timeout(&self, timeout: Duration) -> folio::Result<()> {
+        let set = self.bytes.get_ref().0.set_read_timeout(Some(timeout));
         set.map_err(|error| folio::Error::io("connection", error))
     }
 
-    /// As long as it takes.
-    pub(crate) fn end_patience(&self) -> folio::Result<()> {
-        let set = self.bytes.get_ref().0.set_patience(None);
+    /// Lets reads wait without a limit from now on.
+    pub(crate) fn remove_timeout(&self) -> folio::Result<()> {
+        let set = self.bytes.get_ref().0.set_read_timeout(None);
         set.map_err(|error| folio::Error::io("connection", error))
     }
 }
 
-impl<R: Read> Input<R> {
-    /// Receives frames with bodies of at most `body_bytes_max`.
+impl<R: Read> FrameReader<R> {
+    /// Creates a reader of frames with bodies of at most `body_bytes_max`.
     pub(crate) fn new(stream: R, body_bytes_max: usize) -> Self {
         Self {
             bytes: BufReader::with_capacity(32 << 10, stream),
@@ -145,39 +146,45 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// Waits for the next frame; `None` where the stream ends between two of them.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Received>> {
-        let mut head = [0; HEAD_BYTES];
-        if !self.fill_head(&mut head)? {
+    /// Waits for the next frame; `None` if the stream ends before it.
+    ///
+    /// # Errors
+    /// `InvalidData` for an unknown kind or an excessive length, `UnexpectedEof` if the stream ends
+    /// within a frame, else the host's error.
+    pub(crate) fn next(&mut self) -> io::Result<Option<ReceivedFrame>> {
+        let mut header = [0; HEADER_BYTES];
+        if !self.fill_header(&mut header)? {
             return Ok(None);
         }
-        let [len, kind] = [0, 4]
-            .map(|at| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
+        let [len, kind] = [0, 4].map(|at| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        });
         let mut acknowledged = [0; 8];
-        acknowledged.copy_from_slice(&head[8..]);
-        let kind = Kind::from_number(kind).ok_or_else(|| wrong("a frame of no known kind"))?;
+        acknowledged.copy_from_slice(&header[8..]);
+        let kind =
+            FrameKind::from_number(kind).ok_or_else(|| invalid("a frame of unknown kind"))?;
         let len = len as usize;
         let len_max = match kind {
-            Kind::Message => self.body_bytes_max,
-            Kind::Goodbye => TEXT_BYTES_MAX,
-            Kind::DropNames | Kind::Acknowledge => 0,
+            FrameKind::Message => self.body_bytes_max,
+            FrameKind::Goodbye => TEXT_BYTES_MAX,
+            FrameKind::DropNames | FrameKind::Acknowledge => 0,
         };
         if len > len_max {
-            return Err(wrong("a frame that is longer than agreed"));
+            return Err(invalid("a frame longer than allowed"));
         }
         let mut body = vec![0; len];
         self.bytes.read_exact(&mut body)?;
-        Ok(Some(Received {
+        Ok(Some(ReceivedFrame {
             kind,
             acknowledged: u64::from_le_bytes(acknowledged),
             body,
         }))
     }
 
-    fn fill_head(&mut self, head: &mut [u8]) -> io::Result<bool> {
+    fn fill_header(&mut self, header: &mut [u8]) -> io::Result<bool> {
         let mut filled = 0;
-        while filled < head.len() {
-            match self.bytes.read(&mut head[filled..])? {
+        while filled < header.len() {
+            match self.bytes.read(&mut header[filled..])? {
                 0 if filled == 0 => return Ok(false),
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 count => filled += count,
@@ -187,7 +194,7 @@ impl<R: Read> Input<R> {
     }
 }
 
-fn wrong(why: &'static str) -> io::Error {
+fn invalid(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
@@ -197,45 +204,45 @@ mod tests {
     use proptest::prelude::*;
 
     fn bytes(frame: &Frame, acknowledged: u64) -> Vec<u8> {
-        [&frame.head(acknowledged)[..], &frame.body].concat()
+        [&frame.header(acknowledged)[..], &frame.body].concat()
     }
 
     #[test]
-    fn frames_arrive_as_they_were_sent() {
+    fn frames_are_received_as_sent() {
         let sent = [
             Frame::message(vec![7; 5000]),
-            Frame::empty(Kind::DropNames),
+            Frame::empty(FrameKind::DropNames),
             Frame::goodbye("no more"),
         ];
         let stream: Vec<u8> = sent.iter().flat_map(|frame| bytes(frame, 9)).collect();
-        let mut input = Input::new(&stream[..], 5000);
+        let mut reader = FrameReader::new(&stream[..], 5000);
         for frame in &sent {
-            let received = input.next().unwrap().unwrap();
+            let received = reader.next().unwrap().unwrap();
             assert_eq!((received.kind, received.acknowledged), (frame.kind, 9));
             assert_eq!(received.body, *frame.body);
         }
-        assert_eq!(input.next().unwrap(), None);
+        assert_eq!(reader.next().unwrap(), None);
     }
 
     #[test]
-    fn frames_outside_the_rules_are_refused() {
+    fn invalid_frames_are_refused() {
         let long = bytes(&Frame::message(vec![0; 101]), 0);
-        assert!(Input::new(&long[..], 100).next().is_err());
+        assert!(FrameReader::new(&long[..], 100).next().is_err());
         let cut = &bytes(&Frame::message(vec![0; 100]), 0)[..90];
-        assert!(Input::new(cut, 100).next().is_err());
-        let mut unknown = bytes(&Frame::empty(Kind::Acknowledge), 0);
+        assert!(FrameReader::new(cut, 100).next().is_err());
+        let mut unknown = bytes(&Frame::empty(FrameKind::Acknowledge), 0);
         unknown[4] = 9;
-        assert!(Input::new(&unknown[..], 100).next().is_err());
-        // A length that nobody could keep, of which no byte comes.
+        assert!(FrameReader::new(&unknown[..], 100).next().is_err());
+        // A length that does not fit into memory, without a body.
         let huge = [0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert!(Input::new(&huge[..], 100).next().is_err());
+        assert!(FrameReader::new(&huge[..], 100).next().is_err());
     }
 
     proptest! {
         #[test]
-        fn any_bytes_end(stream in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let mut input = Input::new(&stream[..], 64);
-            while let Ok(Some(frame)) = input.next() {
+        fn any_bytes_are_read_to_an_end(stream in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut reader = FrameReader::new(&stream[..], 64);
+            while let Ok(Some(frame)) = reader.next() {
                 prop_assert!(frame.body.len() <= TEXT_BYTES_MAX);
             }
         }

@@ -1,39 +1,46 @@
-//! What fuzz targets call: the parsers of either side on any bytes, without sockets. No part of the
-//! interface.
+//! Entry points of the fuzz targets: the parsers of either side on any bytes, without sockets. Not
+//! part of the public interface.
 
-use crate::client::fuzz_known;
-use crate::frame::{Input, Kind};
-use crate::handshake::{self, Wish};
+use crate::client::KernelCache;
+use crate::frame::{FrameKind, FrameReader};
+use crate::handshake::{self, SessionRequest};
 use crate::key::Key;
-use crate::server::fuzz_effects;
+use crate::server::for_each_effect;
 use std::io::Read;
 
-/// Longest message; the real one only makes inputs longer.
+/// Longest message, in bytes. The real limit would only make inputs longer.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// What a server reads: a handshake, with and without a key, then frames of requests.
+/// Parses `data` as a server does: a handshake, with and without a key, then frames of requests.
 pub fn server(mut data: &[u8]) {
     let key = Key::new(b"0123456789abcdef").ok();
     let _ = handshake::receive(&mut (data, |_: &[u8]| Ok(())), key.as_ref());
     let _ = handshake::receive(&mut (&mut data, |_: &[u8]| Ok(())), None);
-    frames(data, fuzz_effects);
+    for_each_message(data, |request| for_each_effect(request, &[0; 16], |_| {}));
 }
 
-/// What a client reads: a handshake, then frames of replies.
+/// Parses `data` as a client does: a handshake, then frames of replies.
 pub fn client(mut data: &[u8]) {
-    let _ = handshake::greet(&mut (&mut data, |_: &[u8]| Ok(())), None, Wish::default());
+    let _ = handshake::greet(
+        &mut (&mut data, |_: &[u8]| Ok(())),
+        None,
+        SessionRequest::default(),
+    );
     let mut last = Vec::new();
-    frames(data, |body| {
-        fuzz_known(&last, body);
+    for_each_message(data, |body| {
+        let mut cache = KernelCache::default();
+        cache.record_reply(&last, body);
+        cache.record_request(&last);
+        cache.entries();
         body.clone_into(&mut last);
     });
 }
 
-fn frames(data: impl Read, mut each: impl FnMut(&[u8])) {
-    let mut input = Input::new(data, MESSAGE_BYTES_MAX);
-    while let Ok(Some(frame)) = input.next() {
-        if frame.kind == Kind::Message {
-            each(&frame.body);
+fn for_each_message(data: impl Read, mut run: impl FnMut(&[u8])) {
+    let mut reader = FrameReader::new(data, MESSAGE_BYTES_MAX);
+    while let Ok(Some(frame)) = reader.next() {
+        if frame.kind == FrameKind::Message {
+            run(&frame.body);
         }
     }
 }

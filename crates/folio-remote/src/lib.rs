@@ -3,25 +3,25 @@
 //!
 //! ```text
 //!   client: mount of /dev/fuse                    server: folio share --listen
-//!     client/  relay, what the kernel knows          server/  sessions, what changes
+//!     client/  relay, index of the kernel's cache    server/  sessions, changes
 //!        |                                              |
-//!        +-- link.rs    numbered frames, each once and in order, whatever happens to streams
+//!        +-- link.rs    numbered frames, each once and in order, over one stream after another
 //!            frame.rs   one frame
-//!            handshake.rs, key.rs   who may, and which session goes on
-//!            message.rs what a relay reads of a message
-//!            stream.rs, address.rs  unix:, vsock:, tcp:
+//!            handshake/, key.rs   authentication, and the session to resume
+//!            message.rs fields of a message that a relay reads
+//!            stream.rs  timeouts          folio_net: unix:, vsock: and tcp: sockets
 //! ```
 //!
-//! The requests are the kernel's, untouched, and are answered by [`folio_fuse::wire`];
-//! docs/design/remote.md says why.
+//! The relay forwards the kernel's requests unchanged, and [`folio_fuse::wire`] answers them;
+//! docs/design/remote.md gives the reasons.
 //!
-//! Neighbours: `folio-cli` above; below, the FUSE codec and adapter of `folio-fuse`.
+//! Neighbours: `folio-cli` above; below, the FUSE codec and adapter of `folio-fuse`, and the sockets
+//! of `folio-net`.
 //!
 //! Locks and invariants: server/mod.rs, client/mod.rs, link.rs.
 
 #![deny(unsafe_code)]
 
-mod address;
 mod client;
 mod frame;
 #[doc(hidden)]
@@ -33,8 +33,7 @@ mod message;
 mod server;
 mod stream;
 
-pub use address::{Address, HOST_CID};
 pub use client::{Mount, MountAttributes, Remote};
+pub use folio_net::{Address, HOST_CID, Listener, Peer, Stopper};
 pub use key::Key;
-pub use server::{Limits, Server, Share, Stopper};
-pub use stream::{Listener, Peer};
+pub use server::{Limits, Server, Share};

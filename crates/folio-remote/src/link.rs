@@ -1,82 +1,84 @@
 //! A session's frames in both directions, over one stream after another.
 //!
-//! Numbered frames arrive once each and in order, whatever happens to streams: the sender keeps
-//! what the receiver has not acknowledged, and a new stream begins where the receiver says that it
-//! stopped.
+//! Numbered frames arrive once each and in order, even if streams fail: the sender keeps frames
+//! until the receiver acknowledges them, and over a new stream it continues after the last frame
+//! that the receiver reports.
 //!
 //! Invariants:
-//! - L1: a frame counts as received before anything is done about it, and only if it came over the
-//!   stream that is the link's at that moment; what comes over an older one is sent again over the
-//!   newer.
-//! - L2: one thread at a time sends; others leave their frames with it.
+//! - L1: a frame counts as received before it is handled, and only if it arrived over the link's
+//!   current stream. A frame that arrives over an older stream is sent again over the newer one.
+//! - L2: one thread at a time sends; other threads queue their frames for it.
 //! - L3: no lock is held while bytes are sent or received.
 
-use crate::frame::{Frame, Kind};
-use crate::stream::Stream;
+use crate::frame::{Frame, FrameKind};
 use folio::{Errno, Error, Result};
+use folio_net::Stream;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
+use std::net::Shutdown;
 use std::sync::Arc;
 
-/// Received frames and bytes after which the other side is told even if there is nothing else to
-/// say.
-const UNTOLD_FRAMES: u64 = 32;
-const UNTOLD_BYTES: usize = 256 << 10;
-/// Bytes that one call of the host sends, unless a single frame is longer.
+/// Received frames and bytes after which an acknowledgement is sent, even without another frame to
+/// carry it.
+const UNACKNOWLEDGED_FRAMES_MAX: u64 = 32;
+const UNACKNOWLEDGED_BYTES_MAX: usize = 256 << 10;
+/// Most bytes of one send call, unless a single frame is longer.
 const BATCH_BYTES: usize = 64 << 10;
 const BATCH_FRAMES: usize = 16;
 
 /// One side of a session.
 pub(crate) struct Link {
     state: Mutex<State>,
-    /// Bytes that may wait for the other side.
+    /// Most bytes that may wait for the peer.
     bytes_max: usize,
 }
 
 #[derive(Default)]
 struct State {
-    /// Sent and not acknowledged, then not sent.
+    /// Frames sent and not acknowledged, then frames not sent.
     frames: VecDeque<Frame>,
-    /// How many of them are sent over this stream.
+    /// The number of `frames` that are sent over this stream.
     sent: usize,
-    /// Weight of all of them.
+    /// Bytes of all `frames`.
     bytes: usize,
-    /// How many were acknowledged before the first of them.
+    /// The number of acknowledged frames, which precede `frames`.
     acknowledged: u64,
-    /// How many frames came.
+    /// The number of received frames.
     received: u64,
-    /// What the other side knows of that.
-    told: u64,
-    untold_bytes: usize,
+    /// The number of received frames that are acknowledged to the peer.
+    reported: u64,
+    /// Bytes of the received frames after those.
+    unreported_bytes: usize,
     stream: Option<Arc<Stream>>,
-    /// Counts streams.
+    /// The number of the current stream.
     generation: u64,
     is_sending: bool,
 }
 
-/// What came with a frame does not fit what was sent, or more waits than may.
+/// A peer's violation of the protocol, which ends the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Breach {
-    /// Frames are acknowledged that were never sent.
-    Acknowledged,
-    /// The other side takes nothing, or tells nothing of it.
-    TakesNothing,
-    /// A message is none, or not one that this side gets.
-    Malformed,
+pub(crate) enum ProtocolViolation {
+    /// The peer acknowledges frames that were never sent.
+    InvalidAcknowledgement,
+    /// The peer takes no frames, or does not acknowledge them, and too many bytes wait.
+    QueueOverflow,
+    /// A message cannot be parsed, or is not valid in this direction.
+    MalformedMessage,
 }
 
-impl Breach {
-    pub(crate) fn words(self) -> &'static str {
+impl ProtocolViolation {
+    /// Returns a description.
+    pub(crate) fn message(self) -> &'static str {
         match self {
-            Self::Acknowledged => "frames are acknowledged that were never sent",
-            Self::TakesNothing => "more bytes wait than may: replies are not taken",
-            Self::Malformed => "a message that breaks the rules",
+            Self::InvalidAcknowledgement => "acknowledgement of frames that were never sent",
+            Self::QueueOverflow => "too many bytes wait: the peer takes no replies",
+            Self::MalformedMessage => "malformed message",
         }
     }
 }
 
 impl Link {
-    /// A link without a stream, of which nothing has been sent; at most `bytes_max` may wait.
+    /// Creates a link without a stream, in which at most `bytes_max` may wait.
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
             state: Mutex::default(),
@@ -84,32 +86,35 @@ impl Link {
         }
     }
 
-    /// Forgets the stream there was, and tells how many frames have come; no more are counted until
+    /// Closes the current stream, and returns the number of received frames. It does not grow until
     /// [`Link::attach`].
     pub(crate) fn detach(&self) -> u64 {
         let mut state = self.state.lock();
         state.generation += 1;
         if let Some(stream) = state.stream.take() {
-            stream.close();
+            stream.shutdown(Shutdown::Both);
         }
         state.received
     }
 
-    /// Goes on over a new stream, whose other side has received `theirs` frames. Returns the
+    /// Continues over a new stream, whose peer has received `peer_received` frames. Returns the
     /// stream's generation.
-    pub(crate) fn attach(&self, stream: Arc<Stream>, theirs: u64) -> Result<u64> {
+    ///
+    /// # Errors
+    /// EPROTO if frames from there on are not kept.
+    pub(crate) fn attach(&self, stream: Arc<Stream>, peer_received: u64) -> Result<u64> {
         let mut state = self.state.lock();
         let range = state.acknowledged..=state.acknowledged + state.frames.len() as u64;
-        if !range.contains(&theirs) {
+        if !range.contains(&peer_received) {
             return Err(Error::new(
                 Errno::PROTO,
-                "the other side does not remember what it has received",
+                "the peer reports a number of received frames that is not possible",
             ));
         }
-        state.acknowledge(theirs);
+        state.acknowledge(peer_received);
         state.sent = 0;
-        state.told = state.received;
-        state.untold_bytes = 0;
+        state.reported = state.received;
+        state.unreported_bytes = 0;
         state.generation += 1;
         state.stream = Some(stream);
         let generation = state.generation;
@@ -117,69 +122,75 @@ impl Link {
         Ok(generation)
     }
 
-    /// The stream of this generation is of no use any more; whether it was the link's.
+    /// Closes the stream of this generation, if it is the current one. Returns whether it was.
     pub(crate) fn lose(&self, generation: u64) -> bool {
         let mut state = self.state.lock();
         state.generation == generation && state.lose()
     }
 
-    /// Whether the stream of this generation is the link's.
+    /// Returns whether the stream of this generation is the current one.
     pub(crate) fn is_current(&self, generation: u64) -> bool {
         let state = self.state.lock();
         state.generation == generation && state.stream.is_some()
     }
 
-    /// Whether there is a stream.
+    /// Returns whether there is a stream.
     pub(crate) fn is_attached(&self) -> bool {
         self.state.lock().stream.is_some()
     }
 
-    /// Bytes that wait to be sent or acknowledged.
+    /// Returns the number of bytes that wait to be sent or acknowledged.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.state.lock().bytes
     }
 
-    /// Counts a frame that came over the stream of this generation; `false` if that is not the
-    /// link's any more, and the frame is not to be heeded.
+    /// Counts a frame that arrived over the stream of this generation. Returns false if that stream
+    /// is not the current one; the caller ignores the frame then.
+    ///
+    /// # Errors
+    /// [`ProtocolViolation::InvalidAcknowledgement`].
     pub(crate) fn receive(
         &self,
         generation: u64,
-        (kind, len): (Kind, usize),
+        (kind, len): (FrameKind, usize),
         acknowledged: u64,
-    ) -> Result<bool, Breach> {
+    ) -> Result<bool, ProtocolViolation> {
         let mut state = self.state.lock();
         if state.generation != generation || state.stream.is_none() {
             return Ok(false);
         }
         if acknowledged > state.acknowledged + state.sent as u64 {
-            return Err(Breach::Acknowledged);
+            return Err(ProtocolViolation::InvalidAcknowledgement);
         }
         state.acknowledge(acknowledged);
         if kind.is_numbered() {
             state.received += 1;
-            state.untold_bytes += len;
-            if state.is_untold() {
+            state.unreported_bytes += len;
+            if state.needs_acknowledgement() {
                 self.send(state);
             }
         }
         Ok(true)
     }
 
-    /// Sends a numbered frame, now or over a later stream.
-    pub(crate) fn push(&self, frame: Frame) -> Result<(), Breach> {
+    /// Sends a numbered frame, over this stream or a later one.
+    ///
+    /// # Errors
+    /// [`ProtocolViolation::QueueOverflow`].
+    pub(crate) fn push(&self, frame: Frame) -> Result<(), ProtocolViolation> {
         debug_assert!(frame.kind.is_numbered());
         let mut state = self.state.lock();
         if state.bytes > self.bytes_max {
-            return Err(Breach::TakesNothing);
+            return Err(ProtocolViolation::QueueOverflow);
         }
-        state.bytes += frame.weight();
+        state.bytes += frame.len_bytes();
         state.frames.push_back(frame);
         self.send(state);
         Ok(())
     }
 
-    /// Says why the session is over, if anybody listens.
-    pub(crate) fn goodbye(&self, why: &str) {
+    /// Sends the reason of the session's end, unless there is no stream or another thread is sending.
+    pub(crate) fn send_goodbye(&self, reason: &str) {
         let mut state = self.state.lock();
         let Some(stream) = state.stream.clone() else {
             return;
@@ -188,15 +199,15 @@ impl Link {
             return;
         }
         state.is_sending = true;
-        let frame = Frame::goodbye(why);
-        let head = frame.head(state.received);
+        let frame = Frame::goodbye(reason);
+        let header = frame.header(state.received);
         drop(state);
-        // It is a courtesy.
-        let _ = stream.write_all(&[&head, &frame.body]);
+        // The session ends either way.
+        let _ = stream.write_all_vectored(&[&header, &frame.body]);
         self.state.lock().is_sending = false;
     }
 
-    /// Sends what waits, unless somebody does.
+    /// Sends all waiting frames, unless another thread is sending.
     fn send(&self, mut state: MutexGuard<'_, State>) {
         if state.is_sending {
             return;
@@ -216,42 +227,44 @@ impl Link {
 }
 
 fn send_batch(stream: &Stream, batch: &[Frame], received: u64) -> std::io::Result<()> {
-    let heads: Vec<_> = batch.iter().map(|frame| frame.head(received)).collect();
-    let pieces: Vec<&[u8]> = heads
+    let headers: Vec<_> = batch.iter().map(|frame| frame.header(received)).collect();
+    let pieces: Vec<&[u8]> = headers
         .iter()
         .zip(batch)
-        .flat_map(|(head, frame)| [&head[..], &frame.body[..]])
+        .flat_map(|(header, frame)| [&header[..], &frame.body[..]])
         .collect();
-    stream.write_all(&pieces)
+    stream.write_all_vectored(&pieces)
 }
 
 impl State {
-    fn is_untold(&self) -> bool {
-        self.received - self.told >= UNTOLD_FRAMES || self.untold_bytes >= UNTOLD_BYTES
+    fn needs_acknowledgement(&self) -> bool {
+        self.received - self.reported >= UNACKNOWLEDGED_FRAMES_MAX
+            || self.unreported_bytes >= UNACKNOWLEDGED_BYTES_MAX
     }
 
-    /// The frames to send next, and what they acknowledge.
+    /// Puts the next frames to send into `batch`. Returns the stream and the number of received
+    /// frames, which the batch acknowledges; `None` if nothing is to be sent.
     fn take_batch(&mut self, batch: &mut Vec<Frame>) -> Option<(Arc<Stream>, u64)> {
         let stream = self.stream.clone()?;
         let mut bytes = 0;
         while let Some(frame) = self.frames.get(self.sent) {
             if !batch.is_empty()
-                && (bytes + frame.weight() > BATCH_BYTES || batch.len() == BATCH_FRAMES)
+                && (bytes + frame.len_bytes() > BATCH_BYTES || batch.len() == BATCH_FRAMES)
             {
                 break;
             }
-            bytes += frame.weight();
+            bytes += frame.len_bytes();
             batch.push(frame.clone());
             self.sent += 1;
         }
         if batch.is_empty() {
-            if !self.is_untold() {
+            if !self.needs_acknowledgement() {
                 return None;
             }
-            batch.push(Frame::empty(Kind::Acknowledge));
+            batch.push(Frame::empty(FrameKind::Acknowledge));
         }
-        self.told = self.received;
-        self.untold_bytes = 0;
+        self.reported = self.received;
+        self.unreported_bytes = 0;
         Some((stream, self.received))
     }
 
@@ -260,7 +273,7 @@ impl State {
             let Some(frame) = self.frames.pop_front() else {
                 break;
             };
-            self.bytes -= frame.weight();
+            self.bytes -= frame.len_bytes();
             self.sent = self.sent.saturating_sub(1);
             self.acknowledged += 1;
         }
@@ -268,7 +281,7 @@ impl State {
 
     fn lose(&mut self) -> bool {
         self.stream.take().is_some_and(|stream| {
-            stream.close();
+            stream.shutdown(Shutdown::Both);
             true
         })
     }
@@ -277,41 +290,41 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Input;
-    use crate::stream::Reader;
+    use crate::frame::FrameReader;
+    use folio_net::StreamReader;
     use proptest::prelude::*;
     use std::os::unix::net::UnixStream;
 
     fn pair() -> (Arc<Stream>, Arc<Stream>) {
         let (one, two) = UnixStream::pair().unwrap();
-        (
-            Arc::new(Stream::from_fd(one.into()).unwrap()),
-            Arc::new(Stream::from_fd(two.into()).unwrap()),
-        )
+        (Arc::new(one.into()), Arc::new(two.into()))
     }
 
     #[test]
-    fn breaches_are_told() {
+    fn protocol_violations_are_detected() {
         let link = Link::new(100);
-        let (ours, _theirs) = pair();
+        let (ours, _peer) = pair();
         let generation = link.attach(ours.clone(), 0).unwrap();
         assert_eq!(
-            link.receive(generation, (Kind::Acknowledge, 0), 1),
-            Err(Breach::Acknowledged)
+            link.receive(generation, (FrameKind::Acknowledge, 0), 1),
+            Err(ProtocolViolation::InvalidAcknowledgement)
         );
         link.push(Frame::message(vec![0; 200])).unwrap();
         assert_eq!(
             link.push(Frame::message(Vec::new())),
-            Err(Breach::TakesNothing)
+            Err(ProtocolViolation::QueueOverflow)
         );
         assert_eq!(
-            link.receive(generation, (Kind::Acknowledge, 0), 1),
+            link.receive(generation, (FrameKind::Acknowledge, 0), 1),
             Ok(true)
         );
         assert_eq!(link.waiting_bytes(), 0);
         // Neither more than was sent nor less than was acknowledged.
         link.detach();
-        assert_eq!(link.receive(generation, (Kind::Message, 5), 1), Ok(false));
+        assert_eq!(
+            link.receive(generation, (FrameKind::Message, 5), 1),
+            Ok(false)
+        );
         assert!(link.attach(ours.clone(), 2).is_err() && link.attach(ours.clone(), 0).is_err());
         assert!(link.attach(ours, 1).is_ok());
     }
@@ -319,36 +332,36 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Streams are cut after any number of frames; every frame comes once and in order.
+        /// Streams are cut after any number of frames; every frame arrives once and in order.
         #[test]
-        fn nothing_is_lost_or_doubled(cuts in proptest::collection::vec(0_usize..40, 1..12), len in 1_usize..200) {
+        fn cut_streams_lose_and_repeat_no_frame(cuts in proptest::collection::vec(0_usize..40, 1..12), len in 1_usize..200) {
             let (sender, receiver) = (Link::new(1 << 20), Link::new(1 << 20));
-            let mut came = Vec::new();
+            let mut received_numbers = Vec::new();
             let mut next = 0_u32;
             for cut in &cuts {
                 for _ in 0..len {
                     sender.push(Frame::message(next.to_le_bytes().to_vec())).unwrap();
                     next += 1;
                 }
-                let (ours, theirs) = pair();
+                let (ours, peer) = pair();
                 let received = receiver.detach();
                 sender.detach();
-                let generation = receiver.attach(theirs.clone(), 0).unwrap();
+                let generation = receiver.attach(peer.clone(), 0).unwrap();
                 let sending = sender.attach(ours.clone(), received).unwrap();
-                let mut input = Input::new(Reader(theirs), 100);
-                for _ in 0..(*cut).min(next as usize - came.len()) {
+                let mut input = FrameReader::new(StreamReader(peer), 100);
+                for _ in 0..(*cut).min(next as usize - received_numbers.len()) {
                     let frame = input.next().unwrap().unwrap();
                     prop_assert_eq!(receiver.receive(generation, (frame.kind, 4), frame.acknowledged), Ok(true));
-                    came.push(u32::from_le_bytes(frame.body.try_into().unwrap()));
+                    received_numbers.push(u32::from_le_bytes(frame.body.try_into().unwrap()));
                 }
-                // Acknowledgements that have come by now.
-                ours.set_patience(Some(std::time::Duration::from_millis(1))).unwrap();
-                let mut back = Input::new(Reader(ours), 100);
+                // Acknowledgements that have arrived by now.
+                ours.set_read_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
+                let mut back = FrameReader::new(StreamReader(ours), 100);
                 while let Ok(Some(frame)) = back.next() {
                     prop_assert_eq!(sender.receive(sending, (frame.kind, 0), frame.acknowledged), Ok(true));
                 }
             }
-            prop_assert!(came.iter().copied().eq(0..came.len() as u32));
+            prop_assert!(received_numbers.iter().copied().eq(0..received_numbers.len() as u32));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A FUSE message as a relay sees it: bytes with a header (linux/fuse.h). Who answers it knows
-//! more: `folio_fuse::wire`.
+//! The fields of a FUSE message that a relay reads (linux/fuse.h). `folio_fuse::wire` parses the
+//! rest.
 
 pub(crate) use folio_fuse::wire::op;
 
@@ -7,12 +7,12 @@ pub(crate) use folio_fuse::wire::op;
 pub(crate) const REQUEST_HEADER_BYTES: usize = 40;
 pub(crate) const REPLY_HEADER_BYTES: usize = folio_fuse::wire::REPLY_HEADER_LEN;
 
-/// The number at a byte, if there are bytes enough.
-pub(crate) fn number32(bytes: &[u8], at: usize) -> Option<u32> {
+/// Returns the 32-bit number at byte `at`; `None` past the end.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// The same, of eight bytes.
-pub(crate) fn number64(bytes: &[u8], at: usize) -> Option<u64> {
+/// Returns the 64-bit number at byte `at`; `None` past the end.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }

@@ -1,146 +1,146 @@
 //! The client: a mount whose requests another machine answers.
 //!
 //! ```text
-//!   kernel --- /dev/fuse ---> reading --> under way --> link --> stream          relay.rs
-//!      ^  ^                                  |                     |
-//!      |  +------ replies -------------------+---- talking <-------+             talk.rs (and connecting anew)
-//!      +--------- notices.rs (a thread of its own) <---+
-//!                 known.rs: what to forget when all is to be forgotten
+//!   kernel --- /dev/fuse ---> read --> under way --> link --> stream             relay.rs
+//!      ^  ^                                |               |
+//!      |  +------ replies -----------------+---- receive <-+                     server_connection.rs
+//!      +--------- notices.rs (a thread of its own) <---+                         (and reconnect)
+//!                 kernel_cache.rs: all names and nodes, to invalidate them at once
 //! ```
+//!
+//! Files, each above the ones it uses: this one, server_connection.rs, relay.rs, notices.rs,
+//! kernel_cache.rs.
 //!
 //! Neighbours: `folio-cli` above; below, the frames of `link.rs`, and the kernel.
 //!
-//! Locks, none held while another is taken, or bytes are moved: what is under way; what the kernel
-//! knows; the notices.
+//! Locks, never held together, nor while bytes are sent or received: the requests under way; the
+//! index of the kernel's cache; the notices.
 //!
 //! Invariants:
-//! - C1: every request of the kernel is answered once: by the server, or with an error by us if the
-//!   server cannot any more.
-//! - C2: a session that is resumed has missed nothing, neither replies nor changes. With any other,
-//!   all that the kernel has cached is forgotten, and files that were open are lost.
-//! - C3: only the thread that talks writes replies, but for those that fail here; notices have
-//!   their own.
+//! - C1: every request of the kernel is answered once: by the server, or by the client with an error
+//!   if the server cannot answer any more.
+//! - C2: a resumed session has missed neither replies nor changes. With any other session, all that
+//!   the kernel has cached is invalidated, and open files are lost.
+//! - C3: only the thread that receives from the server writes replies, except for requests that fail
+//!   here. Notices have a thread of their own.
 
-mod known;
+mod kernel_cache;
 mod notices;
 mod relay;
-mod talk;
+mod server_connection;
 
-use crate::address::Address;
 use crate::key::Key;
 use folio::{Errno, Error, Result};
 pub use folio_fuse::MountAttributes;
 use folio_fuse::{Mountpoint, Unmounter};
+use folio_net::Address;
+pub(crate) use kernel_cache::KernelCache;
 use relay::Relay;
+use server_connection::ServerConnection;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use talk::Talker;
 
-/// What the relay makes of any request and reply.
-pub(crate) fn fuzz_known(request: &[u8], reply: &[u8]) {
-    let mut known = known::Known::default();
-    known.replied(request, reply);
-    known.requested(request);
-    known.all();
-}
-
-/// A share that was reached and not mounted yet.
+/// A connection to a share that is not mounted yet.
 pub struct Remote {
-    talker: Talker,
+    connection: ServerConnection,
 }
 
-/// A share that is mounted, and ready to be served.
+/// A mounted share, ready to be served.
 pub struct Mount {
     relay: Arc<Relay>,
-    talker: Talker,
-    mounted: Mountpoint,
+    connection: ServerConnection,
+    mountpoint: Mountpoint,
 }
 
 impl Remote {
-    /// Connects. If the connection is lost later, calls wait for it up to `patience`, and fail from
-    /// then on until it is back. `tell` gets what the operator should know.
+    /// Connects to a server. If the connection is lost later, calls on the mount wait for it up to
+    /// `retry`, and then fail until there is a connection again. `report` receives messages for the
+    /// operator.
     ///
-    /// Errors: EACCES if the key is not the server's, else what the server or the host says.
+    /// # Errors
+    /// EACCES if the keys differ or the server refuses, EPROTO if the server does not match, else
+    /// the host's error.
     pub fn connect(
         address: Address,
         key: Option<Key>,
-        patience: Duration,
-        tell: impl Fn(&str) + Send + Sync + 'static,
+        retry: Duration,
+        report: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self> {
         Ok(Self {
-            talker: Talker::connect(address, key, patience, Box::new(tell))?,
+            connection: ServerConnection::connect(address, key, retry, Box::new(report))?,
         })
     }
 
-    /// What is shared, in the server's words.
+    /// Returns the share's name.
     pub fn share(&self) -> &str {
-        self.talker.share()
+        &self.connection.grant().share
     }
 
-    /// Mounts it on the directory `target`.
-    pub fn mount(self, target: &Path, words: &MountAttributes) -> Result<Mount> {
-        let mounted = Mountpoint::new(target, words, self.talker.kernel_judges())?;
-        let relay = Arc::new(Relay::new(
-            Arc::clone(mounted.device()),
-            self.talker.limits(),
-        ));
+    /// Mounts the share on the directory `target`.
+    ///
+    /// # Errors
+    /// The host's, from /dev/fuse and mount(2).
+    pub fn mount(self, target: &Path, attributes: &MountAttributes) -> Result<Mount> {
+        let grant = self.connection.grant();
+        let mountpoint = Mountpoint::new(target, attributes, grant.kernel_checks_permissions)?;
+        let relay = Arc::new(Relay::new(Arc::clone(mountpoint.device()), grant));
         Ok(Mount {
             relay,
-            talker: self.talker,
-            mounted,
+            connection: self.connection,
+            mountpoint,
         })
     }
 }
 
 impl Mount {
-    /// What ends [`Mount::serve`].
+    /// Returns a handle that unmounts, which ends [`Mount::serve`].
     pub fn unmounter(&self) -> Unmounter {
-        self.mounted.unmounter().clone()
+        self.mountpoint.unmounter().clone()
     }
 
-    /// For who does not want to wait for a server that is away: calls that wait for it fail now,
-    /// and those that come do too. With a connection nothing happens.
+    /// Returns a function that gives up a server that cannot be reached: waiting and later calls
+    /// fail. While there is a connection, it does nothing.
     pub fn abandoner(&self) -> impl Fn() + Send + Sync + use<> {
         let relay = self.relay.clone();
         move || relay.abandon_if_lost()
     }
 
-    /// Relays until the file system is unmounted, by whomever, and nobody uses it any more.
+    /// Relays requests until the file system is unmounted and no program uses it any more.
     ///
-    /// Errors: if the server shares something else by now; the mount is detached then, and calls
-    /// fail.
+    /// # Errors
+    /// ESTALE if the server shares another tree after a reconnect; the mount is detached then, and
+    /// calls fail. EPROTO if server and kernel do not match. EAGAIN if the host has no thread left.
     pub fn serve(self) -> Result<()> {
         let Self {
             relay,
-            mut talker,
-            mounted,
+            mut connection,
+            mountpoint,
         } = self;
         let Some(init) = relay.first_request()? else {
             return Ok(());
         };
-        talker.begin(&relay, init)?;
+        connection.begin(&relay, init)?;
         std::thread::scope(|scope| {
-            let spawn = |name: &str| std::thread::Builder::new().name(name.to_owned());
-            let notices = spawn("folio notices").spawn_scoped(scope, || relay.tell_notices());
-            let talking = spawn("folio talk").spawn_scoped(scope, || {
-                let talked = talker.talk(&relay);
-                if talked.is_err() {
+            let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+            let notices = thread("folio notices").spawn_scoped(scope, || relay.write_notices());
+            let receiving = thread("folio receive").spawn_scoped(scope, || {
+                let received = connection.receive_until_end(&relay);
+                if received.is_err() {
                     relay.abandon();
-                    // The kernel tells us then that it is over.
-                    let _ = mounted.unmounter().unmount(true);
+                    // The kernel ends the session after that.
+                    let _ = mountpoint.unmounter().unmount(true);
                 }
-                talked
+                received
             });
-            let read = match (&notices, &talking) {
+            let read = match (&notices, &receiving) {
                 (Ok(_), Ok(_)) => relay.read_requests(),
-                _ => Err(Error::new(Errno::AGAIN, "the host gives no more threads")),
+                _ => Err(Error::new(Errno::AGAIN, "the host has no thread left")),
             };
             relay.end();
-            let talked = talking.map(|thread| thread.join());
-            match talked {
-                Ok(Ok(talked)) => read.and(talked),
-                Ok(Err(_)) => Err(Error::new(Errno::IO, "the relay has failed")),
+            match receiving.map(|thread| thread.join()) {
+                Ok(Ok(received)) => read.and(received),
+                Ok(Err(_)) => Err(Error::new(Errno::IO, "the relay has panicked")),
                 Err(_) => read,
             }
         })

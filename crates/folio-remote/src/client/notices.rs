@@ -1,97 +1,97 @@
-//! What the kernel has to forget, told by a thread of its own: the kernel answers a notice only
-//! when it has the lock of the page or directory that it concerns, and whoever has that lock may be
-//! waiting for a reply.
+//! The queue of invalidations for the kernel. A thread of its own writes them: the kernel accepts a
+//! notice only once it has the lock of the page or directory concerned, and the holder of that lock
+//! may be waiting for a reply.
 
-use super::known::{Known, Name};
+use super::kernel_cache::{KernelCache, Name};
 use folio_fuse::adapter::ROOT;
 use folio_fuse::wire::Notice;
 use parking_lot::{Condvar, Mutex};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 
-/// Messages that wait; with more, everything is forgotten.
+/// Most queued messages. With more, everything is invalidated instead.
 const WAITING_MAX: usize = 4096;
-/// Codes of the messages that are passed on (linux/fuse.h, `enum fuse_notify_code`); none that puts
-/// data into the kernel's cache or takes it out.
-const PASSED_ON: [i32; 3] = [2, 3, 6];
+/// Codes of the messages that are forwarded (linux/fuse.h, `enum fuse_notify_code`): none that puts
+/// data into the kernel's cache or reads data from it.
+const FORWARDED_CODES: [i32; 3] = [2, 3, 6];
 
-/// A queue and its end.
+/// The queue.
 #[derive(Default)]
 pub(super) struct Notices {
-    queue: Mutex<Queue>,
-    came: Condvar,
+    queue: Mutex<NoticeQueue>,
+    changed: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct NoticeQueue {
     messages: VecDeque<Vec<u8>>,
-    drops_names: bool,
-    drops_nodes: bool,
-    is_over: bool,
+    drops_all_names: bool,
+    drops_all_nodes: bool,
+    has_ended: bool,
 }
 
 impl Notices {
-    /// A message of the server.
+    /// Queues a message of the server.
     pub(super) fn add(&self, message: Vec<u8>) {
         let code = message
             .get(4..8)
             .and_then(|code| Some(i32::from_ne_bytes(code.try_into().ok()?)));
-        if !code.is_some_and(|code| PASSED_ON.contains(&code)) {
+        if !code.is_some_and(|code| FORWARDED_CODES.contains(&code)) {
             return;
         }
         let mut queue = self.queue.lock();
         if queue.messages.len() >= WAITING_MAX {
             queue.messages.clear();
-            (queue.drops_names, queue.drops_nodes) = (true, true);
+            (queue.drops_all_names, queue.drops_all_nodes) = (true, true);
         } else {
             queue.messages.push_back(message);
         }
-        self.came.notify_one();
+        self.changed.notify_one();
     }
 
-    /// All names are to be forgotten.
+    /// Queues the invalidation of all names.
     pub(super) fn drop_names(&self) {
-        self.queue.lock().drops_names = true;
-        self.came.notify_one();
+        self.queue.lock().drops_all_names = true;
+        self.changed.notify_one();
     }
 
-    /// Everything is.
+    /// Queues the invalidation of all names and nodes.
     pub(super) fn drop_everything(&self) {
         let mut queue = self.queue.lock();
         queue.messages.clear();
-        (queue.drops_names, queue.drops_nodes) = (true, true);
-        self.came.notify_one();
+        (queue.drops_all_names, queue.drops_all_nodes) = (true, true);
+        self.changed.notify_one();
     }
 
-    /// Ends [`Notices::tell`].
+    /// Ends [`Notices::write_until_end`].
     pub(super) fn end(&self) {
-        self.queue.lock().is_over = true;
-        self.came.notify_one();
+        self.queue.lock().has_ended = true;
+        self.changed.notify_one();
     }
 
-    /// Tells the kernel behind `device` until the end. What it does not know is no error, nor is
-    /// what an old one does not understand.
-    pub(super) fn tell(&self, device: &OwnedFd, known: &Mutex<Known>) {
+    /// Writes queued notices to `device` until the end. Ignores errors: the kernel refuses notices
+    /// for entries that it has not cached, and codes that it does not support.
+    pub(super) fn write_until_end(&self, device: &OwnedFd, cache: &Mutex<KernelCache>) {
         let write = |message: &[u8]| {
             let _ = rustix::io::write(device, message);
         };
         loop {
             let mut queue = self.queue.lock();
             while queue.messages.is_empty()
-                && !queue.drops_names
-                && !queue.drops_nodes
-                && !queue.is_over
+                && !queue.drops_all_names
+                && !queue.drops_all_nodes
+                && !queue.has_ended
             {
-                self.came.wait(&mut queue);
+                self.changed.wait(&mut queue);
             }
-            if queue.is_over {
+            if queue.has_ended {
                 return;
             }
-            let (drops_names, drops_nodes) = (
-                std::mem::take(&mut queue.drops_names),
-                std::mem::take(&mut queue.drops_nodes),
+            let (drops_all_names, drops_all_nodes) = (
+                std::mem::take(&mut queue.drops_all_names),
+                std::mem::take(&mut queue.drops_all_nodes),
             );
-            let message = if drops_names || drops_nodes {
+            let message = if drops_all_names || drops_all_nodes {
                 None
             } else {
                 queue.messages.pop_front()
@@ -100,12 +100,12 @@ impl Notices {
             match message {
                 Some(message) => write(&message),
                 None => {
-                    let (nodes, names) = known.lock().all();
-                    if drops_nodes {
+                    let (nodes, names) = cache.lock().entries();
+                    if drops_all_nodes {
                         nodes.iter().for_each(|node| write(&forget_node(*node)));
                     }
-                    if drops_names {
-                        // Enough for a kernel that understands it.
+                    if drops_all_names {
+                        // A kernel that supports this needs no other message.
                         write(&encoded(&Notice::Names));
                         names.iter().for_each(|name| write(&forget_name(name)));
                         write(&forget_node(ROOT));

@@ -1,12 +1,12 @@
-//! Requests on their way: read from the kernel, kept until they are answered, given to whatever
-//! stream there is.
+//! The relay of requests: reads them from the kernel, keeps them until they are answered, and passes
+//! them to the current link.
 
-use super::known::Known;
+use super::kernel_cache::KernelCache;
 use super::notices::Notices;
 use crate::frame::Frame;
-use crate::handshake::Grant;
+use crate::handshake::SessionGrant;
 use crate::link::Link;
-use crate::message::{REPLY_HEADER_BYTES, REQUEST_HEADER_BYTES, number32, number64, op};
+use crate::message::{REPLY_HEADER_BYTES, REQUEST_HEADER_BYTES, op, u32_at, u64_at};
 use foldhash::fast::RandomState;
 use folio::{Errno, Error, Result};
 use parking_lot::{Condvar, Mutex};
@@ -15,70 +15,70 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a reply without data costs at most.
+/// Longest reply without data, in bytes.
 const SMALL_REPLY_BYTES: usize = 256;
-/// Bytes that may be under way whatever the server says, so that something always is.
+/// Bytes that may be under way whatever the server grants, so that requests always make progress.
 const UNDER_WAY_BYTES_MIN: usize = 4 << 20;
-/// The kernel reads nothing into less (linux/fuse.h, `FUSE_MIN_READ_BUFFER`).
+/// Smallest buffer that /dev/fuse reads into (linux/fuse.h, `FUSE_MIN_READ_BUFFER`).
 const BUFFER_BYTES_MIN: usize = 64 << 10;
 
 /// The requests of one mount.
 pub(super) struct Relay {
     device: Arc<OwnedFd>,
-    /// Longest request.
+    /// Longest request, in bytes.
     message_bytes_max: usize,
-    known: Mutex<Known>,
+    kernel_cache: Mutex<KernelCache>,
     notices: Notices,
-    state: Mutex<State>,
-    /// Told when there is room for requests, or all is over.
+    state: Mutex<RelayState>,
+    /// Notified when there is room for requests, or the relay has ended.
     changed: Condvar,
 }
 
-struct State {
+struct RelayState {
     link: Option<Arc<Link>>,
-    under_way: HashMap<u64, Request, RandomState>,
+    under_way: HashMap<u64, PendingRequest, RandomState>,
     bytes: usize,
     bytes_max: usize,
-    /// Why requests fail now.
+    /// The error of all requests, while they fail.
     failing: Option<Errno>,
     is_abandoned: bool,
-    is_over: bool,
+    has_ended: bool,
 }
 
-struct Request {
+struct PendingRequest {
     bytes: Arc<Vec<u8>>,
-    weight: usize,
-    /// The kernel has been told that it was interrupted.
-    is_given_up: bool,
+    /// Bytes of the request and of the longest reply.
+    len_bytes: usize,
+    /// It was answered with EINTR; the server's reply is dropped.
+    is_interrupted: bool,
 }
 
 impl Relay {
-    pub(super) fn new(device: Arc<OwnedFd>, limits: &Grant) -> Self {
+    pub(super) fn new(device: Arc<OwnedFd>, grant: &SessionGrant) -> Self {
         Self {
             device,
-            message_bytes_max: (limits.message_bytes_max as usize)
-                .clamp(BUFFER_BYTES_MIN, 16 << 20),
-            known: Mutex::default(),
+            message_bytes_max: (grant.message_bytes_max as usize).clamp(BUFFER_BYTES_MIN, 16 << 20),
+            kernel_cache: Mutex::default(),
             notices: Notices::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(RelayState {
                 link: None,
                 under_way: HashMap::default(),
                 bytes: 0,
-                bytes_max: (limits.under_way_bytes_max as usize).max(UNDER_WAY_BYTES_MIN),
+                bytes_max: (grant.under_way_bytes_max as usize).max(UNDER_WAY_BYTES_MIN),
                 failing: None,
                 is_abandoned: false,
-                is_over: false,
+                has_ended: false,
             }),
             changed: Condvar::new(),
         }
     }
 
-    /// The kernel's next request; `None` when it has unmounted.
+    /// Reads the kernel's next request; `None` once it has unmounted.
     fn read_request<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>> {
         loop {
             match rustix::io::read(&self.device, &mut *buffer) {
                 Ok(len) if len >= REQUEST_HEADER_BYTES => return Ok(Some(&buffer[..len])),
-                // It was interrupted before it was read, or this call was.
+                // The request was interrupted before it was read, or this call was.
                 Ok(_) | Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
                 Err(Errno::NODEV) => return Ok(None),
                 Err(errno) => return Err(Error::io("/dev/fuse", errno.into())),
@@ -86,20 +86,23 @@ impl Relay {
         }
     }
 
-    /// `FUSE_INIT`, by which the kernel begins; `None` if it has unmounted already.
+    /// Reads the kernel's first request, `FUSE_INIT`; `None` if it has unmounted already.
+    ///
+    /// # Errors
+    /// EPROTO for another request, else the host's error.
     pub(super) fn first_request(&self) -> Result<Option<Vec<u8>>> {
         let mut buffer = vec![0; self.message_bytes_max];
         let request = self.read_request(&mut buffer)?.map(<[u8]>::to_vec);
         match &request {
-            Some(request) if number32(request, 4) != Some(op::INIT) => Err(Error::new(
+            Some(request) if u32_at(request, 4) != Some(op::INIT) => Err(Error::new(
                 Errno::PROTO,
-                "the kernel does not begin with FUSE_INIT",
+                "the first request of the kernel is not FUSE_INIT",
             )),
             _ => Ok(request),
         }
     }
 
-    /// Gives the kernel's requests to the server until it has unmounted.
+    /// Forwards the kernel's requests to the server until the kernel has unmounted.
     pub(super) fn read_requests(&self) -> Result<()> {
         let mut buffer = vec![0; self.message_bytes_max];
         loop {
@@ -115,21 +118,21 @@ impl Relay {
         let mut state = self.state.lock();
         while state.bytes >= state.bytes_max - UNDER_WAY_BYTES_MIN / 2
             && state.failing.is_none()
-            && !state.is_over
+            && !state.has_ended
         {
             self.changed.wait(&mut state);
         }
     }
 
     fn forward(&self, request: &[u8]) {
-        let (Some(opcode), Some(unique)) = (number32(request, 4), number64(request, 8)) else {
+        let (Some(opcode), Some(unique)) = (u32_at(request, 4), u64_at(request, 8)) else {
             return;
         };
         match opcode {
             op::INTERRUPT => {
-                return self.interrupt(number64(request, REQUEST_HEADER_BYTES).unwrap_or(0));
+                return self.interrupt(u64_at(request, REQUEST_HEADER_BYTES).unwrap_or(0));
             }
-            op::FORGET | op::BATCH_FORGET => self.known.lock().requested(request),
+            op::FORGET | op::BATCH_FORGET => self.kernel_cache.lock().record_request(request),
             _ => {}
         }
         let bytes = Arc::new(request.to_vec());
@@ -143,27 +146,27 @@ impl Relay {
             return;
         }
         if has_reply {
-            let weight = request.len() + reply_bytes(opcode, request);
-            state.bytes += weight;
+            let len_bytes = request.len() + reply_bytes_max(opcode, request);
+            state.bytes += len_bytes;
             state.under_way.insert(
                 unique,
-                Request {
+                PendingRequest {
                     bytes: bytes.clone(),
-                    weight,
-                    is_given_up: false,
+                    len_bytes,
+                    is_interrupted: false,
                 },
             );
         }
         let link = state.link.clone();
         drop(state);
         if let Some(link) = link {
-            // A link without bounds: what waits is bounded here.
+            // The link has no limit: the bytes under way are limited here.
             let _ = link.push(Frame::shared(bytes));
         }
     }
 
-    /// A program that waits was sent a signal. While the server can be reached it answers soon;
-    /// else the program is let go, and whether its request is still done does not matter to it.
+    /// Handles a signal to a program that waits. With a connection the server answers soon. Without
+    /// one the request fails with EINTR, although the server may still run it.
     fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
         if state.link.as_ref().is_some_and(|link| link.is_attached()) {
@@ -172,47 +175,47 @@ impl Relay {
         let Some(request) = state
             .under_way
             .get_mut(&unique)
-            .filter(|request| !request.is_given_up)
+            .filter(|request| !request.is_interrupted)
         else {
             return;
         };
-        request.is_given_up = true;
+        request.is_interrupted = true;
         drop(state);
         self.fail(unique, Errno::INTR);
     }
 
-    /// A reply of the server; false if it is none.
-    pub(super) fn reply(&self, reply: &[u8]) -> bool {
+    /// Passes a reply of the server to the kernel. Returns false if the bytes are not a reply.
+    pub(super) fn forward_reply(&self, reply: &[u8]) -> bool {
         let Some(unique) =
-            number64(reply, 8).filter(|_| number32(reply, 0) == u32::try_from(reply.len()).ok())
+            u64_at(reply, 8).filter(|_| u32_at(reply, 0) == u32::try_from(reply.len()).ok())
         else {
             return false;
         };
         let request = {
             let mut state = self.state.lock();
             let request = state.under_way.remove(&unique);
-            state.bytes -= request.as_ref().map_or(0, |request| request.weight);
+            state.bytes -= request.as_ref().map_or(0, |request| request.len_bytes);
             request
         };
         self.changed.notify_all();
-        // It may be one that has failed here meanwhile.
+        // Without one, the request has failed here meanwhile.
         let Some(request) = request else { return true };
-        if request.is_given_up {
-            self.take_back(&request.bytes, reply);
+        if request.is_interrupted {
+            self.forget_unseen_node(&request.bytes, reply);
             return true;
         }
-        self.known.lock().replied(&request.bytes, reply);
+        self.kernel_cache.lock().record_reply(&request.bytes, reply);
         self.write(reply);
         true
     }
 
-    /// The kernel does not hear of a node that it was to be told, so the server forgets it.
-    fn take_back(&self, request: &[u8], reply: &[u8]) {
+    /// Lets the server forget the node of a reply that does not reach the kernel.
+    fn forget_unseen_node(&self, request: &[u8], reply: &[u8]) {
         /// LOOKUP, SYMLINK, MKNOD, MKDIR, LINK, CREATE, TMPFILE.
-        const TELLING: [u32; 7] = [1, 6, 8, 9, 13, 35, 51];
-        let node = number64(reply, REPLY_HEADER_BYTES).unwrap_or(0);
-        let is_telling = number32(request, 4).is_some_and(|opcode| TELLING.contains(&opcode));
-        if is_telling && node != 0 && reply.get(4..8) == Some(&[0; 4]) {
+        const ADDING_LOOKUP: [u32; 7] = [1, 6, 8, 9, 13, 35, 51];
+        let node = u64_at(reply, REPLY_HEADER_BYTES).unwrap_or(0);
+        let adds_lookup = u32_at(request, 4).is_some_and(|opcode| ADDING_LOOKUP.contains(&opcode));
+        if adds_lookup && node != 0 && reply.get(4..8) == Some(&[0; 4]) {
             let mut forget = vec![0; REQUEST_HEADER_BYTES + 8];
             forget[..4].copy_from_slice(&(REQUEST_HEADER_BYTES as u32 + 8).to_ne_bytes());
             forget[4..8].copy_from_slice(&op::FORGET.to_ne_bytes());
@@ -228,23 +231,23 @@ impl Relay {
         self.write(&[&head[..], &unique.to_ne_bytes()].concat());
     }
 
-    /// The kernel refuses what it has given up waiting for, and what makes no sense; either way it
-    /// waits no longer.
+    /// Writes a reply. Ignores errors: the kernel refuses replies to aborted requests and malformed
+    /// ones, and waits for neither.
     fn write(&self, message: &[u8]) {
         let _ = rustix::io::retry_on_intr(|| rustix::io::write(&self.device, message));
     }
 
-    /// Answers `FUSE_INIT`, and begins.
+    /// Answers `FUSE_INIT`, and forwards requests to `link` from now on.
     pub(super) fn begin(&self, reply: &[u8], link: Arc<Link>) {
         self.state.lock().link = Some(link);
         self.write(reply);
     }
 
-    /// Goes on with a server that knows nothing of what was before: what the kernel has cached is
-    /// forgotten. False if all is over.
-    pub(super) fn begin_anew(&self, link: Arc<Link>) -> bool {
+    /// Continues with a new session over `link`, and invalidates all that the kernel has cached.
+    /// Returns false if the relay has ended.
+    pub(super) fn begin_new_session(&self, link: Arc<Link>) -> bool {
         let mut state = self.state.lock();
-        if state.is_over || state.is_abandoned {
+        if state.has_ended || state.is_abandoned {
             return false;
         }
         state.link = Some(link);
@@ -254,7 +257,7 @@ impl Relay {
         true
     }
 
-    /// Everything that is under way fails, and what comes too.
+    /// Fails all requests under way, and later ones with `errno`.
     pub(super) fn start_failing(&self, errno: Errno) {
         let requests = {
             let mut state = self.state.lock();
@@ -265,19 +268,19 @@ impl Relay {
         };
         self.changed.notify_all();
         for (unique, request) in requests {
-            if !request.is_given_up {
+            if !request.is_interrupted {
                 self.fail(unique, lost_errno(&request.bytes));
             }
         }
     }
 
-    /// Calls fail from now on, for ever.
+    /// Fails all requests from now on, permanently.
     pub(super) fn abandon(&self) {
         self.state.lock().is_abandoned = true;
         self.start_failing(Errno::IO);
     }
 
-    /// The same, but not while the server can be reached.
+    /// Fails all requests from now on, unless there is a connection.
     pub(super) fn abandon_if_lost(&self) {
         let is_lost = !self
             .state
@@ -290,34 +293,34 @@ impl Relay {
         }
     }
 
-    /// The kernel has unmounted.
+    /// Ends the relay after the kernel has unmounted.
     pub(super) fn end(&self) {
         let link = {
             let mut state = self.state.lock();
-            state.is_over = true;
+            state.has_ended = true;
             state.link.take()
         };
         self.changed.notify_all();
         self.notices.end();
         if let Some(link) = link {
-            link.goodbye("unmounted");
+            link.send_goodbye("unmounted");
             link.detach();
         }
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         let state = self.state.lock();
-        state.is_over || state.is_abandoned
+        state.has_ended || state.is_abandoned
     }
 
     pub(super) fn is_failing(&self) -> bool {
         self.state.lock().failing.is_some()
     }
 
-    /// Waits, but not if all is over.
+    /// Waits for `pause`, or until the relay ends.
     pub(super) fn pause(&self, pause: Duration) {
         let mut state = self.state.lock();
-        if !state.is_over && !state.is_abandoned {
+        if !state.has_ended && !state.is_abandoned {
             self.changed.wait_for(&mut state, pause);
         }
     }
@@ -326,15 +329,17 @@ impl Relay {
         &self.notices
     }
 
-    pub(super) fn tell_notices(&self) {
-        self.notices.tell(&self.device, &self.known);
+    /// Writes notices to the kernel until the relay ends.
+    pub(super) fn write_notices(&self) {
+        self.notices
+            .write_until_end(&self.device, &self.kernel_cache);
     }
 }
 
-/// How a request ends whose server is gone, and may or may not have done it. ESTALE makes the
-/// kernel look the path up and ask again (`retry_estale`), which is right for what changes nothing.
+/// Returns the error of a request whose server was lost and may have run it. ESTALE makes the kernel
+/// look the path up and retry (`retry_estale`), which is correct for requests that change nothing.
 fn lost_errno(request: &[u8]) -> Errno {
-    const CHANGES_NOTHING: [u32; 13] = [
+    const READ_ONLY: [u32; 13] = [
         op::LOOKUP,
         op::GETATTR,
         op::READLINK,
@@ -349,20 +354,20 @@ fn lost_errno(request: &[u8]) -> Errno {
         op::READDIRPLUS,
         op::STATX,
     ];
-    match number32(request, 4) {
-        Some(opcode) if CHANGES_NOTHING.contains(&opcode) || opcode == op::LSEEK => Errno::STALE,
+    match u32_at(request, 4) {
+        Some(opcode) if READ_ONLY.contains(&opcode) || opcode == op::LSEEK => Errno::STALE,
         _ => Errno::IO,
     }
 }
 
-/// Bytes of the reply that a request asks for, at most.
-fn reply_bytes(opcode: u32, request: &[u8]) -> usize {
-    let asked = match opcode {
-        op::READ | op::READDIR | op::READDIRPLUS => number32(request, REQUEST_HEADER_BYTES + 16),
-        op::GETXATTR | op::LISTXATTR => number32(request, REQUEST_HEADER_BYTES),
+/// Returns the longest reply to a request, in bytes.
+fn reply_bytes_max(opcode: u32, request: &[u8]) -> usize {
+    let data_bytes = match opcode {
+        op::READ | op::READDIR | op::READDIRPLUS => u32_at(request, REQUEST_HEADER_BYTES + 16),
+        op::GETXATTR | op::LISTXATTR => u32_at(request, REQUEST_HEADER_BYTES),
         _ => None,
     };
-    SMALL_REPLY_BYTES + asked.unwrap_or(0) as usize
+    SMALL_REPLY_BYTES + data_bytes.unwrap_or(0) as usize
 }
 
 #[cfg(test)]
@@ -379,25 +384,25 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_counted_before_they_come() {
+    fn reply_size_is_derived_from_the_request() {
         let read = [&[0; 16][..], &70_000_u32.to_ne_bytes(), &[0; 20]].concat();
         assert_eq!(
-            reply_bytes(op::READ, &request(op::READ, &read)),
+            reply_bytes_max(op::READ, &request(op::READ, &read)),
             SMALL_REPLY_BYTES + 70_000
         );
         assert_eq!(
-            reply_bytes(op::READ, &request(op::READ, &[])),
+            reply_bytes_max(op::READ, &request(op::READ, &[])),
             SMALL_REPLY_BYTES
         );
         let list = 500_u32.to_ne_bytes();
         assert_eq!(
-            reply_bytes(op::LISTXATTR, &request(op::LISTXATTR, &list)),
+            reply_bytes_max(op::LISTXATTR, &request(op::LISTXATTR, &list)),
             SMALL_REPLY_BYTES + 500
         );
     }
 
     #[test]
-    fn only_what_changes_nothing_is_asked_again() {
+    fn only_read_only_requests_are_retried() {
         assert_eq!(lost_errno(&request(op::LOOKUP, &[])), Errno::STALE);
         // MKDIR, WRITE, FSYNC.
         for opcode in [9, 16, 20] {

@@ -1,5 +1,5 @@
-//! How both sides agree before the first frame: that they speak the same protocol, that they know
-//! the same key, and which session goes on.
+//! The handshake before the first frame: both sides check protocol and key, and agree on the session
+//! to start or resume.
 //!
 //! ```text
 //!   client                                     server
@@ -7,24 +7,24 @@
 //!                session, received, nonce
 //!                                         <--  Challenge   magic, version, layout, whether a key is needed, nonce
 //!     Proof      HMAC(key, "client", all so far)  -->
-//!                                         <--  Welcome     refusal in words, or session, limits, share,
+//!                                         <--  Welcome     refusal as text, or session, limits, share,
 //!                                                          HMAC(key, "server", all so far)
 //! ```
 //!
-//! Little-endian; each part has a fixed length but for the two texts of the welcome. Who has no key
-//! sends zeros for a proof. Nothing that a side sends before it has seen the other's proof tells
-//! anything about the share.
+//! Little-endian; each part has a fixed length, except the text of the welcome. A side without a key
+//! sends zeros for a proof. Before a side has checked the other's proof, it sends nothing about the
+//! share.
 
 use crate::key::{Key, PROOF_BYTES};
-use crate::stream::{Reader, Stream};
 use folio::{Errno, Error, Result};
+use folio_net::{Stream, StreamReader};
 use std::io::{self, ErrorKind, Read};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Limits of texts in a welcome, in bytes.
+/// Longest text in a welcome, in bytes.
 const TEXT_BYTES_MAX: usize = 255;
-/// How long the other side may take.
+/// Longest time for the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const MAGIC: [u8; 8] = *b"folio\0\r\n";
 const VERSION: u32 = 1;
@@ -33,8 +33,8 @@ const HELLO_BYTES: usize = 8 + 4 + 8 + 16 + 8 + NONCE_BYTES;
 const CHALLENGE_BYTES: usize = 8 + 4 + 8 + 1 + NONCE_BYTES;
 const WELCOME_BYTES: usize = 1 + 1 + 1 + 16 + 8 + 4 + 4 + 4 + 1;
 
-/// How FUSE messages look on this machine: the order of bytes, and which numbers errors and open
-/// flags have. FUSE itself has the same structs on all machines of 64 bits.
+/// The layout of FUSE messages on this machine: byte order, and the numbers of errors and open
+/// flags. FUSE's structs are the same on all 64-bit machines.
 const LAYOUT: [u8; 8] = [
     if cfg!(target_endian = "little") {
         b'l'
@@ -58,50 +58,52 @@ const LAYOUT: [u8; 8] = [
     0,
 ];
 
-/// Names a session; who knows it may resume it.
+/// The secret name of a session; a client that knows it may resume the session.
 pub(crate) type SessionId = [u8; 16];
 
-/// What a client asks for.
+/// A client's request for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Wish {
-    /// The session that shall go on; zeros for a new one.
+pub(crate) struct SessionRequest {
+    /// The session to resume; zeros for a new one.
     pub(crate) session: SessionId,
-    /// How many numbered frames of it the client has received.
+    /// The number of numbered frames of the session that the client has received.
     pub(crate) received: u64,
 }
 
-/// What a server grants.
+/// A server's grant of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Grant {
-    /// Whether the session that the client named goes on.
+pub(crate) struct SessionGrant {
+    /// Whether the requested session is resumed.
     pub(crate) is_resumed: bool,
     /// Whether the client's kernel checks permissions.
-    pub(crate) kernel_judges: bool,
-    /// Which session it is.
+    pub(crate) kernel_checks_permissions: bool,
+    /// The session's name.
     pub(crate) session: SessionId,
-    /// How many numbered frames of it the server has received.
+    /// The number of numbered frames of the session that the server has received.
     pub(crate) received: u64,
     /// Longest message, in bytes.
     pub(crate) message_bytes_max: u32,
-    /// Bytes of requests and of the replies they ask for that may be under way.
+    /// Most bytes under way: requests, and the replies that they ask for.
     pub(crate) under_way_bytes_max: u32,
-    /// How long the server keeps the session if the stream is lost, in seconds.
+    /// How long the server keeps the session without a stream, in seconds.
     pub(crate) grace_s: u32,
-    /// What is shared, in the server's words; at most 255 bytes.
+    /// The name of the share; at most 255 bytes.
     pub(crate) share: String,
 }
 
-/// What a client hears.
+/// A server's answer to a [`SessionRequest`].
 #[derive(Debug)]
-pub(crate) enum Answer {
-    Granted(Grant),
-    /// In the server's words.
+pub(crate) enum SessionAnswer {
+    Granted(SessionGrant),
+    /// The server's reason.
     Refused(String),
 }
 
-/// Reads and writes; a stream, or bytes in tests.
-pub(crate) trait Talk {
+/// The bytes of a handshake in both directions; a stream, or buffers in tests.
+pub(crate) trait Transport {
+    /// Sends all of `bytes`.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Fills all of `bytes`.
     fn receive(&mut self, bytes: &mut [u8]) -> io::Result<()>;
 }
 
@@ -115,39 +117,37 @@ fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// A name that nobody can guess.
+/// Returns a session name that cannot be guessed.
 pub(crate) fn new_session_id() -> Result<SessionId> {
     random()
 }
 
-fn lost(error: io::Error) -> Error {
+fn handshake_error(error: io::Error) -> Error {
     Error::io("handshake", error)
 }
 
-/// Magic, version and layout.
+/// Encodes magic, version and layout.
 fn preface() -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes(), &LAYOUT].concat()
 }
 
-/// What is wrong with the other side's preface.
+/// Checks the peer's preface; returns the reason if it does not match.
 fn check_preface(mut bytes: &[u8]) -> Result<(), &'static str> {
     if take::<8>(&mut bytes) != MAGIC {
-        return Err("this is no folio share");
+        return Err("the server is not a folio share");
     }
     if u32::from_le_bytes(take(&mut bytes)) != VERSION {
         return Err(
-            "the other side speaks another version of the protocol; use the same release of folio on both",
+            "the peer uses another version of the protocol: run the same release of folio on both sides",
         );
     }
     if take::<8>(&mut bytes) != LAYOUT {
-        return Err(
-            "the other side's processor has another order of bytes or other numbers of errors",
-        );
+        return Err("the peer's processor has another byte order or other error numbers");
     }
     Ok(())
 }
 
-/// The next `N` bytes; the caller has as many.
+/// Takes the next `N` bytes; the caller has checked that there are as many.
 fn take<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
     let mut part = [0; N];
     let (head, rest) = bytes.split_at(N.min(bytes.len()));
@@ -156,29 +156,37 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
     part
 }
 
-/// The client's side.
-pub(crate) fn greet(talk: &mut impl Talk, key: Option<&Key>, wish: Wish) -> Result<Answer> {
+/// Runs the client's side of the handshake.
+///
+/// # Errors
+/// EPROTO if the server does not match, EACCES if the keys differ or only one side has one, else
+/// the host's error.
+pub(crate) fn greet(
+    transport: &mut impl Transport,
+    key: Option<&Key>,
+    request: SessionRequest,
+) -> Result<SessionAnswer> {
     let hello = [
         &preface()[..],
-        &wish.session,
-        &wish.received.to_le_bytes(),
+        &request.session,
+        &request.received.to_le_bytes(),
         &random::<NONCE_BYTES>()?,
     ]
     .concat();
-    talk.send(&hello).map_err(lost)?;
+    transport.send(&hello).map_err(handshake_error)?;
     let mut challenge = [0; CHALLENGE_BYTES];
-    talk.receive(&mut challenge).map_err(lost)?;
+    transport.receive(&mut challenge).map_err(handshake_error)?;
     check_preface(&challenge).map_err(|why| Error::new(Errno::PROTO, why))?;
     let needs_key = challenge[20] != 0;
     match (key, needs_key) {
         (None, true) => {
             return Err(Error::new(
                 Errno::ACCESS,
-                "the share needs a key: --key-file",
+                "the share needs a key: give --key-file",
             ));
         }
         (Some(_), false) => {
-            let why = "the server has no key, so it cannot prove that it is the right one; leave --key-file out to trust it";
+            let why = "the server has no key, so it cannot prove its identity: omit --key-file to trust it";
             return Err(Error::new(Errno::ACCESS, why));
         }
         _ => {}
@@ -186,10 +194,10 @@ pub(crate) fn greet(talk: &mut impl Talk, key: Option<&Key>, wish: Wish) -> Resu
     let proof = key.map_or([0; PROOF_BYTES], |key| {
         key.prove(b"folio client 1", &[&hello, &challenge])
     });
-    talk.send(&proof).map_err(lost)?;
-    let (answer, welcome, server_proof) = read_welcome(talk)?;
+    transport.send(&proof).map_err(handshake_error)?;
+    let (answer, welcome, server_proof) = read_welcome(transport)?;
     match (key, &answer) {
-        (Some(key), Answer::Granted(_))
+        (Some(key), SessionAnswer::Granted(_))
             if !key.check(
                 b"folio server 1",
                 &[&hello, &challenge, &proof, &welcome],
@@ -205,52 +213,59 @@ pub(crate) fn greet(talk: &mut impl Talk, key: Option<&Key>, wish: Wish) -> Resu
     }
 }
 
-fn read_welcome(talk: &mut impl Talk) -> Result<(Answer, Vec<u8>, [u8; PROOF_BYTES])> {
+fn read_welcome(
+    transport: &mut impl Transport,
+) -> Result<(SessionAnswer, Vec<u8>, [u8; PROOF_BYTES])> {
     let mut welcome = vec![0; WELCOME_BYTES];
-    talk.receive(&mut welcome).map_err(lost)?;
+    transport.receive(&mut welcome).map_err(handshake_error)?;
     let text_len = usize::from(welcome[WELCOME_BYTES - 1]);
     let mut text = vec![0; text_len];
-    talk.receive(&mut text).map_err(lost)?;
+    transport.receive(&mut text).map_err(handshake_error)?;
     let mut proof = [0; PROOF_BYTES];
-    talk.receive(&mut proof).map_err(lost)?;
+    transport.receive(&mut proof).map_err(handshake_error)?;
     let mut bytes = &welcome[..];
-    let [is_granted, is_resumed, kernel_judges] = take::<3>(&mut bytes);
-    // It is printed on terminals.
-    let text_told = String::from_utf8_lossy(&text).replace(char::is_control, " ");
-    let answer = match is_granted {
-        0 => Answer::Refused(text_told),
-        _ => Answer::Granted(Grant {
+    let [is_granted, is_resumed, kernel_checks_permissions] = take::<3>(&mut bytes);
+    // The text is printed on terminals.
+    let printable = String::from_utf8_lossy(&text).replace(char::is_control, " ");
+    let answer = if is_granted == 0 {
+        SessionAnswer::Refused(printable)
+    } else {
+        SessionAnswer::Granted(SessionGrant {
             is_resumed: is_resumed != 0,
-            kernel_judges: kernel_judges != 0,
+            kernel_checks_permissions: kernel_checks_permissions != 0,
             session: take(&mut bytes),
             received: u64::from_le_bytes(take(&mut bytes)),
             message_bytes_max: u32::from_le_bytes(take(&mut bytes)),
             under_way_bytes_max: u32::from_le_bytes(take(&mut bytes)),
             grace_s: u32::from_le_bytes(take(&mut bytes)),
-            share: text_told,
-        }),
+            share: printable,
+        })
     };
     welcome.extend_from_slice(&text);
     Ok((answer, welcome, proof))
 }
 
-/// The server's side, half way: the client has said what it wishes, and has proved that it knows
-/// the key.
-pub(crate) struct Greeted {
-    pub(crate) wish: Wish,
-    said: [Vec<u8>; 3],
+/// The server's side of a handshake before its last message: the client has sent its request and
+/// proved that it knows the key.
+pub(crate) struct Handshake {
+    pub(crate) request: SessionRequest,
+    /// The hello, challenge and proof.
+    transcript: [Vec<u8>; 3],
 }
 
-/// The server's side, up to the welcome; a client that breaks the rules or does not know the key is
-/// told why.
-pub(crate) fn receive(talk: &mut impl Talk, key: Option<&Key>) -> Result<Greeted> {
+/// Runs the server's side of the handshake up to the welcome. A client without the right key gets a
+/// refusal.
+///
+/// # Errors
+/// EPROTO if the client does not match, EACCES if it does not know the key, else the host's error.
+pub(crate) fn receive(transport: &mut impl Transport, key: Option<&Key>) -> Result<Handshake> {
     let mut hello = vec![0; HELLO_BYTES];
-    talk.receive(&mut hello).map_err(lost)?;
+    transport.receive(&mut hello).map_err(handshake_error)?;
     if hello[..8] != MAGIC {
-        // Somebody else; what we say would mean nothing to it.
+        // Not a folio client; it would not understand a reply.
         return Err(Error::new(
             Errno::PROTO,
-            "a client that does not speak the protocol",
+            "the client does not speak the protocol",
         ));
     }
     let challenge = [
@@ -259,47 +274,58 @@ pub(crate) fn receive(talk: &mut impl Talk, key: Option<&Key>) -> Result<Greeted
         &random::<NONCE_BYTES>()?,
     ]
     .concat();
-    talk.send(&challenge).map_err(lost)?;
-    // The client finds out the same way.
+    transport.send(&challenge).map_err(handshake_error)?;
+    // The client finds a mismatch in the same way, so it needs no refusal.
     check_preface(&hello).map_err(|why| Error::new(Errno::PROTO, why))?;
     let mut proof = vec![0; PROOF_BYTES];
-    talk.receive(&mut proof).map_err(lost)?;
-    let said = [hello, challenge, proof];
+    transport.receive(&mut proof).map_err(handshake_error)?;
+    let transcript = [hello, challenge, proof];
     if let Some(key) = key
-        && !key.check(b"folio client 1", &[&said[0], &said[1]], &said[2])
+        && !key.check(
+            b"folio client 1",
+            &[&transcript[0], &transcript[1]],
+            &transcript[2],
+        )
     {
-        let why = "the keys of client and server are not the same";
-        refuse(talk, why);
+        let why = "the keys of client and server differ";
+        refuse(transport, why);
         return Err(Error::new(Errno::ACCESS, why));
     }
-    let mut bytes = &said[0][20..];
-    let wish = Wish {
+    let mut bytes = &transcript[0][20..];
+    let request = SessionRequest {
         session: take(&mut bytes),
         received: u64::from_le_bytes(take(&mut bytes)),
     };
-    Ok(Greeted { wish, said })
+    Ok(Handshake {
+        request,
+        transcript,
+    })
 }
 
-/// Says why not, if the client listens.
-pub(crate) fn refuse(talk: &mut impl Talk, why: &str) {
+/// Sends a refusal. Ignores errors: the connection is closed next.
+pub(crate) fn refuse(transport: &mut impl Transport, why: &str) {
     let text = &why.as_bytes()[..why.floor_char_boundary(TEXT_BYTES_MAX)];
     let mut welcome = [0; WELCOME_BYTES];
     // At most 255.
     welcome[WELCOME_BYTES - 1] = text.len() as u8;
-    let _ = talk.send(&[&welcome[..], text, &[0; PROOF_BYTES]].concat());
+    let _ = transport.send(&[&welcome[..], text, &[0; PROOF_BYTES]].concat());
 }
 
-impl Greeted {
-    /// The last word.
+impl Handshake {
+    /// Ends the handshake with a grant.
     pub(crate) fn welcome(
         &self,
-        talk: &mut impl Talk,
+        transport: &mut impl Transport,
         key: Option<&Key>,
-        grant: &Grant,
+        grant: &SessionGrant,
     ) -> Result<()> {
         let text = &grant.share.as_bytes()[..grant.share.floor_char_boundary(TEXT_BYTES_MAX)];
         let welcome = [
-            &[1, u8::from(grant.is_resumed), u8::from(grant.kernel_judges)][..],
+            &[
+                1,
+                u8::from(grant.is_resumed),
+                u8::from(grant.kernel_checks_permissions),
+            ][..],
             &grant.session,
             &grant.received.to_le_bytes(),
             &grant.message_bytes_max.to_le_bytes(),
@@ -310,49 +336,55 @@ impl Greeted {
             text,
         ]
         .concat();
-        let [hello, challenge, proof] = &self.said;
-        let words: [&[u8]; 4] = [hello, challenge, proof, &welcome];
-        let server_proof = key.map_or([0; PROOF_BYTES], |key| key.prove(b"folio server 1", &words));
-        talk.send(&[&welcome[..], &server_proof].concat())
-            .map_err(lost)
+        let [hello, challenge, proof] = &self.transcript;
+        let messages: [&[u8]; 4] = [hello, challenge, proof, &welcome];
+        let server_proof = key.map_or([0; PROOF_BYTES], |key| {
+            key.prove(b"folio server 1", &messages)
+        });
+        transport
+            .send(&[&welcome[..], &server_proof].concat())
+            .map_err(handshake_error)
     }
 }
 
-/// A handshake over a stream, with a time by which it has to be over.
-pub(crate) struct Timed {
-    reader: Reader,
-    until: Instant,
+/// A stream whose handshake has a deadline.
+pub(crate) struct TimedTransport {
+    reader: StreamReader,
+    deadline: Instant,
 }
 
-impl Timed {
-    /// A handshake that begins now.
+impl TimedTransport {
+    /// Starts the time of the handshake.
     pub(crate) fn new(stream: &Arc<Stream>) -> Self {
         Self {
-            reader: Reader(stream.clone()),
-            until: Instant::now() + HANDSHAKE,
+            reader: StreamReader(stream.clone()),
+            deadline: Instant::now() + HANDSHAKE,
         }
     }
 
-    /// The stream, which waits for ever from now on.
-    pub(crate) fn finish(self) -> Result<Reader> {
-        self.reader.0.set_patience(None).map_err(lost)?;
+    /// Returns the stream, without a read timeout.
+    pub(crate) fn finish(self) -> Result<StreamReader> {
+        self.reader
+            .0
+            .set_read_timeout(None)
+            .map_err(handshake_error)?;
         Ok(self.reader)
     }
 }
 
-impl Talk for Timed {
+impl Transport for TimedTransport {
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.reader.0.write_all(&[bytes])
+        self.reader.0.write_all(bytes)
     }
 
     fn receive(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         let mut filled = 0;
         while filled < bytes.len() {
-            let left = self.until.saturating_duration_since(Instant::now());
+            let left = self.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            self.reader.0.set_patience(Some(left))?;
+            self.reader.0.set_read_timeout(Some(left))?;
             match self.reader.read(&mut bytes[filled..])? {
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
                 count => filled += count,
@@ -362,8 +394,8 @@ impl Talk for Timed {
     }
 }
 
-/// A talk over any reader and writer, in tests.
-impl<R: Read, W: FnMut(&[u8]) -> io::Result<()>> Talk for (R, W) {
+/// A transport over any reader and writer, for tests and fuzz targets.
+impl<R: Read, W: FnMut(&[u8]) -> io::Result<()>> Transport for (R, W) {
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         (self.1)(bytes)
     }

@@ -1,94 +1,96 @@
-//! One stream of a session, and the threads that read its requests and do what they ask.
+//! One stream of a session, and the threads that read its requests and run them.
 //!
-//! One thread reads; when it has a request another one reads on, and a new one is made if all are
-//! busy. So a small request goes through one thread, and a slow one keeps nobody waiting.
+//! One thread reads. Once it has a request, another one reads on; a new thread starts if all are
+//! busy. So a small request stays in one thread, and a slow one delays no other.
 
-use super::Shared;
-use super::session::Session;
-use crate::frame::{Input, Kind};
-use crate::link::Breach;
-use crate::stream::Reader;
-use folio_fuse::wire::Message;
+use super::session::{CLIENT_GOODBYE, Session};
+use super::state::ServerState;
+use crate::frame::{FrameKind, FrameReader};
+use crate::link::ProtocolViolation;
+use folio_fuse::wire::{Message, Notice};
+use folio_net::{Job, StreamReader};
 use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Threads of one client, and so its requests that are worked on at a time.
+/// Threads of one client, and so its requests that run at a time.
 const THREADS_MAX: usize = 32;
 /// Threads that wait for a turn to read.
 const WAITING_MAX: usize = 2;
 
-/// A stream.
+/// A stream of a session.
 pub(super) struct Connection {
-    pub(super) shared: Arc<Shared>,
-    pub(super) session: Arc<Session>,
-    /// The link's number of it.
-    pub(super) generation: u64,
-    pub(super) input: Mutex<Input<Reader>>,
+    state: Arc<ServerState>,
+    session: Arc<Session>,
+    /// The stream's number in the session's link.
+    generation: u64,
+    reader: Mutex<FrameReader<StreamReader>>,
     threads: AtomicUsize,
     waiting: AtomicUsize,
 }
 
 impl Connection {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        state: Arc<ServerState>,
         session: Arc<Session>,
         generation: u64,
-        input: Input<Reader>,
+        reader: FrameReader<StreamReader>,
     ) -> Self {
         Self {
-            shared,
+            state,
             session,
             generation,
-            input: Mutex::new(input),
+            reader: Mutex::new(reader),
             threads: AtomicUsize::new(1),
             waiting: AtomicUsize::new(0),
         }
     }
 
-    /// Reads and does requests until the stream ends; the calling thread is the first.
+    /// Reads and runs requests until the stream ends or enough other threads do; the calling thread
+    /// is the first.
     pub(super) fn work(self: Arc<Self>) {
         let mut reply = Message::default();
-        while let Some(request) = self.next() {
-            self.have_another();
-            let others = |notice: folio_fuse::wire::Notice<'_>| {
-                self.shared.tell_others(&self.session, notice)
-            };
-            if let Err(breach) = self.session.attend(&request, &mut reply, others) {
-                self.shared.end(&self.session, breach.words());
+        while let Some(request) = self.next_request() {
+            self.ensure_reader();
+            let notify_others =
+                |notice: Notice<'_>| self.state.notify_other_sessions(&self.session, notice);
+            if let Err(violation) = self
+                .session
+                .run_request(&request, &mut reply, notify_others)
+            {
+                self.state.end_session(&self.session, violation.message());
                 break;
             }
         }
         self.threads.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The next request; `None` if the thread is not needed any more.
-    fn next(&self) -> Option<Vec<u8>> {
+    /// Waits for the read turn and the next request; `None` if the thread is not needed any more.
+    fn next_request(&self) -> Option<Vec<u8>> {
         if self.waiting.fetch_add(1, Ordering::SeqCst) >= WAITING_MAX {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return None;
         }
-        let mut input = self.input.lock();
-        let request = self.read(&mut input);
+        let mut reader = self.reader.lock();
+        let request = self.read_request(&mut reader);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         request
     }
 
-    fn read(&self, input: &mut Input<Reader>) -> Option<Vec<u8>> {
+    fn read_request(&self, reader: &mut FrameReader<StreamReader>) -> Option<Vec<u8>> {
         loop {
-            let frame = match input.next() {
+            let frame = match reader.next() {
                 Ok(Some(frame)) => frame,
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
-                    // Said over the stream that broke the rules, unless the session has another by
-                    // now.
+                    // The session goes on if it has a newer stream by now.
                     if self.session.link.is_current(self.generation) {
-                        self.shared.end(&self.session, &error.to_string());
+                        self.state.end_session(&self.session, &error.to_string());
                     }
                     return None;
                 }
                 Ok(None) | Err(_) => {
-                    self.shared.lost(&self.session, self.generation);
+                    self.state.lose_stream(&self.session, self.generation);
                     return None;
                 }
             };
@@ -100,28 +102,29 @@ impl Connection {
             {
                 Ok(true) => {}
                 Ok(false) => return None,
-                Err(breach) => {
-                    self.shared.end(&self.session, breach.words());
+                Err(violation) => {
+                    self.state.end_session(&self.session, violation.message());
                     return None;
                 }
             }
             match frame.kind {
-                Kind::Message => return Some(frame.body),
-                Kind::Acknowledge => {}
-                Kind::Goodbye => {
-                    self.shared.end(&self.session, super::GOODBYE);
+                FrameKind::Message => return Some(frame.body),
+                FrameKind::Acknowledge => {}
+                FrameKind::Goodbye => {
+                    self.state.end_session(&self.session, CLIENT_GOODBYE);
                     return None;
                 }
-                Kind::DropNames => {
-                    self.shared.end(&self.session, Breach::Malformed.words());
+                FrameKind::DropNames => {
+                    let violation = ProtocolViolation::MalformedMessage;
+                    self.state.end_session(&self.session, violation.message());
                     return None;
                 }
             }
         }
     }
 
-    /// Sees to it that somebody reads on.
-    fn have_another(self: &Arc<Self>) {
+    /// Starts another thread unless one waits for the read turn already.
+    fn ensure_reader(self: &Arc<Self>) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             return;
         }
@@ -130,7 +133,8 @@ impl Connection {
             return;
         }
         let this = self.clone();
-        if !self.shared.start("share", move || this.work()) {
+        let reading = Job::new(move || this.work());
+        if self.state.pool.try_run(reading).is_err() {
             self.threads.fetch_sub(1, Ordering::SeqCst);
         }
     }

@@ -1,16 +1,20 @@
-//! What a client's request has changed, for the other clients of the share: a host that watches
-//! itself does not tell what the server did in its name, and an image has nobody to watch it.
+//! The changes by a client's request, for the other clients of the share. Change notifications do
+//! not report them: a watched host directory omits the server's own changes, and an image has no
+//! notifications.
 
-use crate::message::{REPLY_HEADER_BYTES, REQUEST_HEADER_BYTES, number32, number64, op};
+use crate::message::{REPLY_HEADER_BYTES, REQUEST_HEADER_BYTES, op, u32_at, u64_at};
 use folio_fuse::wire::Notice;
 
-/// Calls `tell` with what the request has changed, if its reply says that it has.
-pub(super) fn effects(request: &[u8], reply: &[u8], mut tell: impl FnMut(Notice<'_>)) {
-    let is_done = reply.len() >= REPLY_HEADER_BYTES && reply[4..8] == [0; 4];
-    let (Some(opcode), Some(node)) = (number32(request, 4), number64(request, 16)) else {
+/// Calls `notify` for each node and name that the request has changed, if its reply is a success.
+pub(crate) fn for_each_effect(request: &[u8], reply: &[u8], mut notify: impl FnMut(Notice<'_>)) {
+    let has_succeeded = reply.len() >= REPLY_HEADER_BYTES && reply[4..8] == [0; 4];
+    let (Some(opcode), Some(node)) = (u32_at(request, 4), u64_at(request, 16)) else {
         return;
     };
-    let Some(body) = request.get(REQUEST_HEADER_BYTES..).filter(|_| is_done) else {
+    let Some(body) = request
+        .get(REQUEST_HEADER_BYTES..)
+        .filter(|_| has_succeeded)
+    else {
         return;
     };
     let inode = |node| Notice::Inode {
@@ -25,7 +29,7 @@ pub(super) fn effects(request: &[u8], reply: &[u8], mut tell: impl FnMut(Notice<
             .split(|byte| *byte == 0);
         for parent in parents.into_iter().filter(|parent| *parent != 0) {
             if let Some(name) = rest.next().filter(|name| !name.is_empty()) {
-                tell(Notice::Entry { parent, name });
+                notify(Notice::Entry { parent, name });
             }
         }
     };
@@ -33,25 +37,25 @@ pub(super) fn effects(request: &[u8], reply: &[u8], mut tell: impl FnMut(Notice<
         op::SYMLINK | op::UNLINK | op::RMDIR => names(0, [node, 0]),
         op::MKDIR => names(8, [node, 0]),
         op::MKNOD | op::CREATE => names(16, [node, 0]),
-        op::RENAME => names(8, [node, number64(body, 0).unwrap_or(0)]),
-        op::RENAME2 => names(16, [node, number64(body, 0).unwrap_or(0)]),
+        op::RENAME => names(8, [node, u64_at(body, 0).unwrap_or(0)]),
+        op::RENAME2 => names(16, [node, u64_at(body, 0).unwrap_or(0)]),
         op::LINK => {
             names(8, [node, 0]);
-            // It has one more name.
-            tell(Notice::Inode {
-                node: number64(body, 0).unwrap_or(0),
+            // Its link count has changed.
+            notify(Notice::Inode {
+                node: u64_at(body, 0).unwrap_or(0),
                 offset: -1,
                 len_bytes: 0,
             });
         }
-        op::SETATTR | op::WRITE | op::FALLOCATE => tell(inode(node)),
-        op::SETXATTR | op::REMOVEXATTR => tell(Notice::Inode {
+        op::SETATTR | op::WRITE | op::FALLOCATE => notify(inode(node)),
+        op::SETXATTR | op::REMOVEXATTR => notify(Notice::Inode {
             node,
             offset: -1,
             len_bytes: 0,
         }),
-        // After the source's file and offset.
-        op::COPY_FILE_RANGE => tell(inode(number64(body, 16).unwrap_or(0))),
+        // The target node follows the source's file and offset.
+        op::COPY_FILE_RANGE => notify(inode(u64_at(body, 16).unwrap_or(0))),
         _ => {}
     }
 }
@@ -73,16 +77,16 @@ mod tests {
         [&head[..], &[0; 16], body].concat()
     }
 
-    fn told(request: &[u8], error: i32) -> Vec<(u64, String)> {
+    fn effects(request: &[u8], error: i32) -> Vec<(u64, String)> {
         let reply = [
             &16_u32.to_ne_bytes()[..],
             &error.to_ne_bytes(),
             &7_u64.to_ne_bytes(),
         ]
         .concat();
-        let mut told = Vec::new();
-        effects(request, &reply, |notice| {
-            told.push(match notice {
+        let mut effects = Vec::new();
+        for_each_effect(request, &reply, |notice| {
+            effects.push(match notice {
                 Notice::Inode { node, offset, .. } => (node, format!("{offset}")),
                 Notice::Entry { parent, name } | Notice::Deleted { parent, name, .. } => {
                     (parent, String::from_utf8_lossy(name).into_owned())
@@ -90,35 +94,38 @@ mod tests {
                 Notice::Names => (0, String::new()),
             });
         });
-        told
+        effects
     }
 
     #[test]
-    fn names_and_nodes_are_told_of_what_was_done() {
+    fn successful_request_reports_its_changes() {
         let rename = [&9_u64.to_ne_bytes()[..], &[0; 8], b"old\0new\0"].concat();
         assert_eq!(
-            told(&request(op::RENAME2, 3, &rename), 0),
+            effects(&request(op::RENAME2, 3, &rename), 0),
             [(3, "old".to_owned()), (9, "new".to_owned())]
         );
-        assert_eq!(told(&request(op::RENAME2, 3, &rename), -2), []);
+        assert_eq!(effects(&request(op::RENAME2, 3, &rename), -2), []);
         assert_eq!(
-            told(&request(op::UNLINK, 3, b"name\0"), 0),
+            effects(&request(op::UNLINK, 3, b"name\0"), 0),
             [(3, "name".to_owned())]
         );
-        assert_eq!(told(&request(op::WRITE, 3, b""), 0), [(3, "0".to_owned())]);
+        assert_eq!(
+            effects(&request(op::WRITE, 3, b""), 0),
+            [(3, "0".to_owned())]
+        );
         let link = [&8_u64.to_ne_bytes()[..], b"name\0"].concat();
         assert_eq!(
-            told(&request(op::LINK, 3, &link), 0),
+            effects(&request(op::LINK, 3, &link), 0),
             [(3, "name".to_owned()), (8, "-1".to_owned())]
         );
-        assert_eq!(told(&request(15, 3, &[0; 40]), 0), []);
+        assert_eq!(effects(&request(15, 3, &[0; 40]), 0), []);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(opcode in 0_u32..60, body in proptest::collection::vec(any::<u8>(), 0..80), cut in 0_usize..120) {
+        fn any_request_is_parsed_without_panic(opcode in 0_u32..60, body in proptest::collection::vec(any::<u8>(), 0..80), cut in 0_usize..120) {
             let request = request(opcode, 3, &body);
-            told(&request[..cut.min(request.len())], 0);
+            effects(&request[..cut.min(request.len())], 0);
         }
     }
 }

@@ -1,306 +1,199 @@
-//! The server: accepts clients, keeps the sessions of those that are lost, and tells all of them
-//! what changes.
+//! The server: accepts clients, keeps the sessions of lost clients, and pushes changes to all.
 //!
 //! ```text
-//!   accept --> greet (handshake) --> Session --- attach ---> Connection: threads that read and do requests
-//!                                      |  effects.rs  what one client's request changes for the others
-//!                                      |  changes are told by a thread of the session's own
+//!   accept --> greet (handshake) --> Session --- attach ---> Connection: threads that read and run requests
+//!                                      |  effects.rs  changes by one client's request, for the other clients
+//!                                      |  one thread per session pushes changes
 //!                                      v
-//!                              folio_fuse::wire::Server, one for each session; one kernel for all
+//!                              folio_fuse::wire::Server, one per session; one kernel for all
 //! ```
+//!
+//! Files, each above the ones it uses: this one, connection.rs, state.rs, session.rs, effects.rs,
+//! limits.rs.
 //!
 //! Neighbours: `folio-cli` above; below, the FUSE codec and its adapter, and the frames of
 //! `link.rs`.
 //!
-//! Locks, none held while another is taken but as shown: a session's `resuming`, then the list of
-//! sessions, then a session's life, then its link. None is held while a request is done or bytes
-//! are moved, but `resuming`.
+//! Locks, in this order: a session's `resuming`, then the list of sessions, then a session's grace,
+//! then its link. None but `resuming` is held while a request runs or bytes are sent or received.
 //!
 //! Invariants:
-//! - S1: no client makes another wait: each has threads, a queue of changes and a link of its own,
-//!   and whoever takes no bytes for 30 seconds, or lets more than `WAITING_BYTES_MAX` wait, is cut
-//!   off.
-//! - S2: a request is done once: frames are counted as they come (L1), and a reply is kept until it
-//!   is acknowledged.
-//! - S3: a change is told behind every reply that may be older than it.
+//! - S1: no client delays another: each has its own threads, change queue and link. A client that
+//!   takes no bytes for 30 seconds, or lets more than `WAITING_BYTES_MAX` wait, is disconnected.
+//! - S2: a request runs once: frames are counted on arrival (L1), and a reply is kept until it is
+//!   acknowledged.
+//! - S3: a change is pushed after every reply that may be older than it.
 
 mod connection;
 mod effects;
+mod limits;
 mod session;
+mod state;
 
-use crate::frame::Input;
-use crate::handshake::{self, Grant, Greeted, Timed, Wish};
+pub(crate) use effects::for_each_effect;
+pub use limits::Limits;
+
+use crate::frame::FrameReader;
+use crate::handshake::{self, Handshake, SessionGrant, SessionRequest, TimedTransport};
 use crate::key::Key;
-use crate::stream::{Listener, Peer, Stream};
+use crate::stream::set_timeouts;
 use connection::Connection;
 use folio::{Errno, Error, Kernel, Result};
 use folio_fuse::adapter::{Adapter, PermissionChecks};
-use folio_fuse::wire::{self, Notice};
-use parking_lot::{Condvar, Mutex};
+use folio_fuse::wire;
+use folio_net::{
+    AcceptFailure, Address, Job, Listener, Peer, Stopper, Stream, WorkerPool, WorkerPoolOptions,
+};
+use limits::UNDER_WAY_BYTES_MAX;
 use session::Session;
-use std::io::{self, ErrorKind};
+use state::ServerState;
+use std::net::Shutdown;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the server makes of any request that was done.
-pub(crate) fn fuzz_effects(request: &[u8]) {
-    effects::effects(request, &[0; 16], |_| {});
-}
-
-/// Bytes of requests, and of the replies that they ask for, which a client may have under way.
-pub(crate) const UNDER_WAY_BYTES_MAX: usize = 32 << 20;
-/// Clients that are being greeted, beside those that have a session.
-const GREETING_MAX: usize = 32;
-/// How long requests have at the end to be done.
+/// Clients in the handshake at a time, beside those that have a session.
+const HANDSHAKES_MAX: usize = 32;
+/// Time that requests under way have at the end to finish.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
-/// How long to wait when the host has no room for another client.
-const FULL: Duration = Duration::from_secs(1);
+/// Time to wait for a change when the host has no resources for another client.
+const RESOURCE_WAIT: Duration = Duration::from_secs(1);
+/// Time without work after which a thread ends.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is shared.
+/// The file tree that a server shares.
 #[derive(Clone)]
 pub struct Share {
-    /// What is mounted as `/` in it is shared.
+    /// The kernel whose root directory is shared.
     pub kernel: Arc<Kernel>,
-    /// Whose permissions count.
+    /// The side that checks permissions.
     pub permissions: PermissionChecks,
-    /// What clients may believe and keep.
+    /// What clients may cache, and for how long.
     pub options: wire::ClientOptions,
-    /// What clients are told it is; at most 255 bytes.
+    /// The share's name for its clients; at most 255 bytes.
     pub name: String,
 }
 
-/// How much a server takes upon itself.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Sessions at a time, those of lost clients included.
-    pub clients: usize,
-    /// How long the session of a client that was lost is kept.
-    pub grace: Duration,
-    /// Inodes that a client may know at a time.
-    pub nodes: usize,
-    /// Files that a client may have open.
-    pub files: usize,
-}
+/// A server of one share.
+pub struct Server(Arc<Inner>);
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            clients: 64,
-            grace: Duration::from_secs(60),
-            nodes: 1 << 20,
-            files: 16 << 10,
-        }
-    }
-}
-
-/// What all threads of a server share.
-pub(crate) struct Shared {
-    listener: Listener,
+struct Inner {
+    listener: Arc<Listener>,
     share: Share,
     key: Option<Key>,
-    limits: Limits,
-    sessions: Mutex<Vec<Arc<Session>>>,
-    /// Told when a session is lost or over, or a thread has ended.
-    changed: Condvar,
-    greeting: AtomicUsize,
-    threads: AtomicUsize,
-    is_stopping: AtomicBool,
-    tell: Box<dyn Fn(&str) + Send + Sync>,
-}
-
-/// A server of one share.
-pub struct Server(Arc<Shared>);
-
-/// Ends a server from another thread.
-#[derive(Clone)]
-pub struct Stopper(Arc<Shared>);
-
-impl Stopper {
-    /// Ends [`Server::serve`]: no more clients; requests that are under way are done first.
-    pub fn stop(&self) {
-        self.0.is_stopping.store(true, Ordering::SeqCst);
-        self.0.listener.close();
-        self.0.changed.notify_all();
-    }
+    handshakes: AtomicUsize,
+    state: Arc<ServerState>,
 }
 
 impl Server {
-    /// A server that is not serving yet; clients that connect wait. `tell` gets what the operator
-    /// should know.
+    /// Creates a server that does not serve yet; clients that connect wait. `report` receives
+    /// messages for the operator.
     ///
-    /// Errors: EACCES if others than this machine could connect by TCP without a key.
+    /// # Errors
+    /// EACCES if other machines could connect by TCP without a key.
     pub fn new(
         listener: Listener,
         share: Share,
         key: Option<Key>,
         limits: Limits,
-        tell: impl Fn(&str) + Send + Sync + 'static,
+        report: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self> {
-        if key.is_none() && listener.needs_key() {
-            let why = "whoever reaches this TCP port could use the share: give --key-file, or listen at tcp:PORT";
+        let address = listener.address();
+        if key.is_none() && matches!(address, Address::Tcp { .. }) && !address.is_loopback() {
+            let why = "the share would be open to every machine that reaches this TCP port: give --key-file, or listen at tcp:PORT";
             return Err(Error::new(Errno::ACCESS, why));
         }
-        let shared = Arc::new(Shared {
+        let listener = Arc::new(listener);
+        let closed_by_stop = listener.clone();
+        let pool = WorkerPool::new(WorkerPoolOptions {
+            thread_name: "share",
+            // Sessions, handshakes and a connection's threads have limits of their own.
+            threads_max: usize::MAX,
+            idle_timeout: IDLE_TIMEOUT,
+        });
+        Ok(Self(Arc::new(Inner {
             listener,
             share,
             key,
-            limits,
-            sessions: Mutex::default(),
-            changed: Condvar::new(),
-            greeting: AtomicUsize::new(0),
-            threads: AtomicUsize::new(0),
-            is_stopping: AtomicBool::new(false),
-            tell: Box::new(tell),
-        });
-        Ok(Self(shared))
+            handshakes: AtomicUsize::new(0),
+            state: Arc::new(ServerState::new(
+                limits,
+                Stopper::new(move || closed_by_stop.close()),
+                pool,
+                Box::new(report),
+            )),
+        })))
     }
 
-    /// What ends it.
+    /// Returns a handle that ends [`Server::serve`] from another thread.
     pub fn stopper(&self) -> Stopper {
-        Stopper(self.0.clone())
+        self.0.state.stopper.clone()
     }
 
-    /// Where clients find it.
-    pub fn address(&self) -> crate::Address {
+    /// Returns the address that clients connect to.
+    pub fn address(&self) -> &Address {
         self.0.listener.address()
     }
 
-    /// Serves clients until [`Stopper::stop`].
+    /// Serves clients until [`Stopper::stop`], and then finishes the requests under way, for at most
+    /// 10 seconds.
     ///
-    /// Errors: the host's, if it lets nobody connect any more.
+    /// # Errors
+    /// EAGAIN if the host has no thread left, else the host's error if no further client can
+    /// connect.
     pub fn serve(self) -> Result<()> {
-        let shared = self.0;
-        let this = shared.clone();
-        if !shared.start("share", move || this.bury()) {
-            return Err(Error::new(Errno::AGAIN, "the host gives no more threads"));
+        let state = self.0.state.clone();
+        let expiring = state.clone();
+        let expiry = Job::new(move || expiring.end_expired_sessions());
+        if state.pool.try_run(expiry).is_err() {
+            return Err(Error::new(Errno::AGAIN, "the host has no thread left"));
         }
-        let accepted = shared.accept();
-        shared.is_stopping.store(true, Ordering::SeqCst);
-        for session in shared.all_sessions() {
-            shared.end(&session, "the server is stopping");
+        let accepted = self.0.accept_clients();
+        state.stopper.stop();
+        for session in state.sessions() {
+            state.end_session(&session, "the server is stopping");
         }
         let deadline = Instant::now() + LAST_REQUESTS;
-        let mut sessions = shared.sessions.lock();
-        shared.changed.notify_all();
-        while shared.threads.load(Ordering::SeqCst) > 0 {
-            if shared
-                .changed
-                .wait_until(&mut sessions, deadline)
-                .timed_out()
-            {
-                (shared.tell)("requests are left that take too long");
-                break;
-            }
+        state.wake();
+        if !state.pool.close(Some(deadline)) {
+            state.report("stopping with unfinished requests, which take too long");
         }
         accepted
     }
 }
 
-impl Shared {
-    fn all_sessions(&self) -> Vec<Arc<Session>> {
-        self.sessions.lock().clone()
-    }
-
-    fn is_stopping(&self) -> bool {
-        self.is_stopping.load(Ordering::SeqCst)
-    }
-
-    /// Starts a thread that is waited for at the end; false if the host has none.
-    pub(super) fn start(
-        self: &Arc<Self>,
-        name: &str,
-        work: impl FnOnce() + Send + 'static,
-    ) -> bool {
-        self.threads.fetch_add(1, Ordering::SeqCst);
-        let place = Place(self.clone());
-        let spawned = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                let _place = place;
-                work();
-            });
-        spawned.is_ok()
-    }
-
-    /// Tells all sessions but one.
-    pub(super) fn tell_others(&self, but: &Arc<Session>, notice: Notice<'_>) {
-        for session in self.all_sessions() {
-            if !Arc::ptr_eq(&session, but) {
-                session.changed(notice);
-            }
-        }
-    }
-
-    /// Ends a session.
-    pub(super) fn end(&self, session: &Arc<Session>, why: &str) {
-        self.sessions
-            .lock()
-            .retain(|other| !Arc::ptr_eq(other, session));
-        if !session.is_over() && why != GOODBYE && !self.is_stopping() {
-            (self.tell)(&format!("{}: {why}", session.peer));
-        }
-        session.end(why);
-        self.changed.notify_all();
-    }
-
-    /// A session's stream is gone.
-    pub(super) fn lost(&self, session: &Arc<Session>, generation: u64) {
-        if session.link.lose(generation) {
-            session.lose();
-            if self.limits.grace.is_zero() {
-                self.end(session, "the connection is lost");
-            }
-            self.changed.notify_all();
-        }
-    }
-
-    /// Ends sessions whose clients stay away.
-    fn bury(&self) {
-        let mut sessions = self.sessions.lock();
-        while !self.is_stopping() {
-            // Once a second at least, for those whose senders lost them.
-            let soon = Instant::now() + Duration::from_secs(1);
-            self.changed.wait_until(&mut sessions, soon);
-            let now = Instant::now();
-            sessions
-                .iter()
-                .filter(|session| !session.link.is_attached())
-                .for_each(|session| session.lose());
-            let is_dead = |session: &&Arc<Session>| session.dies_at().is_some_and(|at| at <= now);
-            let dead: Vec<_> = sessions.iter().filter(is_dead).cloned().collect();
-            if !dead.is_empty() {
-                parking_lot::MutexGuard::unlocked(&mut sessions, || {
-                    dead.iter().for_each(|session| {
-                        self.end(session, "the client has stayed away for too long")
-                    });
-                });
-            }
-        }
-    }
-
-    fn accept(self: &Arc<Self>) -> Result<()> {
+impl Inner {
+    fn accept_clients(self: &Arc<Self>) -> Result<()> {
         loop {
-            let accepted = self.listener.accept();
-            if self.is_stopping() {
+            let accepted = self.listener.accept().and_then(|client| {
+                client.map_or(Ok(None), |client| {
+                    set_timeouts(&client.0)?;
+                    Ok(Some(client))
+                })
+            });
+            if self.state.stopper.is_stopping() {
                 return Ok(());
             }
             match accepted {
-                Ok(None) => {}
-                Ok(Some((stream, peer))) => {
-                    let is_full = self.greeting.fetch_add(1, Ordering::SeqCst) >= GREETING_MAX;
-                    let this = self.clone();
-                    // With no thread for it, or too many, the connection is closed.
-                    if is_full || !self.start("share", move || this.greet(stream, peer)) {
-                        self.greeting.fetch_sub(1, Ordering::SeqCst);
-                    }
-                }
-                Err(error) if is_passing(&error) => {}
-                Err(error) if is_full(&error) => {
-                    self.changed.wait_for(&mut self.sessions.lock(), FULL);
-                }
-                Err(error) => return Err(Error::io("accept", error)),
+                Ok(None) => return Ok(()),
+                Ok(Some((stream, peer))) => self.start_handshake(stream, peer),
+                Err(error) => match AcceptFailure::of(&error) {
+                    AcceptFailure::Transient => {}
+                    AcceptFailure::OutOfResources => self.state.wait_for_change(RESOURCE_WAIT),
+                    AcceptFailure::Fatal => return Err(Error::io("accept", error)),
+                },
             }
+        }
+    }
+
+    /// Greets a new client in a thread of its own, or closes the connection if there is none or too
+    /// many clients are in the handshake.
+    fn start_handshake(self: &Arc<Self>, stream: Stream, peer: Peer) {
+        let is_full = self.handshakes.fetch_add(1, Ordering::SeqCst) >= HANDSHAKES_MAX;
+        let this = self.clone();
+        let greeting = Job::new(move || this.greet(stream, peer));
+        if is_full || self.state.pool.try_run(greeting).is_err() {
+            self.handshakes.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
@@ -308,49 +201,52 @@ impl Shared {
     fn greet(self: Arc<Self>, stream: Stream, peer: Peer) {
         let stream = Arc::new(stream);
         let connected = self.agree(&stream, peer);
-        self.greeting.fetch_sub(1, Ordering::SeqCst);
+        self.handshakes.fetch_sub(1, Ordering::SeqCst);
         match connected {
             Ok(connection) => Arc::new(connection).work(),
             Err(error) => {
-                // Nothing more is said, and who hears nothing goes.
-                stream.close();
-                (self.tell)(&format!("{peer}: {error}"));
+                stream.shutdown(Shutdown::Both);
+                self.state.report(&format!("{peer}: {error}"));
             }
         }
     }
 
-    fn agree(self: &Arc<Self>, stream: &Arc<Stream>, peer: Peer) -> Result<Connection> {
-        let mut talk = Timed::new(stream);
-        let greeted = handshake::receive(&mut talk, self.key.as_ref())?;
-        let session = match self.find(greeted.wish, peer) {
+    fn agree(&self, stream: &Arc<Stream>, peer: Peer) -> Result<Connection> {
+        let mut transport = TimedTransport::new(stream);
+        let handshake = handshake::receive(&mut transport, self.key.as_ref())?;
+        let session = match self.find_session(handshake.request, peer) {
             Some(session) => session,
             None => self
                 .new_session(peer)
-                .inspect_err(|error| handshake::refuse(&mut talk, &error.to_string()))?,
+                .inspect_err(|error| handshake::refuse(&mut transport, &error.to_string()))?,
         };
         let generation = self
-            .welcome(&greeted, &session, (stream, &mut talk))
-            .inspect_err(|_| {
-                // As it was before, or as one that was never there.
-                session.lose();
-            })?;
-        let input = Input::new(talk.finish()?, wire::REQUEST_MAX);
-        Ok(Connection::new(self.clone(), session, generation, input))
+            .welcome(&handshake, &session, (stream, &mut transport))
+            // The session is kept for the grace, as if it had lost this stream.
+            .inspect_err(|_| session.start_grace())?;
+        let reader = FrameReader::new(transport.finish()?, wire::REQUEST_MAX);
+        Ok(Connection::new(
+            self.state.clone(),
+            session,
+            generation,
+            reader,
+        ))
     }
 
-    /// The session that the client names, if it is its own.
-    fn find(&self, wish: Wish, peer: Peer) -> Option<Arc<Session>> {
-        let is_same = |session: &&Arc<Session>| {
-            session.id == wish.session && (session.peer == peer || matches!(peer, Peer::Network(_)))
-        };
-        self.sessions.lock().iter().find(is_same).cloned()
+    /// Returns the session that the client names, if it belongs to the same peer. The address of a
+    /// network client may have changed.
+    fn find_session(&self, request: SessionRequest, peer: Peer) -> Option<Arc<Session>> {
+        self.state.sessions().into_iter().find(|session| {
+            session.id == request.session
+                && (session.peer == peer || matches!(peer, Peer::Network(_)))
+        })
     }
 
-    fn new_session(self: &Arc<Self>, peer: Peer) -> Result<Arc<Session>> {
+    fn new_session(&self, peer: Peer) -> Result<Arc<Session>> {
         let share = &self.share;
         let adapter = Arc::new(Adapter::new(share.kernel.clone(), share.permissions));
-        // What the host does not tell of, times to live are for, and then size and times for the
-        // data.
+        // Where the host sends no change notifications, times to live limit what clients cache, and
+        // then size and times decide whether cached data is valid.
         adapter.watch_changes();
         let options = wire::ClientOptions {
             generation: next_generation(),
@@ -362,99 +258,63 @@ impl Shared {
             handshake::new_session_id()?,
             peer,
             wire,
-            self.limits,
+            self.state.limits,
         ));
-        {
-            let mut sessions = self.sessions.lock();
-            if sessions.len() >= self.limits.clients || self.is_stopping() {
-                return Err(Error::new(
-                    Errno::BUSY,
-                    "the share has as many clients as it may have",
-                ));
-            }
-            sessions.push(session.clone());
-        }
-        let teller = session.clone();
-        if !self.start("share changes", move || teller.tell_changes()) {
-            self.end(&session, "the host gives no more threads");
+        self.state.add_session(&session)?;
+        let pushing = session.clone();
+        let push = Job::new(move || pushing.push_changes());
+        if self.state.pool.try_run(push).is_err() {
+            self.state
+                .end_session(&session, "the host has no thread left");
             return Err(Error::new(
                 Errno::AGAIN,
-                "the server's host gives no more threads",
+                "the server's host has no thread left",
             ));
         }
         Ok(session)
     }
 
-    /// Says the last word of the handshake, and has the session go on over the stream.
+    /// Ends the handshake with the grant, and attaches the stream to the session.
     fn welcome(
         &self,
-        greeted: &Greeted,
+        handshake: &Handshake,
         session: &Session,
-        (stream, talk): (&Arc<Stream>, &mut Timed),
+        (stream, transport): (&Arc<Stream>, &mut TimedTransport),
     ) -> Result<u64> {
-        let is_resumed = greeted.wish.session == session.id;
-        let _one_at_a_time = session.resuming.lock();
-        let grant = Grant {
+        let request = &handshake.request;
+        let is_resumed = request.session == session.id;
+        let _one_stream_at_a_time = session.resuming.lock();
+        let grant = SessionGrant {
             is_resumed,
-            kernel_judges: self.share.permissions == PermissionChecks::ByClient,
+            kernel_checks_permissions: self.share.permissions == PermissionChecks::ByClient,
             session: session.id,
             received: session.link.detach(),
             message_bytes_max: wire::REQUEST_MAX as u32,
             under_way_bytes_max: UNDER_WAY_BYTES_MAX as u32,
-            grace_s: u32::try_from(self.limits.grace.as_secs()).unwrap_or(u32::MAX),
+            grace_s: u32::try_from(self.state.limits.grace.as_secs()).unwrap_or(u32::MAX),
             share: self.share.name.clone(),
         };
-        greeted.welcome(talk, self.key.as_ref(), &grant)?;
+        handshake.welcome(transport, self.key.as_ref(), &grant)?;
         session.attach(
             stream.clone(),
-            if is_resumed { greeted.wish.received } else { 0 },
+            if is_resumed { request.received } else { 0 },
         )
     }
 }
 
-/// Why a session ends that its client has ended.
-pub(super) const GOODBYE: &str = "goodbye";
-
-/// The generation of a session's inodes: of the time, so that none is met again after a restart,
-/// and never the same. A client's kernel finds by it that an inode of a session before is not this
-/// one. It keeps 32 bits.
+/// Returns the generation of a new session's inodes. It comes from the time, so that no value
+/// repeats after a restart, and always grows. A client's kernel tells by it that an inode number of
+/// an earlier session names another inode now. The kernel keeps 32 bits.
 fn next_generation() -> u32 {
     static LAST: AtomicU64 = AtomicU64::new(0);
-    let since = std::time::SystemTime::now()
+    let since_epoch = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
-    let now = since.as_millis() as u64;
+    let now = since_epoch.as_millis() as u64;
     let next = |last: u64| Some(now.max(last + 1));
     let last = LAST
         .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next)
         .unwrap_or_default();
-    // Below are the generations that a number has within a session.
+    // The low bits count how often a node number is reused within the session.
     (next(last).unwrap_or_default() as u32) << 6
-}
-
-/// One thread's place, given up when it ends, however that is.
-struct Place(Arc<Shared>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.threads.fetch_sub(1, Ordering::SeqCst);
-        // Who waits for it has looked and sleeps, or has not looked yet.
-        drop(self.0.sessions.lock());
-        self.0.changed.notify_all();
-    }
-}
-
-/// The client has gone before it was accepted, or a signal came.
-fn is_passing(error: &io::Error) -> bool {
-    use ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, NotConnected, WouldBlock};
-    matches!(
-        error.kind(),
-        ConnectionAborted | Interrupted | ConnectionReset | NotConnected | WouldBlock
-    )
-}
-
-/// The host is out of descriptors or memory, which passes when others go.
-fn is_full(error: &io::Error) -> bool {
-    let full = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-    Errno::from_io_error(error).is_some_and(|errno| full.contains(&errno))
 }

@@ -1,14 +1,15 @@
-//! One client's session: its nodes and open files, and what it has still to hear. It outlives a
-//! stream that is lost.
+//! One client's session: its nodes and open files, and the frames that it has still to receive. It
+//! outlives a lost stream.
 
-use super::effects::effects;
-use crate::frame::{Frame, Kind};
+use super::effects::for_each_effect;
+use super::limits::{Limits, UNDER_WAY_BYTES_MAX};
+use crate::frame::{Frame, FrameKind};
 use crate::handshake::SessionId;
-use crate::link::{Breach, Link};
-use crate::stream::{Peer, Stream};
+use crate::link::{Link, ProtocolViolation};
 use folio::Errno;
 use folio_fuse::adapter::{Adapter, Invalidator};
 use folio_fuse::wire::{self, Message, Notice, Outcome};
+use folio_net::{Peer, Stream};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::io;
@@ -16,56 +17,53 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes that may wait for a client: more than it may have under way, and then some.
-pub(super) const WAITING_BYTES_MAX: usize = 2 * super::UNDER_WAY_BYTES_MAX;
-/// Changes are not told to a client that has this much to take already.
+/// The reason of a session's end by its own client.
+pub(super) const CLIENT_GOODBYE: &str = "goodbye";
+/// Bytes that may wait for a client: more than it may have under way.
+const WAITING_BYTES_MAX: usize = 2 * UNDER_WAY_BYTES_MAX;
+/// Waiting bytes from which on no changes are sent to a client.
 const BUSY_BYTES: usize = 4 << 20;
-/// How often it is looked whether such a client has taken something.
-const BUSY: Duration = Duration::from_millis(20);
+/// Time between checks whether a busy client has taken bytes.
+const BUSY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A session.
 pub(crate) struct Session {
     pub(super) id: SessionId,
     pub(super) peer: Peer,
     pub(super) link: Link,
-    /// One that resumes the session at a time.
+    /// Held while a stream is being attached, so that streams are attached one after another.
     pub(super) resuming: Mutex<()>,
     wire: wire::Server,
-    limits: super::Limits,
-    life: Mutex<Life>,
-    /// Told when there is a stream, or the session is over.
-    awake: Condvar,
+    limits: Limits,
+    lifetime: Mutex<Lifetime>,
+    /// Notified when there is a stream, or the session has ended.
+    can_send: Condvar,
     /// Requests that are not answered yet.
     under_way: AtomicUsize,
-    again: Mutex<Again>,
+    repeats: Mutex<RepeatedChanges>,
 }
 
-/// Names in nodes.
-type Names = HashMap<u64, Vec<Box<[u8]>>>;
+/// Names by directory node.
+type NamesByNode = HashMap<u64, Vec<Box<[u8]>>>;
 
-/// What is told once more when the replies that were under way are sent.
+/// Changes that are sent once more, after the replies that were under way.
 #[derive(Default)]
-struct Again {
-    /// Names that were told just now; their node comes next.
-    names: Names,
-    /// Nodes that were told, with such names.
-    nodes: Names,
+struct RepeatedChanges {
+    /// Names that were sent just now; their node comes next.
+    names: NamesByNode,
+    /// Nodes that were sent, each with such names.
+    nodes: NamesByNode,
 }
 
 #[derive(Default)]
-struct Life {
-    /// Since when there is no stream.
-    lost: Option<Instant>,
-    is_over: bool,
+struct Lifetime {
+    /// The time since which there is no stream.
+    lost_at: Option<Instant>,
+    has_ended: bool,
 }
 
 impl Session {
-    pub(super) fn new(
-        id: SessionId,
-        peer: Peer,
-        wire: wire::Server,
-        limits: super::Limits,
-    ) -> Self {
+    pub(super) fn new(id: SessionId, peer: Peer, wire: wire::Server, limits: Limits) -> Self {
         Self {
             id,
             peer,
@@ -73,89 +71,98 @@ impl Session {
             resuming: Mutex::new(()),
             wire,
             limits,
-            life: Mutex::default(),
-            awake: Condvar::new(),
+            lifetime: Mutex::default(),
+            can_send: Condvar::new(),
             under_way: AtomicUsize::new(0),
-            again: Mutex::default(),
+            repeats: Mutex::default(),
         }
     }
 
-    pub(super) fn adapter(&self) -> &Adapter {
+    fn adapter(&self) -> &Adapter {
         self.wire.adapter()
     }
 
-    /// Goes on over a new stream; see [`Link::attach`].
-    pub(super) fn attach(&self, stream: Arc<Stream>, theirs: u64) -> folio::Result<u64> {
-        let generation = self.link.attach(stream, theirs)?;
-        self.life.lock().lost = None;
-        self.awake.notify_all();
+    /// Continues over a new stream; see [`Link::attach`].
+    pub(super) fn attach(&self, stream: Arc<Stream>, peer_received: u64) -> folio::Result<u64> {
+        let generation = self.link.attach(stream, peer_received)?;
+        self.lifetime.lock().lost_at = None;
+        self.can_send.notify_all();
         Ok(generation)
     }
 
-    /// The stream is gone; the session waits for another. If it does already, it has since it began
-    /// to.
-    pub(super) fn lose(&self) {
-        self.life.lock().lost.get_or_insert_with(Instant::now);
+    /// Starts the grace of a session without a stream, unless it has started already.
+    pub(super) fn start_grace(&self) {
+        self.lifetime
+            .lock()
+            .lost_at
+            .get_or_insert_with(Instant::now);
     }
 
-    /// When the session's time is over if no stream comes; `None` if it has one.
-    pub(super) fn dies_at(&self) -> Option<Instant> {
-        self.life.lock().lost.map(|lost| lost + self.limits.grace)
+    /// Returns when the session's grace ends; `None` if it has a stream.
+    pub(super) fn expires_at(&self) -> Option<Instant> {
+        self.lifetime
+            .lock()
+            .lost_at
+            .map(|lost_at| lost_at + self.limits.grace)
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.life.lock().is_over
+    pub(super) fn has_ended(&self) -> bool {
+        self.lifetime.lock().has_ended
     }
 
-    /// Ends it: nodes and files are let go of, and the client is told why.
-    pub(super) fn end(&self, why: &str) {
-        if std::mem::replace(&mut self.life.lock().is_over, true) {
+    /// Ends the session: releases nodes and files, and sends the reason to the client.
+    pub(super) fn end(&self, reason: &str) {
+        if std::mem::replace(&mut self.lifetime.lock().has_ended, true) {
             return;
         }
-        self.link.goodbye(why);
+        self.link.send_goodbye(reason);
         self.link.detach();
         self.adapter().stop_pushing();
-        self.awake.notify_all();
+        self.can_send.notify_all();
         self.wire.end();
     }
 
-    /// Does what a request asks. Other sessions hear through `others` what that has changed.
-    pub(super) fn attend(
+    /// Runs a request and queues its reply. Passes its changes to `notify_others`.
+    ///
+    /// # Errors
+    /// A violation of the protocol, which ends the session.
+    pub(super) fn run_request(
         &self,
         request: &[u8],
         reply: &mut Message,
-        others: impl FnMut(Notice<'_>),
-    ) -> Result<(), Breach> {
+        notify_others: impl FnMut(Notice<'_>),
+    ) -> Result<(), ProtocolViolation> {
         self.under_way.fetch_add(1, Ordering::SeqCst);
-        let telling = self.adapter().begin_reply();
-        let attended = self.answer(request, reply, others);
-        drop(telling);
+        let reply_guard = self.adapter().begin_reply();
+        let run = self.run_counted_request(request, reply, notify_others);
+        drop(reply_guard);
         self.under_way.fetch_sub(1, Ordering::SeqCst);
-        attended
+        run
     }
 
-    fn answer(
+    fn run_counted_request(
         &self,
         request: &[u8],
         reply: &mut Message,
-        others: impl FnMut(Notice<'_>),
-    ) -> Result<(), Breach> {
-        if self.takes_too_much(request) {
-            return self.link.push(refusal(request, Errno::NFILE));
+        notify_others: impl FnMut(Notice<'_>),
+    ) -> Result<(), ProtocolViolation> {
+        if self.exceeds_limits(request) {
+            return self.link.push(error_reply(request, Errno::NFILE));
         }
         match self.wire.handle(request, reply) {
-            Outcome::Malformed => Err(Breach::Malformed),
+            Outcome::Malformed => Err(ProtocolViolation::MalformedMessage),
             Outcome::Silent => Ok(()),
             Outcome::Replied | Outcome::Ended => {
-                // Before anybody can know that it is done.
-                effects(request, reply.bytes(), others);
+                // Before the client's reply: then no program can know of a change that another
+                // client has not been notified of.
+                for_each_effect(request, reply.bytes(), notify_others);
                 self.link.push(Frame::message(reply.bytes().to_vec()))
             }
         }
     }
 
-    /// Whether the request would give the client more nodes or files than it may have.
-    fn takes_too_much(&self, request: &[u8]) -> bool {
+    /// Returns whether the request would give the client more nodes or files than allowed.
+    fn exceeds_limits(&self, request: &[u8]) -> bool {
         /// Opcodes that add a node or a file (linux/fuse.h): LOOKUP, SYMLINK, MKNOD, MKDIR, LINK,
         /// OPEN, READ, WRITE, CREATE, READDIRPLUS, TMPFILE.
         const ADDING: [u8; 11] = [1, 6, 8, 9, 13, 14, 15, 16, 35, 44, 51];
@@ -164,90 +171,93 @@ impl Session {
         is_full && request.get(4).is_some_and(|opcode| ADDING.contains(opcode))
     }
 
-    /// Another client has changed something.
-    pub(super) fn changed(&self, notice: Notice<'_>) {
+    /// Queues a change by another client.
+    pub(super) fn report_change(&self, notice: Notice<'_>) {
         match notice {
             Notice::Inode { node, .. } => self.adapter().report_node_change(node),
             Notice::Entry { parent, name } | Notice::Deleted { parent, name, .. } => {
                 self.adapter().report_name_change(parent, name);
             }
-            // No single request changes all of them.
+            // No single request changes all names.
             Notice::Names => {}
         }
     }
 
-    /// Tells changes until the session is over: a thread of its own, so that nobody else waits for
-    /// the client.
-    pub(super) fn tell_changes(&self) {
+    /// Sends queued changes to the client until the session ends. It has a thread of its own, so
+    /// that no other thread waits for the client.
+    pub(super) fn push_changes(&self) {
         self.adapter().push_changes(self);
     }
 
-    /// Waits until the client can be told something; meanwhile several changes of one thing become
-    /// one.
-    fn wait_to_tell(&self) -> io::Result<()> {
-        let mut life = self.life.lock();
+    /// Waits until a change can be sent to the client. Meanwhile the adapter merges several changes
+    /// of one node or name.
+    ///
+    /// # Errors
+    /// `NotConnected` once the session has ended.
+    fn wait_until_sendable(&self) -> io::Result<()> {
+        let mut lifetime = self.lifetime.lock();
         loop {
-            if life.is_over {
+            if lifetime.has_ended {
                 return Err(io::ErrorKind::NotConnected.into());
             }
-            // Looked at with the lock, which whoever attaches takes before it wakes us.
+            // Checked under the lock, which `attach` takes before it notifies.
             if !self.link.is_attached() {
-                self.awake.wait(&mut life);
+                self.can_send.wait(&mut lifetime);
             } else if self.link.waiting_bytes() > BUSY_BYTES {
-                self.awake.wait_for(&mut life, BUSY);
+                self.can_send.wait_for(&mut lifetime, BUSY_INTERVAL);
             } else {
                 return Ok(());
             }
         }
     }
 
-    fn tell(&self, frame: Frame) -> io::Result<()> {
+    fn send(&self, frame: Frame) -> io::Result<()> {
         self.link
             .push(frame)
-            .map_err(|breach| io::Error::other(breach.words()))
+            .map_err(|violation| io::Error::other(violation.message()))
     }
 
-    fn tell_notice(&self, notice: Notice<'_>) -> io::Result<()> {
+    fn send_notice(&self, notice: Notice<'_>) -> io::Result<()> {
         let mut message = Vec::new();
         notice.encode(&mut message);
-        self.tell(Frame::message(message))
+        self.send(Frame::message(message))
     }
 }
 
-/// A change may overtake a reply that is older than it. What is told while replies are under way is
-/// told again behind them: the node counts as unknown, so that the adapter comes back with it, and
-/// names in it come along.
+/// A change may overtake a reply that is older than it. So a change that is sent while replies are
+/// under way is sent again after them: [`Invalidator::invalidate_node`] returns false as if the
+/// node were unknown, the adapter repeats it later, and the names in the node are repeated with it.
 impl Invalidator for Session {
     fn invalidate_node(&self, node: u64) -> io::Result<bool> {
-        self.wait_to_tell()?;
-        let (before, now) = {
-            let mut again = self.again.lock();
-            (again.nodes.remove(&node), again.names.remove(&node))
+        self.wait_until_sendable()?;
+        let (repeated, new) = {
+            let mut repeats = self.repeats.lock();
+            (repeats.nodes.remove(&node), repeats.names.remove(&node))
         };
-        for name in before.iter().flatten() {
-            self.tell_notice(Notice::Entry { parent: node, name })?;
+        for name in repeated.iter().flatten() {
+            self.send_notice(Notice::Entry { parent: node, name })?;
         }
-        self.tell_notice(Notice::Inode {
+        self.send_notice(Notice::Inode {
             node,
             offset: 0,
             len_bytes: 0,
         })?;
-        let is_again = before.is_some() && now.is_none();
-        if is_again || self.under_way.load(Ordering::SeqCst) == 0 {
+        let is_repeat = repeated.is_some() && new.is_none();
+        if is_repeat || self.under_way.load(Ordering::SeqCst) == 0 {
             return Ok(true);
         }
-        self.again
+        self.repeats
             .lock()
             .nodes
-            .insert(node, now.unwrap_or_default());
+            .insert(node, new.unwrap_or_default());
         Ok(false)
     }
 
     fn invalidate_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-        self.wait_to_tell()?;
-        self.tell_notice(Notice::Entry { parent, name })?;
+        self.wait_until_sendable()?;
+        self.send_notice(Notice::Entry { parent, name })?;
         if self.under_way.load(Ordering::SeqCst) > 0 {
-            self.again
+            self.repeats
                 .lock()
                 .names
                 .entry(parent)
@@ -258,15 +268,15 @@ impl Invalidator for Session {
     }
 
     fn invalidate_all_names(&self) -> io::Result<()> {
-        self.wait_to_tell()?;
-        *self.again.lock() = Again::default();
-        self.tell(Frame::empty(Kind::DropNames))
+        self.wait_until_sendable()?;
+        *self.repeats.lock() = RepeatedChanges::default();
+        self.send(Frame::empty(FrameKind::DropNames))
     }
 }
 
-/// A reply that says no.
-fn refusal(request: &[u8], errno: Errno) -> Frame {
+/// Encodes a reply that fails with `errno`.
+fn error_reply(request: &[u8], errno: Errno) -> Frame {
     let unique = request.get(8..16).unwrap_or(&[0; 8]);
-    let head = [16_u32.to_ne_bytes(), (-errno.raw_os_error()).to_ne_bytes()].concat();
-    Frame::message([&head[..], unique].concat())
+    let header = [16_u32.to_ne_bytes(), (-errno.raw_os_error()).to_ne_bytes()].concat();
+    Frame::message([&header[..], unique].concat())
 }
