@@ -1,4 +1,4 @@
-//! Inodes: every field of those in use, and what they claim. One pass over the inode tables, in
+//! Inodes: all fields of inodes in use and the blocks they claim. One pass over the inode tables in
 //! device order.
 
 use super::Checker;
@@ -12,27 +12,27 @@ use crate::fs::ext4::layout::checksum::{inode_checksum, inode_seed};
 use crate::fs::ext4::layout::disk::{
     INODE_BASE_LEN, RESIZE_INODE, ROOT_INODE, RawInode, inode_flags as flags,
 };
-use crate::fs::ext4::layout::features::{Compat, Incompat, RoCompat};
+use crate::fs::ext4::layout::features::{Compat, Features, Incompat, RoCompat};
 use zerocopy::FromBytes;
 
-/// Bytes of an inode table that are read at once.
+/// Bytes of an inode table that are read at once, at most.
 const CHUNK_LEN: usize = 1 << 20;
-/// The inode of bad blocks.
+/// The inode of bad blocks (`EXT4_BAD_INO`).
 const BAD_BLOCKS_INODE: u32 = 1;
-/// The inode for a boot loader.
+/// The inode for a boot loader (`EXT4_BOOT_LOADER_INO`).
 const BOOT_LOADER_INODE: u32 = 5;
-/// `i_flags`: compressed, in a form that never was.
+/// `i_flags`: compressed (`EXT4_COMPRBLK_FL`), a format that was never implemented.
 const COMPRESSED_BLOCKS: u32 = 0x200;
-/// `i_flags`: of AFS.
+/// `i_flags`: AFS directory (`EXT4_IMAGIC_FL`).
 const IMAGIC: u32 = 0x2000;
-/// Length of `i_block`, which a shorter symbolic link's target fits into.
+/// Length of `i_block` in bytes. A shorter target of a symbolic link is stored there.
 const FAST_SYMLINK_MAX: u64 = 60;
 
-/// An inode in use while it is looked at.
+/// An inode that is being checked.
 pub(super) struct InodeView<'a> {
     pub(super) number: u32,
     pub(super) raw: &'a RawInode,
-    /// All its bytes.
+    /// All bytes of the inode.
     pub(super) bytes: &'a [u8],
     pub(super) kind: InodeKind,
     pub(super) flags: u32,
@@ -40,18 +40,18 @@ pub(super) struct InodeView<'a> {
 }
 
 impl InodeView<'_> {
-    /// Whether this flag is set.
+    /// Returns whether `flag` is set.
     pub(super) fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
 
-    /// The block of extended attributes; 0 if there is none.
+    /// Returns the block of extended attributes; 0 for none (`i_file_acl`).
     pub(super) fn xattr_block(&self) -> u64 {
         u64::from(self.raw.file_acl_high.get()) << 32 | u64::from(self.raw.file_acl_lo.get())
     }
 
-    /// Where extended attributes may lie behind the fields; empty if `i_extra_isize` makes no
-    /// sense.
+    /// Returns the bytes after the fields, which may hold extended attributes; empty if
+    /// `i_extra_isize` is invalid.
     pub(super) fn xattr_area(&self) -> &[u8] {
         let start = INODE_BASE_LEN + usize::from(self.raw.extra_isize.get());
         if self.bytes.len() > INODE_BASE_LEN && start > INODE_BASE_LEN {
@@ -61,8 +61,8 @@ impl InodeView<'_> {
         }
     }
 
-    /// Whether there are data, or sums over some.
-    fn holds_something(&self) -> bool {
+    /// Returns whether any field of size, flags or mapping is set.
+    fn is_nonempty(&self) -> bool {
         self.size != 0
             || self.flags != 0
             || self.raw.blocks_lo.get() != 0
@@ -71,13 +71,32 @@ impl InodeView<'_> {
             || self.raw.block.iter().any(|&byte| byte != 0)
     }
 
+    /// Returns whether the inode is a device, a FIFO or a socket.
+    fn is_special_file(&self) -> bool {
+        matches!(
+            self.kind,
+            InodeKind::CharacterDevice
+                | InodeKind::BlockDevice
+                | InodeKind::Fifo
+                | InodeKind::Socket
+        )
+    }
+
+    /// Returns whether inodes of this kind may map blocks.
+    fn is_mapped(&self) -> bool {
+        matches!(
+            self.kind,
+            InodeKind::Regular | InodeKind::Directory | InodeKind::Symlink
+        )
+    }
+
     fn is_fast_symlink(&self) -> bool {
         self.kind == InodeKind::Symlink && self.size < FAST_SYMLINK_MAX
     }
 }
 
 impl Checker<'_> {
-    /// Looks at the inodes of all groups.
+    /// Checks the inodes of all groups.
     pub(super) fn check_inodes(&mut self) -> Result<()> {
         let mut bytes = Vec::new();
         for group in 0..self.sb.group_count {
@@ -108,7 +127,7 @@ impl Checker<'_> {
         for first in (0..count).step_by(per_chunk as usize) {
             let len = (count - first).min(per_chunk) as usize * size;
             let offset = table * self.sb.block_size as u64 + u64::from(first) * size as u64;
-            // Inodes in a hole are zeros: not in use.
+            // Inodes in a hole of the device are zeros, so not in use.
             if let Ok((Allocation::Hole | Allocation::Zero, empty)) =
                 self.device.allocation(offset, len as u64)
                 && empty >= len as u64
@@ -118,7 +137,7 @@ impl Checker<'_> {
             bytes.resize(len, 0);
             if let Err(error) = self.device.read_at(bytes, offset) {
                 let what =
-                    format_args!("inode table from inode {first} on cannot be read: {error}");
+                    format_args!("inode table cannot be read from inode {first} on: {error}");
                 self.report
                     .error(CheckedStructure::Group, FindingLocation::group(group), what);
                 continue;
@@ -154,10 +173,10 @@ impl Checker<'_> {
         if raw.dtime.get() != 0
             && raw.dtime.get() < self.sb.inode_count
             && !is_orphan
-            && self.has_clock()
+            && self.has_plausible_times()
         {
             let what = format_args!(
-                "its deletion time names inode {}, but it is on no list of orphans",
+                "deletion time names inode {}, but the inode is not in the orphan list",
                 raw.dtime
             );
             self.inode_error(&view, what);
@@ -186,9 +205,9 @@ impl Checker<'_> {
         self.check_contents(&view, is_nameless_orphan);
     }
 
-    /// Whether times are so late that none is less than the number of an inode, as those in lists
-    /// of orphans are.
-    fn has_clock(&self) -> bool {
+    /// Returns whether the superblock's times exceed all inode numbers. Only then a small deletion
+    /// time is a link of the orphan list.
+    fn has_plausible_times(&self) -> bool {
         let raw = &self.sb.raw;
         let times = [raw.wtime, raw.mtime, raw.mkfs_time];
         times
@@ -229,7 +248,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Inodes with a number of their own; whether there is more to look at.
+    /// Checks an inode with a reserved number; returns whether its fields and contents are to be
+    /// checked too.
     fn check_reserved(&mut self, view: &InodeView<'_>) -> bool {
         let raw = view.raw;
         let is_in_use = raw.links_count.get() != 0 || raw.mode.get() != 0;
@@ -243,8 +263,8 @@ impl Checker<'_> {
                 "the boot loader's inode is a directory"
             }
             BOOT_LOADER_INODE if is_in_use => return true,
-            _ if is_in_use => "reserved, but in use",
-            _ if view.holds_something() => "not in use, but holds something",
+            _ if is_in_use => "reserved inode is in use",
+            _ if view.is_nonempty() => "unused inode has nonzero fields",
             _ => return false,
         };
         self.inode_error(
@@ -254,7 +274,7 @@ impl Checker<'_> {
         is_in_use && view.number != RESIZE_INODE
     }
 
-    /// The inode of bad blocks has a block map and nothing else.
+    /// Checks the inode of bad blocks, which has a block map and nothing else.
     fn check_bad_blocks(&mut self, view: &InodeView<'_>) -> bool {
         let raw = view.raw;
         let owners = [
@@ -271,7 +291,7 @@ impl Checker<'_> {
         if is_odd {
             self.inode_error(
                 view,
-                format_args!("the inode of bad blocks is more than a block map"),
+                format_args!("the inode of bad blocks has fields besides its block map"),
             );
         }
         let mut owner = BlockOwner::new(view.number, CheckedStructure::BlockMap, None);
@@ -280,7 +300,8 @@ impl Checker<'_> {
         false
     }
 
-    /// Whether the superblock names this inode for a purpose that needs no name in a directory.
+    /// Returns whether the superblock names this inode: journal, orphan file or quota file, which
+    /// have no directory entry.
     fn is_special(&self, number: u32) -> bool {
         let raw = &self.sb.raw;
         let Self { sb, .. } = self;
@@ -291,122 +312,25 @@ impl Checker<'_> {
             || (has_quota && self.is_quota_inode(number))
     }
 
-    /// Fields that are wrong whatever the inode holds.
+    /// Checks the fields that do not depend on the contents.
     fn check_fields(&mut self, view: &InodeView<'_>) {
-        let raw = view.raw;
         let features = self.sb.features;
-        let has = |feature| features.incompat.contains(feature);
-        let has_ro = |feature| features.ro_compat.contains(feature);
-        let is_special_file = matches!(
-            view.kind,
-            InodeKind::CharacterDevice
-                | InodeKind::BlockDevice
-                | InodeKind::Fifo
-                | InodeKind::Socket
-        );
-        let is_mapped = matches!(
-            view.kind,
-            InodeKind::Regular | InodeKind::Directory | InodeKind::Symlink
-        );
-        let wrong = [
-            (view.kind == InodeKind::Unknown, "no file type in its mode"),
-            (raw.obso_faddr.get() != 0, "fragment address is not zero"),
-            (
-                raw.blocks_high.get() != 0 && !has_ro(RoCompat::HUGE_FILE),
-                "block count of 48 bits without huge_file",
-            ),
-            (
-                raw.file_acl_high.get() != 0 && !has(Incompat::BIT64),
-                "xattr block of 48 bits without 64bit",
-            ),
-            (
-                view.xattr_block() != 0 && !features.compat.contains(Compat::EXT_ATTR),
-                "xattr block without ext_attr",
-            ),
-            (
-                view.has(flags::EXTENTS) && !has(Incompat::EXTENT),
-                "extents without the feature",
-            ),
-            (
-                view.has(flags::EXTENTS) && is_special_file,
-                "extents in a special file",
-            ),
-            (
-                view.has(flags::EXTENTS) && view.is_fast_symlink(),
-                "extents in a symbolic link that lies in the inode",
-            ),
-            (
-                view.has(flags::INLINE_DATA) && !has(Incompat::INLINE_DATA),
-                "inline data without the feature",
-            ),
-            (
-                view.has(flags::INLINE_DATA) && view.has(flags::EXTENTS),
-                "both extents and inline data",
-            ),
-            (
-                view.has(flags::INLINE_DATA) && !is_mapped,
-                "inline data in a special file",
-            ),
-            (
-                view.has(flags::INDEX) && view.kind != InodeKind::Directory,
-                "an index, but no directory",
-            ),
-            (
-                view.has(flags::INDEX) && !features.compat.contains(Compat::DIR_INDEX),
-                "an index without dir_index",
-            ),
-            (
-                view.has(flags::CASEFOLD) && !has(Incompat::CASEFOLD),
-                "casefold without the feature",
-            ),
-            (
-                view.has(flags::CASEFOLD) && view.kind != InodeKind::Directory,
-                "casefold, but no directory",
-            ),
-            (
-                view.has(flags::ENCRYPT) && !has(Incompat::ENCRYPT),
-                "encrypted without the feature",
-            ),
-            (
-                view.has(flags::VERITY) && !has_ro(RoCompat::VERITY),
-                "verity without the feature",
-            ),
-            (
-                view.has(flags::EA_INODE) && !has(Incompat::EA_INODE),
-                "holds an attribute's value without ea_inode",
-            ),
-            (
-                view.has(flags::HUGE_FILE) && !has_ro(RoCompat::HUGE_FILE),
-                "counts blocks as huge_file without the feature",
-            ),
-            (view.has(COMPRESSED_BLOCKS), "compressed"),
-            (
-                view.has(IMAGIC) && !features.compat.contains(Compat::IMAGIC_INODES),
-                "AFS flag without the feature",
-            ),
-            (
-                view.has(flags::IMMUTABLE | flags::APPEND)
-                    && (is_special_file || view.kind == InodeKind::Symlink),
-                "immutable or append-only, which no special file or symbolic link can be",
-            ),
-            (
-                is_special_file && view.size != 0,
-                "special file with a size",
-            ),
-        ];
-        for (is_wrong, what) in wrong {
-            if is_wrong {
-                self.inode_error(view, format_args!("{what}"));
-            }
+        let misfits = base_misfits(view, features)
+            .into_iter()
+            .chain(mapping_misfits(view, features))
+            .chain(flag_misfits(view, features))
+            .chain(special_file_misfits(view));
+        for (_, what) in misfits.filter(|(is_wrong, _)| *is_wrong) {
+            self.inode_error(view, format_args!("{what}"));
         }
-        if view.kind == InodeKind::Regular && view.size >= 1 << 32 && !has_ro(RoCompat::LARGE_FILE)
-        {
+        let is_large = view.kind == InodeKind::Regular && view.size >= 1 << 32;
+        if is_large && !features.ro_compat.contains(RoCompat::LARGE_FILE) {
             self.inode_error(view, format_args!("{} bytes without large_file", view.size));
         }
         self.check_extra_fields(view);
     }
 
-    /// The fields behind the first 128 bytes.
+    /// Checks the fields after the first 128 bytes.
     fn check_extra_fields(&mut self, view: &InodeView<'_>) {
         let room = view.bytes.len() - INODE_BASE_LEN;
         let extra = usize::from(view.raw.extra_isize.get());
@@ -420,8 +344,7 @@ impl Checker<'_> {
             );
             return;
         }
-        // A negative second with both epoch bits set is what a defect of old kernels made of times
-        // before 1970.
+        // Old kernels wrote times before 1970 as a negative second with both epoch bits set.
         let raw = view.raw;
         let times = [
             (raw.atime, raw.atime_extra, 16),
@@ -433,7 +356,7 @@ impl Checker<'_> {
             .iter()
             .any(|(secs, more, end)| extra >= *end && secs.get() >> 31 == 1 && more.get() & 3 == 3);
         if is_old {
-            let what = format_args!("a time beyond 2310, likely one before 1970");
+            let what = format_args!("timestamp after 2310, probably a time before 1970");
             self.report.warning(
                 CheckedStructure::Inode,
                 FindingLocation::inode(view.number),
@@ -442,7 +365,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Data, attributes, and the sums over both.
+    /// Checks data, attributes and the counts over both.
     fn check_contents(&mut self, view: &InodeView<'_>, is_orphan: bool) {
         let is_by_extents = view.has(flags::EXTENTS);
         let structure = if is_by_extents {
@@ -461,19 +384,15 @@ impl Checker<'_> {
             if view.kind != InodeKind::Regular {
                 self.inode_error(
                     view,
-                    format_args!("named by the superblock, but no regular file"),
+                    format_args!("named by the superblock, but not a regular file"),
                 );
             }
         }
         let first_block = self.directory_blocks.len();
         let inline = self.check_xattrs(view, &mut owner);
-        let is_mapped = matches!(
-            view.kind,
-            InodeKind::Regular | InodeKind::Directory | InodeKind::Symlink
-        );
         if view.has(flags::INLINE_DATA) {
             self.check_inline(view, inline.as_deref());
-        } else if is_mapped && !view.is_fast_symlink() {
+        } else if view.is_mapped() && !view.is_fast_symlink() {
             if is_by_extents {
                 self.check_extents(&mut owner, &view.raw.block);
             } else {
@@ -482,7 +401,7 @@ impl Checker<'_> {
                 {
                     self.inode_error(
                         view,
-                        format_args!("has an extent tree, but not the flag for it"),
+                        format_args!("has an extent tree without the extents flag"),
                     );
                     owner.is_damaged = true;
                 }
@@ -510,7 +429,7 @@ impl Checker<'_> {
         }
     }
 
-    /// `i_blocks` and the size against what is mapped.
+    /// Compares `i_blocks` and the size with the mapped blocks.
     fn check_sums(&mut self, view: &InodeView<'_>, owner: &BlockOwner) {
         let unit = self.sb.block_size as u64 / 512;
         let blocks = owner.clusters.saturating_mul(self.sb.cluster_blocks.into());
@@ -560,7 +479,10 @@ impl Checker<'_> {
                 if view.size > self.size_max(view.has(flags::EXTENTS)) {
                     self.inode_error(
                         view,
-                        format_args!("{} bytes long, more than it can map", view.size),
+                        format_args!(
+                            "{} bytes long, more than its mapping can address",
+                            view.size
+                        ),
                     );
                 }
             }
@@ -568,6 +490,7 @@ impl Checker<'_> {
         }
     }
 
+    /// Returns the maximum file size in bytes.
     fn size_max(&self, is_by_extents: bool) -> u64 {
         let block_size = self.sb.block_size as u64;
         if is_by_extents {
@@ -578,7 +501,7 @@ impl Checker<'_> {
         blocks.min(1 << 32) * block_size
     }
 
-    /// The target of a symbolic link: as long as the size says, and without a zero byte.
+    /// Checks the target of a symbolic link: its length equals the size, and it has no zero byte.
     fn check_symlink(&mut self, view: &InodeView<'_>, owner: &BlockOwner, inline: Option<&[u8]>) {
         if view.has(flags::ENCRYPT) {
             return;
@@ -592,7 +515,7 @@ impl Checker<'_> {
             &view.raw.block
         } else {
             let Some(block) = owner.first_data.filter(|_| owner.end == 1) else {
-                let what = format_args!("target does not lie in one block");
+                let what = format_args!("target is not in a single block");
                 return self.report.error(
                     CheckedStructure::Symlink,
                     FindingLocation::inode(view.number),
@@ -621,4 +544,118 @@ impl Checker<'_> {
             );
         }
     }
+}
+
+/// Conditions on the mode and the base fields, each with its message.
+fn base_misfits(view: &InodeView<'_>, features: Features) -> [(bool, &'static str); 5] {
+    [
+        (
+            view.kind == InodeKind::Unknown,
+            "invalid file type in the mode",
+        ),
+        (view.raw.obso_faddr.get() != 0, "nonzero fragment address"),
+        (
+            view.raw.blocks_high.get() != 0 && !features.ro_compat.contains(RoCompat::HUGE_FILE),
+            "block count of 48 bits without huge_file",
+        ),
+        (
+            view.raw.file_acl_high.get() != 0 && !features.incompat.contains(Incompat::BIT64),
+            "xattr block of 48 bits without 64bit",
+        ),
+        (
+            view.xattr_block() != 0 && !features.compat.contains(Compat::EXT_ATTR),
+            "xattr block without ext_attr",
+        ),
+    ]
+}
+
+/// Conditions on the flags of extents and inline data.
+fn mapping_misfits(view: &InodeView<'_>, features: Features) -> [(bool, &'static str); 6] {
+    [
+        (
+            view.has(flags::EXTENTS) && !features.incompat.contains(Incompat::EXTENT),
+            "extents without the feature",
+        ),
+        (
+            view.has(flags::EXTENTS) && view.is_special_file(),
+            "extents in a special file",
+        ),
+        (
+            view.has(flags::EXTENTS) && view.is_fast_symlink(),
+            "extents in a symbolic link whose target is in the inode",
+        ),
+        (
+            view.has(flags::INLINE_DATA) && !features.incompat.contains(Incompat::INLINE_DATA),
+            "inline data without the feature",
+        ),
+        (
+            view.has(flags::INLINE_DATA) && view.has(flags::EXTENTS),
+            "both extents and inline data",
+        ),
+        (
+            view.has(flags::INLINE_DATA) && !view.is_mapped(),
+            "inline data in a special file",
+        ),
+    ]
+}
+
+/// Conditions on the other flags and the features they need.
+fn flag_misfits(view: &InodeView<'_>, features: Features) -> [(bool, &'static str); 10] {
+    [
+        (
+            view.has(flags::INDEX) && view.kind != InodeKind::Directory,
+            "index flag on a file that is not a directory",
+        ),
+        (
+            view.has(flags::INDEX) && !features.compat.contains(Compat::DIR_INDEX),
+            "index flag without dir_index",
+        ),
+        (
+            view.has(flags::CASEFOLD) && !features.incompat.contains(Incompat::CASEFOLD),
+            "casefold without the feature",
+        ),
+        (
+            view.has(flags::CASEFOLD) && view.kind != InodeKind::Directory,
+            "casefold flag on a file that is not a directory",
+        ),
+        (
+            view.has(flags::ENCRYPT) && !features.incompat.contains(Incompat::ENCRYPT),
+            "encrypted without the feature",
+        ),
+        (
+            view.has(flags::VERITY) && !features.ro_compat.contains(RoCompat::VERITY),
+            "verity without the feature",
+        ),
+        (
+            view.has(flags::EA_INODE) && !features.incompat.contains(Incompat::EA_INODE),
+            "holds an attribute's value without ea_inode",
+        ),
+        (
+            view.has(flags::HUGE_FILE) && !features.ro_compat.contains(RoCompat::HUGE_FILE),
+            "counts blocks as huge_file without the feature",
+        ),
+        (
+            view.has(COMPRESSED_BLOCKS),
+            "compressed flag, which ext4 does not support",
+        ),
+        (
+            view.has(IMAGIC) && !features.compat.contains(Compat::IMAGIC_INODES),
+            "AFS flag without the feature",
+        ),
+    ]
+}
+
+/// Conditions on special files and symbolic links.
+fn special_file_misfits(view: &InodeView<'_>) -> [(bool, &'static str); 2] {
+    [
+        (
+            view.has(flags::IMMUTABLE | flags::APPEND)
+                && (view.is_special_file() || view.kind == InodeKind::Symlink),
+            "immutable or append-only flag on a special file or symbolic link",
+        ),
+        (
+            view.is_special_file() && view.size != 0,
+            "special file with a nonzero size",
+        ),
+    ]
 }

@@ -1,4 +1,5 @@
-//! The journal: replayed in memory before anything else is checked, then its own superblock.
+//! The journal: its replay in memory before all other checks, then the check of its superblock.
+//! Linux: fs/jbd2.
 
 use super::Checker;
 use super::SpecialFile;
@@ -15,7 +16,7 @@ use crate::fs::ext4::layout::superblock::Superblock;
 use crate::vfs::MountOptions;
 use std::sync::Arc;
 
-/// Fewest blocks of a journal (`JBD2_MIN_JOURNAL_BLOCKS`).
+/// Minimum length of a journal in blocks (`JBD2_MIN_JOURNAL_BLOCKS`).
 const BLOCKS_MIN: u64 = 1024;
 /// First word of the journal's superblock.
 const MAGIC: u32 = 0xC03B_3998;
@@ -28,12 +29,12 @@ const INCOMPAT_CSUM_V3: u32 = 0x10;
 const INCOMPAT_FAST_COMMIT: u32 = 0x20;
 /// `s_checksum_type`: crc32c.
 const CHECKSUM_CRC32C: u8 = 4;
-/// Where the superblock's checksum lies, and what it covers.
+/// Offset of the superblock's checksum, and the length it covers.
 const CHECKSUM_AT: usize = 0xFC;
 const SUPERBLOCK_LEN: usize = 1024;
 
-/// Replays the journal into memory over the device if it holds anything, and returns what to check
-/// then. The device is not written.
+/// Replays the journal into an overlay in memory. Returns the overlay and its superblock, or `None`
+/// after reporting why the journal cannot be replayed. Does not write to the device.
 pub(super) fn replayed(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
@@ -44,14 +45,15 @@ pub(super) fn replayed(
     let Some(file) =
         read_file_ahead(device, superblock, number)?.filter(|file| file.contiguous_blocks() > 0)
     else {
-        let what = format_args!("needs recovery, but the journal is not there; checked as it lies");
+        let what =
+            format_args!("needs recovery, but the journal is missing; checked without replay");
         report.error(CheckedStructure::Journal, location, what);
         return Ok(None);
     };
     let blocks = JournalBlocks {
         block_size: superblock.block_size,
         block_count: superblock.block_count,
-        // Runs are of single inodes, whose blocks have 32-bit numbers.
+        // A run belongs to one inode, whose block numbers have 32 bits.
         runs: file
             .runs
             .iter()
@@ -64,7 +66,7 @@ pub(super) fn replayed(
             let count = recovered.transactions;
             report.report.replayed_transactions = Some(count);
             let what = format_args!(
-                "{count} transactions to be replayed; checked as after that, in memory"
+                "{count} transactions to be replayed; checked after a replay in memory"
             );
             report.warning(CheckedStructure::Journal, location, what);
             let cache = PageCache::new(CacheOptions {
@@ -75,14 +77,13 @@ pub(super) fn replayed(
             if let Err(error) =
                 Ext4::replay_fast_commits(&layer, &cache, &options, &recovered.changes)
             {
-                let what = format_args!(
-                    "fast commits cannot be replayed: {error}; checked as before them"
-                );
+                let what =
+                    format_args!("fast commits cannot be replayed: {error}; checked without them");
                 report.error(CheckedStructure::Journal, location, what);
             }
         }
         Err(error) => {
-            let what = format_args!("cannot be replayed: {error}; checked as it lies");
+            let what = format_args!("cannot be replayed: {error}; checked without replay");
             report.error(CheckedStructure::Journal, location, what);
             return Ok(None);
         }
@@ -90,7 +91,7 @@ pub(super) fn replayed(
     Ok(super::superblock::open(&*layer, report, false)?.map(|superblock| (layer, superblock)))
 }
 
-/// The journal's superblock, big-endian as all of it.
+/// The journal's superblock; the whole journal is big-endian.
 struct JournalSuperblock<'a>(&'a [u8]);
 
 impl JournalSuperblock<'_> {
@@ -98,15 +99,15 @@ impl JournalSuperblock<'_> {
         u32::from_be_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
     }
 
-    fn incompat(&self) -> u32 {
-        if self.word(4) == TYPES[1] {
-            self.word(0x28)
-        } else {
-            0
-        }
+    fn is_v2(&self) -> bool {
+        self.word(4) == TYPES[1]
     }
 
-    fn is_sealed(&self) -> bool {
+    fn incompat(&self) -> u32 {
+        if self.is_v2() { self.word(0x28) } else { 0 }
+    }
+
+    fn has_valid_checksum(&self) -> bool {
         if self.incompat() & (INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3) == 0 {
             return true;
         }
@@ -117,7 +118,7 @@ impl JournalSuperblock<'_> {
 }
 
 impl Checker<'_> {
-    /// Checks the journal's inode and superblock. Its log is what recovery reads.
+    /// Checks the journal's inode and superblock. Recovery checks the log.
     pub(super) fn check_journal(&mut self, needs_recovery: bool) {
         if !self.sb.features.compat.contains(Compat::HAS_JOURNAL) {
             return;
@@ -126,7 +127,7 @@ impl Checker<'_> {
         let location = FindingLocation::inode(number);
         if number == 0 {
             if self.sb.raw.journal_dev.get() != 0 {
-                let what = format_args!("on another device, which is not looked at");
+                let what = format_args!("on another device; not checked");
                 return self
                     .report
                     .warning(CheckedStructure::Journal, FindingLocation::NONE, what);
@@ -134,7 +135,7 @@ impl Checker<'_> {
             return self.report.error(
                 CheckedStructure::Journal,
                 FindingLocation::NONE,
-                format_args!("has_journal, but none is named"),
+                format_args!("has_journal is set, but the superblock names no journal"),
             );
         }
         if self.sb.raw.journal_uuid != [0; 16] {
@@ -152,7 +153,7 @@ impl Checker<'_> {
         let blocks = file.size / self.sb.block_size as u64;
         if blocks < BLOCKS_MIN || file.contiguous_blocks() < blocks {
             let what = format_args!(
-                "{blocks} blocks long, {} of them without a hole",
+                "{blocks} blocks long, {} of them before the first hole",
                 file.contiguous_blocks()
             );
             return self.report.error(CheckedStructure::Journal, location, what);
@@ -162,7 +163,7 @@ impl Checker<'_> {
         };
         let mut bytes = Vec::new();
         if self.read_block(first, &mut bytes, CheckedStructure::Journal, location) {
-            self.check_journal_head(
+            self.check_journal_superblock(
                 location.at_block(first),
                 &JournalSuperblock(&bytes),
                 blocks,
@@ -171,31 +172,45 @@ impl Checker<'_> {
         }
     }
 
-    fn check_journal_head(
+    /// Checks the journal's superblock, whose inode maps `available` blocks.
+    fn check_journal_superblock(
         &mut self,
         location: FindingLocation,
         head: &JournalSuperblock<'_>,
         available: u64,
         needs_recovery: bool,
     ) {
+        if self.check_journal_format(location, head) {
+            self.check_journal_log(location, head, available, needs_recovery);
+        }
+    }
+
+    /// Checks magic, features and checksum; returns whether the other fields can be checked.
+    fn check_journal_format(
+        &mut self,
+        location: FindingLocation,
+        head: &JournalSuperblock<'_>,
+    ) -> bool {
         let mut error = |what: std::fmt::Arguments<'_>| {
-            self.report.error(CheckedStructure::Journal, location, what)
+            self.report.error(CheckedStructure::Journal, location, what);
         };
         if head.word(0) != MAGIC || !TYPES.contains(&head.word(4)) {
-            return error(format_args!(
-                "no superblock (magic {:#010x}, type {})",
+            error(format_args!(
+                "invalid superblock (magic {:#010x}, type {})",
                 head.word(0),
                 head.word(4)
             ));
+            return false;
         }
         let incompat = head.incompat();
         if incompat & !KNOWN_INCOMPAT != 0
             || incompat & (INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3)
                 == INCOMPAT_CSUM_V2 | INCOMPAT_CSUM_V3
         {
-            return error(format_args!("feature bits {incompat:#x}"));
+            error(format_args!("invalid feature bits {incompat:#x}"));
+            return false;
         }
-        let is_v2 = head.word(4) == TYPES[1];
+        let is_v2 = head.is_v2();
         if is_v2 && (head.word(0x2C) != 0 || head.word(0x24) & !1 != 0) {
             error(format_args!(
                 "features compat {:#x}, ro_compat {:#x}",
@@ -206,11 +221,25 @@ impl Checker<'_> {
         if !is_v2 && head.0[0x24..0x30].iter().any(|&byte| byte != 0) {
             error(format_args!("features in a superblock of version 1"));
         }
-        if !head.is_sealed() {
+        if !head.has_valid_checksum() {
             error(format_args!("bad checksum"));
         }
+        true
+    }
+
+    /// Checks the journal's length, its log and its state.
+    fn check_journal_log(
+        &mut self,
+        location: FindingLocation,
+        head: &JournalSuperblock<'_>,
+        available: u64,
+        needs_recovery: bool,
+    ) {
+        let mut error = |what: std::fmt::Arguments<'_>| {
+            self.report.error(CheckedStructure::Journal, location, what);
+        };
         let (count, first, start) = (head.word(0x10), head.word(0x14), head.word(0x1C));
-        let fast = match (incompat & INCOMPAT_FAST_COMMIT != 0, head.word(0x54)) {
+        let fast = match (head.incompat() & INCOMPAT_FAST_COMMIT != 0, head.word(0x54)) {
             (false, _) => 0,
             (true, 0) => 256,
             (true, count) => count,
@@ -221,7 +250,7 @@ impl Checker<'_> {
             || u64::from(count) < BLOCKS_MIN
         {
             error(format_args!(
-                "{count} blocks of {} bytes, with {available} blocks there",
+                "{count} blocks of {} bytes, but the inode has {available}",
                 head.word(0xC)
             ));
         }
@@ -234,24 +263,24 @@ impl Checker<'_> {
                 "log from block {first} to {end}, starting at {start}"
             ));
         }
-        if is_v2 && head.word(0x40) > 1 {
-            error(format_args!("{} users", head.word(0x40)));
+        if head.is_v2() && head.word(0x40) > 1 {
+            error(format_args!("used by {} file systems", head.word(0x40)));
         }
         if start != 0 && !needs_recovery {
             error(format_args!(
-                "holds transactions, but the superblock does not ask for recovery"
+                "holds transactions, but the superblock does not request recovery"
             ));
         }
         if head.word(0x20) != 0 {
             error(format_args!(
-                "given up after an error ({})",
+                "aborted after an error ({})",
                 head.word(0x20) as i32
             ));
         }
     }
 }
 
-/// Whether the superblock asks for the journal to be replayed.
+/// Returns whether the superblock requests a replay of the journal.
 pub(super) fn needs_recovery(superblock: &Superblock) -> bool {
     superblock
         .features
@@ -261,7 +290,7 @@ pub(super) fn needs_recovery(superblock: &Superblock) -> bool {
 }
 
 impl SpecialFile {
-    /// Blocks from the file's start to its first hole.
+    /// Returns the number of blocks from the file's start to its first hole.
     pub(super) fn contiguous_blocks(&self) -> u64 {
         let mut next = 0;
         for (logical, _, len) in &self.runs {
@@ -273,7 +302,7 @@ impl SpecialFile {
         next
     }
 
-    /// The device blocks, in order.
+    /// Iterates over the device blocks in file order.
     pub(super) fn blocks(&self) -> impl Iterator<Item = u64> {
         self.runs
             .iter()

@@ -1,5 +1,4 @@
-//! Every inode in use has as many names as it says, and from every directory a way leads up to the
-//! root.
+//! Link counts against the names found, and a path from each directory to the root.
 
 use super::Checker;
 use super::report::{CheckedStructure, FindingLocation};
@@ -7,27 +6,28 @@ use super::sets::{InodeFacts, InodeKind};
 use crate::fs::ext4::layout::disk::ROOT_INODE;
 use crate::fs::ext4::layout::features::RoCompat;
 
-/// More links than this a directory does not count, with dir_nlink.
+/// Maximum link count of a directory (`EXT4_LINK_MAX`). With dir_nlink, a larger count is stored
+/// as 1.
 const LINKS_MAX: u32 = 65_000;
 
-/// How far the search for the root has come with a directory.
+/// The state of a directory in the search for cycles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WalkState {
     Unvisited,
-    /// On the way that is being followed.
+    /// On the path that is being walked.
     OnPath,
-    /// Leads to the root, or to a directory that has been told of.
+    /// Walked: leads to the root or to a reported directory.
     Done,
 }
 
 impl Checker<'_> {
-    /// Compares link counts with names met, and parents with `..`.
+    /// Compares link counts with the names found, and parents with `..`.
     pub(super) fn check_links(&mut self) {
         if self.inodes.get(ROOT_INODE).kind != InodeKind::Directory {
             self.report.error(
                 CheckedStructure::Inode,
                 FindingLocation::inode(ROOT_INODE),
-                format_args!("the root is no directory"),
+                format_args!("the root inode is not a directory"),
             );
         }
         self.check_parents();
@@ -52,7 +52,7 @@ impl Checker<'_> {
             return self.report.error(
                 CheckedStructure::Links,
                 location,
-                format_args!("in use, but without a name"),
+                format_args!("in use, but has no name"),
             );
         }
         let is_uncounted = is_directory && self.sb.features.ro_compat.contains(RoCompat::DIR_NLINK);
@@ -83,18 +83,18 @@ impl Checker<'_> {
                 self.report.error(
                     CheckedStructure::Links,
                     location,
-                    format_args!("directory without a name"),
+                    format_args!("directory has no name"),
                 );
             } else if dotdot != wanted && dotdot != 0 {
                 let what =
-                    format_args!(".. leads to inode {dotdot}, but it is in directory {wanted}");
+                    format_args!(".. names inode {dotdot}, but the parent is inode {wanted}");
                 self.report
                     .error(CheckedStructure::Directory, location, what);
             }
         }
     }
 
-    /// Looks for directories that are, by way of others, below themselves.
+    /// Reports directories that are their own ancestors.
     fn check_for_cycles(&mut self) {
         let mut states = vec![WalkState::Unvisited; self.directories.len()];
         let mut path = Vec::new();
@@ -111,7 +111,7 @@ impl Checker<'_> {
             }
             if let Some(index) = at.filter(|index| states[*index] == WalkState::OnPath) {
                 let number = self.directories[index].number;
-                let what = format_args!("directory below itself, without a way to the root");
+                let what = format_args!("directory is its own ancestor, unreachable from the root");
                 self.report.error(
                     CheckedStructure::Links,
                     FindingLocation::inode(number),

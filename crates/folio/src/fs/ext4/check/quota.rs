@@ -1,11 +1,11 @@
-//! Quota files: the space and inodes that each owner is said to use, against what was counted.
+//! Quota files: the stored usage of each owner against the counted one.
 //!
 //! ```text
 //!   block 0   magic, version, info        blocks of 1 KiB, whatever the file system's are
 //!   block 1   256 numbers of blocks  ->  256 numbers  ->  256 numbers  ->  256 numbers  ->  entries
 //! ```
 //!
-//! The tree goes by the four bytes of an owner's number. Source: the kernel's
+//! The four bytes of an owner's number select the path through the tree. Linux:
 //! fs/quota/quota_tree.h, quotaio_v2.h.
 
 use super::Checker;
@@ -16,21 +16,21 @@ use crate::fs::ext4::layout::features::RoCompat;
 use std::collections::{HashMap, HashSet};
 
 const BLOCK_LEN: u64 = 1024;
-/// Blocks that a quota file may have beyond those it knows of.
+/// Blocks that a quota file may have beyond the count in its header.
 const SLACK_BLOCKS: u64 = 1024;
-/// Levels of numbers above the entries.
+/// Levels of the tree above the entries.
 const DEPTH: u32 = 4;
-/// What stands before the entries of a block.
+/// Length of the header before a block's entries, in bytes.
 const BLOCK_HEAD_LEN: usize = 16;
 const ENTRY_LEN: usize = 72;
 const VERSION: u32 = 1;
-/// Where `i_projid` ends, counted from the extra fields' start.
+/// End of `i_projid`, from the start of the extra fields.
 const PROJECT_END: u16 = 32;
 
-/// Bytes and inodes in use by one owner.
+/// Usage of one owner: bytes and inodes.
 type QuotaUsage = (u64, u64);
 
-/// Usage by owner.
+/// Usage by user, group and project.
 #[derive(Default)]
 pub(super) struct QuotaUsages {
     users: HashMap<u32, QuotaUsage>,
@@ -38,7 +38,7 @@ pub(super) struct QuotaUsages {
     projects: HashMap<u32, QuotaUsage>,
 }
 
-/// Something that quota is kept for.
+/// A type of owner with its quota file.
 struct QuotaAccount {
     name: &'static str,
     magic: u32,
@@ -57,7 +57,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Checker<'_> {
-    /// Adds what an inode uses to its owners' accounts.
+    /// Adds an inode's usage to that of its user, group and project.
     pub(super) fn charge(&mut self, view: &InodeView<'_>, clusters: u64) {
         let is_own = view.number != ROOT_INODE && view.number < self.sb.first_inode;
         if is_own
@@ -90,7 +90,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether this is one of the files that quota is kept in.
+    /// Returns whether this is the inode of a quota file.
     pub(super) fn is_quota_inode(&self, number: u32) -> bool {
         let raw = &self.sb.raw;
         [
@@ -102,7 +102,7 @@ impl Checker<'_> {
         .any(|inode| inode.get() == number)
     }
 
-    /// Compares all quota files with what was counted.
+    /// Compares all quota files with the counted usage.
     pub(super) fn check_quota(&mut self) {
         if !self.sb.features.ro_compat.contains(RoCompat::QUOTA) {
             return;
@@ -141,14 +141,14 @@ impl Checker<'_> {
             return self.report.error(
                 CheckedStructure::Quota,
                 location,
-                format_args!("the quota file is not there"),
+                format_args!("the quota file is missing"),
             );
         };
         if word(&head, 0) != account.magic || word(&head, 4) != VERSION {
             return self.report.error(
                 CheckedStructure::Quota,
                 location,
-                format_args!("no {} quota file of version 1", account.name),
+                format_args!("not a {} quota file of version 1", account.name),
             );
         }
         let size = self
@@ -174,19 +174,19 @@ impl Checker<'_> {
         ids.sort_unstable();
         ids.dedup();
         for id in ids {
-            let said = stored.get(&id).copied().unwrap_or_default();
+            let stored = stored.get(&id).copied().unwrap_or_default();
             let counted = account.counted.remove(&id).unwrap_or_default();
-            if said != counted {
+            if stored != counted {
                 let what = format_args!(
                     "{} {id} uses {} bytes in {} inodes, counted {} in {}",
-                    account.name, said.0, said.1, counted.0, counted.1
+                    account.name, stored.0, stored.1, counted.0, counted.1
                 );
                 self.report.error(CheckedStructure::Quota, location, what);
             }
         }
     }
 
-    /// Collects the entries below a block, each block once.
+    /// Collects the entries below a block into `stored`; visits each block once.
     fn walk_quota(
         &mut self,
         inode: u32,
@@ -196,13 +196,13 @@ impl Checker<'_> {
         stored: &mut HashMap<u32, QuotaUsage>,
     ) {
         let location = FindingLocation::inode(inode);
-        // Entries of several owners share a block, so that it is led to more than once.
+        // Several owners share a block of entries, so it may be referenced more than once.
         if !seen.insert(block) {
             if depth > 0 {
                 self.report.error(
                     CheckedStructure::Quota,
                     location,
-                    format_args!("quota block {block} comes twice"),
+                    format_args!("quota block {block} is referenced twice"),
                 );
             }
             return;
@@ -211,7 +211,7 @@ impl Checker<'_> {
             return self.report.error(
                 CheckedStructure::Quota,
                 location,
-                format_args!("quota block {block} is not there"),
+                format_args!("quota block {block} is missing"),
             );
         };
         if depth == 0 {
@@ -232,7 +232,7 @@ impl Checker<'_> {
         }
     }
 
-    /// One block of a quota file.
+    /// Reads one block of a quota file; `None` beyond its end, in a hole or after a read error.
     fn quota_block(&mut self, inode: u32, block: u64) -> Option<Vec<u8>> {
         let file = self.special_files.get(&inode)?;
         let (size, at) = (self.sb.block_size as u64, block * BLOCK_LEN);

@@ -1,5 +1,4 @@
-//! Inodes with a purpose of their own: the resize inode, the orphan file and the list of orphans,
-//! quota inodes.
+//! Special inodes: the resize inode, the orphan file and the orphan list, quota inodes.
 
 use super::Checker;
 use super::SpecialFile;
@@ -17,21 +16,21 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Place of the pointer to the doubly indirect block, among `i_block`'s fifteen.
+/// Index of the double indirect pointer among the 15 of `i_block` (`EXT4_DIND_BLOCK`).
 const DOUBLE: usize = 13;
 
-/// Blocks of the orphan file that are read; the kernel and mke2fs make far fewer.
+/// Blocks of the orphan file that are read, at most; the kernel and mke2fs create far fewer.
 const ORPHAN_BLOCKS_MAX: usize = 1 << 16;
 
-/// Hears nothing.
+/// A listener that discards all findings.
 struct DiscardFindings;
 
 impl CheckListener for DiscardFindings {
     fn finding(&mut self, _: &CheckFinding) {}
 }
 
-/// A file that must be read before everything else is checked: what its inode maps, without a word
-/// on what is wrong.
+/// Reads the mapping of a file that is needed before all other checks. Errors in it are reported
+/// later, by the inode phase.
 pub(super) fn read_file_ahead(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
@@ -52,7 +51,7 @@ pub(super) fn read_file_ahead(
 }
 
 impl Checker<'_> {
-    /// The bytes of one inode, where the tables have them.
+    /// Reads the bytes of one inode; `None` if its table is unusable or unreadable.
     pub(super) fn read_inode(&self, number: u32) -> Option<Vec<u8>> {
         let index = number
             .checked_sub(1)
@@ -70,12 +69,12 @@ impl Checker<'_> {
         Some(bytes)
     }
 
-    /// Collects the orphans, which are in use without a name.
+    /// Collects the orphans, which are inodes in use without a name.
     pub(super) fn find_orphans(&mut self, is_replayed: bool) -> Result<()> {
         let mut orphans = self.listed_orphans();
         self.orphans_in_file(&mut orphans)?;
         for number in &orphans {
-            let what = format_args!("orphan: the next mount, or e2fsck, frees or truncates it");
+            let what = format_args!("orphan; the next mount or e2fsck frees or truncates it");
             if is_replayed {
                 self.report.warning(
                     CheckedStructure::Orphans,
@@ -94,7 +93,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The chain that starts in the superblock and goes on in each orphan's deletion time.
+    /// Walks the list that starts in the superblock and continues in each orphan's deletion time.
     fn listed_orphans(&mut self) -> Vec<u32> {
         let (mut orphans, mut seen) = (Vec::new(), HashSet::new());
         let mut next = self.sb.raw.last_orphan.get();
@@ -104,7 +103,7 @@ impl Checker<'_> {
                 self.report.error(
                     CheckedStructure::Orphans,
                     FindingLocation::NONE,
-                    format_args!("the list leads to inode {next}"),
+                    format_args!("the orphan list names the invalid or repeated inode {next}"),
                 );
                 break;
             }
@@ -129,8 +128,7 @@ impl Checker<'_> {
             .contains(RoCompat::ORPHAN_PRESENT);
         if !self.sb.features.compat.contains(Compat::ORPHAN_FILE) {
             if is_present {
-                let what =
-                    format_args!("orphans are said to be in a file, but orphan_file is not set");
+                let what = format_args!("orphan_present is set, but orphan_file is not");
                 self.report
                     .error(CheckedStructure::Orphans, FindingLocation::NONE, what);
             }
@@ -141,7 +139,7 @@ impl Checker<'_> {
             self.report.error(
                 CheckedStructure::Orphans,
                 location,
-                format_args!("the orphan file is not there"),
+                format_args!("the orphan file is missing"),
             );
             return Ok(());
         };
@@ -197,18 +195,18 @@ impl Checker<'_> {
         {
             if !is_present {
                 return error(format_args!(
-                    "names inode {number}, though no orphans are said to be there"
+                    "names inode {number}, but orphan_present is not set"
                 ));
             }
             if number >= self.sb.first_inode && number <= self.sb.inode_count {
                 orphans.push(number)
             } else {
-                error(format_args!("names inode {number}"))
+                error(format_args!("names the invalid inode {number}"))
             }
         }
     }
 
-    /// The superblock's special inodes must be there at all.
+    /// Checks that the quota inodes are in use, then checks the resize inode.
     pub(super) fn check_special_files(&mut self) {
         let raw = &self.sb.raw;
         let mut wanted = Vec::new();
@@ -234,8 +232,8 @@ impl Checker<'_> {
         }
     }
 
-    /// The resize inode holds the blocks kept for more descriptors, in a form that follows from the
-    /// geometry.
+    /// Checks the resize inode, which holds the blocks reserved for more group descriptors. Its
+    /// contents follow from the geometry. Linux: fs/ext4/resize.c.
     fn check_resize_inode(&mut self) {
         let location = FindingLocation::inode(RESIZE_INODE);
         let Some(bytes) = self.read_inode(RESIZE_INODE) else {
@@ -262,7 +260,7 @@ impl Checker<'_> {
                 .enumerate()
                 .all(|(i, pointer)| (i == DOUBLE) == (*pointer != 0));
         if !is_plain {
-            let what = format_args!("is no file of one doubly indirect block");
+            let what = format_args!("not a file with a single double indirect block");
             return self
                 .report
                 .error(CheckedStructure::ResizeInode, location, what);
@@ -290,7 +288,7 @@ impl Checker<'_> {
         }
         if !is_good {
             let what = format_args!(
-                "does not name the {reserved} reserved descriptor blocks and their copies"
+                "does not name the {reserved} reserved descriptor blocks and their backups"
             );
             self.report.error(
                 CheckedStructure::ResizeInode,
@@ -309,7 +307,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a reserved block lists its copies in the groups that have some.
+    /// Returns whether a reserved block lists its backups in the groups of `backups`.
     fn names_backups(&mut self, block: u64, backups: &[u32]) -> bool {
         let mut bytes = Vec::new();
         if !self.read_block(

@@ -1,8 +1,7 @@
-//! The superblock: found, or one of its copies; then every field that can be wrong by itself.
+//! The superblock: reads the primary or a backup, then checks all fields.
 //!
-//! Numbers that the rest of the check relies on (sizes, places, counts) are checked first, and if
-//! one is wrong a copy is tried; what is left are contradictions that do not keep the check from
-//! going on.
+//! The numbers that the rest of the check relies on (sizes, locations, counts) are checked first.
+//! If one is wrong, a backup is used. Other inconsistencies are reported, and the check continues.
 
 use super::report::{CheckedStructure, FindingLocation, FindingReporter};
 use crate::base::{Clock, Error, Result};
@@ -16,20 +15,22 @@ use crate::fs::ext4::layout::features::{Compat, Features, Incompat, RoCompat};
 use crate::fs::ext4::layout::superblock::Superblock;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Largest block: beyond it entry lengths in directories have another form.
+/// Maximum block size in bytes. Larger blocks encode entry lengths of directories differently.
 const BLOCK_SIZE_MAX: usize = 32 << 10;
-/// More groups than this would take the check's memory out of bounds: 256 TiB with blocks of 4 KiB.
+/// Maximum number of groups, which bounds the memory of the check: 256 TiB with blocks of 4 KiB.
 const GROUPS_MAX: u64 = 1 << 21;
-/// Clocks may differ by a day.
+/// Tolerated difference between clocks: one day.
 const TIME_SLACK_SECS: i64 = 86_400;
 
-/// The superblock to check by; `None` if neither it nor a copy can be used, which has then been
-/// told.
+/// Reads the superblock to check by. Returns `None` after reporting that neither the primary nor a
+/// backup is usable.
 ///
-/// With `is_to_be_replayed`, one whose journal waits to be replayed may have a bad checksum: when
-/// the power went, part of it may have been written, and the journal has it whole.
+/// With `is_to_be_replayed`, a superblock that needs recovery may have a bad checksum. A power cut
+/// may have left it partly written, and the journal holds the whole superblock.
 ///
-/// EUCLEAN if there is no ext4 on the device, EOPNOTSUPP, naming it, for what is unknown here.
+/// # Errors
+/// EUCLEAN if the device has no ext4; EOPNOTSUPP, naming the feature, for a feature unknown to
+/// Folio.
 pub(super) fn open(
     device: &dyn Device,
     report: &mut FindingReporter<'_>,
@@ -61,14 +62,14 @@ pub(super) fn open(
     let advice = match &copy {
         Some((block, copy)) => {
             format!(
-                "checking by the copy in block {block} (e2fsck -b {block} -B {})",
+                "checking with the backup in block {block} (e2fsck -b {block} -B {})",
                 copy.block_size
             )
         }
         None if raw.magic.get() != SUPERBLOCK_MAGIC => {
             return Err(Error::corrupt(format!("no ext4 file system ({what})")));
         }
-        None => "no copy of it was found; the check ends here".to_owned(),
+        None => "no backup was found; the check ends here".to_owned(),
     };
     report.error(
         CheckedStructure::Superblock,
@@ -89,9 +90,9 @@ fn read(device: &dyn Device, offset: u64) -> Result<RawSuperblock> {
     RawSuperblock::read_from_bytes(&bytes).map_err(|_| Error::corrupt("superblock cut short"))
 }
 
-/// The first copy at one of the usual places that is whole.
+/// Returns the first valid backup at the usual block numbers.
 fn copy(device: &dyn Device) -> Option<(u64, Superblock)> {
-    let places = [
+    let locations = [
         (1024_u64, 8193_u64),
         (2048, 16384),
         (4096, 32768),
@@ -99,7 +100,7 @@ fn copy(device: &dyn Device) -> Option<(u64, Superblock)> {
         (2048, 49152),
         (4096, 98304),
     ];
-    places.into_iter().find_map(|(block_size, block)| {
+    locations.into_iter().find_map(|(block_size, block)| {
         let raw = read(device, block_size * block).ok()?;
         let is_copy = raw.magic.get() == SUPERBLOCK_MAGIC && raw.block_group_nr.get() != 0;
         let superblock = geometry(&raw, device.len_bytes())
@@ -120,7 +121,7 @@ fn features_of(raw: &RawSuperblock) -> Features {
     }
 }
 
-/// Refuses what nobody could check without knowing it.
+/// Rejects features, revisions and sizes unknown to Folio with EOPNOTSUPP.
 fn check_known(raw: &RawSuperblock) -> Result<()> {
     let features = features_of(raw);
     features.check_readable()?;
@@ -166,7 +167,8 @@ fn checksum_is_good(superblock: &Superblock) -> bool {
     superblock.checksum_seed.is_none() || raw.checksum.get() == sum()
 }
 
-/// The numbers that everything else rests on, if they fit each other; else what does not.
+/// Builds the superblock from the numbers that the check relies on. Returns a description of the
+/// first inconsistency.
 fn geometry(raw: &RawSuperblock, device_len: u64) -> Result<Superblock, String> {
     let features = features_of(raw);
     let log = raw.log_block_size.get();
@@ -240,7 +242,7 @@ fn cluster_blocks(raw: &RawSuperblock, features: &Features) -> Result<u32, Strin
     let (log_block, log_cluster) = (raw.log_block_size.get(), raw.log_cluster_size.get());
     if !features.ro_compat.contains(RoCompat::BIGALLOC) {
         let is_plain = log_cluster == log_block && raw.clusters_per_group == raw.blocks_per_group;
-        // Revision 0 knew fragments instead of clusters, and filled these fields with as much.
+        // Revision 0 had fragments instead of clusters in these fields.
         return if is_plain || raw.rev_level.get() == 0 {
             Ok(1)
         } else {
@@ -261,6 +263,7 @@ fn cluster_blocks(raw: &RawSuperblock, features: &Features) -> Result<u32, Strin
     }
 }
 
+/// Returns the first inconsistency among the basic numbers.
 fn first_misfit(superblock: &Superblock, device_len: u64) -> Option<String> {
     let Superblock {
         block_size,
@@ -318,7 +321,7 @@ fn first_misfit(superblock: &Superblock, device_len: u64) -> Option<String> {
         wrong(
             is_cut,
             format!(
-                "{block_count} blocks of {block_size} bytes on a device of {device_len} bytes: cut short?"
+                "{block_count} blocks of {block_size} bytes on a device of {device_len} bytes: truncated?"
             ),
         )
     })
@@ -343,7 +346,7 @@ fn check_descriptor_table(superblock: &Superblock) -> Option<String> {
     (!fits).then(|| format!("{blocks} group descriptor blocks and {reserved} reserved"))
 }
 
-/// Reports what is wrong in the fields that the check does not rest on.
+/// Checks the fields that the rest of the check does not rely on.
 pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut FindingReporter<'_>) {
     let raw = &superblock.raw;
     let mut error = |what: std::fmt::Arguments<'_>| {
@@ -374,7 +377,7 @@ pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut FindingR
         ));
     }
     if raw.uuid == [0; 16] {
-        error(format_args!("no UUID"));
+        error(format_args!("the UUID is zero"));
     }
     let extra_max = (superblock.inode_size - 128) as u16;
     for (name, extra) in [
@@ -385,17 +388,19 @@ pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut FindingR
             && extra != 0
             && (extra > extra_max || extra < 4 || extra % 4 != 0)
         {
-            error(format_args!("{name} extra inode size {extra}"));
+            error(format_args!("invalid {name} extra inode size {extra}"));
         }
     }
     if !compat.contains(Compat::HAS_JOURNAL) {
         if incompat.contains(Incompat::NEEDS_RECOVERY) {
-            error(format_args!("needs recovery, but has no journal"));
+            error(format_args!(
+                "needs_recovery is set, but has_journal is not"
+            ));
         }
         if raw.journal_inum.get() != 0 || raw.journal_dev.get() != 0 || raw.journal_uuid != [0; 16]
         {
             error(format_args!(
-                "a journal is named, but has_journal is not set"
+                "the superblock names a journal, but has_journal is not set"
             ));
         }
     }
@@ -409,8 +414,8 @@ pub(super) fn check(superblock: &Superblock, clock: Clock, report: &mut FindingR
     warn(superblock, clock, report);
 }
 
-/// Inodes that the superblock names must exist, and quota inodes must not be named without the
-/// feature.
+/// Checks that the inodes named by the superblock exist, and that quota inodes are named with the
+/// feature only.
 fn check_named_inodes(superblock: &Superblock, error: &mut dyn FnMut(std::fmt::Arguments<'_>)) {
     let raw = &superblock.raw;
     let has_quota = superblock.features.ro_compat.contains(RoCompat::QUOTA);
@@ -435,7 +440,7 @@ fn check_named_inodes(superblock: &Superblock, error: &mut dyn FnMut(std::fmt::A
     }
 }
 
-/// What is worth knowing and no damage.
+/// Reports facts that are no damage as warnings.
 fn warn(superblock: &Superblock, clock: Clock, report: &mut FindingReporter<'_>) {
     let raw = &superblock.raw;
     let mut warning = |what: std::fmt::Arguments<'_>| {
@@ -450,7 +455,7 @@ fn warn(superblock: &Superblock, clock: Clock, report: &mut FindingReporter<'_>)
     }
     if raw.state.get() & STATE_ERROR != 0 || raw.error_count.get() != 0 {
         warning(format_args!(
-            "errors were met while it was mounted ({} counted)",
+            "errors were found while mounted ({} counted)",
             raw.error_count
         ));
     }
@@ -463,7 +468,7 @@ fn warn(superblock: &Superblock, clock: Clock, report: &mut FindingReporter<'_>)
         let time = i64::from(high) << 32 | i64::from(low.get());
         if time > now.saturating_add(TIME_SLACK_SECS) {
             warning(format_args!(
-                "last {name} in the future (second {time} since 1970)"
+                "last {name} in the future ({time} s since 1970)"
             ));
         }
     }

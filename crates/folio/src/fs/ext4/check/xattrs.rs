@@ -1,5 +1,5 @@
-//! Extended attributes: in the inode, in blocks that inodes share, and in inodes that hold one
-//! value.
+//! Extended attributes: in the inode, in blocks shared by inodes, and in inodes that hold a single
+//! value. Linux: fs/ext4/xattr.c.
 
 use super::Checker;
 use super::blocks::BlockOwner;
@@ -15,22 +15,22 @@ use crate::fs::ext4::xattr::format::{
 use std::ops::Range;
 use zerocopy::FromBytes;
 
-/// A block of attributes: how many inodes it says share it, and how many were met.
+/// A block of attributes: its stored reference count, and the references found.
 pub(super) struct SharedXattrBlock {
     stored: u32,
-    met: u32,
+    found: u32,
 }
 
-/// An inode that holds an attribute's value: references it says it has, and those met.
+/// An inode that holds an attribute's value: its stored reference count, and the references found.
 #[derive(Default)]
 pub(super) struct XattrValueInode {
     stored: Option<u64>,
-    met: u64,
+    found: u64,
 }
 
 impl Checker<'_> {
-    /// Checks all attributes of an inode and claims their block; returns the end of an inline file,
-    /// if there is one.
+    /// Checks all attributes of an inode and claims their block. Returns the attribute `system.data`
+    /// of a file with inline data.
     pub(super) fn check_xattrs(
         &mut self,
         view: &InodeView<'_>,
@@ -56,7 +56,7 @@ impl Checker<'_> {
 
     fn check_xattr_block(&mut self, owner: &mut BlockOwner, block: u64) {
         if let Some(shared) = self.xattr_blocks.get_mut(&block) {
-            shared.met += 1;
+            shared.found += 1;
             owner.clusters += 1;
             return;
         }
@@ -78,7 +78,7 @@ impl Checker<'_> {
             block,
             SharedXattrBlock {
                 stored: header.reference_count.get(),
-                met: 1,
+                found: 1,
             },
         );
         let seed = self.sb.checksum_seed;
@@ -109,7 +109,8 @@ impl Checker<'_> {
         );
     }
 
-    /// The entries from `entries_at` on, with values counted from the start of `bytes`.
+    /// Checks the entries from `entries_at` on; value offsets count from the start of `bytes`.
+    /// Returns the value of `system.data`.
     fn check_attributes(
         &mut self,
         location: FindingLocation,
@@ -123,10 +124,10 @@ impl Checker<'_> {
             match rest.first_chunk::<4>() {
                 Some([0, 0, 0, 0]) => break,
                 Some(_) => {}
-                // Where entries fill an inode to its last byte, its end is theirs.
+                // Entries may fill an inode to its last byte, without an end mark.
                 None if rest.is_empty() && !is_block => break,
                 None => {
-                    self.xattr_error(location, at, format_args!("no end of the entries"));
+                    self.xattr_error(location, at, format_args!("entries have no end mark"));
                     return inline;
                 }
             }
@@ -134,11 +135,11 @@ impl Checker<'_> {
             let entry =
                 entry.and_then(|(raw, after)| Some((raw, after.get(..usize::from(raw.name_len))?)));
             let Some((raw, name)) = entry else {
-                self.xattr_error(location, at, format_args!("goes past the end"));
+                self.xattr_error(location, at, format_args!("exceeds the area"));
                 return inline;
             };
             if raw.name_index == 0 {
-                self.xattr_error(location, at, format_args!("name without a prefix"));
+                self.xattr_error(location, at, format_args!("name index 0"));
             }
             let value = self.check_attribute_value(location, at, bytes, raw, name, is_block);
             if let Some((range, value)) = value {
@@ -163,7 +164,7 @@ impl Checker<'_> {
         inline
     }
 
-    /// One value: its place, and the hash over it and the name.
+    /// Checks one value: its range and the hash over name and value.
     fn check_attribute_value<'b>(
         &mut self,
         location: FindingLocation,
@@ -190,7 +191,7 @@ impl Checker<'_> {
             self.xattr_error(
                 location,
                 at,
-                format_args!("value of {size} bytes at {offset} goes past the end"),
+                format_args!("value of {size} bytes at {offset} exceeds the area"),
             );
             return None;
         };
@@ -205,20 +206,26 @@ impl Checker<'_> {
         let number = raw.value_inode.get();
         let has_feature = self.sb.features.incompat.contains(Incompat::EA_INODE);
         if !has_feature || number < self.sb.first_inode || number > self.sb.inode_count {
-            self.xattr_error(location, at, format_args!("value in inode {number}"));
+            self.xattr_error(
+                location,
+                at,
+                format_args!("value in the invalid inode {number}"),
+            );
             return;
         }
-        self.value_inodes.entry(number).or_default().met += 1;
+        self.value_inodes.entry(number).or_default().found += 1;
     }
 
-    /// Compares the counts of references, once all inodes have been seen.
+    /// Compares the reference counts after all inodes were checked.
     pub(super) fn check_shared_xattrs(&mut self) {
         let mut blocks: Vec<_> = self.xattr_blocks.drain().collect();
         blocks.sort_unstable_by_key(|(block, _)| *block);
         for (block, shared) in blocks {
-            if shared.stored != shared.met {
-                let what =
-                    format_args!("{} inodes share it, it says {}", shared.met, shared.stored);
+            if shared.stored != shared.found {
+                let what = format_args!(
+                    "reference count {}, counted {}",
+                    shared.stored, shared.found
+                );
                 self.report
                     .error(CheckedStructure::Xattr, FindingLocation::block(block), what);
             }
@@ -227,14 +234,11 @@ impl Checker<'_> {
         inodes.sort_unstable_by_key(|(number, _)| *number);
         for (number, value) in inodes {
             let what = match value.stored {
-                None => "an attribute's value is said to be here".to_owned(),
-                Some(stored) if stored == value.met && self.inodes.get(number).links == 1 => {
+                None => "referenced as an attribute's value, but not in use as one".to_owned(),
+                Some(stored) if stored == value.found && self.inodes.get(number).links == 1 => {
                     continue;
                 }
-                Some(stored) => format!(
-                    "{} attributes have their value here, it says {stored}",
-                    value.met
-                ),
+                Some(stored) => format!("reference count {stored}, counted {}", value.found),
             };
             self.report.error(
                 CheckedStructure::Xattr,
@@ -245,7 +249,7 @@ impl Checker<'_> {
     }
 }
 
-/// The hash as machines with signed characters made it of names beyond ASCII.
+/// Returns the hash as computed with signed characters, which differs for names beyond ASCII.
 fn signed_entry_hash(name: &[u8], value: &[u8]) -> u32 {
     let unsigned = name
         .iter()
@@ -253,7 +257,7 @@ fn signed_entry_hash(name: &[u8], value: &[u8]) -> u32 {
     let signed = name.iter().fold(0_u32, |hash, &byte| {
         hash.rotate_left(5) ^ byte as i8 as i32 as u32
     });
-    // The words of the value are added alike to both, so that the difference only turns with them.
+    // Both hashes add the value's words alike, so their difference is only rotated by them.
     let words = value.len().div_ceil(4) as u32;
     entry_hash(name, value) ^ (unsigned ^ signed).rotate_left(16 * (words % 2))
 }
