@@ -619,7 +619,7 @@ fn mount_options_hold_for_every_command() {
     bench.fails(
         &["ls", "--options", "data=fast", "disk.img"],
         3,
-        "bad value in mount option \"data=fast\"",
+        "invalid value in mount option \"data=fast\"",
     );
     bench.fails(
         &["mkfs", "-o", "ro", "new.img", "--size", "8M"],

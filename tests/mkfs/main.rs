@@ -456,7 +456,7 @@ fn refusals_say_why() {
     };
     assert_eq!(
         refuse(4 * KIB, fixed()),
-        "mkfs.ext4: a device of 4096 bytes is too small"
+        "mkfs.ext4: device too small for an ext4: 4096 bytes"
     );
     let long = FormatOptions {
         label: "seventeen bytes !".to_owned(),
@@ -464,10 +464,13 @@ fn refusals_say_why() {
     };
     assert_eq!(
         refuse(8 * MIB, long),
-        "mkfs.ext4: label is 17 bytes long, more than 16"
+        "mkfs.ext4: invalid label \"seventeen bytes !\": 17 bytes long, at most 16 allowed"
     );
     let huge = refuse(1 << 60, fixed());
-    assert_eq!(huge, "mkfs.ext4: 8589934592 block groups are too many");
+    assert_eq!(
+        huge,
+        "mkfs.ext4: too many block groups: 8589934592, at most 4294967295; use larger blocks"
+    );
 }
 
 /// Every size from nothing up: an error or a clean file system, never a panic.

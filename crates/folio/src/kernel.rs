@@ -23,7 +23,7 @@ pub use crate::fs::ext4::mkfs::{FormatOptions, FormatReport, format as format_ex
 pub use crate::fs::ext4::resize::{
     FileSystemSize, ResizeOptions, ResizeReport, plan as plan_resize_ext4, resize as resize_ext4,
 };
-pub use crate::fs::ext4::tune::{Reserved, TuneOptions, tune as tune_ext4};
+pub use crate::fs::ext4::tune::{ReservedBlockCount, TuneOptions, tune as tune_ext4};
 
 /// Limits and sources of a [`Kernel`].
 #[derive(Debug, Clone)]

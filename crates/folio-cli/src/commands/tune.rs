@@ -6,7 +6,7 @@ use crate::image_path::ImagePath;
 use crate::session::{Session, clock};
 use clap::Args;
 use folio::block;
-use folio::kernel::{Reserved, TuneOptions, tune_ext4};
+use folio::kernel::{ReservedBlockCount, TuneOptions, tune_ext4};
 use std::ffi::OsString;
 
 const AFTER_HELP: &str = "\
@@ -63,8 +63,8 @@ pub(crate) fn run(tune: &Tune, session: &Session) -> Outcome {
         mount_text: tune.mount_opts.clone(),
         reserved: tune
             .reserved
-            .map(Reserved::Percent)
-            .or(tune.reserved_blocks.map(Reserved::Blocks)),
+            .map(ReservedBlockCount::Percent)
+            .or(tune.reserved_blocks.map(ReservedBlockCount::Blocks)),
         reserved_uid: tune.resuid,
         reserved_gid: tune.resgid,
         max_mount_count: tune.max_mount_count,

@@ -1,24 +1,25 @@
-//! Mount options that only ext4 has, and their defaults in the superblock. Linux: fs/ext4/super.c,
-//! Documentation/admin-guide/ext4.rst.
+//! Mount options specific to ext4 and their defaults in the superblock. Linux: fs/ext4/super.c,
+//! Documentation/admin-guide/ext4.rst; ext4(5).
 //!
-//! Four sources, a later one wins: Linux's defaults; `s_default_mount_opts` and `s_errors`; the
-//! text in `s_mount_opts` (of which, as in Linux, what is not understood is passed over); the words
-//! given at mount.
+//! Four sources, of which a later one overrides an earlier one: Linux's defaults;
+//! `s_default_mount_opts` and `s_errors`; the text in `s_mount_opts`, of which unknown words are
+//! ignored as in Linux; the words given at mount.
 //!
-//! What Linux knows and nothing here depends on is accepted and does nothing:
+//! Options of Linux that have no effect in Folio are accepted:
 //!
-//! | option | why it does nothing |
+//! | option | why it has no effect |
 //! |---|---|
-//! | `init_itable[=n]` `noinit_itable` | inode tables are zeroed when the file system is made, or when a group is first used |
+//! | `init_itable[=n]` `noinit_itable` | mkfs, or the first use of a group, zeroes inode tables |
 //! | `block_validity` `noblock_validity` | blocks are always checked |
-//! | `nombcache` `no_mbcache` | extended attribute blocks are found without a cache |
-//! | `inode_readahead_blks=n` `prefetch_block_bitmaps` `no_prefetch_block_bitmaps` `mb_optimize_scan=n` `stripe=n` | advice about speed |
-//! | `min_batch_time=n` `max_batch_time=n` `journal_ioprio=n` | the same |
-//! | `dioread_lock` `dioread_nolock` | there is no direct I/O |
-//! | `data_err=ignore` `bsddf` `nogrpid` `sysvgroups` `noquota` | they are what happens |
-//! | `i_version` | Linux itself passes over it |
+//! | `nombcache` `no_mbcache` | Folio has no cache of extended attribute blocks |
+//! | `inode_readahead_blks=n` `prefetch_block_bitmaps` `no_prefetch_block_bitmaps` | performance hints |
+//! | `mb_optimize_scan=n` `stripe=n` | performance hints |
+//! | `min_batch_time=n` `max_batch_time=n` `journal_ioprio=n` | performance hints |
+//! | `dioread_lock` `dioread_nolock` | Folio has no direct I/O on ext4 |
+//! | `data_err=ignore` `bsddf` `nogrpid` `sysvgroups` `noquota` | Folio always behaves this way |
+//! | `i_version` | Linux ignores it too |
 //!
-//! What Linux knows and Folio does not do is refused as any unknown word.
+//! Other options of Linux are rejected like any unknown word.
 
 use crate::base::{Errno, Error, Result};
 use crate::fs::ext4::layout::features::Compat;
@@ -26,61 +27,61 @@ use crate::fs::ext4::layout::superblock::Superblock;
 use crate::vfs::MountOptions;
 use std::str::FromStr;
 
-/// What becomes of a file's data when its metadata is committed (`data=`).
+/// The write order of file data and the transaction that commits its metadata (`data=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataMode {
-    /// It is written before.
+    /// Data is written before the commit.
     Ordered,
-    /// Nothing: it may be written later.
+    /// Data may be written after the commit.
     Writeback,
-    /// It goes through the journal too.
+    /// Data is part of the transaction.
     Journal,
 }
 
-/// How files that are replaced, by truncation or by rename, are kept from ending up empty
+/// The protection of files replaced by truncation or rename against loss of their contents
 /// (`auto_da_alloc=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AutoDaAlloc {
-    /// Their data is written before the transaction that replaces them commits.
+    /// The new data is written before the transaction that replaces the file commits.
     Commit,
-    /// Their data is written at close and at rename, as Linux does.
+    /// The new data is written at close and at rename, as in Linux.
     Close,
-    /// Not at all.
+    /// No protection.
     Off,
 }
 
-/// What becomes of a file system in which damage is found (`errors=`).
+/// The reaction to damage in a mounted file system (`errors=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorPolicy {
-    /// It is noted.
+    /// Record the error and continue.
     Continue,
-    /// Nothing can be changed any more.
+    /// Make the mount read-only.
     RemountReadOnly,
-    /// Every further call fails.
+    /// Fail all further calls.
     Panic,
 }
 
-/// How an ext4 is mounted.
+/// The mount options of an ext4.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ext4Options {
     pub(crate) data: DataMode,
-    /// How old a transaction may grow before it is committed.
+    /// Maximum age of a transaction before its commit, in milliseconds.
     pub(crate) commit_interval_ms: u64,
-    /// Whether blocks are placed when data is written back, not when it is written.
+    /// Whether blocks are allocated at writeback instead of at write.
     pub(crate) delalloc: bool,
     pub(crate) auto_da_alloc: AutoDaAlloc,
     pub(crate) errors: ErrorPolicy,
-    /// Whether the device is told to flush its cache.
+    /// Whether the device's cache is flushed.
     pub(crate) barrier: bool,
-    /// Whether the device is told of blocks that are freed.
+    /// Whether freed blocks are discarded on the device.
     pub(crate) discard: bool,
-    /// Whether what the journal holds is brought to its place (not with `noload` or `norecovery`).
+    /// Whether the journal is replayed (false with `noload` or `norecovery`).
     pub(crate) load_journal: bool,
-    /// Whether there are extended attributes of the user namespace.
+    /// Whether extended attributes of the user namespace are available.
     pub(crate) user_xattr: bool,
-    /// Whether access control lists are kept and obeyed.
+    /// Whether access control lists are stored and enforced.
     pub(crate) acl: bool,
-    /// Blocks that are kept for root and these.
+    /// Blocks reserved for root, `reserved_uid` and `reserved_gid`.
     pub(crate) reserved_blocks: u64,
     pub(crate) reserved_uid: u32,
     pub(crate) reserved_gid: u32,
@@ -97,7 +98,7 @@ pub(crate) mod default_options {
     pub(crate) const USER_XATTR: u32 = 0x4;
     pub(crate) const ACL: u32 = 0x8;
     pub(crate) const UID16: u32 = 0x10;
-    /// Two bits that hold one of the next three.
+    /// Two bits with one of the next three values.
     pub(crate) const DATA_MASK: u32 = 0x60;
     pub(crate) const DATA_JOURNAL: u32 = 0x20;
     pub(crate) const DATA_ORDERED: u32 = 0x40;
@@ -115,7 +116,7 @@ pub(crate) mod error_policies {
     pub(crate) const PANIC: u16 = 3;
 }
 
-/// The words of [`Ext4Options`] that do something; those with a value without it.
+/// The words of [`Ext4Options`] with an effect; those with a value are listed without it.
 const WORDS: [&str; 21] = [
     "delalloc",
     "nodelalloc",
@@ -140,7 +141,7 @@ const WORDS: [&str; 21] = [
     "data_err",
 ];
 
-/// All words that an ext4 understands, those with a value without it.
+/// Iterates over all words that ext4 accepts; those with a value are listed without it.
 pub(crate) fn words_known() -> impl Iterator<Item = &'static str> {
     WORDS
         .into_iter()
@@ -148,7 +149,7 @@ pub(crate) fn words_known() -> impl Iterator<Item = &'static str> {
         .chain(NUMBERS_WITHOUT_EFFECT)
 }
 
-/// Words that are accepted and do nothing; a table above says why.
+/// Words that are accepted without effect; the table at the top gives the reasons.
 const WITHOUT_EFFECT: [&str; 14] = [
     "init_itable",
     "noinit_itable",
@@ -166,7 +167,7 @@ const WITHOUT_EFFECT: [&str; 14] = [
     "noquota",
 ];
 
-/// The same with a number behind `=`.
+/// Words with a number after `=` that are accepted without effect.
 const NUMBERS_WITHOUT_EFFECT: [&str; 7] = [
     "init_itable",
     "inode_readahead_blks",
@@ -178,24 +179,27 @@ const NUMBERS_WITHOUT_EFFECT: [&str; 7] = [
 ];
 
 impl Ext4Options {
-    /// The options for the file system of `superblock` when `data`, words separated by commas, is
-    /// given at mount. EINVAL, naming it, for a word that is not understood.
+    /// Returns the options for the file system of `superblock` with `data`, words separated by
+    /// commas, given at mount.
+    ///
+    /// # Errors
+    /// EINVAL, naming the word, for an unknown word, an invalid value, or a conflict.
     pub(crate) fn parse(data: &str, superblock: &Superblock) -> Result<Self> {
         let mut options = Self::defaults(superblock);
-        let mut asked = Asked::default();
+        let mut explicit = ExplicitOptions::default();
         let stored = &superblock.raw.mount_opts;
         let stored_len = stored
             .iter()
             .position(|byte| *byte == 0)
             .unwrap_or(stored.len());
         for word in words(std::str::from_utf8(&stored[..stored_len]).unwrap_or_default()) {
-            // Linux goes on without what it does not understand there.
-            let _: Result<()> = options.set(word, &mut asked);
+            // Linux ignores unknown words there.
+            let _: Result<()> = options.set(word, &mut explicit);
         }
         for word in words(data) {
-            options.set(word, &mut asked)?;
+            options.set(word, &mut explicit)?;
         }
-        options.check(superblock, asked)
+        options.check(superblock, explicit)
     }
 
     fn defaults(superblock: &Superblock) -> Self {
@@ -218,7 +222,7 @@ impl Ext4Options {
             barrier: bits & default_options::NO_BARRIER == 0,
             discard: bits & default_options::DISCARD != 0,
             load_journal: true,
-            // On whatever the superblock says, as in Linux since 2.6.39.
+            // Always on, regardless of the superblock, as in Linux since 2.6.39.
             user_xattr: true,
             acl: true,
             reserved_blocks: superblock.reserved_blocks(),
@@ -227,27 +231,28 @@ impl Ext4Options {
         }
     }
 
-    /// Takes one word.
-    fn set(&mut self, word: &str, asked: &mut Asked) -> Result<()> {
+    /// Applies one word.
+    fn set(&mut self, word: &str, explicit: &mut ExplicitOptions) -> Result<()> {
         let (name, value) = word
             .split_once('=')
             .map_or((word, None), |(name, value)| (name, Some(value)));
         match value {
-            None => self.set_flag(name, asked),
-            Some(value) => self.set_value(name, value, asked),
+            None => self.set_flag(name, explicit),
+            Some(value) => self.set_value(name, value, explicit),
         }
-        .map_err(|refused| match refused {
-            Refused::Word => MountOptions::unknown(word),
-            Refused::Value => {
-                Error::new(Errno::INVAL, format!("bad value in mount option {word:?}"))
-            }
+        .map_err(|error| match error {
+            OptionError::Unknown => MountOptions::unknown(word),
+            OptionError::Value(expected) => Error::new(
+                Errno::INVAL,
+                format!("invalid value in mount option {word:?}: expected {expected}"),
+            ),
         })
     }
 
-    fn set_flag(&mut self, name: &str, asked: &mut Asked) -> Result<(), Refused> {
+    fn set_flag(&mut self, name: &str, explicit: &mut ExplicitOptions) -> Result<(), OptionError> {
         match name {
-            "delalloc" => (self.delalloc, asked.delalloc) = (true, true),
-            "nodelalloc" => (self.delalloc, asked.delalloc) = (false, false),
+            "delalloc" => (self.delalloc, explicit.delalloc) = (true, true),
+            "nodelalloc" => (self.delalloc, explicit.delalloc) = (false, false),
             "auto_da_alloc" => self.auto_da_alloc = AutoDaAlloc::Commit,
             "noauto_da_alloc" => self.auto_da_alloc = AutoDaAlloc::Off,
             "barrier" => self.barrier = true,
@@ -261,16 +266,21 @@ impl Ext4Options {
             "noacl" => self.acl = false,
             "i_version" => {}
             _ if WITHOUT_EFFECT.contains(&name) => {}
-            _ => return Err(Refused::Word),
+            _ => return Err(OptionError::Unknown),
         }
         Ok(())
     }
 
-    fn set_value(&mut self, name: &str, value: &str, asked: &mut Asked) -> Result<(), Refused> {
+    fn set_value(
+        &mut self,
+        name: &str,
+        value: &str,
+        explicit: &mut ExplicitOptions,
+    ) -> Result<(), OptionError> {
         match (name, value) {
-            ("data", "ordered") => self.set_data(DataMode::Ordered, asked),
-            ("data", "writeback") => self.set_data(DataMode::Writeback, asked),
-            ("data", "journal") => self.set_data(DataMode::Journal, asked),
+            ("data", "ordered") => self.set_data(DataMode::Ordered, explicit),
+            ("data", "writeback") => self.set_data(DataMode::Writeback, explicit),
+            ("data", "journal") => self.set_data(DataMode::Journal, explicit),
             ("errors", "continue") => self.errors = ErrorPolicy::Continue,
             ("errors", "remount-ro") => self.errors = ErrorPolicy::RemountReadOnly,
             ("errors", "panic") => self.errors = ErrorPolicy::Panic,
@@ -285,80 +295,89 @@ impl Ext4Options {
                 };
             }
             ("barrier", _) => self.barrier = number::<u32>(value)? != 0,
-            ("commit", _) => self.set_commit_interval(number(value)?, asked)?,
+            ("commit", _) => self.set_commit_interval(number(value)?, explicit)?,
             ("resuid", _) => self.reserved_uid = number(value)?,
             ("resgid", _) => self.reserved_gid = number(value)?,
             ("data_err", "ignore") => {}
-            ("data" | "errors" | "data_err", _) => return Err(Refused::Value),
+            ("data", _) => return Err(OptionError::Value("ordered, writeback or journal")),
+            ("errors", _) => return Err(OptionError::Value("continue, remount-ro or panic")),
+            ("data_err", _) => return Err(OptionError::Value("ignore")),
             _ if NUMBERS_WITHOUT_EFFECT.contains(&name) => number::<u32>(value).map(|_| ())?,
-            _ => return Err(Refused::Word),
+            _ => return Err(OptionError::Unknown),
         }
         Ok(())
     }
 
-    fn set_data(&mut self, data: DataMode, asked: &mut Asked) {
-        (self.data, asked.data) = (data, true);
+    fn set_data(&mut self, data: DataMode, explicit: &mut ExplicitOptions) {
+        (self.data, explicit.data) = (data, true);
     }
 
-    /// 0 asks for the default.
-    fn set_commit_interval(&mut self, interval_s: u64, asked: &mut Asked) -> Result<(), Refused> {
+    /// Sets the commit interval; 0 selects the default.
+    fn set_commit_interval(
+        &mut self,
+        interval_s: u64,
+        explicit: &mut ExplicitOptions,
+    ) -> Result<(), OptionError> {
         let interval_s = if interval_s == 0 {
             COMMIT_INTERVAL_DEFAULT_S
         } else {
             interval_s
         };
         if interval_s > COMMIT_INTERVAL_MAX_S {
-            return Err(Refused::Value);
+            return Err(OptionError::Value("at most 2147483 seconds"));
         }
-        asked.commit = interval_s != COMMIT_INTERVAL_DEFAULT_S;
+        explicit.commit = interval_s != COMMIT_INTERVAL_DEFAULT_S;
         self.commit_interval_ms = interval_s * 1000;
         Ok(())
     }
 
-    /// Refuses what contradicts itself or the file system.
-    fn check(mut self, superblock: &Superblock, asked: Asked) -> Result<Self> {
-        if !superblock.features.compat.contains(Compat::HAS_JOURNAL) && (asked.data || asked.commit)
+    /// Rejects options that conflict with each other or with the file system.
+    fn check(mut self, superblock: &Superblock, explicit: ExplicitOptions) -> Result<Self> {
+        if !superblock.features.compat.contains(Compat::HAS_JOURNAL)
+            && (explicit.data || explicit.commit)
         {
-            let option = if asked.data { "data=" } else { "commit=" };
+            let option = if explicit.data { "data=" } else { "commit=" };
             return Err(Error::new(
                 Errno::INVAL,
-                format!("mount option {option} needs a journal"),
+                format!("mount option {option} requires a journal, which the file system lacks"),
             ));
         }
         if self.data == DataMode::Journal {
-            if asked.delalloc {
+            if explicit.delalloc {
                 return Err(Error::new(
                     Errno::INVAL,
-                    "mount options data=journal and delalloc exclude each other",
+                    "conflicting mount options data=journal and delalloc; drop one of them",
                 ));
             }
-            // What is written goes to the journal with its transaction, so it needs its blocks at
-            // once.
+            // Data is part of its transaction, so it needs its blocks at once.
             self.delalloc = false;
         }
         Ok(self)
     }
 }
 
-/// What was asked for, not only left at its default.
+/// Options that were given explicitly.
 #[derive(Default)]
-struct Asked {
+struct ExplicitOptions {
     data: bool,
     commit: bool,
     delalloc: bool,
 }
 
-enum Refused {
-    Word,
-    Value,
+/// The reason for rejecting a word.
+enum OptionError {
+    /// The word is unknown.
+    Unknown,
+    /// The value is invalid; the expected values in words.
+    Value(&'static str),
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').filter(|word| !word.is_empty())
 }
 
-fn number<N: FromStr>(text: &str) -> Result<N, Refused> {
-    text.parse().map_err(|_| Refused::Value)
+fn number<N: FromStr>(text: &str) -> Result<N, OptionError> {
+    text.parse().map_err(|_| OptionError::Value("a number"))
 }
 
 #[cfg(test)]
@@ -380,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn linuxs_defaults_hold() {
+    fn defaults_equal_linux() {
         let superblock = superblock();
         let options = Ext4Options::parse("", &superblock).unwrap();
         let expected = Ext4Options {
@@ -403,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_understood_in_both_spellings() {
+    fn options_in_both_spellings_are_parsed() {
         let superblock = superblock();
         let parse = |data: &str| Ext4Options::parse(data, &superblock).unwrap();
         let options = parse(
@@ -448,19 +467,21 @@ mod tests {
     }
 
     #[test]
-    fn the_listed_words_are_known() {
+    fn all_listed_words_are_accepted() {
         let superblock = superblock();
         for word in words_known() {
             let with_value = Ext4Options::parse(&format!("{word}=1"), &superblock);
             let is_known = Ext4Options::parse(word, &superblock).is_ok()
-                || with_value
-                    .map_or_else(|error| error.to_string().starts_with("bad value"), |_| true);
+                || with_value.map_or_else(
+                    |error| error.to_string().starts_with("invalid value"),
+                    |_| true,
+                );
             assert!(is_known, "{word}");
         }
     }
 
     #[test]
-    fn what_is_not_understood_is_named() {
+    fn invalid_words_are_named_in_the_error() {
         let mut superblock = superblock();
         for word in [
             "foo",
@@ -478,39 +499,39 @@ mod tests {
                 format!("unknown mount option {word:?}")
             );
         }
-        for word in [
-            "data=fast",
-            "errors=no",
-            "commit=x",
-            "commit=2147484",
-            "commit=-1",
-            "resuid=-1",
-            "barrier=",
-            "stripe=a",
+        for (word, expected) in [
+            ("data=fast", "ordered, writeback or journal"),
+            ("errors=no", "continue, remount-ro or panic"),
+            ("commit=x", "a number"),
+            ("commit=2147484", "at most 2147483 seconds"),
+            ("commit=-1", "a number"),
+            ("resuid=-1", "a number"),
+            ("barrier=", "a number"),
+            ("stripe=a", "a number"),
         ] {
             assert_eq!(
                 refusal(word, &superblock),
-                format!("bad value in mount option {word:?}")
+                format!("invalid value in mount option {word:?}: expected {expected}")
             );
         }
         let both = refusal("delalloc,data=journal", &superblock);
         assert_eq!(
             both,
-            "mount options data=journal and delalloc exclude each other"
+            "conflicting mount options data=journal and delalloc; drop one of them"
         );
         superblock.features.compat.remove(Compat::HAS_JOURNAL);
         assert_eq!(
             refusal("data=ordered", &superblock),
-            "mount option data= needs a journal"
+            "mount option data= requires a journal, which the file system lacks"
         );
         assert_eq!(
             refusal("commit=1", &superblock),
-            "mount option commit= needs a journal"
+            "mount option commit= requires a journal, which the file system lacks"
         );
     }
 
     #[test]
-    fn the_superblocks_defaults_are_obeyed() {
+    fn superblock_defaults_are_applied() {
         use default_options as bits;
         let mut superblock = superblock();
         let set = bits::DATA_JOURNAL | bits::NO_BARRIER | bits::DISCARD | bits::NO_DELALLOC;
@@ -540,7 +561,7 @@ mod tests {
             (options.barrier, options.discard, options.delalloc),
             (true, false, true)
         );
-        // Of the text there, what is not understood is passed over.
+        // Unknown words in the superblock's text are ignored.
         superblock.raw.mount_opts[..27].copy_from_slice(b"foo,commit=7,errors=x,noacl");
         superblock.raw.default_mount_opts = bits::DATA_WRITEBACK.into();
         let options = Ext4Options::parse("", &superblock).unwrap();

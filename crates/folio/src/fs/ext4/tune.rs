@@ -1,5 +1,5 @@
-//! Changes to the superblock of a file system that nobody uses: label, identity, defaults for
-//! mounts, reserved blocks. Linux: tune2fs(8).
+//! Changes to the superblock of an unmounted file system: label, UUID, default mount options,
+//! reserved blocks. Counterpart: tune2fs(8).
 
 use crate::base::{Clock, Errno, Error, Result};
 use crate::block::Device;
@@ -9,56 +9,61 @@ use crate::fs::ext4::layout::superblock::Superblock;
 use crate::fs::ext4::options::{Ext4Options, default_options as bits, error_policies};
 use zerocopy::FromBytes;
 
-/// What becomes different; `None` leaves one as it is.
+/// Changes to a superblock; `None` leaves a value unchanged.
 #[derive(Debug, Clone, Default)]
 pub struct TuneOptions {
     /// Volume label, at most 16 bytes (`tune2fs -L`).
     pub label: Option<String>,
-    /// Identity (`tune2fs -U`). Where checksums depend on it, they go on with the old one
+    /// UUID (`tune2fs -U`). With metadata_csum, checksums keep the seed of the old UUID
     /// (`metadata_csum_seed`).
     pub uuid: Option<[u8; 16]>,
-    /// Default mount options, words separated by commas: those of `tune2fs -o` (`^` takes one
-    /// back), `errors=`, or the same in mount(8)'s words.
+    /// Default mount options, separated by commas: those of `tune2fs -o` (`^` clears one),
+    /// `errors=`, or the names of mount(8).
     pub mount_defaults: Option<String>,
-    /// Text that every mount reads before its own options, at most 63 bytes
+    /// Mount options that every mount applies before its own, at most 63 bytes
     /// (`tune2fs -E mount_opts=`).
     pub mount_text: Option<String>,
-    /// Blocks kept for root (`tune2fs -r`, `-m`).
-    pub reserved: Option<Reserved>,
-    /// User that may use them too (`tune2fs -u`).
+    /// Blocks reserved for root (`tune2fs -r`, `-m`).
+    pub reserved: Option<ReservedBlockCount>,
+    /// User id that may also use the reserved blocks (`tune2fs -u`).
     pub reserved_uid: Option<u16>,
-    /// Group that may (`tune2fs -g`).
+    /// Group id that may also use the reserved blocks (`tune2fs -g`).
     pub reserved_gid: Option<u16>,
-    /// Mounts after which e2fsck checks everything; 0 for never (`tune2fs -c`).
+    /// Number of mounts after which e2fsck checks the file system; 0 for never (`tune2fs -c`).
     pub max_mount_count: Option<u16>,
-    /// Where the time of the change comes from.
+    /// The source of the time of the change.
     pub clock: Clock,
 }
 
-/// Blocks kept for root.
+/// The number of blocks reserved for root.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Reserved {
-    /// So many.
+pub enum ReservedBlockCount {
+    /// A number of blocks, at most half of all.
     Blocks(u64),
-    /// So much of all, 0 to 50.
+    /// A percentage of all blocks, 0 to 50.
     Percent(f64),
 }
 
-/// Bytes of a label.
+/// Length of a label in bytes.
 const LABEL_LEN: usize = 16;
 
-/// Changes the superblock of the ext4 on `device` and its copies; durable when this returns. Linux:
-/// tune2fs(8).
+/// Changes the superblock of the ext4 on `device` and its backups; durable when this returns.
 ///
-/// EINVAL for what makes no sense; EROFS for a read-only device; EBUSY for a journal that must be
-/// replayed first, which a mount does.
+/// # Errors
+/// - EINVAL for an invalid option.
+/// - EROFS for a read-only device.
+/// - EBUSY if the journal needs a replay; a mount replays it.
+/// - EOPNOTSUPP for a feature that Folio cannot write, or an unsupported mount option.
+/// - EUCLEAN if the device has no valid ext4.
+///
+/// Counterpart: tune2fs(8).
 pub fn tune(device: &dyn Device, options: &TuneOptions) -> Result<()> {
     tune_device(device, options).map_err(|e| e.at("ext4"))
 }
 
 fn tune_device(device: &dyn Device, options: &TuneOptions) -> Result<()> {
     if device.is_read_only() {
-        return Err(Errno::ROFS.into());
+        return Err(Error::new(Errno::ROFS, "the image is read-only"));
     }
     let mut superblock = Superblock::load(device)?;
     superblock.features.check_writable()?;
@@ -69,7 +74,7 @@ fn tune_device(device: &dyn Device, options: &TuneOptions) -> Result<()> {
     {
         return Err(Error::new(
             Errno::BUSY,
-            "the journal must be replayed first: mount it once",
+            "the journal needs a replay; mount the file system once",
         ));
     }
     superblock.tune(options)?;
@@ -82,8 +87,8 @@ impl Superblock {
             self.raw.volume_name = padded(label, "label", LABEL_LEN)?;
         }
         if let Some(text) = &options.mount_text {
-            // Room for the zero byte behind it.
-            self.raw.mount_opts = padded(text, "text of mount options", 63)?;
+            // One byte shorter, for the terminating zero.
+            self.raw.mount_opts = padded(text, "mount options", 63)?;
             Ext4Options::parse(text, self)?;
         }
         if let Some(words) = &options.mount_defaults {
@@ -103,7 +108,7 @@ impl Superblock {
         options.uuid.map_or(Ok(()), |uuid| self.set_uuid(uuid))
     }
 
-    /// Takes one word of the default mount options.
+    /// Applies one word of the default mount options.
     fn set_default(&mut self, word: &str) -> Result<()> {
         let refused = || {
             Error::new(
@@ -124,13 +129,13 @@ impl Superblock {
         let (is_set, name) = word
             .strip_prefix('^')
             .map_or((true, word), |name| (false, name));
-        // The bits that go first, and those that come.
+        // The bits to clear, then the bits to set.
         let (mask, set) = match name {
             "journal_data" | "data=journal" => (bits::DATA_MASK, bits::DATA_JOURNAL),
             "journal_data_ordered" | "data=ordered" => (bits::DATA_MASK, bits::DATA_ORDERED),
             "journal_data_writeback" | "data=writeback" => (bits::DATA_MASK, bits::DATA_WRITEBACK),
             "debug" => (bits::DEBUG, bits::DEBUG),
-            "bsdgroups" => return Err(Error::unsupported("the default mount option bsdgroups")),
+            "bsdgroups" => return Err(Error::unsupported("default mount option bsdgroups")),
             "user_xattr" => (bits::USER_XATTR, bits::USER_XATTR),
             "nouser_xattr" => (bits::USER_XATTR, 0),
             "acl" => (bits::ACL, bits::ACL),
@@ -154,20 +159,20 @@ impl Superblock {
         Ok(())
     }
 
-    fn set_reserved(&mut self, reserved: Reserved) -> Result<()> {
+    fn set_reserved(&mut self, reserved: ReservedBlockCount) -> Result<()> {
         let max = self.block_count / 2;
         let blocks = match reserved {
-            Reserved::Blocks(blocks) => blocks,
-            // Checked next: what is no number, or too large, becomes too many.
-            Reserved::Percent(percent) if (0.0..=50.0).contains(&percent) => {
+            ReservedBlockCount::Blocks(blocks) => blocks,
+            // NaN and values out of range become too many blocks, which is checked below.
+            ReservedBlockCount::Percent(percent) if (0.0..=50.0).contains(&percent) => {
                 (self.block_count as f64 * percent / 100.0) as u64
             }
-            Reserved::Percent(_) => u64::MAX,
+            ReservedBlockCount::Percent(_) => u64::MAX,
         };
         if blocks > max {
             return Err(Error::new(
                 Errno::INVAL,
-                format!("at most half of the blocks, {max}, can be reserved"),
+                format!("too many reserved blocks: at most {max}, half of all, are allowed"),
             ));
         }
         (self.raw.r_blocks_count_lo, self.raw.r_blocks_count_hi) =
@@ -183,7 +188,7 @@ impl Superblock {
             }
         } else if self.features.ro_compat.contains(RoCompat::UNINIT_BG) {
             return Err(Error::unsupported(
-                "another UUID on a file system with uninit_bg; use tune2fs",
+                "new UUID for a file system with uninit_bg; use tune2fs",
             ));
         }
         self.raw.uuid = uuid;
@@ -195,7 +200,7 @@ fn padded<const LEN: usize>(text: &str, what: &str, max: usize) -> Result<[u8; L
     let mut field = [0; LEN];
     if text.len() > max || text.contains('\0') {
         let what = format!(
-            "{what} is {} bytes long, more than {max}, or has a zero byte",
+            "invalid {what} {text:?}: {} bytes long; at most {max} bytes without a zero byte are allowed",
             text.len()
         );
         return Err(Error::new(Errno::INVAL, what));
@@ -204,7 +209,7 @@ fn padded<const LEN: usize>(text: &str, what: &str, max: usize) -> Result<[u8; L
     Ok(field)
 }
 
-/// Writes the copies first: a crash between leaves a primary that holds.
+/// Writes the backups first, so that a crash in between leaves a valid primary.
 fn write(device: &dyn Device, superblock: &Superblock, options: &TuneOptions) -> Result<()> {
     let now = options.clock.now();
     for group in (1..superblock.group_count).filter(|group| superblock.has_backup(*group)) {

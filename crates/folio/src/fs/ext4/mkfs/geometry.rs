@@ -1,7 +1,7 @@
-//! How many blocks, groups and inodes a device gets, and how large its journal and reserves are.
+//! The geometry of a new file system: counts of blocks, groups and inodes; journal and reserves.
 //!
-//! The rules are those that mke2fs(8), mke2fs.conf(5) and its output show; the numbers are checked
-//! against it by the `mkfs` test.
+//! The rules follow mke2fs(8), mke2fs.conf(5) and the output of mke2fs. The `mkfs` test compares
+//! the numbers with it.
 
 use super::FormatOptions;
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
@@ -14,45 +14,45 @@ const TIB: u64 = 1 << 40;
 pub(super) const INODE_LEN: u32 = 256;
 /// Bytes of a group descriptor on disk (`s_desc_size` with the 64bit feature).
 pub(super) const DESCRIPTOR_LEN: u32 = size_of::<RawGroupDescriptor>() as u32;
-/// Groups whose bitmaps and inode tables lie together (`flex_bg`).
+/// Groups per flex group, whose bitmaps and inode tables are contiguous (`flex_bg`).
 pub(super) const GROUPS_PER_FLEX: u32 = 16;
-/// Inodes a group must have at least, so that all reserved inodes, lost+found and the orphan file
-/// lie in the first.
+/// Minimum number of inodes per group, so that the first group has all reserved inodes, lost+found
+/// and the orphan file.
 const INODES_PER_GROUP_MIN: u32 = 16;
-/// A last group with fewer blocks left for data than this is left out.
+/// Minimum number of data blocks in the last group; a smaller group is omitted.
 const LAST_GROUP_DATA_BLOCKS_MIN: u64 = 50;
-/// The device may later grow to this many times its size without moving blocks (`resize_inode`).
+/// Factor by which the device may grow later without moving blocks (`resize_inode`).
 const GROWTH_MAX: u64 = 1024;
-/// Devices of fewer blocks get no journal.
+/// Minimum device size in blocks for a journal.
 const JOURNAL_DEVICE_BLOCKS_MIN: u64 = 2048;
 
-/// The numbers of a file system, all that can be said before blocks are given out.
+/// The numbers of a file system that do not depend on the allocation of blocks.
 #[derive(Debug, Clone)]
 pub(super) struct Geometry {
     /// Bytes per block.
     pub(super) block_size: u32,
-    /// Blocks in all, counted from the device's start.
+    /// Number of blocks, from the device's start.
     pub(super) block_count: u64,
-    /// The block where group 0 starts: 1 where the boot sector fills a block, else 0.
+    /// The first block of group 0: 1 if the boot sector fills a block, else 0.
     pub(super) first_data_block: u32,
     pub(super) blocks_per_group: u32,
     pub(super) group_count: u32,
     pub(super) inodes_per_group: u32,
     /// Blocks of all group descriptors.
     pub(super) descriptor_block_count: u32,
-    /// Blocks kept behind the group descriptors for growth.
+    /// Blocks reserved after the group descriptors for growth.
     pub(super) reserved_descriptor_block_count: u32,
-    /// Whether the resize inode holds them.
+    /// Whether the resize inode owns the reserved descriptor blocks.
     pub(super) has_resize_inode: bool,
-    /// Blocks only root may take.
+    /// Blocks reserved for root.
     pub(super) reserved_block_count: u64,
-    /// 0 for no journal, and then no orphan file.
+    /// 0 for no journal and no orphan file.
     pub(super) journal_block_count: u32,
     pub(super) orphan_block_count: u32,
 }
 
-/// mke2fs's types by size: largest size below which it holds, block size, bytes per inode
-/// (mke2fs.conf(5)).
+/// Usage types of mke2fs.conf(5): exclusive upper limit of the size in bytes, block size, bytes per
+/// inode.
 const USAGE_TYPES: [(u64, u32, u32); 5] = [
     (3 * MIB, 1024, 8192),
     (512 * MIB, 1024, 4096),
@@ -67,7 +67,7 @@ impl Geometry {
         let (_, default_block_size, default_ratio) = usage.copied().unwrap_or(USAGE_TYPES[4]);
         let block_size = options.block_size.unwrap_or(default_block_size);
         check_options(block_size, options)?;
-        // Whole pages, so that the kernel's page cache sees no half block at the end.
+        // Whole pages, so that the kernel's page cache has no partial page at the end.
         let block_count = len_bytes / PAGE_SIZE as u64 * (PAGE_SIZE as u64 / u64::from(block_size));
         let ratio = options.inode_ratio.unwrap_or(default_ratio).max(block_size);
         let inode_count = match options.inode_count {
@@ -97,33 +97,33 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Inodes in all. The product was checked when the groups were made.
+    /// Returns the number of inodes. [`Self::divide`] checked the product.
     pub(super) fn inode_count(&self) -> u32 {
         self.inodes_per_group * self.group_count
     }
 
-    /// Blocks of one group's inode table.
+    /// Returns the length of a group's inode table in blocks.
     pub(super) fn inode_table_block_count(&self) -> u32 {
         (self.inodes_per_group * INODE_LEN).div_ceil(self.block_size)
     }
 
-    /// The first block of a group.
+    /// Returns the first block of a group.
     pub(super) fn group_start(&self, group: u32) -> u64 {
         u64::from(self.first_data_block) + u64::from(group) * u64::from(self.blocks_per_group)
     }
 
-    /// The block behind a group's last one.
+    /// Returns the block after the last one of a group.
     pub(super) fn group_end(&self, group: u32) -> u64 {
         self.group_start(group + 1).min(self.block_count)
     }
 
-    /// The group of a block at or behind the first data block.
+    /// Returns the group of a block, which must not be before the first data block.
     pub(super) fn group_of(&self, block: u64) -> u32 {
         ((block - u64::from(self.first_data_block)) / u64::from(self.blocks_per_group)) as u32
     }
 
-    /// Superblock, group descriptors and their reserve, at the start of a group that has a copy;
-    /// else 0.
+    /// Returns the length in blocks of superblock, group descriptors and reserved descriptor blocks
+    /// at the start of a group; 0 for a group without a backup.
     pub(super) fn superblock_run(&self, group: u32) -> u64 {
         if has_superblock(group) {
             1 + u64::from(self.descriptor_block_count)
@@ -133,13 +133,13 @@ impl Geometry {
         }
     }
 
-    /// Divides the device into groups, leaving out a last one that would hold little but its own
+    /// Divides the device into groups. Omits a last group that would have little more than its own
     /// metadata.
     fn fit_groups(&mut self, inode_count: u32) -> Result<()> {
         self.divide(inode_count)?;
         let last = self.group_count - 1;
         let bare = 2 + u64::from(self.inode_table_block_count());
-        // The first group always has a copy, and no group is longer.
+        // The first group always has a superblock, and no group has more metadata.
         let most = bare + self.superblock_run(0);
         if most > u64::from(self.blocks_per_group) {
             let what = format!(
@@ -161,14 +161,14 @@ impl Geometry {
             let reserved = u128::from(self.reserved_block_count) * u128::from(kept);
             self.reserved_block_count = (reserved / u128::from(self.block_count)) as u64;
             self.block_count = kept;
-            // The groups left take over the last one's inodes, as far as their bitmaps go.
+            // The other groups get the last group's inodes, up to the length of their bitmaps.
             let most = (8 * self.block_size).saturating_mul(last);
             self.divide(inode_count.min(most))?;
         }
         Ok(())
     }
 
-    /// Group count, inodes per group and descriptor blocks for the block count.
+    /// Sets group count, inodes per group and descriptor blocks from the block count.
     fn divide(&mut self, inode_count: u32) -> Result<()> {
         let data_blocks = self
             .block_count
@@ -180,20 +180,23 @@ impl Geometry {
         let Ok(group_count) = u32::try_from(group_count) else {
             return Err(Error::new(
                 Errno::INVAL,
-                format!("{group_count} block groups are too many"),
+                format!(
+                    "too many block groups: {group_count}, at most {}; use larger blocks",
+                    u32::MAX
+                ),
             ));
         };
         self.group_count = group_count;
         let per_group = inode_count.div_ceil(group_count);
         if per_group > 8 * self.block_size {
             let most = u64::from(8 * self.block_size) * u64::from(group_count);
-            let what = format!("{inode_count} inodes are more than the {most} that fit");
+            let what = format!("too many inodes: {inode_count}, at most {most} fit");
             return Err(Error::new(Errno::INVAL, what));
         }
         // Whole blocks of the inode table, and whole bytes of the bitmap.
         let per_block = self.block_size / INODE_LEN;
         let rounded = per_group.next_multiple_of(per_block) / 8 * 8;
-        // The total must fit its 32-bit field.
+        // The total must fit the 32-bit field.
         let most = (u32::MAX / group_count) / per_block.max(8) * per_block.max(8);
         self.inodes_per_group = rounded.max(INODES_PER_GROUP_MIN).min(most);
         let per_block = self.block_size / DESCRIPTOR_LEN;
@@ -206,8 +209,8 @@ impl Geometry {
         Ok(())
     }
 
-    /// Descriptor blocks that growth by [`GROWTH_MAX`], or to 2^32 - 1 blocks, would add; at most
-    /// as many as one indirect block can name.
+    /// Returns the descriptor blocks that growth by [`GROWTH_MAX`], or to 2^32 - 1 blocks, would
+    /// add; at most as many as one indirect block can name.
     fn growth_descriptor_blocks(&self) -> u32 {
         let most_blocks = (self.block_count * GROWTH_MAX).min(u64::from(u32::MAX));
         let groups =
@@ -221,19 +224,21 @@ impl Geometry {
 fn check_options(block_size: u32, options: &FormatOptions) -> Result<()> {
     let refuse = |what: String| Err(Error::new(Errno::INVAL, what));
     if ![1024, 2048, 4096].contains(&block_size) {
-        return refuse(format!("block size {block_size} is not 1024, 2048 or 4096"));
+        return refuse(format!(
+            "invalid block size {block_size}: expected 1024, 2048 or 4096"
+        ));
     }
     if let Some(ratio) = options
         .inode_ratio
         .filter(|r| !(1024..=64 << 20).contains(r))
     {
         return refuse(format!(
-            "{ratio} bytes per inode is not between 1024 and 67108864"
+            "invalid inode ratio {ratio}: expected 1024 to 67108864 bytes per inode"
         ));
     }
     if !(0.0..=50.0).contains(&options.reserved_percent) {
         return refuse(format!(
-            "{} percent reserved is not between 0 and 50",
+            "invalid reserved percentage {}: expected 0 to 50",
             options.reserved_percent
         ));
     }
@@ -243,12 +248,12 @@ fn check_options(block_size: u32, options: &FormatOptions) -> Result<()> {
 fn too_small(len_bytes: u64) -> Error {
     Error::new(
         Errno::INVAL,
-        format!("a device of {len_bytes} bytes is too small"),
+        format!("device too small for an ext4: {len_bytes} bytes"),
     )
 }
 
-/// Whether a group has a copy of superblock and group descriptors (`sparse_super`): 0, 1 and powers
-/// of 3, 5, 7.
+/// Returns whether a group has a superblock and group descriptors (`sparse_super`): 0, 1 and powers
+/// of 3, 5 and 7.
 pub(super) fn has_superblock(group: u32) -> bool {
     let is_power_of = |base: u32| {
         let mut power = base;
@@ -263,9 +268,9 @@ pub(super) fn has_superblock(group: u32) -> bool {
     group <= 1 || is_power_of(3) || is_power_of(5) || is_power_of(7)
 }
 
-/// Journal size by device size, both in blocks.
+/// Returns the journal's length for a device's length, both in blocks.
 fn journal_block_count(block_count: u64) -> u32 {
-    /// Below how many blocks how long a journal.
+    /// Exclusive upper limit of the device's length, and the journal's length.
     const STEPS: [(u64, u32); 8] = [
         (JOURNAL_DEVICE_BLOCKS_MIN, 0),
         (32 << 10, 1024),
@@ -287,13 +292,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_lie_in_powers_of_three_five_and_seven() {
+    fn backups_are_in_powers_of_three_five_seven() {
         let groups: Vec<u32> = (0..130).filter(|g| has_superblock(*g)).collect();
         assert_eq!(groups, [0, 1, 3, 5, 7, 9, 25, 27, 49, 81, 125]);
     }
 
     #[test]
-    fn two_gibibytes_are_as_mke2fs_makes_them() {
+    fn geometry_of_two_gib_equals_mke2fs() {
         let g = Geometry::new(2 << 30, &FormatOptions::default()).unwrap();
         assert_eq!(
             (g.block_size, g.block_count, g.group_count),
@@ -308,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_wishes_are_refused() {
+    fn invalid_options_are_rejected() {
         let error = |len: u64, options: FormatOptions| {
             Geometry::new(len, &options).unwrap_err().to_string()
         };
@@ -353,7 +358,7 @@ mod tests {
                     ..default()
                 }
             )
-            .contains("percent")
+            .contains("percentage")
         );
         assert!(
             error(

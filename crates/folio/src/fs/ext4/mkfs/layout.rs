@@ -1,8 +1,8 @@
-//! Which block holds what: group metadata, then the files every new file system has.
+//! Block numbers of a new file system: group metadata, then the initial files.
 //!
-//! Group metadata of 16 groups (`flex_bg`) lies together at the start of the first of them: all
-//! block bitmaps, all inode bitmaps, all inode tables. Files take the first free blocks; only the
-//! journal is put in the middle of the device, to halve the way of a disk's head.
+//! The metadata of 16 groups (`flex_bg`) is contiguous at the start of the first: all block
+//! bitmaps, all inode bitmaps, all inode tables. Files take the first free blocks. The journal goes
+//! to the middle of the device, which halves the seek distance of a disk.
 
 use super::geometry::{GROUPS_PER_FLEX, Geometry};
 use crate::base::{Errno, Error, Result};
@@ -14,68 +14,67 @@ use std::ops::Range;
 pub(super) const INODE_EXTENTS_MAX: usize = 4;
 /// Bytes of lost+found, so that e2fsck finds room there without allocating.
 const LOST_AND_FOUND_LEN: u32 = 16 << 10;
-/// Blocks a directory may have before it would need an indirect block in the old mapping; mke2fs
-/// keeps below.
+/// Maximum length of lost+found in blocks: the direct blocks of a block map, as in mke2fs.
 const LOST_AND_FOUND_BLOCKS_MAX: u32 = 12;
 
-/// Where one group's metadata lies.
+/// The block numbers of one group's metadata.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct GroupPlace {
+pub(super) struct GroupMetadata {
     pub(super) block_bitmap: u64,
     pub(super) inode_bitmap: u64,
     pub(super) inode_table: u64,
 }
 
-/// Where a file's blocks lie.
+/// The blocks of a file.
 #[derive(Debug, Clone, Default)]
-pub(super) struct FilePlace {
-    /// In the order of the file, none longer than one extent can be.
+pub(super) struct FileBlocks {
+    /// Device blocks in file order, each range at most as long as an extent.
     pub(super) extents: Vec<Range<u64>>,
-    /// The extent tree's leaf, for more extents than the inode holds.
+    /// The leaf of the extent tree, if the extents do not fit in the inode.
     pub(super) leaf: Option<u64>,
 }
 
-impl FilePlace {
-    /// The file's blocks, in order.
+impl FileBlocks {
+    /// Iterates over the file's blocks in order.
     pub(super) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
         self.extents.iter().cloned().flatten()
     }
 
-    /// Blocks of data.
+    /// Returns the number of data blocks.
     pub(super) fn data_block_count(&self) -> u64 {
         self.extents.iter().map(|e| e.end - e.start).sum()
     }
 
-    /// Blocks in use, the tree's leaf included.
+    /// Returns the number of blocks in use, including the tree's leaf.
     pub(super) fn block_count(&self) -> u64 {
         self.data_block_count() + u64::from(self.leaf.is_some())
     }
 }
 
-/// Every block that is in use on a new file system.
+/// All blocks in use on a new file system.
 pub(super) struct Layout {
     pub(super) geometry: Geometry,
     /// By group number.
-    pub(super) groups: Vec<GroupPlace>,
+    pub(super) groups: Vec<GroupMetadata>,
     pub(super) used: UsedBlocks,
-    /// `s_overhead_clusters`: blocks no file can ever have.
+    /// `s_overhead_clusters`: blocks that are never available to files.
     pub(super) overhead_block_count: u64,
-    pub(super) root: FilePlace,
-    pub(super) lost_and_found: FilePlace,
+    pub(super) root: FileBlocks,
+    pub(super) lost_and_found: FileBlocks,
     /// The resize inode's double indirect block.
     pub(super) resize_block: Option<u64>,
-    pub(super) journal: Option<FilePlace>,
-    pub(super) orphan_file: Option<FilePlace>,
+    pub(super) journal: Option<FileBlocks>,
+    pub(super) orphan_file: Option<FileBlocks>,
 }
 
 impl Layout {
     pub(super) fn new(geometry: Geometry) -> Result<Self> {
         let mut layout = Self {
-            groups: vec![GroupPlace::default(); geometry.group_count as usize],
+            groups: vec![GroupMetadata::default(); geometry.group_count as usize],
             used: UsedBlocks::new(&geometry),
             overhead_block_count: 0,
-            root: FilePlace::default(),
-            lost_and_found: FilePlace::default(),
+            root: FileBlocks::default(),
+            lost_and_found: FileBlocks::default(),
             resize_block: None,
             journal: None,
             orphan_file: None,
@@ -91,26 +90,26 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Blocks that nothing uses.
+    /// Returns the number of free blocks.
     pub(super) fn free_block_count(&self) -> u64 {
         self.geometry.block_count - u64::from(self.geometry.first_data_block) - self.used.count()
     }
 
-    /// Inodes in use, all at the start of the first group: the reserved ones, lost+found, the
-    /// orphan file.
+    /// Returns the number of inodes in use, all at the start of the first group: reserved inodes,
+    /// lost+found and the orphan file.
     pub(super) fn used_inode_count(&self) -> u32 {
         FIRST_INODE + u32::from(self.orphan_file.is_some())
     }
 
-    /// Blocks of one group that nothing uses.
+    /// Returns the number of free blocks in a group.
     pub(super) fn free_in_group(&self, group: u32) -> u64 {
         self.geometry.group_end(group)
             - self.geometry.group_start(group)
             - u64::from(self.used.in_group[group as usize])
     }
 
-    /// Whether a group's block bitmap must be written: it holds more than its copy of the
-    /// superblock, or it is the first, or the last, whose end the bitmap shows.
+    /// Returns whether a group's block bitmap must be written: for the first and the last group,
+    /// and for groups with more than a superblock backup.
     pub(super) fn has_block_bitmap(&self, group: u32) -> bool {
         group == 0
             || group == self.geometry.group_count - 1
@@ -121,23 +120,23 @@ impl Layout {
         for group in 0..self.geometry.group_count {
             let start = self.geometry.group_start(group);
             let run = self.geometry.superblock_run(group);
-            // A short last group can be all copy; it was left out when it had no room for data.
+            // A short last group without room for data was omitted.
             self.take(start..start + run);
         }
     }
 
-    /// Places the metadata of the groups that share one flex group, of which `first` is the first.
+    /// Places the metadata of one flex group, which starts at group `first`.
     fn place_flex(&mut self, first: u32) -> Result<()> {
         let groups = first..(first + GROUPS_PER_FLEX).min(self.geometry.group_count);
         let area = self.geometry.group_start(first)..self.geometry.group_end(groups.end - 1);
         let bitmaps = self.place_runs(&area, area.start, groups.len() as u64, 1)?;
-        let behind = bitmaps.last().map_or(area.start, |b| b + 1);
-        let inode_bitmaps = self.place_runs(&area, behind, groups.len() as u64, 1)?;
-        let behind = inode_bitmaps.last().map_or(area.start, |b| b + 1);
+        let after = bitmaps.last().map_or(area.start, |b| b + 1);
+        let inode_bitmaps = self.place_runs(&area, after, groups.len() as u64, 1)?;
+        let after = inode_bitmaps.last().map_or(area.start, |b| b + 1);
         let table_len = u64::from(self.geometry.inode_table_block_count());
-        let tables = self.place_runs(&area, behind, groups.len() as u64, table_len)?;
+        let tables = self.place_runs(&area, after, groups.len() as u64, table_len)?;
         for (i, group) in groups.enumerate() {
-            self.groups[group as usize] = GroupPlace {
+            self.groups[group as usize] = GroupMetadata {
                 block_bitmap: bitmaps[i],
                 inode_bitmap: inode_bitmaps[i],
                 inode_table: tables[i],
@@ -146,8 +145,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Gives out `count` runs of `len` blocks within `area`, one behind the other from `start` on
-    /// where that is free, else each at the first place that is.
+    /// Allocates `count` runs of `len` blocks in `area`: contiguous from `start` on if those blocks
+    /// are free, else each run at the first free position.
     fn place_runs(
         &mut self,
         area: &Range<u64>,
@@ -190,7 +189,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The start of the emptiest group near the middle.
+    /// Returns the start of the group near the middle with the most free blocks.
     fn journal_goal(&self) -> u64 {
         let geometry = &self.geometry;
         let last = geometry.group_count - 1;
@@ -205,14 +204,14 @@ impl Layout {
         } else {
             middle.saturating_sub(1)..=(middle + 1).min(last)
         };
-        // Of equally empty ones the first.
+        // The first of several with equally many free blocks.
         let emptiest = candidates.min_by_key(|g| std::cmp::Reverse(self.free_in_group(*g)));
         geometry.group_start(emptiest.unwrap_or(0))
     }
 
-    /// Gives `count` blocks to a file: the free ones from `goal` on, then those before.
-    fn place_file(&mut self, goal: u64, count: u64) -> Result<FilePlace> {
-        let mut place = FilePlace::default();
+    /// Allocates `count` blocks to a file: free blocks from `goal` on, then those before it.
+    fn place_file(&mut self, goal: u64, count: u64) -> Result<FileBlocks> {
+        let mut place = FileBlocks::default();
         let mut missing = count;
         let start = self.geometry.group_start(0);
         for area in [goal..self.geometry.block_count, start..goal] {
@@ -256,7 +255,7 @@ impl Layout {
     }
 }
 
-/// Extents one block of an extent tree holds, its checksum at the end left out.
+/// Returns the number of extents in one block of an extent tree, without the checksum at the end.
 fn leaf_extents_max(block_size: u32) -> usize {
     (block_size as usize - EXTENT_ENTRY_LEN - 4) / EXTENT_ENTRY_LEN
 }
@@ -271,11 +270,11 @@ fn split_extents(run: Range<u64>) -> impl Iterator<Item = Range<u64>> {
 fn no_room() -> Error {
     Error::new(
         Errno::INVAL,
-        "the device is too small for its inode tables and journal",
+        "device too small for its inode tables and journal; use fewer inodes",
     )
 }
 
-/// The used blocks of a device as runs, none touching another, and how many lie in each group.
+/// The used blocks of a device as disjoint, nonadjacent runs, with a count per group.
 pub(super) struct UsedBlocks {
     /// Start of each run to its end.
     runs: BTreeMap<u64, u64>,
@@ -290,12 +289,12 @@ impl UsedBlocks {
         }
     }
 
-    /// All runs in ascending order.
+    /// Iterates over all runs in ascending order.
     pub(super) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter().map(|(start, end)| *start..*end)
     }
 
-    /// The parts of the runs that lie within `area`, in ascending order.
+    /// Iterates over the parts of the runs in `area`, in ascending order.
     pub(super) fn within(&self, area: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self
             .runs
@@ -341,7 +340,7 @@ impl UsedBlocks {
         self.within(run).next().is_none()
     }
 
-    /// The first run of free blocks that starts within `area`, cut off at its end.
+    /// Returns the first run of free blocks in `area`, clipped to it.
     fn next_free(&self, area: Range<u64>) -> Option<Range<u64>> {
         let mut start = area.start;
         for used in self.within(area.clone()) {
@@ -353,7 +352,7 @@ impl UsedBlocks {
         (start < area.end).then_some(start..area.end)
     }
 
-    /// Where the first `len` free blocks in a row start within `area`.
+    /// Returns the start of the first `len` contiguous free blocks in `area`.
     fn first_free_run(&self, area: Range<u64>, len: u64) -> Option<u64> {
         let mut from = area.start;
         loop {

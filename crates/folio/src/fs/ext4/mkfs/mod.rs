@@ -1,21 +1,21 @@
-//! Makes a fresh ext4 on a device, laid out as mke2fs 1.47 lays it out by default.
+//! The ext4 formatter: writes an empty file system with the default layout of mke2fs 1.47.
 //!
 //! ```text
 //!   FormatOptions + device size
 //!      |
-//!   geometry.rs   how many blocks, groups, inodes; how large journal and reserve
+//!   geometry.rs   counts of blocks, groups and inodes; sizes of journal and reserves
 //!      |
-//!   layout.rs     which block holds what
+//!   layout.rs     the block numbers of all metadata and files
 //!      |
 //!   write.rs      the bytes, superblock last
 //! ```
 //!
-//! Neighbours: `disk` and `checksum` for the bytes, the device seam below. Knows no cache and no
-//! VFS. No locks.
+//! Neighbors: `layout::disk` and `layout::checksum` for the bytes, the device trait below. Uses no
+//! cache and no VFS. No locks.
 //!
-//! What a block must read as is decided before anything is written: every used block is zeroed
-//! first (one call per run of used blocks), then only blocks that are not zeros are written. See
-//! docs/design/mkfs.md for what is chosen as mke2fs does and what is not.
+//! The layout is complete before the first write. Every used block is then zeroed, with one call
+//! per run of used blocks, and only nonzero blocks are written. docs/design/mkfs.md lists the
+//! choices of mke2fs that Folio follows and those it does not.
 
 mod geometry;
 mod layout;
@@ -29,25 +29,27 @@ use layout::Layout;
 /// Longest label, in bytes (`s_volume_name`).
 const LABEL_LEN_MAX: usize = 16;
 
-/// What a new ext4 shall be. The default is that of `mke2fs -t ext4` 1.47 for the device's size.
+/// Options of a new ext4. The defaults are those of `mke2fs -t ext4` 1.47 for the device's size.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
     /// Volume label, at most 16 bytes (`mke2fs -L`).
     pub label: String,
-    /// Identity of the file system (`mke2fs -U`). `None` draws a random one; with one given, and a
-    /// fixed clock, everything else follows from it: two runs write the same bytes.
+    /// UUID of the file system (`mke2fs -U`); `None` for a random one. With a UUID and a fixed
+    /// clock, two runs write the same bytes.
     pub uuid: Option<[u8; 16]>,
-    /// 1024, 2048 or 4096 bytes (`mke2fs -b`). `None`: 1024 below 512 MiB, else 4096.
+    /// Block size in bytes: 1024, 2048 or 4096 (`mke2fs -b`). `None`: 1024 below 512 MiB, else
+    /// 4096.
     pub block_size: Option<u32>,
-    /// Bytes of device per inode (`mke2fs -i`). `None`: by the device's size, 4096 to 65536.
+    /// Bytes of the device per inode, 1024 to 67108864 (`mke2fs -i`). `None`: 4096 to 65536 by the
+    /// device's size.
     pub inode_ratio: Option<u32>,
-    /// Inodes in all, rounded up to fill inode tables (`mke2fs -N`); wins over `inode_ratio`.
+    /// Number of inodes, rounded up to fill inode tables (`mke2fs -N`); overrides `inode_ratio`.
     pub inode_count: Option<u32>,
-    /// Owner and group of the root directory (`mke2fs -E root_owner=`).
+    /// User and group id of the root directory (`mke2fs -E root_owner=`).
     pub root_owner: (u32, u32),
-    /// Percentage of the blocks kept for root, 0 to 50 (`mke2fs -m`).
+    /// Percentage of the blocks reserved for root, 0 to 50 (`mke2fs -m`).
     pub reserved_percent: f64,
-    /// Where the timestamps come from.
+    /// The source of all timestamps.
     pub clock: Clock,
 }
 
@@ -66,43 +68,47 @@ impl Default for FormatOptions {
     }
 }
 
-/// What was made.
+/// The properties of a new ext4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FormatReport {
-    /// Identity of the file system.
+    /// UUID of the file system.
     pub uuid: [u8; 16],
     /// Bytes per block.
     pub block_size: u32,
-    /// Blocks in all.
+    /// Number of blocks.
     pub block_count: u64,
-    /// Blocks that nothing uses yet.
+    /// Number of free blocks.
     pub free_block_count: u64,
-    /// Blocks only root may take.
+    /// Number of blocks reserved for root.
     pub reserved_block_count: u64,
-    /// Inodes in all.
+    /// Number of inodes.
     pub inode_count: u32,
-    /// Block groups.
+    /// Number of block groups.
     pub group_count: u32,
-    /// Blocks of the journal; 0 where the device is too small for one (below 2048 blocks).
+    /// Length of the journal in blocks; 0 on devices below 2048 blocks, which get no journal.
     pub journal_block_count: u32,
 }
 
-/// Writes a fresh, empty ext4 over whatever `device` holds, flushed when this returns. Linux:
-/// mke2fs(8).
+/// Writes an empty ext4 to `device`, over its old contents, and flushes the device.
 ///
-/// EINVAL for options that contradict each other or the device's size; EROFS for a read-only
-/// device.
+/// # Errors
+/// - EINVAL for an option that is out of range or does not fit the device's size.
+/// - EROFS for a read-only device.
+/// - The device's error if a write fails; the device then has no valid ext4.
+///
+/// Counterpart: mke2fs(8).
 pub fn format(device: &dyn Device, options: &FormatOptions) -> Result<FormatReport> {
     format_device(device, options).map_err(|e| e.at("mkfs.ext4"))
 }
 
 fn format_device(device: &dyn Device, options: &FormatOptions) -> Result<FormatReport> {
     if device.is_read_only() {
-        return Err(Errno::ROFS.into());
+        return Err(Error::new(Errno::ROFS, "the image is read-only"));
     }
     if options.label.len() > LABEL_LEN_MAX {
         let what = format!(
-            "label is {} bytes long, more than {LABEL_LEN_MAX}",
+            "invalid label {:?}: {} bytes long, at most {LABEL_LEN_MAX} allowed",
+            options.label,
             options.label.len()
         );
         return Err(Error::new(Errno::INVAL, what));
@@ -124,14 +130,14 @@ fn format_device(device: &dyn Device, options: &FormatOptions) -> Result<FormatR
     })
 }
 
-/// What sets this file system apart from another of the same size.
+/// The values that differ between file systems of the same geometry.
 struct Identity {
     uuid: [u8; 16],
     /// Key of the directory hash (`s_hash_seed`).
     hash_seed: [u8; 16],
     label: [u8; LABEL_LEN_MAX],
     root_owner: (u32, u32),
-    /// Seconds since the epoch, never negative: the superblock's times are unsigned.
+    /// Seconds since 1970, never negative: the superblock's times are unsigned.
     now_secs: i64,
 }
 
@@ -158,7 +164,7 @@ fn random_uuid() -> [u8; 16] {
     uuid::Uuid::new_v4().into_bytes()
 }
 
-/// A hash seed that follows from the identity, for images that must come out the same each time.
+/// Derives the hash seed from the UUID, so that images are reproducible.
 fn derived_hash_seed(uuid: &[u8; 16]) -> [u8; 16] {
     let mut bytes = [0; 16];
     for (word, chunk) in (1_u32..).zip(bytes.chunks_exact_mut(4)) {

@@ -1,8 +1,8 @@
-//! The bytes of a new file system, written so that the superblock comes last.
+//! The bytes of a new file system; the superblock is written last.
 
 use super::Identity;
 use super::geometry::{DESCRIPTOR_LEN, GROUPS_PER_FLEX, INODE_LEN, has_superblock};
-use super::layout::{FilePlace, INODE_EXTENTS_MAX, Layout};
+use super::layout::{FileBlocks, INODE_EXTENTS_MAX, Layout};
 use crate::base::Result;
 use crate::block::Device;
 use crate::fs::ext4::layout::checksum::{
@@ -21,13 +21,13 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// lost+found: the first inode that is not reserved.
 const LOST_AND_FOUND_INODE: u32 = FIRST_INODE;
-/// The orphan file: the one after.
+/// The orphan file: the next inode.
 const ORPHAN_FILE_INODE: u32 = FIRST_INODE + 1;
-/// The list of bad blocks: empty, but dated.
+/// The list of bad blocks: empty, with timestamps.
 const BAD_BLOCKS_INODE: u32 = 1;
-/// Bytes of the inode's fields behind the first 128 (`s_want_extra_isize`).
+/// Length of the inode's fields after the first 128 bytes (`s_want_extra_isize`).
 const EXTRA_LEN: u16 = 32;
-/// Direct blocks and the slot of the double indirect block in the old mapping of `i_block`.
+/// Direct blocks and the slot of the double indirect block in a block map.
 const DIRECT_BLOCKS: u64 = 12;
 const DOUBLE_INDIRECT_SLOT: usize = 13;
 /// `dt_reserved_ft`: marks the checksum at the end of a directory block.
@@ -41,9 +41,9 @@ const ORPHAN_BLOCK_MAGIC: u32 = 0x0B10_CA04;
 const JOURNAL_MAGIC: u32 = 0xC03B_3998;
 const JOURNAL_SUPERBLOCK_V2: u32 = 4;
 
-/// Writes the file system `layout` describes; flushed when this returns.
+/// Writes the file system described by `layout` and flushes the device.
 pub(super) fn write(device: &dyn Device, layout: &Layout, identity: &Identity) -> Result<()> {
-    let mut writer = Writer {
+    let mut writer = FormatWriter {
         device,
         layout,
         identity,
@@ -61,24 +61,24 @@ pub(super) fn write(device: &dyn Device, layout: &Layout, identity: &Identity) -
     device.flush()
 }
 
-struct Writer<'a> {
+struct FormatWriter<'a> {
     device: &'a dyn Device,
     layout: &'a Layout,
     identity: &'a Identity,
     block_size: usize,
-    /// Start of every checksum but the superblock's (`s_checksum_seed`).
+    /// Seed of all checksums except the superblock's (`s_checksum_seed`).
     seed: u32,
-    /// For `s_kbytes_written`.
+    /// Bytes written so far, for `s_kbytes_written`.
     written_bytes: u64,
 }
 
-impl Writer<'_> {
+impl FormatWriter<'_> {
     fn write_block(&mut self, block: u64, bytes: &[u8]) -> Result<()> {
         self.written_bytes += bytes.len() as u64;
         self.device.write_at(bytes, block * self.block_size as u64)
     }
 
-    /// The boot sector and all that is in use: whatever is not written below reads as zeros.
+    /// Zeroes the boot sector and all used blocks, so that only nonzero blocks must be written.
     fn zero_used_blocks(&self) -> Result<()> {
         self.device.write_zeroes(0, SUPERBLOCK_OFFSET)?;
         let size = self.block_size as u64;
@@ -111,10 +111,10 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A directory whose first block holds `entries` and whose other blocks are empty.
+    /// Writes a directory: `entries` in the first block, the other blocks empty.
     fn write_directory(
         &mut self,
-        place: &FilePlace,
+        place: &FileBlocks,
         number: u32,
         entries: &[(u32, &[u8])],
     ) -> Result<()> {
@@ -126,34 +126,34 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The double indirect block names the blocks reserved behind the group descriptors; each of
-    /// those lists its own copies in the other groups that have them. Linux: fs/ext4/resize.c,
+    /// Writes the resize inode's blocks. The double indirect block names the blocks reserved after
+    /// the group descriptors; each of those lists its backups in other groups. Linux:
     /// `reserve_backup_gdb`.
     fn write_resize_file(&mut self, double_indirect: u64) -> Result<()> {
         let geometry = &self.layout.geometry;
         let reserved = geometry.reserved_descriptor_block_count as usize;
-        let behind = 1 + u64::from(geometry.descriptor_block_count);
+        let offset = 1 + u64::from(geometry.descriptor_block_count);
         let words = self.block_size / 4;
         let copies: Vec<u64> = (1..geometry.group_count)
             .filter(|g| has_superblock(*g))
             .map(|g| geometry.group_start(g))
             .collect();
-        let first = geometry.group_start(0) + behind;
+        let first = geometry.group_start(0) + offset;
         let mut block = vec![0; self.block_size];
         let mut lists = vec![0; reserved * self.block_size];
         for (i, list) in lists.chunks_exact_mut(self.block_size).enumerate() {
             let slot = (geometry.descriptor_block_count as usize + i) % words;
             put_block_number(&mut block, slot, first + i as u64);
             for (slot, copy) in copies.iter().enumerate().take(words) {
-                put_block_number(list, slot, copy + behind + i as u64);
+                put_block_number(list, slot, copy + offset + i as u64);
             }
         }
         self.write_block(double_indirect, &block)?;
         self.write_block(first, &lists)
     }
 
-    /// An empty journal: nothing to replay, the next transaction is number 1.
-    fn write_journal(&mut self, place: &FilePlace) -> Result<()> {
+    /// Writes an empty journal, whose first transaction will be number 1.
+    fn write_journal(&mut self, place: &FileBlocks) -> Result<()> {
         let mut bytes = vec![0; self.block_size];
         let mut put = |offset: usize, value: u32| {
             bytes[offset..offset + 4].copy_from_slice(&value.to_be_bytes());
@@ -164,7 +164,7 @@ impl Writer<'_> {
         put(0x10, self.layout.geometry.journal_block_count);
         put(0x14, 1); // first block of the log
         put(0x18, 1); // first sequence number
-        put(0x40, 1); // file systems that use it
+        put(0x40, 1); // number of file systems
         bytes[0x30..0x40].copy_from_slice(&self.identity.uuid);
         match place.blocks().next() {
             Some(block) => self.write_block(block, &bytes)?,
@@ -173,8 +173,8 @@ impl Writer<'_> {
         self.write_leaf(place, JOURNAL_INODE)
     }
 
-    /// Every block empty, with its own checksum: it covers the block's number.
-    fn write_orphan_file(&mut self, place: &FilePlace) -> Result<()> {
+    /// Writes the orphan file: empty blocks, each with a checksum that covers its block number.
+    fn write_orphan_file(&mut self, place: &FileBlocks) -> Result<()> {
         let seed = inode_seed(self.seed, ORPHAN_FILE_INODE, 0);
         for extent in &place.extents {
             let mut bytes = vec![0; (extent.end - extent.start) as usize * self.block_size];
@@ -189,8 +189,8 @@ impl Writer<'_> {
         self.write_leaf(place, ORPHAN_FILE_INODE)
     }
 
-    /// The block of extents of a file that has more than its inode holds.
-    fn write_leaf(&mut self, place: &FilePlace, number: u32) -> Result<()> {
+    /// Writes the leaf of a file's extent tree, if the extents do not fit in the inode.
+    fn write_leaf(&mut self, place: &FileBlocks, number: u32) -> Result<()> {
         let Some(leaf) = place.leaf else {
             return Ok(());
         };
@@ -203,7 +203,7 @@ impl Writer<'_> {
         self.write_block(leaf, &bytes)
     }
 
-    /// All inodes up to the last in use; the reserved ones are empty but checksummed.
+    /// Writes all inodes up to the last in use; reserved inodes are empty but have checksums.
     fn write_inodes(&mut self) -> Result<()> {
         let mut table = vec![0; (self.layout.used_inode_count() * INODE_LEN) as usize];
         for (number, bytes) in (1..).zip(table.chunks_exact_mut(INODE_LEN as usize)) {
@@ -250,13 +250,13 @@ impl Writer<'_> {
         }
     }
 
-    fn optional_inode(&self, place: &Option<FilePlace>) -> RawInode {
+    fn optional_inode(&self, place: &Option<FileBlocks>) -> RawInode {
         place.as_ref().map_or(RawInode::new_zeroed(), |place| {
             self.file_inode(0o100_600, 1, place)
         })
     }
 
-    /// An inode in use, owned by root, dated now, without data.
+    /// Returns an inode in use, owned by root, with current timestamps and no mapping.
     fn new_inode(&self, mode: u16, links: u16, size: u64, blocks: u64) -> RawInode {
         let mut inode = RawInode::new_zeroed();
         inode.mode = mode.into();
@@ -266,7 +266,7 @@ impl Writer<'_> {
         let sectors = blocks * (self.block_size as u64 / 512);
         inode.blocks_lo = (sectors as u32).into();
         inode.extra_isize = EXTRA_LEN.into();
-        // 32 bits of seconds, taken as signed, and two more that count what the first cannot.
+        // 32 signed bits of seconds, and two epoch bits that extend them.
         let secs = self.identity.now_secs;
         let epoch = ((secs - i64::from(secs as i32)) >> 32) as u32 & 3;
         let (time, extra) = ((secs as u32).into(), epoch.into());
@@ -280,7 +280,7 @@ impl Writer<'_> {
         inode
     }
 
-    fn file_inode(&self, mode: u16, links: u16, place: &FilePlace) -> RawInode {
+    fn file_inode(&self, mode: u16, links: u16, place: &FileBlocks) -> RawInode {
         let size = place.data_block_count() * self.block_size as u64;
         let mut inode = self.new_inode(mode, links, size, place.block_count());
         inode.flags = inode_flags::EXTENTS.into();
@@ -304,8 +304,8 @@ impl Writer<'_> {
         inode
     }
 
-    /// Writes the block bitmaps that are not implied; gives the checksum of each group's, 0 where
-    /// none is.
+    /// Writes the block bitmaps that are not implied; returns each group's checksum, 0 for an
+    /// implied bitmap.
     fn write_block_bitmaps(&mut self) -> Result<Vec<u32>> {
         let layout = self.layout;
         let geometry = &layout.geometry;
@@ -321,7 +321,7 @@ impl Writer<'_> {
                     (run.start - start) as usize..(run.end - start) as usize,
                 );
             }
-            // Blocks that are not there are in use.
+            // Bits beyond the group's end are set.
             set_bits(&mut bitmap, (end - start) as usize..self.block_size * 8);
             checksums[group as usize] = crc32c(self.seed, &bitmap);
             self.write_block(layout.groups[group as usize].block_bitmap, &bitmap)?;
@@ -329,7 +329,8 @@ impl Writer<'_> {
         Ok(checksums)
     }
 
-    /// Writes the first group's inode bitmap, the only one that is not implied; gives its checksum.
+    /// Writes the first group's inode bitmap, the only one that is not implied; returns its
+    /// checksum.
     fn write_inode_bitmap(&mut self) -> Result<u32> {
         let layout = self.layout;
         let inodes = layout.geometry.inodes_per_group as usize;
@@ -340,7 +341,7 @@ impl Writer<'_> {
         Ok(crc32c(self.seed, &bitmap[..inodes / 8]))
     }
 
-    /// The table of all group descriptors, whole blocks long.
+    /// Returns the table of all group descriptors, padded to whole blocks.
     fn descriptors(&self, block_bitmap_checksums: &[u32], inode_bitmap_checksum: u32) -> Vec<u8> {
         let layout = self.layout;
         let mut table = vec![0; layout.geometry.descriptor_block_count as usize * self.block_size];
@@ -386,28 +387,28 @@ impl Writer<'_> {
         table
     }
 
-    /// All copies of superblock and descriptors, and the first superblock at the very end.
+    /// Writes all backups of superblock and descriptors, then the primary superblock.
     fn write_superblocks(&mut self, descriptors: &[u8]) -> Result<()> {
         let geometry = &self.layout.geometry;
-        let copies: Vec<u32> = (1..geometry.group_count)
+        let backups: Vec<u32> = (1..geometry.group_count)
             .filter(|g| has_superblock(*g))
             .collect();
-        let descriptors_len = descriptors.len() as u64 * (copies.len() as u64 + 1);
-        let superblocks_len = size_of::<RawSuperblock>() as u64 * (copies.len() as u64 + 1);
+        let descriptors_len = descriptors.len() as u64 * (backups.len() as u64 + 1);
+        let superblocks_len = size_of::<RawSuperblock>() as u64 * (backups.len() as u64 + 1);
         self.written_bytes += descriptors_len + superblocks_len;
         let mut superblock = self.superblock();
         let padding = vec![0; self.block_size - size_of::<RawSuperblock>()];
-        for group in copies {
+        for group in backups {
             superblock.block_group_nr = (group as u16).into();
-            // Only the first superblock's state counts; a copy must not claim to be clean.
+            // Only the primary's state counts; a backup must not claim to be clean.
             superblock.state = 0.into();
             seal(&mut superblock);
             let parts = [superblock.as_bytes(), &padding, descriptors].map(IoSlice::new);
             self.device
                 .write_vectored_at(&parts, geometry.group_start(group) * self.block_size as u64)?;
         }
-        let behind = (geometry.group_start(0) + 1) * self.block_size as u64;
-        self.device.write_at(descriptors, behind)?;
+        let table_at = (geometry.group_start(0) + 1) * self.block_size as u64;
+        self.device.write_at(descriptors, table_at)?;
         superblock.block_group_nr = 0.into();
         superblock.state = STATE_VALID.into();
         seal(&mut superblock);
@@ -437,7 +438,7 @@ impl Writer<'_> {
             .as_mut_bytes()
             .copy_from_slice(&identity.hash_seed);
         raw.def_hash_version = 1; // half_md4
-        raw.flags = 1.into(); // the hash takes characters as signed, as on x86
+        raw.flags = 1.into(); // signed characters in the hash, as on x86
         raw.default_mount_opts = 0xC.into(); // user_xattr, acl
         raw.min_extra_isize = EXTRA_LEN.into();
         raw.want_extra_isize = EXTRA_LEN.into();
@@ -486,8 +487,8 @@ impl Writer<'_> {
         (raw.wtime_hi, raw.lastcheck_hi, raw.mkfs_time_hi) = (hi, hi, hi);
     }
 
-    /// A copy of the journal inode's map and size, with which e2fsck finds the journal if the inode
-    /// is lost.
+    /// Stores a copy of the journal inode's mapping and size, from which e2fsck restores a lost
+    /// inode.
     fn put_journal_backup(&self, raw: &mut RawSuperblock) {
         let inode = self.inode(JOURNAL_INODE);
         raw.jnl_backup_type = 1;
@@ -502,17 +503,17 @@ fn halves(value: u64) -> (zerocopy::little_endian::U32, zerocopy::little_endian:
     ((value as u32).into(), ((value >> 32) as u32).into())
 }
 
-/// Puts the checksum in.
+/// Sets the superblock's checksum.
 fn seal(superblock: &mut RawSuperblock) {
     superblock.checksum = crc32c(!0, &superblock.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]).into();
 }
 
 fn put_block_number(words: &mut [u8], slot: usize, block: u64) {
-    // The old mapping has 32 bits; a file system with a resize inode has no more blocks than that.
+    // Block maps have 32-bit numbers; a file system with a resize inode has at most 2^32 blocks.
     words[slot * 4..][..4].copy_from_slice(&(block as u32).to_le_bytes());
 }
 
-/// Sets bits, counted from the lowest of the first byte.
+/// Sets a range of bits; bit 0 is the lowest of the first byte.
 fn set_bits(bitmap: &mut [u8], bits: Range<usize>) {
     let (mut at, end) = (bits.start, bits.end);
     while at < end {
@@ -527,7 +528,7 @@ fn set_bits(bitmap: &mut [u8], bits: Range<usize>) {
     }
 }
 
-/// One block of a directory: entries, the last of them stretched to the end, then the checksum.
+/// Returns a directory block: entries, the last extended to the end, then the checksum.
 fn directory_block(block_size: usize, entries: &[(u32, &[u8])], seed: u32) -> Vec<u8> {
     let mut bytes = vec![0; block_size];
     let end = block_size - DIR_TAIL_LEN;
@@ -555,9 +556,8 @@ fn directory_block(block_size: usize, entries: &[(u32, &[u8])], seed: u32) -> Ve
     bytes
 }
 
-/// A leaf of an extent tree with all of a file's extents and room for `max`; empty entries are left
-/// out.
-fn extent_node(place: &FilePlace, max: u16) -> Vec<u8> {
+/// Returns a leaf of an extent tree for at most `max` extents, without the unused entries.
+fn extent_node(place: &FileBlocks, max: u16) -> Vec<u8> {
     let header = RawExtentHeader {
         magic: EXTENT_MAGIC.into(),
         entries: (place.extents.len() as u16).into(),
@@ -581,7 +581,7 @@ fn extent_node(place: &FilePlace, max: u16) -> Vec<u8> {
     bytes
 }
 
-/// The root of an extent tree of which all is in one leaf.
+/// Returns the root of an extent tree with a single leaf.
 fn extent_root_above(leaf: u64) -> Vec<u8> {
     let header = RawExtentHeader {
         magic: EXTENT_MAGIC.into(),
@@ -599,7 +599,7 @@ fn extent_root_above(leaf: u64) -> Vec<u8> {
     [header.as_bytes(), index.as_bytes()].concat()
 }
 
-/// An extent node as it lies in an inode, of which it fills a part.
+/// Returns an extent node padded to the length of `i_block`.
 fn in_inode(node: &[u8]) -> [u8; 60] {
     let mut block = [0; 60];
     block[..node.len()].copy_from_slice(node);

@@ -1,5 +1,5 @@
-//! Blocks that change together, and how they reach the device: by the journal, or in an order that
-//! does no harm.
+//! A set of changed blocks and its commit: one journal transaction, or ordered writes without a
+//! journal.
 
 use crate::base::{Error, Result, Timespec};
 use crate::block::Device;
@@ -8,15 +8,15 @@ use crate::fs::ext4::layout::disk::SUPERBLOCK_OFFSET;
 use crate::fs::ext4::layout::superblock::Superblock;
 use std::collections::BTreeMap;
 
-/// Blocks as they shall be.
-pub(super) struct Changes<'a> {
+/// Changed blocks with their new contents.
+pub(super) struct BlockChanges<'a> {
     device: &'a dyn Device,
     old: &'a Superblock,
     blocks: BTreeMap<u64, Vec<u8>>,
 }
 
-impl<'a> Changes<'a> {
-    /// No changes to the file system that `old` describes.
+impl<'a> BlockChanges<'a> {
+    /// Creates an empty set of changes to the file system described by `old`.
     pub(super) fn new(device: &'a dyn Device, old: &'a Superblock) -> Self {
         Self {
             device,
@@ -25,12 +25,12 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// The superblock as it was before.
+    /// Returns the superblock before the changes.
     pub(super) fn old(&self) -> &'a Superblock {
         self.old
     }
 
-    /// Block `number` to be changed, as it is so far.
+    /// Returns block `number` for changing, with all earlier changes.
     pub(super) fn block(&mut self, number: u64) -> Result<&mut Vec<u8>> {
         if !self.blocks.contains_key(&number) {
             let bytes = self.read(number)?;
@@ -39,13 +39,13 @@ impl<'a> Changes<'a> {
         Ok(self.blocks.entry(number).or_default())
     }
 
-    /// Block `number` to be written, all zeros at first.
+    /// Returns block `number` for writing, zeroed.
     pub(super) fn new_block(&mut self, number: u64) -> &mut Vec<u8> {
         let zeros = vec![0; self.old.block_size];
         self.blocks.entry(number).insert_entry(zeros).into_mut()
     }
 
-    /// The bytes of block `number` as they are so far.
+    /// Returns a copy of block `number` with all earlier changes.
     pub(super) fn read(&self, number: u64) -> Result<Vec<u8>> {
         if let Some(bytes) = self.blocks.get(&number) {
             return Ok(bytes.clone());
@@ -53,10 +53,13 @@ impl<'a> Changes<'a> {
         self.read_device(number)
     }
 
-    /// The bytes of block `number` as they were before.
+    /// Reads block `number` from the device, without changes.
     pub(super) fn read_device(&self, number: u64) -> Result<Vec<u8>> {
         if number >= self.old.block_count {
-            let what = format!("block {number} of {}", self.old.block_count);
+            let what = format!(
+                "block {number} is outside the {} blocks of the file system; run e2fsck",
+                self.old.block_count
+            );
             return Err(Error::corrupt(what));
         }
         let mut bytes = vec![0; self.old.block_size];
@@ -65,19 +68,19 @@ impl<'a> Changes<'a> {
         Ok(bytes)
     }
 
-    /// Puts the superblock in.
+    /// Adds the superblock to the changes.
     pub(super) fn put_superblock(&mut self, new: &Superblock, now: Timespec) -> Result<()> {
         let size = self.old.block_size as u64;
-        // Less than a block.
+        // Smaller than a block.
         let at = (SUPERBLOCK_OFFSET % size) as usize;
         let bytes = new.to_bytes(now);
         self.block(SUPERBLOCK_OFFSET / size)?[at..at + bytes.len()].copy_from_slice(&bytes);
         Ok(())
     }
 
-    /// Makes all changes durable, and everything that was written before.
+    /// Makes all changes and all earlier writes durable.
     pub(super) fn commit(mut self, journal: Option<&Journal>, now: Timespec) -> Result<()> {
-        // The file system that a cut brings back does not have these.
+        // After a power cut these blocks are outside the old file system.
         let beyond = self.blocks.split_off(&self.old.block_count);
         self.write(&beyond)?;
         match journal {
@@ -94,8 +97,8 @@ impl<'a> Changes<'a> {
     }
 
     fn commit_by(self, journal: &Journal, now: Timespec) -> Result<()> {
-        // The log flushes the device between the blocks of a transaction and its commit block, if
-        // the mount wants it.
+        // With barriers on, the log flushes the device between the transaction's blocks and its
+        // commit block.
         self.device.flush()?;
         for (number, bytes) in self.blocks {
             journal.snapshots.insert(number, bytes.into());
@@ -119,9 +122,9 @@ impl<'a> Changes<'a> {
         committer.checkpoint()
     }
 
-    /// The superblock last: until it says so nobody looks at new groups. What is left by a cut
-    /// before it is a last group that is described as longer than it is, or a resize inode that
-    /// lists too little, which e2fsck mends.
+    /// Writes the superblock last: it makes the new groups valid. A power cut before that leaves a
+    /// last group whose descriptor covers too many blocks, or a resize inode with too few entries.
+    /// e2fsck repairs both.
     fn write_in_order(mut self) -> Result<()> {
         let last = self
             .blocks

@@ -1,4 +1,4 @@
-//! Superblock and descriptors in the groups that keep a copy of them, for e2fsck to fall back on.
+//! Backups of superblock and descriptors in other groups, for e2fsck.
 
 use crate::base::{Result, Timespec};
 use crate::block::Device;
@@ -6,7 +6,7 @@ use crate::fs::ext4::layout::disk::STATE_VALID;
 use crate::fs::ext4::layout::superblock::Superblock;
 use std::io::IoSlice;
 
-/// Brings all copies up to date. Only what is in no other use is written.
+/// Updates all backups. Writes only blocks that are reserved for backups.
 pub(super) fn write(device: &dyn Device, superblock: &Superblock, now: Timespec) -> Result<()> {
     let size = superblock.block_size as u64;
     let per_block = superblock.descriptors_per_block();
@@ -17,11 +17,11 @@ pub(super) fn write(device: &dyn Device, superblock: &Superblock, now: Timespec)
     } else {
         superblock.descriptor_blocks()
     };
-    // As long as the table that was read at the mount.
+    // As long as the table read at mount.
     let mut table = vec![0; table_len as usize * superblock.block_size];
     device.read_at(&mut table, superblock.first_descriptor_block() * size)?;
     let mut copy = superblock.clone();
-    // A copy must not claim to be clean.
+    // A backup must not claim to be clean.
     copy.raw.state = (copy.raw.state.get() & !STATE_VALID).into();
     for group in (1..superblock.group_count).filter(|group| superblock.has_backup(*group)) {
         copy.raw.block_group_nr = u16::try_from(group).unwrap_or(u16::MAX).into();
@@ -36,7 +36,7 @@ pub(super) fn write(device: &dyn Device, superblock: &Superblock, now: Timespec)
         device.write_vectored_at(&parts, superblock.group_start(group) * size)?;
     }
     let mut block = vec![0; superblock.block_size];
-    // Each block of descriptors behind the table has copies in two of its groups.
+    // With meta_bg, each block of descriptors has backups in two of its groups.
     for first in (0..superblock.group_count)
         .step_by(per_block as usize)
         .skip(table_len as usize)

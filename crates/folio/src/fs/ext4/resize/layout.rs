@@ -1,7 +1,7 @@
-//! New groups: where their metadata lies, their bitmaps and descriptors; and the last old group,
-//! made longer.
+//! Layout of new groups: metadata locations, bitmaps and descriptors; extension of the last old
+//! group.
 
-use super::changes::Changes;
+use super::changes::BlockChanges;
 use crate::base::{Error, Result};
 use crate::block::Device;
 use crate::fs::ext4::layout::checksum::crc32c;
@@ -15,29 +15,30 @@ use crate::fs::ext4::space::group::descriptor_checksum;
 use std::ops::Range;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Where the metadata of one group lies.
+/// The block numbers of one group's metadata.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct GroupMetadata {
     block_bitmap: u64,
     inode_bitmap: u64,
     inode_table: u64,
 }
 
-/// Groups that are added in one step.
+/// The groups added by one step.
 pub(super) struct NewGroups {
-    /// Number of the first.
+    /// Number of the first group.
     first: u32,
-    places: Vec<Place>,
-    /// Blocks of theirs that are in use, in order, not touching one another.
+    places: Vec<GroupMetadata>,
+    /// Used blocks of the new groups: ordered, disjoint, nonadjacent ranges.
     used: Vec<Range<u64>>,
-    /// Of each group: the checksum of its block bitmap, `None` if that is implied.
+    /// The checksum of each group's block bitmap, `None` for an implied bitmap.
     block_bitmaps: Vec<Option<u32>>,
+    /// The number of free blocks of each group.
     free: Vec<u32>,
 }
 
 impl NewGroups {
-    /// Finds places for the groups from `first` to the last of `new`. Those of one flex group lie
-    /// together, if they fit.
+    /// Places the metadata of the groups from `first` to the last of `new`. The metadata of a flex
+    /// group is contiguous if it fits.
     pub(super) fn place(new: &Superblock, first: u32) -> Result<Self> {
         let flex = if new.features.incompat.contains(Incompat::FLEX_BG) {
             1_u32 << new.raw.log_groups_per_flex.min(16)
@@ -88,12 +89,12 @@ impl NewGroups {
         self.places.len() as u64 * u64::from(new.inodes_per_group)
     }
 
-    /// Blocks that are in use from the start.
+    /// Returns the number of metadata blocks.
     pub(super) fn system_blocks(&self) -> u64 {
         self.used.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// The used parts of a group, as bits of its bitmap.
+    /// Iterates over the used ranges of a group, as bits of its bitmap.
     fn runs_in(&self, new: &Superblock, group: u32) -> impl Iterator<Item = Range<u32>> {
         let start = new.group_start(group);
         let end = start + u64::from(new.group_len(group));
@@ -102,7 +103,7 @@ impl NewGroups {
             .iter()
             .take_while(move |range| range.start < end);
         inside.map(move |range| {
-            // Within the group, whose bits are 32 bits long.
+            // Bit numbers in a group fit 32 bits.
             (range.start.max(start) - start) as u32..(range.end.min(end) - start) as u32
         })
     }
@@ -113,8 +114,8 @@ impl NewGroups {
             .sum()
     }
 
-    /// Whether all that is in use in a group is its own, so that its bitmap need not be written.
-    /// That of the last group always is.
+    /// Returns whether a group's bitmap is implied: all used blocks are the group's own metadata.
+    /// The last group's bitmap is always written.
     fn is_implied(&self, new: &Superblock, group: u32) -> bool {
         let start = new.group_start(group);
         let end = start + u64::from(new.group_len(group));
@@ -125,8 +126,7 @@ impl NewGroups {
         has_flags(new) && group + 1 < new.group_count && own == u64::from(self.used_in(new, group))
     }
 
-    /// Writes bitmaps and empty inode tables to their places, past the end of what the device holds
-    /// so far.
+    /// Writes bitmaps and empty inode tables, all past the old end of the file system.
     pub(super) fn write(&mut self, device: &dyn Device, new: &Superblock) -> Result<()> {
         let size = new.block_size as u64;
         for range in &self.used {
@@ -152,8 +152,8 @@ impl NewGroups {
         Ok(())
     }
 
-    /// Puts the descriptors into their blocks.
-    pub(super) fn describe(&self, changes: &mut Changes<'_>, new: &Superblock) -> Result<()> {
+    /// Adds the group descriptors to `changes`.
+    pub(super) fn describe(&self, changes: &mut BlockChanges<'_>, new: &Superblock) -> Result<()> {
         for (index, group) in self.groups().enumerate() {
             let place = self.places[index];
             let mut raw = RawGroupDescriptor::new_zeroed();
@@ -175,7 +175,7 @@ impl NewGroups {
             (raw.block_bitmap_csum_lo, raw.block_bitmap_csum_hi) = quarters(sum);
             let (block, offset) = new.descriptor_place(group);
             let block = match group % new.descriptors_per_block() {
-                // Something else was there, or nothing.
+                // The first descriptor of a block: ignore its old contents.
                 0 => changes.new_block(block.0),
                 _ => changes.block(block.0)?,
             };
@@ -190,9 +190,8 @@ impl NewGroups {
     }
 }
 
-/// Makes the last group of the old size as long as it is in the new one. Returns how many blocks it
-/// has more.
-pub(super) fn extend_last_group(changes: &mut Changes<'_>, new: &Superblock) -> Result<u64> {
+/// Extends the last old group to its new length. Returns the number of added blocks.
+pub(super) fn extend_last_group(changes: &mut BlockChanges<'_>, new: &Superblock) -> Result<u64> {
     let old = changes.old();
     let group = old.group_count - 1;
     let (old_len, new_len) = (old.group_len(group), new.group_len(group));
@@ -206,13 +205,17 @@ pub(super) fn extend_last_group(changes: &mut Changes<'_>, new: &Superblock) -> 
     .map_err(|error| error.at(format!("group {group}")))
 }
 
-/// Gives a block back that was in use. `new` has the same groups as before.
-pub(super) fn free_block(changes: &mut Changes<'_>, new: &Superblock, block: u64) -> Result<u64> {
+/// Frees a used block. `new` has the same groups as before.
+pub(super) fn free_block(
+    changes: &mut BlockChanges<'_>,
+    new: &Superblock,
+    block: u64,
+) -> Result<u64> {
     let (group, bit) = new.group_of(block);
     change_group(changes, new, group, |bitmap| {
         if !bitmap.is_set(bit) {
             return Err(Error::corrupt(format!(
-                "block {block} is free already; run e2fsck"
+                "block {block} is already free; run e2fsck"
             )));
         }
         bitmap.clear(bit..bit + 1);
@@ -221,10 +224,10 @@ pub(super) fn free_block(changes: &mut Changes<'_>, new: &Superblock, block: u64
     .map_err(|error| error.at(format!("group {group}")))
 }
 
-/// Changes the block bitmap of a group, and what its descriptor says of it. `change` returns how
-/// many blocks are free more than before.
+/// Changes the block bitmap of a group and updates its descriptor. `change` returns the difference
+/// in free blocks.
 fn change_group(
-    changes: &mut Changes<'_>,
+    changes: &mut BlockChanges<'_>,
     new: &Superblock,
     group: u32,
     change: impl FnOnce(&mut Bitmap) -> Result<i64>,
@@ -254,7 +257,7 @@ fn change_group(
         }
         bitmap = Bitmap::from_bytes(bytes, new.group_len(group));
     } else if new.group_len(group) == old_len {
-        // Only blocks that are written can be given back.
+        // A block in an implied bitmap cannot be freed.
         return Err(Error::corrupt("block bitmap was never written"));
     }
     let more = change(&mut bitmap)?;
@@ -277,8 +280,8 @@ fn change_group(
     Ok(more as u64)
 }
 
-/// The descriptor of a group that is there already.
-pub(super) fn descriptor(changes: &mut Changes<'_>, group: u32) -> Result<RawGroupDescriptor> {
+/// Returns the descriptor of an existing group.
+pub(super) fn descriptor(changes: &mut BlockChanges<'_>, group: u32) -> Result<RawGroupDescriptor> {
     let old = changes.old();
     let (block, offset) = old.descriptor_place(group);
     let slot = changes.read(block.0)?[offset..offset + old.descriptor_len].to_vec();
@@ -286,7 +289,7 @@ pub(super) fn descriptor(changes: &mut Changes<'_>, group: u32) -> Result<RawGro
     let known = slot.len().min(padded.len());
     padded[..known].copy_from_slice(&slot[..known]);
     let raw = RawGroupDescriptor::read_from_bytes(&padded)
-        .map_err(|_| Error::corrupt("descriptor cut short"))?;
+        .map_err(|_| Error::corrupt("descriptor truncated"))?;
     if has_flags(old) && raw.checksum.get() != descriptor_checksum(group, &slot, old) {
         Err(Error::corrupt("descriptor: bad checksum"))
     } else {
@@ -302,7 +305,7 @@ fn put_descriptor(slot: &mut [u8], raw: RawGroupDescriptor, group: u32, superblo
     slot[..known].copy_from_slice(&raw.as_bytes()[..known]);
 }
 
-/// Whether descriptors have checksums, and so flags that say what was never written.
+/// Returns whether descriptors have checksums, and so flags for implied bitmaps.
 fn has_flags(superblock: &Superblock) -> bool {
     superblock
         .features
@@ -317,8 +320,8 @@ fn bitmap_checksum(bytes: &[u8], superblock: &Superblock) -> u32 {
         .map_or(0, |seed| crc32c(seed, &bytes[..covered]))
 }
 
-/// Short descriptors have room for the low half of a bitmap's checksum only; without checksums
-/// nothing counts.
+/// Returns the valid bits of a bitmap's checksum: all, the low half in short descriptors, or none
+/// without checksums.
 fn checksum_mask(superblock: &Superblock) -> u32 {
     match superblock.checksum_seed {
         Some(_) if superblock.descriptor_len >= size_of::<RawGroupDescriptor>() => u32::MAX,
@@ -339,12 +342,12 @@ fn joined(low: u16, high: u16) -> u32 {
     u32::from(high) << 16 | u32::from(low)
 }
 
-/// Puts the metadata of `groups` into them: block bitmaps, inode bitmaps, inode tables, from their
-/// first block on.
-fn together(new: &Superblock, groups: Range<u32>) -> Option<Vec<Place>> {
+/// Places the metadata of `groups` from their first block on: block bitmaps, inode bitmaps, inode
+/// tables. Returns `None` if it does not fit.
+fn together(new: &Superblock, groups: Range<u32>) -> Option<Vec<GroupMetadata>> {
     let last = groups.end - 1;
     let end = new.group_start(last) + u64::from(new.group_len(last));
-    let mut room = Room {
+    let mut room = FreeRange {
         new,
         at: new.group_start(groups.start),
         end,
@@ -360,22 +363,24 @@ fn together(new: &Superblock, groups: Range<u32>) -> Option<Vec<Place>> {
     let bitmaps = block_bitmaps.into_iter().zip(inode_bitmaps);
     let places = bitmaps
         .zip(inode_tables)
-        .map(|((block_bitmap, inode_bitmap), inode_table)| Place {
-            block_bitmap,
-            inode_bitmap,
-            inode_table,
-        });
+        .map(
+            |((block_bitmap, inode_bitmap), inode_table)| GroupMetadata {
+                block_bitmap,
+                inode_bitmap,
+                inode_table,
+            },
+        );
     Some(places.collect())
 }
 
-/// What is left of a range of blocks, in which some groups start with a head.
-struct Room<'a> {
+/// The free rest of a range of blocks. Groups with a backup start with used blocks.
+struct FreeRange<'a> {
     new: &'a Superblock,
     at: u64,
     end: u64,
 }
 
-impl Room<'_> {
+impl FreeRange<'_> {
     fn take(&mut self, len: u64) -> Option<u64> {
         loop {
             let (start, end) = (self.at, self.at + len);
@@ -395,7 +400,7 @@ impl Room<'_> {
     }
 }
 
-fn own_blocks(new: &Superblock, group: u32, place: &Place) -> [Range<u64>; 4] {
+fn own_blocks(new: &Superblock, group: u32, place: &GroupMetadata) -> [Range<u64>; 4] {
     [
         new.head_of_group(group),
         place.block_bitmap..place.block_bitmap + 1,
@@ -404,7 +409,7 @@ fn own_blocks(new: &Superblock, group: u32, place: &Place) -> [Range<u64>; 4] {
     ]
 }
 
-fn used_blocks(new: &Superblock, first: u32, places: &[Place]) -> Vec<Range<u64>> {
+fn used_blocks(new: &Superblock, first: u32, places: &[GroupMetadata]) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = (first..)
         .zip(places)
         .flat_map(|(group, place)| own_blocks(new, group, place))

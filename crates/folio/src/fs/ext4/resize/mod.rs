@@ -1,31 +1,30 @@
-//! Makes an ext4 larger while nobody else uses it, step by step; a power cut leaves it whole at
-//! some size in between.
+//! The offline resizer: makes an unmounted ext4 larger in steps. A power cut leaves a consistent
+//! file system of an intermediate size.
 //!
 //! ```text
-//!   what is asked for  -> plan.rs      how many blocks, groups, inodes; where the table of descriptors ends
+//!   ResizeOptions      -> plan.rs   counts of blocks, groups, inodes; end of the descriptor table
 //!      v
-//!   mounted once       journal replayed, orphans gone
+//!   one mount          replays the journal, frees orphans
 //!      v
-//!   step after step    layout.rs    where the metadata of new groups lies: written past the old end, where nobody looks
-//!      |               reserve.rs   what the resize inode holds then
-//!      |               changes.rs   all blocks before the old end, as one transaction of the journal
+//!   each step          layout.rs    metadata of new groups, written past the old end
+//!      |               reserve.rs   contents of the resize inode
+//!      |               changes.rs   all blocks before the old end, as one journal transaction
 //!      v
-//!   copies.rs          superblock and descriptors in the groups that keep a copy
+//!   copies.rs          backups of superblock and descriptors
 //! ```
 //!
 //! A step extends the last group if it is short, and adds up to [`GROUPS_PER_STEP`] groups.
-//! Descriptors go into the blocks that the resize inode keeps for them; once those are used up the
-//! file system becomes one with `meta_bg`, as the kernel makes it.
+//! Descriptors go into the blocks that the resize inode reserves for them. When those are used up,
+//! the file system is converted to `meta_bg`, as the kernel does.
 //!
-//! Neighbours: `Ext4` to make the file system clean, the journal to change it, the device below.
-//! Knows no cache but the one it lends to `Ext4`. No locks. Linux: fs/ext4/resize.c; resize2fs(8).
+//! Neighbors: `Ext4` to clean the file system, the journal to change it, the device below. The only
+//! cache is the one passed to `Ext4`. No locks. Linux: fs/ext4/resize.c; resize2fs(8).
 //!
 //! Invariants:
-//! 1. Before a transaction only blocks are written that the file system on the device does not have
-//!    yet.
-//! 2. A transaction changes no block behind the old end: replaying it must make sense to the old
+//! 1. Before a transaction, only blocks past the old end are written.
+//! 2. A transaction changes no block past the old end, so that it can be replayed under the old
 //!    superblock.
-//! 3. Copies are written last; a copy that is old, or was never written, is no damage.
+//! 3. Backups are written last; an outdated or missing backup is no damage.
 
 mod changes;
 mod copies;
@@ -41,23 +40,22 @@ use crate::fs::ext4::journal::Journal;
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use crate::fs::ext4::layout::superblock::Superblock;
 use crate::vfs::MountOptions;
-use changes::Changes;
+use changes::BlockChanges;
 use layout::NewGroups;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Groups that one transaction adds at most.
+/// Groups that one transaction adds, at most.
 const GROUPS_PER_STEP: u32 = 512;
-/// Memory for the mount that replays the journal.
+/// Page cache for the mount that replays the journal, in bytes.
 const CACHE_BYTES: u64 = 32 << 20;
 
-/// How to resize.
+/// Options of [`resize`].
 #[derive(Debug, Clone, Copy)]
 pub struct ResizeOptions {
-    /// Bytes the file system shall have, rounded down to whole pages; the device's size if not
-    /// given.
+    /// New size in bytes, rounded down to whole pages of 4 KiB; `None` for the device's size.
     pub len_bytes: Option<u64>,
-    /// Where timestamps come from.
+    /// The source of all timestamps.
     pub clock: Clock,
 }
 
@@ -70,46 +68,54 @@ impl Default for ResizeOptions {
     }
 }
 
-/// What a file system has: before, or after.
+/// The size of a file system, before or after a resize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileSystemSize {
-    /// Blocks in all.
+    /// Number of blocks of [`ResizeReport::block_size`] bytes.
     pub blocks: u64,
-    /// Blocks that nothing uses.
+    /// Number of free blocks.
     pub free_blocks: u64,
-    /// Inodes in all.
+    /// Number of inodes.
     pub inodes: u32,
-    /// Block groups.
+    /// Number of block groups.
     pub groups: u32,
 }
 
-/// What was done.
+/// The result of a resize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResizeReport {
     /// Bytes per block.
     pub block_size: u32,
-    /// What it had.
+    /// The size before.
     pub old: FileSystemSize,
-    /// What it has.
+    /// The size after.
     pub new: FileSystemSize,
 }
 
-/// Says how many blocks [`resize`] would give the ext4 on a device of `device_len` bytes, without
-/// writing anything.
+/// Returns the number of blocks that [`resize`] would give the ext4 on a device of `device_len`
+/// bytes. Writes nothing.
 ///
-/// Errors are those of [`resize`] that can be told beforehand.
+/// # Errors
+/// Those of [`resize`] that can be detected beforehand: EINVAL, EOPNOTSUPP and EUCLEAN.
 pub fn plan(device: &dyn Device, device_len: u64, options: &ResizeOptions) -> Result<u64> {
     plan::check(device, device_len, options)
         .map(|(_, blocks)| blocks)
         .map_err(|error| error.at("ext4"))
 }
 
-/// Makes the ext4 on `device` larger; durable when this returns. `progress` is told how many of how
-/// many blocks it has, and may end it between two steps: it is then as large as it was told last.
+/// Makes the ext4 on `device` larger; the new size is durable when this returns. Calls `progress`
+/// between steps with the current and the final number of blocks. If it breaks, the file system
+/// keeps the size that was last reported.
 ///
-/// EINVAL for fewer blocks than it has, or more than its device or its format can have; EOPNOTSUPP,
-/// naming it, for a feature that Folio does not write, or that leaves no room for more group
-/// descriptors; EINTR if `progress` ended it; EUCLEAN for damage.
+/// # Errors
+/// - EINVAL for fewer blocks than before, or more than the device or the format allows.
+/// - EOPNOTSUPP, naming the feature, for a feature that Folio cannot write or that leaves no room
+///   for more group descriptors.
+/// - EROFS for a read-only device.
+/// - EINTR if `progress` stopped the resize.
+/// - EUCLEAN for a damaged file system.
+///
+/// Counterpart: resize2fs(8); Linux: `ext4_resize_fs`.
 pub fn resize(
     device: &Arc<dyn Device>,
     options: &ResizeOptions,
@@ -127,17 +133,17 @@ fn run(
         return Err(Error::new(Errno::ROFS, "the image is read-only"));
     }
     plan::check(&**device, device.len_bytes(), options)?;
-    let mut growth = Growth::open(device, options.clock)?;
-    // Again: what the journal held may say something else.
+    let mut resizer = Resizer::open(device, options.clock)?;
+    // Again, because the replay may have changed the superblock.
     let (_, wanted) = plan::check(&**device, device.len_bytes(), options)?;
-    let old = growth.size();
+    let old = resizer.size();
     // At most 4 KiB.
-    let block_size = growth.superblock.block_size as u32;
+    let block_size = resizer.superblock.block_size as u32;
     if wanted > old.blocks {
-        growth.begin()?;
-        // After a failure the journal may still have to be replayed, and says so.
-        let is_done = growth.grow(wanted, progress)?;
-        growth.end()?;
+        resizer.begin()?;
+        // After a failure the superblock still requests a replay of the journal.
+        let is_done = resizer.grow(wanted, progress)?;
+        resizer.end()?;
         if !is_done {
             return Err(Errno::INTR.into());
         }
@@ -145,25 +151,25 @@ fn run(
     Ok(ResizeReport {
         block_size,
         old,
-        new: growth.size(),
+        new: resizer.size(),
     })
 }
 
-/// A file system that is made larger.
-struct Growth {
+/// The state of a resize.
+struct Resizer {
     device: Arc<dyn Device>,
-    /// As it is on the device.
+    /// The superblock as stored on the device.
     superblock: Superblock,
     free_blocks: u64,
     free_inodes: u64,
     journal: Option<Journal>,
-    /// Blocks kept for root, of all blocks, when it began: the share stays.
-    kept_share: (u64, u64),
+    /// Reserved blocks and all blocks at the start; the ratio is kept.
+    reserved_share: (u64, u64),
     clock: Clock,
 }
 
-impl Growth {
-    /// Replays the journal and buries orphans; then nothing on the device waits for anything.
+impl Resizer {
+    /// Replays the journal and frees orphans, which leaves a clean file system.
     fn open(device: &Arc<dyn Device>, clock: Clock) -> Result<Self> {
         let cache = PageCache::new(CacheOptions {
             budget_bytes: CACHE_BYTES,
@@ -183,7 +189,7 @@ impl Growth {
         };
         let superblock = Superblock::load(&**device)?;
         let journal = if superblock.features.compat.contains(Compat::HAS_JOURNAL) {
-            // Only to find the journal, which a mount that writes keeps to itself.
+            // Read-only, to locate the journal without starting one.
             let options = MountOptions {
                 read_only: true,
                 ..options
@@ -193,14 +199,14 @@ impl Growth {
         } else {
             None
         };
-        let kept_share = (superblock.reserved_blocks(), superblock.block_count);
+        let reserved_share = (superblock.reserved_blocks(), superblock.block_count);
         Ok(Self {
             device: device.clone(),
             superblock,
             free_blocks,
             free_inodes,
             journal,
-            kept_share,
+            reserved_share,
             clock,
         })
     }
@@ -214,7 +220,7 @@ impl Growth {
         }
     }
 
-    /// Says on the device that there may be something to replay, or else to mend.
+    /// Marks the file system on the device: recovery is needed, or without a journal, not clean.
     fn begin(&mut self) -> Result<()> {
         let mut marked = self.superblock.clone();
         match self.journal {
@@ -229,7 +235,7 @@ impl Growth {
         Ok(())
     }
 
-    /// Brings the copies up to date, and takes back what [`Growth::begin`] said.
+    /// Updates the backups and clears the mark of [`Resizer::begin`].
     fn end(&mut self) -> Result<()> {
         let mut clean = self.superblock.clone();
         match self.journal {
@@ -253,7 +259,7 @@ impl Growth {
         self.device.flush()
     }
 
-    /// Says whether `progress` let it come to the end.
+    /// Runs steps up to `wanted` blocks; returns false if `progress` stopped them.
     fn grow(
         &mut self,
         wanted: u64,
@@ -273,33 +279,33 @@ impl Growth {
         Ok(true)
     }
 
-    /// One transaction: the file system gets `blocks` blocks.
+    /// Grows the file system to `blocks` blocks in one transaction.
     fn step(&mut self, blocks: u64) -> Result<()> {
         let old = &self.superblock;
         let mut new = plan::with_blocks(old, blocks)?;
         let mut groups = NewGroups::place(&new, old.group_count)?;
         groups.write(&*self.device, &new)?;
-        let mut changes = Changes::new(&*self.device, old);
+        let mut changes = BlockChanges::new(&*self.device, old);
         let extended = layout::extend_last_group(&mut changes, &new)?;
         groups.describe(&mut changes, &new)?;
         reserve::update(&mut changes, &new)?;
         let free_blocks = self.free_blocks + extended + groups.free_blocks();
         let free_inodes = self.free_inodes + groups.free_inodes(&new);
         plan::put_free(&mut new, free_blocks, free_inodes);
-        plan::put_overhead(&mut new, groups.system_blocks(), self.kept_share);
+        plan::put_overhead(&mut new, groups.system_blocks(), self.reserved_share);
         changes.put_superblock(&new, self.clock.now())?;
         changes.commit(self.journal.as_ref(), self.clock.now())?;
         (self.superblock, self.free_blocks, self.free_inodes) = (new, free_blocks, free_inodes);
         Ok(())
     }
 
-    /// Descriptors of groups to come lie among these groups, since their table cannot grow any
-    /// further. The resize inode, which holds nothing any more, goes. Linux:
+    /// Converts to `meta_bg`: the descriptor table is full, so descriptors of later groups are
+    /// stored in these groups. Removes the resize inode, which is empty now. Linux:
     /// `ext4_convert_meta_bg`.
     fn convert_to_meta_bg(&mut self) -> Result<()> {
         let old = &self.superblock;
         let mut new = plan::with_meta_bg(old)?;
-        let mut changes = Changes::new(&*self.device, old);
+        let mut changes = BlockChanges::new(&*self.device, old);
         let freed = reserve::remove(&mut changes, old)?;
         let free_blocks = self.free_blocks + freed;
         plan::put_free(&mut new, free_blocks, self.free_inodes);

@@ -1,4 +1,4 @@
-//! Sizes: what is asked for, what that makes of the superblock, and how far one step goes.
+//! The resize plan: the final size, the superblock for a size, and the extent of one step.
 
 use super::{GROUPS_PER_STEP, ResizeOptions};
 use crate::base::{Errno, Error, PAGE_SIZE, Result};
@@ -6,10 +6,12 @@ use crate::block::Device;
 use crate::fs::ext4::layout::features::{Compat, Incompat};
 use crate::fs::ext4::layout::superblock::Superblock;
 
-/// A last group with fewer blocks left for data than this is left out, as mke2fs and resize2fs do.
+/// Minimum number of data blocks in the last group; a smaller group is omitted, as in mke2fs and
+/// resize2fs.
 const LAST_GROUP_DATA_BLOCKS_MIN: u64 = 50;
 
-/// The superblock on `device`, and how many blocks it shall get on a device of `device_len` bytes.
+/// Returns the superblock on `device` and its number of blocks after a resize on a device of
+/// `device_len` bytes.
 pub(super) fn check(
     device: &dyn Device,
     device_len: u64,
@@ -21,33 +23,34 @@ pub(super) fn check(
         && superblock.raw.reserved_gdt_blocks.get() != 0
     {
         return Err(Error::corrupt(
-            "reserved group descriptor blocks that no resize inode holds; run e2fsck",
+            "reserved group descriptor blocks without a resize inode; run e2fsck",
         ));
     }
     let len_bytes = options.len_bytes.unwrap_or(device_len);
     if len_bytes > device_len {
-        let what = format!("{len_bytes} bytes asked for; the device has {device_len}");
+        let what = format!(
+            "invalid size: {len_bytes} bytes, but the device has {device_len}; make the device larger first"
+        );
         return Err(Error::new(Errno::INVAL, what));
     }
     let blocks = wanted(&superblock, len_bytes)?;
     Ok((superblock, blocks))
 }
 
-/// The blocks that a file system of at most `len_bytes` has.
+/// Returns the number of blocks of a file system of at most `len_bytes` bytes.
 fn wanted(superblock: &Superblock, len_bytes: u64) -> Result<u64> {
     let (old, block_size) = (superblock.block_count, superblock.block_size as u64);
     let refuse = |what: String| Err(Error::new(Errno::INVAL, what));
     if len_bytes / block_size < old {
         return refuse(format!(
-            "{len_bytes} bytes are less than its {old} blocks of {block_size}; it can only be made larger \
-             (resize2fs makes it smaller)"
+            "cannot shrink {old} blocks of {block_size} bytes to {len_bytes} bytes; use resize2fs"
         ));
     }
-    // Whole pages, so that the kernel's page cache sees no half block at the end.
+    // Whole pages, so that the kernel's page cache has no partial page at the end.
     let mut blocks = (len_bytes / PAGE_SIZE as u64 * (PAGE_SIZE as u64 / block_size)).max(old);
     if !superblock.features.incompat.contains(Incompat::BIT64) && blocks > u64::from(u32::MAX) {
         return refuse(format!(
-            "{blocks} blocks are more than 2^32 - 1, and it has no 64bit feature"
+            "invalid size: {blocks} blocks, at most 2^32 - 1 without the 64bit feature"
         ));
     }
     let per_group = u64::from(superblock.blocks_per_group);
@@ -64,7 +67,7 @@ fn wanted(superblock: &Superblock, len_bytes: u64) -> Result<u64> {
     Ok(blocks)
 }
 
-/// The superblock at its final size, whatever steps lead there.
+/// Returns the superblock at its final size.
 fn at_size(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
     let limit = table_groups_max(superblock);
     let is_in_reach = group_count(superblock, blocks)? <= limit;
@@ -83,8 +86,9 @@ fn group_count(superblock: &Superblock, blocks: u64) -> Result<u64> {
     match u32::try_from(inodes) {
         Ok(_) => Ok(groups),
         Err(_) => {
-            let what =
-                format!("{blocks} blocks would come with {inodes} inodes, more than 2^32 - 1");
+            let what = format!(
+                "invalid size: {blocks} blocks need {inodes} inodes, at most 2^32 - 1 allowed"
+            );
             Err(Error::new(Errno::INVAL, what))
         }
     }
@@ -94,8 +98,8 @@ fn blocks_of_groups(superblock: &Superblock, groups: u64) -> u64 {
     superblock.first_data_block + groups * u64::from(superblock.blocks_per_group)
 }
 
-/// Groups for whose descriptors there is room in the table at the start of the device, its reserve
-/// included.
+/// Returns the number of groups whose descriptors fit in the table at the start of the device,
+/// including its reserved blocks.
 fn table_groups_max(superblock: &Superblock) -> u64 {
     if superblock.has_meta_bg() {
         u64::MAX
@@ -105,21 +109,22 @@ fn table_groups_max(superblock: &Superblock) -> u64 {
     }
 }
 
-/// The next step on the way to `wanted` blocks; `None` if there is no room for its descriptors.
+/// Returns the size after the next step towards `wanted` blocks; `None` if the table has no room
+/// for more descriptors.
 pub(super) fn next(superblock: &Superblock, wanted: u64) -> Option<u64> {
     let groups = u64::from(superblock.group_count);
-    // Steps end where groups whose metadata lies together do.
+    // Steps end at the end of a flex group.
     let step = u64::from(GROUPS_PER_STEP);
     let end = ((groups / step + 1) * step).min(table_groups_max(superblock));
     let blocks = blocks_of_groups(superblock, end).min(wanted);
     (blocks > superblock.block_count).then_some(blocks)
 }
 
-/// The superblock with `blocks` blocks. Totals of what is free are those of before.
+/// Returns the superblock with `blocks` blocks. The free counts are unchanged.
 pub(super) fn with_blocks(superblock: &Superblock, blocks: u64) -> Result<Superblock> {
     let mut new = superblock.clone();
     new.block_count = blocks;
-    // `group_count` says that their inodes fit 32 bits, and each group has at least one.
+    // `group_count` ensures that the inodes fit 32 bits, and each group has at least one.
     new.group_count = group_count(superblock, blocks)? as u32;
     new.inode_count = new.group_count * new.inodes_per_group;
     (new.raw.blocks_count_lo, new.raw.blocks_count_hi) = halves(blocks);
@@ -130,13 +135,13 @@ pub(super) fn with_blocks(superblock: &Superblock, blocks: u64) -> Result<Superb
         let Some(reserved) = reserved else {
             return Err(Error::unsupported("no room for more group descriptors"));
         };
-        // It was 16 bits long, and is less now.
+        // Less than the old value, which has 16 bits.
         new.raw.reserved_gdt_blocks = (reserved as u16).into();
     }
     Ok(new)
 }
 
-/// The superblock with descriptors of groups to come among those groups.
+/// Returns the superblock converted to `meta_bg`, without a resize inode.
 pub(super) fn with_meta_bg(superblock: &Superblock) -> Result<Superblock> {
     if superblock.has_meta_bg() || superblock.raw.reserved_gdt_blocks.get() != 0 {
         return Err(Error::unsupported("no room for more group descriptors"));
@@ -144,28 +149,28 @@ pub(super) fn with_meta_bg(superblock: &Superblock) -> Result<Superblock> {
     let mut new = superblock.clone();
     new.features.compat.remove(Compat::RESIZE_INODE);
     new.features.incompat.insert(Incompat::META_BG);
-    // Fewer than there are groups.
+    // Fewer than the number of groups.
     new.raw.first_meta_bg = (superblock.descriptor_blocks() as u32).into();
     Ok(new)
 }
 
-/// Puts what is free into the superblock.
+/// Sets the free counts of the superblock.
 pub(super) fn put_free(new: &mut Superblock, free_blocks: u64, free_inodes: u64) {
     (new.raw.free_blocks_count_lo, new.raw.free_blocks_count_hi) = halves(free_blocks);
-    // No more than there are inodes, which are 32 bits long.
+    // At most the number of inodes, which has 32 bits.
     new.raw.free_inodes_count = (free_inodes as u32).into();
 }
 
-/// Puts what new groups take into the superblock, and what is kept for root: the same share of all
-/// as before.
-pub(super) fn put_overhead(new: &mut Superblock, system_blocks: u64, (kept, of): (u64, u64)) {
-    // As resize2fs has it, to the block.
-    let percent = kept as f64 * 100.0 / of as f64;
+/// Adds the metadata of new groups to the superblock's overhead, and sets the reserved blocks to
+/// the same share of all blocks as before.
+pub(super) fn put_overhead(new: &mut Superblock, system_blocks: u64, (reserved, of): (u64, u64)) {
+    // The same rounding as resize2fs.
+    let percent = reserved as f64 * 100.0 / of as f64;
     let reserved = (percent * new.block_count as f64 / 100.0) as u64;
     (new.raw.r_blocks_count_lo, new.raw.r_blocks_count_hi) = halves(reserved);
     let overhead = u64::from(new.raw.overhead_clusters.get());
     if overhead != 0 {
-        // 0 means that it has to be counted.
+        // 0 means "not counted".
         new.raw.overhead_clusters = u32::try_from(overhead + system_blocks).unwrap_or(0).into();
     }
 }

@@ -1,13 +1,13 @@
-//! The resize inode: it holds the blocks kept behind the group descriptors for more of them.
+//! The resize inode, which owns the blocks reserved after the group descriptors.
 //!
 //! ```text
-//!   inode 7 -> doubly indirect block -> each kept block of group 0 -> the same block in each group with a copy
+//!   inode 7 -> double indirect block -> each reserved block of group 0 -> its backups
 //! ```
 //!
-//! All of it follows from the superblock; here it is compared with that before, and made to follow
-//! from the new one. Linux: `verify_reserved_gdb`, `reserve_backup_gdb`, `add_new_gdb`.
+//! Its contents follow from the superblock. They are compared with the old superblock first, then
+//! updated to the new one. Linux: `verify_reserved_gdb`, `reserve_backup_gdb`, `add_new_gdb`.
 
-use super::changes::Changes;
+use super::changes::BlockChanges;
 use super::layout::{descriptor, free_block};
 use crate::base::{Error, Result};
 use crate::fs::ext4::layout::checksum::{inode_checksum, inode_seed};
@@ -17,12 +17,12 @@ use crate::fs::ext4::layout::superblock::Superblock;
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Place of the doubly indirect block in the old mapping of `i_block`.
+/// Slot of the double indirect block in `i_block`.
 const DOUBLE: usize = 13;
 
-/// Makes the resize inode what it has to be at the new size: some of its blocks hold descriptors
-/// now, which are in `changes` already, and the others have copies in new groups.
-pub(super) fn update(changes: &mut Changes<'_>, new: &Superblock) -> Result<()> {
+/// Updates the resize inode to the new size. Removes the blocks that hold descriptors now, which
+/// are in `changes` already, and adds the backups in new groups.
+pub(super) fn update(changes: &mut BlockChanges<'_>, new: &Superblock) -> Result<()> {
     let old = changes.old();
     let has_more_backups = (old.group_count..new.group_count).any(|group| new.has_backup(group));
     let is_needed = has_more_backups || new.descriptor_blocks() != old.descriptor_blocks();
@@ -53,9 +53,9 @@ pub(super) fn update(changes: &mut Changes<'_>, new: &Superblock) -> Result<()> 
     store(changes, &place, &inode)
 }
 
-/// Empties the resize inode, which holds nothing but its own block. Returns how many blocks became
-/// free.
-pub(super) fn remove(changes: &mut Changes<'_>, old: &Superblock) -> Result<u64> {
+/// Empties the resize inode, whose only block left is its double indirect block. Returns the number
+/// of freed blocks.
+pub(super) fn remove(changes: &mut BlockChanges<'_>, old: &Superblock) -> Result<u64> {
     if !old.features.compat.contains(Compat::RESIZE_INODE) {
         return Ok(0);
     }
@@ -67,8 +67,8 @@ pub(super) fn remove(changes: &mut Changes<'_>, old: &Superblock) -> Result<u64>
     free_block(changes, old, double)
 }
 
-/// Where the inode lies: block, and bytes in it.
-fn place(changes: &mut Changes<'_>) -> Result<(u64, Range<usize>)> {
+/// Returns the location of the resize inode: its block, and its bytes in the block.
+fn place(changes: &mut BlockChanges<'_>) -> Result<(u64, Range<usize>)> {
     let old = changes.old();
     let raw = descriptor(changes, 0)?;
     let table = u64::from(raw.inode_table_hi.get()) << 32 | u64::from(raw.inode_table_lo.get());
@@ -80,16 +80,16 @@ fn place(changes: &mut Changes<'_>) -> Result<(u64, Range<usize>)> {
     ))
 }
 
-fn load(changes: &Changes<'_>, (block, range): &(u64, Range<usize>)) -> Result<RawInode> {
+fn load(changes: &BlockChanges<'_>, (block, range): &(u64, Range<usize>)) -> Result<RawInode> {
     let bytes = &changes.read(*block)?[range.clone()];
     let mut padded = [0; size_of::<RawInode>()];
     let known = bytes.len().min(padded.len());
     padded[..known].copy_from_slice(&bytes[..known]);
-    RawInode::read_from_bytes(&padded).map_err(|_| Error::corrupt("inode cut short"))
+    RawInode::read_from_bytes(&padded).map_err(|_| Error::corrupt("inode truncated"))
 }
 
 fn store(
-    changes: &mut Changes<'_>,
+    changes: &mut BlockChanges<'_>,
     (block, range): &(u64, Range<usize>),
     inode: &RawInode,
 ) -> Result<()> {
@@ -111,8 +111,8 @@ fn store(
     Ok(())
 }
 
-/// EUCLEAN unless all is as it follows from the old superblock.
-fn check(changes: &Changes<'_>, inode: &RawInode, double: u64) -> Result<()> {
+/// Fails with EUCLEAN unless the contents follow from the old superblock.
+fn check(changes: &BlockChanges<'_>, inode: &RawInode, double: u64) -> Result<()> {
     let old = changes.old();
     let backups = backups(old);
     let is_plain = inode.flags.get() & (inode_flags::EXTENTS | inode_flags::HUGE_FILE) == 0
@@ -120,7 +120,7 @@ fn check(changes: &Changes<'_>, inode: &RawInode, double: u64) -> Result<()> {
         && (0..15).all(|slot| (slot == DOUBLE) == (pointer(&inode.block, slot) != 0));
     let wrong = || {
         Err(Error::corrupt(
-            "does not hold what is kept for group descriptors; run e2fsck",
+            "does not match the reserved group descriptor blocks; run e2fsck",
         ))
     };
     if !is_plain || double >= old.block_count {
@@ -133,7 +133,7 @@ fn check(changes: &Changes<'_>, inode: &RawInode, double: u64) -> Result<()> {
         if u64::from(pointer(&table, slot as usize % words)) != block {
             return wrong();
         }
-        // Some of these hold descriptors by now, though not on the device.
+        // Read the device, because `changes` has descriptors in some of these blocks.
         let list = changes.read_device(block)?;
         let copies = copies(old, block, &backups)?;
         if !copies
@@ -147,7 +147,7 @@ fn check(changes: &Changes<'_>, inode: &RawInode, double: u64) -> Result<()> {
     Ok(())
 }
 
-/// Blocks of the table of descriptors that are kept for later.
+/// Returns the slots of the descriptor table that are reserved for growth.
 fn reserved(superblock: &Superblock) -> Range<u64> {
     let used = superblock.descriptor_blocks();
     used..used + u64::from(superblock.raw.reserved_gdt_blocks.get())
@@ -159,26 +159,26 @@ fn backups(superblock: &Superblock) -> Vec<u32> {
         .collect()
 }
 
-/// Where the copies of a kept block lie.
+/// Returns the backups of a reserved block.
 fn copies(superblock: &Superblock, block: u64, backups: &[u32]) -> Result<Vec<u32>> {
     let copy = |group: &u32| {
         u32::try_from(block + u64::from(*group) * u64::from(superblock.blocks_per_group))
-            .map_err(|_| Error::unsupported("a resize inode beyond 2^32 blocks"))
+            .map_err(|_| Error::unsupported("resize inode beyond 2^32 blocks"))
     };
     if backups.len() * 4 <= superblock.block_size {
         backups.iter().map(copy).collect()
     } else {
         Err(Error::unsupported(
-            "a resize inode with more copies than a block names",
+            "resize inode with more backups than fit in a block",
         ))
     }
 }
 
-/// `i_blocks`: the doubly indirect block, the kept blocks and their copies.
+/// Returns `i_blocks`: the double indirect block, the reserved blocks and their backups.
 fn sectors(superblock: &Superblock, backups: &[u32]) -> u32 {
-    let kept = u32::from(superblock.raw.reserved_gdt_blocks.get());
-    // Below 2^16 kept blocks, and 2^10 copies of each.
-    let blocks = u64::from(kept) * (1 + backups.len() as u64) + 1;
+    let reserved = u32::from(superblock.raw.reserved_gdt_blocks.get());
+    // Below 2^16 reserved blocks, and 2^10 backups of each.
+    let blocks = u64::from(reserved) * (1 + backups.len() as u64) + 1;
     (blocks * (superblock.block_size as u64 / 512)) as u32
 }
 
