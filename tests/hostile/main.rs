@@ -372,7 +372,7 @@ fn truncated_images_are_refused_or_read() {
         .unwrap_err();
     assert_eq!(error.errno(), Errno::UCLEAN);
     assert!(
-        error.to_string().contains("superblock") && error.to_string().contains("cut short"),
+        error.to_string().contains("superblock") && error.to_string().contains("truncated"),
         "{error}"
     );
 }

@@ -226,7 +226,7 @@ impl Court<'_> {
             let layer = overlay(device.clone());
             match apply_snapshot_on(layer.clone(), name) {
                 Ok(()) if self.read(&layer)? == *snapshot.bytes => {
-                    drop(sound(&layer, Repair::Nothing)?)
+                    sound(&layer, Repair::Nothing)?;
                 }
                 Ok(()) => return Err(format!("snapshot {name} has changed")),
                 Err(error) if error.errno() == Errno::NOENT && !snapshot.is_due(recorded) => {}

@@ -12,7 +12,7 @@ use crate::cache::PageCache;
 use crate::fs::ext4::Ext4;
 use crate::fs::ext4::file::extent::Extent;
 use crate::fs::ext4::inode::{Ext4Inode, InodeState, Layout, file_type_of};
-use crate::fs::ext4::journal::Change;
+use crate::fs::ext4::journal::FastCommitChange;
 use crate::fs::ext4::layout::disk::{
     EXTENT_MAGIC, INODE_BASE_LEN, ROOT_INODE, RawInode, inode_flags,
 };
@@ -44,7 +44,7 @@ impl Ext4 {
         device: &Arc<dyn Device>,
         cache: &Arc<PageCache>,
         options: &MountOptions,
-        changes: &[Change],
+        changes: &[FastCommitChange],
     ) -> Result<()> {
         if changes.is_empty() {
             return Ok(());
@@ -80,9 +80,9 @@ impl Ext4 {
 }
 
 impl Replay<'_> {
-    fn run(&mut self, changes: &[Change]) -> Result<()> {
+    fn run(&mut self, changes: &[FastCommitChange]) -> Result<()> {
         for change in changes {
-            if let Change::AddRange { extent, .. } = change {
+            if let FastCommitChange::AddRange { extent, .. } = change {
                 let taken = self.settle(blocks_of(extent), true)?;
                 self.loose.extend(taken);
             }
@@ -94,30 +94,30 @@ impl Replay<'_> {
         self.finish()
     }
 
-    fn apply(&mut self, change: &Change) -> Result<()> {
+    fn apply(&mut self, change: &FastCommitChange) -> Result<()> {
         match change {
-            Change::Inode { number, bytes } => self
+            FastCommitChange::Inode { number, bytes } => self
                 .set_inode(*number, bytes)
                 .map_err(|e| e.at(format!("inode {number}"))),
-            Change::AddRange { number, extent } => self.add_range(*number, *extent),
-            Change::RemoveRange { number, range } => {
+            FastCommitChange::AddRange { number, extent } => self.add_range(*number, *extent),
+            FastCommitChange::RemoveRange { number, range } => {
                 let Some(inode) = self.file(*number)? else {
                     return Ok(());
                 };
                 self.let_go(&inode, range.clone());
                 Ok(())
             }
-            Change::Create {
+            FastCommitChange::Create {
                 parent,
                 number,
                 name,
             } => self.link(*parent, *number, name, true),
-            Change::Link {
+            FastCommitChange::Link {
                 parent,
                 number,
                 name,
             } => self.link(*parent, *number, name, false),
-            Change::Unlink {
+            FastCommitChange::Unlink {
                 parent,
                 number,
                 name,

@@ -1,10 +1,10 @@
-//! jbd2's bytes on disk: big-endian, unlike the rest of ext4.
+//! On-disk structures of jbd2, big-endian unlike the rest of ext4. Linux: include/linux/jbd2.h.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// First word of every block of the log that is not data.
+/// First word of each block of the log, except data blocks.
 pub(super) const MAGIC: u32 = 0xC03B_3998;
 
 /// `h_blocktype`.
@@ -18,15 +18,15 @@ pub(super) const TYPE_SUPERBLOCK_V2: u32 = 4;
 /// `h_blocktype`.
 pub(super) const TYPE_REVOKE: u32 = 5;
 
-/// `s_feature_incompat`: revoke blocks occur.
+/// `s_feature_incompat`: the log may contain revoke blocks.
 pub(super) const INCOMPAT_REVOKE: u32 = 0x1;
 /// `s_feature_incompat`: block numbers have 64 bits.
 pub(super) const INCOMPAT_64BIT: u32 = 0x2;
 /// `s_feature_incompat`: commit blocks may be written before their data.
 pub(super) const INCOMPAT_ASYNC_COMMIT: u32 = 0x4;
-/// `s_feature_incompat`: checksums, 16 bits for data.
+/// `s_feature_incompat`: checksums, with 16 bits for data.
 pub(super) const INCOMPAT_CSUM_V2: u32 = 0x8;
-/// `s_feature_incompat`: checksums, 32 bits for data.
+/// `s_feature_incompat`: checksums, with 32 bits for data.
 pub(super) const INCOMPAT_CSUM_V3: u32 = 0x10;
 /// `s_feature_incompat`: an area for fast commits at the end.
 pub(super) const INCOMPAT_FAST_COMMIT: u32 = 0x20;
@@ -34,17 +34,17 @@ pub(super) const INCOMPAT_FAST_COMMIT: u32 = 0x20;
 /// `s_checksum_type`.
 pub(super) const CHECKSUM_CRC32C: u8 = 4;
 
-/// Tag flag: the data began with the magic number, which was taken out.
+/// Tag flag: the data began with the magic number, which was replaced by zeros.
 pub(super) const TAG_ESCAPED: u32 = 1;
 /// Tag flag: no UUID follows.
 pub(super) const TAG_SAME_UUID: u32 = 2;
 /// Tag flag: the last tag of its block.
 pub(super) const TAG_LAST: u32 = 8;
 
-/// Blocks for fast commits where the superblock does not say.
+/// Blocks for fast commits if the superblock has 0.
 pub(super) const FAST_COMMIT_BLOCKS_DEFAULT: u32 = 256;
 
-/// What every block of the log but data starts with.
+/// The header of each block of the log, except data blocks.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawHeader {
@@ -84,7 +84,7 @@ pub(super) struct RawJournalSuperblock {
 const _: () = assert!(size_of::<RawJournalSuperblock>() == 1024);
 const _: () = assert!(offset_of!(RawJournalSuperblock, checksum) == 0xFC);
 
-/// Where the superblock's checksum lies.
+/// Offset of the superblock's checksum.
 pub(super) const SUPERBLOCK_CHECKSUM_OFFSET: usize = offset_of!(RawJournalSuperblock, checksum);
 
 /// A tag of a descriptor block, with checksums of version 3.
@@ -97,7 +97,7 @@ pub(super) struct RawTag3 {
     pub(super) checksum: U32,
 }
 
-/// A tag of a descriptor block otherwise; the high half follows only with 64-bit numbers.
+/// A tag of a descriptor block otherwise; the high half follows with 64-bit block numbers only.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawTag {
@@ -106,7 +106,7 @@ pub(super) struct RawTag {
     pub(super) flags: U16,
 }
 
-/// What follows the header of a commit block.
+/// The body of a commit block, after the header.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawCommit {
@@ -118,6 +118,6 @@ pub(super) struct RawCommit {
     pub(super) nanos: U32,
 }
 
-/// Where a commit block's own checksum lies.
+/// Offset of a commit block's checksum.
 pub(super) const COMMIT_CHECKSUM_OFFSET: usize =
     size_of::<RawHeader>() + offset_of!(RawCommit, checksum);

@@ -1,12 +1,12 @@
-//! Fast commits: operations noted behind the ring since the last full commit, instead of the blocks
-//! they changed.
+//! Fast commits: records of the operations since the last full commit, stored after the ring
+//! instead of the changed blocks.
 //!
 //! ```text
-//!   area:  | HEAD tag tag TAIL | tag tag TAIL | PAD | tag TAIL | ...       one fast commit ends with a TAIL, and with
-//!            transaction, checksum -^                                      the block it is in
+//!   area:  | HEAD tag tag TAIL | tag tag TAIL | PAD | tag TAIL | ...
+//!            transaction, checksum -^     a fast commit ends with a TAIL, which fills its block
 //! ```
 //!
-//! Here they are read and checked; `Ext4` makes them happen (../fast_replay.rs). Linux:
+//! This file reads and checks them; ../commit/fast_commit_replay.rs applies them. Linux:
 //! fs/ext4/fast_commit.c, fast_commit.h; format: Documentation/filesystems/ext4/journal.rst. All
 //! numbers are little-endian.
 
@@ -27,18 +27,18 @@ const TAG_INODE: u16 = 6;
 const TAG_PAD: u16 = 7;
 const TAG_TAIL: u16 = 8;
 const TAG_HEAD: u16 = 9;
-/// Tag and length.
+/// Length of a tag's header (type and length) in bytes.
 const TAG_LEN: usize = 4;
 const NAME_MAX: usize = 255;
 
-/// One thing that a fast commit says happened.
+/// One change recorded by a fast commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// The inode became this; as many bytes as the writer had fields for.
+pub(crate) enum FastCommitChange {
+    /// The inode's new bytes, as many as the writer had fields for.
     Inode { number: u32, bytes: Vec<u8> },
-    /// File blocks lie here from now on.
+    /// File blocks are mapped by this extent.
     AddRange { number: u32, extent: Extent },
-    /// File blocks are a hole from now on.
+    /// File blocks become a hole.
     RemoveRange { number: u32, range: Range<u64> },
     /// A new inode got its first name.
     Create {
@@ -60,49 +60,49 @@ pub(crate) enum Change {
     },
 }
 
-/// What is noted since the full commit before `sequence`, in order: all that whole fast commits
-/// say.
+/// Reads the changes since the full commit before `sequence`, in order, from all complete fast
+/// commits.
 ///
-/// EOPNOTSUPP for features Folio does not know. What a TAIL vouches for and still makes no sense is
-/// EUCLEAN.
-pub(super) fn read(ring: &Ring, sequence: u32) -> Result<Vec<Change>> {
+/// # Errors
+/// EOPNOTSUPP for unknown features; EUCLEAN for an invalid tag in a fast commit with a valid TAIL.
+pub(super) fn read(ring: &Ring, sequence: u32) -> Result<Vec<FastCommitChange>> {
     let mut changes = Vec::new();
     if ring.features & INCOMPAT_FAST_COMMIT == 0 {
         return Ok(changes);
     }
-    let mut scan = Scan {
+    let mut scan = FastCommitScan {
         sequence,
         crc: 0,
         pending: Vec::new(),
         is_open: false,
     };
-    // The block behind the ring is not used: the area starts with the next.
+    // The block after the ring is unused; the area starts with the next one.
     for at in ring.end.saturating_add(1)..ring.superblock.block_count.get() {
         let block = ring.read(at)?;
-        let goes_on = scan
+        let may_continue = scan
             .block(&block, &mut changes)
             .map_err(|e| e.at(format!("fast commit block {at}")))?;
-        if !goes_on {
+        if !may_continue {
             break;
         }
     }
     Ok(changes)
 }
 
-/// Where the reading stands.
-struct Scan {
+/// The state of reading the area.
+struct FastCommitScan {
     sequence: u32,
-    /// Over the tags since the last TAIL.
+    /// Checksum over the tags since the last TAIL.
     crc: u32,
-    /// What waits for its TAIL; damage is told only when a TAIL vouches for it.
-    pending: Vec<Result<Option<Change>>>,
-    /// Whether the first tag of all was a HEAD.
+    /// Changes since the last TAIL. An error among them is reported only with a valid TAIL.
+    pending: Vec<Result<Option<FastCommitChange>>>,
+    /// Whether a HEAD was read.
     is_open: bool,
 }
 
-impl Scan {
-    /// Reads one block; says whether the next may go on.
-    fn block(&mut self, block: &[u8], changes: &mut Vec<Change>) -> Result<bool> {
+impl FastCommitScan {
+    /// Reads one block; returns whether the next block may continue.
+    fn block(&mut self, block: &[u8], changes: &mut Vec<FastCommitChange>) -> Result<bool> {
         let mut rest = block;
         while let Some((head, after)) = rest.split_first_chunk::<TAG_LEN>() {
             let (tag, len) = (
@@ -138,7 +138,7 @@ impl Scan {
         Ok(true)
     }
 
-    /// Takes a HEAD; says whether it belongs to this transaction.
+    /// Reads a HEAD; returns whether it belongs to this transaction.
     fn open(&mut self, value: &[u8]) -> Result<bool> {
         let Some((features, sequence)) = word(value, 0).zip(word(value, 4)) else {
             return Ok(false);
@@ -155,9 +155,14 @@ impl Scan {
         Ok(true)
     }
 
-    /// Takes a TAIL: if it is that of what came before, all of that happened. Says whether there
-    /// may be more.
-    fn close(&mut self, head: &[u8], value: &[u8], changes: &mut Vec<Change>) -> Result<bool> {
+    /// Reads a TAIL. If it matches the tags before it, accepts their changes. Returns whether more
+    /// fast commits may follow.
+    fn close(
+        &mut self,
+        head: &[u8],
+        value: &[u8],
+        changes: &mut Vec<FastCommitChange>,
+    ) -> Result<bool> {
         let Some((sequence, checksum)) = word(value, 0).zip(word(value, 4)) else {
             return Ok(false);
         };
@@ -173,29 +178,29 @@ impl Scan {
     }
 }
 
-fn parse(tag: u16, value: &[u8]) -> Result<Change> {
-    let short = || Error::corrupt(format!("{} bytes", value.len()));
+fn parse(tag: u16, value: &[u8]) -> Result<FastCommitChange> {
+    let short = || Error::corrupt(format!("invalid length of {} bytes", value.len()));
     let number = word(value, 0).ok_or_else(short)?;
     let body = &value[4..];
     match tag {
-        TAG_INODE if body.len() >= INODE_BASE_LEN => Ok(Change::Inode {
+        TAG_INODE if body.len() >= INODE_BASE_LEN => Ok(FastCommitChange::Inode {
             number,
             bytes: body.to_vec(),
         }),
         TAG_ADD_RANGE if body.len() == EXTENT_ENTRY_LEN => {
             let extent = decode_extent(body)?;
             if extent.len > 0 && extent.logical.checked_add(extent.len).is_some() {
-                Ok(Change::AddRange { number, extent })
+                Ok(FastCommitChange::AddRange { number, extent })
             } else {
                 Err(Error::corrupt(format!(
-                    "{} blocks at {}",
+                    "invalid extent of {} blocks at {}",
                     extent.len, extent.logical
                 )))
             }
         }
         TAG_DEL_RANGE if body.len() == 8 => {
             let (start, len) = word(body, 0).zip(word(body, 4)).ok_or_else(short)?;
-            Ok(Change::RemoveRange {
+            Ok(FastCommitChange::RemoveRange {
                 number,
                 range: start.into()..u64::from(start) + u64::from(len),
             })
@@ -209,20 +214,20 @@ fn parse(tag: u16, value: &[u8]) -> Result<Change> {
                 && !matches!(name.as_slice(), b"." | b"..");
             match (is_name, tag) {
                 (false, _) => Err(Error::corrupt(format!(
-                    "name {:?}",
+                    "invalid name {:?}",
                     String::from_utf8_lossy(&name)
                 ))),
-                (true, TAG_CREAT) => Ok(Change::Create {
+                (true, TAG_CREAT) => Ok(FastCommitChange::Create {
                     parent,
                     number,
                     name,
                 }),
-                (true, TAG_LINK) => Ok(Change::Link {
+                (true, TAG_LINK) => Ok(FastCommitChange::Link {
                     parent,
                     number,
                     name,
                 }),
-                (true, _) => Ok(Change::Unlink {
+                (true, _) => Ok(FastCommitChange::Unlink {
                     parent,
                     number,
                     name,
@@ -258,7 +263,7 @@ mod tests {
         )
     }
 
-    /// The tags with a TAIL behind them that fills the block.
+    /// Returns a block with the tags and a TAIL that fills it.
     fn commit(tags: &[Vec<u8>], sequence: u32) -> Vec<u8> {
         let mut block = tags.concat();
         let len = 1024 - block.len() - TAG_LEN;
@@ -277,8 +282,8 @@ mod tests {
         )
     }
 
-    fn scan(blocks: &[Vec<u8>]) -> Result<Vec<Change>> {
-        let mut scan = Scan {
+    fn scan(blocks: &[Vec<u8>]) -> Result<Vec<FastCommitChange>> {
+        let mut scan = FastCommitScan {
             sequence: 7,
             crc: 0,
             pending: Vec::new(),
@@ -293,40 +298,40 @@ mod tests {
         Ok(changes)
     }
 
-    fn names(changes: &[Change]) -> Vec<&[u8]> {
+    fn names(changes: &[FastCommitChange]) -> Vec<&[u8]> {
         assert!(
             changes
                 .iter()
-                .all(|change| matches!(change, Change::Unlink { .. }))
+                .all(|change| matches!(change, FastCommitChange::Unlink { .. }))
         );
         changes
             .iter()
             .filter_map(|change| match change {
-                Change::Unlink { name, .. } => Some(name.as_slice()),
+                FastCommitChange::Unlink { name, .. } => Some(name.as_slice()),
                 _ => None,
             })
             .collect()
     }
 
     #[test]
-    fn whole_fast_commits_of_this_transaction_count() {
+    fn complete_fast_commits_are_read() {
         let first = commit(&[head(7), unlink(b"a"), unlink(b"b")], 7);
         let second = commit(&[unlink(b"c")], 7);
         let old = commit(&[unlink(b"d")], 6);
         let both = scan(&[first.clone(), second.clone(), old.clone()]).unwrap();
         assert_eq!(names(&both), [b"a", b"b", b"c"]);
         assert_eq!(scan(&[old, first.clone()]).unwrap(), []);
-        // Without a HEAD nothing starts, and with another transaction's neither.
+        // No HEAD, or a HEAD of another transaction: nothing is read.
         assert_eq!(scan(std::slice::from_ref(&second)).unwrap(), []);
         assert_eq!(scan(&[commit(&[head(6), unlink(b"a")], 6)]).unwrap(), []);
-        // A torn block ends it, and what came before stays.
+        // A torn block ends the area; earlier fast commits remain valid.
         let mut torn = second;
         torn[10] ^= 1;
         assert_eq!(names(&scan(&[first, torn]).unwrap()), [b"a", b"b"]);
     }
 
     #[test]
-    fn a_fast_commit_may_take_many_blocks() {
+    fn fast_commit_over_two_blocks_is_read() {
         let mut block = [head(7), unlink(&[b'x'; 200]), unlink(&[b'y'; 200])].concat();
         let left = 1024 - block.len() - TAG_LEN;
         block.extend(tag(TAG_PAD, &vec![0; left]));
@@ -342,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_told_only_if_a_tail_vouches_for_it() {
+    fn invalid_tags_fail_only_with_a_valid_tail() {
         for bad in [
             unlink(b""),
             unlink(b"."),

@@ -1,32 +1,33 @@
-//! Handles: what belongs together is in one transaction. Linux: `jbd2_journal_start`.
+//! Handles: keep all changes of an operation in one transaction. Linux: `jbd2_journal_start`.
 //!
 //! ```text
-//!   an operation      ---[ handle ]---            many at once
-//!   data to its place    ---[ store ]---          many at once, also within an operation
-//!   a commit                            ---[ operations stopped ][ stores stopped: copy ]---
+//!   operation      ---[ handle ]---            many at once
+//!   data write        ---[ store ]---          many at once, also inside an operation
+//!   commit                             ---[ operations stopped ][ stores stopped: copy ]---
 //! ```
 //!
-//! An operation changes what it changes under a handle, so that a commit sees all of it or nothing.
-//! Data is placed and written under a handle of its own, so that blocks never reach the journal
-//! before the bytes they hold. A commit stops operations first: meanwhile data that must be on the
-//! device before it can still be written.
+//! An operation makes its changes under a handle, so that a commit includes all of them or none.
+//! Data is allocated and written under a separate store handle, so that the journal never maps
+//! blocks before their data is written. A commit stops operations first; data that must be on the
+//! device before the commit can then still be written.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::Cell;
 
 thread_local! {
-    /// Operations that this thread is within, one inside the other.
+    /// Number of nested operations of this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What a commit stops.
+/// The locks by which a commit stops operations and data writes. Linux:
+/// `jbd2_journal_lock_updates`.
 #[derive(Default)]
-pub(crate) struct Gate {
+pub(crate) struct OperationGate {
     operations: RwLock<()>,
     stores: RwLock<()>,
 }
 
-/// An operation under way.
+/// A running operation. Linux: `handle_t`.
 pub(crate) struct Handle<'a> {
     _guard: RwLockReadGuard<'a, ()>,
 }
@@ -37,25 +38,25 @@ impl Drop for Handle<'_> {
     }
 }
 
-/// No operation is under way, and none begins.
+/// Proof that no operation runs and none can begin.
 pub(super) struct OperationsStopped<'a> {
-    gate: &'a Gate,
+    gate: &'a OperationGate,
     _guard: RwLockWriteGuard<'a, ()>,
 }
 
-/// Nothing changes.
+/// Proof that neither operations nor data writes run.
 pub(super) struct AllStopped<'a> {
     _stores: RwLockWriteGuard<'a, ()>,
     _operations: OperationsStopped<'a>,
 }
 
-impl Gate {
-    /// Begins an operation; waits for a commit that is making its copy, unless it is part of
+impl OperationGate {
+    /// Begins an operation. Waits for a commit that is copying blocks, unless this thread is inside
     /// another operation.
     pub(crate) fn start(&self) -> Handle<'_> {
         let guard = match is_within_operation() {
-            // The one outside keeps the commit away; waiting here behind one that waits for it
-            // would be for ever.
+            // The outer operation blocks the commit. Waiting here behind that commit would be a
+            // deadlock.
             true => self.operations.read_recursive(),
             false => self.operations.read(),
         };
@@ -63,10 +64,10 @@ impl Gate {
         Handle { _guard: guard }
     }
 
-    /// Begins to place and write data.
+    /// Begins to allocate and write data.
     pub(crate) fn start_store(&self) -> RwLockReadGuard<'_, ()> {
-        // May be part of an operation, which a commit waits for first: nobody waits for stores with
-        // it open.
+        // May be inside an operation. A commit waits for operations first, so it never waits for
+        // stores while an operation is open.
         self.stores.read_recursive()
     }
 
@@ -87,7 +88,7 @@ impl<'a> OperationsStopped<'a> {
     }
 }
 
-/// Whether this thread is within an operation, and so must not wait for a commit.
+/// Returns whether this thread is inside an operation, so that it must not wait for a commit.
 pub(crate) fn is_within_operation() -> bool {
     DEPTH.get() > 0
 }

@@ -1,52 +1,51 @@
-//! Writing the log: one transaction after the other, and emptying it. Linux: fs/jbd2/commit.c,
-//! checkpoint.c.
+//! The log writer: appends transactions and checkpoints them. Linux: fs/jbd2/commit.c, checkpoint.c.
 //!
 //! ```text
 //!   | revokes | descriptor, data ... | descriptor, data ... |  flush  | commit |  flush
-//!    what must not be replayed   blocks of the transaction               it counts
+//!    blocks not to replay      blocks of the transaction               makes it valid
 //! ```
 
 use super::disk::*;
 use super::ring::Ring;
-use super::snapshot::{Blocks, Snapshots};
+use super::snapshot::{BlockCopies, Snapshots};
 use crate::base::{Error, Result, Timespec};
 use crate::fs::ext4::layout::checksum::crc32c;
 use std::borrow::Cow;
 use std::io::IoSlice;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// `s_feature_compat`: checksums of the oldest kind, which versions 2 and 3 replace.
+/// `s_feature_compat`: checksums of version 1, replaced by versions 2 and 3.
 const COMPAT_CHECKSUM: u32 = 1;
 
-/// Blocks in one call to the device at checkpoints.
+/// Blocks in one device write of a checkpoint, at most.
 const RUN_MAX: usize = 1024;
 
-/// The log of a journal that is written. Guarded by one lock in `Journal`: one transaction is
-/// written at a time.
+/// The log of a writable journal. A lock in `Journal` guards it, so one transaction is written at a
+/// time.
 pub(super) struct Log {
     ring: Ring,
-    /// Where the next block goes.
+    /// Ring position of the next block.
     head: u32,
     /// Blocks in use.
     used: u32,
-    /// Sequence number of the transaction that comes next.
+    /// Sequence number of the next transaction.
     pub(super) next: u32,
     has_barriers: bool,
 }
 
-/// What makes a transaction.
+/// A closed transaction. Linux: `transaction_t`.
 pub(crate) struct Transaction {
-    /// Its blocks, by number.
-    pub(crate) blocks: Blocks,
+    /// The changed blocks, by number.
+    pub(crate) blocks: BlockCopies,
     /// Blocks whose copies in the log must not be replayed.
     pub(crate) revoked: Vec<u64>,
-    /// When it was closed.
+    /// The time at which the transaction was closed.
     pub(crate) time: Timespec,
 }
 
 impl Log {
-    /// Takes over a journal that was replayed and is empty. `wants_checksums`, `is_64bit`: the file
-    /// system's.
+    /// Opens a replayed, empty journal for writing. `wants_checksums` and `is_64bit` are features
+    /// of the file system.
     pub(super) fn new(
         mut ring: Ring,
         wants_checksums: bool,
@@ -58,7 +57,7 @@ impl Log {
         }
         if ring.superblock.start.get() != 0 {
             return Err(Error::unsupported(
-                "writing a journal that was not replayed (noload)",
+                "writing a journal that was not replayed; mount without noload",
             ));
         }
         let mut features = ring.features & INCOMPAT_FAST_COMMIT | INCOMPAT_REVOKE;
@@ -83,18 +82,18 @@ impl Log {
         })
     }
 
-    /// Blocks the log has in all.
+    /// Returns the capacity of the log in blocks.
     pub(super) fn capacity(&self) -> u32 {
-        // One block stays free, so that a full log is no empty one.
+        // One block stays free to distinguish a full log from an empty one.
         self.ring.end - self.ring.superblock.first.get() - 1
     }
 
-    /// Blocks in use.
+    /// Returns the number of blocks in use.
     pub(super) fn used(&self) -> u32 {
         self.used
     }
 
-    /// Makes everything written before durable, unless the mount forgoes that.
+    /// Makes all earlier writes durable, unless the mount has no barriers.
     fn barrier(&self) -> Result<()> {
         if self.has_barriers {
             self.ring.device.flush()
@@ -107,7 +106,7 @@ impl Log {
         self.ring.blocks.block_size
     }
 
-    /// Bytes at the end of descriptor and revoke blocks that hold their checksum.
+    /// Returns the length of the checksum at the end of descriptor and revoke blocks, in bytes.
     fn tail_len(&self) -> usize {
         if self.ring.seed.is_some() { 4 } else { 0 }
     }
@@ -139,7 +138,7 @@ impl Log {
         (self.block_size() - size_of::<RawHeader>() - 4 - self.tail_len()) / len
     }
 
-    /// Blocks of the log that a transaction takes.
+    /// Returns the number of log blocks that a transaction takes.
     fn len_of(&self, transaction: &Transaction) -> u64 {
         let data = transaction.blocks.len();
         let descriptors = data.div_ceil(self.tags_per_block());
@@ -147,23 +146,22 @@ impl Log {
         (data + descriptors + revokes + 1) as u64
     }
 
-    /// Whether a transaction fits behind what the log holds.
+    /// Returns whether a transaction fits into the free part of the log.
     pub(super) fn has_room_for(&self, transaction: &Transaction) -> bool {
         self.len_of(transaction) + u64::from(self.used) <= u64::from(self.capacity())
     }
 
-    /// Writes a transaction and makes it durable, with everything that was written to the device
-    /// before.
+    /// Writes a transaction and makes it durable, with all earlier writes to the device.
     pub(super) fn write(&mut self, transaction: &Transaction) -> Result<()> {
         if !self.has_room_for(transaction) {
             let (len, capacity) = (self.len_of(transaction), self.capacity());
             return Err(Error::unsupported(format!(
-                "a transaction of {len} blocks in a log of {capacity}"
+                "transaction of {len} blocks in a journal of {capacity}; use a larger journal"
             )));
         }
         if self.used == 0 {
-            // Durable with the first barrier; until the commit block is there, too, there is
-            // nothing to replay.
+            // Durable with the first barrier. Before the commit block is written, there is nothing
+            // to replay.
             self.ring.superblock.start = self.head.into();
             self.ring.superblock.sequence = self.next.into();
             self.ring.write_superblock()?;
@@ -180,14 +178,17 @@ impl Log {
             blocks.push(Cow::Owned(self.descriptor_block(entries, &data)));
             blocks.extend(data.into_iter().map(|(bytes, _)| bytes));
         }
-        let place = self.ring.after(self.head, blocks.len() as u32);
-        // All of a commit block lies in its first sector but zeros. Where these are already, a
-        // power cut leaves all of it or nothing, even if the device writes by sectors; half of one
-        // would keep Linux from mounting.
+        let commit_at = self.ring.after(self.head, blocks.len() as u32);
+        // Write a commit block of zeros first. The nonzero bytes of a commit block are in its first
+        // sector, so a later power cut leaves all of it or none, even if the device writes single
+        // sectors. Linux refuses to mount after a torn commit block.
         blocks.push(Cow::Owned(vec![0; self.block_size()]));
         let end = self.write_blocks(self.head, &blocks)?;
         self.barrier()?;
-        self.write_blocks(place, &[Cow::Owned(self.commit_block(transaction.time))])?;
+        self.write_blocks(
+            commit_at,
+            &[Cow::Owned(self.commit_block(transaction.time))],
+        )?;
         self.barrier()?;
         self.used += blocks.len() as u32;
         self.head = end;
@@ -195,13 +196,13 @@ impl Log {
         Ok(())
     }
 
-    /// Writes blocks into the ring from `at` on, in runs as long as the device has them; returns
-    /// what comes after.
+    /// Writes blocks into the ring from `at` on, in contiguous runs; returns the position after
+    /// them.
     fn write_blocks(&self, at: u32, blocks: &[Cow<'_, [u8]>]) -> Result<u32> {
         let mut at = at;
         let mut rest = blocks;
         while !rest.is_empty() {
-            let (place, len) = self.ring.blocks.run_at(at)?;
+            let (first, len) = self.ring.blocks.run_at(at)?;
             let count = (len.min(self.ring.end - at) as usize).min(rest.len());
             let slices: Vec<IoSlice<'_>> = rest[..count]
                 .iter()
@@ -209,7 +210,7 @@ impl Log {
                 .collect();
             self.ring
                 .device
-                .write_vectored_at(&slices, place * self.block_size() as u64)?;
+                .write_vectored_at(&slices, first * self.block_size() as u64)?;
             at = self.ring.after(at, count as u32);
             rest = &rest[count..];
         }
@@ -230,7 +231,7 @@ impl Log {
         block
     }
 
-    /// Puts the checksum of a descriptor or revoke block at its end.
+    /// Writes the checksum at the end of a descriptor or revoke block.
     fn seal(&self, block: &mut [u8]) {
         if let Some(seed) = self.ring.seed {
             let at = block.len() - 4;
@@ -247,7 +248,7 @@ impl Log {
                 block[at..at + 8].copy_from_slice(&number.to_be_bytes());
                 at += 8;
             } else {
-                // Without 64-bit numbers no block has a larger one.
+                // Without the 64bit feature, block numbers fit 32 bits.
                 block[at..at + 4].copy_from_slice(&(*number as u32).to_be_bytes());
                 at += 4;
             }
@@ -285,7 +286,7 @@ impl Log {
                 };
                 block[at..at + size_of::<RawTag3>()].copy_from_slice(tag.as_bytes());
             } else {
-                // All flags have 4 bits.
+                // All flags fit 4 bits.
                 let tag = RawTag {
                     block_lo: low.into(),
                     checksum: 0.into(),
@@ -314,14 +315,14 @@ impl Log {
         block[size_of::<RawHeader>()..][..size_of::<RawCommit>()]
             .copy_from_slice(commit.as_bytes());
         if let Some(seed) = self.ring.seed {
-            // Over the whole block, with the field itself as zero.
+            // Over the whole block, with the checksum field as zero.
             let crc = crc32c(seed, &block);
             block[COMMIT_CHECKSUM_OFFSET..][..4].copy_from_slice(&crc.to_be_bytes());
         }
         block
     }
 
-    /// Brings every committed block to its place and empties the log.
+    /// Writes each committed block to the file system and empties the log.
     pub(super) fn checkpoint(&mut self, snapshots: &Snapshots) -> Result<()> {
         if self.used == 0 {
             return Ok(());
@@ -341,7 +342,7 @@ impl Log {
         self.ring.superblock.start = 0.into();
         self.ring.superblock.sequence = self.next.into();
         self.ring.write_superblock()?;
-        // Before the log is written over.
+        // Before the log is overwritten.
         self.barrier()?;
         snapshots.clear_committed();
         self.used = 0;
@@ -349,7 +350,8 @@ impl Log {
     }
 }
 
-/// Data that begins with the log's magic number would pass for a block of the log: it goes without.
+/// Replaces the log's magic number at the start of data by zeros, so that recovery does not take
+/// the data for a block of the log. Returns the data and whether it was changed.
 fn escape(bytes: &[u8]) -> (Cow<'_, [u8]>, bool) {
     if bytes.starts_with(&MAGIC.to_be_bytes()) {
         let mut copy = bytes.to_vec();

@@ -1,5 +1,5 @@
-//! Metadata blocks, held in the page cache by one mapping per device. With a journal they go into
-//! the transaction that is being closed, not to the device.
+//! Metadata blocks in the page cache, one mapping per file system. With a journal, dirty blocks go
+//! into the transaction that is being closed instead of to the device.
 
 use super::Snapshots;
 use crate::base::{Error, PAGE_SIZE, PhysicalBlock, Result};
@@ -10,12 +10,12 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, OnceLock};
 
-/// The device behind the metadata mapping. Page `n` of the mapping holds block `n` of the device in
-/// its first `block_size` bytes, so that a page never holds a neighbour that belongs to a file.
+/// The store of the metadata mapping. Page `n` of the mapping holds block `n` of the device in its
+/// first `block_size` bytes, so that a page never holds an adjacent block of a file.
 struct DeviceStore {
     device: Arc<dyn Device>,
     block_size: usize,
-    /// Blocks on their way to the device by the journal, where there is one.
+    /// Copies of blocks in the journal that are not yet checkpointed.
     snapshots: OnceLock<Arc<Snapshots>>,
 }
 
@@ -42,7 +42,7 @@ impl Store for DeviceStore {
     fn read_pages(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         let first = offset / PAGE_SIZE as u64;
         let count = (bufs.iter().map(|buf| buf.len()).sum::<usize>() / PAGE_SIZE) as u64;
-        // Before the device is read: what goes from here to there meanwhile is the same.
+        // Before the device read: a block checkpointed in between has the same bytes.
         let newer = self
             .snapshots
             .get()
@@ -87,14 +87,15 @@ impl Store for DeviceStore {
 /// All metadata blocks of one file system.
 pub(crate) struct Metadata {
     mapping: Mapping,
-    /// Kept here because the mapping holds its store only while pages are dirty.
+    /// Owned here, because the mapping holds its store only while pages are dirty.
     store: Arc<DeviceStore>,
     block_size: usize,
     block_count: u64,
 }
 
 impl Metadata {
-    /// Blocks of `block_size` bytes, at most [`PAGE_SIZE`]; `block_count` of them lie on `device`.
+    /// Creates the mapping of the `block_count` blocks of `device`, each `block_size` bytes, at most
+    /// [`PAGE_SIZE`].
     pub(crate) fn new(
         writeback: &Arc<Writeback>,
         device: Arc<dyn Device>,
@@ -120,7 +121,7 @@ impl Metadata {
         }
     }
 
-    /// The block `number`, read if it is not in memory.
+    /// Returns block `number`; reads it from the device on a cache miss.
     pub(crate) fn block(&self, number: PhysicalBlock) -> Result<MetadataBlock> {
         self.check(number)?;
         let page = self
@@ -133,7 +134,7 @@ impl Metadata {
         })
     }
 
-    /// The block `number` zeroed, without reading what was there.
+    /// Returns block `number`, zeroed without reading the device.
     pub(crate) fn new_block(&self, number: PhysicalBlock) -> Result<MetadataBlock> {
         self.check(number)?;
         let page = self.mapping.page_for_overwrite(number.0)?;
@@ -145,38 +146,37 @@ impl Metadata {
         Ok(block)
     }
 
-    /// Forgets blocks that were freed, so that stale bytes are never written over their next use.
+    /// Drops freed blocks from the cache, so that stale bytes never overwrite their next use.
     pub(crate) fn forget(&self, blocks: Range<u64>) {
         self.mapping
             .punch(blocks.start * PAGE_SIZE as u64..blocks.end * PAGE_SIZE as u64);
     }
 
-    /// Forgets every block, when the file system goes: what is dirty still could not be written.
+    /// Drops all blocks at unmount. Blocks that are still dirty could not be written.
     pub(crate) fn forget_all(&self) {
         self.mapping.punch(0..u64::MAX);
-        // Takes the mapping off the list of dirty ones.
+        // Removes the mapping from the list of dirty mappings.
         let _ = self.mapping.write_back(0..0);
     }
 
-    /// Holds a change back while too many blocks are dirty: writes them, and fails if that does not
-    /// help.
+    /// Throttles a change while too many blocks are dirty: writes them back, and fails if too many
+    /// stay dirty.
     pub(crate) fn throttle(&self) -> Result<()> {
         self.mapping.throttle()
     }
 
-    /// From now on dirty blocks go to `snapshots`, by [`Metadata::write_back`] alone.
+    /// Redirects dirty blocks to `snapshots`; only [`Metadata::write_back`] writes them from now on.
     pub(crate) fn use_journal(&self, snapshots: Arc<Snapshots>) {
-        // Once, at mount.
+        // Called once, at mount.
         let _ = self.store.snapshots.set(snapshots);
     }
 
-    /// How many blocks are dirty.
+    /// Returns the number of dirty blocks.
     pub(crate) fn dirty_len(&self) -> u64 {
         self.mapping.dirty_pages()
     }
 
-    /// Writes every dirty metadata block to the device, or into the transaction that is being
-    /// closed.
+    /// Writes all dirty metadata blocks to the device, or into the transaction that is being closed.
     pub(crate) fn write_back(&self) -> Result<()> {
         self.mapping.write_back(0..u64::MAX)
     }
@@ -184,7 +184,7 @@ impl Metadata {
     fn check(&self, number: PhysicalBlock) -> Result<()> {
         if number.0 >= self.block_count {
             let what = format!(
-                "block {number} lies beyond the file system's {} blocks",
+                "block {number} is beyond the file system's {} blocks",
                 self.block_count
             );
             return Err(Error::corrupt(what));
@@ -193,7 +193,7 @@ impl Metadata {
     }
 }
 
-/// A metadata block pinned in the page cache, `block_size` bytes long.
+/// A metadata block of `block_size` bytes, pinned in the page cache.
 #[derive(Clone)]
 pub(crate) struct MetadataBlock {
     page: Page,
@@ -201,13 +201,13 @@ pub(crate) struct MetadataBlock {
 }
 
 impl MetadataBlock {
-    /// A block of `len` bytes in `page`; for tests of code that works on blocks.
+    /// Returns a block of `len` bytes in `page`, for tests.
     #[cfg(test)]
     pub(crate) fn from_page(page: Page, len: usize) -> Self {
         Self { page, len }
     }
 
-    /// The bytes, shared with other readers.
+    /// Locks the bytes for reading, shared with other readers.
     pub(crate) fn read(&self) -> BlockReadGuard<'_> {
         BlockReadGuard {
             guard: self.page.read(),
@@ -215,7 +215,7 @@ impl MetadataBlock {
         }
     }
 
-    /// The bytes, exclusively; dirty from now on.
+    /// Locks the bytes for writing and marks the block dirty.
     pub(crate) fn write(&self) -> BlockWriteGuard<'_> {
         BlockWriteGuard {
             guard: self.page.write(),

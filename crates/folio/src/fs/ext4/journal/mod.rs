@@ -1,36 +1,36 @@
-//! The journal (jbd2): metadata changes reach the device all together or not at all.
+//! The journal (jbd2): makes each transaction of metadata changes atomic on the device.
 //!
 //! ```text
-//!   operation -> handle.rs          what belongs together is in one transaction
-//!                   | commit (../commit.rs): everything stops, dirty blocks are copied
+//!   operation -> handle.rs          all changes of an operation are in one transaction
+//!                   | commit (../commit/): stops operations, copies dirty blocks
 //!                   v
-//!               snapshot.rs         copies on their way
-//!                   | log.rs        written to the log in one piece, then to their places (checkpoint)
+//!               snapshot.rs         copies of blocks not yet checkpointed
+//!                   | log.rs        writes them to the log, later to the file system (checkpoint)
 //!                   v
 //!   log:  | superblock | D data data R C | D data C | ...        D descriptor, R revoke, C commit
-//!           start, sequence --^                       ^-- the first block that continues nothing: the end
-//!                   | recovery.rs fast_commit.rs   after a crash, before anything else is read
+//!           start, sequence --^                       ^-- the end: a block without the next sequence
+//!                   | recovery.rs fast_commit.rs   replay after a crash, before all other reads
 //!                   v
-//!                 device            ring.rs disk.rs: where the log lies, its bytes
+//!                 device            ring.rs disk.rs: location and bytes of the log
 //! ```
 //!
 //! Neighbours: `Ext4` decides when to commit and what is in a transaction; below is the device.
-//! Knows no inode. Format: the kernel's Documentation/filesystems/ext4/journal.rst.
+//! It has no access to inodes. Format: the kernel's Documentation/filesystems/ext4/journal.rst.
 //!
-//! Unlike jbd2 there is one copy of a block per transaction, made when it is closed, and no buffer
-//! belongs to two: memory is copied faster than buffers are tracked. docs/design/journal.md says
-//! more.
+//! Unlike jbd2, a block is copied once per transaction, when the transaction is closed, and no
+//! buffer belongs to two transactions: copying is faster than tracking buffers. See
+//! docs/design/journal.md.
 //!
-//! Lock order: `Journal::log`; operations, stores (handle.rs); everything of `Ext4`; `Snapshots`.
+//! Lock order: `Journal::log`; operations, stores (handle.rs); all locks of `Ext4`; `Snapshots`.
 //!
 //! Invariants:
-//! 1. Only transactions whose commit block is whole are replayed, in order, each block at most once
+//! 1. Only transactions with a valid commit block are replayed, in order, each block at most once
 //!    per pass.
-//! 2. The log is emptied only after everything in it has been flushed to its place.
-//! 3. A block reaches its place only after the transaction that changed it is durable in the log.
-//! 4. A freed block is used again only after the transaction that freed it is durable; copies of it
-//!    in the log are revoked by that transaction, and never written to its place after it.
-//! 5. Data is on the device before a transaction says where.
+//! 2. The log is emptied only after all its blocks are checkpointed and flushed.
+//! 3. A block is checkpointed only after the transaction that changed it is durable in the log.
+//! 4. A freed block is reused only after the transaction that freed it is durable. That transaction
+//!    revokes copies of the block in the log, and they are never checkpointed after it.
+//! 5. Data is on the device before the commit of the transaction that maps it.
 
 mod disk;
 mod fast_commit;
@@ -41,8 +41,8 @@ mod recovery;
 mod ring;
 mod snapshot;
 
-pub(crate) use fast_commit::Change;
-pub(crate) use handle::{Gate, Handle, is_within_operation};
+pub(crate) use fast_commit::FastCommitChange;
+pub(crate) use handle::{Handle, OperationGate, is_within_operation};
 pub(crate) use log::Transaction;
 pub(crate) use recovery::recover;
 pub(crate) use ring::JournalBlocks;
@@ -56,38 +56,38 @@ use ring::Ring;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Share of the log that one transaction may take, as jbd2 has it.
+/// A transaction may take one part in this many of the log, as in jbd2.
 const TRANSACTION_SHARE: u32 = 4;
-/// Blocks in a transaction at most, whatever the log's size: its copies are memory beside the page
+/// Maximum number of blocks in a transaction, which bounds the memory for copies beside the page
 /// cache.
 const TRANSACTION_MAX: u32 = 4096;
-/// Blocks that may wait for a checkpoint, for the same reason.
+/// Maximum number of committed blocks before a checkpoint, for the same reason.
 const COMMITTED_MAX: usize = 8192;
 
-/// The journal of a file system that is written. Linux: `journal_t`.
+/// The journal of a writable mount. Linux: `journal_t`.
 pub(crate) struct Journal {
-    pub(crate) gate: Gate,
+    pub(crate) gate: OperationGate,
     pub(crate) snapshots: Arc<Snapshots>,
     log: Mutex<Log>,
-    /// Sequence number of the transaction that changes go into.
+    /// Sequence number of the running transaction.
     running: AtomicU32,
     /// Sequence number of the newest durable transaction.
     committed: AtomicU32,
-    /// Blocks from which a transaction is closed.
+    /// Number of blocks at which a transaction is closed.
     transaction_max: u64,
     is_aborted: AtomicBool,
 }
 
-/// The right to commit, which one thread has.
+/// The exclusive right to commit, held by one thread.
 pub(crate) struct Committer<'a> {
     journal: &'a Journal,
     log: MutexGuard<'a, Log>,
 }
 
 impl Journal {
-    /// Takes over a replayed journal. A transaction has about `blocks_max` blocks at most.
-    /// `has_checksums`, `is_64bit`: the file system's features; `has_barriers`: whether the device
-    /// is flushed around commits.
+    /// Opens a replayed journal for writing. A transaction has about `blocks_max` blocks at most.
+    /// `has_checksums` and `is_64bit` are features of the file system; `has_barriers` says whether
+    /// the device is flushed around commits.
     pub(crate) fn new(
         blocks: JournalBlocks,
         device: Arc<dyn Device>,
@@ -102,7 +102,7 @@ impl Journal {
         let transaction_max =
             u64::from((log.capacity() / TRANSACTION_SHARE).min(TRANSACTION_MAX)).min(blocks_max);
         Ok(Self {
-            gate: Gate::default(),
+            gate: OperationGate::default(),
             snapshots: Arc::default(),
             log: Mutex::new(log),
             running: AtomicU32::new(next),
@@ -112,13 +112,13 @@ impl Journal {
         })
     }
 
-    /// Sequence number of the transaction that changes go into; stays the same while a handle is
-    /// held.
+    /// Returns the sequence number of the running transaction, which is constant while the caller
+    /// holds a handle.
     pub(crate) fn running(&self) -> u32 {
         self.running.load(Ordering::Acquire)
     }
 
-    /// Whether transaction `sequence` is durable. Numbers wrap around.
+    /// Returns whether transaction `sequence` is durable. Numbers wrap around.
     pub(crate) fn is_committed(&self, sequence: u32) -> bool {
         self.committed
             .load(Ordering::Acquire)
@@ -126,12 +126,12 @@ impl Journal {
             >= 0
     }
 
-    /// Blocks from which a transaction is closed.
+    /// Returns the number of blocks at which a transaction is closed.
     pub(crate) fn transaction_max(&self) -> u64 {
         self.transaction_max
     }
 
-    /// Waits for the commit that is under way, and becomes the one who commits.
+    /// Waits for a running commit and takes the right to commit.
     pub(crate) fn committer(&self) -> Committer<'_> {
         Committer {
             journal: self,
@@ -139,15 +139,19 @@ impl Journal {
         }
     }
 
-    /// Nothing is written any more: the log, and what is in memory, cannot be trusted.
+    /// Aborts the journal: all later commits fail, because log and memory are unreliable. Linux:
+    /// `jbd2_journal_abort`.
     pub(crate) fn abort(&self) {
         self.is_aborted.store(true, Ordering::Release);
     }
 
-    /// EROFS once the journal was aborted.
+    /// Fails with EROFS after an abort.
     pub(super) fn check(&self) -> Result<()> {
         if self.is_aborted.load(Ordering::Acquire) {
-            Err(Error::new(Errno::ROFS, "the journal has been aborted"))
+            Err(Error::new(
+                Errno::ROFS,
+                "the journal was aborted after an error",
+            ))
         } else {
             Ok(())
         }
@@ -155,9 +159,9 @@ impl Journal {
 }
 
 impl Committer<'_> {
-    /// Lets no operation begin, waits until none is under way, then calls `settle`, while data can
-    /// still be written; then stops that, too, and calls `close`, which makes the transaction.
-    /// Afterwards everything goes on, in the next transaction.
+    /// Blocks new operations, waits for running ones, then calls `settle` while data can still be
+    /// written. Then stops data writes too and calls `close`, which builds the transaction. All
+    /// continue afterwards in the next transaction.
     pub(crate) fn close(
         &mut self,
         settle: impl FnOnce(),
@@ -176,7 +180,7 @@ impl Committer<'_> {
         Ok(transaction)
     }
 
-    /// Makes a closed transaction durable.
+    /// Writes a closed transaction to the log and makes it durable.
     pub(crate) fn write(&mut self, transaction: &Transaction) -> Result<()> {
         if !self.log.has_room_for(transaction) {
             self.log.checkpoint(&self.journal.snapshots)?;
@@ -189,13 +193,13 @@ impl Committer<'_> {
         Ok(())
     }
 
-    /// Whether so much is in the log that it should be emptied.
+    /// Returns whether the log is so full that a checkpoint is due.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         self.log.used() > self.log.capacity() / 2
             || self.journal.snapshots.committed_len() > COMMITTED_MAX
     }
 
-    /// Brings everything that is committed to its place and empties the log.
+    /// Writes all committed blocks to the file system and empties the log.
     pub(crate) fn checkpoint(&mut self) -> Result<()> {
         self.log.checkpoint(&self.journal.snapshots)
     }

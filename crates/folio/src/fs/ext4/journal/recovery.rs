@@ -1,8 +1,8 @@
-//! Replaying a dirty journal: scan for the end, collect revokes, write blocks to their places.
+//! Journal recovery: finds the end of the log, collects revokes, writes blocks to the file system.
 //! Linux: fs/jbd2/recovery.c.
 
 use super::disk::*;
-use super::fast_commit::{self, Change};
+use super::fast_commit::{self, FastCommitChange};
 use super::ring::{JournalBlocks, Ring};
 use crate::base::{Error, Result};
 use crate::block::Device;
@@ -11,32 +11,31 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Brings every full transaction in the journal on `device` to its place. What is noted since then,
-/// and emptying the journal, is the caller's.
+/// Replays all complete transactions of the journal on `device`. The caller applies the fast commits
+/// and empties the journal.
 ///
-/// EUCLEAN for a journal that contradicts itself, EOPNOTSUPP for one that asks for what Folio does
-/// not do. In either case nothing has been written, except that a bad data checksum is met after
-/// earlier blocks were replayed.
+/// # Errors
+/// EUCLEAN for an inconsistent journal, EOPNOTSUPP for unknown features. Nothing was written then,
+/// except before a bad data checksum, which is found after earlier blocks were replayed.
 pub(crate) fn recover(blocks: JournalBlocks, device: Arc<dyn Device>) -> Result<Recovered> {
     Ring::open(blocks, device)
         .and_then(|ring| Recovery(ring).run())
         .map_err(|e| e.at("journal"))
 }
 
-/// A journal whose transactions are in their places, but which still holds them.
+/// A journal whose transactions were replayed, but which is not empty yet.
 pub(crate) struct Recovered {
     ring: Ring,
-    /// What fast commits say happened since the last transaction.
-    pub(crate) changes: Vec<Change>,
-    /// Full transactions that were replayed.
+    /// Changes of the fast commits after the last transaction.
+    pub(crate) changes: Vec<FastCommitChange>,
+    /// Number of replayed transactions, without fast commits.
     pub(crate) transactions: u32,
     /// The sequence number after the last transaction; `None` if the journal was empty.
     end: Option<u32>,
 }
 
 impl Recovered {
-    /// Empties the journal. To be called once everything that was replayed is in its place and
-    /// flushed.
+    /// Empties the journal. The caller must have flushed all replayed blocks.
     pub(crate) fn finish(mut self) -> Result<()> {
         let Some(end) = self.end else { return Ok(()) };
         self.ring.superblock.start = 0.into();
@@ -46,17 +45,17 @@ impl Recovered {
     }
 }
 
-/// The journal while it is replayed.
+/// A running recovery.
 struct Recovery(Ring);
 
-/// One block to replay.
-struct Tag {
+/// A block to replay.
+struct BlockTag {
     target: u64,
     flags: u32,
     checksum: u32,
 }
 
-/// A block of the log other than data.
+/// A block of the log, except a data block.
 struct LogBlock {
     bytes: Vec<u8>,
     block_type: u32,
@@ -65,7 +64,7 @@ struct LogBlock {
 impl Recovery {
     fn run(self) -> Result<Recovered> {
         if self.0.superblock.start.get() == 0 {
-            // Whatever lies in the area of fast commits was there before the last full commit.
+            // The fast commits in the area are older than the last full commit.
             return Ok(Recovered {
                 ring: self.0,
                 changes: Vec::new(),
@@ -87,13 +86,13 @@ impl Recovery {
         })
     }
 
-    /// Finds the sequence number after the last whole transaction, and collects what was revoked
-    /// until then.
+    /// Returns the sequence number after the last complete transaction, and collects the revokes
+    /// until there.
     fn scan(&self, revokes: &mut HashMap<u64, u32>) -> Result<u32> {
         let mut sequence = self.0.superblock.sequence.get();
         let mut pending: Vec<u64> = Vec::new();
         let mut at = self.0.superblock.start.get();
-        // One round at most: a log that never ends has been wrapped around.
+        // At most one round, so that a forged log without an end is not read forever.
         let mut left = self.0.end - self.0.superblock.first.get();
         while left > 0 {
             left -= 1;
@@ -122,16 +121,16 @@ impl Recovery {
         Ok(sequence)
     }
 
-    /// Writes the blocks of all transactions before `end`, except where a later or the same one
-    /// revoked them.
+    /// Writes the blocks of all transactions before `end`, except those revoked by the same or a
+    /// later transaction.
     fn replay(&self, end: u32, revokes: &HashMap<u64, u32>) -> Result<()> {
         let mut sequence = self.0.superblock.sequence.get();
         let mut at = self.0.superblock.start.get();
         while sequence != end {
-            let place = at;
+            let start = at;
             let Some(block) = self.log_block(at, sequence)? else {
                 return Err(Error::corrupt(format!(
-                    "block {place} changed while it was read"
+                    "block {start} changed during recovery"
                 )));
             };
             at = self.0.after(at, 1);
@@ -156,9 +155,9 @@ impl Recovery {
         Ok(())
     }
 
-    fn replay_block(&self, at: u32, tag: &Tag, sequence: u32) -> Result<()> {
+    fn replay_block(&self, at: u32, tag: &BlockTag, sequence: u32) -> Result<()> {
         if tag.target >= self.0.blocks.block_count {
-            return Err(Error::corrupt("beyond the end of the file system"));
+            return Err(Error::corrupt("target beyond the end of the file system"));
         }
         let mut bytes = self.0.read(at)?;
         if let Some(seed) = self.0.seed {
@@ -180,8 +179,8 @@ impl Recovery {
             .write_at(&bytes, tag.target * self.0.blocks.block_size as u64)
     }
 
-    /// The block of the log at `at`, if it belongs to transaction `sequence` and is whole; `None`
-    /// ends the log.
+    /// Reads the block of the log at `at`. Returns `None`, the end of the log, if the block is torn
+    /// or does not belong to transaction `sequence`.
     fn log_block(&self, at: u32, sequence: u32) -> Result<Option<LogBlock>> {
         let bytes = self.0.read(at)?;
         let Ok((header, _)) = RawHeader::read_from_prefix(&bytes) else {
@@ -205,8 +204,7 @@ impl Recovery {
             ]);
             let crc = crc32c(seed, &bytes[..checksum_at]);
             let crc = crc32c(crc32c(crc, &[0; 4]), &bytes[checksum_at + 4..]);
-            // A torn block: the power went while it was written, so the transaction was never
-            // committed.
+            // A torn block: power failed during its write, so the transaction was not committed.
             if crc != stored {
                 return Ok(None);
             }
@@ -214,7 +212,7 @@ impl Recovery {
         Ok(Some(LogBlock { bytes, block_type }))
     }
 
-    fn tags(&self, bytes: &[u8]) -> Result<Vec<Tag>> {
+    fn tags(&self, bytes: &[u8]) -> Result<Vec<BlockTag>> {
         let is_v3 = self.0.features & INCOMPAT_CSUM_V3 != 0;
         let is_64bit = self.0.features & INCOMPAT_64BIT != 0;
         let mut rest =
@@ -231,7 +229,7 @@ impl Recovery {
                     0
                 };
                 let target = high << 32 | u64::from(raw.block_lo.get());
-                Tag {
+                BlockTag {
                     target,
                     flags: raw.flags.get(),
                     checksum: raw.checksum.get(),
@@ -240,18 +238,18 @@ impl Recovery {
                 let (raw, mut after) = RawTag::read_from_prefix(rest).map_err(|_| short())?;
                 let mut target = u64::from(raw.block_lo.get());
                 if is_64bit {
-                    let (high, behind) = after.split_first_chunk::<4>().ok_or_else(short)?;
+                    let (high, remaining) = after.split_first_chunk::<4>().ok_or_else(short)?;
                     target |= u64::from(u32::from_be_bytes(*high)) << 32;
-                    after = behind;
+                    after = remaining;
                 }
-                // Version 2 left two bytes behind each tag, which nobody uses.
+                // Version 2 has two unused bytes after each tag.
                 let skip = if self.0.features & INCOMPAT_CSUM_V2 != 0 {
                     2
                 } else {
                     0
                 };
                 rest = after.get(skip..).ok_or_else(short)?;
-                Tag {
+                BlockTag {
                     target,
                     flags: raw.flags.get().into(),
                     checksum: raw.checksum.get().into(),

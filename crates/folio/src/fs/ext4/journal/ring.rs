@@ -1,4 +1,4 @@
-//! The journal as a ring of blocks: where it lies on the device, and what its superblock says.
+//! The journal as a ring of blocks: its location on the device and its superblock.
 
 use super::disk::*;
 use crate::base::{Error, Result};
@@ -7,20 +7,20 @@ use crate::fs::ext4::layout::checksum::crc32c;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Where the journal's blocks lie on the device, as runs of (first device block, number of blocks)
-/// in order.
+/// The location of the journal's blocks: runs of (first device block, number of blocks), in order.
 #[derive(Debug, Clone)]
 pub(crate) struct JournalBlocks {
     /// Bytes per block.
     pub(crate) block_size: usize,
-    /// Blocks of the file system, which bound what the journal may name.
+    /// Number of blocks of the file system, the upper bound of block numbers in the journal.
     pub(crate) block_count: u64,
     /// The runs.
     pub(crate) runs: Vec<(u64, u32)>,
 }
 
 impl JournalBlocks {
-    /// The journal's block `at` on the device, and how many blocks lie there in one run.
+    /// Returns the device block of the journal's block `at`, and the number of contiguous blocks
+    /// from there.
     pub(super) fn run_at(&self, at: u32) -> Result<(u64, u32)> {
         let mut left = at;
         for (first, len) in &self.runs {
@@ -33,22 +33,24 @@ impl JournalBlocks {
     }
 }
 
-/// An open journal: checked sizes and features.
+/// An open journal with checked sizes and features.
 pub(super) struct Ring {
     pub(super) blocks: JournalBlocks,
     pub(super) device: Arc<dyn Device>,
     pub(super) superblock: RawJournalSuperblock,
     /// `s_feature_incompat`, 0 for a superblock of version 1.
     pub(super) features: u32,
-    /// One past the last block of the ring; fast commits lie behind.
+    /// One past the last block of the ring; the area of fast commits follows.
     pub(super) end: u32,
-    /// Seed of checksums; with versions 2 and 3.
+    /// Seed of checksums, with checksum versions 2 and 3.
     pub(super) seed: Option<u32>,
 }
 
 impl Ring {
-    /// The journal in `blocks`. EUCLEAN for a superblock that contradicts itself, EOPNOTSUPP for
-    /// unknown features.
+    /// Opens the journal in `blocks`.
+    ///
+    /// # Errors
+    /// EUCLEAN for an inconsistent superblock, EOPNOTSUPP for unknown features.
     pub(super) fn open(blocks: JournalBlocks, device: Arc<dyn Device>) -> Result<Self> {
         let available: u64 = blocks.runs.iter().map(|(_, len)| u64::from(*len)).sum();
         let mut bytes = vec![0; blocks.block_size];
@@ -57,12 +59,12 @@ impl Ring {
         };
         device.read_at(&mut bytes, first * blocks.block_size as u64)?;
         let (raw, _) = RawJournalSuperblock::read_from_prefix(&bytes)
-            .map_err(|_| Error::corrupt("superblock cut short"))?;
+            .map_err(|_| Error::corrupt("superblock truncated"))?;
         let block_type = raw.header.block_type.get();
         if raw.header.magic.get() != MAGIC
             || !matches!(block_type, TYPE_SUPERBLOCK_V1 | TYPE_SUPERBLOCK_V2)
         {
-            return Err(Error::corrupt("no superblock"));
+            return Err(Error::corrupt("superblock: bad magic or type"));
         }
         let features = if block_type == TYPE_SUPERBLOCK_V2 {
             raw.feature_incompat.get()
@@ -117,16 +119,16 @@ impl Ring {
         })
     }
 
-    /// Writes the superblock, sealed; durable after a flush.
+    /// Writes the superblock with its checksum; durable after a flush.
     pub(super) fn write_superblock(&mut self) -> Result<()> {
         if self.seed.is_some() {
             self.superblock.checksum = superblock_checksum(&self.superblock).into();
         }
         self.device
-            .write_at(self.superblock.as_bytes(), self.place(0)?)
+            .write_at(self.superblock.as_bytes(), self.device_offset(0)?)
     }
 
-    /// The block `count` after `at` in the ring; `count` is at most the ring's length.
+    /// Returns the block `count` after `at` in the ring; `count` is at most the ring's length.
     pub(super) fn after(&self, at: u32, count: u32) -> u32 {
         let next = u64::from(at) + u64::from(count);
         let end = u64::from(self.end);
@@ -138,15 +140,15 @@ impl Ring {
         wrapped as u32
     }
 
-    /// The block `at` of the journal.
+    /// Reads the journal's block `at`.
     pub(super) fn read(&self, at: u32) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.blocks.block_size];
-        self.device.read_at(&mut bytes, self.place(at)?)?;
+        self.device.read_at(&mut bytes, self.device_offset(at)?)?;
         Ok(bytes)
     }
 
-    /// Where on the device, in bytes, block `at` of the journal lies.
-    pub(super) fn place(&self, at: u32) -> Result<u64> {
+    /// Returns the offset on the device, in bytes, of the journal's block `at`.
+    pub(super) fn device_offset(&self, at: u32) -> Result<u64> {
         Ok(self.blocks.run_at(at)?.0 * self.blocks.block_size as u64)
     }
 }

@@ -1,12 +1,11 @@
-//! Metadata blocks as they were when their transaction was closed, until they are in their places.
+//! Copies of metadata blocks, made when their transaction is closed and kept until the checkpoint.
 //!
 //! ```text
 //!   page cache --copy--> committing --commit record durable--> committed --checkpoint--> device
 //!   file data  ------->  running, then the same (data=journal)
 //! ```
 //!
-//! A block's page may be evicted once it was copied; whoever reads it again finds the newest copy
-//! here.
+//! A block's page may be evicted after the copy; a later read takes the newest copy from here.
 
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -14,30 +13,30 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Copies of blocks, by number.
-pub(crate) type Blocks = BTreeMap<u64, Arc<[u8]>>;
+pub(crate) type BlockCopies = BTreeMap<u64, Arc<[u8]>>;
 
-/// The copies of a journal's blocks that are newer than what the device holds in their places.
+/// The copies of blocks that are newer than the file system's blocks on the device.
 #[derive(Default)]
 pub(crate) struct Snapshots {
-    maps: RwLock<Maps>,
+    maps: RwLock<SnapshotMaps>,
 }
 
 #[derive(Default)]
-struct Maps {
-    /// Blocks of files, of the running transaction (`data=journal`).
-    running: Blocks,
-    /// Of the transaction that is being written to the log.
-    committing: Blocks,
-    /// Of transactions in the log, the newest of each block.
-    committed: Blocks,
+struct SnapshotMaps {
+    /// File blocks of the running transaction (`data=journal`).
+    running: BlockCopies,
+    /// Blocks of the transaction that is being written to the log.
+    committing: BlockCopies,
+    /// The newest copy of each block of the transactions in the log.
+    committed: BlockCopies,
 }
 
 impl Snapshots {
-    /// The newest copies of the blocks in `range`.
+    /// Returns the newest copies of the blocks in `range`.
     pub(crate) fn newest(&self, range: Range<u64>) -> Vec<(u64, Arc<[u8]>)> {
         let maps = self.maps.read();
         let committed = maps.committed.range(range.clone());
-        let mut found: Blocks = committed
+        let mut found: BlockCopies = committed
             .map(|(number, bytes)| (*number, bytes.clone()))
             .collect();
         found.extend(
@@ -53,39 +52,39 @@ impl Snapshots {
         found.into_iter().collect()
     }
 
-    /// Takes a copy into the transaction that is being closed.
+    /// Adds a copy to the transaction that is being closed.
     pub(crate) fn insert(&self, number: u64, bytes: Arc<[u8]>) {
         self.maps.write().committing.insert(number, bytes);
     }
 
-    /// Takes a block of a file into the running transaction, if that has fewer than `blocks_max`,
-    /// or if a copy of the block is on its way already, which must not overtake this one. Says
-    /// whether it did.
+    /// Adds a file block to the running transaction if that has fewer than `blocks_max` blocks.
+    /// Adds it in any case if an older copy of the block is not yet checkpointed, which would
+    /// otherwise overwrite this one. Returns whether the block was added.
     pub(crate) fn insert_data(&self, number: u64, bytes: &[u8], blocks_max: u64) -> bool {
         let mut maps = self.maps.write();
-        let Maps {
+        let SnapshotMaps {
             running,
             committing,
             committed,
         } = &mut *maps;
-        let is_due = [&*running, committing, committed]
+        let has_older_copy = [&*running, committing, committed]
             .iter()
             .any(|map| map.contains_key(&number));
-        let is_taken = is_due || (running.len() as u64) < blocks_max;
-        if is_taken {
+        let is_added = has_older_copy || (running.len() as u64) < blocks_max;
+        if is_added {
             running.insert(number, bytes.into());
         }
-        is_taken
+        is_added
     }
 
-    /// Blocks of files in the running transaction.
+    /// Returns the number of file blocks in the running transaction.
     pub(crate) fn data_len(&self) -> u64 {
         self.maps.read().running.len() as u64
     }
 
-    /// The running transaction is closed: its blocks, but for those in `freed`; the copies are
-    /// shared.
-    pub(crate) fn close(&self, freed: &[Range<u64>]) -> Blocks {
+    /// Closes the running transaction and returns its blocks, except those in `freed`. The copies
+    /// are shared.
+    pub(crate) fn close(&self, freed: &[Range<u64>]) -> BlockCopies {
         let mut maps = self.maps.write();
         let mut running = std::mem::take(&mut maps.running);
         for range in freed {
@@ -101,19 +100,19 @@ impl Snapshots {
         maps.committing.clone()
     }
 
-    /// The transaction is in the log.
+    /// Marks the closed transaction's copies as committed to the log.
     pub(super) fn commit(&self) {
         let mut maps = self.maps.write();
         let committing = std::mem::take(&mut maps.committing);
         maps.committed.extend(committing);
     }
 
-    /// What has yet to be brought to its place.
-    pub(super) fn committed(&self) -> Blocks {
+    /// Returns the copies that the next checkpoint must write.
+    pub(super) fn committed(&self) -> BlockCopies {
         self.maps.read().committed.clone()
     }
 
-    /// Whether a block of `range` is in the log.
+    /// Returns the blocks of `range` that are in the log.
     pub(crate) fn logged_in(&self, range: Range<u64>) -> Vec<u64> {
         self.maps
             .read()
@@ -123,7 +122,7 @@ impl Snapshots {
             .collect()
     }
 
-    /// Blocks that were freed must not be written any more.
+    /// Drops the copies of freed blocks, which must not be written any more.
     pub(super) fn forget(&self, numbers: &[u64]) {
         let mut maps = self.maps.write();
         for number in numbers {
@@ -131,12 +130,12 @@ impl Snapshots {
         }
     }
 
-    /// Everything committed is in its place.
+    /// Drops all committed copies after a checkpoint.
     pub(super) fn clear_committed(&self) {
         self.maps.write().committed.clear();
     }
 
-    /// How many blocks wait to be brought to their places.
+    /// Returns the number of copies that the next checkpoint must write.
     pub(super) fn committed_len(&self) -> usize {
         self.maps.read().committed.len()
     }

@@ -1,19 +1,19 @@
 //! ext4's checksums: crc32c for metadata_csum, crc16 for uninit_bg.
 //!
-//! ext4's crc32c is the raw register: no inversion at either end. The crate's function inverts
-//! both, so its seed and result are turned back here.
+//! ext4 uses the raw crc32c register, without inversion at either end. The crate's function inverts
+//! both, so this file inverts its seed and result again.
 
 use super::disk::{
     GROUP_CHECKSUM_OFFSET, INODE_BASE_LEN, INODE_CHECKSUM_HI_OFFSET, INODE_CHECKSUM_LO_OFFSET,
 };
 use crc::{CRC_16_ARC, Crc, Table};
 
-/// The crc32c register after `bytes`, starting from `seed`. Linux: `ext4_chksum`.
+/// Returns the crc32c register after `bytes`, starting from `seed`. Linux: `ext4_chksum`.
 pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// The seed of everything that belongs to one inode.
+/// Returns the seed of all checksums that belong to an inode. Linux: `i_csum_seed`.
 pub(crate) fn inode_seed(fs_seed: u32, number: u32, generation: u32) -> u32 {
     crc32c(
         crc32c(fs_seed, &number.to_le_bytes()),
@@ -21,8 +21,9 @@ pub(crate) fn inode_seed(fs_seed: u32, number: u32, generation: u32) -> u32 {
     )
 }
 
-/// The checksum of an inode's bytes on disk, its own checksum fields taken as zero.
-/// `bytes` is the whole inode (`s_inode_size`); the high half counts only if `has_high`.
+/// Returns the checksum of an inode's bytes on disk, with its checksum fields as zero. `bytes` is
+/// the whole inode (`s_inode_size`); `has_high` says whether it stores the high half. Linux:
+/// `ext4_inode_csum`.
 pub(crate) fn inode_checksum(inode_seed: u32, bytes: &[u8], has_high: bool) -> u32 {
     let zero = [0_u8; 2];
     let mut crc = crc32c(inode_seed, &bytes[..INODE_CHECKSUM_LO_OFFSET]);
@@ -40,8 +41,8 @@ pub(crate) fn inode_checksum(inode_seed: u32, bytes: &[u8], has_high: bool) -> u
     crc
 }
 
-/// The checksum of a group descriptor under metadata_csum; `bytes` is the descriptor as long as it
-/// is on disk.
+/// Returns the checksum of a group descriptor with metadata_csum; `bytes` is the whole descriptor
+/// on disk. Linux: `ext4_group_desc_csum`.
 pub(crate) fn group_checksum_crc32c(fs_seed: u32, group: u32, bytes: &[u8]) -> u16 {
     let mut crc = crc32c(fs_seed, &group.to_le_bytes());
     crc = crc32c(crc, &bytes[..GROUP_CHECKSUM_OFFSET]);
@@ -49,7 +50,7 @@ pub(crate) fn group_checksum_crc32c(fs_seed: u32, group: u32, bytes: &[u8]) -> u
     crc32c(crc, &bytes[GROUP_CHECKSUM_OFFSET + 2..]) as u16
 }
 
-/// The checksum of a group descriptor under uninit_bg (`gdt_csum`).
+/// Returns the checksum of a group descriptor with uninit_bg (`gdt_csum`).
 pub(crate) fn group_checksum_crc16(uuid: &[u8; 16], group: u32, bytes: &[u8]) -> u16 {
     const ARC_FROM_ONES: crc::Algorithm<u16> = crc::Algorithm {
         init: 0xFFFF,
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crc32c_is_the_bare_register() {
+    fn crc32c_has_no_inversion() {
         // The standard check value, inverted at both ends.
         assert_eq!(!crc32c(!0, b"123456789"), 0xE306_9283);
         let whole = crc32c(17, b"one and two");

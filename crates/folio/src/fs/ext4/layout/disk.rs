@@ -1,29 +1,29 @@
-//! ext4's bytes on disk: raw structures, exactly as they lie there.
+//! Raw on-disk structures of ext4.
 //!
-//! Sources: the kernel's Documentation/filesystems/ext4 and e2fsprogs' ext2_fs.h for field meaning.
-//! Everything is little-endian. Numbers here are hostile until a checked type (`Superblock`,
-//! `Group`, ...) has been made of them.
+//! Sources: the kernel's Documentation/filesystems/ext4 and e2fsprogs' ext2_fs.h for the meaning of
+//! fields. All numbers are little-endian. They are untrusted until a checked type (`Superblock`,
+//! `Group`, ...) has been built from them.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Where the primary superblock starts, in bytes, whatever the block size.
+/// Offset of the primary superblock in bytes, for all block sizes.
 pub(crate) const SUPERBLOCK_OFFSET: u64 = 1024;
 /// `s_magic`.
 pub(crate) const SUPERBLOCK_MAGIC: u16 = 0xEF53;
-/// `eh_magic` of every extent node.
+/// `eh_magic` of each extent node.
 pub(crate) const EXTENT_MAGIC: u16 = 0xF30A;
-/// Blocks one initialised extent can hold; a greater `ee_len` means an unwritten one.
+/// Maximum length of a written extent in blocks; a greater `ee_len` marks an unwritten extent.
 pub(crate) const EXTENT_LEN_MAX: u16 = 32768;
 
 /// Inode of the root directory.
 pub(crate) const ROOT_INODE: u32 = 2;
-/// Inode that holds blocks reserved for more group descriptors.
+/// Inode that owns the blocks reserved for more group descriptors.
 pub(crate) const RESIZE_INODE: u32 = 7;
 /// Inode of the journal.
 pub(crate) const JOURNAL_INODE: u32 = 8;
-/// First inode for ordinary use on revision 0.
+/// First inode that is not reserved, on revision 0.
 pub(crate) const FIRST_INODE: u32 = 11;
 
 /// `s_state`: unmounted cleanly.
@@ -155,7 +155,7 @@ const _: () = assert!(offset_of!(RawSuperblock, checksum_seed) == 0x270);
 const _: () = assert!(offset_of!(RawSuperblock, orphan_file_inum) == 0x280);
 const _: () = assert!(offset_of!(RawSuperblock, checksum) == 0x3FC);
 
-/// Where [`RawSuperblock::checksum`] lies, which is also how many bytes it covers.
+/// Offset of [`RawSuperblock::checksum`], and the number of bytes that it covers.
 pub(crate) const SUPERBLOCK_CHECKSUM_OFFSET: usize = offset_of!(RawSuperblock, checksum);
 
 /// A block group descriptor: 32 bytes, or 64 with the 64bit feature.
@@ -191,7 +191,7 @@ pub(crate) struct RawGroupDescriptor {
 const _: () = assert!(size_of::<RawGroupDescriptor>() == 64);
 const _: () = assert!(offset_of!(RawGroupDescriptor, checksum) == 0x1E);
 
-/// Where [`RawGroupDescriptor::checksum`] lies.
+/// Offset of [`RawGroupDescriptor::checksum`].
 pub(crate) const GROUP_CHECKSUM_OFFSET: usize = offset_of!(RawGroupDescriptor, checksum);
 
 /// `bg_flags`: the inode bitmap and table were never used.
@@ -201,7 +201,7 @@ pub(crate) const GROUP_BLOCK_UNINIT: u16 = 2;
 /// `bg_flags`: the inode table is zeroed.
 pub(crate) const GROUP_INODE_ZEROED: u16 = 4;
 
-/// An inode up to the end of the fields named today: 160 bytes, of 128 (old) or more on disk.
+/// The 160 bytes of an inode that have named fields; an inode on disk has 128 (old) or more bytes.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -245,20 +245,20 @@ const _: () = assert!(offset_of!(RawInode, block) == 0x28);
 const _: () = assert!(offset_of!(RawInode, generation) == 0x64);
 const _: () = assert!(offset_of!(RawInode, extra_isize) == 0x80);
 
-/// Size of the inode before `extra_isize`, which every inode has.
+/// Length of the part before `extra_isize`, which each inode has (`EXT4_GOOD_OLD_INODE_SIZE`).
 pub(crate) const INODE_BASE_LEN: usize = 128;
-/// Where the low half of the inode's checksum lies.
+/// Offset of the low half of the inode's checksum.
 pub(crate) const INODE_CHECKSUM_LO_OFFSET: usize = offset_of!(RawInode, checksum_lo);
-/// Where the high half of the inode's checksum lies, if the inode is long enough.
+/// Offset of the high half of the inode's checksum, if the inode is long enough.
 pub(crate) const INODE_CHECKSUM_HI_OFFSET: usize = offset_of!(RawInode, checksum_hi);
 
-/// `i_flags`: secure deletion and the like are carried unseen; these matter here.
+/// `i_flags` that Folio uses; the other flags are preserved.
 pub(crate) mod inode_flags {
     /// Cannot be changed.
     pub(crate) const IMMUTABLE: u32 = 0x10;
     /// Can only be appended to.
     pub(crate) const APPEND: u32 = 0x20;
-    /// Access time is left alone.
+    /// Access time is not updated.
     pub(crate) const NOATIME: u32 = 0x80;
     /// Data is encrypted.
     pub(crate) const ENCRYPT: u32 = 0x800;
@@ -272,19 +272,17 @@ pub(crate) mod inode_flags {
     pub(crate) const VERITY: u32 = 0x100000;
     /// Holds the value of a large extended attribute.
     pub(crate) const EA_INODE: u32 = 0x200000;
-    /// Data lies in the inode.
+    /// Data is stored in the inode.
     pub(crate) const INLINE_DATA: u32 = 0x1000_0000;
-    /// New files below belong to the same project.
+    /// New files in the directory inherit its project.
     pub(crate) const PROJECT_INHERIT: u32 = 0x2000_0000;
     /// Directory ignores case.
     pub(crate) const CASEFOLD: u32 = 0x4000_0000;
-    /// What a new file takes over from its directory: secrm unrm compr sync immutable append nodump
-    /// noatime compression state, notail, projinherit, casefold, dax; less for files than for
-    /// directories.
+    /// Flags that a new file inherits from its directory, of `EXT4_FL_INHERITED`.
     pub(crate) const INHERITED: u32 = 0x8 | 0x40 | NOATIME | PROJECT_INHERIT;
 }
 
-/// Head of an extent tree node.
+/// Header of an extent tree node.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -318,7 +316,7 @@ pub(crate) struct RawExtentIndex {
     pub unused: U16,
 }
 
-/// Bytes of each of the three structures of an extent node.
+/// Length of each of the three structures of an extent node, in bytes.
 pub(crate) const EXTENT_ENTRY_LEN: usize = 12;
 
 const _: () = assert!(size_of::<RawExtentHeader>() == EXTENT_ENTRY_LEN);

@@ -1,10 +1,10 @@
-//! ext4's feature flags, by the names that mke2fs and dumpe2fs give them.
+//! Feature flags of ext4, with the names of mke2fs and dumpe2fs.
 
 use crate::base::{Error, Result};
 use bitflags::bitflags;
 
 bitflags! {
-    /// `s_feature_compat`: unknown ones harm nobody.
+    /// `s_feature_compat`: unknown flags can be ignored.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct Compat: u32 {
         #[allow(missing_docs)]
@@ -29,7 +29,7 @@ bitflags! {
         const ORPHAN_FILE = 0x1000;
     }
 
-    /// `s_feature_incompat`: whoever does not know one must not touch the file system.
+    /// `s_feature_incompat`: an implementation must not mount a file system with an unknown flag.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct Incompat: u32 {
         #[allow(missing_docs)]
@@ -66,7 +66,7 @@ bitflags! {
         const CASEFOLD = 0x20000;
     }
 
-    /// `s_feature_ro_compat`: whoever does not know one must not write.
+    /// `s_feature_ro_compat`: an implementation must not write a file system with an unknown flag.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct RoCompat: u32 {
         #[allow(missing_docs)]
@@ -101,7 +101,7 @@ bitflags! {
 }
 
 impl Incompat {
-    /// What Folio reads.
+    /// Flags that Folio reads.
     pub(crate) const READABLE: Self = Self::FILETYPE
         .union(Self::NEEDS_RECOVERY)
         .union(Self::META_BG)
@@ -116,7 +116,7 @@ impl Incompat {
         .union(Self::ENCRYPT)
         .union(Self::CASEFOLD);
 
-    /// What Folio also writes.
+    /// Flags that Folio also writes.
     pub(crate) const WRITABLE: Self = Self::FILETYPE
         .union(Self::NEEDS_RECOVERY)
         .union(Self::META_BG)
@@ -129,7 +129,7 @@ impl Incompat {
 }
 
 impl RoCompat {
-    /// What Folio writes; anything else may be read.
+    /// Flags that Folio writes; file systems with other flags can be read.
     pub(crate) const WRITABLE: Self = Self::SPARSE_SUPER
         .union(Self::LARGE_FILE)
         .union(Self::HUGE_FILE)
@@ -141,19 +141,19 @@ impl RoCompat {
         .union(Self::ORPHAN_PRESENT);
 }
 
-/// The three sets of one file system; bits nobody has named are kept.
+/// The three sets of flags of a file system; unknown bits are preserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Features {
-    /// May be ignored.
+    /// Flags that may be ignored.
     pub(crate) compat: Compat,
-    /// Must be known.
+    /// Flags that must be known.
     pub(crate) incompat: Incompat,
-    /// Must be known to write.
+    /// Flags that must be known for writing.
     pub(crate) ro_compat: RoCompat,
 }
 
 impl Features {
-    /// What a new file system gets, as from mke2fs 1.47.
+    /// The flags of a new file system, as in mke2fs 1.47.
     pub(crate) const DEFAULT: Self = Self {
         compat: Compat::HAS_JOURNAL
             .union(Compat::EXT_ATTR)
@@ -173,7 +173,7 @@ impl Features {
             .union(RoCompat::METADATA_CSUM),
     };
 
-    /// Refuses, by name, what Folio cannot read.
+    /// Fails with EOPNOTSUPP, naming the features, for features that Folio cannot read.
     pub(crate) fn check_readable(&self) -> Result<()> {
         let unknown = self.incompat.difference(Incompat::READABLE);
         if unknown.is_empty() {
@@ -186,7 +186,7 @@ impl Features {
         }
     }
 
-    /// Refuses, by name, what Folio cannot write.
+    /// Fails with EOPNOTSUPP, naming the features, for features that Folio cannot write.
     pub(crate) fn check_writable(&self) -> Result<()> {
         let incompat = self.incompat.difference(Incompat::WRITABLE);
         let ro_compat = self.ro_compat.difference(RoCompat::WRITABLE);
@@ -204,7 +204,7 @@ impl Features {
             Ok(())
         } else {
             let what = format!(
-                "writing a file system with {}; it can be read",
+                "writing a file system with {}; open it read-only",
                 missing.join(", ")
             );
             Err(Error::unsupported(what))
@@ -212,7 +212,7 @@ impl Features {
     }
 }
 
-/// The flags as mke2fs writes them; one without a name is shown as "incompat bit 0x40000".
+/// Returns the names of flags as in mke2fs; a flag without a name becomes "incompat bit 0x40000".
 fn names<F: bitflags::Flags<Bits = u32>>(flags: &F, set: &str) -> String {
     let mut list: Vec<String> = flags
         .iter_names()
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn unsupported_features_are_named() {
         let mut features = Features {
             compat: Compat::empty(),
             incompat: Incompat::EXTENT
@@ -247,6 +247,6 @@ mod tests {
         features.incompat = Incompat::EXTENT;
         features.check_readable().unwrap();
         let error = features.check_writable().unwrap_err().to_string();
-        assert_eq!(error, "writing a file system with quota; it can be read");
+        assert_eq!(error, "writing a file system with quota; open it read-only");
     }
 }

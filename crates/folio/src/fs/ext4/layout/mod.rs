@@ -6,10 +6,10 @@
 //!   features.rs     feature flags, and which of them Folio reads and writes
 //!   checksum.rs     crc32c and crc16 over structures
 //!      |
-//!   disk.rs         structures as they lie on disk
+//!   disk.rs         raw on-disk structures
 //! ```
 //!
-//! Neighbours: used by every other folder of ext4; uses only the block layer. Has no locks.
+//! Neighbors: used by every other folder of ext4; uses only the block layer. Has no locks.
 
 pub(super) mod checksum;
 pub(super) mod disk;

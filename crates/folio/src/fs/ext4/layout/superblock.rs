@@ -1,4 +1,4 @@
-//! The superblock, checked: every number the rest of ext4 relies on.
+//! The checked superblock, with all numbers that the rest of ext4 relies on.
 
 use super::checksum::crc32c;
 use super::disk::{
@@ -11,23 +11,23 @@ use crate::block::Device;
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Fewest blocks in a group that mke2fs accepts; fewer only serve to exhaust memory.
+/// Minimum number of blocks per group, as in mke2fs. Fewer would let a forged image exhaust memory.
 const BLOCKS_PER_GROUP_MIN: u32 = 256;
 
-/// `s_flags`: directory hashes take bytes as unsigned.
+/// `s_flags`: directory hashes use unsigned characters.
 const FLAG_UNSIGNED_HASH: u32 = 2;
 
-/// A superblock whose geometry is consistent and lies within its device.
+/// A superblock whose geometry is consistent and fits its device.
 #[derive(Clone)]
 pub(crate) struct Superblock {
-    /// As read, for the fields that are only carried; the counts in it are brought up to date when
-    /// written.
+    /// The raw superblock, for fields that are only preserved. Its counts are updated before a
+    /// write.
     pub(crate) raw: RawSuperblock,
     pub(crate) features: Features,
     /// Bytes per block: 1024, 2048 or 4096.
     pub(crate) block_size: usize,
     pub(crate) block_count: u64,
-    /// Block that group 0 starts at: 1 with 1 KiB blocks, else 0.
+    /// First block of group 0: 1 with blocks of 1 KiB, else 0.
     pub(crate) first_data_block: u64,
     pub(crate) blocks_per_group: u32,
     /// Blocks per cluster; 1 without bigalloc.
@@ -39,7 +39,7 @@ pub(crate) struct Superblock {
     pub(crate) descriptor_len: usize,
     /// Bytes per inode on disk.
     pub(crate) inode_size: usize,
-    /// First inode number for ordinary files.
+    /// First inode number that is not reserved.
     pub(crate) first_inode: u32,
     /// Seed of all checksums, with metadata_csum.
     pub(crate) checksum_seed: Option<u32>,
@@ -54,9 +54,9 @@ impl Superblock {
             .map_err(|e| e.at("superblock"))
     }
 
-    /// The superblock as it is before the journal is replayed. When the power went, part of it may
-    /// have been written: at a checkpoint, which the log makes good, or when the flag changed that
-    /// says that the journal must be replayed; then it must be.
+    /// Reads the superblock before the journal is replayed. A power cut may have left it partly
+    /// written: at a checkpoint, which the replay repairs, or at a change of the recovery flag,
+    /// which then counts as set.
     pub(crate) fn load_for_recovery(device: &dyn Device) -> Result<Self> {
         let mut raw = Self::read(device)?;
         let sealed = check_checksum(&raw);
@@ -73,9 +73,8 @@ impl Superblock {
         .map_err(|e| e.at("superblock"))
     }
 
-    /// Says on the device that the journal must be replayed, or need not be. Nothing else changes,
-    /// so that a superblock that is written in part can be told from a damaged one. Durable after a
-    /// flush.
+    /// Sets or clears the recovery flag on the device. Changes nothing else, so that a partly
+    /// written superblock can be distinguished from a damaged one. Durable after a flush.
     pub(crate) fn write_recovery_flag(device: &dyn Device, is_needed: bool) -> Result<()> {
         let mut raw = Self::read(device)?;
         if check_checksum(&raw).is_err() {
@@ -94,18 +93,18 @@ impl Superblock {
         let mut bytes = [0; size_of::<RawSuperblock>()];
         if device.len_bytes() < SUPERBLOCK_OFFSET + bytes.len() as u64 {
             return Err(Error::corrupt(format!(
-                "no ext4 file system: only {} bytes",
+                "no ext4 file system: the device has only {} bytes",
                 device.len_bytes()
             )));
         }
         device.read_at(&mut bytes, SUPERBLOCK_OFFSET)?;
-        RawSuperblock::read_from_bytes(&bytes).map_err(|_| Error::corrupt("superblock cut short"))
+        RawSuperblock::read_from_bytes(&bytes).map_err(|_| Error::corrupt("superblock truncated"))
     }
 
     fn check(raw: RawSuperblock, device_len: u64) -> Result<Self> {
         if raw.magic.get() != SUPERBLOCK_MAGIC {
             return Err(Error::corrupt(format!(
-                "no ext4 file system (magic {:#06x})",
+                "no ext4 file system: magic {:#06x}, expected 0xef53",
                 raw.magic.get()
             )));
         }
@@ -167,7 +166,7 @@ impl Superblock {
             format!("first data block {}", self.first_data_block)
         } else if self.block_count > device_len / self.block_size as u64 {
             let (blocks, size) = (self.block_count, self.block_size);
-            format!("{blocks} blocks of {size} bytes on a device of {device_len} bytes: cut short?")
+            format!("{blocks} blocks of {size} bytes on a device of {device_len} bytes: truncated?")
         } else if let Some(count) = groups() {
             self.group_count = count;
             let inodes = u64::from(count) * u64::from(self.inodes_per_group);
@@ -202,7 +201,8 @@ impl Superblock {
         }
     }
 
-    /// Blocks kept for root and whom the superblock or the mount names.
+    /// Returns the number of blocks reserved for root and for the user and group named by the
+    /// superblock or the mount.
     pub(crate) fn reserved_blocks(&self) -> u64 {
         let is_64bit = self.features.incompat.contains(Incompat::BIT64);
         let high = if is_64bit {
@@ -213,23 +213,23 @@ impl Superblock {
         (high << 32 | u64::from(self.raw.r_blocks_count_lo.get())).min(self.block_count)
     }
 
-    /// Whether groups from `first_meta_bg` on keep their descriptors among themselves.
+    /// Returns whether the groups from `first_meta_bg` on store their own descriptors.
     pub(crate) fn has_meta_bg(&self) -> bool {
         self.features.incompat.contains(Incompat::META_BG)
     }
 
-    /// Descriptors in one block.
+    /// Returns the number of descriptors per block.
     pub(crate) fn descriptors_per_block(&self) -> u32 {
         (self.block_size / self.descriptor_len) as u32
     }
 
-    /// Blocks that all descriptors take together.
+    /// Returns the number of blocks of all descriptors.
     pub(crate) fn descriptor_blocks(&self) -> u64 {
         u64::from(self.group_count.div_ceil(self.descriptors_per_block()))
     }
 
-    /// The block behind the superblock's, which is block 1 with 1 KiB blocks, even where bigalloc
-    /// has groups start at 0.
+    /// Returns the block after the superblock, which is in block 1 with blocks of 1 KiB, even if
+    /// bigalloc starts groups at block 0.
     pub(crate) fn first_descriptor_block(&self) -> u64 {
         if self.block_size == 1024 {
             2
@@ -238,7 +238,7 @@ impl Superblock {
         }
     }
 
-    /// The block and byte at which the descriptor of `group` lies.
+    /// Returns the location of the descriptor of `group`: block, and byte offset in it.
     pub(crate) fn descriptor_place(&self, group: u32) -> (PhysicalBlock, usize) {
         let per_block = self.descriptors_per_block();
         let (table_block, slot) = (group / per_block, (group % per_block) as usize);
@@ -251,18 +251,18 @@ impl Superblock {
         (PhysicalBlock(first), slot * self.descriptor_len)
     }
 
-    /// First block of a group.
+    /// Returns the first block of a group.
     pub(crate) fn group_start(&self, group: u32) -> u64 {
         self.first_data_block + u64::from(group) * u64::from(self.blocks_per_group)
     }
 
-    /// Blocks in a group; the last one may be short.
+    /// Returns the number of blocks in a group; the last group may be short.
     pub(crate) fn group_len(&self, group: u32) -> u32 {
         let left = self.block_count - self.group_start(group);
         left.min(u64::from(self.blocks_per_group)) as u32
     }
 
-    /// The group a block lies in, and its place there.
+    /// Returns the group of a block, and the block's index in the group.
     pub(crate) fn group_of(&self, block: u64) -> (u32, u32) {
         let from_start = block - self.first_data_block;
         let per_group = u64::from(self.blocks_per_group);
@@ -272,7 +272,7 @@ impl Superblock {
         )
     }
 
-    /// Whether `group` starts with a superblock (the primary or a copy).
+    /// Returns whether `group` starts with a superblock, the primary or a backup.
     pub(crate) fn has_backup(&self, group: u32) -> bool {
         if group == 0 {
             return true;
@@ -292,7 +292,7 @@ impl Superblock {
         })
     }
 
-    /// The blocks at the start of a group that hold superblock and descriptor copies.
+    /// Returns the blocks at the start of a group that hold superblock and descriptors.
     pub(crate) fn head_of_group(&self, group: u32) -> Range<u64> {
         let start = self.group_start(group);
         let backup = u64::from(self.has_backup(group));
@@ -306,7 +306,7 @@ impl Superblock {
             };
             backup * blocks
         } else {
-            // The first, second and last group of each meta group hold its one descriptor block.
+            // The first, second and last group of each meta group store its descriptor block.
             u64::from([0, 1, per_block - 1].contains(&(group % per_block)))
         };
         let boot = if group == 0 {
@@ -317,24 +317,24 @@ impl Superblock {
         start..start + boot + backup + table
     }
 
-    /// Blocks that hold the inode table of one group.
+    /// Returns the length of a group's inode table in blocks.
     pub(crate) fn inode_table_blocks(&self) -> u64 {
         (u64::from(self.inodes_per_group) * self.inode_size as u64).div_ceil(self.block_size as u64)
     }
 
-    /// Refuses inode numbers that do not exist.
+    /// Fails with EUCLEAN for an inode number that does not exist.
     pub(crate) fn check_inode_number(&self, number: u64) -> Result<u32> {
         match u32::try_from(number) {
             Ok(small) if small >= 1 && small <= self.inode_count => Ok(small),
             _ => Err(Error::corrupt(format!(
-                "inode {} of {}",
+                "inode {} is beyond the last inode {}",
                 InodeNumber(number),
                 self.inode_count
             ))),
         }
     }
 
-    /// The bytes to write, with a fresh checksum and `s_wtime`.
+    /// Returns the bytes to write, with `s_wtime` and the checksum updated.
     pub(crate) fn to_bytes(&self, now: Timespec) -> [u8; 1024] {
         let mut raw = self.raw.clone();
         raw.feature_compat = self.features.compat.bits().into();
@@ -348,7 +348,7 @@ impl Superblock {
         zerocopy::transmute!(raw)
     }
 
-    /// Whether the hash of directory names takes bytes as unsigned.
+    /// Returns whether directory hashes use unsigned characters.
     pub(crate) fn has_unsigned_hash(&self) -> bool {
         self.raw.flags.get() & FLAG_UNSIGNED_HASH != 0
     }
@@ -358,7 +358,7 @@ fn needs_recovery(raw: &RawSuperblock) -> bool {
     Incompat::from_bits_retain(raw.feature_incompat.get()).contains(Incompat::NEEDS_RECOVERY)
 }
 
-/// The same with another flag, and the checksum it had.
+/// Returns a copy with another recovery flag and the old checksum.
 fn with_recovery_flag(raw: &RawSuperblock, is_needed: bool) -> RawSuperblock {
     let mut incompat = Incompat::from_bits_retain(raw.feature_incompat.get());
     incompat.set(Incompat::NEEDS_RECOVERY, is_needed);
@@ -371,7 +371,7 @@ fn with_recovery_flag(raw: &RawSuperblock, is_needed: bool) -> RawSuperblock {
 fn check_checksum(raw: &RawSuperblock) -> Result<()> {
     let has_checksum =
         RoCompat::from_bits_retain(raw.feature_ro_compat.get()).contains(RoCompat::METADATA_CSUM);
-    // Another type of checksum is told by its name later, other bytes as what they are.
+    // Another checksum type or magic is reported later by its own error.
     let is_ours = raw.magic.get() == SUPERBLOCK_MAGIC && has_checksum && raw.checksum_type == 1;
     if is_ours && raw.checksum.get() != crc32c(!0, &raw.as_bytes()[..SUPERBLOCK_CHECKSUM_OFFSET]) {
         Err(Error::corrupt("bad checksum"))
