@@ -62,7 +62,7 @@ impl BlockOwner {
 }
 
 impl Checker<'_> {
-    /// Returns whether `range` lies in the file system, so that a file may own it.
+    /// Returns whether `range` is inside the file system, so that a file may own it.
     pub(super) fn is_inside(&self, range: &Range<u64>) -> bool {
         range.start >= self.sb.first_data_block.max(1)
             && range.end <= self.sb.block_count
@@ -126,8 +126,8 @@ impl Checker<'_> {
         self.report_double_claim(owner, claimed, &range);
     }
 
-    /// Claims a metadata block of a file. Returns whether the block may be read as such: it lies
-    /// in the file system and no other owner has claimed it.
+    /// Claims a metadata block of a file. Returns whether the block may be read as such: it is
+    /// inside the file system and no other owner has claimed it.
     pub(super) fn claim_metadata(&mut self, owner: &mut BlockOwner, block: u64) -> bool {
         if !self.is_inside(&(block..block + 1)) {
             let what = format_args!("points to block {block}, outside the file system");

@@ -285,10 +285,10 @@ impl Checker<'_> {
         self.used.insert_range(first..end);
         if claimed > 0 {
             let what = if is_head {
-                format_args!("{name} lie on other groups' blocks")
+                format_args!("{name} overlap the blocks of another group")
             } else {
                 format_args!(
-                    "{name} at blocks {}..{} lies on the file system's own blocks",
+                    "{name} at blocks {}..{} overlaps other metadata",
                     blocks.start, blocks.end
                 )
             };

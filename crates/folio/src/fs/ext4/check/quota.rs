@@ -1,7 +1,7 @@
 //! Quota files: the stored usage of each owner against the counted one.
 //!
 //! ```text
-//!   block 0   magic, version, info        blocks of 1 KiB, whatever the file system's are
+//!   block 0   magic, version, info        blocks of 1 KiB with all block sizes
 //!   block 1   256 numbers of blocks  ->  256 numbers  ->  256 numbers  ->  256 numbers  ->  entries
 //! ```
 //!
