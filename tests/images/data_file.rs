@@ -143,7 +143,7 @@ fn data_files_need_leave_and_are_locked() {
     assert!(
         error
             .to_string()
-            .contains("data file \"../data.raw\": lies outside the image's folder"),
+            .contains("data file \"../data.raw\": is outside the image's folder"),
         "{error}"
     );
     let anywhere = OpenOptions {

@@ -313,7 +313,7 @@ fn clusters_that_only_seem_free_are_not_given_out() {
     assert!(
         error
             .to_string()
-            .contains("counts as free but holds metadata"),
+            .contains("holds metadata but has a refcount of zero"),
         "{error}"
     );
     drop(device);

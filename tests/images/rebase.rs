@@ -3,7 +3,7 @@
 
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed};
-use folio::block::{self, BackingName, Committed, ImageFormat, OverlayOptions};
+use folio::block::{self, AfterCommit, BackingName, ImageFormat, OverlayOptions};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -207,12 +207,12 @@ fn commit_as_qemu_img_does() {
         let want = raw(folder, "ours.qcow2");
         let path = folder.join("ours.qcow2");
         // Once and kept, once and emptied: the second has nothing new to give.
-        block::commit(&path, Committed::Kept, &OverlayOptions::default()).unwrap();
+        block::commit(&path, AfterCommit::Keep, &OverlayOptions::default()).unwrap();
         let base = std::fs::read(folder.join("one.raw")).unwrap();
         assert!(base == want, "{options}: the backing file has grown, too");
         let kept = block::check(&path, None, block::Repair::Nothing, &mut |_| {}).unwrap();
         assert!(kept.allocated_clusters > 0);
-        block::commit(&path, Committed::Emptied, &OverlayOptions::default()).unwrap();
+        block::commit(&path, AfterCommit::Empty, &OverlayOptions::default()).unwrap();
         qemu_check(&path);
         let empty = block::check(&path, None, block::Repair::Nothing, &mut |_| {}).unwrap();
         assert_eq!((empty.allocated_clusters, empty.leaks), (0, 0));
@@ -248,7 +248,7 @@ fn commit_into_an_overlay_of_an_overlay() {
     let below = std::fs::read(folder.join("one.raw")).unwrap();
     block::commit(
         folder.join("top.qcow2"),
-        Committed::Emptied,
+        AfterCommit::Empty,
         &OverlayOptions::default(),
     )
     .unwrap();
@@ -277,7 +277,7 @@ fn what_is_refused() {
     assert!(
         said(block::commit(
             folder.join("two.qcow2"),
-            Committed::Kept,
+            AfterCommit::Keep,
             &options
         ))
         .contains("no backing file")

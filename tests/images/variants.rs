@@ -361,7 +361,7 @@ fn backing_files_elsewhere_need_leave() {
             &format!("create -f qcow2 -b {name} -F raw top.qcow2 2M"),
         );
         let said = refusal(&top, &OpenOptions::default());
-        assert!(said.contains("lies outside the image's folder"), "{said}");
+        assert!(said.contains("is outside the image's folder"), "{said}");
         let anywhere = OpenOptions {
             backing: BackingPolicy::Anywhere,
             ..OpenOptions::default()

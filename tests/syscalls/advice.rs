@@ -236,7 +236,7 @@ fn sync_file_range_writes_data_alone() {
         .unwrap();
     assert_eq!(dirty(), 7);
     fails! { p.fsync(fd) => IO }
-    device.heal();
+    device.clear_faults();
     p.fsync(fd).unwrap();
     assert_eq!(kernel.counters().dirty_pages, 0);
 }

@@ -59,7 +59,7 @@ fn a_commit_that_fails_ends_changes_and_the_next_mount_has_what_was_synced() {
         put(&p, "/disk/lost", b"not synced");
         device.fail(FaultKind::Flush, FaultWhen::Always);
         assert_eq!(p.sync().unwrap_err().errno(), Errno::IO, "{options}");
-        device.heal();
+        device.clear_faults();
         let refused = if reads { Errno::ROFS } else { Errno::IO };
         assert_eq!(
             p.mkdir("/disk/more", 0o755).unwrap_err().errno(),

@@ -44,7 +44,7 @@ fn a_failed_write_is_told_once_to_each_open_file() {
         );
         assert_eq!(read(&p, "/disk/f"), b"precious");
         let after = p.open("/disk/f", READ, 0).unwrap();
-        device.heal();
+        device.clear_faults();
         assert_eq!(
             p.fsync(two).unwrap_err().errno(),
             errno,
@@ -81,7 +81,7 @@ fn a_failure_behind_a_closed_file_is_told_to_the_next_who_opens_it() {
     p.close(fd).unwrap();
     device.fail(FaultKind::Write, FaultWhen::Always);
     fails! { p.sync() => IO }
-    device.heal();
+    device.clear_faults();
     let fd = p.open("/disk/f", READ, 0).unwrap();
     fails! { p.fsync(fd) => IO }
     p.fsync(fd).unwrap();
@@ -100,7 +100,7 @@ fn sync_file_range_tells_as_fsync_does() {
     fails! { p.sync_file_range(fd, 0, 0, SyncFileRange::WAIT_AFTER) => IO }
     p.sync_file_range(fd, 0, 0, SyncFileRange::WAIT_AFTER)
         .unwrap();
-    device.heal();
+    device.clear_faults();
     p.fsync(fd).unwrap();
 }
 
@@ -123,7 +123,7 @@ fn writers_to_a_dead_device_are_told_before_memory_is_full() {
         assert_eq!(error.errno(), Errno::IO);
         let counters = kernel.counters();
         assert!(counters.file_pages <= (4 << 20) / 4096, "{counters:?}");
-        device.heal();
+        device.clear_faults();
         fails! { p.fsync(fd) => IO }
         p.fsync(fd).unwrap();
         let bytes = read(&p, "/disk/f");
@@ -163,7 +163,7 @@ fn names_stay_within_the_budget(background_writeback: bool) {
         );
         made.is_err_and(|error| error.errno() == Errno::IO)
     });
-    device.heal();
+    device.clear_faults();
     p.sync().unwrap();
     for number in 0..made.unwrap() {
         p.rmdir(format!("/disk/{number}")).unwrap();

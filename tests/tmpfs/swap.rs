@@ -228,7 +228,7 @@ fn a_device_that_fails_loses_nothing() {
     assert_eq!(errno(p.pread(fd, &mut read, 0)), Some(Errno::IO));
     assert_eq!(errno(p.pwrite(fd, b"x", 5)), Some(Errno::IO));
     p.ftruncate(fd, (2 << 20) - 9).unwrap();
-    device.heal();
+    device.clear_faults();
     let count = p.pread(fd, &mut read, 0).unwrap();
     assert!(count == (2 << 20) - 9 && read[..count] == bytes[..count]);
     // What cannot be put away stays in memory, and that is full some time.
@@ -236,7 +236,7 @@ fn a_device_that_fails_loses_nothing() {
     let other = create(&p, "/t/g");
     let written = p.write(other, &vec![1; 2 << 20]).unwrap_or(0);
     assert!(written <= 1 << 20, "{written} bytes");
-    device.heal();
+    device.clear_faults();
     let count = p.pread(fd, &mut read, 0).unwrap();
     assert!(count == (2 << 20) - 9 && read[..count] == bytes[..count]);
     assert_eq!(blocks_free(&p), 2048 - 512 - written.div_ceil(PAGE) as u64);

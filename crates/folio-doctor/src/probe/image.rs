@@ -85,7 +85,7 @@ fn qcow2(path: &Path) -> folio::Result<ImageFacts> {
     let end = device.len_bytes();
     let (mut at, mut stored, mut backing, mut runs) = (0, 0, 0, 0);
     while at < end && runs < RUNS_MAX {
-        let (extent, count) = device.extent(at, end - at)?;
+        let (extent, count) = device.map_entry(at, end - at)?;
         let count = count.clamp(1, end - at);
         match (extent.depth, extent.kind) {
             // A cluster that reads as zeros may be reserved or not; only one that is stored is

@@ -16,7 +16,7 @@ pub enum Allocation {
 
 /// Where a range of an image comes from, as `qemu-img map` tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct MapEntry {
     /// In which image of the chain: 0 is the one that was opened, 1 its backing file.
     pub depth: u32,
     /// Some image of the chain says what is here; else it reads as zeros because none does.
@@ -67,10 +67,10 @@ pub trait Device: Send + Sync {
     fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)>;
 
     /// Where the bytes at `offset` come from, and for how many of `len_bytes` that goes on.
-    fn extent(&self, offset: u64, len_bytes: u64) -> Result<(Extent, u64)> {
+    fn map_entry(&self, offset: u64, len_bytes: u64) -> Result<(MapEntry, u64)> {
         let (kind, count) = self.allocation(offset, len_bytes)?;
         Ok((
-            Extent {
+            MapEntry {
                 depth: 0,
                 is_present: true,
                 kind,

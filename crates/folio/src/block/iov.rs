@@ -5,20 +5,20 @@ use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
 
 /// The pieces of a window; most requests have few.
-pub(super) type Pieces<T> = SmallVec<[T; 8]>;
+pub(crate) type Pieces<T> = SmallVec<[T; 8]>;
 
 /// Bytes in all of `bufs`.
-pub(super) fn len(bufs: &[IoSlice<'_>]) -> u64 {
+pub(crate) fn len(bufs: &[IoSlice<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()
 }
 
 /// Bytes in all of `bufs`.
-pub(super) fn len_mut(bufs: &[IoSliceMut<'_>]) -> u64 {
+pub(crate) fn len_mut(bufs: &[IoSliceMut<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()
 }
 
 /// The `len` bytes that follow the first `skip`, or what there is of them.
-pub(super) fn window<'a>(bufs: &'a [IoSlice<'_>], skip: u64, len: u64) -> Pieces<IoSlice<'a>> {
+pub(crate) fn window<'a>(bufs: &'a [IoSlice<'_>], skip: u64, len: u64) -> Pieces<IoSlice<'a>> {
     let (mut skip, mut left) = (skip, len);
     let mut pieces = Pieces::new();
     for buf in bufs {
@@ -39,7 +39,7 @@ pub(super) fn window<'a>(bufs: &'a [IoSlice<'_>], skip: u64, len: u64) -> Pieces
 }
 
 /// The `len` bytes that follow the first `skip`, or what there is of them.
-pub(super) fn window_mut<'a>(
+pub(crate) fn window_mut<'a>(
     bufs: &'a mut [IoSliceMut<'_>],
     skip: u64,
     len: u64,
@@ -66,14 +66,14 @@ pub(super) fn window_mut<'a>(
 }
 
 /// Fills a window with zeros.
-pub(super) fn fill_zeros(bufs: &mut [IoSliceMut<'_>]) {
+pub(crate) fn fill_zeros(bufs: &mut [IoSliceMut<'_>]) {
     for buf in bufs {
         buf.fill(0);
     }
 }
 
 /// Copies `bytes` into a window of the same length.
-pub(super) fn copy_into(bufs: &mut [IoSliceMut<'_>], mut bytes: &[u8]) {
+pub(crate) fn copy_into(bufs: &mut [IoSliceMut<'_>], mut bytes: &[u8]) {
     for buf in bufs {
         let (now, rest) = bytes.split_at(buf.len().min(bytes.len()));
         buf[..now.len()].copy_from_slice(now);
@@ -83,7 +83,7 @@ pub(super) fn copy_into(bufs: &mut [IoSliceMut<'_>], mut bytes: &[u8]) {
 
 /// Refuses a range that leaves a device of `device_bytes`, with EIO as the kernel's block layer
 /// does.
-pub(super) fn check_range(device_bytes: u64, offset: u64, len_bytes: u64) -> Result<()> {
+pub(crate) fn check_range(device_bytes: u64, offset: u64, len_bytes: u64) -> Result<()> {
     match offset.checked_add(len_bytes) {
         Some(end) if end <= device_bytes => Ok(()),
         _ => Err(Error::new(

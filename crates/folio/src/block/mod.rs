@@ -1,73 +1,59 @@
-//! What the device holds: bytes at offsets, in files of several formats.
+//! The block layer: devices, and the image files that hold disks.
 //!
 //! ```text
 //!      fs/ext4            kernel.rs
-//!         |                  |  opens
-//!         v                  v
-//!   [device seam: device.rs]  Device
-//!     |      |       |        |
-//!    raw   qcow2   memory   partition, overlay, and for tests record, fault, slow  (devices over devices)
-//!     |      |
-//!     |   [file seam: image_file.rs]  ImageFile    a file that grows: of the host, or on a device
-//!     |      |
-//!   host_file.rs, lock.rs    the host's files, and the lock that QEMU understands; write_behind.rs
+//!         |                  |
+//!         |   tools/         |  open, create, copy, compare, resize, check, rebase ...
+//!         |     |            v
+//!         |   raw.rs, qcow2/, partition/, memory.rs, overlay.rs, wrappers/    devices
+//!         |     |
+//!         |   image/         format names, options, the chain of backing files
+//!         |     |
+//!         |   file/          [file seam: file/image_file.rs]  a file of the host, or on a device
+//!         v     v
+//!   [device seam: device.rs]  Device       iov.rs: windows on lists of buffers
 //! ```
 //!
-//! [`open`] and [`create`] find the format, [`select`] the partition. Neighbours: file systems
-//! above use [`Device`] only; below lies the host. Knows `base`, nothing else.
+//! Each line uses only lines below it. [`open`] and [`create`] find the format, [`select`] the
+//! partition. Neighbours: file systems above use [`Device`] and [`overlay()`] only; below is the
+//! host. Uses `base`, nothing else.
 //!
-//! Lock order: a device over a device takes its own lock first. qcow2's own order stands in
-//! `qcow2/mod.rs`.
+//! Lock order: a device over a device takes its own lock first. `qcow2/mod.rs` documents the order
+//! of qcow2's locks.
 //!
 //! Invariants:
-//! 1. A range outside the device is refused before anything is transferred.
+//! 1. A range outside the device is rejected before anything is transferred.
 //! 2. An image has one writer; the lock is taken before its first byte is read.
-//! 3. No number from an image is believed before it is checked.
+//! 3. Every number from an image is checked before use.
 
-mod compare;
-mod copy;
-mod copy_compressed;
 mod device;
-mod fault;
-mod host_file;
+mod file;
 mod image;
-mod image_file;
-mod info;
 mod iov;
-mod lock;
 mod memory;
-mod offline;
 mod overlay;
 mod partition;
 mod qcow2;
 mod raw;
-mod rebase;
-mod record;
-mod resize;
-mod slow;
-mod write_behind;
-mod zeros;
+mod tools;
+mod wrappers;
 
-pub use compare::{CompareOptions, Comparison, Difference, compare};
-pub use copy::{CopyOptions, copy};
-pub use copy_compressed::copy_compressed;
-pub use device::{Allocation, Device, Extent};
-pub use fault::{FaultDevice, FaultKind, FaultWhen};
-pub use image::{BackingPolicy, ImageFormat, OpenOptions, create, create_with, format_of, open};
-pub use info::{ImageInfo, info};
-pub use memory::MemoryDevice;
-pub use offline::{
-    apply_snapshot, apply_snapshot_on, check, check_on, create_snapshot, create_snapshot_on,
-    delete_snapshot, delete_snapshot_on, snapshots,
+pub use device::{Allocation, Device, MapEntry};
+pub use image::{
+    BackingName, BackingPolicy, Compat, Compression, CreateOptions, DataFileName, ImageFormat,
+    OpenOptions, Preallocation, Qcow2Info, format_of,
 };
+pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, overlay};
 pub use partition::{Partition, PartitionDevice, holds_ext4, partitions, select};
-pub use qcow2::{
-    BackingName, Compat, Compression, CreateOptions, DataFileName, Finding, ImageCheck,
-    Preallocation, Qcow2Device, Qcow2Info, Repair, Snapshot,
-};
+pub use qcow2::{Finding, ImageCheck, Qcow2Device, Repair, Snapshot};
 pub use raw::RawDevice;
-pub use rebase::{Committed, OverlayOptions, commit, rebase, rename_backing};
-pub use record::{RecordDevice, Recorded};
-pub use resize::{ResizeImage, resize};
-pub use slow::{DiskCounters, DiskModel, SlowDevice};
+pub use tools::{
+    AfterCommit, CompareOptions, Comparison, CopyOptions, Difference, ImageInfo, OverlayOptions,
+    ResizeImage, apply_snapshot, apply_snapshot_on, check, check_on, commit, compare, copy,
+    copy_compressed, create, create_snapshot, create_snapshot_on, create_with, delete_snapshot,
+    delete_snapshot_on, info, open, rebase, rename_backing, resize, snapshots,
+};
+pub use wrappers::{
+    DiskCounters, DiskModel, FaultDevice, FaultKind, FaultWhen, RecordDevice, Recorded, SlowDevice,
+};

@@ -204,8 +204,8 @@ impl Device for OverlayDevice {
 
 #[cfg(test)]
 mod tests {
-    use super::super::MemoryDevice;
     use super::*;
+    use crate::block::MemoryDevice;
 
     #[test]
     fn writes_cover_the_lower_device_and_never_reach_it() {

@@ -1,9 +1,8 @@
 //! A raw image: the bytes of a host file or block device are the bytes of the disk.
 
-use super::host_file::HostFile;
-use super::image_file::ImageFile;
-use super::{Allocation, Device, Extent, iov};
+use super::{Allocation, Device, MapEntry, iov};
 use crate::base::{Errno, Error, Result};
+use crate::block::file::{HostFile, ImageFile};
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
 
@@ -35,7 +34,7 @@ impl RawDevice {
         Self::from_file(file)
     }
 
-    pub(super) fn from_file(file: HostFile) -> Result<Self> {
+    pub(crate) fn from_file(file: HostFile) -> Result<Self> {
         let len_bytes = file.len_bytes()?;
         Ok(Self { file, len_bytes })
     }
@@ -96,11 +95,11 @@ impl Device for RawDevice {
         self.file.allocation(offset, len_bytes)
     }
 
-    fn extent(&self, offset: u64, len_bytes: u64) -> Result<(Extent, u64)> {
+    fn map_entry(&self, offset: u64, len_bytes: u64) -> Result<(MapEntry, u64)> {
         let (kind, count) = self.allocation(offset, len_bytes)?;
         let host_offset = Some(offset);
         Ok((
-            Extent {
+            MapEntry {
                 depth: 0,
                 is_present: true,
                 kind,

@@ -5,7 +5,7 @@ use crate::exit::{Failure, Outcome};
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
-use folio::block::{self, Allocation, Device, Extent, ImageFormat, OpenOptions};
+use folio::block::{self, Allocation, Device, MapEntry, ImageFormat, OpenOptions};
 use serde::Serialize;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ struct Line {
 }
 
 impl Line {
-    fn new(start: u64, length: u64, extent: &Extent) -> Self {
+    fn new(start: u64, length: u64, extent: &MapEntry) -> Self {
         let is_data = extent.kind == Allocation::Data;
         Self {
             start,
@@ -104,7 +104,7 @@ pub(crate) fn run(map: &Map, session: &Session) -> Outcome {
 }
 
 fn look(device: &dyn Device, at: u64, end: u64) -> folio::Result<Line> {
-    let (extent, count) = device.extent(at, end - at)?;
+    let (extent, count) = device.map_entry(at, end - at)?;
     Ok(Line::new(at, count.clamp(1, end - at), &extent))
 }
 

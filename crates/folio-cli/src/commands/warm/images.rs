@@ -172,7 +172,7 @@ impl Needs {
         let mut at = range.start;
         while at < range.end {
             session.check_interrupt()?;
-            let (extent, count) = device.extent(at, range.end - at)?;
+            let (extent, count) = device.map_entry(at, range.end - at)?;
             let count = count.clamp(1, range.end - at);
             at += count;
             let depth = extent.depth as usize;

@@ -1,75 +1,77 @@
-//! Counts who uses each cluster of the file: a walk from the header to every leaf, each table read
-//! once.
+//! Counts the references to each cluster of the file: a walk from the header to every leaf that reads
+//! each table once.
 //!
-//! Tables that lead nowhere, or to each other, are told and not followed. Every L2 table is read
-//! once however many L1 entries point to it, and holes of the host's file are not read at all: the
-//! work is bounded by the bytes that are really there.
+//! Tables outside the file, or overlapping each other, are reported and not followed. Every L2 table
+//! is read once, whatever number of L1 entries names it, and holes of the host's file are not read.
+//! So the number of stored bytes bounds the work.
 
-use super::super::super::Allocation;
-use super::super::super::image_file::ImageFile;
-use super::super::roots::{L1, Region, Roots};
-use super::super::table::{COPIED, numbers};
 use super::counts::{Counts, Use};
-use super::{Finding, Told};
+use super::finding::{Finding, FindingSink};
 use crate::base::{Error, Result};
+use crate::block::Allocation;
+use crate::block::file::ImageFile;
+use crate::block::qcow2::layout::extensions;
+use crate::block::qcow2::layout::raw_header::L1_BYTES_MAX;
+use crate::block::qcow2::layout::roots::{L1, Region, Roots};
+use crate::block::qcow2::layout::table::{
+    COMPRESSED, COPIED, L1_RESERVED, OFFSET_MASK, ZERO, numbers,
+};
 use foldhash::HashMap;
 use std::io::IoSliceMut;
 
 /// Tables are read in pieces of this many bytes at most.
 const READ_BYTES: u64 = 1 << 20;
-const L1_ENTRY_RESERVED: u64 = 0x7f00_0000_0000_01ff;
 const REFCOUNT_ENTRY_RESERVED: u64 = 0x1ff;
 const L2_STANDARD_RESERVED: u64 = 0x3f00_0000_0000_01fe;
-pub(super) const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
-pub(super) const COMPRESSED: u64 = 1 << 62;
-const ZERO: u64 = 1;
 /// Limits of bitmaps, the same as QEMU's (block/qcow2-bitmap.c).
 const BITMAPS_MAX: u32 = 65535;
 const BITMAP_DIRECTORY_BYTES_MAX: u64 = 65535 * 1024;
 const BITMAP_TABLE_ENTRIES_MAX: u64 = 0x0800_0000;
 
-/// How often an L2 table is used, by all L1 tables and by the disk's own.
+/// The number of references to an L2 table, by all L1 tables and by the active one.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in super::super) struct L2Use {
-    pub(in super::super) all: u64,
-    pub(in super::super) active: u64,
+pub(crate) struct L2Use {
+    pub(crate) all: u64,
+    pub(crate) active: u64,
 }
 
-/// What the walk found.
-pub(in super::super) struct Counted {
-    pub(in super::super) counts: Counts,
+/// The result of the walk.
+pub(crate) struct CountedReferences {
+    pub(crate) counts: Counts,
     /// L2 tables by offset; only those that can be read.
-    pub(in super::super) l2_tables: Vec<(u64, L2Use)>,
-    /// Something leads nowhere: what it should lead to was not counted.
-    pub(in super::super) corruptions: u64,
-    /// Something could not be read.
-    pub(in super::super) check_errors: u64,
+    pub(crate) l2_tables: Vec<(u64, L2Use)>,
+    /// Entries that could not be followed: their targets were not counted.
+    pub(crate) corruptions: u64,
+    /// Tables that could not be read.
+    pub(crate) check_errors: u64,
     /// The refcount table or a block is damaged.
-    pub(in super::super) is_refcount_tree_bad: bool,
-    pub(in super::super) allocated_clusters: u64,
-    pub(in super::super) fragmented_clusters: u64,
-    pub(in super::super) compressed_clusters: u64,
+    pub(crate) is_refcount_tree_bad: bool,
+    pub(crate) allocated_clusters: u64,
+    pub(crate) fragmented_clusters: u64,
+    pub(crate) compressed_clusters: u64,
 }
 
-impl Counted {
-    /// Whether every reference was understood, so that what has none is free.
-    pub(in super::super) fn is_complete(&self) -> bool {
+impl CountedReferences {
+    /// Whether every reference was counted, so that a cluster without references is free.
+    pub(crate) fn is_complete(&self) -> bool {
         self.corruptions == 0 && self.check_errors == 0
     }
 }
 
-/// Counts the references in the image whose tables hang on `roots`. Findings go to `told`.
+/// Counts the references in the image whose header points to `roots`. A table that cannot be read is
+/// a finding, not an error.
 ///
-/// Errors: EFBIG for a file with more clusters than can be counted. What cannot be read is a
-/// finding, no error.
-pub(in super::super) fn count(
+/// # Errors
+///
+/// EFBIG for a file with more clusters than can be counted.
+pub(crate) fn count(
     file: &dyn ImageFile,
     roots: &Roots,
-    told: &mut Told<'_>,
-) -> Result<Counted> {
+    findings: &mut FindingSink<'_>,
+) -> Result<CountedReferences> {
     let file_bytes = file.len_bytes()?;
     let counts = Counts::new(file_bytes.div_ceil(roots.cluster_bytes()))?;
-    let counted = Counted {
+    let counted = CountedReferences {
         counts,
         l2_tables: Vec::new(),
         corruptions: 0,
@@ -85,7 +87,7 @@ pub(in super::super) fn count(
         file_bytes,
         counted,
         l2: HashMap::default(),
-        told,
+        findings,
     };
     walk.run()?;
     Ok(walk.counted)
@@ -95,9 +97,9 @@ struct Walk<'a, 'b> {
     file: &'a dyn ImageFile,
     roots: &'a Roots,
     file_bytes: u64,
-    counted: Counted,
+    counted: CountedReferences,
     l2: HashMap<u64, L2Use>,
-    told: &'a mut Told<'b>,
+    findings: &'a mut FindingSink<'b>,
 }
 
 impl Walk<'_, '_> {
@@ -124,22 +126,23 @@ impl Walk<'_, '_> {
 
     fn corrupt(&mut self, what: String) {
         self.counted.corruptions += 1;
-        self.told.tell(Finding::Corruption(what));
+        self.findings.report(Finding::Corruption(what));
     }
 
     fn unreadable(&mut self, what: &str, error: &Error) {
         self.counted.check_errors += 1;
-        self.told.tell(Finding::Failure(format!("{what}: {error}")));
+        self.findings
+            .report(Finding::Failure(format!("{what}: {error}")));
     }
 
-    /// Counts what lies in a range, as far as the file goes; whether it does.
+    /// Counts `times` references to the clusters of a range; returns whether it is inside the file.
     fn add(&mut self, region: Region, times: u64, used_as: Use, what: &str) -> Result<bool> {
         if region.len_bytes == 0 {
             return Ok(true);
         }
         let cluster = self.roots.cluster_bytes();
         let end = region.at.checked_add(region.len_bytes);
-        // The last cluster of the file may be cut.
+        // The file may end inside its last cluster.
         let Some(end) = end.filter(|end| *end < self.file_bytes.saturating_add(cluster)) else {
             let Region { at, len_bytes } = region;
             self.corrupt(format!(
@@ -156,7 +159,7 @@ impl Walk<'_, '_> {
         Ok(true)
     }
 
-    /// Counts a table that starts at a cluster; whether it can be followed.
+    /// Counts a table that must start at a cluster; returns whether it can be followed.
     fn metadata(&mut self, region: Region, what: &str) -> Result<bool> {
         if region.len_bytes != 0 && !region.at.is_multiple_of(self.roots.cluster_bytes()) {
             self.corrupt(format!(
@@ -168,7 +171,7 @@ impl Walk<'_, '_> {
         self.add(region, 1, Use::Metadata, what)
     }
 
-    /// Calls `each` with index and entry of those that are not zero in a table of 8-byte entries.
+    /// Calls `each` with index and value of the nonzero entries in a table of 8-byte entries.
     fn entries(
         &mut self,
         region: Region,
@@ -207,11 +210,12 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Gathers the L2 tables of the disk and of its snapshots.
+    /// Collects the L2 tables of the disk and of its snapshots.
     fn l1_tables(&mut self) -> Result<()> {
         let roots = self.roots;
         self.l1_table(roots.l1, true, "L1 table")?;
-        // Tables that overlap would be read again and again.
+        // The sum of all tables is limited to the file's size, because overlapping tables would be
+        // read again and again.
         let mut left = self.file_bytes;
         for (index, snapshot) in roots.snapshots.iter().enumerate() {
             let what = format!("L1 table of snapshot {index}");
@@ -220,14 +224,14 @@ impl Walk<'_, '_> {
                 entries: snapshot.l1_entries.into(),
             };
             match left.checked_sub(l1.region().len_bytes) {
-                _ if l1.region().len_bytes > super::super::header::L1_BYTES_MAX => {
+                _ if l1.region().len_bytes > L1_BYTES_MAX => {
                     self.corrupt(format!("{what} has {} entries", l1.entries));
                 }
                 Some(less) => {
                     left = less;
                     self.l1_table(l1, false, &what)?;
                 }
-                None => self.corrupt(format!("{what} overlaps others")),
+                None => self.corrupt(format!("{what} overlaps other tables")),
             }
         }
         Ok(())
@@ -239,7 +243,7 @@ impl Walk<'_, '_> {
         }
         self.entries(l1.region(), what, &mut |this, index, entry| {
             let host = entry & OFFSET_MASK;
-            if entry & L1_ENTRY_RESERVED != 0 {
+            if entry & L1_RESERVED != 0 {
                 this.corrupt(format!(
                     "{what}: entry {index} is {entry:#018x}: reserved bits are set"
                 ));
@@ -257,7 +261,7 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Counts the L2 tables and what they lead to, as often as they are used.
+    /// Counts the L2 tables and their clusters, once for each reference to the table.
     fn l2_tables(&mut self) -> Result<()> {
         let mut tables: Vec<(u64, L2Use)> = std::mem::take(&mut self.l2).into_iter().collect();
         tables.sort_unstable_by_key(|(host, _)| *host);
@@ -277,9 +281,9 @@ impl Walk<'_, '_> {
     fn l2_table(&mut self, region: Region, used: L2Use) -> Result<()> {
         let what = format!("L2 table at {:#x}", region.at);
         let is_extended = self.roots.is_extended;
-        // Where the data cluster before ended, in the guest's order.
+        // End of the data cluster before, in the guest's order.
         let mut next = None;
-        // An entry of an extended table is two numbers, and either may be zero.
+        // An entry of an extended table has two halves, and either may be zero.
         let mut halves = (u64::MAX, 0);
         self.entries(region, &what, &mut |this, index, number| {
             if !is_extended {
@@ -325,22 +329,22 @@ impl Walk<'_, '_> {
         used: L2Use,
         next: &mut Option<u64>,
     ) -> Result<()> {
-        let place = || format!("{what}: entry {index} is {entry:#018x}");
+        let at_entry = || format!("{what}: entry {index} is {entry:#018x}");
         if entry & COMPRESSED != 0 {
-            return self.compressed(&place(), entry, bitmap, used);
+            return self.compressed(&at_entry(), entry, bitmap, used);
         }
         if entry & L2_STANDARD_RESERVED != 0 {
-            self.corrupt(format!("{}: reserved bits are set", place()));
+            self.corrupt(format!("{}: reserved bits are set", at_entry()));
         }
         let host = entry & OFFSET_MASK;
         let is_allocated = host != 0 || (self.roots.has_data_file && entry & COPIED != 0);
-        // Subclusters that hold data, and those that read as zeros.
+        // Subclusters that store data, and those that read as zeros.
         let (data, zeros) = (bitmap & 0xffff_ffff, bitmap >> 32);
         if !is_allocated {
             if data != 0 {
                 self.corrupt(format!(
                     "{}: not allocated, with allocated subclusters",
-                    place()
+                    at_entry()
                 ));
             }
             return Ok(());
@@ -348,7 +352,7 @@ impl Walk<'_, '_> {
         if data & zeros != 0 {
             self.corrupt(format!(
                 "{}: subclusters are data and zeros at once: {bitmap:#018x}",
-                place()
+                at_entry()
             ));
             return Ok(());
         }
@@ -359,10 +363,10 @@ impl Walk<'_, '_> {
                 entry & ZERO == 0
             };
             let kind = if is_data { "data" } else { "preallocated" };
-            // Both clusters that it touches stay counted: nobody else may have them.
+            // Both clusters that it touches stay counted, so that neither is reused.
             self.corrupt(format!(
                 "{}: {kind} cluster not at a cluster's start",
-                place()
+                at_entry()
             ));
         }
         self.counted.allocated_clusters += used.active;
@@ -381,16 +385,16 @@ impl Walk<'_, '_> {
             .map(|_| ())
     }
 
-    fn compressed(&mut self, place: &str, entry: u64, bitmap: u64, used: L2Use) -> Result<()> {
+    fn compressed(&mut self, at_entry: &str, entry: u64, bitmap: u64, used: L2Use) -> Result<()> {
         if entry & COPIED != 0 {
-            self.corrupt(format!("{place}: a compressed cluster marked as copied"));
+            self.corrupt(format!("{at_entry}: a compressed cluster marked as copied"));
         }
         if self.roots.has_data_file {
-            self.corrupt(format!("{place}: a compressed cluster with a data file"));
+            self.corrupt(format!("{at_entry}: a compressed cluster with a data file"));
             return Ok(());
         }
         if bitmap != 0 {
-            self.corrupt(format!("{place}: a compressed cluster with subclusters"));
+            self.corrupt(format!("{at_entry}: a compressed cluster with subclusters"));
             return Ok(());
         }
         let offset_bits = 62 - (self.roots.cluster_bits - 8);
@@ -407,7 +411,7 @@ impl Walk<'_, '_> {
             .map(|_| ())
     }
 
-    /// The directory of persistent bitmaps, their tables, and their clusters.
+    /// Counts the directory of persistent bitmaps, their tables, and their clusters.
     fn bitmaps(&mut self, directory: Region, count: u32) -> Result<()> {
         let what = "bitmap directory";
         if count > BITMAPS_MAX || directory.len_bytes > BITMAP_DIRECTORY_BYTES_MAX {
@@ -434,7 +438,7 @@ impl Walk<'_, '_> {
         for index in 0..count {
             let what = format!("bitmap {index}");
             let Some((table, entry_bytes)) = bitmap_entry(rest) else {
-                self.corrupt(format!("{what} lies outside its directory"));
+                self.corrupt(format!("{what} is outside its directory"));
                 return Ok(());
             };
             rest = rest.get(entry_bytes..).unwrap_or_default();
@@ -453,7 +457,7 @@ impl Walk<'_, '_> {
                     at: entry & OFFSET_MASK,
                     len_bytes: this.roots.cluster_bytes(),
                 };
-                // Without an offset the bit says whether all is set.
+                // An entry without an offset stands for a cluster of equal bits.
                 if region.at != 0 {
                     this.metadata(region, &what)?;
                 }
@@ -463,12 +467,12 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// The refcount table and its blocks, which nothing else may use.
+    /// Counts the refcount table and its blocks, which must have no other use.
     fn refcount_tree(&mut self) -> Result<()> {
         let table = self.roots.refcount_table;
         if table.len_bytes == 0 || table.at == 0 || !self.metadata(table, "refcount table")? {
             if table.len_bytes == 0 || table.at == 0 {
-                self.corrupt("there is no refcount table".to_owned());
+                self.corrupt("the image has no refcount table".to_owned());
             }
             self.counted.is_refcount_tree_bad = true;
             return Ok(());
@@ -476,9 +480,9 @@ impl Walk<'_, '_> {
         let before = self.counted.check_errors;
         self.entries(table, "refcount table", &mut |this, index, entry| {
             let at = entry & OFFSET_MASK;
-            let place = || format!("refcount table: entry {index} is {entry:#018x}");
+            let at_entry = || format!("refcount table: entry {index} is {entry:#018x}");
             if entry & REFCOUNT_ENTRY_RESERVED != 0 {
-                this.corrupt(format!("{}: reserved bits are set", place()));
+                this.corrupt(format!("{}: reserved bits are set", at_entry()));
                 this.counted.is_refcount_tree_bad = true;
                 return Ok(());
             }
@@ -495,7 +499,7 @@ impl Walk<'_, '_> {
             }
             let count = this.counted.counts.get(at >> this.roots.cluster_bits);
             if count != 1 {
-                this.corrupt(format!("{}: that block has {count} uses", place()));
+                this.corrupt(format!("{}: the block has {count} uses", at_entry()));
                 this.counted.is_refcount_tree_bad = true;
             }
             Ok(())
@@ -505,9 +509,9 @@ impl Walk<'_, '_> {
     }
 }
 
-/// A bitmap's table and the length of its entry in the directory.
+/// Decodes a bitmap's table, and the size in bytes of its entry in the directory.
 fn bitmap_entry(bytes: &[u8]) -> Option<(Region, usize)> {
-    let at = super::super::extensions::number(bytes, 0)?;
+    let at = extensions::number(bytes, 0)?;
     let entries = u32::from_be_bytes(bytes.get(8..12)?.try_into().ok()?);
     let name_len = u16::from_be_bytes(bytes.get(18..20)?.try_into().ok()?);
     let extra_len = u32::from_be_bytes(bytes.get(20..24)?.try_into().ok()?);

@@ -1,24 +1,23 @@
-//! How often each cluster of the file is used, and as what: memory only for the parts of the file
-//! that are.
+//! References and uses of each cluster of the file, with memory only for the parts in use.
 
 use crate::base::{Errno, Error, Result};
 use foldhash::HashMap;
 
 /// Clusters in a piece of the table.
 const PIECE: usize = 4096;
-/// Most pieces: with clusters of 64 KiB, 64 TiB in use.
+/// Largest number of pieces: with clusters of 64 KiB, 64 TiB in use.
 const PIECES_MAX: usize = 1 << 18;
-/// Most clusters in a file that is counted, as in QEMU.
+/// Largest number of clusters in a file, as in QEMU.
 const CLUSTERS_MAX: u64 = 1 << 31;
 
-/// What a cluster is used as.
+/// The use of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Use {
-    /// Header, L1 table, refcount table or block, snapshot table, bitmaps: by one alone.
+pub(crate) enum Use {
+    /// Header, L1 table, refcount table or block, snapshot table, bitmap: exclusive.
     Metadata,
-    /// An L2 table, of the disk and of snapshots.
+    /// An L2 table, shared by the disk and snapshots.
     L2Table,
-    /// Guest data, plain or compressed.
+    /// Guest data, uncompressed or compressed.
     Data,
 }
 
@@ -41,17 +40,21 @@ struct Piece {
 }
 
 /// References by cluster.
-pub(in super::super) struct Counts {
+pub(crate) struct Counts {
     pieces: Vec<Option<Box<Piece>>>,
     piece_count: usize,
-    /// What does not fit in a piece.
+    /// Counts that do not fit in a piece.
     large: HashMap<u64, u64>,
     clusters: u64,
 }
 
 impl Counts {
-    /// No references to any of the file's `clusters`; EFBIG for more than anybody counts.
-    pub(in super::super) fn new(clusters: u64) -> Result<Self> {
+    /// Returns counts of zero for `clusters` clusters.
+    ///
+    /// # Errors
+    ///
+    /// EFBIG for more clusters than can be counted.
+    pub(crate) fn new(clusters: u64) -> Result<Self> {
         if clusters > CLUSTERS_MAX {
             return Err(Error::new(
                 Errno::FBIG,
@@ -68,13 +71,17 @@ impl Counts {
         })
     }
 
-    /// Clusters that have a count.
-    pub(in super::super) fn clusters(&self) -> u64 {
+    /// Returns the number of clusters that have a count.
+    pub(crate) fn clusters(&self) -> u64 {
         self.clusters
     }
 
-    /// Adds `times` references to a cluster, which lies inside the file.
-    pub(in super::super) fn add(&mut self, cluster: u64, times: u64, used_as: Use) -> Result<()> {
+    /// Adds `times` references to a cluster inside the file.
+    ///
+    /// # Errors
+    ///
+    /// EFBIG for a cluster outside the file, or too many clusters in use.
+    pub(crate) fn add(&mut self, cluster: u64, times: u64, used_as: Use) -> Result<()> {
         let (piece, index) = (cluster as usize / PIECE, cluster as usize % PIECE);
         let Some(slot) = self.pieces.get_mut(piece) else {
             return Err(Errno::FBIG.into());
@@ -117,8 +124,8 @@ impl Counts {
         Ok(())
     }
 
-    /// References to a cluster.
-    pub(in super::super) fn get(&self, cluster: u64) -> u64 {
+    /// Returns the number of references to a cluster.
+    pub(crate) fn get(&self, cluster: u64) -> u64 {
         match self
             .piece(cluster)
             .map_or(0, |(piece, index)| piece.counts[index])
@@ -128,14 +135,15 @@ impl Counts {
         }
     }
 
-    /// Whether a cluster is used as things that exclude each other.
-    pub(in super::super) fn overlaps(&self, cluster: u64) -> bool {
+    /// Whether a cluster has uses that exclude each other.
+    pub(crate) fn overlaps(&self, cluster: u64) -> bool {
         self.piece(cluster)
             .is_some_and(|(piece, index)| piece.uses[index] & OVERLAP != 0)
     }
 
-    /// The first cluster from `cluster` on that may have a count; [`Counts::clusters`] at the end.
-    pub(in super::super) fn next_used(&self, cluster: u64) -> u64 {
+    /// Returns the first cluster from `cluster` on that may have references; [`Counts::clusters`] at
+    /// the end.
+    pub(crate) fn next_used(&self, cluster: u64) -> u64 {
         let piece = cluster as usize / PIECE;
         match self
             .pieces
@@ -148,8 +156,8 @@ impl Counts {
         }
     }
 
-    /// Clusters that have references, in order.
-    pub(in super::super) fn used(&self) -> impl Iterator<Item = u64> + '_ {
+    /// Returns the clusters with references, in order.
+    pub(crate) fn used(&self) -> impl Iterator<Item = u64> + '_ {
         let mut next = 0;
         std::iter::from_fn(move || {
             loop {
@@ -179,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_beyond_a_small_number() {
+    fn counts_exceed_sixteen_bits() {
         let mut counts = Counts::new(10_000).unwrap();
         for times in [1, 65_533, 1, 1, u64::MAX] {
             counts.add(9000, times, Use::Data).unwrap();
@@ -204,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_some_uses_go_together() {
+    fn exclusive_uses_overlap() {
         let mut counts = Counts::new(100).unwrap();
         for (cluster, uses) in [
             (1, [Use::Data, Use::Data]),

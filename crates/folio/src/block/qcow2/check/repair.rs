@@ -1,88 +1,94 @@
-//! Mends what a check found: refcounts in place, the COPIED flags, or a new refcount tree behind
+//! Repairs the findings of a check: refcounts in place, the COPIED flags, or a new refcount tree behind
 //! the end of the file.
 //!
-//! Order: refcounts are raised before anything relies on it, and lowered when nothing does. What
-//! the count could not follow may still be in use, so then nothing is lowered.
+//! Order: refcounts are raised before a table relies on them, and lowered when none does. Clusters
+//! that the count could not reach may still be in use, so after an incomplete count no refcount is
+//! lowered.
 
-use super::super::super::image_file::ImageFile;
-use super::super::header::{REFCOUNT_TABLE_BYTES_MAX, REFCOUNT_TABLE_FIELD, read_raw};
-use super::super::refcount;
-use super::super::roots::{CORRUPT, DIRTY, Region, Roots};
-use super::super::table::{COPIED, numbers};
-use super::count::{COMPRESSED, OFFSET_MASK};
+use super::count::{CountedReferences, count};
+use super::finding::{Finding, FindingSink, Repair};
 use super::refcount_file::RefcountFile;
-use super::{Counted, Finding, Repair, Told, count};
 use crate::base::{Errno, Error, Result};
+use crate::block::file::ImageFile;
+use crate::block::qcow2::layout::features::{CORRUPT, DIRTY};
+use crate::block::qcow2::layout::raw_header::{
+    INCOMPATIBLE_FIELD, REFCOUNT_TABLE_BYTES_MAX, REFCOUNT_TABLE_FIELD, read_raw,
+};
+use crate::block::qcow2::layout::refcount_block;
+use crate::block::qcow2::layout::roots::{Region, Roots};
+use crate::block::qcow2::layout::table::{COMPRESSED, COPIED, OFFSET_MASK, numbers};
 use std::collections::BTreeSet;
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::offset_of;
 
-/// Tables are looked at in pieces of this many bytes at most.
+/// Tables are read in pieces of this many bytes at most.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Mends what `repair` allows; each thing mended is told.
-pub(super) fn repair(file: &dyn ImageFile, repair: Repair, told: &mut Told<'_>) -> Result<()> {
+/// Makes the repairs that `repair` selects, and reports each.
+pub(crate) fn repair(
+    file: &dyn ImageFile,
+    repair: Repair,
+    findings: &mut FindingSink<'_>,
+) -> Result<()> {
     let silent = &mut |_: &Finding| {};
     let mut roots = Roots::read(file)?;
-    let mut counted = count(file, &roots, &mut Told::new(silent))?;
+    let mut counted = count(file, &roots, &mut FindingSink::new(silent))?;
     if repair == Repair::All && needs_rebuild(file, &roots, &counted)? {
-        told.tell(Finding::Repaired(
+        findings.report(Finding::Repaired(
             "refcount structure: a new one at the end of the file".to_owned(),
         ));
         roots = rebuild(file, &roots, 0)?;
-        counted = count(file, &roots, &mut Told::new(silent))?;
+        counted = count(file, &roots, &mut FindingSink::new(silent))?;
     }
     let mut refcounts = RefcountFile::read(file, &roots)?;
     let raised = repair == Repair::All;
     if raised {
-        settle(
+        correct_refcounts(
             &roots,
             &counted,
             &mut refcounts,
-            told,
+            findings,
             &|refcount, references| refcount < references,
         )?;
         refcounts.sync()?;
     }
     if counted.is_complete() {
-        settle(
+        correct_refcounts(
             &roots,
             &counted,
             &mut refcounts,
-            told,
+            findings,
             &|refcount, references| refcount > references,
         )?;
         refcounts.sync()?;
     } else {
-        let why = "tables lead nowhere: what seems to be leaked may be theirs, and is left";
-        told.tell(Finding::Failure(why.to_owned()));
+        let why = "some tables could not be followed: clusters that seem leaked may be theirs, and are kept";
+        findings.report(Finding::Failure(why.to_owned()));
     }
-    if raised || is_settled(&counted, &mut refcounts)? {
+    if raised || is_correct(&counted, &mut refcounts)? {
         align_copied_flags(file, &roots, &counted, &mut refcounts, &mut |what| {
-            told.tell(Finding::Repaired(what));
+            findings.report(Finding::Repaired(what));
         })?;
     }
     Ok(())
 }
 
-/// The dirty and the corrupt bit go.
-pub(super) fn clear_marks(file: &dyn ImageFile) -> Result<()> {
+/// Clears the dirty and the corrupt bit.
+pub(crate) fn clear_marks(file: &dyn ImageFile) -> Result<()> {
     let raw = read_raw(file)?;
     let marks = raw.incompatible.get();
     if raw.version.get() < 3 || marks & (DIRTY | CORRUPT) == 0 {
         return Ok(());
     }
     file.sync_data()?;
-    let at = offset_of!(super::super::header::RawHeader, incompatible) as u64;
     file.write(
         &[IoSlice::new(&(marks & !(DIRTY | CORRUPT)).to_be_bytes())],
-        at,
+        INCOMPATIBLE_FIELD,
     )?;
     file.sync_data()
 }
 
-/// Whether refcounts cannot be mended where they are.
-fn needs_rebuild(file: &dyn ImageFile, roots: &Roots, counted: &Counted) -> Result<bool> {
+/// Whether the refcounts cannot be corrected in place.
+fn needs_rebuild(file: &dyn ImageFile, roots: &Roots, counted: &CountedReferences) -> Result<bool> {
     if counted.is_refcount_tree_bad {
         return Ok(true);
     }
@@ -97,12 +103,12 @@ fn needs_rebuild(file: &dyn ImageFile, roots: &Roots, counted: &Counted) -> Resu
     Ok(false)
 }
 
-/// Sets the refcounts for which `is_wrong` holds (of refcount and references) to what was counted.
-fn settle(
+/// Sets the refcounts for which `is_wrong(refcount, references)` holds to the counted references.
+fn correct_refcounts(
     roots: &Roots,
-    counted: &Counted,
+    counted: &CountedReferences,
     refcounts: &mut RefcountFile<'_>,
-    told: &mut Told<'_>,
+    findings: &mut FindingSink<'_>,
     is_wrong: &dyn Fn(u64, u64) -> bool,
 ) -> Result<()> {
     let clusters = counted.counts.clusters();
@@ -116,8 +122,12 @@ fn settle(
         if is_wrong(refcount, references) {
             let what = format!("cluster {cluster} refcount={refcount} reference={references}");
             match refcounts.set(cluster, references.min(roots.refcount_max())) {
-                Ok(()) if references <= roots.refcount_max() => told.tell(Finding::Repaired(what)),
-                Ok(()) => told.tell(Finding::Failure(format!("{what}: too many for its bits"))),
+                Ok(()) if references <= roots.refcount_max() => {
+                    findings.report(Finding::Repaired(what))
+                }
+                Ok(()) => {
+                    findings.report(Finding::Failure(format!("{what}: too many for its bits")))
+                }
                 Err(error) => return Err(error.at(what)),
             }
         }
@@ -126,28 +136,28 @@ fn settle(
     Ok(())
 }
 
-/// Whether all refcounts are what was counted.
-fn is_settled(counted: &Counted, refcounts: &mut RefcountFile<'_>) -> Result<bool> {
+/// Whether all refcounts equal the counted references.
+fn is_correct(counted: &CountedReferences, refcounts: &mut RefcountFile<'_>) -> Result<bool> {
     for cluster in counted.counts.used() {
         if refcounts.get(cluster)? != counted.counts.get(cluster) {
             return Ok(false);
         }
     }
     let mut cluster = 0;
-    while let Some(counting) = refcounts.next_counting(cluster)? {
-        if counted.counts.get(counting) == 0 {
+    while let Some(in_use) = refcounts.next_in_use(cluster)? {
+        if counted.counts.get(in_use) == 0 {
             return Ok(false);
         }
-        cluster = counting + 1;
+        cluster = in_use + 1;
     }
     Ok(counted.is_complete())
 }
 
-/// Writes a new refcount table and its blocks behind all that is in use, with room to describe
-/// `spare` clusters more, and makes the header point to them. A refcount is the larger of what was
-/// counted and what the old tree says, so that nothing becomes free here; the old tree itself is a
-/// leak then.
-pub(in super::super) fn rebuild(file: &dyn ImageFile, roots: &Roots, spare: u64) -> Result<Roots> {
+/// Writes a new refcount table and its blocks behind all clusters in use, with room to describe
+/// `spare` more clusters, and makes the header point to them. Each refcount is the larger of the
+/// counted references and the old refcount, so no cluster becomes free here; the old tree itself
+/// becomes a leak.
+pub(crate) fn rebuild(file: &dyn ImageFile, roots: &Roots, spare: u64) -> Result<Roots> {
     let without = Roots {
         refcount_table: Region {
             at: 0,
@@ -155,9 +165,9 @@ pub(in super::super) fn rebuild(file: &dyn ImageFile, roots: &Roots, spare: u64)
         },
         ..roots.clone()
     };
-    let counted = count(file, &without, &mut Told::new(&mut |_| {}))?;
+    let counted = count(file, &without, &mut FindingSink::new(&mut |_| {}))?;
     let mut old = RefcountFile::read(file, roots)?;
-    let plan = Plan::make(roots, &counted, &mut old, spare)?;
+    let plan = TreePlan::make(roots, &counted, &mut old, spare)?;
     let end = (plan.start + plan.blocks.len() as u64 + plan.table_clusters) << roots.cluster_bits;
     let mut table = vec![0; (plan.table_clusters << roots.cluster_bits) as usize];
     for (number, index) in (0..).zip(&plan.blocks) {
@@ -186,18 +196,18 @@ pub(in super::super) fn rebuild(file: &dyn ImageFile, roots: &Roots, spare: u64)
     })
 }
 
-/// Where a new refcount tree goes: its blocks from `start` on, then its table.
-struct Plan {
+/// The place of a new refcount tree: its blocks from cluster `start` on, then its table.
+struct TreePlan {
     start: u64,
-    /// Indices of the blocks there will be, in order.
+    /// Indices of the new blocks, in order.
     blocks: BTreeSet<u64>,
     table_clusters: u64,
 }
 
-impl Plan {
+impl TreePlan {
     fn make(
         roots: &Roots,
-        counted: &Counted,
+        counted: &CountedReferences,
         old: &mut RefcountFile<'_>,
         spare: u64,
     ) -> Result<Self> {
@@ -236,27 +246,27 @@ impl Plan {
         }
     }
 
-    /// Behind all that is in use or counts as used: on a device the image may end long before the
-    /// file does.
-    fn start(counted: &Counted, old: &mut RefcountFile<'_>) -> Result<u64> {
-        // Counted without a refcount table, which is one corruption; with more, something unknown
-        // may lie anywhere.
+    /// Returns the first cluster behind all that have references or a refcount. On a device the image
+    /// may end long before the file does.
+    fn start(counted: &CountedReferences, old: &mut RefcountFile<'_>) -> Result<u64> {
+        // The count ran without a refcount table, which is one corruption. With more, unknown tables
+        // may be anywhere.
         if counted.corruptions > 1 || counted.check_errors > 0 {
             return Ok(counted.counts.clusters());
         }
         let mut start = counted.counts.used().last().map_or(1, |last| last + 1);
-        while let Some(counting) = old.next_counting(start)? {
-            start = counting + 1;
+        while let Some(in_use) = old.next_in_use(start)? {
+            start = in_use + 1;
         }
         Ok(start)
     }
 
-    /// The bytes of block `index`.
+    /// Encodes block `index`.
     fn block(
         &self,
         roots: &Roots,
         index: u64,
-        counted: &Counted,
+        counted: &CountedReferences,
         old: &mut RefcountFile<'_>,
     ) -> Result<Vec<u8>> {
         let mut bytes = vec![0; 1 << roots.cluster_bits];
@@ -273,35 +283,34 @@ impl Plan {
                     .min(roots.refcount_max()),
             };
             if value > 0 {
-                refcount::put(&mut bytes, order, entry, value);
+                refcount_block::put(&mut bytes, order, entry, value);
             }
         }
         Ok(bytes)
     }
 }
 
-/// Makes the COPIED flags of the disk's L1 and L2 tables say whether the refcount is one. Durable
-/// at the end.
-pub(in super::super) fn align_copied_flags(
+/// Sets the COPIED flags of the disk's L1 and L2 tables where the refcount is one, clears them
+/// elsewhere, and makes that durable.
+pub(crate) fn align_copied_flags(
     file: &dyn ImageFile,
     roots: &Roots,
-    counted: &Counted,
+    counted: &CountedReferences,
     refcounts: &mut RefcountFile<'_>,
-    tell: &mut dyn FnMut(String),
+    report: &mut dyn FnMut(String),
 ) -> Result<()> {
-    walk_copied_flags(file, roots, counted, refcounts, Some(file), tell)?;
+    walk_copied_flags(file, roots, counted, refcounts, Some(file), report)?;
     file.sync_data()
 }
 
-/// Tells every flag that is wrong, sets it right in `fixed` if that is given, and returns how many
-/// there were.
-pub(super) fn walk_copied_flags(
+/// Reports every wrong flag, corrects it in `fixed` if given, and returns their number.
+pub(crate) fn walk_copied_flags(
     file: &dyn ImageFile,
     roots: &Roots,
-    counted: &Counted,
+    counted: &CountedReferences,
     refcounts: &mut RefcountFile<'_>,
     fixed: Option<&dyn ImageFile>,
-    tell: &mut dyn FnMut(String),
+    report: &mut dyn FnMut(String),
 ) -> Result<u64> {
     let bits = roots.cluster_bits;
     let mut wrong = 0;
@@ -320,7 +329,7 @@ pub(super) fn walk_copied_flags(
         let refcount = refcounts.get(host >> bits)?;
         Ok(flagged(entry, refcount).inspect(|_| {
             wrong += 1;
-            tell(format!(
+            report(format!(
                 "OFLAG_COPIED L2 cluster: l1_index={index} l1_entry={entry:x} refcount={refcount}"
             ));
         }))
@@ -336,7 +345,7 @@ pub(super) fn walk_copied_flags(
                 return Ok(None);
             }
             if entry & COMPRESSED != 0 {
-                // Counted as corrupt already.
+                // Reported by the count already.
                 return Ok((is_fixing && entry & COPIED != 0).then_some(entry & !COPIED));
             }
             let host = entry & OFFSET_MASK;
@@ -350,7 +359,7 @@ pub(super) fn walk_copied_flags(
             };
             Ok(flagged(entry, refcount).inspect(|_| {
                 wrong += 1;
-                tell(format!(
+                report(format!(
                     "OFLAG_COPIED data cluster: l2_entry={entry:x} refcount={refcount}"
                 ));
             }))
@@ -359,12 +368,12 @@ pub(super) fn walk_copied_flags(
     Ok(wrong)
 }
 
-/// The entry with the flag that it should have, if it has the other.
+/// Returns the entry with the correct flag, if its flag is wrong.
 fn flagged(entry: u64, refcount: u64) -> Option<u64> {
     ((refcount == 1) != (entry & COPIED != 0)).then_some(entry ^ COPIED)
 }
 
-/// Calls `each` with index and value of the entries that are not zero, and stores what it returns.
+/// Calls `each` with index and value of the nonzero entries, and stores the values that it returns.
 fn walk_table(
     file: &dyn ImageFile,
     region: Region,

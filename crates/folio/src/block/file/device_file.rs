@@ -1,0 +1,118 @@
+//! A device as an image file: bounded by the device's size.
+
+use super::image_file::ImageFile;
+use crate::base::{Errno, Error, Result};
+use crate::block::{Allocation, Device, iov};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A device as a file of at most the device's size.
+pub(crate) struct DeviceFile {
+    device: Arc<dyn Device>,
+    end: AtomicU64,
+    name: String,
+}
+
+impl DeviceFile {
+    /// A device that holds an image: the file is as long as the device.
+    pub(crate) fn open(device: Arc<dyn Device>) -> Self {
+        let end = AtomicU64::new(device.len_bytes());
+        Self {
+            device,
+            end,
+            name: "device".to_owned(),
+        }
+    }
+
+    /// An empty file on a device, whose bytes are made zeros.
+    pub(crate) fn create(device: Arc<dyn Device>) -> Result<Self> {
+        device.write_zeroes(0, device.len_bytes())?;
+        Ok(Self {
+            device,
+            end: AtomicU64::new(0),
+            name: "device".to_owned(),
+        })
+    }
+}
+
+impl ImageFile for DeviceFile {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.device.is_read_only()
+    }
+
+    fn len_bytes(&self) -> Result<u64> {
+        Ok(self.end.load(Ordering::Acquire))
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        if len_bytes > self.device.len_bytes() {
+            return Err(Error::new(Errno::NOSPC, "the device is too small").at(self.name.clone()));
+        }
+        let end = self.end.load(Ordering::Acquire);
+        if len_bytes < end {
+            self.device.write_zeroes(len_bytes, end - len_bytes)?;
+        }
+        self.end.store(len_bytes, Ordering::Release);
+        Ok(())
+    }
+
+    fn read_some(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<u64> {
+        let there = self
+            .len_bytes()?
+            .saturating_sub(offset)
+            .min(iov::len_mut(bufs));
+        if there > 0 {
+            self.device
+                .read_vectored_at(&mut iov::window_mut(bufs, 0, there), offset)?;
+        }
+        Ok(there)
+    }
+
+    fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        let end = offset + iov::len(bufs);
+        if end > self.device.len_bytes() {
+            return Err(Error::new(Errno::NOSPC, "the device is too small").at(self.name.clone()));
+        }
+        self.device.write_vectored_at(bufs, offset)?;
+        self.end.fetch_max(end, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        self.device.flush()
+    }
+
+    fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<bool> {
+        // A discard may leave the bytes as they are.
+        self.write_zeroes(offset, len_bytes).map(|()| true)
+    }
+
+    fn reserve(&self, _offset: u64, _len_bytes: u64) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        let there = self
+            .device
+            .len_bytes()
+            .saturating_sub(offset)
+            .min(len_bytes);
+        if there == 0 {
+            Ok(())
+        } else {
+            self.device.write_zeroes(offset, there)
+        }
+    }
+
+    fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
+        match self.len_bytes()?.saturating_sub(offset).min(len_bytes) {
+            0 => Ok((Allocation::Hole, len_bytes)),
+            there => self.device.allocation(offset, there),
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! A file or block device of the host: positional vectored I/O, holes, and the lock against a
+//! second writer.
+
+use super::image_file::ImageFile;
+use super::lock;
+use super::write_behind::WriteBehind;
+use crate::base::{Errno, Error, Result};
+use crate::block::{Allocation, iov};
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use std::fs::{File, FileType};
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Most buffers the host takes in one call (limits.h, IOV_MAX).
+const IOV_MAX: usize = 1024;
+/// What statfs(2) says of tmpfs (linux/magic.h).
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
+/// An open file of the host. It has no length of its own: what stands on it decides where it ends.
+pub(crate) struct HostFile {
+    file: File,
+    name: String,
+    is_read_only: bool,
+    is_synced: bool,
+    /// Bytes that were all data when the host was asked last: it looks at every page up to the next
+    /// hole, each time. What others have punched since is still read as the zeros that it is.
+    known_data: Mutex<Range<u64>>,
+    write_behind: WriteBehind,
+}
+
+impl Drop for HostFile {
+    fn drop(&mut self) {
+        lock::release(&self.file);
+    }
+}
+
+impl HostFile {
+    /// Opens a regular file or block device and locks it; EBUSY if someone else's use forbids ours.
+    pub(crate) fn open(path: &Path, read_only: bool) -> Result<Self> {
+        Self::open_with(path, read_only, true)
+    }
+
+    /// Opens one for reading, whoever else writes it.
+    pub(crate) fn open_unlocked(path: &Path) -> Result<Self> {
+        Self::open_with(path, true, false)
+    }
+
+    /// The same file, which from now on reaches the disk when the host sees fit: it is of no use if
+    /// the machine fails.
+    pub(crate) fn unsynced(mut self) -> Self {
+        self.is_synced = false;
+        self
+    }
+
+    fn open_with(path: &Path, read_only: bool, is_locked: bool) -> Result<Self> {
+        let name = path.display().to_string();
+        let open = || {
+            // To open some devices is to use them, so what it is comes first; should it become a
+            // FIFO in between, then without O_NONBLOCK the open would wait for its other end.
+            let found = std::fs::metadata(path)
+                .map_err(|error| Error::io("open", error))?
+                .file_type();
+            check_kind(found)?;
+            let mut flags = OFlags::NONBLOCK;
+            if found.is_block_device() && !read_only {
+                // A block device that the kernel has mounted answers EBUSY.
+                flags |= OFlags::EXCL;
+            }
+            let file = File::options()
+                .read(true)
+                .write(!read_only)
+                .custom_flags(flags.bits() as i32)
+                .open(path)
+                .map_err(|error| Error::io("open", error))?;
+            check_kind(
+                file.metadata()
+                    .map_err(|error| Error::io("stat", error))?
+                    .file_type(),
+            )?;
+            if is_locked {
+                lock::acquire(&file, read_only)?;
+            }
+            Ok(file)
+        };
+        let file = open().map_err(|error: Error| error.at(name.clone()))?;
+        Ok(Self::new(file, name, read_only))
+    }
+
+    /// Makes a new, empty file and locks it; EEXIST if there is one.
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path);
+        let file = file.map_err(|error| Error::io("create", error).at(name.clone()))?;
+        lock::acquire(&file, false).map_err(|error| error.at(name.clone()))?;
+        Ok(Self::new(file, name, false))
+    }
+
+    fn new(file: File, name: String, is_read_only: bool) -> Self {
+        let write_behind = WriteBehind::default();
+        Self {
+            file,
+            name,
+            is_read_only,
+            is_synced: true,
+            known_data: Mutex::default(),
+            write_behind,
+        }
+    }
+
+    fn fallocate(&self, flags: FallocateFlags, offset: u64, len_bytes: u64) -> Result<bool> {
+        if len_bytes == 0 {
+            return Ok(true);
+        }
+        *self.known_data.lock() = 0..0;
+        tracing::debug!(file = %self.name, ?flags, offset, len_bytes, "fallocate");
+        loop {
+            match rustix::fs::fallocate(&self.file, flags, offset, len_bytes) {
+                Ok(()) => return Ok(true),
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NODEV | Errno::NOSYS | Errno::INVAL) => {
+                    return Ok(false);
+                }
+                Err(errno) => return Err(self.failed("fallocate", errno)),
+            }
+        }
+    }
+
+    fn retry<T>(
+        &self,
+        operation: &'static str,
+        mut call: impl FnMut() -> rustix::io::Result<T>,
+    ) -> Result<T> {
+        loop {
+            match call() {
+                Err(Errno::INTR) => {}
+                other => return other.map_err(|errno| self.failed(operation, errno)),
+            }
+        }
+    }
+
+    fn failed(&self, operation: &'static str, errno: Errno) -> Error {
+        Error::io(operation, errno.into()).at(self.name.clone())
+    }
+}
+
+/// Whether an image may lie in a file of this kind.
+fn check_kind(kind: FileType) -> Result<()> {
+    match () {
+        () if kind.is_file() || kind.is_block_device() => Ok(()),
+        () if kind.is_dir() => Err(Errno::ISDIR.into()),
+        () => Err(Error::new(
+            Errno::INVAL,
+            "neither a file nor a block device",
+        )),
+    }
+}
+
+impl ImageFile for HostFile {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    fn len_bytes(&self) -> Result<u64> {
+        rustix::fs::seek(&self.file, SeekFrom::End(0)).map_err(|errno| self.failed("seek", errno))
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        *self.known_data.lock() = 0..0;
+        tracing::debug!(file = %self.name, len_bytes, "ftruncate");
+        self.file
+            .set_len(len_bytes)
+            .map_err(|error| Error::io("truncate", error).at(self.name.clone()))
+    }
+
+    fn read_some(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<u64> {
+        let mut at = offset;
+        for bufs in bufs.chunks_mut(IOV_MAX) {
+            let want = iov::len_mut(bufs);
+            let mut done = 0;
+            while done < want {
+                let count = if done == 0 {
+                    self.retry("read", || rustix::io::preadv(&self.file, bufs, at))?
+                } else {
+                    let mut rest = iov::window_mut(bufs, done, want - done);
+                    self.retry("read", || rustix::io::preadv(&self.file, &mut rest, at))?
+                };
+                if count == 0 {
+                    return Ok(at - offset);
+                }
+                done += count as u64;
+                at += count as u64;
+            }
+        }
+        Ok(at - offset)
+    }
+
+    fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        let mut at = offset;
+        for bufs in bufs.chunks(IOV_MAX) {
+            let want = iov::len(bufs);
+            let mut done = 0;
+            while done < want {
+                let count = if done == 0 {
+                    self.retry("write", || rustix::io::pwritev(&self.file, bufs, at))?
+                } else {
+                    let rest = iov::window(bufs, done, want - done);
+                    self.retry("write", || rustix::io::pwritev(&self.file, &rest, at))?
+                };
+                if count == 0 {
+                    return Err(self.failed("write", Errno::IO));
+                }
+                done += count as u64;
+                at += count as u64;
+            }
+        }
+        if self.is_synced {
+            self.write_behind.wrote(&self.file, offset..at);
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        if !self.is_synced {
+            return Ok(());
+        }
+        tracing::debug!(file = %self.name, "fdatasync");
+        self.retry("fdatasync", || rustix::fs::fdatasync(&self.file))
+    }
+
+    fn punch_hole(&self, offset: u64, len_bytes: u64) -> Result<bool> {
+        self.fallocate(
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            offset,
+            len_bytes,
+        )
+    }
+
+    fn reserve(&self, offset: u64, len_bytes: u64) -> Result<bool> {
+        // In memory there is nothing to choose, and reserved pages would be filled with zeros at
+        // once.
+        let is_tmpfs =
+            rustix::fs::fstatfs(&self.file).is_ok_and(|found| found.f_type == TMPFS_MAGIC);
+        Ok(!is_tmpfs && self.fallocate(FallocateFlags::KEEP_SIZE, offset, len_bytes)?)
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        if len_bytes == 0 || self.punch_hole(offset, len_bytes)? {
+            return Ok(());
+        }
+        if self.fallocate(
+            FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+            offset,
+            len_bytes,
+        )? {
+            return Ok(());
+        }
+        self.fill_with_zeros(offset, len_bytes)
+    }
+
+    fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
+        let known = self.known_data.lock().clone();
+        if known.contains(&offset) {
+            return Ok((Allocation::Data, (known.end - offset).min(len_bytes)));
+        }
+        let data = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return Ok((Allocation::Hole, len_bytes)),
+            // The host cannot tell: everything counts as data.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((Allocation::Data, len_bytes)),
+            Err(errno) => return Err(self.failed("seek", errno)),
+        };
+        if data > offset {
+            return Ok((Allocation::Hole, (data - offset).min(len_bytes)));
+        }
+        match rustix::fs::seek(&self.file, SeekFrom::Hole(offset)) {
+            Ok(hole) if hole > offset => {
+                *self.known_data.lock() = offset..hole;
+                Ok((Allocation::Data, (hole - offset).min(len_bytes)))
+            }
+            // The file changes under us; a byte is always a safe answer.
+            Ok(_) | Err(Errno::NXIO) => Ok((Allocation::Data, 1.min(len_bytes))),
+            Err(errno) => Err(self.failed("seek", errno)),
+        }
+    }
+}

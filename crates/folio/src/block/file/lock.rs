@@ -1,0 +1,149 @@
+//! Locks that keep a second writer away from an image, understood by QEMU and Folio alike.
+//!
+//! QEMU (docs/system/images.rst, "image locking"): one byte of the file stands for one permission.
+//! A process holds a shared lock on byte 100+p while it uses permission p, and on byte 200+p while
+//! it cannot bear that others use p. Before it starts, it asks whether anyone holds the opposite
+//! byte. The locks are open file description locks (fcntl(2), F_OFD_SETLK): two opens in one
+//! process exclude each other as well.
+
+use crate::base::{Errno, Error, Result};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use std::fs::File;
+
+/// Bytes that say "this permission is in use".
+const USED_BASE: i64 = 100;
+/// Bytes that say "nobody else may use this permission".
+const REFUSED_BASE: i64 = 200;
+
+/// QEMU's permissions that matter here, by bit number (include/block/block-common.h).
+const CONSISTENT_READ: i64 = 0;
+const WRITE: i64 = 1;
+const RESIZE: i64 = 3;
+
+/// Takes the locks of a reader or of a writer; they last until [`release`].
+///
+/// Errors: EBUSY if another open file forbids it. A host file system without such locks gives none,
+/// as in QEMU.
+pub(crate) fn acquire(file: &File, read_only: bool) -> Result<()> {
+    let taken = try_acquire(file, read_only);
+    if taken.is_err() {
+        release(file);
+    }
+    taken
+}
+
+/// Lets go of all locks. Closing the file would do that, too, but not while a process that was just
+/// forked still has a copy of the descriptor, which it closes when it executes its program.
+pub(crate) fn release(file: &File) {
+    let mut all = byte_lock(libc::F_UNLCK, USED_BASE);
+    all.l_len = REFUSED_BASE + (REFUSED_BASE - USED_BASE) - USED_BASE;
+    // A host without such locks has none to let go of.
+    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&all));
+}
+
+fn try_acquire(file: &File, read_only: bool) -> Result<()> {
+    let used: &[i64] = if read_only {
+        &[CONSISTENT_READ]
+    } else {
+        &[CONSISTENT_READ, WRITE, RESIZE]
+    };
+    let refused = [WRITE, RESIZE];
+    // First our own marks, then the look at others': of two that start at once, at least one sees
+    // the other.
+    for byte in used
+        .iter()
+        .map(|p| USED_BASE + p)
+        .chain(refused.iter().map(|p| REFUSED_BASE + p))
+    {
+        match fcntl(file, FcntlArg::F_OFD_SETLK(&byte_lock(libc::F_RDLCK, byte))) {
+            Ok(_) => {}
+            Err(nix::Error::EAGAIN | nix::Error::EACCES) => {
+                return Err(busy("holds it exclusively"));
+            }
+            Err(
+                nix::Error::ENOLCK
+                | nix::Error::EINVAL
+                | nix::Error::EOPNOTSUPP
+                | nix::Error::ENOSYS,
+            ) => {
+                return Ok(());
+            }
+            Err(errno) => return Err(Error::io("lock", errno.into())),
+        }
+    }
+    for permission in used {
+        if is_held(file, REFUSED_BASE + permission)? {
+            return Err(busy(match *permission {
+                CONSISTENT_READ => "refuses readers",
+                _ => "reads it and refuses writers",
+            }));
+        }
+    }
+    for permission in refused {
+        if is_held(file, USED_BASE + permission)? {
+            return Err(busy("writes it"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether another open file has any lock on this byte.
+fn is_held(file: &File, byte: i64) -> Result<bool> {
+    let mut lock = byte_lock(libc::F_WRLCK, byte);
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))
+        .map_err(|errno| Error::io("lock", errno.into()))?;
+    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+}
+
+fn busy(how: &str) -> Error {
+    Error::new(
+        Errno::BUSY,
+        format!("the image is in use by another process (which {how})"),
+    )
+}
+
+fn byte_lock(kind: i32, byte: i64) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte,
+        l_len: 1,
+        // Has to be zero for open file description locks.
+        l_pid: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_excludes_all_and_readers_share() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || {
+            File::options()
+                .read(true)
+                .write(true)
+                .open(file.path())
+                .unwrap()
+        };
+        let (first, second) = (open(), open());
+        acquire(&first, true).unwrap();
+        acquire(&second, true).unwrap();
+        let third = open();
+        let error = acquire(&third, false).unwrap_err();
+        assert_eq!(error.errno(), Errno::BUSY);
+        assert!(
+            error.to_string().contains("in use by another process"),
+            "{error}"
+        );
+        drop((first, second, third));
+        let (first, second) = (open(), open());
+        acquire(&first, false).unwrap();
+        assert_eq!(acquire(&second, false).unwrap_err().errno(), Errno::BUSY);
+        drop(second);
+        let second = open();
+        assert_eq!(acquire(&second, true).unwrap_err().errno(), Errno::BUSY);
+    }
+}

@@ -1,0 +1,23 @@
+//! The file seam: the files that images are stored in.
+//!
+//! ```text
+//!   raw, qcow2
+//!       |
+//!   [file seam: image_file.rs]  ImageFile    a file that grows when written
+//!       |             |
+//!   host_file.rs   device_file.rs            a host file or block device; a file on a Device
+//!       |
+//!   lock.rs, write_behind.rs                 QEMU's image locks; early writeback of streams
+//! ```
+//!
+//! Neighbours: above, the image formats; below, the host's system calls and [`super::Device`].
+
+mod device_file;
+mod host_file;
+mod image_file;
+mod lock;
+mod write_behind;
+
+pub(crate) use device_file::DeviceFile;
+pub(crate) use host_file::HostFile;
+pub(crate) use image_file::ImageFile;

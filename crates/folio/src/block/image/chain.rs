@@ -1,0 +1,129 @@
+//! The chain of an image: the images opened so far, from the top one down to its last backing file,
+//! and the seam through which a format opens the next one.
+
+use super::format::ImageFormat;
+use super::options::{BackingPolicy, OpenOptions};
+use crate::base::{Errno, Error, Result};
+use crate::block::Device;
+use crate::block::file::HostFile;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Opens an image of any format. A format calls it for its backing file; the implementation is
+/// above the formats.
+pub(crate) trait Opener: Sync {
+    /// Opens the image at `path` as the next one of `chain`.
+    ///
+    /// # Errors
+    ///
+    /// ELOOP if the file is already part of the chain, else the errors of `block::open`.
+    fn open_image(
+        &self,
+        path: &Path,
+        read_only: bool,
+        format: Option<ImageFormat>,
+        chain: &mut Chain,
+    ) -> Result<Arc<dyn Device>>;
+}
+
+/// The images opened so far, from the top one down to its last backing file.
+pub(crate) struct Chain {
+    policy: BackingPolicy,
+    is_volatile: bool,
+    is_shared: bool,
+    /// None if backing files are not opened.
+    opener: Option<&'static dyn Opener>,
+    /// Device and inode number of each.
+    opened: Vec<(u64, u64)>,
+}
+
+impl Chain {
+    /// An empty chain: its first image is not open yet.
+    pub(crate) fn new(options: &OpenOptions, opener: &'static dyn Opener) -> Self {
+        Self {
+            policy: options.backing.clone(),
+            is_volatile: options.is_volatile,
+            is_shared: options.is_shared && options.read_only,
+            opener: Some(opener),
+            opened: Vec::new(),
+        }
+    }
+
+    /// A chain of one image, which may name no other file.
+    pub(crate) fn closed() -> Self {
+        Self::without_backing(BackingPolicy::Refuse)
+    }
+
+    /// A chain of one image; `policy` decides about its external data file.
+    pub(crate) fn without_backing(policy: BackingPolicy) -> Self {
+        Self {
+            policy,
+            is_volatile: false,
+            is_shared: false,
+            opener: None,
+            opened: Vec::new(),
+        }
+    }
+
+    /// Opens the next file of the chain.
+    ///
+    /// # Errors
+    ///
+    /// ELOOP if the file is already part of the chain, EBUSY if another process's lock forbids it,
+    /// else the host's errors.
+    pub(crate) fn open_file(&mut self, path: &Path, read_only: bool) -> Result<HostFile> {
+        let metadata = std::fs::metadata(path);
+        let metadata =
+            metadata.map_err(|error| Error::io("open", error).at(path.display().to_string()))?;
+        let identity = (metadata.dev(), metadata.ino());
+        if self.opened.contains(&identity) {
+            let why = "the image is its own backing file";
+            return Err(Error::new(Errno::LOOP, why).at(path.display().to_string()));
+        }
+        self.opened.push(identity);
+        let file = if self.is_shared {
+            HostFile::open_unlocked(path)?
+        } else {
+            HostFile::open(path, read_only)?
+        };
+        Ok(if self.is_volatile {
+            file.unsynced()
+        } else {
+            file
+        })
+    }
+
+    /// Opens the next image of the chain, with its own backing files.
+    ///
+    /// # Errors
+    ///
+    /// EPERM in a chain without backing files, else those of [`Opener::open_image`].
+    pub(crate) fn open_image(
+        &mut self,
+        path: &Path,
+        read_only: bool,
+        format: Option<ImageFormat>,
+    ) -> Result<Arc<dyn Device>> {
+        let Some(opener) = self.opener else {
+            let why = "backing files are not opened here";
+            return Err(Error::new(Errno::PERM, why).at(path.display().to_string()));
+        };
+        opener.open_image(path, read_only, format, self)
+    }
+
+    /// Returns the policy that decides which named files may be opened.
+    pub(crate) fn policy(&self) -> &BackingPolicy {
+        &self.policy
+    }
+
+    /// Whether flushes return without waiting for the disk.
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.is_volatile
+    }
+
+    /// Returns the number of files opened so far.
+    pub(crate) fn depth(&self) -> usize {
+        self.opened.len()
+    }
+}

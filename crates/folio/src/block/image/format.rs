@@ -1,0 +1,111 @@
+//! The image formats, and their detection by a file's first bytes.
+
+use crate::base::{Errno, Error, Result};
+use crate::block::file::{HostFile, ImageFile};
+use std::fmt;
+use std::io::IoSliceMut;
+use std::path::Path;
+use std::str::FromStr;
+
+/// A format of image files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// The disk's bytes as they are.
+    Raw,
+    /// QEMU's copy-on-write format, version 2 or 3.
+    Qcow2,
+}
+
+impl ImageFormat {
+    /// All formats, for lists and help texts.
+    pub const ALL: [Self; 2] = [Self::Raw, Self::Qcow2];
+
+    /// Returns the name, as qemu-img spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+        }
+    }
+}
+
+impl fmt::Display for ImageFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for ImageFormat {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|format| format.name() == name)
+            .ok_or_else(|| {
+                Error::new(
+                    Errno::INVAL,
+                    format!("invalid image format {name:?}: expected raw or qcow2"),
+                )
+            })
+    }
+}
+
+/// Detects the format of the image at `path` by its first 128 bytes; nothing else is read.
+///
+/// # Errors
+///
+/// EOPNOTSUPP for a format that Folio recognizes but does not read, else the host's errors.
+pub fn format_of(path: impl AsRef<Path>) -> Result<ImageFormat> {
+    detect(&HostFile::open_unlocked(path.as_ref())?)
+}
+
+/// Formats that are recognized but not read: offset and magic number in the file, and the name.
+const FOREIGN: [(usize, &[u8], &str); 7] = [
+    (0, b"KDMV", "vmdk"),
+    (0, b"COWD", "vmdk"),
+    (0, b"# Disk DescriptorFile", "vmdk"),
+    (0, b"vhdxfile", "vhdx"),
+    (0, b"conectix", "vhd (vpc)"),
+    (0x40, b"\x7f\x10\xda\xbe", "vdi"),
+    (0, b"QED\0", "qed"),
+];
+
+/// Detects the format by the file's first bytes.
+///
+/// # Errors
+///
+/// EOPNOTSUPP for a format that Folio recognizes but does not read.
+pub(crate) fn detect(file: &HostFile) -> Result<ImageFormat> {
+    let mut head = [0; 128];
+    let count = file.read_some(&mut [IoSliceMut::new(&mut head)], 0)? as usize;
+    let head = &head[..count];
+    if head.starts_with(b"QFI\xfb") {
+        return Ok(ImageFormat::Qcow2);
+    }
+    let foreign = FOREIGN
+        .iter()
+        .find(|(at, magic, _)| head.get(*at..).is_some_and(|rest| rest.starts_with(magic)));
+    if let Some((_, _, name)) = foreign {
+        let why =
+            format!("{name} images are not supported: convert with `qemu-img convert -O qcow2`");
+        return Err(Error::unsupported(why).at(file.name().to_owned()));
+    }
+    Ok(ImageFormat::Raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn format_name_parses_to_its_format() {
+        for format in ImageFormat::ALL {
+            assert_eq!(format.name().parse::<ImageFormat>().unwrap(), format);
+        }
+        assert_eq!(
+            "vmdk".parse::<ImageFormat>().unwrap_err().errno(),
+            Errno::INVAL
+        );
+    }
+}

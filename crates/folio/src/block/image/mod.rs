@@ -1,0 +1,27 @@
+//! What all image formats share: their names, the options to open and create them, and the chain of
+//! backing files.
+//!
+//! ```text
+//!   options.rs, create_options.rs   how a caller opens or creates an image
+//!   format.rs                       the formats; detection by the file's first bytes
+//!   chain.rs                        images opened from the top one down; [seam: Opener]
+//!   qcow2_info.rs                   the facts that a qcow2 header states
+//! ```
+//!
+//! Neighbours: below, `file/`. Above, the formats open their backing files through [`Opener`], which
+//! `tools/open.rs` implements; so no format knows another one.
+
+mod chain;
+mod create_options;
+mod format;
+mod options;
+mod qcow2_info;
+
+pub(crate) use chain::{Chain, Opener};
+pub use create_options::{
+    BackingName, Compat, Compression, CreateOptions, DataFileName, Preallocation,
+};
+pub(crate) use format::detect;
+pub use format::{ImageFormat, format_of};
+pub use options::{BackingPolicy, OpenOptions};
+pub use qcow2_info::Qcow2Info;

@@ -1,0 +1,133 @@
+//! Tests of partition tables, correct and hostile.
+
+use super::*;
+use crate::base::Errno;
+use crate::block::{Device, MemoryDevice};
+use gptman::GPTPartitionEntry;
+use std::io::Cursor;
+use std::sync::Arc;
+use uuid::Uuid;
+
+const MIB: u64 = 1 << 20;
+
+fn disk_of(bytes: &[u8]) -> Arc<MemoryDevice> {
+    let disk = Arc::new(MemoryDevice::new(bytes.len() as u64));
+    disk.write_at(bytes, 0).unwrap();
+    disk
+}
+
+fn gpt_disk() -> Vec<u8> {
+    let mut bytes = vec![0; 16 * MIB as usize];
+    let mut cursor = Cursor::new(&mut bytes[..]);
+    gptman::GPT::write_protective_mbr_into(&mut cursor, 512).unwrap();
+    let mut gpt = gptman::GPT::new_from(&mut cursor, 512, [7; 16]).unwrap();
+    for number in [1, 2] {
+        let guid: Uuid = "0fc63daf-8483-4772-8e79-3d69d8477de4".parse().unwrap();
+        gpt[number] = GPTPartitionEntry {
+            partition_type_guid: guid.to_bytes_le(),
+            unique_partition_guid: [number as u8; 16],
+            starting_lba: 2048 * u64::from(number),
+            ending_lba: 2048 * u64::from(number) + 2047,
+            attribute_bits: 0,
+            partition_name: "data".into(),
+        };
+    }
+    gpt.write_into(&mut cursor).unwrap();
+    bytes
+}
+
+#[test]
+fn only_ext4_partition_is_selected() {
+    let mut bytes = gpt_disk();
+    let refused = select(disk_of(&bytes), None).err().unwrap();
+    assert!(
+        refused
+            .to_string()
+            .contains("no ext4 file system; partitions: 1 (1.0 MiB, Linux filesystem)")
+    );
+    bytes[(2 * MIB) as usize + 1080..][..2].copy_from_slice(&[0x53, 0xef]);
+    let device = select(disk_of(&bytes), None).unwrap();
+    assert_eq!(device.len_bytes(), MIB);
+    assert!(holds_ext4(&*device).unwrap());
+    bytes[MIB as usize + 1080..][..2].copy_from_slice(&[0x53, 0xef]);
+    assert_eq!(
+        select(disk_of(&bytes), None).err().unwrap().errno(),
+        Errno::INVAL
+    );
+    assert!(select(disk_of(&bytes), Some(2)).is_ok());
+    assert_eq!(
+        select(disk_of(&bytes), Some(3)).err().unwrap().errno(),
+        Errno::NXIO
+    );
+    let found = partitions(&*disk_of(&bytes)).unwrap();
+    assert_eq!((found[0].number, found[0].label.as_str()), (1, "data"));
+}
+
+#[test]
+fn backup_gpt_replaces_damaged_primary() {
+    let mut bytes = gpt_disk();
+    bytes[512..1024].fill(0);
+    assert_eq!(partitions(&*disk_of(&bytes)).unwrap().len(), 2);
+}
+
+#[test]
+fn logical_partitions_are_numbered_from_five() {
+    let mut bytes = vec![0; 16 * MIB as usize];
+    let entry = |sys: u8, start: u32, sectors: u32| {
+        let mut entry = [0; 16];
+        entry[4] = sys;
+        entry[8..12].copy_from_slice(&start.to_le_bytes());
+        entry[12..].copy_from_slice(&sectors.to_le_bytes());
+        entry
+    };
+    let mut record = |at: usize, first: [u8; 16], second: [u8; 16]| {
+        bytes[at * 512 + 446..][..16].copy_from_slice(&first);
+        bytes[at * 512 + 462..][..16].copy_from_slice(&second);
+        bytes[at * 512 + 510..][..2].copy_from_slice(&[0x55, 0xaa]);
+    };
+    record(0, entry(0x83, 2048, 2048), entry(5, 4096, 8192));
+    record(4096, entry(0x83, 64, 1000), entry(5, 2048, 2048));
+    record(4096 + 2048, entry(0x82, 64, 1000), [0; 16]);
+    let found = partitions(&*disk_of(&bytes)).unwrap();
+    let got: Vec<_> = found
+        .iter()
+        .map(|p| (p.number, p.start_bytes / 512, &p.type_name[..]))
+        .collect();
+    assert_eq!(
+        got,
+        [
+            (1, 2048, "Linux"),
+            (5, 4160, "Linux"),
+            (6, 6208, "Linux swap")
+        ]
+    );
+    // A chain that returns to an earlier record.
+    bytes[(4096 + 2048) * 512 + 462..][..16].copy_from_slice(&entry(5, 2048, 2048));
+    assert_eq!(
+        partitions(&*disk_of(&bytes)).unwrap_err().kind(),
+        crate::base::ErrorKind::Corrupt
+    );
+}
+
+#[test]
+fn hostile_tables_do_not_panic() {
+    let good = gpt_disk();
+    let disk = disk_of(&good);
+    for at in (0..2 * 512).chain((good.len() - 512)..good.len()) {
+        disk.write_at(&[good[at] ^ 0xff], at as u64).unwrap();
+        let _ = partitions(&*disk);
+        // Corrects the header's checksum, so that each field is used.
+        if (512..512 + 92).contains(&at) {
+            let mut header = good[512..1024].to_vec();
+            header[at - 512] ^= 0xff;
+            header[16..20].fill(0);
+            let sum = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC).checksum(&header[..92]);
+            header[16..20].copy_from_slice(&sum.to_le_bytes());
+            disk.write_at(&header, 512).unwrap();
+            let _ = partitions(&*disk);
+            disk.write_at(&good[512..1024], 512).unwrap();
+        }
+        disk.write_at(&good[at..=at], at as u64).unwrap();
+    }
+    assert_eq!(partitions(&*disk).unwrap().len(), 2);
+}

@@ -1,0 +1,72 @@
+//! Paths of the files that an image names: its backing file and its external data file, if the policy
+//! allows them.
+
+use crate::base::{Errno, Error, Result};
+use crate::block::image::{BackingPolicy, Chain};
+use std::path::{Path, PathBuf};
+
+/// Largest number of images in a chain.
+const DEPTH_MAX: usize = 64;
+
+/// Returns the path of the file `name` that the image at `image` names as its `what`.
+///
+/// # Errors
+///
+/// EPERM if the chain's policy forbids it, EOPNOTSUPP for a name with a protocol, ELOOP for a chain
+/// that is too long.
+pub(crate) fn resolve(image: &Path, what: &str, name: &str, chain: &Chain) -> Result<PathBuf> {
+    let at_name = |error: Error| error.at(format!("{what} {name:?}"));
+    if chain.depth() >= DEPTH_MAX {
+        return Err(at_name(Error::new(
+            Errno::LOOP,
+            "the chain of backing files is too long",
+        )));
+    }
+    // As in QEMU: "file:" is a path; "json:", "nbd:" and so on are protocols.
+    let path = match name.split_once(':') {
+        Some(("file", path)) => path,
+        Some((protocol, _)) if !protocol.contains('/') => {
+            return Err(at_name(Error::unsupported(format!(
+                "protocol {protocol:?}"
+            ))));
+        }
+        _ => name,
+    };
+    let folder = match image.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let path = folder.join(path);
+    let (allowed, why) = match chain.policy() {
+        BackingPolicy::Anywhere => return Ok(path),
+        BackingPolicy::Refuse => {
+            return Err(at_name(Error::new(
+                Errno::PERM,
+                format!("{what}s are not allowed here"),
+            )));
+        }
+        BackingPolicy::Beside => (
+            folder,
+            "is outside the image's folder, the only one that the backing policy allows",
+        ),
+        BackingPolicy::Within(allowed) => (
+            allowed.as_path(),
+            "is outside the folder that the backing policy allows",
+        ),
+    };
+    // Both with symbolic links resolved: a link beside the image must not point outside.
+    let real = |path: &Path| {
+        path.canonicalize()
+            .map_err(|error| at_name(Error::io("open", error)))
+    };
+    let (real_allowed, real_path) = (real(allowed)?, real(&path)?);
+    if !real_path.starts_with(&real_allowed) {
+        return Err(at_name(Error::new(Errno::PERM, why)));
+    }
+    // A device node gives access to a device outside, wherever the node is.
+    if !std::fs::metadata(&real_path).is_ok_and(|found| found.is_file()) {
+        let why = "is not a regular file, as the backing policy requires";
+        return Err(at_name(Error::new(Errno::PERM, why)));
+    }
+    Ok(real_path)
+}

@@ -1,0 +1,96 @@
+//! Reads: lookup under the metadata lock, data without it.
+
+use super::device::Qcow2Device;
+use crate::base::Result;
+use crate::block::iov;
+use crate::block::qcow2::layout::l2_entry::Mapping;
+use smallvec::SmallVec;
+use std::io::IoSliceMut;
+
+impl Qcow2Device {
+    /// Fills `bufs` with the guest bytes at `offset`.
+    pub(super) fn read(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        let len_bytes = iov::len_mut(bufs);
+        self.check(offset, len_bytes)?;
+        self.make_room()?;
+        let _io = self.io.read();
+        let mut runs: SmallVec<[(Mapping, u64); 8]> = SmallVec::new();
+        {
+            let mut metadata = self.metadata.lock();
+            let mut done = 0;
+            while done < len_bytes {
+                let (mapping, count) =
+                    metadata.map(&*self.file, offset + done, len_bytes - done)?;
+                runs.push((mapping, count));
+                done += count;
+            }
+        }
+        if let [(mapping, _)] = runs[..] {
+            return self.read_run(mapping, bufs, offset);
+        }
+        let mut done = 0;
+        for (mapping, count) in runs {
+            self.read_run(
+                mapping,
+                &mut iov::window_mut(bufs, done, count),
+                offset + done,
+            )?;
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Fills `bufs` with guest bytes of one run that `mapping` describes.
+    pub(super) fn read_run(
+        &self,
+        mapping: Mapping,
+        bufs: &mut [IoSliceMut<'_>],
+        offset: u64,
+    ) -> Result<()> {
+        match mapping {
+            Mapping::Data { host, .. } => {
+                let in_unit = offset & (self.geometry.unit_bytes() - 1);
+                self.data().read_or_zeros(bufs, host + in_unit)
+            }
+            Mapping::Zero | Mapping::ZeroAllocated { .. } => {
+                iov::fill_zeros(bufs);
+                Ok(())
+            }
+            Mapping::Compressed { host, len_bytes } => {
+                let in_cluster = offset & (self.geometry.cluster_bytes() - 1);
+                self.decompressor
+                    .read(&*self.file, (host, len_bytes), bufs, in_cluster as usize)
+            }
+            Mapping::Unallocated | Mapping::Reserved { .. } => {
+                let len_bytes = iov::len_mut(bufs);
+                let available = match &self.backing {
+                    Some(backing) => {
+                        let available = backing.len_bytes().saturating_sub(offset).min(len_bytes);
+                        if available > 0 {
+                            backing.read_vectored_at(
+                                &mut iov::window_mut(bufs, 0, available),
+                                offset,
+                            )?;
+                        }
+                        available
+                    }
+                    None => 0,
+                };
+                iov::fill_zeros(&mut iov::window_mut(bufs, available, len_bytes - available));
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a run that starts at `offset` reads as zeros, without a lookup in backing files.
+    pub(super) fn is_zero(&self, mapping: Mapping, offset: u64) -> bool {
+        match mapping {
+            Mapping::Zero | Mapping::ZeroAllocated { .. } => true,
+            Mapping::Unallocated | Mapping::Reserved { .. } => self
+                .backing
+                .as_ref()
+                .is_none_or(|backing| backing.len_bytes() <= offset),
+            Mapping::Data { .. } | Mapping::Compressed { .. } => false,
+        }
+    }
+}

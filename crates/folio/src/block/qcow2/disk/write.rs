@@ -1,0 +1,125 @@
+//! Writes: plan under the metadata lock, data without it, then the new clusters enter the tables.
+
+use super::device::Qcow2Device;
+use crate::base::Result;
+use crate::block::iov;
+use crate::block::qcow2::metadata::{MappingRuns, NewClusters, WritePlan};
+use std::io::{IoSlice, IoSliceMut};
+
+impl Qcow2Device {
+    /// Writes a first part of `bufs`, after `skip` bytes, at guest offset `offset`; returns how many
+    /// bytes.
+    fn write_piece(
+        &self,
+        bufs: &[IoSlice<'_>],
+        skip: u64,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
+        self.make_room()?;
+        let _io = self.io.read();
+        let plan = {
+            let mut metadata = self.metadata.lock();
+            loop {
+                match metadata.plan_write(&*self.file, offset, len_bytes)? {
+                    WritePlan::Wait => self.write_done.wait(&mut metadata),
+                    plan => break plan,
+                }
+            }
+        };
+        let new = match plan {
+            WritePlan::InPlace { host, len_bytes } => {
+                self.data()
+                    .write(&iov::window(bufs, skip, len_bytes), host)?;
+                return Ok(len_bytes);
+            }
+            WritePlan::New(new) => new,
+            // Unreachable: the loop above ends with another plan.
+            WritePlan::Wait => return Ok(0),
+        };
+        let written = self.fill_clusters(&new, bufs, skip, offset, len_bytes);
+        let mut metadata = self.metadata.lock();
+        let finished = match &written {
+            Ok(_) => metadata.finish(&*self.file, &new),
+            Err(_) => metadata.abandon(&*self.file, &new),
+        };
+        self.write_done.notify_all();
+        let count = written?;
+        finished.map(|()| count)
+    }
+
+    /// Fills a run of new units with one host write: the bytes before the guest's, the guest's, the
+    /// bytes after.
+    fn fill_clusters(
+        &self,
+        new: &NewClusters,
+        bufs: &[IoSlice<'_>],
+        skip: u64,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<u64> {
+        let bits = self.geometry.cluster_bits;
+        let std::ops::Range {
+            start,
+            end: run_end,
+        } = new.range;
+        let end = run_end.min(offset + len_bytes);
+        let is_fresh = match &self.data_file {
+            None => {
+                let run_end = new.clusters.host + (new.clusters.count << bits);
+                self.reserve.extend_to(&*self.file, run_end)?;
+                new.clusters.is_fresh
+            }
+            Some(data) => (offset == start && end == run_end) || data.is_hole(start..run_end)?,
+        };
+        let head = self.uncovered(&new.head, start..offset, is_fresh)?;
+        let tail = self.uncovered(&new.tail, end..run_end, is_fresh)?;
+        let mut pieces = iov::Pieces::new();
+        pieces.extend(head.as_deref().map(IoSlice::new));
+        pieces.extend(iov::window(bufs, skip, end - offset));
+        pieces.extend(tail.as_deref().map(IoSlice::new));
+        let written = if head.is_some() { start } else { offset };
+        self.data()
+            .write(&pieces, new.clusters.host + written - (new.first << bits))?;
+        Ok(end - offset)
+    }
+    /// Returns the old bytes of the part of new units that the write does not cover; none if the part
+    /// is empty or reads as zeros already.
+    fn uncovered(
+        &self,
+        old: &MappingRuns,
+        range: std::ops::Range<u64>,
+        is_fresh: bool,
+    ) -> Result<Option<Vec<u8>>> {
+        let is_zero = old
+            .iter()
+            .all(|(mapping, _)| self.is_zero(*mapping, range.start));
+        if range.is_empty() || (is_zero && is_fresh) {
+            return Ok(None);
+        }
+        // At most a cluster: 2 MiB.
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        let mut at = range.start;
+        let mut rest = &mut bytes[..];
+        for (mapping, count) in old {
+            let (piece, after) = rest.split_at_mut(*count as usize);
+            if !self.is_zero(*mapping, at) {
+                self.read_run(*mapping, &mut [IoSliceMut::new(piece)], at)?;
+            }
+            at += count;
+            rest = after;
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Writes all of `bufs` at guest offset `offset`.
+    pub(super) fn write(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        let len_bytes = iov::len(bufs);
+        self.begin_write(offset, len_bytes)?;
+        let mut done = 0;
+        while done < len_bytes {
+            done += self.write_piece(bufs, done, offset + done, len_bytes - done)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! Zeros and discards: whole units by their L2 entries, the rest by writing zeros.
+
+use super::device::Qcow2Device;
+use crate::base::Result;
+use crate::block::qcow2::metadata::ClearResult;
+use std::io::IoSlice;
+
+/// Zeros for the parts of clusters that cannot be made zero by their L2 entry.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+impl Qcow2Device {
+    /// Writes zeros to a part of a cluster, unless it reads as zeros already.
+    fn zero_part(&self, range: std::ops::Range<u64>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let (mapping, count) = self.metadata.lock().map(&*self.file, at, range.end - at)?;
+            let is_zero = self.is_zero(mapping, at);
+            let count = if is_zero {
+                count
+            } else {
+                count.min(ZEROS.len() as u64)
+            };
+            if !is_zero {
+                self.write(&[IoSlice::new(&ZEROS[..count as usize])], at)?;
+            }
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// Makes whole units read as zeros by their L2 entries, or discards them.
+    pub(super) fn clear_units(&self, range: std::ops::Range<u64>, is_discard: bool) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            self.make_room()?;
+            let io = self.io.read();
+            let mut metadata = self.metadata.lock();
+            match metadata.clear(&*self.file, at..range.end)? {
+                ClearResult::Upto(end) => {
+                    if let Some(data) = &self.data_file {
+                        // Still under the metadata lock: no new write to this range starts.
+                        data.clear(at..end.min(self.geometry.len_bytes))?;
+                    }
+                    at = end;
+                }
+                ClearResult::Wait => self.write_done.wait(&mut metadata),
+                ClearResult::Compressed(end) => {
+                    drop((metadata, io));
+                    if !is_discard {
+                        self.zero_part(at..end.min(self.geometry.len_bytes))?;
+                    }
+                    at = end;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a range of guest bytes read as zeros, or discards it: whole units by their L2 entries,
+    /// and the parts before and after by writing zeros.
+    pub(in crate::block::qcow2) fn zero(
+        &self,
+        offset: u64,
+        len_bytes: u64,
+        is_discard: bool,
+    ) -> Result<()> {
+        self.begin_write(offset, len_bytes)?;
+        let unit = self.geometry.unit_bytes();
+        let end = offset + len_bytes;
+        // The end of the disk may cut the last cluster, which then still counts as whole.
+        let is_last = end == self.geometry.len_bytes;
+        let whole_end = if is_last {
+            end.next_multiple_of(self.geometry.cluster_bytes())
+        } else {
+            end & !(unit - 1)
+        };
+        let whole = offset.next_multiple_of(unit)..whole_end;
+        let has_zero_clusters = self.geometry.version >= 3 || self.backing.is_none();
+        if whole.is_empty() || !has_zero_clusters {
+            return if is_discard {
+                Ok(())
+            } else {
+                self.zero_part(offset..end)
+            };
+        }
+        self.clear_units(whole.clone(), is_discard)?;
+        if is_discard {
+            return Ok(());
+        }
+        self.zero_part(offset..whole.start)?;
+        self.zero_part(whole.end.min(end)..end)
+    }
+
+    /// Makes the guest bytes from `old_bytes` on zeros that would otherwise show old content: the rest
+    /// of a cluster, and the bytes of a longer backing file.
+    pub(in crate::block::qcow2) fn zero_grown_part(&self, old_bytes: u64) -> Result<()> {
+        let backing_bytes = self
+            .backing
+            .as_ref()
+            .map_or(0, |backing| backing.len_bytes());
+        let cluster_end = old_bytes.next_multiple_of(self.geometry.cluster_bytes());
+        let end = cluster_end.max(backing_bytes).min(self.geometry.len_bytes);
+        match end.checked_sub(old_bytes) {
+            None | Some(0) => Ok(()),
+            Some(len_bytes) => self.zero(old_bytes, len_bytes, false),
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Creates images: the same size and options give the same bytes.
+//!
+//! Source: QEMU, docs/interop/qcow2.txt ("Header", "Header extensions", "Feature name table").
+
+use crate::base::{Errno, Error, ErrorKind, Result};
+use crate::block::Device;
+use crate::block::file::{DeviceFile, HostFile, ImageFile};
+use crate::block::image::{
+    BackingPolicy, Chain, Compat, Compression, CreateOptions, Preallocation,
+};
+use crate::block::qcow2::disk::Qcow2Device;
+use crate::block::qcow2::layout::extensions;
+use crate::block::qcow2::layout::features::{self, FEATURE_NAME_BYTES, FEATURE_NAMES};
+use crate::block::qcow2::layout::raw_header::{
+    L1_BYTES_MAX, MAGIC, REFCOUNT_TABLE_BYTES_MAX, RawHeader,
+};
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// The parts of a new image in the order of the file, with their sizes in clusters.
+struct Layout {
+    bits: u32,
+    refcount_order: u32,
+    l1_entries: u64,
+    table_clusters: u64,
+    blocks: u64,
+    l1_clusters: u64,
+}
+
+impl Layout {
+    fn new(len_bytes: u64, options: &CreateOptions) -> Result<Self> {
+        let too_large = || Error::new(Errno::FBIG, "too large for clusters of this size");
+        let cluster = u64::from(options.cluster_bytes);
+        let bits = cluster.trailing_zeros();
+        let refcount_order = options.refcount_bits.trailing_zeros();
+        let l2_entry_bits = if options.extended_l2 { 4 } else { 3 };
+        let l1_entries = len_bytes.div_ceil(1 << (2 * bits - l2_entry_bits));
+        if l1_entries * 8 > L1_BYTES_MAX {
+            return Err(too_large());
+        }
+        let l1_clusters = (l1_entries * 8).div_ceil(cluster).max(1);
+        // One cluster of refcount table at least; it grows when the file does.
+        let per_block = (cluster * 8) >> refcount_order;
+        let (mut table_clusters, mut blocks) = (1, 1);
+        while 1 + table_clusters + blocks + l1_clusters > blocks * per_block {
+            blocks += 1;
+            table_clusters = (blocks * 8).div_ceil(cluster);
+            if table_clusters * cluster > REFCOUNT_TABLE_BYTES_MAX {
+                return Err(too_large());
+            }
+        }
+        Ok(Self {
+            bits,
+            refcount_order,
+            l1_entries,
+            table_clusters,
+            blocks,
+            l1_clusters,
+        })
+    }
+
+    fn l1_offset(&self) -> u64 {
+        (1 + self.table_clusters + self.blocks) << self.bits
+    }
+
+    /// Encodes the refcount table and its blocks: every cluster up to the end of the L1 table has one
+    /// reference.
+    fn refcounts(&self) -> (Vec<u8>, Vec<u8>) {
+        let mut table = vec![0; (self.table_clusters << self.bits) as usize];
+        for (index, slot) in table
+            .chunks_exact_mut(8)
+            .take(self.blocks as usize)
+            .enumerate()
+        {
+            slot.copy_from_slice(
+                &((1 + self.table_clusters + index as u64) << self.bits).to_be_bytes(),
+            );
+        }
+        let used = (1 + self.table_clusters + self.blocks + self.l1_clusters) as usize;
+        let mut counts = vec![0; (self.blocks << self.bits) as usize];
+        match self.refcount_order {
+            order @ 0..=2 => {
+                let per_byte = 8 >> order;
+                for index in 0..used {
+                    counts[index / per_byte] |= 1 << ((index % per_byte) << order);
+                }
+            }
+            order => {
+                let width = 1 << (order - 3);
+                counts
+                    .chunks_exact_mut(width)
+                    .take(used)
+                    .for_each(|count| count[width - 1] = 1);
+            }
+        }
+        (table, counts)
+    }
+}
+
+/// Creates an empty image at `path`, and its external data file if it has one. If the creation fails,
+/// the files are removed.
+///
+/// # Errors
+///
+/// EEXIST if a file exists, EINVAL for options that contradict each other, EFBIG for a size that
+/// clusters of this size cannot map, else the host's errors.
+pub(crate) fn create(path: &Path, len_bytes: u64, options: &CreateOptions) -> Result<()> {
+    options
+        .check()
+        .map_err(|error| error.at(path.display().to_string()))?;
+    let file = HostFile::create(path)?;
+    let filled = fill(file, path, len_bytes, options);
+    if filled.is_err() {
+        // This call created the file, so its removal loses nothing.
+        let _ = std::fs::remove_file(path);
+    }
+    filled.map_err(|error| match error.kind() {
+        ErrorKind::Io => error,
+        _ => error.at(path.display().to_string()),
+    })
+}
+
+fn fill(file: HostFile, path: &Path, len_bytes: u64, options: &CreateOptions) -> Result<()> {
+    let mut data_file = None;
+    if let Some(name) = &options.data_file {
+        let path = path.parent().unwrap_or(Path::new("")).join(&name.name);
+        HostFile::create(&path)?.set_len(len_bytes)?;
+        data_file = Some(path);
+    }
+    let written = write(&file, len_bytes, options).and_then(|()| match options.preallocation {
+        Preallocation::Off => Ok(()),
+        // A new image stores no data yet, so its writes need not be durable.
+        how => Qcow2Device::open(
+            Box::new(file.unsynced()),
+            path,
+            &mut Chain::without_backing(BackingPolicy::default()),
+        )?
+        .preallocate(how, 0),
+    });
+    if let (Err(_), Some(path)) = (&written, data_file) {
+        // Created above, and still empty.
+        let _ = std::fs::remove_file(path);
+    }
+    written
+}
+
+/// Writes an empty image into an empty file: header, refcount table, refcount blocks, L1 table.
+fn write(file: &dyn ImageFile, len_bytes: u64, options: &CreateOptions) -> Result<()> {
+    options.check()?;
+    let layout = Layout::new(len_bytes, options)?;
+    let head = header_cluster(&layout, len_bytes, options)?;
+    let (table, counts) = layout.refcounts();
+    file.write(
+        &[IoSlice::new(&table), IoSlice::new(&counts)],
+        1 << layout.bits,
+    )?;
+    file.set_len(layout.l1_offset() + (layout.l1_clusters << layout.bits))?;
+    file.write(&[IoSlice::new(&head)], 0)
+}
+
+/// Encodes the header, its extensions and the backing file's name. The zeros that follow mark the end
+/// of the extensions.
+fn header_cluster(layout: &Layout, len_bytes: u64, options: &CreateOptions) -> Result<Vec<u8>> {
+    let mut raw = header(layout, len_bytes, options);
+    let header_len = if options.compat == Compat::V0_10 {
+        72
+    } else {
+        size_of::<RawHeader>()
+    };
+    let mut tail = Vec::new();
+    if let Some(format) = options.backing.as_ref().and_then(|backing| backing.format) {
+        extensions::push(
+            &mut tail,
+            extensions::BACKING_FORMAT,
+            format.name().as_bytes(),
+        );
+    }
+    if let Some(data_file) = &options.data_file {
+        extensions::push(&mut tail, extensions::DATA_FILE, data_file.name.as_bytes());
+    }
+    let name = options
+        .backing
+        .as_ref()
+        .map_or(&[][..], |backing| backing.name.as_bytes());
+    let names_bytes = 8 + FEATURE_NAMES.len() * FEATURE_NAME_BYTES;
+    let cluster = options.cluster_bytes as usize;
+    // Optional: it serves error messages only, so a small cluster omits it.
+    if options.compat == Compat::V1_1
+        && header_len + tail.len() + names_bytes + 8 + name.len() <= cluster
+    {
+        extensions::push(&mut tail, extensions::FEATURE_NAMES, &feature_names());
+    }
+    tail.extend([0; 8]);
+    if !name.is_empty() {
+        raw.backing_name_offset = ((header_len + tail.len()) as u64).into();
+        // At most 1023.
+        raw.backing_name_len = (name.len() as u32).into();
+        tail.extend(name);
+    }
+    if header_len + tail.len() > cluster {
+        return Err(Error::new(
+            Errno::INVAL,
+            "the names do not fit into the header's cluster",
+        ));
+    }
+    let mut head = raw.as_bytes()[..header_len].to_vec();
+    head.extend(tail);
+    Ok(head)
+}
+
+fn header(layout: &Layout, len_bytes: u64, options: &CreateOptions) -> RawHeader {
+    let mut raw = RawHeader::new_zeroed();
+    raw.magic = MAGIC.into();
+    raw.version = if options.compat == Compat::V0_10 {
+        2
+    } else {
+        3
+    }
+    .into();
+    raw.cluster_bits = layout.bits.into();
+    raw.len_bytes = len_bytes.into();
+    // Both are below 2^22 by the limits on their tables.
+    raw.l1_entries = (layout.l1_entries as u32).into();
+    raw.refcount_table_clusters = (layout.table_clusters as u32).into();
+    raw.l1_offset = layout.l1_offset().into();
+    raw.refcount_table_offset = (1u64 << layout.bits).into();
+    raw.refcount_order = layout.refcount_order.into();
+    raw.header_len = (size_of::<RawHeader>() as u32).into();
+    let mut incompatible = 0;
+    if options.compression == Compression::Zstd {
+        incompatible |= features::COMPRESSION_TYPE;
+        raw.compression_type = 1;
+    }
+    if options.extended_l2 {
+        incompatible |= features::EXTENDED_L2;
+    }
+    if let Some(data_file) = &options.data_file {
+        incompatible |= features::DATA_FILE;
+        raw.autoclear = if data_file.is_raw {
+            features::AUTOCLEAR_RAW_DATA_FILE
+        } else {
+            0
+        }
+        .into();
+    }
+    raw.incompatible = incompatible.into();
+    raw.compatible = if options.lazy_refcounts {
+        features::LAZY_REFCOUNTS
+    } else {
+        0
+    }
+    .into();
+    raw
+}
+
+fn feature_names() -> Vec<u8> {
+    let mut table = Vec::new();
+    for (kind, bit, name) in FEATURE_NAMES {
+        let start = table.len();
+        table.extend([kind, bit]);
+        table.extend(name.as_bytes());
+        table.resize(start + FEATURE_NAME_BYTES, 0);
+    }
+    table
+}
+
+impl Qcow2Device {
+    /// Creates an image of `len_bytes` bytes on a device, whose content is lost, and opens it.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for options that contradict each other, EFBIG for a size that clusters of this size
+    /// cannot map, EPERM for a backing file or data file; ENOSPC, also of later writes, when the image
+    /// needs more space than the device has.
+    pub fn create_on(
+        device: Arc<dyn Device>,
+        len_bytes: u64,
+        options: &CreateOptions,
+    ) -> Result<Self> {
+        let file = DeviceFile::create(device)?;
+        write(&file, len_bytes, options)?;
+        Self::open(Box::new(file), Path::new(""), &mut Chain::closed())
+    }
+}

@@ -1,0 +1,89 @@
+//! Opens image files, whatever their format: the only opener that knows every format.
+
+use crate::base::Result;
+use crate::block::file::HostFile;
+use crate::block::image::{Chain, CreateOptions, ImageFormat, OpenOptions, Opener, detect};
+use crate::block::qcow2::{self, Qcow2Device};
+use crate::block::{Device, RawDevice};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Opens the image at `path`, with its backing files.
+///
+/// # Errors
+///
+/// - EBUSY if another process's lock on the file forbids it.
+/// - EUCLEAN if the image's bytes contradict its format.
+/// - EOPNOTSUPP if the image uses a feature that Folio does not support.
+/// - EPERM for a backing file or data file that `options` do not allow.
+/// - ELOOP if the image is its own backing file, or the chain is too long.
+/// - Else the host's errors.
+pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Arc<dyn Device>> {
+    AnyFormat.open_image(
+        path.as_ref(),
+        options.read_only,
+        options.format,
+        &mut Chain::new(options, &AnyFormat),
+    )
+}
+
+/// Opens the file of an image as the first of a chain.
+pub(super) fn open_file(path: &Path, options: &OpenOptions) -> Result<(HostFile, Chain)> {
+    let mut chain = chain(options);
+    let file = chain.open_file(path, options.read_only)?;
+    Ok((file, chain))
+}
+
+/// Returns an empty chain whose images may have any format.
+pub(super) fn chain(options: &OpenOptions) -> Chain {
+    Chain::new(options, &AnyFormat)
+}
+
+/// Opens images of every format.
+struct AnyFormat;
+
+impl Opener for AnyFormat {
+    fn open_image(
+        &self,
+        path: &Path,
+        read_only: bool,
+        format: Option<ImageFormat>,
+        chain: &mut Chain,
+    ) -> Result<Arc<dyn Device>> {
+        let file = chain.open_file(path, read_only)?;
+        let format = match format {
+            Some(format) => format,
+            None => detect(&file)?,
+        };
+        // Before its backing files are.
+        tracing::info!(file = %path.display(), %format, read_only, depth = chain.depth() - 1, "image file opened");
+        match format {
+            ImageFormat::Raw => Ok(Arc::new(RawDevice::from_file(file)?)),
+            ImageFormat::Qcow2 => Ok(Arc::new(Qcow2Device::open(Box::new(file), path, chain)?)),
+        }
+    }
+}
+
+impl Qcow2Device {
+    /// Creates an image of `len_bytes` bytes that reads as zeros, and opens it for writing.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if the file exists, EINVAL for options that contradict each other, else those of
+    /// [`open`].
+    pub fn create(path: impl AsRef<Path>, len_bytes: u64, options: &CreateOptions) -> Result<Self> {
+        let path = path.as_ref();
+        qcow2::create(path, len_bytes, options)?;
+        Self::open_at(path, &OpenOptions::default())
+    }
+
+    /// Opens the qcow2 image at `path`, with its backing files.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`].
+    pub fn open_at(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        let (file, mut chain) = open_file(path.as_ref(), options)?;
+        Self::open(Box::new(file), path.as_ref(), &mut chain)
+    }
+}

@@ -1,0 +1,199 @@
+//! A device that fails on command, for tests of what happens then.
+
+use crate::base::{Errno, Error, Result};
+use crate::block::{Allocation, Device};
+use parking_lot::Mutex;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// Which calls fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Reads.
+    Read,
+    /// Writes, discards and zeroing.
+    Write,
+    /// Flushes.
+    Flush,
+}
+
+/// When they fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultWhen {
+    /// Every time.
+    Always,
+    /// Once, after this many calls of the kind have gone well.
+    After(u64),
+    /// By chance, once in so many calls on average; the device's seed decides. Zero is never.
+    OneIn(u64),
+}
+
+/// Passes everything to the device below, but for the calls that are to fail: those change nothing.
+pub struct FaultDevice {
+    lower: Arc<dyn Device>,
+    plan: Mutex<FaultPlan>,
+}
+
+struct FaultPlan {
+    seed: u64,
+    random: u64,
+    faults: Vec<(FaultKind, FaultWhen, Errno)>,
+    failed: u64,
+}
+
+impl FaultDevice {
+    /// A device over `lower` in which nothing fails yet. The same seed and calls give the same
+    /// failures.
+    pub fn new(lower: Arc<dyn Device>, seed: u64) -> Self {
+        let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        Self {
+            lower,
+            plan: Mutex::new(FaultPlan {
+                seed,
+                random,
+                faults: Vec::new(),
+                failed: 0,
+            }),
+        }
+    }
+
+    /// From now on calls of this kind fail with EIO, in addition to what was asked before.
+    pub fn fail(&self, kind: FaultKind, when: FaultWhen) {
+        self.fail_with(kind, when, Errno::IO);
+    }
+
+    /// From now on calls of this kind fail with this errno, in addition to what was asked before.
+    pub fn fail_with(&self, kind: FaultKind, when: FaultWhen, errno: Errno) {
+        self.plan.lock().faults.push((kind, when, errno));
+    }
+
+    /// From now on nothing fails.
+    pub fn clear_faults(&self) {
+        self.plan.lock().faults.clear();
+    }
+
+    /// How many calls have failed.
+    pub fn failed(&self) -> u64 {
+        self.plan.lock().failed
+    }
+
+    fn check(&self, kind: FaultKind, operation: &str) -> Result<()> {
+        let mut plan = self.plan.lock();
+        let Some(errno) = plan.strikes(kind) else {
+            return Ok(());
+        };
+        plan.failed += 1;
+        Err(Error::new(
+            errno,
+            format!("{operation}: fault on command (seed {})", plan.seed),
+        ))
+    }
+}
+
+impl FaultPlan {
+    /// With what a call of this kind fails, if it does.
+    fn strikes(&mut self, kind: FaultKind) -> Option<Errno> {
+        let mut strikes = None;
+        let random = &mut self.random;
+        self.faults.retain_mut(|(of, when, errno)| {
+            if *of != kind {
+                return true;
+            }
+            match when {
+                FaultWhen::Always => strikes = Some(*errno),
+                FaultWhen::After(0) => {
+                    strikes = Some(*errno);
+                    return false;
+                }
+                FaultWhen::After(left) => *left -= 1,
+                FaultWhen::OneIn(calls) => {
+                    // xorshift64*: small, and the same everywhere.
+                    *random ^= *random >> 12;
+                    *random ^= *random << 25;
+                    *random ^= *random >> 27;
+                    let number = random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16;
+                    if number.checked_rem(*calls) == Some(0) {
+                        strikes = Some(*errno);
+                    }
+                }
+            }
+            true
+        });
+        strikes
+    }
+}
+
+impl Device for FaultDevice {
+    fn len_bytes(&self) -> u64 {
+        self.lower.len_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.lower.is_read_only()
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        self.check(FaultKind::Read, "read")?;
+        self.lower.read_vectored_at(bufs, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        self.check(FaultKind::Write, "write")?;
+        self.lower.write_vectored_at(bufs, offset)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.check(FaultKind::Flush, "flush")?;
+        self.lower.flush()
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.check(FaultKind::Write, "discard")?;
+        self.lower.discard(offset, len_bytes)
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.check(FaultKind::Write, "write zeroes")?;
+        self.lower.write_zeroes(offset, len_bytes)
+    }
+
+    fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
+        self.lower.allocation(offset, len_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::MemoryDevice;
+
+    #[test]
+    fn faults_strike_when_they_should() {
+        let device = FaultDevice::new(Arc::new(MemoryDevice::new(4096)), 1);
+        device.fail(FaultKind::Write, FaultWhen::After(2));
+        let results: Vec<bool> = (0..4).map(|_| device.write_at(&[1], 0).is_ok()).collect();
+        assert_eq!(results, [true, true, false, true]);
+        device.read_at(&mut [0], 0).unwrap();
+        device.fail(FaultKind::Flush, FaultWhen::Always);
+        assert_eq!(device.flush().unwrap_err().errno(), Errno::IO);
+        assert!(device.flush().unwrap_err().to_string().contains("seed 1"));
+        device.clear_faults();
+        device.flush().unwrap();
+        assert_eq!(device.failed(), 3);
+    }
+
+    #[test]
+    fn the_same_seed_fails_the_same_calls() {
+        let run = |seed| {
+            let device = FaultDevice::new(Arc::new(MemoryDevice::new(4096)), seed);
+            device.fail(FaultKind::Read, FaultWhen::OneIn(4));
+            (0..200)
+                .map(|_| device.read_at(&mut [0], 0).is_ok())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(run(7), run(7));
+        assert_ne!(run(7), run(8));
+        let failed = run(7).iter().filter(|is_ok| !**is_ok).count();
+        assert!((20..100).contains(&failed), "{failed} of 200");
+    }
+}

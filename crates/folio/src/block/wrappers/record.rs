@@ -1,0 +1,167 @@
+//! A device that remembers every write and flush, for tests that cut the power at any of them.
+
+use crate::base::Result;
+use crate::block::{Allocation, Device};
+use parking_lot::Mutex;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// One thing that changed a device or ordered its changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recorded {
+    /// Bytes written at an offset.
+    Write {
+        /// Where.
+        offset: u64,
+        /// What, shared between copies of the record.
+        bytes: Arc<[u8]>,
+    },
+    /// A range made zero.
+    WriteZeroes {
+        /// Where.
+        offset: u64,
+        /// How much.
+        len_bytes: u64,
+    },
+    /// A range given up.
+    Discard {
+        /// Where.
+        offset: u64,
+        /// How much.
+        len_bytes: u64,
+    },
+    /// A barrier: what stands before it survives, what stands behind may be lost or reordered.
+    Flush,
+}
+
+impl Recorded {
+    /// Does the same to another device.
+    pub fn replay(&self, onto: &dyn Device) -> Result<()> {
+        match self {
+            Self::Write { offset, bytes } => onto.write_at(bytes, *offset),
+            Self::WriteZeroes { offset, len_bytes } => onto.write_zeroes(*offset, *len_bytes),
+            Self::Discard { offset, len_bytes } => onto.discard(*offset, *len_bytes),
+            Self::Flush => onto.flush(),
+        }
+    }
+}
+
+/// Passes everything to the device below and remembers what succeeded, in order.
+///
+/// To see what a power cut leaves: make a copy of the lower device as it was at first, and replay a
+/// prefix of [`RecordDevice::recorded`] onto it; what lies behind the prefix's last
+/// [`Recorded::Flush`] may also be left out in part. Writes go one at a time, so that the record's
+/// order is the device's.
+pub struct RecordDevice {
+    lower: Arc<dyn Device>,
+    recorded: Mutex<Vec<Recorded>>,
+}
+
+impl RecordDevice {
+    /// A device over `lower` with an empty record.
+    pub fn new(lower: Arc<dyn Device>) -> Self {
+        Self {
+            lower,
+            recorded: Mutex::default(),
+        }
+    }
+
+    /// The record so far; the bytes are shared, not copied.
+    pub fn recorded(&self) -> Vec<Recorded> {
+        self.recorded.lock().clone()
+    }
+
+    /// How many entries the record has: a moment to come back to.
+    pub fn recorded_len(&self) -> usize {
+        self.recorded.lock().len()
+    }
+
+    fn record(
+        &self,
+        call: impl FnOnce() -> Result<()>,
+        entry: impl FnOnce() -> Recorded,
+    ) -> Result<()> {
+        let mut recorded = self.recorded.lock();
+        call()?;
+        recorded.push(entry());
+        Ok(())
+    }
+}
+
+impl Device for RecordDevice {
+    fn len_bytes(&self) -> u64 {
+        self.lower.len_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.lower.is_read_only()
+    }
+
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
+        self.lower.read_vectored_at(bufs, offset)
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        self.record(
+            || self.lower.write_vectored_at(bufs, offset),
+            || Recorded::Write {
+                offset,
+                bytes: bufs.iter().flat_map(|buf| buf.iter().copied()).collect(),
+            },
+        )
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.record(|| self.lower.flush(), || Recorded::Flush)
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.record(
+            || self.lower.discard(offset, len_bytes),
+            || Recorded::Discard { offset, len_bytes },
+        )
+    }
+
+    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.record(
+            || self.lower.write_zeroes(offset, len_bytes),
+            || Recorded::WriteZeroes { offset, len_bytes },
+        )
+    }
+
+    fn allocation(&self, offset: u64, len_bytes: u64) -> Result<(Allocation, u64)> {
+        self.lower.allocation(offset, len_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::MemoryDevice;
+
+    #[test]
+    fn a_prefix_replays_to_what_was_there_then() {
+        let device = RecordDevice::new(Arc::new(MemoryDevice::new(1 << 16)));
+        device
+            .write_vectored_at(&[IoSlice::new(b"one "), IoSlice::new(b"two")], 10)
+            .unwrap();
+        device.flush().unwrap();
+        let cut = device.recorded_len();
+        device.write_zeroes(10, 3).unwrap();
+        device.write_at(b"beyond", 1 << 16).unwrap_err();
+        assert_eq!(device.recorded_len(), 3, "what failed is not recorded");
+        let text_after = |count: usize| {
+            let copy = MemoryDevice::new(1 << 16);
+            device.recorded()[..count]
+                .iter()
+                .try_for_each(|entry| entry.replay(&copy))
+                .unwrap();
+            let mut text = [0; 7];
+            copy.read_at(&mut text, 10).unwrap();
+            text
+        };
+        assert_eq!(&text_after(cut), b"one two");
+        assert_eq!(&text_after(3), b"\0\0\0 two");
+        assert_eq!(device.recorded()[1], Recorded::Flush);
+    }
+}
