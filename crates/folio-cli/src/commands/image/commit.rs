@@ -4,7 +4,7 @@ use super::overlay::OverlayArgs;
 use crate::exit::Outcome;
 use crate::session::Session;
 use clap::Args;
-use folio::block::{self, Committed};
+use folio::block::{self, AfterCommit};
 use std::io::Write;
 
 const AFTER_HELP: &str = "\
@@ -29,9 +29,9 @@ pub(crate) struct Commit {
 /// Runs the command.
 pub(crate) fn run(commit: &Commit, session: &Session) -> Outcome {
     let then = if commit.keep {
-        Committed::Kept
+        AfterCommit::Keep
     } else {
-        Committed::Emptied
+        AfterCommit::Empty
     };
     let overlay = &commit.overlay;
     overlay.run(session, &|options| {
