@@ -1,34 +1,33 @@
-//! POSIX access control lists: the kernel's form for programs, what they allow, what new inodes
-//! inherit.
+//! POSIX access control lists: the kernel's xattr format, permission checks, inheritance.
 //!
-//! Linux: fs/posix_acl.c, linux/posix_acl_xattr.h; acl(5) for what entries mean. The order of
-//! entries, and who is asked first, is POSIX.1e draft 17's.
+//! Linux: fs/posix_acl.c, linux/posix_acl_xattr.h; acl(5) for the meaning of entries. The order of
+//! entries and of their evaluation is that of POSIX.1e draft 17.
 //!
 //! ```text
 //!   check_access --- owner? the mode --- else ---> AclCache: known to have none? the mode
-//!                                                     | else: Inode::xattr once, kept until it is set anew
+//!                                                     | else: Inode::xattr once, cached until it is set
 //!                                                     v
 //!                                                  Acl::permits
 //! ```
 
-use super::permission::{Access, Credentials};
+use super::credentials::{Access, Credentials};
 use crate::base::{Errno, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The extended attribute that says who may do what.
+/// The extended attribute of the access ACL.
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-/// The one that says what new inodes in a directory inherit.
+/// The extended attribute of a directory's default ACL, which new inodes inherit.
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const XATTR_VERSION: u32 = 2;
 const XATTR_ENTRY_LEN: usize = 8;
 const VERSION_LEN: usize = 4;
-/// The id of an entry that has none.
+/// The id of an entry without user or group.
 const ID_NONE: u32 = u32::MAX;
 
-/// Whom an entry is for. In an ACL they come in this order.
+/// The subject of an entry. Entries of an ACL are in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tag {
     /// The owner.
@@ -39,14 +38,14 @@ pub enum Tag {
     GroupObject,
     /// A group, by id.
     Group(u32),
-    /// The most that named users and all groups can get.
+    /// The upper bound for named users and all groups.
     Mask,
-    /// Everybody else.
+    /// All other users.
     Other,
 }
 
 impl Tag {
-    /// The number that stands for it in both forms (`ACL_USER_OBJ` and so on).
+    /// Returns the number of the tag in both formats (`ACL_USER_OBJ` and so on).
     pub fn number(self) -> u16 {
         match self {
             Self::UserObject => 0x01,
@@ -58,7 +57,7 @@ impl Tag {
         }
     }
 
-    /// The tag of this number; `id` for those that have one.
+    /// Returns the tag with this number; `id` is used by tags of named users and groups.
     pub fn new(number: u16, id: u32) -> Option<Self> {
         match number {
             0x01 => Some(Self::UserObject),
@@ -71,7 +70,7 @@ impl Tag {
         }
     }
 
-    /// The user or group that is named.
+    /// Returns the id of a named user or group.
     pub fn id(self) -> Option<u32> {
         match self {
             Self::User(id) | Self::Group(id) => Some(id),
@@ -79,19 +78,19 @@ impl Tag {
         }
     }
 
-    /// The place of the tag in an ACL; entries of named users, and of named groups, come in any
-    /// order.
+    /// Returns the sort key of the tag in an ACL. Entries of named users may be in any order, and so
+    /// may entries of named groups.
     fn rank(self) -> u16 {
         self.number()
     }
 }
 
-/// What one tag may do: read 4, write 2, execute 1.
+/// The permissions of one tag: read 4, write 2, execute 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AclEntry {
-    /// For whom.
+    /// The subject.
     pub tag: Tag,
-    /// What, 0 to 7.
+    /// The permissions, 0 to 7.
     pub permissions: u16,
 }
 
@@ -100,8 +99,11 @@ pub struct AclEntry {
 pub struct Acl(Vec<AclEntry>);
 
 impl Acl {
-    /// An ACL from the kernel's form; `None` for one without entries, which stands for no ACL at
-    /// all. EOPNOTSUPP for another version, EINVAL for bytes or entries that make no ACL.
+    /// Parses the kernel's format. Returns `None` for a list without entries, which means no ACL.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP for another version, EINVAL for an invalid list. Linux: `posix_acl_from_xattr`.
     pub fn from_xattr(bytes: &[u8]) -> Result<Option<Self>> {
         let (version, entries) = version_and_entries(bytes).ok_or(Errno::INVAL)?;
         if version != XATTR_VERSION {
@@ -128,7 +130,7 @@ impl Acl {
             .ok_or(Errno::INVAL.into())
     }
 
-    /// The kernel's form.
+    /// Returns the kernel's format. Linux: `posix_acl_to_xattr`.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut bytes = XATTR_VERSION.to_le_bytes().to_vec();
         for entry in &self.0 {
@@ -139,11 +141,12 @@ impl Acl {
         bytes
     }
 
-    /// Entries that make an ACL: owner, owning group and other once each, a mask at most once and
-    /// always if users or groups are named, in the order of [`Tag`]. Linux: `posix_acl_valid`.
+    /// Creates an ACL from entries in the order of [`Tag`]; `None` if they are invalid. Valid
+    /// entries have owner, owning group and other once each, and a mask at most once; a mask is
+    /// required if users or groups are named. Linux: `posix_acl_valid`.
     pub fn new(entries: Vec<AclEntry>) -> Option<Self> {
         let count = |tag: Tag| entries.iter().filter(|entry| entry.tag == tag).count();
-        let names_someone = entries.iter().any(|entry| entry.tag.id().is_some());
+        let has_named = entries.iter().any(|entry| entry.tag.id().is_some());
         let is_valid = entries.is_sorted_by_key(|entry| entry.tag.rank())
             && entries
                 .iter()
@@ -151,11 +154,11 @@ impl Acl {
             && [Tag::UserObject, Tag::GroupObject, Tag::Other]
                 .into_iter()
                 .all(|tag| count(tag) == 1)
-            && (count(Tag::Mask) == 1 || (count(Tag::Mask) == 0 && !names_someone));
+            && (count(Tag::Mask) == 1 || (count(Tag::Mask) == 0 && !has_named));
         is_valid.then_some(Self(entries))
     }
 
-    /// The entries, in the order of [`Tag`].
+    /// Returns the entries, in the order of [`Tag`].
     pub fn entries(&self) -> &[AclEntry] {
         &self.0
     }
@@ -167,8 +170,8 @@ impl Acl {
             .map(|entry| entry.permissions)
     }
 
-    /// The nine permission bits that this ACL, as an access ACL, gives a mode: the group's are the
-    /// mask's, where there is one. Linux: `posix_acl_equiv_mode`.
+    /// Returns the nine permission bits that correspond to this access ACL. The group bits are the
+    /// mask, if there is one. Linux: `posix_acl_equiv_mode`.
     fn mode_bits(&self) -> u16 {
         let of = |tag| self.permissions(tag).unwrap_or(0);
         let group = self
@@ -177,14 +180,14 @@ impl Acl {
         of(Tag::UserObject) << 6 | group << 3 | of(Tag::Other)
     }
 
-    /// Whether the mode says it all, so that nothing need be stored.
+    /// Returns whether the mode expresses the whole ACL, so that none need be stored.
     pub fn is_minimal(&self) -> bool {
         self.0
             .iter()
             .all(|entry| !matches!(entry.tag, Tag::User(_) | Tag::Group(_) | Tag::Mask))
     }
 
-    /// Whether somebody who is not the owner may do what he wants to a file of group `gid`. Linux:
+    /// Returns whether `who`, not the owner, has the wanted access to a file of group `gid`. Linux:
     /// `posix_acl_permission`.
     pub(super) fn permits(&self, who: &Credentials, gid: u32, want: Access) -> bool {
         let mask = self.permissions(Tag::Mask).unwrap_or(7);
@@ -197,17 +200,17 @@ impl Acl {
             Tag::Group(id) => who.is_member(id),
             _ => false,
         });
-        let mut is_in_some = false;
-        // Any group that grants all of it will do; one that is named keeps its members from what
-        // others may.
+        let mut is_member = false;
+        // One group that grants the whole access suffices. Members of any listed group never get
+        // the permissions of `Other`.
         groups.any(|entry| {
-            is_in_some = true;
+            is_member = true;
             grants(entry.permissions & mask)
-        }) || (!is_in_some && grants(self.permissions(Tag::Other).unwrap_or(0)))
+        }) || (!is_member && grants(self.permissions(Tag::Other).unwrap_or(0)))
     }
 
-    /// The access ACL of a new inode in a directory with this default ACL, and the nine permission
-    /// bits of its mode, of which `mode` asks for the most. Linux: `posix_acl_create_masq`.
+    /// Returns the access ACL of a new inode in a directory with this default ACL, and the nine
+    /// permission bits of its mode; `mode` is their upper bound. Linux: `posix_acl_create_masq`.
     pub(super) fn inherited(&self, mode: u16) -> (Self, u16) {
         let mut acl = self.clone();
         let group_tag = if self.permissions(Tag::Mask).is_some() {
@@ -227,12 +230,12 @@ impl Acl {
         (acl, bits)
     }
 
-    /// What the owning group may do, whatever named users and groups may.
+    /// Returns the effective permissions of the owning group.
     pub(super) fn owning_group(&self) -> u16 {
         self.permissions(Tag::GroupObject).unwrap_or(0) & self.permissions(Tag::Mask).unwrap_or(7)
     }
 
-    /// The ACL after chmod(2) to `mode`. Linux: `posix_acl_chmod`.
+    /// Returns the ACL after chmod(2) to `mode`. Linux: `posix_acl_chmod`.
     pub fn with_mode(mut self, mode: u16) -> Self {
         let group_tag = if self.permissions(Tag::Mask).is_some() {
             Tag::Mask
@@ -251,24 +254,25 @@ impl Acl {
     }
 }
 
-/// What setting `acl` as access ACL of a file with `mode` comes to: the new mode, and the ACL to
-/// store, if any. Linux: `posix_acl_update_mode`, without its check of who may keep the setgid bit.
+/// Returns the new mode of a file whose access ACL becomes `acl`, and the ACL to store, if the mode
+/// does not express it. Does not check whether the caller may keep the setgid bit. Linux:
+/// `posix_acl_update_mode`.
 pub fn set_access_acl(acl: Acl, mode: u16) -> (u16, Option<Acl>) {
     let mode = mode & !0o777 | acl.mode_bits();
     (mode, (!acl.is_minimal()).then_some(acl))
 }
 
-/// Which of the two ACLs an inode may have.
+/// The two kinds of ACLs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AclKind {
-    /// Who may do what.
+    /// The ACL that grants access.
     Access,
-    /// What new inodes in a directory inherit.
+    /// The ACL of a directory that new inodes inherit.
     Default,
 }
 
 impl AclKind {
-    /// The extended attribute that holds it.
+    /// Returns the extended attribute that holds the ACL.
     pub(super) fn attribute(self) -> &'static [u8] {
         match self {
             Self::Access => ACL_ACCESS,
@@ -281,30 +285,30 @@ impl AclKind {
     }
 }
 
-/// What is known of an inode's ACLs: nothing at first. Linux: `i_acl`, `i_default_acl`.
+/// The cached ACLs of an inode; empty at first. Linux: `i_acl`, `i_default_acl`.
 #[derive(Default)]
 pub(super) struct AclCache {
-    /// A bit for each kind that is known not to be there.
+    /// One bit per kind, set if the inode is known to have no such ACL.
     absent: AtomicU8,
     present: Mutex<Present>,
 }
 
 #[derive(Default)]
 struct Present {
-    /// Those that are there, each in its place.
+    /// The ACLs of the inode, by kind.
     acls: Option<Box<[Option<Arc<Acl>>; 2]>>,
-    /// How often any was forgotten: what was being read then is not kept.
-    forgotten: u32,
+    /// Number of invalidations; an ACL that was being read meanwhile is not cached.
+    invalidations: u32,
 }
 
 impl AclCache {
-    /// Whether the inode is known to have none, without waiting.
+    /// Returns whether the inode is known to have no such ACL. Does not wait.
     #[inline]
     pub(super) fn is_absent(&self, kind: AclKind) -> bool {
         self.absent.load(Ordering::Acquire) & kind.bit() != 0
     }
 
-    /// The ACL, which `read` fetches the first time. No lock is held meanwhile.
+    /// Returns the ACL; calls `read` the first time, without a lock.
     pub(super) fn get(
         &self,
         kind: AclKind,
@@ -321,23 +325,23 @@ impl AclCache {
         {
             return Ok(Some(acl));
         }
-        let before = present.forgotten;
+        let before = present.invalidations;
         drop(present);
         let acl = read()?.map(Arc::new);
         let mut present = self.present.lock();
         match &acl {
-            _ if present.forgotten != before => {}
+            _ if present.invalidations != before => {}
             Some(acl) => present.acls.get_or_insert_default()[kind as usize] = Some(acl.clone()),
             None => drop(self.absent.fetch_or(kind.bit(), Ordering::Release)),
         }
         Ok(acl)
     }
 
-    /// It was changed: whoever asks next reads it anew.
-    pub(super) fn forget(&self, kind: AclKind) {
+    /// Drops the ACL from the cache after a change; the next reader reads it again.
+    pub(super) fn invalidate(&self, kind: AclKind) {
         let mut present = self.present.lock();
         self.absent.fetch_and(!kind.bit(), Ordering::Release);
-        present.forgotten = present.forgotten.wrapping_add(1);
+        present.invalidations = present.invalidations.wrapping_add(1);
         if let Some(acls) = present.acls.as_mut() {
             acls[kind as usize] = None;
         }
@@ -375,7 +379,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_mask_is_the_modes_group() {
+    fn mode_group_bits_are_the_mask() {
         let acl = Acl::from_xattr(&xattr(&NAMED)).unwrap().unwrap();
         let (mode, stored) = set_access_acl(acl.clone(), 0o4700);
         assert_eq!((mode, stored), (0o4664, Some(acl.clone())));
@@ -384,14 +388,14 @@ mod tests {
         assert_eq!(
             changed.permissions(Tag::GroupObject),
             Some(4),
-            "only the mask follows the mode"
+            "only the mask changes with the mode"
         );
         assert_eq!(changed.permissions(Tag::UserObject), Some(7));
         assert_eq!(changed.permissions(Tag::Other), Some(1));
     }
 
     #[test]
-    fn a_minimal_list_is_only_a_mode() {
+    fn minimal_acl_is_stored_in_the_mode() {
         let acl = Acl::from_xattr(&xattr(&[(1, 7, NONE), (4, 5, NONE), (0x20, 1, NONE)]))
             .unwrap()
             .unwrap();
@@ -401,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_lists_are_refused() {
+    fn invalid_acl_is_rejected() {
         let with = |at: usize, entry| {
             let mut entries = NAMED;
             entries[at] = entry;
@@ -433,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_asked_first_is_posix() {
+    fn entries_are_evaluated_in_posix_order() {
         let acl = Acl::from_xattr(&xattr(&NAMED)).unwrap().unwrap();
         let who = |uid, groups: &[u32]| Credentials::user(uid, 9, groups.to_vec());
         let may = |who: &Credentials, want| acl.permits(who, 77, want);
@@ -449,7 +453,7 @@ mod tests {
         );
         assert!(
             may(&who(5, &[]), read) && !may(&who(5, &[]), write),
-            "others"
+            "all other users"
         );
         let masked = acl.clone().with_mode(0o600);
         assert!(
@@ -463,20 +467,20 @@ mod tests {
         };
         assert!(
             !with(1, (2, 0, 1000)).permits(&who(1000, &[50]), 77, read),
-            "named, so groups do not matter"
+            "a named user, so groups do not count"
         );
         assert!(
             !with(3, (8, 0, 50)).permits(&who(5, &[50]), 77, read),
-            "in a group, so others do not matter"
+            "in a group, so `other` does not count"
         );
         assert!(
             with(3, (8, 7, 50)).permits(&who(5, &[50, 77]), 77, write),
-            "any group that grants it"
+            "any group grants it"
         );
     }
 
     #[test]
-    fn what_a_directory_gives_its_entries_is_bound_by_what_they_ask() {
+    fn default_acl_is_limited_by_requested_mode() {
         let default = Acl::from_xattr(&xattr(&NAMED)).unwrap().unwrap();
         let (acl, bits) = default.inherited(0o640);
         assert_eq!(bits, 0o640);
@@ -484,7 +488,7 @@ mod tests {
         assert_eq!(
             acl.permissions(Tag::User(1000)),
             Some(6),
-            "the mask alone follows"
+            "only the mask changes"
         );
         let plain = Acl::from_xattr(&xattr(&[(1, 7, NONE), (4, 5, NONE), (0x20, 0, NONE)]))
             .unwrap()

@@ -1,53 +1,53 @@
-//! Open files: what a program says about how it will use the data, and writing it without syncing.
+//! Advice on the use of an open file's data, and writeback of a range without a sync.
 
+use super::attributes::FileType;
 use super::file::{OFFSET_MAX, OpenFile};
-use super::{Counters, FileType};
 use crate::base::{Errno, PAGE_SIZE, Result};
-use crate::cache::ReadPattern;
+use crate::cache::{Counters, ReadPattern};
 use bitflags::bitflags;
 use std::ops::Range;
 
-/// What posix_fadvise(2) can say.
+/// The advice of posix_fadvise(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// Nothing special (`POSIX_FADV_NORMAL`): readahead watches how the file is read.
+    /// No special access pattern (`POSIX_FADV_NORMAL`): readahead adapts to the reads.
     Normal,
-    /// It will be read from front to end (`POSIX_FADV_SEQUENTIAL`): readahead goes twice as far.
+    /// Sequential reads (`POSIX_FADV_SEQUENTIAL`): the readahead window doubles.
     Sequential,
-    /// It will be read here and there (`POSIX_FADV_RANDOM`): nothing is read ahead.
+    /// Random reads (`POSIX_FADV_RANDOM`): no readahead.
     Random,
-    /// The range will be read soon (`POSIX_FADV_WILLNEED`): it is brought in, in the background
-    /// where there is a thread for it.
+    /// The range will be read soon (`POSIX_FADV_WILLNEED`): it is read into the cache, in the
+    /// background if there is a thread for it.
     WillNeed,
-    /// The range will not be used soon (`POSIX_FADV_DONTNEED`): its dirty pages are written, then
-    /// those that lie wholly inside it leave memory, unless somebody is using them.
+    /// The range will not be used soon (`POSIX_FADV_DONTNEED`): its dirty pages are written back,
+    /// then the pages wholly inside it are dropped, except those in use.
     DontNeed,
-    /// It will be read once (`POSIX_FADV_NOREUSE`): reads do not count as a reason to keep pages.
+    /// The data will be read once (`POSIX_FADV_NOREUSE`): reads do not mark pages as referenced.
     NoReuse,
 }
 
 bitflags! {
-    /// What sync_file_range(2) shall do, in this order.
+    /// The steps of sync_file_range(2), in this order.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct SyncFileRange: u32 {
-        /// Wait for writeback that is under way.
+        /// Wait for writeback in progress.
         const WAIT_BEFORE = 1;
-        /// Write the dirty pages.
+        /// Write back the dirty pages.
         const WRITE = 2;
-        /// Wait for writeback that is under way by then.
+        /// Wait for writeback in progress by then.
         const WAIT_AFTER = 4;
     }
 }
 
 impl OpenFile {
-    /// posix_fadvise(2). Errors of the writes it starts are told by the next sync.
+    /// Applies advice: posix_fadvise(2). The next sync reports errors of the writes it starts.
     pub(crate) fn advise(&self, offset: u64, len_bytes: u64, advice: Advice) -> Result<()> {
         self.check_not_path()?;
         if self.file_type() == FileType::Fifo {
             return Err(Errno::SPIPE.into());
         }
         let range = range(offset, len_bytes)?;
-        // Directories and device nodes take any advice, and have no pages that it could be about.
+        // Directories and device nodes accept any advice, and have no cached pages.
         let Ok(mapping) = self.mapping() else {
             return Ok(());
         };
@@ -62,9 +62,9 @@ impl OpenFile {
                 mapping.read_ahead(first, range.end.div_ceil(page) - first);
             }
             Advice::DontNeed => {
-                // Who wrote the data is told of a failure, which the mapping remembers.
+                // The mapping remembers a failure, and the next sync reports it.
                 let _ = mapping.write_back(range.clone());
-                // Nobody will want the rest of the last page, which is past the end of the file.
+                // The rest of the last page is past the end of the file, so it can be dropped, too.
                 let reaches_end = range.end >= mapping.size_bytes();
                 mapping.invalidate(range.start..if reaches_end { u64::MAX } else { range.end });
             }
@@ -72,7 +72,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// sync_file_range(2): data alone, and no promise that it survives a power cut.
+    /// Writes back a range: sync_file_range(2). Data only, and not durable across a power cut.
     pub(crate) fn sync_range(
         &self,
         offset: u64,
@@ -84,7 +84,7 @@ impl OpenFile {
             return Err(Errno::INVAL.into());
         }
         let range = range(offset, len_bytes)?;
-        // Here, and not for advice, a range that reaches too far is refused.
+        // Unlike advice, this call rejects a range that ends too far.
         if offset + len_bytes > OFFSET_MAX {
             return Err(Errno::INVAL.into());
         }
@@ -100,22 +100,23 @@ impl OpenFile {
         if flags.contains(SyncFileRange::WAIT_BEFORE) {
             mapping.wait_written();
         }
-        let written = match flags.contains(SyncFileRange::WRITE) {
-            true => mapping.write_dirty(range),
-            false => Ok(()),
+        let written = if flags.contains(SyncFileRange::WRITE) {
+            mapping.write_dirty(range)
+        } else {
+            Ok(())
         };
         if flags.contains(SyncFileRange::WAIT_AFTER) {
             mapping.wait_written();
         }
-        match flags.intersects(SyncFileRange::WAIT_BEFORE | SyncFileRange::WAIT_AFTER) {
-            true => self.tell_error(mapping, written),
-            // Linux has only started the writes here; a failure is told by the next call that
-            // waits.
-            false => Ok(()),
+        if flags.intersects(SyncFileRange::WAIT_BEFORE | SyncFileRange::WAIT_AFTER) {
+            self.report_error(mapping, written)
+        } else {
+            // Linux has only started the writes here; the next call that waits reports a failure.
+            Ok(())
         }
     }
 
-    /// What happened to the pages of this file; all zeros for what has none.
+    /// Returns the cache counters of this file; all zeros for a file without cached pages.
     pub(crate) fn counters(&self) -> Result<Counters> {
         self.check_not_path()?;
         Ok(self
@@ -128,13 +129,14 @@ impl OpenFile {
     }
 }
 
-/// Bytes of a file; length 0 is all to the end.
+/// Returns a byte range of a file; length 0 extends to the end.
 fn range(offset: u64, len_bytes: u64) -> Result<Range<u64>> {
     if offset > OFFSET_MAX || len_bytes > OFFSET_MAX {
         return Err(Errno::INVAL.into());
     }
-    match len_bytes {
-        0 => Ok(offset..OFFSET_MAX),
-        _ => Ok(offset..(offset + len_bytes).min(OFFSET_MAX)),
-    }
+    let end = match len_bytes {
+        0 => OFFSET_MAX,
+        _ => (offset + len_bytes).min(OFFSET_MAX),
+    };
+    Ok(offset..end)
 }

@@ -1,7 +1,7 @@
-//! What stat(2) tells about one inode, read without a lock.
+//! The attributes of one inode, read without a lock.
 
 use super::acl::{AclCache, AclKind};
-use super::{Attributes, FileType};
+use super::attributes::{Attributes, FileType};
 use crate::base::seq::SeqWords;
 use crate::base::{InodeNumber, Timespec};
 
@@ -9,22 +9,21 @@ const WORDS: usize = 10;
 /// Set in the first word if the creation time is known.
 const HAS_CREATED: u64 = 1 << 16;
 
-/// The changing attributes of an inode. The file system publishes them whenever one changed;
-/// everybody reads them without a lock and without writing to shared memory.
+/// The attributes of an inode that can change. The file system publishes them after each change;
+/// readers take no lock and write no shared memory.
 ///
-/// Sizes that others know better (that of a file with a mapping is the mapping's) are put in by the
-/// reader.
+/// The size of a file with a mapping is the mapping's; the reader fills it in.
 pub struct AttributeCell {
-    /// Mode and link count, owners, size, blocks; then the seconds of the four times, and their
+    /// Mode and link count, owners, size, blocks; then the seconds of the four times, then their
     /// nanoseconds.
     words: SeqWords<WORDS>,
     block_size: u32,
     device: (u32, u32),
-    /// The VFS's own: what it knows of the inode's ACLs.
+    /// The VFS's cache of the inode's ACLs.
     pub(super) acls: AclCache,
 }
 
-/// The three times that decide whether an access is noted.
+/// The three times that decide whether an access time is updated.
 pub(crate) struct Times {
     pub(crate) accessed: Timespec,
     pub(crate) modified: Timespec,
@@ -32,7 +31,7 @@ pub(crate) struct Times {
 }
 
 impl AttributeCell {
-    /// A cell that tells `attributes`. Block size and device number never change.
+    /// Creates a cell with `attributes`. Block size and device number never change.
     pub fn new(attributes: &Attributes) -> Self {
         Self {
             words: SeqWords::new(encode(attributes)),
@@ -42,18 +41,18 @@ impl AttributeCell {
         }
     }
 
-    /// Publishes what changed; the caller holds off other writers.
+    /// Publishes changed attributes. The caller holds off other writers.
     pub fn store(&self, attributes: &Attributes) {
         self.words.write(encode(attributes));
     }
 
-    /// ACLs may have changed: whoever asks next reads them anew.
-    pub fn forget_acls(&self) {
-        self.acls.forget(AclKind::Access);
-        self.acls.forget(AclKind::Default);
+    /// Drops cached ACLs, which may have changed; the next reader reads them again.
+    pub fn invalidate_acls(&self) {
+        self.acls.invalidate(AclKind::Access);
+        self.acls.invalidate(AclKind::Default);
     }
 
-    /// The attributes published last.
+    /// Returns the attributes published last.
     #[inline]
     pub fn load(&self, number: InodeNumber, file_type: FileType) -> Attributes {
         let [
@@ -97,7 +96,7 @@ impl AttributeCell {
         }
     }
 
-    /// Mode, owner and group.
+    /// Returns mode, owner and group.
     #[inline]
     pub(crate) fn permission(&self) -> (u16, u32, u32) {
         let [kind, owners] = self.words.read::<0, 2>();
@@ -142,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stored_is_loaded() {
+    fn stored_attributes_load_unchanged() {
         let time = |secs, nanos| Timespec::new(secs, nanos);
         let mut attributes = Attributes {
             number: InodeNumber(u64::MAX),

@@ -1,135 +1,99 @@
-//! chmod, chown, utimes, truncate by path. Linux: fs/attr.c, fs/open.c, fs/utimes.c.
+//! The attributes of an inode: file type, stat(2) fields, and changes to them.
 
-use super::acl::AclKind;
-use super::coherence::revalidate;
-use super::file::{OFFSET_MAX, set_size};
-use super::mount::Location;
-use super::permission::{Access, SET_GID, SET_UID, check_access, set_gid_to_drop};
-use super::walk::Context;
-use super::{AttributeChange, FileType, SetTime};
-use crate::base::{Errno, Result};
+use crate::base::{InodeNumber, Timespec};
 
-impl Context<'_> {
-    /// fchmodat(2), fchmod(2).
-    pub(crate) fn chmod(&self, location: &Location, mode: u16) -> Result<()> {
-        let _acting = location.mount.begin_change(self.credentials)?;
-        let inode = &**location.inode();
-        revalidate(inode)?;
-        if inode.common().file_type == FileType::Symlink {
-            return Err(Errno::OPNOTSUPP.into());
-        }
-        let lock = inode.common().lock.write();
-        let mut mode = mode & 0o7777;
-        // The superuser may do all this, and needs no look at the attributes.
-        if !self.credentials.is_root() {
-            let attributes = inode.attributes();
-            if !self.credentials.is_owner(&attributes) {
-                return Err(Errno::PERM.into());
-            }
-            if !self.credentials.is_member(attributes.gid) {
-                mode &= !SET_GID;
-            }
-        }
-        inode.set_attributes(&AttributeChange {
-            mode: Some(mode),
-            ..AttributeChange::default()
-        })?;
-        // The access ACL has followed.
-        inode.common().attributes.acls.forget(AclKind::Access);
-        drop(lock);
-        location.mount.settle(inode)
-    }
+/// The type of a file (`S_IFMT`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A character device node.
+    CharacterDevice,
+    /// A block device node.
+    BlockDevice,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+}
 
-    /// fchownat(2), fchown(2).
-    pub(crate) fn chown(
-        &self,
-        location: &Location,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    ) -> Result<()> {
-        let _acting = location.mount.begin_change(self.credentials)?;
-        let inode = &**location.inode();
-        revalidate(inode)?;
-        let lock = inode.common().lock.write();
-        let attributes = inode.attributes();
-        let who = self.credentials;
-        if !who.is_root() {
-            let is_owner = who.uid == attributes.uid;
-            let uid_is_fine = uid.is_none_or(|uid| is_owner && uid == attributes.uid);
-            let may_set_gid = |gid| is_owner && (gid == attributes.gid || who.is_member(gid));
-            if !uid_is_fine || !gid.is_none_or(may_set_gid) {
-                return Err(Errno::PERM.into());
-            }
-        }
-        let mut mode = None;
-        if attributes.file_type != FileType::Directory {
-            let drop = attributes.mode & SET_UID | set_gid_to_drop(&attributes, who);
-            if drop != 0 && !who.is_owner(&attributes) {
-                return Err(Errno::PERM.into());
-            }
-            mode = (drop != 0).then_some(attributes.mode & !drop);
-        }
-        inode.set_attributes(&AttributeChange {
-            mode,
-            uid,
-            gid,
-            ..AttributeChange::default()
-        })?;
-        drop(lock);
-        location.mount.settle(inode)
-    }
+/// The attributes of an inode, as stat(2) and statx(2) report them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attributes {
+    /// Inode number.
+    pub number: InodeNumber,
+    /// File type.
+    pub file_type: FileType,
+    /// Permission bits with setuid, setgid and sticky: the low 12 bits of `st_mode`.
+    pub mode: u16,
+    /// User id of the owner.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Number of names (hard links) of this inode.
+    pub link_count: u32,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Space in use, in units of 512 bytes (`st_blocks`).
+    pub blocks_512: u64,
+    /// Preferred size of I/O, in bytes (`st_blksize`).
+    pub block_size: u32,
+    /// Device number of a device node: major and minor.
+    pub device: (u32, u32),
+    /// Time of the last access (`st_atime`).
+    pub accessed: Timespec,
+    /// Time of the last change of contents (`st_mtime`).
+    pub modified: Timespec,
+    /// Time of the last change of attributes (`st_ctime`).
+    pub changed: Timespec,
+    /// Time of creation (`stx_btime`), if the file system records it.
+    pub created: Option<Timespec>,
+}
 
-    /// utimensat(2), futimens(3).
-    pub(crate) fn set_times(
-        &self,
-        location: &Location,
-        accessed: Option<SetTime>,
-        modified: Option<SetTime>,
-    ) -> Result<()> {
-        for time in [accessed, modified] {
-            if matches!(time, Some(SetTime::To(time)) if time.nanos >= 1_000_000_000) {
-                return Err(Errno::INVAL.into());
-            }
-        }
-        if accessed.is_none() && modified.is_none() {
-            return Ok(());
-        }
-        let _acting = location.mount.begin_change(self.credentials)?;
-        let inode = &**location.inode();
-        revalidate(inode)?;
-        let lock = inode.common().lock.write();
-        if !self.credentials.is_root() && !self.credentials.is_owner(&inode.attributes()) {
-            if (accessed, modified) != (Some(SetTime::Now), Some(SetTime::Now)) {
-                return Err(Errno::PERM.into());
-            }
-            check_access(inode, self.credentials, Access::WRITE)?;
-        }
-        inode.set_attributes(&AttributeChange {
-            accessed,
-            modified,
-            ..AttributeChange::default()
-        })?;
-        drop(lock);
-        location.mount.settle(inode)
-    }
+/// A new value of a timestamp, as in utimensat(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The current time (`UTIME_NOW`).
+    Now,
+    /// This time.
+    To(Timespec),
+}
 
-    /// truncate(2).
-    pub(crate) fn truncate(&self, location: &Location, size_bytes: u64) -> Result<()> {
-        let inode = &**location.inode();
-        revalidate(inode)?;
-        match inode.common().file_type {
-            FileType::Regular => {}
-            FileType::Directory => return Err(Errno::ISDIR.into()),
-            _ => return Err(Errno::INVAL.into()),
-        }
-        if size_bytes > OFFSET_MAX {
-            return Err(Errno::INVAL.into());
-        }
-        let _acting = location.mount.begin_change(self.credentials)?;
-        check_access(inode, self.credentials, Access::WRITE)?;
-        let lock = inode.common().lock.write();
-        set_size(inode, self.credentials, size_bytes, false)?;
-        drop(lock);
-        location.mount.settle(inode)
-    }
+/// A change of attributes. Fields that are `None` keep their value. The VFS has checked
+/// permissions. Every change sets `changed` to the current time. Linux: `struct iattr`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AttributeChange {
+    /// New permission bits (12 bits).
+    pub mode: Option<u16>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New size in bytes of a regular file: truncates it, or extends it with a hole.
+    pub size_bytes: Option<u64>,
+    /// New access time.
+    pub accessed: Option<SetTime>,
+    /// New modification time.
+    pub modified: Option<SetTime>,
+}
+
+/// The properties of an inode to be created. The VFS has applied umask and setgid inheritance.
+#[derive(Debug, Clone, Copy)]
+pub struct NewInode<'a> {
+    /// File type.
+    pub file_type: FileType,
+    /// Permission bits (12 bits).
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node: major and minor.
+    pub device: (u32, u32),
+    /// Target of a symbolic link.
+    pub target: &'a [u8],
 }

@@ -1,37 +1,53 @@
-//! Names in memory: the tree of dentries.
+//! The tree of names: dentries, mounts, and locations in it.
+//!
+//! ```text
+//!   Location = Mount + Dentry
+//!                |        |-- parent -> Dentry ... root dentry of the file system
+//!                |        |-- inode  -> the file system
+//!                |        `-- mounted -> Mount that covers this directory
+//!                |-- root    -> root dentry
+//!                `-- covered -> Location that the mount covers
+//! ```
+//!
+//! Mounts and dentries refer to each other, so they share a file. Linux: `struct dentry`,
+//! `struct mount`, `struct path`.
 
-use super::coherence::{Coherence, Question};
-use super::dentry_cache::Gone;
-use super::mount::Mount;
-use super::{FileType, Inode};
+use super::credentials::Credentials;
+use super::attributes::FileType;
+use super::filesystem::FileSystem;
+use super::inode::Inode;
+use super::mount_options::MountOptions;
+use super::validity::{AttrValidity, RevalidateTicket};
 use crate::base::rcu::{Pin, RcuCell, Ref, Replaced};
-use parking_lot::RwLock;
+use crate::base::{Errno, Result};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// A name without its directory; short ones need no allocation.
+/// A name without its directory; short names need no allocation.
 pub(crate) type Name = SmallVec<[u8; 32]>;
 
-/// A name that leads to an inode. Linux: `struct dentry`, always positive.
+/// A name that refers to an inode. Linux: `struct dentry`; here always positive.
 ///
-/// A live dentry with a name is in the cache, so that one directory has one dentry. A child keeps
-/// its parent alive; a dentry nobody uses has exactly the cache's reference.
+/// A live dentry with a name is in the cache, so that a directory has one dentry. A child keeps its
+/// parent alive. An unused dentry has exactly one reference, the cache's.
 pub(crate) struct Dentry {
     id: u64,
-    tree: u64,
+    root_id: u64,
     inode: Arc<dyn Inode>,
     file_type: FileType,
-    place: RwLock<Place>,
-    /// What covers it; set by the table of mounts alone.
+    position: RwLock<Position>,
+    /// The mount that covers it; only the mount table sets it.
     mounted: RcuCell<Mount>,
     is_deleted: AtomicBool,
-    /// How often it was found where others have moved it.
+    /// How often a lookup found it after an external writer moved it.
     found_count: AtomicU32,
     is_linkable: AtomicBool,
 }
 
-struct Place {
+/// The position of a dentry in the tree.
+struct Position {
     parent: Option<Arc<Dentry>>,
     name: Name,
 }
@@ -40,21 +56,21 @@ struct Place {
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Dentry {
-    /// The root of a mounted file system.
+    /// Creates the root of a mounted file system.
     pub(crate) fn new_root(inode: Arc<dyn Inode>) -> Arc<Self> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self::build(
             id,
             id,
             inode,
-            Place {
+            Position {
                 parent: None,
                 name: Name::new(),
             },
         ))
     }
 
-    /// An inode without a name, made below `parent` (`O_TMPFILE`).
+    /// Creates a dentry without a name below `parent` (`O_TMPFILE`).
     pub(crate) fn new_unnamed(
         parent: &Arc<Self>,
         inode: Arc<dyn Inode>,
@@ -68,20 +84,20 @@ impl Dentry {
 
     pub(super) fn new_child(parent: &Arc<Self>, name: &[u8], inode: Arc<dyn Inode>) -> Arc<Self> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let place = Place {
+        let position = Position {
             parent: Some(parent.clone()),
             name: Name::from_slice(name),
         };
-        Arc::new(Self::build(id, parent.tree, inode, place))
+        Arc::new(Self::build(id, parent.root_id, inode, position))
     }
 
-    fn build(id: u64, tree: u64, inode: Arc<dyn Inode>, place: Place) -> Self {
+    fn build(id: u64, root_id: u64, inode: Arc<dyn Inode>, position: Position) -> Self {
         Self {
             id,
-            tree,
+            root_id,
             file_type: inode.common().file_type,
             inode,
-            place: RwLock::new(place),
+            position: RwLock::new(position),
             mounted: RcuCell::empty(),
             is_deleted: AtomicBool::new(false),
             found_count: AtomicU32::new(0),
@@ -89,116 +105,113 @@ impl Dentry {
         }
     }
 
-    /// A number no other dentry ever has.
+    /// Returns a number that no other dentry ever has.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// The number of the file system's root dentry.
-    pub(super) fn tree(&self) -> u64 {
-        self.tree
+    /// Returns the id of the file system's root dentry.
+    pub(super) fn root_id(&self) -> u64 {
+        self.root_id
     }
 
-    /// The inode the name leads to.
+    /// Returns the inode that the name refers to.
     pub(crate) fn inode(&self) -> &Arc<dyn Inode> {
         &self.inode
     }
 
-    /// The inode's type.
+    /// Returns the type of the inode.
     pub(crate) fn file_type(&self) -> FileType {
         self.file_type
     }
 
-    /// Whether the inode is a directory.
+    /// Returns whether the inode is a directory.
     pub(crate) fn is_directory(&self) -> bool {
         self.file_type() == FileType::Directory
     }
 
-    /// The directory that holds the name; `None` for the root of a file system.
+    /// Returns the directory that holds the name; `None` for the root of a file system.
     pub(crate) fn parent(&self) -> Option<Arc<Dentry>> {
-        self.place.read().parent.clone()
+        self.position.read().parent.clone()
     }
 
-    /// The name.
+    /// Returns the name.
     pub(crate) fn name(&self) -> Name {
-        self.place.read().name.clone()
+        self.position.read().name.clone()
     }
 
-    /// Whether the name has been taken away.
+    /// Returns whether the name has been removed.
     pub(crate) fn is_deleted(&self) -> bool {
         self.is_deleted.load(Ordering::Acquire)
     }
 
-    /// What is known of the directory's names, where others change them.
+    /// Returns the validity of the inode; `None` if there are no external writers.
     #[inline]
-    pub(super) fn coherence(&self) -> Option<&Coherence> {
-        self.inode.common().coherence.as_ref()
+    pub(super) fn validity(&self) -> Option<&AttrValidity> {
+        self.inode.common().validity.as_ref()
     }
 
-    /// To be called before a name in the directory is looked up or made.
-    pub(super) fn ask_for_name(&self) -> Option<Question> {
-        self.coherence().map(Coherence::ask_for_name)
+    /// Returns a ticket. Called before a name in the directory is looked up or created.
+    pub(super) fn name_ticket(&self) -> Option<RevalidateTicket> {
+        self.validity().map(AttrValidity::name_ticket)
     }
 
-    /// Others have taken the name of `lost` away or given it to something else. What had it may
-    /// have another one by now: it is gone only if it says so. The caller holds no lock of the
-    /// dentry cache.
-    pub(super) fn lose_name(lost: Option<Arc<Dentry>>, gone: Gone) {
-        if let Some(dentry) = lost {
-            let found_count = dentry.found_count.load(Ordering::SeqCst);
-            let is_gone =
-                dentry.inode.revalidate().is_err() || dentry.inode.attributes().link_count == 0;
-            if is_gone {
-                dentry.set_deleted();
-                // Somebody may have found it elsewhere while we were told that it is not where it
-                // was.
-                if dentry.found_count.load(Ordering::SeqCst) != found_count {
-                    dentry.is_deleted.store(false, Ordering::SeqCst);
-                }
+    /// Marks a dentry as deleted if its inode has no name left. Called after an external writer
+    /// removed the dentry's name or gave it to another inode; the inode may have another name. The
+    /// caller holds no lock of the dentry cache.
+    pub(super) fn delete_if_unlinked(&self) {
+        let found_count = self.found_count.load(Ordering::SeqCst);
+        let is_unlinked =
+            self.inode.revalidate().is_err() || self.inode.attributes().link_count == 0;
+        if is_unlinked {
+            self.set_deleted();
+            // Another lookup may have found it elsewhere while the backing store answered that it
+            // has left its old position.
+            if self.found_count.load(Ordering::SeqCst) != found_count {
+                self.is_deleted.store(false, Ordering::SeqCst);
             }
         }
-        drop(gone);
     }
 
     pub(super) fn set_deleted(&self) {
         self.is_deleted.store(true, Ordering::SeqCst);
     }
 
-    /// It was found, where it was or elsewhere.
+    /// Notes that a lookup found the dentry, at its old position or at a new one.
     pub(super) fn set_found(&self) {
         self.found_count.fetch_add(1, Ordering::SeqCst);
         self.is_deleted.store(false, Ordering::SeqCst);
     }
 
-    /// Whether a file system is mounted here.
+    /// Returns whether a file system is mounted here.
     #[inline]
     pub(crate) fn is_mountpoint(&self) -> bool {
         !self.mounted.is_empty()
     }
 
-    /// What is mounted here.
+    /// Returns the mount that covers this directory.
     #[inline]
     pub(super) fn mounted<'p>(&self, pin: &'p Pin) -> Option<Ref<'p, Mount>> {
         self.mounted.borrow(pin)
     }
 
-    /// Covers the directory, or uncovers it.
+    /// Covers the directory with a mount, or uncovers it.
     pub(super) fn set_mounted(&self, mount: Option<Arc<Mount>>) -> Option<Replaced<Mount>> {
         self.mounted.replace(mount)
     }
 
-    /// Gives the dentry another parent and name.
+    /// Moves the dentry to another parent and name.
     pub(super) fn move_to(&self, parent: &Arc<Dentry>, name: &[u8]) {
-        let place = Place {
+        let position = Position {
             parent: Some(parent.clone()),
             name: Name::from_slice(name),
         };
-        let old = std::mem::replace(&mut *self.place.write(), place);
+        let old = std::mem::replace(&mut *self.position.write(), position);
         drop(old);
     }
 
-    /// Whether an inode without names may get one: made by `O_TMPFILE` without `O_EXCL`. Linux:
-    /// `I_LINKABLE`.
+    /// Returns whether an inode without names may get one: created by `O_TMPFILE` without `O_EXCL`.
+    /// Linux: `I_LINKABLE`.
     pub(crate) fn is_linkable(&self) -> bool {
         self.is_linkable.load(Ordering::Acquire)
     }
@@ -207,7 +220,7 @@ impl Dentry {
         self.is_linkable.store(false, Ordering::Release);
     }
 
-    /// Whether `self` is `other` or lies above it. Renames must be held off.
+    /// Returns whether `self` is `other` or an ancestor of it. The caller holds off renames.
     pub(crate) fn is_ancestor_of(self: &Arc<Self>, other: &Arc<Self>) -> bool {
         let mut at = Some(other.clone());
         while let Some(dentry) = at {
@@ -221,12 +234,155 @@ impl Dentry {
 }
 
 impl Drop for Dentry {
-    /// Lets go of the ancestors one by one: a deep tree must not become a deep recursion.
+    /// Drops the ancestors one by one: a deep tree must not cause deep recursion.
     fn drop(&mut self) {
-        let mut next = self.place.get_mut().parent.take();
+        let mut next = self.position.get_mut().parent.take();
         while let Some(parent) = next {
-            next =
-                Arc::into_inner(parent).and_then(|mut dentry| dentry.place.get_mut().parent.take());
+            next = Arc::into_inner(parent)
+                .and_then(|mut dentry| dentry.position.get_mut().parent.take());
+        }
+    }
+}
+
+/// A file system at its position in the tree. Linux: `struct mount` and `struct super_block`.
+pub(crate) struct Mount {
+    file_system: Arc<dyn FileSystem>,
+    pub(super) root: Arc<Dentry>,
+    /// The location that it covers; `None` for the root mount.
+    pub(super) covered: Option<Location>,
+    options: MountOptions,
+    /// Set while an unmount is in progress: a thread that reaches the mount without a lock must
+    /// ask the mount table.
+    is_leaving: AtomicBool,
+    /// Held while a name moves from one directory to another. Linux: `s_vfs_rename_mutex`.
+    pub(crate) rename_lock: Mutex<()>,
+}
+
+impl Mount {
+    pub(super) fn new(
+        file_system: Arc<dyn FileSystem>,
+        covered: Option<Location>,
+        options: MountOptions,
+    ) -> Self {
+        Self {
+            root: Dentry::new_root(file_system.root()),
+            file_system,
+            covered,
+            options,
+            is_leaving: AtomicBool::new(false),
+            rename_lock: Mutex::new(()),
+        }
+    }
+
+    /// Locks renames before a directory and then one inside it are locked. An external writer may
+    /// move directories meanwhile, which changes their lock order; so only one thread at a time may
+    /// lock two of them.
+    pub(super) fn lock_moving_directories(
+        &self,
+        directory: &dyn Inode,
+    ) -> Option<MutexGuard<'_, ()>> {
+        directory
+            .common()
+            .validity
+            .is_some()
+            .then(|| self.rename_lock.lock())
+    }
+
+    pub(crate) fn file_system(&self) -> &Arc<dyn FileSystem> {
+        &self.file_system
+    }
+
+    /// Returns the root for a thread that holds no lock; `None` during an unmount.
+    #[inline]
+    pub(super) fn root_unless_leaving(&self) -> Option<&Arc<Dentry>> {
+        if self.is_leaving.load(Ordering::Acquire) {
+            None
+        } else {
+            Some(&self.root)
+        }
+    }
+
+    pub(super) fn set_leaving(&self, is_leaving: bool) {
+        self.is_leaving.store(is_leaving, Ordering::Release);
+    }
+
+    pub(crate) fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    /// Fails with EROFS on a read-only mount.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_read_only() {
+            Err(Errno::ROFS.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes a change to `inode` durable on a mount with `sync`. The caller holds no lock.
+    pub(crate) fn sync_if_required(&self, inode: &dyn Inode) -> Result<()> {
+        if self.options.is_sync {
+            inode.sync(false)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes the names in `directory` durable on a mount with `sync` or `dirsync`. The caller holds
+    /// no lock.
+    pub(crate) fn sync_names_if_required(&self, directory: &dyn Inode) -> Result<()> {
+        if self.options.is_sync || self.options.is_directory_sync {
+            directory.sync(false)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.options.read_only || self.file_system.is_read_only()
+    }
+}
+
+/// A dentry and the mount through which it is seen. Linux: `struct path`. A location keeps the
+/// mount busy.
+#[derive(Clone)]
+pub(crate) struct Location {
+    pub(crate) mount: Arc<Mount>,
+    pub(crate) dentry: Arc<Dentry>,
+}
+
+impl Location {
+    pub(crate) fn inode(&self) -> &Arc<dyn Inode> {
+        self.dentry.inode()
+    }
+}
+
+/// A [`Location`] borrowed under a pin, without references of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct LocationRef<'p> {
+    pub(crate) mount: Ref<'p, Mount>,
+    pub(crate) dentry: Ref<'p, Dentry>,
+}
+
+impl<'p> LocationRef<'p> {
+    #[inline]
+    pub(crate) fn new(location: &'p Location) -> Self {
+        Self {
+            mount: Ref::new(&location.mount),
+            dentry: Ref::new(&location.dentry),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn inode(self) -> &'p Arc<dyn Inode> {
+        self.dentry.value().inode()
+    }
+
+    #[inline]
+    pub(crate) fn to_location(self) -> Location {
+        Location {
+            mount: self.mount.to_arc(),
+            dentry: self.dentry.to_arc(),
         }
     }
 }

@@ -1,24 +1,24 @@
-//! The cache of names: found without a lock, changed one shard at a time.
+//! The dentry cache: lock-free lookup of names, changed one shard at a time.
 //!
 //! ```text
 //!   shard -> bucket -> Node -> Node -> ...        a chain per bucket, new nodes at its end
 //!                       | (directory, name)
 //!                       v
-//!                     Dentry, or nothing: the name is known not to exist
+//!                     Dentry, or empty: the name is known not to exist
 //! ```
 //!
-//! A node is plain memory and is dropped some time after it left its chain; a dentry owns an inode
-//! and is dropped as soon as nobody can look at it, by who took it out, with no lock held
-//! ([`Gone`]).
+//! A node is plain memory, freed by deferred reclamation after it left its chain. A dentry owns an
+//! inode: the thread that removes it from the cache drops it, as soon as no reader can see it and
+//! with no lock held ([`RemovedDentries`]).
 //!
-//! A dentry is evicted in two steps. First its node is marked as leaving: who finds such a node
-//! does not look at the dentry before it has locked the shard and taken the mark away. After a
-//! grace period everybody who found it unmarked has a reference of his own, or has gone: if the
-//! cache's is the only one, the dentry goes.
+//! A dentry is evicted in two steps. First its node is marked as leaving: a reader that finds a
+//! marked node locks the shard and clears the mark before it uses the dentry. After a grace period,
+//! every reader that found the node unmarked holds its own reference or has finished. If the
+//! cache's reference is then the only one, the dentry is evicted.
 
-use super::Inode;
-use super::coherence::{Belief, Coherence, Question};
 use super::dentry::{Dentry, Name};
+use super::inode::Inode;
+use super::validity::{AttrValidity, NameValidity, RevalidateTicket};
 use crate::base::rcu::{self, Grace, Over, Pin, RcuCell, Ref, Replaced};
 use crate::base::sync::{Mutex, MutexGuard};
 use foldhash::fast::RandomState;
@@ -29,28 +29,28 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 const SHARDS: usize = 64;
-/// Names that leave together: one grace period for all.
+/// Number of names that one grace period evicts.
 const LEAVING_MAX: usize = 32;
-/// Buckets looked at for each new name; if nothing may go the shard grows by one instead.
+/// Number of buckets examined for each new name; if none can be evicted, the shard grows by one.
 const STEPS_MAX: usize = 32;
 
-/// Names found and names known not to exist, bounded in number, with second chance.
+/// Positive and negative names, bounded in number, evicted by second chance.
 ///
-/// Changes to the names of a directory are made under its inode lock, exclusive; what a lookup
-/// found is added under the same lock, shared.
+/// Changes to the names of a directory hold its inode lock exclusively; adding the result of a
+/// lookup holds it shared.
 pub(crate) struct DentryCache {
     shards: Box<[Shard]>,
     hasher: RandomState,
-    /// Names in a shard, unless more are in use.
+    /// Maximum number of names in a shard, unless more are in use.
     shard_capacity: usize,
-    /// Orders moves, so that two of them never see each other half done.
+    /// Orders moves, so that no move sees another one half done.
     moving: Mutex<()>,
 }
 
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard {
-    /// A power of two of them, made when the first name comes.
+    /// A power of two of them, created with the first name.
     buckets: OnceLock<Box<[RcuCell<Node>]>>,
     state: Mutex<ShardState>,
 }
@@ -58,9 +58,9 @@ struct Shard {
 #[derive(Default)]
 struct ShardState {
     count: usize,
-    /// The bucket where the search for names to evict goes on.
+    /// The bucket where the search for names to evict continues.
     hand: usize,
-    /// Nodes that are marked as leaving, and the grace period they wait for.
+    /// Nodes marked as leaving, and the grace period they wait for.
     leaving: SmallVec<[Arc<Node>; 4]>,
     grace: Option<Grace>,
 }
@@ -70,51 +70,51 @@ struct Node {
     parent: u64,
     name: Name,
     dentry: RcuCell<Dentry>,
-    /// Where others may change names, up to when this one is believed.
-    belief: Belief,
+    /// How long the name is valid, where external writers may change it.
+    validity: NameValidity,
     next: RcuCell<Node>,
     is_referenced: AtomicBool,
-    /// Set and cleared with the shard locked.
+    /// Set and cleared under the shard's lock.
     is_leaving: AtomicBool,
-    /// No longer in its chain: says nothing about the name.
+    /// Whether the node has left its chain, and no longer describes the name.
     is_dead: AtomicBool,
 }
 
-/// What the cache knows about a name.
+/// The state of a name in the cache.
 pub(crate) enum Cached<T> {
-    /// It leads here.
+    /// The name exists.
     Positive(T),
-    /// It is known not to exist.
+    /// The name is known not to exist.
     Negative,
-    /// Nothing; the file system must be asked.
+    /// The cache does not know; the file system must be asked.
     Unknown,
 }
 
-/// What a lookup found, or a change made, and when it was asked for where others change names.
+/// The result of a lookup or of a change, with its ticket if there are external writers.
 pub(crate) struct Found {
     pub(crate) inode: Arc<dyn Inode>,
-    pub(crate) question: Option<Question>,
+    pub(crate) ticket: Option<RevalidateTicket>,
 }
 
-/// What left the cache, to be dropped with no lock held: the last reference to an inode may have
-/// work to do.
+/// Dentries that left the cache, to be dropped with no lock held: dropping the last reference to an
+/// inode may do I/O.
 #[derive(Default)]
 #[must_use]
-pub(crate) struct Gone {
+pub(crate) struct RemovedDentries {
     /// These may have readers.
     replaced: SmallVec<[Replaced<Dentry>; 2]>,
-    /// These have none any more.
+    /// These have no readers any more.
     evicted: SmallVec<[Arc<Dentry>; 4]>,
 }
 
-impl Gone {
-    /// Whether a grace period must end before everything can be dropped.
+impl RemovedDentries {
+    /// Returns whether a grace period must end before everything can be dropped.
     pub(super) fn must_wait(&self) -> bool {
         !self.replaced.is_empty()
     }
 
-    /// Drops everything; the grace period that is over started after it left the cache.
-    pub(super) fn let_go(&mut self, over: Over) {
+    /// Drops everything. The grace period that is over started after the dentries left the cache.
+    pub(super) fn drop_after(&mut self, over: Over) {
         for replaced in self.replaced.drain(..) {
             drop(replaced.after(over));
         }
@@ -128,16 +128,16 @@ impl Gone {
     }
 }
 
-impl Drop for Gone {
+impl Drop for RemovedDentries {
     fn drop(&mut self) {
         if self.must_wait() {
-            self.let_go(Grace::start().wait());
+            self.drop_after(Grace::start().wait());
         }
     }
 }
 
 impl DentryCache {
-    /// A cache of at most about `capacity` names, more only while they are in use.
+    /// Creates a cache of about `capacity` names; holds more only while they are in use.
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
@@ -147,7 +147,7 @@ impl DentryCache {
         }
     }
 
-    /// What is known about `name` in `parent` without waiting for anybody.
+    /// Looks up `name` in `parent` without waiting.
     #[inline]
     pub(crate) fn find<'p>(
         &self,
@@ -159,16 +159,16 @@ impl DentryCache {
         let Some(node) = self.shard(hash).find(hash, parent.id(), name, pin) else {
             return Cached::Unknown;
         };
-        if node.is_leaving.load(Ordering::Acquire) || !node.is_believed(parent, pin) {
+        if node.is_leaving.load(Ordering::Acquire) || !node.is_valid(parent, pin) {
             return Cached::Unknown;
         }
         if !node.is_referenced.load(Ordering::Relaxed) {
             node.is_referenced.store(true, Ordering::Relaxed);
         }
-        node.known(pin)
+        node.state(pin)
     }
 
-    /// What is known about `name` in `parent`.
+    /// Looks up `name` in `parent`.
     pub(crate) fn get(&self, parent: &Dentry, name: &[u8]) -> Cached<Arc<Dentry>> {
         if let Some(found) = self.find(parent, name, &rcu::pin()).into_known() {
             return found;
@@ -178,28 +178,26 @@ impl DentryCache {
         let _state = shard.state.lock();
         let pin = rcu::pin();
         match shard.keep(hash, parent.id(), name, &pin) {
-            Some(node) if node.value().is_believed(parent, &pin) => {
-                node.value().known(&pin).to_arc()
-            }
+            Some(node) if node.value().is_valid(parent, &pin) => node.value().state(&pin).to_arc(),
             _ => Cached::Unknown,
         }
     }
 
-    /// For how long what is known about `name` in `parent` may still be told without asking.
-    pub(crate) fn believed_for(&self, parent: &Dentry, name: &[u8]) -> Duration {
-        let Some(directory) = parent.coherence() else {
+    /// Returns how long the cached state of `name` in `parent` stays valid.
+    pub(crate) fn valid_for(&self, parent: &Dentry, name: &[u8]) -> Duration {
+        let Some(directory) = parent.validity() else {
             return Duration::MAX;
         };
         let hash = self.hash(parent.id(), name);
         let pin = rcu::pin();
         let node = self.shard(hash).find(hash, parent.id(), name, &pin);
-        node.map_or(Duration::ZERO, |node| node.belief.left(directory))
+        node.map_or(Duration::ZERO, |node| node.validity.valid_for(directory))
     }
 
-    /// Adds what a lookup found, unless another lookup found the same first; returns the dentry
-    /// that counts. What others have put in the place of something else takes its place here.
+    /// Adds the result of a lookup, unless another lookup added the same inode first; returns the
+    /// dentry in use. An inode that an external writer put under the name replaces the cached one.
     pub(crate) fn add(&self, parent: &Arc<Dentry>, name: &[u8], found: Found) -> Arc<Dentry> {
-        let Found { inode, question } = found;
+        let Found { inode, ticket } = found;
         let fresh = Dentry::new_child(parent, name, inode.clone());
         let hash = self.hash(parent.id(), name);
         let shard = self.shard(hash);
@@ -209,9 +207,9 @@ impl DentryCache {
         if let Some(node) = shard.keep(hash, parent.id(), name, &pin)
             && let Some(dentry) = node.value().dentry.get(&pin)
         {
-            if parent.coherence().is_none() || Arc::ptr_eq(dentry.inode(), &inode) {
-                node.value().renew(parent, question);
-                if parent.coherence().is_some() {
+            if parent.validity().is_none() || Arc::ptr_eq(dentry.inode(), &inode) {
+                node.value().validate(parent, ticket);
+                if parent.validity().is_some() {
                     dentry.set_found();
                 }
                 return dentry;
@@ -219,75 +217,83 @@ impl DentryCache {
             lost = Some(dentry);
         }
         drop(pin);
-        let coherence = inode
+        let validity = inode
             .common()
-            .coherence
+            .validity
             .as_ref()
             .filter(|_| fresh.is_directory());
-        let Some(moved) = coherence.and_then(Coherence::dentry) else {
-            let gone = self.put(state, hash, (parent, question), name, Some(fresh.clone()));
-            coherence.inspect(|coherence| coherence.set_dentry(&fresh));
-            Dentry::lose_name(lost, gone);
+        let Some(moved) = validity.and_then(AttrValidity::alias::<Dentry>) else {
+            let removed = self.put(state, hash, (parent, ticket), name, Some(fresh.clone()));
+            validity.inspect(|validity| validity.set_alias(&fresh));
+            drop_replaced(lost, removed);
             return fresh;
         };
         drop(state);
-        let (dentry, gone) = self.splice(moved, fresh, (parent, question), name);
-        Dentry::lose_name(lost, gone);
+        let (dentry, removed) = self.splice(moved, fresh, (parent, ticket), name);
+        drop_replaced(lost, removed);
         dentry
     }
 
-    /// Gives a directory that others have moved its new place here, too, so that who uses it can go
-    /// on; a mountpoint and what would lie below itself stay, and `fresh` takes the place. Linux:
-    /// `d_splice_alias`.
+    /// Moves the dentry of a directory that an external writer moved to its new position, so that
+    /// its users can continue. A mountpoint, and a directory that would become its own descendant,
+    /// stay; then `fresh` takes the new position. Linux: `d_splice_alias`.
     fn splice(
         &self,
         moved: Arc<Dentry>,
         fresh: Arc<Dentry>,
-        (parent, question): (&Arc<Dentry>, Option<Question>),
+        (parent, ticket): (&Arc<Dentry>, Option<RevalidateTicket>),
         name: &[u8],
-    ) -> (Arc<Dentry>, Gone) {
+    ) -> (Arc<Dentry>, RemovedDentries) {
         let _moving = self.moving.lock();
         let old = moved.parent().filter(|_| {
-            moved.tree() == parent.tree() && !moved.is_mountpoint() && !moved.is_ancestor_of(parent)
+            moved.root_id() == parent.root_id()
+                && !moved.is_mountpoint()
+                && !moved.is_ancestor_of(parent)
         });
         let dentry = if old.is_some() { moved } else { fresh };
-        if let Some(coherence) = dentry.coherence() {
-            coherence.set_dentry(&dentry);
+        if let Some(validity) = dentry.validity() {
+            validity.set_alias(&dentry);
         }
-        let mut gone = Gone::default();
+        let mut removed = RemovedDentries::default();
         if let Some(old_parent) = old {
-            gone = self.forget(&old_parent, &dentry.name(), &dentry);
+            removed = self.forget(&old_parent, &dentry.name(), &dentry);
             dentry.move_to(parent, name);
             dentry.set_found();
         }
         let hash = self.hash(parent.id(), name);
         let state = self.shard(hash).state.lock();
-        let gone = gone.and(self.put(state, hash, (parent, question), name, Some(dentry.clone())));
-        (dentry, gone)
+        let removed =
+            removed.and(self.put(state, hash, (parent, ticket), name, Some(dentry.clone())));
+        (dentry, removed)
     }
 
-    /// Knows nothing of a name any more, if it leads to `dentry`.
-    fn forget(&self, parent: &Dentry, name: &[u8], dentry: &Arc<Dentry>) -> Gone {
+    /// Makes the state of a name unknown, if it refers to `dentry`.
+    fn forget(&self, parent: &Dentry, name: &[u8], dentry: &Arc<Dentry>) -> RemovedDentries {
         let hash = self.hash(parent.id(), name);
         let shard = self.shard(hash);
         let _state = shard.state.lock();
         let pin = rcu::pin();
-        let mut gone = Gone::default();
+        let mut removed = RemovedDentries::default();
         if let Some(node) = shard.keep(hash, parent.id(), name, &pin)
             && node
                 .value()
                 .dentry
                 .get(&pin)
-                .is_some_and(|known| Arc::ptr_eq(&known, dentry))
+                .is_some_and(|cached| Arc::ptr_eq(&cached, dentry))
         {
-            node.value().belief.end();
-            gone.replaced.extend(node.value().dentry.replace(None));
+            node.value().validity.invalidate();
+            removed.replaced.extend(node.value().dentry.replace(None));
         }
-        gone
+        removed
     }
 
-    /// Notes that `name` does not exist; what others have taken away goes.
-    pub(crate) fn add_negative(&self, parent: &Dentry, name: &[u8], question: Option<Question>) {
+    /// Notes that `name` does not exist; drops its dentry if an external writer removed the name.
+    pub(crate) fn add_negative(
+        &self,
+        parent: &Dentry,
+        name: &[u8],
+        ticket: Option<RevalidateTicket>,
+    ) {
         let hash = self.hash(parent.id(), name);
         let state = self.shard(hash).state.lock();
         let pin = rcu::pin();
@@ -296,77 +302,77 @@ impl DentryCache {
             .find(hash, parent.id(), name, &pin)
             .and_then(|node| node.dentry.get(&pin));
         drop(pin);
-        let gone = self.put(state, hash, (parent, question), name, None);
-        Dentry::lose_name(lost, gone);
+        let removed = self.put(state, hash, (parent, ticket), name, None);
+        drop_replaced(lost, removed);
     }
 
-    /// Notes that the name of `dentry` has been taken away.
-    pub(crate) fn delete(&self, parent: &Dentry, name: &[u8], dentry: &Dentry) -> Gone {
+    /// Notes that the name of `dentry` was removed.
+    pub(crate) fn delete(&self, parent: &Dentry, name: &[u8], dentry: &Dentry) -> RemovedDentries {
         dentry.set_deleted();
         self.set(parent, name, None)
     }
 
-    /// Gives `dentry` another place; `replaced`, which was there, loses its name.
+    /// Moves `dentry` to another position; `replaced`, which had that position, loses its name.
     pub(crate) fn rename(
         &self,
         (old_parent, old_name): (&Arc<Dentry>, &[u8]),
         dentry: &Arc<Dentry>,
         (new_parent, new_name): (&Arc<Dentry>, &[u8]),
         replaced: Option<&Dentry>,
-    ) -> Gone {
+    ) -> RemovedDentries {
         let _moving = self.moving.lock();
         if let Some(replaced) = replaced {
             replaced.set_deleted();
         }
-        // What others have moved meanwhile may lie there by now.
-        match dentry.is_ancestor_of(new_parent) {
-            true => dentry.set_deleted(),
-            false => dentry.move_to(new_parent, new_name),
+        // An external writer may have moved the new parent below it meanwhile.
+        if dentry.is_ancestor_of(new_parent) {
+            dentry.set_deleted();
+        } else {
+            dentry.move_to(new_parent, new_name);
         }
-        // The new name first: whoever looks for a name that is replaced always finds one or the
-        // other.
-        let gone = self.set(new_parent, new_name, Some(dentry.clone()));
-        gone.and(self.set(old_parent, old_name, None))
+        // The new name first: a lookup of a replaced name always finds one inode or the other.
+        let removed = self.set(new_parent, new_name, Some(dentry.clone()));
+        removed.and(self.set(old_parent, old_name, None))
     }
 
-    /// Lets two dentries change places.
+    /// Exchanges the positions of two dentries.
     pub(crate) fn exchange(
         &self,
         (first_parent, first_name): (&Arc<Dentry>, &[u8]),
         first: &Arc<Dentry>,
         (second_parent, second_name): (&Arc<Dentry>, &[u8]),
         second: &Arc<Dentry>,
-    ) -> Gone {
+    ) -> RemovedDentries {
         let _moving = self.moving.lock();
         first.move_to(second_parent, second_name);
         second.move_to(first_parent, first_name);
-        let gone = self.set(second_parent, second_name, Some(first.clone()));
-        gone.and(self.set(first_parent, first_name, Some(second.clone())))
+        let removed = self.set(second_parent, second_name, Some(first.clone()));
+        removed.and(self.set(first_parent, first_name, Some(second.clone())))
     }
 
-    /// Forgets every name of the file system whose root is `root`; nobody uses them any more.
-    pub(crate) fn forget_tree(&self, root: &Dentry) -> Gone {
-        let mut gone = Gone::default();
+    /// Removes every name of the file system whose root is `root`; none is in use any more.
+    pub(crate) fn forget_tree(&self, root: &Dentry) -> RemovedDentries {
+        let mut removed = RemovedDentries::default();
         for shard in &self.shards {
             let Some(buckets) = shard.buckets.get() else {
                 continue;
             };
             let mut state = shard.state.lock();
             for bucket in buckets {
-                shard.remove_where(&mut state, bucket, &mut gone, |node, pin| {
+                shard.remove_where(&mut state, bucket, &mut removed, |node, pin| {
                     node.value()
                         .dentry
                         .load(pin)
-                        .is_some_and(|dentry| dentry.tree() == root.tree())
+                        .is_some_and(|dentry| dentry.root_id() == root.root_id())
                 });
             }
         }
-        gone
+        removed
     }
 
-    /// Sets what a name leads to, as the file system has just made it. Nobody was asked, so the
-    /// name is not believed longer than it was.
-    fn set(&self, parent: &Dentry, name: &[u8], dentry: Option<Arc<Dentry>>) -> Gone {
+    /// Sets the dentry of a name after the file system changed it. The backing store was not asked,
+    /// so the validity of the name is not extended.
+    fn set(&self, parent: &Dentry, name: &[u8], dentry: Option<Arc<Dentry>>) -> RemovedDentries {
         let hash = self.hash(parent.id(), name);
         self.put(
             self.shard(hash).state.lock(),
@@ -377,37 +383,37 @@ impl DentryCache {
         )
     }
 
-    /// Sets what a name leads to.
+    /// Sets the dentry of a name.
     fn put(
         &self,
         mut state: MutexGuard<'_, ShardState>,
         hash: u64,
-        (parent, question): (&Dentry, Option<Question>),
+        (parent, ticket): (&Dentry, Option<RevalidateTicket>),
         name: &[u8],
         dentry: Option<Arc<Dentry>>,
-    ) -> Gone {
+    ) -> RemovedDentries {
         let shard = self.shard(hash);
-        let mut gone = Gone::default();
+        let mut removed = RemovedDentries::default();
         if let Some(node) = shard.keep(hash, parent.id(), name, &rcu::pin()) {
-            gone.replaced.extend(node.value().dentry.replace(dentry));
-            node.value().renew(parent, question);
-            return gone;
+            removed.replaced.extend(node.value().dentry.replace(dentry));
+            node.value().validate(parent, ticket);
+            return removed;
         }
         if state.count >= self.shard_capacity {
-            shard.make_room(&mut state, self.shard_capacity, &mut gone);
+            shard.make_room(&mut state, self.shard_capacity, &mut removed);
         }
         let node = Node {
             hash,
             parent: parent.id(),
             name: Name::from_slice(name),
             dentry: dentry.map_or(RcuCell::empty(), RcuCell::new),
-            belief: Belief::default(),
+            validity: NameValidity::default(),
             next: RcuCell::empty(),
             is_referenced: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
         };
-        node.renew(parent, question);
+        node.validate(parent, ticket);
         let buckets = shard.buckets.get_or_init(|| {
             let count = (self.shard_capacity / 2).next_power_of_two();
             (0..count).map(|_| RcuCell::empty()).collect()
@@ -417,10 +423,10 @@ impl DentryCache {
         while let Some(other) = end.load(&pin) {
             end = &other.next;
         }
-        let nothing = end.replace(Some(Arc::new(node)));
-        debug_assert!(nothing.is_none(), "the end of a chain");
+        let previous = end.replace(Some(Arc::new(node)));
+        debug_assert!(previous.is_none(), "the end of a chain");
         state.count += 1;
-        gone
+        removed
     }
 
     #[inline]
@@ -437,39 +443,48 @@ impl DentryCache {
     }
 }
 
+/// Drops dentries that left the cache. `lost` is the one whose name an external writer removed or
+/// gave to another inode. The caller holds no lock of the dentry cache.
+fn drop_replaced(lost: Option<Arc<Dentry>>, removed: RemovedDentries) {
+    if let Some(dentry) = lost {
+        dentry.delete_if_unlinked();
+    }
+    drop(removed);
+}
+
 impl Node {
     #[inline]
     fn is(&self, hash: u64, parent: u64, name: &[u8]) -> bool {
         self.hash == hash && self.parent == parent && self.name.as_slice() == name
     }
 
-    /// Whether what the node says may be used without asking: where others change names, for a
-    /// time. What is mounted on a directory keeps it where it is.
+    /// Returns whether the node may be used without asking the backing store. A mountpoint stays
+    /// valid.
     #[inline]
-    fn is_believed(&self, parent: &Dentry, pin: &Pin) -> bool {
-        let Some(directory) = parent.coherence() else {
+    fn is_valid(&self, parent: &Dentry, pin: &Pin) -> bool {
+        let Some(directory) = parent.validity() else {
             return true;
         };
-        self.belief.holds(directory)
+        self.validity.is_valid(directory)
             || self
                 .dentry
                 .borrow(pin)
                 .is_some_and(|dentry| dentry.value().is_mountpoint())
     }
 
-    /// Believes what the node says, which was found when `question` was asked.
-    fn renew(&self, parent: &Dentry, question: Option<Question>) {
-        if let (Some(directory), Some(question)) = (parent.coherence(), question) {
-            self.belief.renew(question, directory);
+    /// Makes the node valid as of `ticket`.
+    fn validate(&self, parent: &Dentry, ticket: Option<RevalidateTicket>) {
+        if let (Some(directory), Some(ticket)) = (parent.validity(), ticket) {
+            self.validity.validate(ticket, directory);
         }
     }
 
-    /// What the node says; it is not leaving.
+    /// Returns the state of the name. The node is not leaving.
     #[inline]
-    fn known<'p>(&self, pin: &'p Pin) -> Cached<Ref<'p, Dentry>> {
+    fn state<'p>(&self, pin: &'p Pin) -> Cached<Ref<'p, Dentry>> {
         match self.dentry.borrow(pin) {
             Some(dentry) => Cached::Positive(dentry),
-            // It died first, then it was emptied.
+            // A node is marked dead before its dentry is removed.
             None if self.is_dead.load(Ordering::Acquire) => Cached::Unknown,
             None => Cached::Negative,
         }
@@ -510,7 +525,7 @@ impl Shard {
         Some(node)
     }
 
-    /// Finds a node and keeps it from leaving. The shard is locked.
+    /// Finds a node and clears its leaving mark. The shard is locked.
     fn keep<'p>(&self, hash: u64, parent: u64, name: &[u8], pin: &'p Pin) -> Option<Ref<'p, Node>> {
         let mut node = self.bucket(hash)?.borrow(pin)?;
         while !node.value().is(hash, parent, name) {
@@ -521,13 +536,14 @@ impl Shard {
         Some(node)
     }
 
-    /// Second chance: names that nobody uses and nobody asked for since the hand last passed go,
-    /// those with a dentry when the hand has made its next batch.
-    fn make_room(&self, state: &mut ShardState, capacity: usize, gone: &mut Gone) {
+    /// Evicts by second chance: names that are unused and were not looked up since the hand last
+    /// passed. Negative names leave at once; names with a dentry leave after a grace period, with
+    /// the next batch.
+    fn make_room(&self, state: &mut ShardState, capacity: usize, removed: &mut RemovedDentries) {
         if let Some(grace) = state.grace {
             let Some(over) = grace.over() else { return };
             state.grace = None;
-            self.finish_leaving(state, over, gone);
+            self.finish_leaving(state, over, removed);
         }
         let Some(buckets) = self.buckets.get() else {
             return;
@@ -539,7 +555,7 @@ impl Shard {
                 break;
             }
             state.hand = (state.hand + 1) % buckets.len();
-            self.remove_where(state, &buckets[state.hand], gone, |node, pin| {
+            self.remove_where(state, &buckets[state.hand], removed, |node, pin| {
                 let Node {
                     dentry,
                     is_referenced,
@@ -565,10 +581,10 @@ impl Shard {
         }
     }
 
-    /// After the grace period: whoever found a leaving node unmarked has his own reference to the
-    /// dentry now.
-    fn finish_leaving(&self, state: &mut ShardState, over: Over, gone: &mut Gone) {
-        let mut left = Gone::default();
+    /// Evicts leaving nodes after the grace period: every reader that found a node unmarked holds
+    /// its own reference to the dentry now.
+    fn finish_leaving(&self, state: &mut ShardState, over: Over, removed: &mut RemovedDentries) {
+        let mut left = RemovedDentries::default();
         for node in std::mem::take(&mut state.leaving) {
             let Some(bucket) = self.bucket(node.hash) else {
                 continue;
@@ -583,17 +599,18 @@ impl Shard {
             });
             node.is_leaving.store(false, Ordering::Release);
         }
-        // Nobody looked at them since they were marked, so the grace period that is over counts.
-        gone.evicted
+        // No reader used them since they were marked, so the grace period that is over suffices.
+        removed
+            .evicted
             .extend(left.replaced.drain(..).map(|replaced| replaced.after(over)));
     }
 
-    /// Takes the nodes for which `is_going` says so out of a chain. The shard is locked.
+    /// Removes the nodes for which `is_going` returns true from a chain. The shard is locked.
     fn remove_where(
         &self,
         state: &mut ShardState,
         bucket: &RcuCell<Node>,
-        gone: &mut Gone,
+        removed: &mut RemovedDentries,
         mut is_going: impl FnMut(Ref<'_, Node>, &Pin) -> bool,
     ) {
         let pin = rcu::pin();
@@ -603,8 +620,8 @@ impl Shard {
             let node = node.value();
             if is_going {
                 node.is_dead.store(true, Ordering::Release);
-                gone.replaced.extend(node.dentry.replace(None));
-                // Plain memory by now, which is dropped some time.
+                removed.replaced.extend(node.dentry.replace(None));
+                // The node is plain memory now, and its drop may be deferred.
                 drop(link.replace(node.next.get(&pin)));
                 state.count -= 1;
             } else {

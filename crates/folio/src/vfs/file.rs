@@ -1,72 +1,72 @@
 //! Open files: reading, writing, seeking, listing.
 
-use super::coherence::{is_believed, revalidate};
-use super::mount::{Location, Mount};
-use super::open::OpenFlags;
-use super::permission::{Credentials, mode_after_write};
-use super::{
-    AccessTime, AttributeChange, DirectoryEntry, FallocateMode, FileExtent, FileSystem, FileType,
-    Inode, InodeCommon, Opened, SeekKind, WriteAt,
+use super::access_time::{is_access_time_current, touch_accessed};
+use super::attributes::{AttributeChange, FileType, SetTime};
+use super::credentials::Credentials;
+use super::dentry::{Location, Mount};
+use super::filesystem::FileSystem;
+use super::inode::{
+    DirectoryEntry, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon, Opened, SeekKind,
+    WriteAt,
 };
+use super::open_flags::OpenFlags;
+use super::permission::mode_after_write;
+use super::revalidate::revalidate;
 use crate::base::{Errno, Error, Result};
 use crate::cache::{Borrowed, Mapping, Source};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-/// Bytes that one call transfers at most. Linux: `MAX_RW_COUNT`.
+/// Maximum number of bytes that one call transfers. Linux: `MAX_RW_COUNT`.
 const TRANSFER_MAX: usize = 0x7fff_f000;
-/// Bytes written under one hold of the inode lock.
+/// Maximum number of bytes written under one hold of the inode lock.
 const WRITE_CHUNK: usize = 1 << 20;
 /// The largest offset.
 pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
-/// Relatime renews an access time older than this.
-const ACCESSED_AGE_MAX_SECS: i64 = 24 * 60 * 60;
 
-/// An open file: what descriptors share after dup(2). Linux: `struct file`.
+/// An open file, shared by descriptors after dup(2). Linux: `struct file`.
 pub(crate) struct OpenFile {
-    /// `None` once the file is closed and nobody has it any more.
+    /// `None` once the file is closed and has no users left.
     location: Option<Location>,
     flags: OpenFlags,
-    /// What the file system keeps as long as the file is open.
+    /// The file system's state for this open file.
     opened: Option<Opened>,
-    /// Offset in bytes, or in a directory the cookie; held while read and write move it. Linux:
+    /// Offset in bytes, or in a directory the cookie; locked while read and write move it. Linux:
     /// `f_pos_lock`.
     position: Mutex<u64>,
-    /// Up to where writeback errors have been told. Linux: `f_wb_err`.
+    /// Cursor of the writeback errors reported so far. Linux: `f_wb_err`.
     errors_seen: Mutex<u64>,
 }
 
-/// Where a read or write starts.
+/// The start of a read or write.
 #[derive(Clone, Copy)]
 pub(crate) enum Start {
-    /// At the file's offset, which moves.
+    /// At the file's position, which moves.
     Position,
-    /// At this byte.
+    /// At this byte offset.
     Offset(u64),
 }
 
-/// Where lseek(2) shall go.
+/// The target of lseek(2).
 #[derive(Clone, Copy)]
 pub(crate) enum Seek {
-    /// To this byte.
+    /// To this byte offset.
     To(i128),
-    /// By so much.
+    /// By this number of bytes, from the position.
     By(i64),
-    /// So far from the end.
+    /// By this number of bytes, from the end of the file.
     FromEnd(i64),
 }
 
 impl OpenFile {
-    /// Opens what is at `location`, if what lies behind lets it be opened; the caller has checked
-    /// permission.
+    /// Opens the inode at `location`. The caller has checked permissions; the backing store may
+    /// still refuse.
     pub(crate) fn new(location: Location, flags: OpenFlags) -> Result<Self> {
         let inode = location.inode();
-        let is_for_data = inode.common().mapping.is_some() && !flags.contains(OpenFlags::PATH);
-        let opened = if is_for_data {
-            inode.open(flags.is_writable())?
-        } else {
-            None
+        let opened = match inode.file_operations() {
+            Some(file) if !flags.contains(OpenFlags::PATH) => file.open(flags.is_writable())?,
+            _ => None,
         };
         let errors_seen = inode
             .common()
@@ -82,20 +82,20 @@ impl OpenFile {
         })
     }
 
-    /// Lets go of what was open and keeps the memory.
+    /// Drops the state of the open file, and keeps the allocation.
     pub(crate) fn clear(&mut self) {
         self.location = None;
         self.opened = None;
     }
 
-    /// Whether somebody waits for it to be closed: the name is gone, or what lies behind is open
-    /// for writing.
-    pub(super) fn is_urgent(&self) -> bool {
+    /// Returns whether the close must take effect at once: the inode has lost its name, or the
+    /// backing store has the file open for writing.
+    pub(super) fn must_close_now(&self) -> bool {
         (self.opened.is_some() && self.flags.is_writable()) || self.location().dentry.is_deleted()
     }
 
-    /// Makes `file` of the memory of one that was cleared.
-    pub(crate) fn renew(mut self: Arc<Self>, file: Self) -> Arc<Self> {
+    /// Stores `file` in the allocation of a cleared file.
+    pub(crate) fn reuse(mut self: Arc<Self>, file: Self) -> Arc<Self> {
         match Arc::get_mut(&mut self) {
             Some(cleared) => {
                 *cleared = file;
@@ -109,7 +109,7 @@ impl OpenFile {
     pub(crate) fn location(&self) -> &Location {
         self.location
             .as_ref()
-            .unwrap_or_else(|| unreachable!("nobody has a file that was cleared"))
+            .unwrap_or_else(|| unreachable!("a cleared file has no users"))
     }
 
     pub(crate) fn flags(&self) -> OpenFlags {
@@ -124,7 +124,7 @@ impl OpenFile {
         &self.location().mount
     }
 
-    /// The inode, if it is a regular file that this could write.
+    /// Returns the inode, if this is a regular file open for writing.
     pub(crate) fn written_inode(&self) -> Option<&Arc<dyn Inode>> {
         let is_written = self.flags.is_writable() && self.common().file_type == FileType::Regular;
         is_written.then(|| self.inode())
@@ -134,7 +134,7 @@ impl OpenFile {
         self.inode().common()
     }
 
-    /// EBADF for `O_PATH` descriptors.
+    /// Fails with EBADF for `O_PATH` descriptors.
     pub(crate) fn check_not_path(&self) -> Result<()> {
         if self.flags.contains(OpenFlags::PATH) {
             Err(Errno::BADF.into())
@@ -143,7 +143,7 @@ impl OpenFile {
         }
     }
 
-    /// EBADF unless open for reading.
+    /// Fails with EBADF unless the file is open for reading.
     pub(crate) fn check_readable(&self) -> Result<()> {
         if self.flags.is_readable() {
             Ok(())
@@ -152,7 +152,7 @@ impl OpenFile {
         }
     }
 
-    /// EBADF unless open for writing.
+    /// Fails with EBADF unless the file is open for writing.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.flags.is_writable() {
             Ok(())
@@ -161,32 +161,44 @@ impl OpenFile {
         }
     }
 
-    /// The bytes of a regular file; EISDIR or EINVAL for others.
+    /// Returns the cached data of a regular file; EISDIR for a directory, EINVAL for other types.
     pub(crate) fn mapping(&self) -> Result<&Mapping> {
-        let common = self.common();
-        match &common.mapping {
-            Some(mapping) => Ok(mapping),
-            None if common.file_type == FileType::Directory => Err(Errno::ISDIR.into()),
-            None => Err(Errno::INVAL.into()),
+        let mapping = self.common().mapping.as_ref();
+        mapping.ok_or_else(|| self.no_data())
+    }
+
+    /// Returns the data operations of a regular file; EISDIR for a directory, EINVAL for other
+    /// types.
+    fn file_operations(&self) -> Result<&dyn FileOperations> {
+        let file = self.inode().file_operations();
+        file.ok_or_else(|| self.no_data())
+    }
+
+    #[cold]
+    fn no_data(&self) -> Error {
+        match self.common().file_type {
+            FileType::Directory => Errno::ISDIR.into(),
+            _ => Errno::INVAL.into(),
         }
     }
 
-    /// read(2), pread(2) of bytes that are all in memory, by a reader who need not be noted. `None`
-    /// otherwise: [`OpenFile::read`] may wait, and knows what is wrong.
+    /// Reads bytes that are all in memory, if the access time need not change: read(2), pread(2).
+    /// Returns `None` if the read must wait or fails; then [`OpenFile::read`] does it.
     #[inline]
-    pub(crate) fn read_at_once(&self, start: Start, buf: &mut [u8]) -> Option<usize> {
+    pub(crate) fn read_nowait(&self, start: Start, buf: &mut [u8]) -> Option<usize> {
         let Location { mount, dentry } = self.location();
         let inode = &**dentry.inode();
         let mapping = inode.common().mapping.as_ref()?;
         if !self.flags.is_readable() || buf.len() > TRANSFER_MAX {
             return None;
         }
-        if !self.flags.contains(OpenFlags::NOATIME) && !is_access_noted(mount, inode) {
+        if !self.flags.contains(OpenFlags::NOATIME) && !is_access_time_current(mount, inode) {
             return None;
         }
-        let read = |offset, buf: &mut [u8]| match &inode.common().coherence {
-            Some(_) if inode.is_direct() => inode.read_direct(offset, buf, false).ok(),
-            Some(coherence) if !coherence.is_believed() => None,
+        let read = |offset, buf: &mut [u8]| match &inode.common().validity {
+            Some(validity) if !validity.is_data_valid() => {
+                inode.file_operations()?.read_nowait(offset, buf)
+            }
             _ => mapping.read_cached(offset, buf),
         };
         match start {
@@ -201,27 +213,20 @@ impl OpenFile {
         }
     }
 
-    /// read(2), pread(2).
+    /// Reads bytes: read(2), pread(2).
     pub(crate) fn read(&self, start: Start, buf: &mut [u8]) -> Result<usize> {
         self.check_readable()?;
-        let mapping = self.mapping()?;
+        let file = self.file_operations()?;
         let len = buf.len().min(TRANSFER_MAX);
-        let read = |offset, buf: &mut [u8]| {
-            if self.inode().is_direct() {
-                return self.inode().read_direct(offset, buf, true);
-            }
-            revalidate(&**self.inode())?;
-            mapping.read(offset, buf)
-        };
         let count = match start {
             Start::Position => {
                 let mut position = self.position.lock();
-                let count = read(*position, &mut buf[..len])?;
+                let count = file.read(*position, &mut buf[..len])?;
                 *position += count as u64;
                 count
             }
             Start::Offset(offset) if offset > OFFSET_MAX => return Err(Errno::INVAL.into()),
-            Start::Offset(offset) => read(offset, &mut buf[..len])?,
+            Start::Offset(offset) => file.read(offset, &mut buf[..len])?,
         };
         if len > 0 {
             self.touch_accessed();
@@ -229,27 +234,18 @@ impl OpenFile {
         Ok(count)
     }
 
-    /// The bytes from `offset` on, held in memory.
+    /// Returns the bytes from `offset` on as references to pages in memory.
     pub(crate) fn borrow(&self, offset: u64, len_bytes: usize) -> Result<Borrowed> {
         self.check_readable()?;
         if offset > OFFSET_MAX {
             return Err(Errno::INVAL.into());
         }
-        let mapping = self.mapping()?;
-        match self.inode().is_direct() {
-            true => {
-                // Not older than what was read before.
-                self.inode().revalidate()?;
-                mapping.drop_clean();
-            }
-            false => revalidate(&**self.inode())?,
-        }
-        let borrowed = mapping.borrow(offset, len_bytes)?;
+        let borrowed = self.file_operations()?.borrow(offset, len_bytes)?;
         self.touch_accessed();
         Ok(borrowed)
     }
 
-    /// write(2), pwrite(2).
+    /// Writes bytes as `who`: write(2), pwrite(2).
     pub(crate) fn write(
         &self,
         who: &Credentials,
@@ -257,25 +253,25 @@ impl OpenFile {
         bytes: &Source<'_>,
     ) -> Result<usize> {
         self.check_writable()?;
-        let mapping = self.mapping()?;
+        let file = self.file_operations()?;
         let bytes = &bytes.part(0, TRANSFER_MAX);
         match start {
             Start::Position => {
                 let mut position = self.position.lock();
-                let (end, count) = self.write_chunks(who, mapping, *position, bytes)?;
+                let (end, count) = self.write_chunks(who, file, *position, bytes)?;
                 *position = end;
                 Ok(count)
             }
             Start::Offset(offset) if offset > OFFSET_MAX => Err(Errno::INVAL.into()),
-            Start::Offset(offset) => Ok(self.write_chunks(who, mapping, offset, bytes)?.1),
+            Start::Offset(offset) => Ok(self.write_chunks(who, file, offset, bytes)?.1),
         }
     }
 
-    /// Writes in chunks, so that the inode lock is not held for long; returns end and count.
+    /// Writes in chunks, so that the inode lock is not held for long; returns end offset and count.
     fn write_chunks(
         &self,
         who: &Credentials,
-        mapping: &Mapping,
+        file: &dyn FileOperations,
         offset: u64,
         bytes: &Source<'_>,
     ) -> Result<(u64, usize)> {
@@ -283,7 +279,7 @@ impl OpenFile {
         let mut count = 0;
         while count < bytes.len() {
             let chunk = bytes.part(count, WRITE_CHUNK);
-            match self.write_chunk(who, mapping, end, &chunk) {
+            match self.write_chunk(who, file, end, &chunk) {
                 Ok((chunk_end, written)) => {
                     end = chunk_end;
                     count += written;
@@ -304,17 +300,17 @@ impl OpenFile {
     fn write_chunk(
         &self,
         who: &Credentials,
-        mapping: &Mapping,
+        file: &dyn FileOperations,
         offset: u64,
         chunk: &Source<'_>,
     ) -> Result<(u64, usize)> {
         let inode = self.inode();
         revalidate(&**inode)?;
-        let _acting = self.mount().begin_change(who)?;
+        self.mount().check_writable()?;
         let _lock = self.common().lock.write();
         let is_append = self.flags.contains(OpenFlags::APPEND);
         let offset = if is_append {
-            mapping.size_bytes()
+            self.mapping()?.size_bytes()
         } else {
             offset
         };
@@ -329,19 +325,10 @@ impl OpenFile {
         } else {
             WriteAt::Offset(offset)
         };
-        if let Some(written) = inode.write_through(at, chunk) {
-            return written;
-        }
-        inode.write_begin(offset, chunk.len() as u64)?;
-        let written = mapping.write_from(offset, chunk);
-        let count = *written.as_ref().unwrap_or(&0);
-        // Told even after a failure, so that what write_begin reserved is given back.
-        inode.write_end(offset, count as u64, false)?;
-        written?;
-        Ok((offset + count as u64, count))
+        file.write(who, at, chunk)
     }
 
-    /// lseek(2) with SEEK_SET, SEEK_CUR or SEEK_END.
+    /// Moves the position: lseek(2) with SEEK_SET, SEEK_CUR or SEEK_END.
     pub(crate) fn seek(&self, seek: Seek) -> Result<u64> {
         self.check_not_path()?;
         if matches!(seek, Seek::FromEnd(_)) {
@@ -350,13 +337,13 @@ impl OpenFile {
         self.seek_from(self.position.lock(), seek)
     }
 
-    /// Like [`OpenFile::seek`] if nobody is using the position; `None` if somebody is, who may be
-    /// waiting for I/O, or if the end of the file must be asked for.
-    pub(crate) fn seek_at_once(&self, seek: Seek) -> Option<Result<u64>> {
+    /// Moves the position like [`OpenFile::seek`]; `None` if another thread has the position locked,
+    /// perhaps during I/O, or if the size of the file is not valid.
+    pub(crate) fn seek_nowait(&self, seek: Seek) -> Option<Result<u64>> {
         if let Err(error) = self.check_not_path() {
             return Some(Err(error));
         }
-        if matches!(seek, Seek::FromEnd(_)) && !is_believed(&**self.inode()) {
+        if matches!(seek, Seek::FromEnd(_)) && !self.common().is_valid() {
             return None;
         }
         Some(self.seek_from(self.position.try_lock()?, seek))
@@ -378,7 +365,7 @@ impl OpenFile {
         Ok(*position)
     }
 
-    /// lseek(2) with SEEK_DATA or SEEK_HOLE.
+    /// Moves the position to data or to a hole: lseek(2) with SEEK_DATA or SEEK_HOLE.
     pub(crate) fn seek_data(&self, kind: SeekKind, offset: i64) -> Result<u64> {
         self.check_not_path()?;
         revalidate(&**self.inode())?;
@@ -386,13 +373,15 @@ impl OpenFile {
         let offset = u64::try_from(offset)
             .ok()
             .filter(|offset| *offset < size_bytes);
-        // Found with the position locked: two such seeks follow one another.
+        // The search holds the position, so that two such seeks follow one another.
         let position = self.position.lock();
-        let found = self.inode().seek(kind, offset.ok_or(Errno::NXIO)?)?;
+        let found = self
+            .file_operations()?
+            .seek(kind, offset.ok_or(Errno::NXIO)?)?;
         self.seek_from(position, Seek::To(found.ok_or(Errno::NXIO)?.into()))
     }
 
-    /// getdents64(2): calls `sink` for each entry from the file's position on, until it breaks.
+    /// Calls `sink` for each entry from the position on, until it breaks: getdents64(2).
     pub(crate) fn read_directory(
         &self,
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
@@ -410,21 +399,21 @@ impl OpenFile {
         Ok(())
     }
 
-    /// ftruncate(2).
+    /// Sets the size: ftruncate(2).
     pub(crate) fn truncate(&self, who: &Credentials, size_bytes: u64) -> Result<()> {
         self.check_not_path()?;
         if size_bytes > OFFSET_MAX || self.mapping().is_err() || !self.flags.is_writable() {
             return Err(Errno::INVAL.into());
         }
         revalidate(&**self.inode())?;
-        let _acting = self.mount().begin_change(who)?;
+        self.mount().check_writable()?;
         let lock = self.common().lock.write();
         set_size(&**self.inode(), who, size_bytes, true)?;
         drop(lock);
-        self.mount().settle(&**self.inode())
+        self.mount().sync_if_required(&**self.inode())
     }
 
-    /// fallocate(2).
+    /// Allocates, frees, zeroes or moves a range: fallocate(2).
     pub(crate) fn fallocate(
         &self,
         who: &Credentials,
@@ -446,43 +435,48 @@ impl OpenFile {
             return Err(Errno::FBIG.into());
         }
         revalidate(&**self.inode())?;
-        let _acting = self.mount().begin_change(who)?;
+        self.mount().check_writable()?;
         let lock = self.common().lock.write();
         clear_set_id(&**self.inode(), who)?;
-        self.inode().fallocate(mode, offset, len_bytes)?;
+        self.file_operations()?
+            .fallocate(who, mode, offset, len_bytes)?;
         drop(lock);
-        self.mount().settle(&**self.inode())
+        self.mount().sync_if_required(&**self.inode())
     }
 
-    /// Where the file lies; with `is_synced`, after everything was written.
+    /// Returns the extents of the file; with `is_synced`, after writeback of the range. Linux:
+    /// FIEMAP.
     pub(crate) fn extents(&self, range: Range<u64>, is_synced: bool) -> Result<Vec<FileExtent>> {
         self.check_not_path()?;
         revalidate(&**self.inode())?;
         if is_synced {
             self.mapping()?.write_back(range.clone())?;
         }
-        self.inode().extents(range)
+        match self.inode().file_operations() {
+            Some(file) => file.extents(range),
+            None => Err(Errno::OPNOTSUPP.into()),
+        }
     }
 
-    /// fsync(2), fdatasync(2). A writeback error that happened since the file was opened is told
-    /// once.
+    /// Makes the file durable: fsync(2), fdatasync(2). Reports a writeback error that happened since
+    /// the file was opened, once.
     pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
         self.check_not_path()?;
         let synced = self.inode().sync(data_only);
         let Some(mapping) = &self.common().mapping else {
             return synced;
         };
-        self.tell_error(mapping, synced)
+        self.report_error(mapping, synced)
     }
 
-    /// What `synced` tells, or a writeback error that this open file was not told yet: one or the
-    /// other, once.
-    pub(super) fn tell_error(&self, mapping: &Mapping, synced: Result<()>) -> Result<()> {
+    /// Returns the error of `synced`, or else a writeback error that this open file has not
+    /// reported yet; each is reported once.
+    pub(super) fn report_error(&self, mapping: &Mapping, synced: Result<()>) -> Result<()> {
         let mut seen = self.errors_seen.lock();
         synced.and(mapping.check_error(&mut seen))
     }
 
-    /// syncfs(2).
+    /// Makes the whole file system durable: syncfs(2).
     pub(crate) fn sync_file_system(&self) -> Result<()> {
         self.check_not_path()?;
         self.file_system().sync()
@@ -516,107 +510,23 @@ pub(crate) fn read_directory(
     inode.read_directory(cookie, sink)
 }
 
-/// copy_file_range(2): like [`copy`], with the checks of that call.
-pub(crate) fn copy_range(
-    who: &Credentials,
-    (input, from): (&OpenFile, Start),
-    (out, to): (&OpenFile, Start),
-    count: usize,
-) -> Result<usize> {
-    input.mapping()?;
-    out.mapping()?;
-    input.check_readable()?;
-    out.check_writable()?;
-    if out.flags().contains(OpenFlags::APPEND) {
-        return Err(Errno::BADF.into());
-    }
-    if !Arc::ptr_eq(input.mount(), out.mount()) {
-        return Err(Errno::XDEV.into());
-    }
-    let place = |file: &OpenFile, start: Start| match start {
-        Start::Offset(offset) => Ok(offset),
-        Start::Position => file.seek(Seek::By(0)),
-    };
-    let (from_offset, to_offset) = (place(input, from)?, place(out, to)?);
-    let end = |start: u64| start.checked_add(count as u64).ok_or(Errno::OVERFLOW);
-    let overlaps = from_offset < end(to_offset)? && to_offset < end(from_offset)?;
-    if Arc::ptr_eq(input.inode(), out.inode()) && overlaps && count > 0 {
-        return Err(Errno::INVAL.into());
-    }
-    copy(who, (input, from), (out, to), count)
-}
-
-/// sendfile(2), copy_file_range(2): copies through the cache. `who` writes; returns the bytes
-/// copied.
-pub(crate) fn copy(
-    who: &Credentials,
-    (input, input_start): (&OpenFile, Start),
-    (out, out_start): (&OpenFile, Start),
-    count: usize,
-) -> Result<usize> {
-    let mut copied = 0;
-    while copied < count {
-        match copy_some(
-            who,
-            (input, input_start.plus(copied)?),
-            (out, out_start.plus(copied)?),
-            count - copied,
-        ) {
-            Ok(0) => break,
-            Ok(some) => copied += some,
-            Err(_) if copied > 0 => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(copied)
-}
-
-/// Copies from page to page as much as one borrow holds.
-fn copy_some(
-    who: &Credentials,
-    (input, input_start): (&OpenFile, Start),
-    (out, out_start): (&OpenFile, Start),
-    count: usize,
-) -> Result<usize> {
-    let offset = match input_start {
-        Start::Offset(offset) => offset,
-        Start::Position => input.seek(Seek::By(0))?,
-    };
-    let borrowed = input.borrow(offset, count)?;
-    if borrowed.is_empty() {
-        return Ok(0);
-    }
-    let written = out.write(who, out_start, &borrowed.source())?;
-    if matches!(input_start, Start::Position) {
-        input.seek(Seek::By(written as i64))?;
-    }
-    Ok(written)
-}
-
-impl Start {
-    fn plus(self, count: usize) -> Result<Self> {
-        Ok(match self {
-            Self::Position => Self::Position,
-            Self::Offset(offset) => {
-                Self::Offset(offset.checked_add(count as u64).ok_or(Errno::INVAL)?)
-            }
-        })
-    }
-}
-
-/// Clears setuid and setgid before the contents change; the caller holds the inode lock, exclusive.
+/// Clears setuid and setgid before the contents change. The caller holds the inode lock
+/// exclusively.
 fn clear_set_id(inode: &dyn Inode, who: &Credentials) -> Result<()> {
     match mode_after_write(inode, who) {
         None => Ok(()),
-        mode => inode.set_attributes(&AttributeChange {
-            mode,
-            ..AttributeChange::default()
-        }),
+        mode => inode.set_attributes(
+            who,
+            &AttributeChange {
+                mode,
+                ..AttributeChange::default()
+            },
+        ),
     }
 }
 
-/// Sets the size of a regular file; the caller holds the inode lock, exclusive. truncate(2) to the
-/// present size leaves the times alone, ftruncate(2) and O_TRUNC always set them.
+/// Sets the size of a regular file. The caller holds the inode lock exclusively. truncate(2) to the
+/// current size keeps the times; ftruncate(2) and O_TRUNC always set them.
 pub(crate) fn set_size(
     inode: &dyn Inode,
     who: &Credentials,
@@ -632,37 +542,14 @@ pub(crate) fn set_size(
     if is_same && !always_modified && mode.is_none() {
         return Ok(());
     }
-    let modified = (always_modified || !is_same).then_some(super::SetTime::Now);
-    inode.set_attributes(&AttributeChange {
-        mode,
-        size_bytes: Some(size_bytes),
-        modified,
-        ..AttributeChange::default()
-    })
-}
-
-/// Notes an access as the mount wishes. A failure is nobody's business.
-pub(crate) fn touch_accessed(mount: &Mount, inode: &dyn Inode) {
-    if !is_access_noted(mount, inode) {
-        let _: Result<(), Error> = inode.touch_accessed();
-    }
-}
-
-/// Whether an access changes nothing. Takes no lock.
-#[inline]
-fn is_access_noted(mount: &Mount, inode: &dyn Inode) -> bool {
-    let (options, common) = (mount.options(), inode.common());
-    if options.no_directory_access_time && common.file_type == FileType::Directory {
-        return true;
-    }
-    match options.access_time {
-        AccessTime::Never => return true,
-        AccessTime::Strict => return mount.is_read_only(),
-        AccessTime::Relative => {}
-    }
-    let times = common.attributes.times();
-    let is_current = times.accessed > times.modified
-        && times.accessed > times.changed
-        && options.clock.now().secs.saturating_sub(times.accessed.secs) < ACCESSED_AGE_MAX_SECS;
-    is_current || mount.is_read_only()
+    let modified = (always_modified || !is_same).then_some(SetTime::Now);
+    inode.set_attributes(
+        who,
+        &AttributeChange {
+            mode,
+            size_bytes: Some(size_bytes),
+            modified,
+            ..AttributeChange::default()
+        },
+    )
 }

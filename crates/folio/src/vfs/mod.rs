@@ -1,102 +1,117 @@
-//! What a name means: paths, dentries, inodes, mounts, open files.
+//! The virtual file system: paths, dentries, inodes, mounts, open files.
 //!
 //! ```text
 //!   syscall/
 //!      v
-//!   quick_walk.rs   path -> LocationRef under a pin       open.rs names.rs rename.rs   change names
-//!      | anything out of the ordinary                     attributes.rs xattr.rs       change inodes
-//!   walk.rs         path -> Location (mount + dentry)     permission.rs acl.rs         who may
-//!      v                                                  table.rs         descriptor -> open file
-//!   dentry_cache.rs names in memory                       file.rs          open files: data
-//!   dentry.rs       the tree of names                       |
-//!   coherence.rs    what others may change, and until when it is believed
-//!   mount.rs        what covers what                        |
-//!   mount_options.rs  how; reserve.rs                       |
-//!      |  names, attributes (attribute_cell.rs)             |
-//!      v                                                    v
-//!   [file system seam: filesystem.rs]                     cache/
+//!   rcu_walk.rs  path -> LocationRef under a pin    open.rs directory_ops.rs rename.rs  change names
+//!      | fallback                                   setattr.rs xattr.rs inode_init.rs   change inodes
+//!   walk.rs      path -> Location                   permission.rs acl.rs credentials.rs access
+//!      v                                            file.rs copy.rs advice.rs           open files
+//!   vfs.rs          mount table                     file_table.rs  descriptor -> open file
+//!   dentry_cache.rs names in memory                   |
+//!   dentry.rs       dentry, mount, location           |
+//!   validity.rs revalidate.rs change.rs   external writers
+//!      |  names, attributes (attribute_cell.rs)       |  cache hit: no call below
+//!      v                                              v
+//!   [traits: filesystem.rs, inode.rs (Inode, FileOperations)]  --- default data path ---> cache/
 //! ```
 //!
-//! Neighbours: `syscall` above calls [`Context`](walk::Context) and [`OpenFile`](file::OpenFile);
-//! below are `cache` and the file systems behind the seam.
+//! Neighbors: `syscall` above calls [`Context`](walk::Context) and [`OpenFile`](file::OpenFile);
+//! below are `cache`, and the file systems behind the traits.
 //!
-//! Two ways lead along a path. The quick one takes no lock and no reference: it reads the dentry
-//! cache, the mounts and the inodes' attributes under a pin (base/rcu.rs) and knows plain names
-//! alone. Whatever it does not know, and every change, goes the other way, with locks and
+//! There are two path walks. The RCU walk takes no lock and no reference: under a pin
+//! (base/rcu.rs), it reads the dentry cache, the mounts and the inodes' attributes, and handles
+//! plain cached names only. Everything else, and every change, uses the walk with locks and
 //! references.
 //!
 //! Lock order:
 //! ```text
 //!   OpenFile::position
 //!     Mount::rename_lock               names that move between directories
-//!       inode lock of a directory      ancestor first, unrelated ones by address; where others move directories (hostfs)
-//!                                      nobody knows which is which: two only with rename_lock held
-//!         inode lock of a directory that moves or goes
+//!       inode lock of a directory      ancestor first, unrelated ones by address; where external
+//!                                      writers move directories (hostfs), their order is unknown:
+//!                                      two only with rename_lock held
+//!         inode lock of a directory that moves or is removed
 //!           inode lock of a file       by address
-//!             table of mounts; DentryCache::moving; a shard of the dentry cache; Dentry::place;
+//!             mount table; DentryCache::moving; a shard of the dentry cache; Dentry::position;
 //!             AclCache::present
-//!             whatever the file system locks
-//!   list of descriptor tables          with no other lock held
-//!     one table
+//!             locks of the file system
+//!   list of file tables                with no other lock held
+//!     one file table
 //! ```
 //!
 //! Invariants:
-//! - V1: a dentry that is not deleted is in the cache as long as anybody uses it; so a directory
-//!   has one dentry.
-//! - V2: what the cache says of a directory's names changes only under that directory's inode lock.
+//! - V1: a dentry that is not deleted is in the cache as long as it is in use; so a directory has
+//!   one dentry.
+//! - V2: the cached names of a directory change only under that directory's inode lock.
 //! - V3: no reference to an inode is dropped while a lock of the dentry cache is held.
-//! - V4: a closed file that waits for a grace period has a name: who takes a name away lets go of
-//!   all closed files afterwards (`Vfs::let_go`), and a file without a name is let go of when it is
-//!   closed. So an inode without names is freed before the call that takes the last reference
+//! - V4: a closed file that waits for a grace period has a name. After removing a name, the caller
+//!   drops all cached closed files (`Vfs::drop_removed`), and a file without a name is dropped when
+//!   it is closed. So an inode without names is freed before the call that drops the last reference
 //!   returns.
-//! - V5: whoever is pinned takes none of these locks but a shard's, and waits for nothing;
-//!   dentries, mounts and open files that were reached by a pin are dropped by who unpublished
-//!   them, after a grace period (never by way of `rcu::defer`: they own inodes).
-//! - V6: a file system publishes an inode's attributes before it unlocks what guards their change.
+//! - V5: a pinned thread takes none of these locks except a shard's, and never waits. The thread
+//!   that unpublishes a dentry, mount or open file drops it after a grace period (never through
+//!   `rcu::defer`, as they own inodes).
+//! - V6: a file system publishes an inode's attributes before it unlocks the lock that guards their
+//!   change.
 
+mod access_time;
 mod acl;
 mod advice;
 mod attribute_cell;
 mod attributes;
-mod birth;
-mod coherence;
+mod change;
+mod copy;
+mod credentials;
 mod dentry;
 mod dentry_cache;
+mod directory_ops;
 mod file;
+mod file_table;
 mod filesystem;
-mod mount;
+mod inode;
+mod inode_init;
 mod mount_options;
-mod names;
 mod open;
+mod open_flags;
 mod permission;
-mod quick_walk;
+mod rcu_walk;
 mod rename;
-mod reserve;
-mod table;
+mod revalidate;
+mod setattr;
 #[cfg(test)]
 mod tests;
+mod validity;
+#[expect(clippy::module_inception, reason = "the VFS object, as Linux has fs/fs_context.c in fs/")]
+mod vfs;
 mod walk;
 mod xattr;
 
 pub use crate::base::InodeNumber;
 pub(crate) use crate::cache::Counters;
-pub use crate::cache::{Borrowed, BorrowedRead};
+pub use crate::cache::{Borrowed, BorrowedRead, Source};
+pub(crate) use access_time::touch_accessed;
 pub use acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, Tag as AclTag, set_access_acl};
 pub use advice::{Advice, SyncFileRange};
 pub use attribute_cell::AttributeCell;
-pub use coherence::{Change, ChangeListener, Coherence, FOREVER_NS, Question};
-pub(crate) use coherence::{attributes, known_attributes};
-pub(crate) use file::{OpenFile, Seek, Start, copy, copy_range, read_directory, touch_accessed};
-pub use filesystem::{
-    AttributeChange, Attributes, DirectoryEntry, ExtentPlace, FallocateMode, FileExtent,
-    FileSystem, FileSystemStatistics, FileType, Inode, InodeCommon, NewInode, Opened, RenameFlags,
-    SeekKind, SetTime, WriteAt, XattrFlags,
+pub use attributes::{AttributeChange, Attributes, FileType, NewInode, SetTime};
+pub use change::{Change, ChangeListener};
+pub(crate) use copy::{copy, copy_range};
+pub use credentials::Credentials;
+pub(crate) use dentry::{Location, LocationRef};
+pub(crate) use file::{OpenFile, Seek, Start, read_directory};
+pub(crate) use file_table::FileTable;
+pub use filesystem::{FileSystem, FileSystemStatistics};
+pub use inode::{
+    DirectoryEntry, ExtentPlace, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon,
+    Opened, RenameFlags, RenameRequest, SeekKind, WriteAt, XattrFlags, buffered_borrow,
+    buffered_read, buffered_write,
 };
-pub(crate) use mount::{Location, LocationRef, Vfs};
 pub use mount_options::{AccessTime, MountOptions};
-pub use open::OpenFlags;
-pub use permission::Credentials;
-pub(crate) use quick_walk::Quick;
-pub use reserve::{ReserveOwners, may_use_reserve};
-pub(crate) use table::FileTable;
-pub(crate) use walk::{Context, LastLink};
+pub(crate) use open_flags::LastLink;
+pub use open_flags::OpenFlags;
+pub(crate) use rcu_walk::RcuWalk;
+pub(crate) use revalidate::{attributes, cached_attributes};
+pub use validity::{AttrValidity, FOREVER_NS, RevalidateTicket};
+pub(crate) use vfs::Vfs;
+pub(crate) use walk::Context;

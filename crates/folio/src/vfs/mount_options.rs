@@ -1,38 +1,38 @@
-//! How a file system is mounted: the options of mount(8) that mean the same on every file system.
+//! Mount options that all file systems share, as in mount(8).
 //!
-//! Linux: fs/fs_context.c and libmount, which between them take these words out of the text and
-//! hand the rest to the file system.
+//! Linux: fs/fs_context.c and libmount; together they remove these words from the text and pass the
+//! rest to the file system.
 //!
-//! | option | what it does here |
+//! | option | effect |
 //! |---|---|
-//! | `ro` `rw` | changes are refused with EROFS, or not |
+//! | `ro` `rw` | changes fail with EROFS, or not |
 //! | `sync` `async` | every write and change of names is durable when its call returns, or not |
-//! | `dirsync` | every change of names is |
+//! | `dirsync` | every change of names is durable when its call returns |
 //! | `noatime` `relatime` `strictatime` `atime` `nodiratime` `diratime` ... | see [`AccessTime`] |
-//! | `lazytime` `nolazytime` | times alone are not written until something else is, or for 24 hours |
-//! | `nosuid` `suid` `nodev` `dev` `noexec` `exec` | kept for faces that show them; Folio runs no program and opens no device node |
-//! | `defaults` `auto` `noauto` `nofail` `_netdev` `silent` `loud` `x-*` `X-*` `comment=` | nothing: words of fstab(5) for others |
+//! | `lazytime` `nolazytime` | changed times are written with the next other change, or after 24 hours |
+//! | `nosuid` `suid` `nodev` `dev` `noexec` `exec` | stored for faces that show them; Folio runs no program and opens no device node |
+//! | `defaults` `auto` `noauto` `nofail` `_netdev` `silent` `loud` `x-*` `X-*` `comment=` | ignored: words of fstab(5) for other programs |
 //!
-//! A later option wins over an earlier one. Any other word is the file system's
-//! ([`MountOptions::file_system`]), which refuses what it does not know by name.
+//! A later option overrides an earlier one. Any other word belongs to the file system
+//! ([`MountOptions::file_system`]), which rejects unknown words by name.
 
 use crate::base::{Clock, Errno, Error, Result};
 use std::fmt;
 
-/// When reading a file changes its access time.
+/// The policy for access times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AccessTime {
-    /// If it is not later than the last change, or older than a day (`relatime`).
+    /// Update if the access time is not later than the last change, or older than a day
+    /// (`relatime`).
     #[default]
     Relative,
-    /// Always (`strictatime`).
+    /// Always update (`strictatime`).
     Strict,
-    /// Never (`noatime`).
+    /// Never update (`noatime`).
     Never,
 }
 
-/// How a file system is mounted; the part every file system understands, and the words for this
-/// one.
+/// Mount options: those that all file systems share, and the words for one file system.
 #[derive(Debug, Clone, Default)]
 pub struct MountOptions {
     /// Refuse every change with EROFS and write nothing to the device (`ro`).
@@ -41,27 +41,26 @@ pub struct MountOptions {
     pub is_sync: bool,
     /// Changes of names are durable when they return (`dirsync`).
     pub is_directory_sync: bool,
-    /// Changes of times alone stay in memory (`lazytime`).
+    /// Changed times stay in memory until another change (`lazytime`).
     pub is_lazy_time: bool,
-    /// Programs do not run as their owner (`nosuid`).
+    /// Setuid and setgid bits have no effect (`nosuid`).
     pub no_set_id: bool,
-    /// Device nodes lead nowhere (`nodev`).
+    /// Device nodes cannot be opened (`nodev`).
     pub no_devices: bool,
-    /// Nothing can be executed (`noexec`).
+    /// Programs cannot be executed (`noexec`).
     pub no_execution: bool,
-    /// When access times change.
+    /// The policy for access times.
     pub access_time: AccessTime,
-    /// Leave access times of directories alone (`nodiratime`).
+    /// Never update access times of directories (`nodiratime`).
     pub no_directory_access_time: bool,
-    /// The options that only this file system knows, joined by commas.
+    /// The options of the file system itself, joined by commas.
     pub file_system: String,
-    /// Where timestamps come from.
+    /// The source of timestamps.
     pub clock: Clock,
 }
 
 impl MountOptions {
-    /// The words that mean the same on every file system, for lists and for who looks for the
-    /// nearest one.
+    /// The words that all file systems share, for lists and for spelling suggestions.
     pub const WORDS: [&str; 26] = [
         "ro",
         "rw",
@@ -91,18 +90,26 @@ impl MountOptions {
         "_netdev",
     ];
 
-    /// Reads the text of `mount -o`: words separated by commas. What is not for every file system
-    /// is kept for the one that is mounted, which may still refuse it.
+    /// Parses the text of `mount -o`: words separated by commas. Keeps unknown words for the file
+    /// system, which may still reject them.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for a zero byte.
     pub fn parse(text: &str) -> Result<Self> {
         let mut options = Self::default();
         options.add(text)?;
         Ok(options)
     }
 
-    /// Reads further words, as if they stood behind those that made `self`.
+    /// Parses further words, as if they followed the words of `self`.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for a zero byte.
     pub fn add(&mut self, text: &str) -> Result<()> {
         if text.contains('\0') {
-            return Err(Error::new(Errno::INVAL, "mount options with a zero byte"));
+            return Err(Error::new(Errno::INVAL, "invalid mount options: they contain a zero byte"));
         }
         for word in text.split(',').filter(|word| !word.is_empty()) {
             if !self.set(word) {
@@ -115,12 +122,36 @@ impl MountOptions {
         Ok(())
     }
 
-    /// The refusal of a word that nobody knows. EINVAL.
+    /// Returns the error for an unknown word: EINVAL.
     pub(crate) fn unknown(word: &str) -> Error {
         Error::new(Errno::INVAL, format!("unknown mount option {word:?}"))
     }
 
-    /// Whether the word was one for every file system.
+    /// Parses the options of one file system: words separated by commas. Calls `set` with the name
+    /// and the value of each word in `names`; `None` means an invalid value.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for a word that is not in `names`, and for an invalid value.
+    pub(crate) fn parse_words(
+        text: &str,
+        names: &[&str],
+        mut set: impl FnMut(&str, &str) -> Option<()>,
+    ) -> Result<()> {
+        for option in text.split(',').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            if !names.contains(&name) {
+                return Err(Self::unknown(option));
+            }
+            set(name, value).ok_or_else(|| {
+                let message = format!("invalid value in mount option {option:?}");
+                Error::new(Errno::INVAL, message)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Applies a word; returns whether all file systems share it.
     fn set(&mut self, word: &str) -> bool {
         match word {
             "ro" => self.read_only = true,
@@ -154,7 +185,7 @@ impl MountOptions {
     }
 }
 
-/// The effective options as /proc/mounts shows them, in its order.
+/// Formats the effective options as /proc/mounts shows them, in its order.
 impl fmt::Display for MountOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [
@@ -191,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_shown_as_in_proc_mounts() {
+    fn options_display_as_in_proc_mounts() {
         check("", "rw,relatime");
         check("defaults", "rw,relatime");
         check("ro,noatime", "ro,noatime");
@@ -206,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn the_listed_words_are_known() {
+    fn listed_words_are_accepted() {
         for word in MountOptions::WORDS {
             assert!(MountOptions::default().set(word), "{word}");
         }
     }
 
     #[test]
-    fn a_later_option_wins() {
+    fn later_option_overrides_earlier() {
         check("ro,rw", "rw,relatime");
         check("ro,defaults", "ro,relatime");
         check("sync,async,lazytime,nolazytime", "rw,relatime");
@@ -226,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_left_to_the_file_system() {
+    fn other_words_are_kept_for_the_file_system() {
         let options = MountOptions::parse("data=journal,ro,size=1m,,foo,ro=1").unwrap();
         assert_eq!(options.file_system, "data=journal,size=1m,foo,ro=1");
         assert_eq!(

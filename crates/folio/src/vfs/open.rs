@@ -1,122 +1,18 @@
-//! open(2). Linux: fs/namei.c (`do_last`, `may_open`), fs/open.c.
+//! Opening files: open(2). Linux: fs/namei.c (`do_last`, `may_open`), fs/open.c.
 
-use super::FileType;
-use super::dentry::Dentry;
+use super::attributes::FileType;
+use super::credentials::Access;
+use super::dentry::{Dentry, Location};
 use super::dentry_cache::Found;
 use super::file::{OpenFile, set_size};
-use super::mount::Location;
-use super::permission::{Access, check_access, check_access_on};
-use super::walk::{Context, Last, LastLink, Walk};
+use super::open_flags::{LastLink, OpenFlags};
+use super::permission::{check_access, check_access_on};
+use super::walk::{Context, Last, Walk};
 use crate::base::{Errno, Result};
-use bitflags::bitflags;
 use std::sync::Arc;
 
-bitflags! {
-    /// open(2) flags, with Linux's values on x86-64. Access mode: none of WRONLY, RDWR is read
-    /// only.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    pub struct OpenFlags: u32 {
-        /// Write only.
-        const WRONLY = 0o1;
-        /// Read and write.
-        const RDWR = 0o2;
-        /// Create the file if it is not there.
-        const CREAT = 0o100;
-        /// With CREAT: fail if it is there.
-        const EXCL = 0o200;
-        /// Empty the file.
-        const TRUNC = 0o1000;
-        /// Every write goes to the end.
-        const APPEND = 0o2000;
-        /// Writes are durable when they return, as after fdatasync.
-        const DSYNC = 0o10000;
-        /// Fail unless it is a directory.
-        const DIRECTORY = 0o200000;
-        /// Fail with ELOOP if the last component is a symbolic link.
-        const NOFOLLOW = 0o400000;
-        /// Leave the access time alone.
-        const NOATIME = 0o1000000;
-        /// Writes are durable when they return, as after fsync.
-        const SYNC = 0o4010000;
-        /// A handle for `*at` calls only; no reading, no writing.
-        const PATH = 0o10000000;
-        /// An unnamed file in the directory named.
-        const TMPFILE = 0o20200000;
-    }
-}
-
-impl OpenFlags {
-    /// The three access modes and the unofficial fourth, which checks for both and allows neither.
-    fn access_mode(self) -> u32 {
-        (self & (Self::WRONLY | Self::RDWR)).bits()
-    }
-
-    pub(crate) fn is_readable(self) -> bool {
-        !self.contains(Self::PATH) && matches!(self.access_mode(), 0 | 2)
-    }
-
-    pub(crate) fn is_writable(self) -> bool {
-        !self.contains(Self::PATH) && matches!(self.access_mode(), 1 | 2)
-    }
-
-    fn access(self) -> Access {
-        let access = match self.access_mode() {
-            0 => Access::READ,
-            1 => Access::WRITE,
-            _ => Access::READ | Access::WRITE,
-        };
-        if self.contains(Self::TRUNC) {
-            access | Access::WRITE
-        } else {
-            access
-        }
-    }
-
-    /// Whether something new may be made where nothing is.
-    pub(crate) fn may_make(self) -> bool {
-        let makes = Self::CREAT | Self::TMPFILE.difference(Self::DIRECTORY);
-        !self.contains(Self::PATH) && self.intersects(makes)
-    }
-
-    /// Whether a file of this type, found at `path`, is what [`Context::open_at`] can open;
-    /// otherwise [`Context::open`] knows.
-    pub(crate) fn opens(self, file_type: FileType, path: &[u8]) -> bool {
-        let makes_others = Self::EXCL | Self::TMPFILE.difference(Self::DIRECTORY);
-        let is_plain = file_type == FileType::Regular && path.last() != Some(&b'/');
-        !self.may_make() || (!self.intersects(makes_others) && is_plain)
-    }
-
-    /// What to do with a link in the last place.
-    pub(crate) fn last_link(self) -> LastLink {
-        if self.contains(Self::NOFOLLOW) {
-            LastLink::Keep
-        } else {
-            LastLink::Follow
-        }
-    }
-
-    /// The flags that count; EINVAL for combinations that make no sense.
-    fn checked(self) -> Result<Self> {
-        if self.contains(Self::PATH) {
-            return Ok(self & (Self::PATH | Self::DIRECTORY | Self::NOFOLLOW));
-        }
-        let tmpfile_alone = Self::TMPFILE.difference(Self::DIRECTORY);
-        if self.intersects(tmpfile_alone) {
-            if !self.contains(Self::TMPFILE)
-                || self.contains(Self::CREAT)
-                || self.access_mode() == 0
-            {
-                return Err(Errno::INVAL.into());
-            }
-        } else if self.contains(Self::CREAT | Self::DIRECTORY) {
-            return Err(Errno::INVAL.into());
-        }
-        Ok(self)
-    }
-}
-
 impl Context<'_> {
-    /// openat(2).
+    /// Opens a file, creating it if the flags say so. Linux: openat(2).
     pub(crate) fn open(
         &self,
         start: &Location,
@@ -136,7 +32,7 @@ impl Context<'_> {
         OpenFile::new(location, flags)
     }
 
-    /// Opens what is there.
+    /// Opens an existing file.
     pub(crate) fn open_at(&self, location: Location, flags: OpenFlags) -> Result<OpenFile> {
         let flags = flags.checked()?;
         self.open_existing(&location, flags)?;
@@ -188,7 +84,7 @@ impl Context<'_> {
         }
     }
 
-    /// The dentry called `name`, made if it is not there, and whether it was made.
+    /// Returns the dentry called `name`, and whether it was created by this call.
     fn find_or_create(
         &self,
         parent: &Location,
@@ -206,7 +102,7 @@ impl Context<'_> {
         if let Some(found) = self.child_locked(&parent.dentry, name)? {
             return Ok((found, false));
         }
-        let _acting = parent.mount.begin_change(self.credentials)?;
+        parent.mount.check_writable()?;
         if parent.dentry.is_deleted() {
             return Err(Errno::NOENT.into());
         }
@@ -215,10 +111,10 @@ impl Context<'_> {
             self.credentials,
             Access::WRITE | Access::EXECUTE,
         )?;
-        let birth = self.birth(&**directory, FileType::Regular, mode)?;
-        let question = parent.dentry.ask_for_name();
-        let inode = match self.create(&**directory, name, &birth) {
-            // Others were faster.
+        let init = self.inode_init(&**directory, FileType::Regular, mode)?;
+        let ticket = parent.dentry.name_ticket();
+        let inode = match self.create(&**directory, name, &init) {
+            // An external writer created the name first.
             Err(error) if error.errno() == Errno::EXIST && !flags.contains(OpenFlags::EXCL) => {
                 return Ok((
                     self.child_locked(&parent.dentry, name)?
@@ -231,13 +127,13 @@ impl Context<'_> {
         let dentry = self
             .vfs
             .dentries
-            .add(&parent.dentry, name, Found { inode, question });
+            .add(&parent.dentry, name, Found { inode, ticket });
         drop(lock);
-        parent.mount.settle_names(&**directory)?;
+        parent.mount.sync_names_if_required(&**directory)?;
         Ok((dentry, true))
     }
 
-    /// Checks that what is there may be opened so, and empties it if asked.
+    /// Checks that an existing file may be opened with these flags, and truncates it for O_TRUNC.
     fn open_existing(&self, location: &Location, flags: OpenFlags) -> Result<()> {
         let inode = &**location.inode();
         let file_type = inode.common().file_type;
@@ -261,15 +157,15 @@ impl Context<'_> {
         }
         match file_type {
             FileType::Regular if flags.contains(OpenFlags::TRUNC) => {
-                let _acting = location.mount.begin_change(self.credentials)?;
+                location.mount.check_writable()?;
                 {
                     let _lock = inode.common().lock.write();
                     set_size(inode, self.credentials, 0, true)?;
                 }
-                location.mount.settle(inode)
+                location.mount.sync_if_required(inode)
             }
             FileType::Regular | FileType::Directory => Ok(()),
-            // Nothing drives devices, pipes and sockets here.
+            // Folio has no drivers for devices, pipes and sockets.
             _ => Err(Errno::NXIO.into()),
         }
     }
@@ -286,15 +182,15 @@ impl Context<'_> {
         if !parent.dentry.is_directory() {
             return Err(Errno::NOTDIR.into());
         }
-        let _acting = parent.mount.begin_change(self.credentials)?;
+        parent.mount.check_writable()?;
         check_access(
             &**directory,
             self.credentials,
             Access::WRITE | Access::EXECUTE,
         )?;
         let _lock = directory.common().lock.write();
-        let birth = self.birth(&**directory, FileType::Regular, mode)?;
-        let inode = self.create_unnamed(&**directory, &birth)?;
+        let init = self.inode_init(&**directory, FileType::Regular, mode)?;
+        let inode = self.create_unnamed(&**directory, &init)?;
         let is_linkable = !flags.contains(OpenFlags::EXCL);
         let dentry = Dentry::new_unnamed(&parent.dentry, inode, is_linkable);
         Ok(Location {

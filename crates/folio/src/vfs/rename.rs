@@ -1,11 +1,12 @@
-//! rename(2). Linux: fs/namei.c (`do_renameat2`, `vfs_rename`),
+//! Renames: renameat2(2). Linux: fs/namei.c (`do_renameat2`, `vfs_rename`),
 //! Documentation/filesystems/directory-locking.rst.
 
-use super::dentry::Dentry;
-use super::mount::Location;
-use super::permission::{Access, check_access};
+use super::attributes::FileType;
+use super::credentials::Access;
+use super::dentry::{Dentry, Location};
+use super::inode::{Inode, RenameFlags, RenameRequest};
+use super::permission::check_access;
 use super::walk::{Context, Last, Walk};
-use super::{Inode, RenameFlags};
 use crate::base::{Errno, Error, Result};
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 type Locks<'a> = SmallVec<[RwLockWriteGuard<'a, ()>; 4]>;
 
-/// One name that takes part: its directory, its last component, whether slashes follow.
+/// The old or the new name of a rename.
 struct Side<'a> {
     parent: &'a Arc<Dentry>,
     name: &'a [u8],
@@ -21,7 +22,7 @@ struct Side<'a> {
 }
 
 impl Context<'_> {
-    /// renameat2(2).
+    /// Moves or exchanges names: renameat2(2).
     pub(crate) fn rename(
         &self,
         (old_start, old_path): (&Location, &[u8]),
@@ -50,7 +51,7 @@ impl Context<'_> {
                 Errno::BUSY.into()
             });
         };
-        let _acting = mount.begin_change(self.credentials)?;
+        mount.check_writable()?;
         let old = Side {
             parent: &old_walk.at().dentry,
             name: old_walk.name(&old_range),
@@ -61,23 +62,23 @@ impl Context<'_> {
             name: new_walk.name(&new_range),
             has_trailing_slash: new_walk.has_trailing_slash(&new_range),
         };
-        // One that others have moved may have been found by two names.
+        // Two dentries may have the same inode after an external writer moved a directory.
         if Arc::ptr_eq(old.parent.inode(), new.parent.inode()) {
             let _renaming = mount.lock_moving_directories(&**old.parent.inode());
             let locks = SmallVec::from_iter([old.parent.inode().common().lock.write()]);
             self.rename_locked(&old, &new, flags, locks)?;
-            return mount.settle_names(&**old.parent.inode());
+            return mount.sync_names_if_required(&**old.parent.inode());
         }
         {
             let _renaming = mount.rename_lock.lock();
             let locks = lock_parents(old.parent, new.parent);
             self.rename_locked(&old, &new, flags, locks)?;
         }
-        mount.settle_names(&**new.parent.inode())?;
-        mount.settle_names(&**old.parent.inode())
+        mount.sync_names_if_required(&**new.parent.inode())?;
+        mount.sync_names_if_required(&**old.parent.inode())
     }
 
-    /// Finds both names with the directories locked, checks, renames.
+    /// Looks up both names with the directories locked, checks them, and renames.
     fn rename_locked<'a>(
         &self,
         old: &Side<'a>,
@@ -96,7 +97,7 @@ impl Context<'_> {
             return Ok(());
         }
         self.check_rename_permission(old, new, &source, target.as_ref(), flags)?;
-        let gone = {
+        let removed = {
             let _moved = lock_moved(
                 &source,
                 target.as_ref(),
@@ -106,31 +107,32 @@ impl Context<'_> {
             if source.is_mountpoint() || target.as_ref().is_some_and(is_mountpoint) {
                 return Err(Error::new(Errno::BUSY, "a file system is mounted here"));
             }
-            old.parent.inode().rename(
-                old.name,
-                source.inode(),
-                new.parent.inode(),
-                new.name,
-                target.as_ref().map(|target| target.inode()),
+            let request = RenameRequest {
+                name: old.name,
+                source: source.inode(),
+                new_parent: new.parent.inode(),
+                new_name: new.name,
+                replaced: target.as_ref().map(|target| target.inode()),
                 flags,
-            )?;
+            };
+            old.parent.inode().rename(self.credentials, &request)?;
             let dentries = &self.vfs.dentries;
-            let (old_place, new_place) = ((old.parent, old.name), (new.parent, new.name));
+            let (from, to) = ((old.parent, old.name), (new.parent, new.name));
             match &target {
                 Some(target) if flags.contains(RenameFlags::EXCHANGE) => {
-                    dentries.exchange(old_place, &source, new_place, target)
+                    dentries.exchange(from, &source, to, target)
                 }
-                _ => dentries.rename(old_place, &source, new_place, target.as_deref()),
+                _ => dentries.rename(from, &source, to, target.as_deref()),
             }
         };
         drop(locks);
-        // A replaced inode may go here, after the locks.
+        // This may be the last reference to a replaced inode; it is dropped after the locks.
         drop(target);
-        self.vfs.let_go(gone);
+        self.vfs.drop_removed(removed);
         Ok(())
     }
 
-    /// What the names and their types forbid, in the kernel's order.
+    /// Checks names and their types, in the kernel's order.
     fn check_rename(
         &self,
         old: &Side<'_>,
@@ -175,8 +177,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// What permissions and the types of what is replaced forbid. Linux: `vfs_rename`,
-    /// `may_delete`.
+    /// Checks permissions, and the types of the replaced inode. Linux: `vfs_rename`, `may_delete`.
     fn check_rename_permission(
         &self,
         old: &Side<'_>,
@@ -202,7 +203,7 @@ impl Context<'_> {
                 }
             }
         }
-        // A directory that moves elsewhere has its `..` changed.
+        // Moving a directory to another parent changes its `..` entry.
         if to_other_directory && source.is_directory() {
             check_access(&**source.inode(), self.credentials, Access::WRITE)?;
         }
@@ -217,8 +218,8 @@ impl Context<'_> {
     }
 }
 
-/// Locks two directories, the ancestor first; unrelated ones by address. The mount's rename lock is
-/// held.
+/// Locks two directories, the ancestor first; unrelated ones by address. The caller holds the
+/// mount's rename lock.
 fn lock_parents<'a>(old: &'a Arc<Dentry>, new: &'a Arc<Dentry>) -> Locks<'a> {
     let new_first = new.is_ancestor_of(old)
         || (!old.is_ancestor_of(new) && address(new.inode()) < address(old.inode()));
@@ -228,8 +229,8 @@ fn lock_parents<'a>(old: &'a Arc<Dentry>, new: &'a Arc<Dentry>) -> Locks<'a> {
     SmallVec::from_iter([first.lock.write(), second.lock.write()])
 }
 
-/// Locks what moves or is replaced: directories before files, each by address. A directory that
-/// stays in its parent needs no lock, unless it is replaced.
+/// Locks the inodes that move or are replaced: directories before files, each by address. A
+/// directory that stays in its parent needs no lock, unless it is replaced.
 fn lock_moved<'a>(
     source: &'a Arc<Dentry>,
     target: Option<&'a Arc<Dentry>>,
@@ -242,7 +243,7 @@ fn lock_moved<'a>(
     inodes.extend(target.map(|target| target.inode()));
     inodes.sort_by_key(|inode| {
         (
-            inode.common().file_type != super::FileType::Directory,
+            inode.common().file_type != FileType::Directory,
             address(inode),
         )
     });

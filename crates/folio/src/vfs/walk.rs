@@ -1,11 +1,14 @@
-//! From a path to a dentry. Linux: fs/namei.c, Documentation/filesystems/path-lookup.rst.
+//! The path walk with references: from a path to a location. Linux: fs/namei.c ("REF-walk"),
+//! Documentation/filesystems/path-lookup.rst.
 
-use super::FileType;
-use super::dentry::Dentry;
+use super::access_time::touch_accessed;
+use super::attributes::FileType;
+use super::credentials::{Access, Credentials};
+use super::dentry::{Dentry, Location};
 use super::dentry_cache::{Cached, Found};
-use super::file::touch_accessed;
-use super::mount::{Location, Vfs};
-use super::permission::{Access, Credentials, check_access};
+use super::open_flags::LastLink;
+use super::permission::check_access;
+use super::vfs::Vfs;
 use crate::base::{Errno, Result};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,22 +18,15 @@ use std::sync::Arc;
 pub(crate) const NAME_MAX: usize = 255;
 /// A path has fewer bytes than this.
 pub(crate) const PATH_MAX: usize = 4096;
-/// Symbolic links followed in one walk.
+/// Maximum number of symbolic links followed in one walk.
 const LINKS_MAX: u32 = 40;
 
-/// Who asks: everything a call needs besides its arguments.
+/// The caller's context: everything that a call needs besides its arguments.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) vfs: &'a Vfs,
     pub(crate) credentials: &'a Credentials,
     pub(crate) umask: u16,
-}
-
-/// What to do with a symbolic link in the last place.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LastLink {
-    Follow,
-    Keep,
 }
 
 /// The last component of a path.
@@ -46,7 +42,7 @@ pub(crate) enum Last {
     Root,
 }
 
-/// A walk under way: `at` is where it stands, `path[position..]` is what is left.
+/// A walk in progress: `at` is the location reached, `path[position..]` is the rest.
 pub(crate) struct Walk<'c, 'p> {
     context: &'c Context<'c>,
     at: Location,
@@ -56,7 +52,7 @@ pub(crate) struct Walk<'c, 'p> {
 }
 
 impl<'c, 'p> Walk<'c, 'p> {
-    /// A walk along `path` from `start`, or from the root if the path is absolute.
+    /// Starts a walk along `path` from `start`, or from the root if the path is absolute.
     pub(crate) fn new(context: &'c Context<'c>, start: &Location, path: &'p [u8]) -> Result<Self> {
         if path.is_empty() {
             return Err(Errno::NOENT.into());
@@ -81,22 +77,23 @@ impl<'c, 'p> Walk<'c, 'p> {
         })
     }
 
-    /// Where the walk stands: after [`Walk::go_to_last`], the directory of the last component.
+    /// Returns the location reached: after [`Walk::go_to_last`], the directory of the last
+    /// component.
     pub(crate) fn at(&self) -> &Location {
         &self.at
     }
 
-    /// The bytes of the last component.
+    /// Returns the bytes of the last component.
     pub(crate) fn name(&self, range: &Range<usize>) -> &[u8] {
         &self.path[range.clone()]
     }
 
-    /// Whether slashes follow the last component, which then must be a directory.
+    /// Returns whether slashes follow the last component, which then must be a directory.
     pub(crate) fn has_trailing_slash(&self, range: &Range<usize>) -> bool {
         range.end < self.path.len()
     }
 
-    /// Walks to the directory of the last component, which may be searched.
+    /// Walks to the directory of the last component, and checks that it may be searched.
     pub(crate) fn go_to_last(&mut self) -> Result<Last> {
         loop {
             let rest = &self.path[self.position..];
@@ -132,7 +129,7 @@ impl<'c, 'p> Walk<'c, 'p> {
         }
     }
 
-    /// Goes through a name that is not the last.
+    /// Walks through a component that is not the last.
     fn step(&mut self, range: Range<usize>) -> Result<()> {
         let child = self
             .context
@@ -150,7 +147,7 @@ impl<'c, 'p> Walk<'c, 'p> {
         }
     }
 
-    /// Puts the target of a link in the place of everything before `rest`.
+    /// Replaces the path before `rest` with the target of a link.
     pub(crate) fn enter_link(&mut self, link: &Arc<Dentry>, rest: usize) -> Result<()> {
         if self.links == LINKS_MAX {
             return Err(Errno::LOOP.into());
@@ -170,7 +167,7 @@ impl<'c, 'p> Walk<'c, 'p> {
         Ok(())
     }
 
-    /// Walks to the end.
+    /// Walks to the end of the path.
     pub(crate) fn go_to_end(mut self, last_link: LastLink) -> Result<Location> {
         loop {
             let range = match self.go_to_last()? {
@@ -203,7 +200,7 @@ impl<'c, 'p> Walk<'c, 'p> {
 }
 
 impl Context<'_> {
-    /// Where `path` leads, from `start` if it is relative.
+    /// Returns the location of `path`, from `start` if it is relative.
     pub(crate) fn resolve(
         &self,
         start: &Location,
@@ -213,8 +210,8 @@ impl Context<'_> {
         Walk::new(self, start, path)?.go_to_end(last_link)
     }
 
-    /// What `name` leads to in the directory `parent`, if it is there: no walk, and never out of
-    /// the mount.
+    /// Returns the location of `name` in the directory `parent`, if it exists. Follows no link and
+    /// stays in the mount.
     pub(crate) fn lookup(&self, parent: &Location, name: &[u8]) -> Result<Option<Location>> {
         self.check_working_directory(parent)?;
         let child = self.child(&parent.dentry, name)?;
@@ -224,7 +221,7 @@ impl Context<'_> {
         }))
     }
 
-    /// The dentry called `name` in the directory `parent`, from the cache or the file system.
+    /// Returns the dentry called `name` in the directory `parent`, from the cache or the file system.
     pub(crate) fn child(&self, parent: &Arc<Dentry>, name: &[u8]) -> Result<Option<Arc<Dentry>>> {
         match self.vfs.dentries.get(parent, name) {
             Cached::Positive(dentry) => Ok(Some(dentry)),
@@ -236,7 +233,7 @@ impl Context<'_> {
         }
     }
 
-    /// Like [`Context::child`], for a caller that holds the directory's lock.
+    /// Returns the same as [`Context::child`], for a caller that holds the directory's lock.
     pub(crate) fn child_locked(
         &self,
         parent: &Arc<Dentry>,
@@ -253,21 +250,21 @@ impl Context<'_> {
         if parent.is_deleted() {
             return Ok(None);
         }
-        let question = parent.ask_for_name();
+        let ticket = parent.name_ticket();
         match parent.inode().lookup(name)? {
             Some(inode) => Ok(Some(self.vfs.dentries.add(
                 parent,
                 name,
-                Found { inode, question },
+                Found { inode, ticket },
             ))),
             None => {
-                self.vfs.dentries.add_negative(parent, name, question);
+                self.vfs.dentries.add_negative(parent, name, ticket);
                 Ok(None)
             }
         }
     }
 
-    /// The absolute path of a directory; ENOENT if it has been removed.
+    /// Returns the absolute path of a directory; ENOENT if it has been removed.
     pub(crate) fn path_of(&self, location: &Location) -> Result<Vec<u8>> {
         let mut names = Vec::new();
         let mut at = location.clone();

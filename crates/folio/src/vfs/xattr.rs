@@ -1,16 +1,18 @@
 //! Extended attributes: names and permissions. Linux: fs/xattr.c, security/commoncap.c.
 
 use super::acl::{ACL_ACCESS, ACL_DEFAULT, AclKind};
-use super::mount::Location;
-use super::permission::{Access, SET_GID, STICKY, check_access};
+use super::attributes::{AttributeChange, FileType};
+use super::credentials::Access;
+use super::dentry::Location;
+use super::inode::{Inode, XattrFlags};
+use super::permission::{SET_GID, STICKY, check_access};
 use super::walk::Context;
-use super::{AttributeChange, FileType, Inode, XattrFlags};
 use crate::base::{Errno, Result};
 
 const NAME_MAX: usize = 255;
 const VALUE_MAX: usize = 64 << 10;
 
-/// The part of a name before the first dot, as far as it means something.
+/// The namespace of a name: the part before the first dot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Namespace {
     User,
@@ -31,36 +33,36 @@ impl Namespace {
         if name == ACL_ACCESS || name == ACL_DEFAULT {
             return Ok(Self::Acl);
         }
-        let known = [
+        let prefixes = [
             (b"user.".as_slice(), Self::User),
             (b"trusted.".as_slice(), Self::Trusted),
             (b"security.".as_slice(), Self::Security),
         ];
-        Ok(known
+        Ok(prefixes
             .iter()
             .find(|(prefix, _)| name.starts_with(prefix))
-            .map_or(Self::Unknown, |(_, known)| *known))
+            .map_or(Self::Unknown, |(_, namespace)| *namespace))
     }
 }
 
-/// An ACL was perhaps changed.
-fn forget_acl(inode: &dyn Inode, name: &[u8]) {
+/// Drops the cached ACL if `name` is an ACL's attribute.
+fn invalidate_acl(inode: &dyn Inode, name: &[u8]) {
     for kind in [AclKind::Access, AclKind::Default] {
         if name == kind.attribute() {
-            inode.common().attributes.acls.forget(kind);
+            inode.common().attributes.acls.invalidate(kind);
         }
     }
 }
 
 impl Context<'_> {
-    /// getxattr(2).
+    /// Returns the value of an extended attribute: getxattr(2).
     pub(crate) fn xattr(&self, location: &Location, name: &[u8]) -> Result<Vec<u8>> {
         let inode = &**location.inode();
         self.check_xattr(inode, name, Access::READ)?;
         Ok(inode.xattr(name)?.ok_or(Errno::NODATA)?)
     }
 
-    /// setxattr(2).
+    /// Sets an extended attribute: setxattr(2).
     pub(crate) fn set_xattr(
         &self,
         location: &Location,
@@ -72,35 +74,36 @@ impl Context<'_> {
         if value.len() > VALUE_MAX {
             return Err(Errno::TOOBIG.into());
         }
-        let _acting = location.mount.begin_change(self.credentials)?;
+        location.mount.check_writable()?;
         let inode = &**location.inode();
         let lock = inode.common().lock.write();
         self.check_xattr(inode, name, Access::WRITE)?;
-        let set = inode.set_xattr(name, value, flags);
-        forget_acl(inode, name);
+        let set = inode.set_xattr(self.credentials, name, value, flags);
+        invalidate_acl(inode, name);
         set?;
         if name == ACL_ACCESS {
             self.drop_set_gid(inode)?;
         }
         drop(lock);
-        location.mount.settle(inode)
+        location.mount.sync_if_required(inode)
     }
 
-    /// removexattr(2).
+    /// Removes an extended attribute: removexattr(2).
     pub(crate) fn remove_xattr(&self, location: &Location, name: &[u8]) -> Result<()> {
         Namespace::of(name)?;
-        let _acting = location.mount.begin_change(self.credentials)?;
+        location.mount.check_writable()?;
         let inode = &**location.inode();
         let lock = inode.common().lock.write();
         self.check_xattr(inode, name, Access::WRITE)?;
-        let removed = inode.remove_xattr(name);
-        forget_acl(inode, name);
+        let removed = inode.remove_xattr(self.credentials, name);
+        invalidate_acl(inode, name);
         removed?;
         drop(lock);
-        location.mount.settle(inode)
+        location.mount.sync_if_required(inode)
     }
 
-    /// listxattr(2): `trusted.*` is the superuser's to see.
+    /// Returns the names of the extended attributes: listxattr(2). Only the superuser sees
+    /// `trusted.*`.
     pub(crate) fn list_xattrs(&self, location: &Location) -> Result<Vec<Vec<u8>>> {
         let mut names = location.inode().list_xattrs()?;
         if !self.credentials.is_root() {
@@ -109,30 +112,30 @@ impl Context<'_> {
         Ok(names)
     }
 
-    /// Whoever is not of the file's group loses the setgid bit with a new access ACL, as with
-    /// chmod(2). Linux: `posix_acl_update_mode`.
+    /// Clears the setgid bit after a new access ACL if the caller is not in the file's group, as
+    /// chmod(2) does. Linux: `posix_acl_update_mode`.
     fn drop_set_gid(&self, inode: &dyn Inode) -> Result<()> {
         let attributes = inode.attributes();
         let may_keep = self.credentials.is_root() || self.credentials.is_member(attributes.gid);
         if may_keep || attributes.mode & SET_GID == 0 {
             return Ok(());
         }
-        let mode = Some(attributes.mode & !SET_GID);
-        inode.set_attributes(&AttributeChange {
-            mode,
+        let change = AttributeChange {
+            mode: Some(attributes.mode & !SET_GID),
             ..AttributeChange::default()
-        })
+        };
+        inode.set_attributes(self.credentials, &change)
     }
 
     fn check_xattr(&self, inode: &dyn Inode, name: &[u8], want: Access) -> Result<()> {
         let who = self.credentials;
         let file_type = inode.common().file_type;
         let is_write = want == Access::WRITE;
-        let refused = if is_write { Errno::PERM } else { Errno::NODATA };
+        let errno = if is_write { Errno::PERM } else { Errno::NODATA };
         match Namespace::of(name)? {
             Namespace::User => {
                 if !matches!(file_type, FileType::Regular | FileType::Directory) {
-                    return Err(refused.into());
+                    return Err(errno.into());
                 }
                 if !who.is_root() {
                     let attributes = inode.attributes();
@@ -149,7 +152,7 @@ impl Context<'_> {
                     Ok(())
                 }
             }
-            Namespace::Trusted if !who.is_root() => Err(refused.into()),
+            Namespace::Trusted if !who.is_root() => Err(errno.into()),
             Namespace::Security if is_write && !who.is_root() => Err(Errno::PERM.into()),
             Namespace::Trusted | Namespace::Security => {
                 if name.ends_with(b".") && name.iter().filter(|byte| **byte == b'.').count() == 1 {

@@ -1,23 +1,25 @@
-//! New inodes: what they get from who makes them and from the directory. Linux: fs/inode.c
-//! (`inode_init_owner`), fs/posix_acl.c (`posix_acl_create`).
+//! Initial owner, mode and ACLs of new inodes, derived from the caller and the directory. Linux:
+//! fs/inode.c (`inode_init_owner`), fs/posix_acl.c (`posix_acl_create`).
 
 use super::acl::{Acl, AclKind};
+use super::attributes::{FileType, NewInode};
+use super::credentials::Credentials;
+use super::inode::{Inode, XattrFlags};
 use super::permission::{acl_of, new_owner};
 use super::walk::Context;
-use super::{FileType, Inode, NewInode, XattrFlags};
 use crate::base::Result;
 use std::sync::Arc;
 
-/// What a new inode shall be, and the ACLs that it inherits.
-pub(crate) struct Birth<'a> {
+/// The initial properties of a new inode, and the ACLs that it inherits.
+pub(crate) struct InodeInit<'a> {
     pub(crate) new: NewInode<'a>,
     access: Option<Acl>,
     default: Option<Arc<Acl>>,
 }
 
-impl Birth<'_> {
-    /// Gives the new inode its ACLs.
-    fn give_acls(&self, inode: &dyn Inode) -> Result<()> {
+impl InodeInit<'_> {
+    /// Sets the inherited ACLs of a new inode.
+    fn set_acls(&self, who: &Credentials, inode: &dyn Inode) -> Result<()> {
         let access = self.access.as_ref().map(|acl| (AclKind::Access, acl));
         let default = self.default.as_deref().map(|acl| (AclKind::Default, acl));
         if access.is_none() && default.is_none() {
@@ -25,21 +27,27 @@ impl Birth<'_> {
         }
         let _lock = inode.common().lock.write();
         for (kind, acl) in access.into_iter().chain(default) {
-            inode.set_xattr(kind.attribute(), &acl.to_xattr(), XattrFlags::empty())?;
-            inode.common().attributes.acls.forget(kind);
+            inode.set_xattr(
+                who,
+                kind.attribute(),
+                &acl.to_xattr(),
+                XattrFlags::empty(),
+            )?;
+            inode.common().attributes.acls.invalidate(kind);
         }
         Ok(())
     }
 }
 
 impl Context<'_> {
-    /// What an inode made in `directory` is like. A default ACL there takes the place of the umask.
-    pub(crate) fn birth(
+    /// Returns the initial properties of an inode created in `directory`. A default ACL of the
+    /// directory replaces the umask.
+    pub(crate) fn inode_init(
         &self,
         directory: &dyn Inode,
         file_type: FileType,
         mut mode: u16,
-    ) -> Result<Birth<'static>> {
+    ) -> Result<InodeInit<'static>> {
         let (mut access, mut default) = (None, None);
         if file_type != FileType::Symlink {
             match acl_of(directory, AclKind::Default)? {
@@ -48,9 +56,8 @@ impl Context<'_> {
                     let (inherited, bits) = acl.inherited(mode);
                     mode = mode & !0o777 | bits;
                     if !inherited.is_minimal() {
-                        // The group's bits of the mode are the mask once the ACL is there. Until
-                        // then, perhaps after a power cut, the group may do what it will be
-                        // allowed, and no more.
+                        // Once the ACL is set, the group bits of the mode are its mask. Until then,
+                        // perhaps after a power cut, they grant the group what the ACL will grant.
                         mode = mode & !0o070 | inherited.owning_group() << 3;
                         access = Some(inherited);
                     }
@@ -68,41 +75,42 @@ impl Context<'_> {
             device: (0, 0),
             target: b"",
         };
-        Ok(Birth {
+        Ok(InodeInit {
             new,
             access,
             default,
         })
     }
 
-    /// Makes it, called `name`; the caller holds the lock of `directory`, exclusive.
+    /// Creates an inode called `name`. The caller holds the lock of `directory` exclusively.
     pub(crate) fn create(
         &self,
         directory: &dyn Inode,
         name: &[u8],
-        birth: &Birth<'_>,
+        init: &InodeInit<'_>,
     ) -> Result<Arc<dyn Inode>> {
-        let inode = directory.create(name, &birth.new)?;
-        if let Err(error) = birth.give_acls(&*inode) {
+        let who = self.credentials;
+        let inode = directory.create(who, name, &init.new)?;
+        if let Err(error) = init.set_acls(who, &*inode) {
             let _lock = inode.common().lock.write();
-            // Nobody has seen it yet. If it cannot be taken away, it stays with the mode alone.
-            let _: Result<()> = match birth.new.file_type {
-                FileType::Directory => directory.remove_directory(name, &inode),
-                _ => directory.unlink(name, &inode),
+            // No other thread has seen it yet. If it cannot be removed, it stays without ACLs.
+            let _: Result<()> = match init.new.file_type {
+                FileType::Directory => directory.remove_directory(who, name, &inode),
+                _ => directory.unlink(who, name, &inode),
             };
             return Err(error);
         }
         Ok(inode)
     }
 
-    /// Makes it without a name (`O_TMPFILE`).
+    /// Creates an inode without a name (`O_TMPFILE`).
     pub(crate) fn create_unnamed(
         &self,
         directory: &dyn Inode,
-        birth: &Birth<'_>,
+        init: &InodeInit<'_>,
     ) -> Result<Arc<dyn Inode>> {
-        let inode = directory.create_unnamed(&birth.new)?;
-        birth.give_acls(&*inode)?;
+        let inode = directory.create_unnamed(self.credentials, &init.new)?;
+        init.set_acls(self.credentials, &*inode)?;
         Ok(inode)
     }
 }

@@ -1,39 +1,41 @@
-//! From a path to a dentry that is in memory, without a lock and without a reference. Linux:
+//! The RCU walk: from a path to a cached dentry, without locks and without references. Linux:
 //! "RCU-walk", Documentation/filesystems/path-lookup.rst.
 //!
-//! It goes the way of walk.rs as long as that is plain: names that the cache knows in directories
-//! that may be searched. At anything else it gives up, and walk.rs, which knows everything, starts
-//! anew.
+//! It handles cached names in directories that the caller may search. At anything else it stops,
+//! and the walk with references (walk.rs) starts again from the beginning.
 
-use super::FileType;
+use super::attributes::FileType;
+use super::credentials::Access;
+use super::dentry::LocationRef;
 use super::dentry_cache::Cached;
-use super::mount::{LocationRef, Vfs};
-use super::permission::{Access, is_known_to_be_allowed};
-use super::walk::{Context, LastLink, PATH_MAX};
+use super::open_flags::LastLink;
+use super::permission::is_access_granted_nowait;
+use super::vfs::Vfs;
+use super::walk::{Context, PATH_MAX};
 use crate::base::rcu::Pin;
 
-/// What a quick walk found out.
-pub(crate) enum Quick<'p> {
-    /// The path leads here.
+/// The result of an RCU walk.
+pub(crate) enum RcuWalk<'p> {
+    /// The location of the path.
     Found(LocationRef<'p>),
-    /// ENOENT.
+    /// The path does not exist (ENOENT).
     Missing,
-    /// Nothing: [`Context::resolve`] must go.
+    /// Not known without waiting: [`Context::resolve`] is needed.
     Unknown,
 }
 
 impl Context<'_> {
-    /// Where `path` leads, from `start` if it is relative. Does not wait.
+    /// Walks along `path`, from `start` if it is relative. Does not wait.
     #[inline]
-    pub(crate) fn walk_quickly<'p>(
+    pub(crate) fn rcu_walk<'p>(
         &'p self,
         start: LocationRef<'p>,
         path: &[u8],
         last_link: LastLink,
         pin: &'p Pin,
-    ) -> Quick<'p> {
+    ) -> RcuWalk<'p> {
         let Some(first) = path.first().filter(|_| path.len() < PATH_MAX) else {
-            return Quick::Unknown;
+            return RcuWalk::Unknown;
         };
         let start = if *first == b'/' {
             self.vfs.find_root(pin)
@@ -41,7 +43,7 @@ impl Context<'_> {
             Some(start)
         };
         let Some(mut at) = start else {
-            return Quick::Unknown;
+            return RcuWalk::Unknown;
         };
         let mut rest = path;
         loop {
@@ -50,13 +52,13 @@ impl Context<'_> {
             }
             let directory = at.dentry.value();
             if !directory.is_directory() {
-                return Quick::Unknown;
+                return RcuWalk::Unknown;
             }
             if rest.is_empty() {
-                return Quick::Found(at);
+                return RcuWalk::Found(at);
             }
-            if !is_known_to_be_allowed(&**directory.inode(), self.credentials, Access::EXECUTE) {
-                return Quick::Unknown;
+            if !is_access_granted_nowait(&**directory.inode(), self.credentials, Access::EXECUTE) {
+                return RcuWalk::Unknown;
             }
             let len = rest
                 .iter()
@@ -66,11 +68,11 @@ impl Context<'_> {
             rest = tail;
             match name {
                 b"." => {}
-                b".." => return Quick::Unknown,
+                b".." => return RcuWalk::Unknown,
                 _ => match self.vfs.dentries.find(directory, name, pin) {
                     Cached::Positive(child) if child.value().file_type() == FileType::Symlink => {
                         if !rest.is_empty() || last_link == LastLink::Follow {
-                            return Quick::Unknown;
+                            return RcuWalk::Unknown;
                         }
                         at.dentry = child;
                     }
@@ -82,16 +84,16 @@ impl Context<'_> {
                             },
                             pin,
                         ) else {
-                            return Quick::Unknown;
+                            return RcuWalk::Unknown;
                         };
                         at = entered;
                     }
-                    Cached::Negative => return Quick::Missing,
-                    Cached::Unknown => return Quick::Unknown,
+                    Cached::Negative => return RcuWalk::Missing,
+                    Cached::Unknown => return RcuWalk::Unknown,
                 },
             }
             if rest.is_empty() {
-                return Quick::Found(at);
+                return RcuWalk::Found(at);
             }
         }
     }

@@ -1,30 +1,30 @@
-//! Making and taking away names: mkdir, mknod, symlink, link, unlink, rmdir. Linux: fs/namei.c.
+//! Creation and removal of names: mkdir, mknod, symlink, link, unlink, rmdir. Linux: fs/namei.c.
 //!
-//! What makes a name returns where it leads.
+//! Calls that create a name return its location.
 
-use super::dentry::Dentry;
+use super::access_time::touch_accessed;
+use super::attributes::FileType;
+use super::credentials::Access;
+use super::dentry::{Dentry, Location};
 use super::dentry_cache::Found;
-use super::mount::Location;
-use super::permission::{Access, check_access, check_sticky};
-use super::walk::{Context, Last, LastLink, PATH_MAX, Walk};
-use super::{FileType, Inode};
+use super::inode::Inode;
+use super::open_flags::LastLink;
+use super::permission::{check_access, check_sticky};
+use super::walk::{Context, Last, PATH_MAX, Walk};
 use crate::base::{Errno, Error, Result};
 use std::sync::Arc;
 
 impl Context<'_> {
-    /// mkdirat(2).
+    /// Creates a directory: mkdirat(2).
     pub(crate) fn mkdir(&self, start: &Location, path: &[u8], mode: u16) -> Result<Location> {
         let mode = mode & 0o1777;
-        self.make_name(start, path, FileType::Directory, None, |directory, name| {
-            self.create(
-                directory,
-                name,
-                &self.birth(directory, FileType::Directory, mode)?,
-            )
+        self.create_name(start, path, FileType::Directory, None, |directory, name| {
+            let init = self.inode_init(directory, FileType::Directory, mode)?;
+            self.create(directory, name, &init)
         })
     }
 
-    /// mknodat(2).
+    /// Creates a file, device node, pipe or socket: mknodat(2).
     pub(crate) fn mknod(
         &self,
         start: &Location,
@@ -41,17 +41,17 @@ impl Context<'_> {
         let is_device = matches!(file_type, FileType::BlockDevice | FileType::CharacterDevice);
         let device = if is_device { device } else { (0, 0) };
         let mode = mode & 0o7777;
-        self.make_name(start, path, file_type, None, |directory, name| {
+        self.create_name(start, path, file_type, None, |directory, name| {
             if is_device && !self.credentials.is_root() {
                 return Err(Errno::PERM.into());
             }
-            let mut birth = self.birth(directory, file_type, mode)?;
-            birth.new.device = device;
-            self.create(directory, name, &birth)
+            let mut init = self.inode_init(directory, file_type, mode)?;
+            init.new.device = device;
+            self.create(directory, name, &init)
         })
     }
 
-    /// symlinkat(2).
+    /// Creates a symbolic link: symlinkat(2).
     pub(crate) fn symlink(&self, target: &[u8], start: &Location, path: &[u8]) -> Result<Location> {
         if target.is_empty() {
             return Err(Errno::NOENT.into());
@@ -62,14 +62,14 @@ impl Context<'_> {
         if target.contains(&0) {
             return Err(Errno::INVAL.into());
         }
-        self.make_name(start, path, FileType::Symlink, None, |directory, name| {
-            let mut birth = self.birth(directory, FileType::Symlink, 0o777)?;
-            birth.new.target = target;
-            self.create(directory, name, &birth)
+        self.create_name(start, path, FileType::Symlink, None, |directory, name| {
+            let mut init = self.inode_init(directory, FileType::Symlink, 0o777)?;
+            init.new.target = target;
+            self.create(directory, name, &init)
         })
     }
 
-    /// linkat(2), once `source` is found.
+    /// Creates a hard link to `source`: linkat(2).
     pub(crate) fn link(
         &self,
         source: &Location,
@@ -77,7 +77,7 @@ impl Context<'_> {
         path: &[u8],
     ) -> Result<Location> {
         let inode = source.inode();
-        self.make_name(
+        self.create_name(
             start,
             path,
             inode.common().file_type,
@@ -90,22 +90,22 @@ impl Context<'_> {
                 if inode.attributes().link_count == 0 && !source.dentry.is_linkable() {
                     return Err(Errno::NOENT.into());
                 }
-                directory.link(name, inode)?;
+                directory.link(self.credentials, name, inode)?;
                 source.dentry.clear_linkable();
                 Ok(inode.clone())
             },
         )
     }
 
-    /// Makes a name that does not exist yet, with all checks; `linked` is the inode that a hard
-    /// link leads to.
-    fn make_name(
+    /// Creates a name that does not exist yet, with all checks. `linked` is the target of a hard
+    /// link.
+    fn create_name(
         &self,
         start: &Location,
         path: &[u8],
         file_type: FileType,
         linked: Option<&Location>,
-        make: impl FnOnce(&dyn Inode, &[u8]) -> Result<Arc<dyn Inode>>,
+        create: impl FnOnce(&dyn Inode, &[u8]) -> Result<Arc<dyn Inode>>,
     ) -> Result<Location> {
         let mut walk = Walk::new(self, start, path)?;
         let Last::Name(range) = walk.go_to_last()? else {
@@ -121,7 +121,7 @@ impl Context<'_> {
         if walk.has_trailing_slash(&range) && !wants_directory {
             return Err(Errno::NOENT.into());
         }
-        let _acting = parent.mount.begin_change(self.credentials)?;
+        parent.mount.check_writable()?;
         if linked.is_some_and(|linked| !Arc::ptr_eq(&linked.mount, &parent.mount)) {
             return Err(Errno::XDEV.into());
         }
@@ -129,28 +129,28 @@ impl Context<'_> {
             return Err(Errno::NOENT.into());
         }
         check_access(directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
-        let question = parent.dentry.ask_for_name();
-        let inode = make(directory, name)?;
+        let ticket = parent.dentry.name_ticket();
+        let inode = create(directory, name)?;
         let dentry = self
             .vfs
             .dentries
-            .add(&parent.dentry, name, Found { inode, question });
+            .add(&parent.dentry, name, Found { inode, ticket });
         drop(lock);
-        parent.mount.settle_names(directory)?;
+        parent.mount.sync_names_if_required(directory)?;
         Ok(Location {
             mount: parent.mount.clone(),
             dentry,
         })
     }
 
-    /// unlinkat(2) without AT_REMOVEDIR.
+    /// Removes a name that is not a directory: unlinkat(2) without AT_REMOVEDIR.
     pub(crate) fn unlink(&self, start: &Location, path: &[u8]) -> Result<()> {
         let mut walk = Walk::new(self, start, path)?;
         let Last::Name(range) = walk.go_to_last()? else {
             return Err(Errno::ISDIR.into());
         };
         let (parent, name) = (walk.at(), walk.name(&range));
-        let _acting = parent.mount.begin_change(self.credentials)?;
+        parent.mount.check_writable()?;
         let directory = &**parent.inode();
         let lock = directory.common().lock.write();
         let victim = self
@@ -170,17 +170,17 @@ impl Context<'_> {
         }
         {
             let _victim_lock = victim.inode().common().lock.write();
-            directory.unlink(name, victim.inode())?;
+            directory.unlink(self.credentials, name, victim.inode())?;
         }
-        let gone = self.vfs.dentries.delete(&parent.dentry, name, &victim);
+        let removed = self.vfs.dentries.delete(&parent.dentry, name, &victim);
         drop(lock);
-        // The last reference may go here, after the locks.
+        // This may be the last reference; it is dropped after the locks.
         drop(victim);
-        self.vfs.let_go(gone);
-        parent.mount.settle_names(directory)
+        self.vfs.drop_removed(removed);
+        parent.mount.sync_names_if_required(directory)
     }
 
-    /// unlinkat(2) with AT_REMOVEDIR.
+    /// Removes an empty directory: unlinkat(2) with AT_REMOVEDIR.
     pub(crate) fn rmdir(&self, start: &Location, path: &[u8]) -> Result<()> {
         let mut walk = Walk::new(self, start, path)?;
         let range = match walk.go_to_last()? {
@@ -190,7 +190,7 @@ impl Context<'_> {
             Last::Root => return Err(Errno::BUSY.into()),
         };
         let (parent, name) = (walk.at(), walk.name(&range));
-        let _acting = parent.mount.begin_change(self.credentials)?;
+        parent.mount.check_writable()?;
         let directory = &**parent.inode();
         let _renaming = parent.mount.lock_moving_directories(directory);
         let lock = directory.common().lock.write();
@@ -201,38 +201,39 @@ impl Context<'_> {
         if !victim.is_directory() {
             return Err(Errno::NOTDIR.into());
         }
-        let gone = {
+        let removed = {
             let _victim_lock = victim.inode().common().lock.write();
             if victim.is_mountpoint() {
                 return Err(Error::new(Errno::BUSY, "a file system is mounted here"));
             }
-            directory.remove_directory(name, victim.inode())?;
+            directory.remove_directory(self.credentials, name, victim.inode())?;
             self.vfs.dentries.delete(&parent.dentry, name, &victim)
         };
         drop(lock);
         drop(victim);
-        self.vfs.let_go(gone);
-        parent.mount.settle_names(directory)
+        self.vfs.drop_removed(removed);
+        parent.mount.sync_names_if_required(directory)
     }
 
-    /// EACCES or EPERM unless `victim` may lose its name in `parent`. Linux: `may_delete`.
+    /// Fails with EACCES or EPERM unless the caller may remove the name of `victim` from `parent`.
+    /// Linux: `may_delete`.
     pub(crate) fn check_removal(&self, parent: &Dentry, victim: &Dentry) -> Result<()> {
         let directory = &**parent.inode();
         check_access(directory, self.credentials, Access::WRITE | Access::EXECUTE)?;
         check_sticky(directory, &**victim.inode(), self.credentials)
     }
 
-    /// readlinkat(2); ENOENT for an empty path is the caller's matter.
+    /// Returns the target of a symbolic link: readlinkat(2). The caller handles an empty path.
     pub(crate) fn read_link(&self, location: &Location) -> Result<Vec<u8>> {
         if location.dentry.file_type() != FileType::Symlink {
             return Err(Errno::INVAL.into());
         }
         let target = location.inode().read_link()?;
-        super::file::touch_accessed(&location.mount, &**location.inode());
+        touch_accessed(&location.mount, &**location.inode());
         Ok(target)
     }
 
-    /// ENOTDIR or EACCES unless a process may make this its working directory.
+    /// Fails with ENOTDIR or EACCES unless this may become a working directory.
     pub(crate) fn check_working_directory(&self, location: &Location) -> Result<()> {
         if !location.dentry.is_directory() {
             return Err(Errno::NOTDIR.into());
@@ -240,7 +241,7 @@ impl Context<'_> {
         check_access(&**location.inode(), self.credentials, Access::EXECUTE)
     }
 
-    /// access(2): `mode` is made of R_OK 4, W_OK 2 and X_OK 1.
+    /// Checks access to a path: access(2). `mode` combines R_OK 4, W_OK 2 and X_OK 1.
     pub(crate) fn access(&self, start: &Location, path: &[u8], mode: u16) -> Result<()> {
         let want = Access::from_bits(mode).ok_or(Errno::INVAL)?;
         let location = self.resolve(start, path, LastLink::Follow)?;

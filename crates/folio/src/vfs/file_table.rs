@@ -1,4 +1,4 @@
-//! The open files of one process, by descriptor. Linux: fs/file.c.
+//! The file descriptor table of one process. Linux: fs/file.c.
 
 use super::file::OpenFile;
 use crate::base::rcu::{Grace, Pin, RcuCell, Ref, Replaced};
@@ -7,38 +7,37 @@ use crate::base::{Errno, Result};
 use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock};
 
-/// Descriptors that one process may have open (`RLIMIT_NOFILE`).
+/// Maximum number of open descriptors of one process (`RLIMIT_NOFILE`).
 const DESCRIPTORS_MAX: usize = 1 << 20;
-/// Descriptors in the first chunk; each further one has twice as many as the one before.
+/// Number of descriptors in the first chunk; each further chunk doubles.
 const FIRST_CHUNK: usize = 64;
-/// Enough for `DESCRIPTORS_MAX`.
+/// Number of chunks, enough for `DESCRIPTORS_MAX`.
 const CHUNKS: usize = 15;
-/// Closed files that wait for one grace period at most.
+/// Maximum number of closed files that wait for one grace period.
 const CLOSED_MAX: usize = 64;
 
 type Closed = SmallVec<[Replaced<OpenFile>; CLOSED_MAX]>;
 
 /// The open files of one process. Readers take no lock; open and close take one.
 ///
-/// A closed file may have readers still, so it is dropped after a grace period, several at a time.
-/// Whether that is at once matters only for a file that has lost its name, and for unmounting: a
-/// closed file that waits has a name, and who takes a name away or unmounts lets all closed files
-/// go ([`FileTable::take_closed`]).
+/// A closed file may still have readers, so it is dropped after a grace period, several at a time.
+/// The delay matters only for a file without a name, and for unmounting. So a waiting closed file
+/// has a name, and after a name is removed and before an unmount all closed files are dropped
+/// ([`FileTable::take_closed`]).
 pub(crate) struct FileTable {
-    /// They come as they are needed and stay.
+    /// Allocated when needed, and kept.
     chunks: [OnceLock<Box<[RcuCell<OpenFile>]>>; CHUNKS],
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// A bit for each descriptor that is taken.
+    /// One bit per descriptor, set if it is in use.
     taken: Vec<u64>,
-    /// No word before this has a free bit.
+    /// No word before this one has a free bit.
     first_word: usize,
     closed: Closed,
-    /// Closed files that nobody has any more, empty, to be used again: a warm open allocates
-    /// nothing.
+    /// Cleared files whose allocations are reused: a warm open allocates nothing.
     spare: SmallVec<[Arc<OpenFile>; CLOSED_MAX]>,
 }
 
@@ -60,15 +59,15 @@ impl State {
         Some(self.first_word * 64 + bit)
     }
 
-    fn give_back(&mut self, at: usize) {
+    fn release(&mut self, at: usize) {
         self.taken[at / 64] &= !(1 << (at % 64));
         self.first_word = self.first_word.min(at / 64);
     }
 }
 
-/// The chunk that holds a descriptor, and its place there.
+/// Returns the chunk that holds a descriptor, and the index in it.
 #[inline]
-fn place(at: usize) -> (usize, usize) {
+fn chunk_and_index(at: usize) -> (usize, usize) {
     let shifted = at + FIRST_CHUNK;
     let chunk = (shifted / FIRST_CHUNK).ilog2() as usize;
     (chunk, shifted - (FIRST_CHUNK << chunk))
@@ -84,11 +83,11 @@ impl FileTable {
 
     #[inline]
     fn slot(&self, at: usize) -> Option<&RcuCell<OpenFile>> {
-        let (chunk, within) = place(at);
+        let (chunk, within) = chunk_and_index(at);
         self.chunks.get(chunk)?.get()?.get(within)
     }
 
-    /// The open file behind a descriptor; EBADF if there is none.
+    /// Returns the open file of a descriptor; EBADF if the descriptor is not open.
     #[inline]
     pub(crate) fn get<'p>(&self, at: usize, pin: &'p Pin) -> Result<Ref<'p, OpenFile>> {
         match self.slot(at).and_then(|slot| slot.borrow(pin)) {
@@ -97,17 +96,17 @@ impl FileTable {
         }
     }
 
-    /// Gives a file just opened the lowest free descriptor.
+    /// Installs an open file under the lowest free descriptor.
     pub(crate) fn install(&self, file: OpenFile) -> Result<usize> {
         let mut state = self.state.lock();
         let file = match state.spare.pop() {
-            Some(spare) => spare.renew(file),
+            Some(spare) => spare.reuse(file),
             None => Arc::new(file),
         };
         self.install_locked(state, file)
     }
 
-    /// Gives a file that has a descriptor another one, the lowest free.
+    /// Installs a file that has a descriptor under a second one, the lowest free: dup(2).
     pub(crate) fn install_again(&self, file: Arc<OpenFile>) -> Result<usize> {
         self.install_locked(self.state.lock(), file)
     }
@@ -121,7 +120,7 @@ impl FileTable {
             drop(state);
             return Err(Errno::MFILE.into());
         };
-        let (chunk, within) = place(at);
+        let (chunk, within) = chunk_and_index(at);
         let chunk = self.chunks[chunk].get_or_init(|| {
             (0..FIRST_CHUNK << chunk)
                 .map(|_| RcuCell::empty())
@@ -139,20 +138,20 @@ impl FileTable {
             drop(state);
             return Err(Errno::BADF.into());
         };
-        state.give_back(at);
-        // Looked at under the lock: who takes the name away later finds the file in the list.
-        let is_urgent = file.value().is_urgent();
+        state.release(at);
+        // Read under the lock: a thread that removes the name later finds the file in the list.
+        let must_close_now = file.value().must_close_now();
         let written = file.value().written_inode().cloned();
         state.closed.push(file);
-        let is_due = is_urgent || state.closed.len() >= CLOSED_MAX;
+        let is_due = must_close_now || state.closed.len() >= CLOSED_MAX;
         let closed = if is_due {
             std::mem::take(&mut state.closed)
         } else {
             Closed::new()
         };
         drop(state);
-        if let Some(inode) = written {
-            inode.close_written();
+        if let Some(file) = written.as_ref().and_then(|inode| inode.file_operations()) {
+            file.close_written();
         }
         if is_due {
             self.recycle(closed);
@@ -160,14 +159,14 @@ impl FileTable {
         Ok(())
     }
 
-    /// Lets closed files go once nobody reads them, and keeps their memory. The last reference to
-    /// an inode may have work to do, so the caller holds no lock and is not pinned.
+    /// Drops closed files after a grace period, and keeps their allocations. Dropping the last
+    /// reference to an inode may do I/O, so the caller holds no lock and no pin.
     fn recycle(&self, closed: Closed) {
         let over = Grace::start().wait();
         let mut spare: SmallVec<[_; CLOSED_MAX]> = SmallVec::new();
         for file in closed {
             let mut file = file.after(over);
-            // Unless another descriptor or a call under way has it too.
+            // Unless another descriptor or a call in progress uses it, too.
             if let Some(only) = Arc::get_mut(&mut file) {
                 only.clear();
                 spare.push(file);
@@ -178,12 +177,12 @@ impl FileTable {
         state.spare.extend(spare.drain(..).take(room));
     }
 
-    /// The closed files that wait; the caller drops them after a grace period, holding no lock.
+    /// Returns the waiting closed files. The caller drops them after a grace period, without locks.
     pub(crate) fn take_closed(&self) -> Closed {
         std::mem::take(&mut self.state.lock().closed)
     }
 
-    /// Closes everything: the process is gone.
+    /// Closes all files of a process that has ended.
     pub(crate) fn close_all(&self) {
         let mut state = self.state.lock();
         let mut closed = std::mem::take(&mut state.closed);
@@ -196,8 +195,9 @@ impl FileTable {
         state.first_word = 0;
         drop(state);
         for file in &closed {
-            if let Some(inode) = file.value().written_inode() {
-                inode.close_written();
+            let written = file.value().written_inode();
+            if let Some(file) = written.and_then(|inode| inode.file_operations()) {
+                file.close_written();
             }
         }
         if !closed.is_empty() {
@@ -211,24 +211,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_descriptor_has_one_place() {
+    fn descriptors_map_to_distinct_slots() {
         let mut next = (0, 0);
         for at in 0..10_000 {
-            let found = place(at);
+            let found = chunk_and_index(at);
             assert!(found == next || found == (next.0 + 1, 0), "{at}");
             next = (found.0, found.1 + 1);
         }
-        let (chunk, within) = place(DESCRIPTORS_MAX - 1);
+        let (chunk, within) = chunk_and_index(DESCRIPTORS_MAX - 1);
         assert!(chunk < CHUNKS && within < FIRST_CHUNK << chunk);
-        assert!(place(u32::MAX as usize).0 >= CHUNKS);
+        assert!(chunk_and_index(u32::MAX as usize).0 >= CHUNKS);
     }
 
     #[test]
-    fn the_lowest_free_descriptor_comes_first() {
+    fn lowest_free_descriptor_is_taken_first() {
         let mut state = State::default();
         assert!((0..200).all(|at| state.take_lowest() == Some(at)));
         for at in [130, 7, 63] {
-            state.give_back(at);
+            state.release(at);
         }
         let taken: Vec<_> = (0..4).filter_map(|_| state.take_lowest()).collect();
         assert_eq!(taken, [7, 63, 130, 200]);

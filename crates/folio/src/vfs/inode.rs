@@ -1,0 +1,472 @@
+//! The inode traits: what a file system implements for each file, directory, link and device node.
+//!
+//! ```text
+//!   path walk, setattr, xattr              open files
+//!            v                                  v
+//!         [Inode] -- file_operations() --> [FileOperations]    regular files only
+//!     names, attributes, xattrs             data: read, write, fallocate, seek, extents
+//!                                               | default
+//!                                               v
+//!                              write_begin -> page cache (cache/) -> write_end
+//! ```
+//!
+//! Linux: `struct inode_operations`, `struct file_operations`.
+
+use super::attribute_cell::AttributeCell;
+use super::attributes::{AttributeChange, Attributes, FileType, NewInode};
+use super::credentials::Credentials;
+use super::validity::AttrValidity;
+use crate::base::{Errno, InodeNumber, Result};
+use crate::cache::{Borrowed, Mapping, Source};
+use bitflags::bitflags;
+use parking_lot::RwLock;
+use std::any::Any;
+use std::ops::{ControlFlow, Range};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// One entry of a directory.
+#[derive(Debug, Clone, Copy)]
+pub struct DirectoryEntry<'a> {
+    /// The name, without a slash.
+    pub name: &'a [u8],
+    /// The number of the inode that the name refers to.
+    pub number: InodeNumber,
+    /// The type of that inode; `None` if the directory does not record it.
+    pub file_type: Option<FileType>,
+    /// The cookie at which to continue for the next entry (`d_off`).
+    pub next_cookie: u64,
+}
+
+bitflags! {
+    /// Flags of renameat2(2).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct RenameFlags: u32 {
+        /// Fail with EEXIST if the new name exists.
+        const NOREPLACE = 1;
+        /// Exchange the two names.
+        const EXCHANGE = 2;
+    }
+
+    /// Flags of setxattr(2).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct XattrFlags: u32 {
+        /// Fail with EEXIST if the attribute exists.
+        const CREATE = 1;
+        /// Fail with ENODATA if the attribute does not exist.
+        const REPLACE = 2;
+    }
+}
+
+/// The arguments of [`Inode::rename`].
+#[derive(Clone, Copy)]
+pub struct RenameRequest<'a> {
+    /// The name to move, in the directory that receives the call.
+    pub name: &'a [u8],
+    /// The inode that `name` refers to.
+    pub source: &'a Arc<dyn Inode>,
+    /// The directory that receives the new name.
+    pub new_parent: &'a Arc<dyn Inode>,
+    /// The new name.
+    pub new_name: &'a [u8],
+    /// The inode that the new name refers to before the call, if it exists.
+    pub replaced: Option<&'a Arc<dyn Inode>>,
+    /// The flags.
+    pub flags: RenameFlags,
+}
+
+/// State that a file system keeps while a file is open; dropped when the file is closed.
+pub type Opened = Box<dyn Send + Sync>;
+
+/// The position of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteAt {
+    /// At this byte offset.
+    Offset(u64),
+    /// At the end of the file at the time of the write (`O_APPEND`).
+    End,
+}
+
+/// The operation of fallocate(2) on a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FallocateMode {
+    /// Reserve space; extends the file to cover the range.
+    Allocate,
+    /// Reserve space; keeps the size.
+    AllocateKeepSize,
+    /// Free the range; it then reads as zeros.
+    PunchHole,
+    /// Make the range read as zeros; extends the file to cover it.
+    ZeroRange,
+    /// Make the range read as zeros; keeps the size.
+    ZeroRangeKeepSize,
+    /// Remove the range; later data moves toward the start. Both ends are multiples of the block
+    /// size.
+    CollapseRange,
+    /// Insert a hole before the start of the range; later data moves toward the end. Both ends are
+    /// multiples of the block size.
+    InsertRange,
+}
+
+/// A contiguous run of a file's bytes. Linux: `struct fiemap_extent`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileExtent {
+    /// Byte offset of the first byte in the file.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// Location of the data.
+    pub place: ExtentPlace,
+}
+
+/// The location of a run of a file's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExtentPlace {
+    /// On the device, from this byte offset on.
+    Data(u64),
+    /// Allocated on the device from this byte offset on, reads as zeros
+    /// (`FIEMAP_EXTENT_UNWRITTEN`).
+    Unwritten(u64),
+    /// In memory only; not yet allocated on the device (`FIEMAP_EXTENT_DELALLOC`).
+    Delayed,
+    /// Inside the inode (`FIEMAP_EXTENT_DATA_INLINE`).
+    Inline,
+}
+
+/// The target of a search by lseek(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekKind {
+    /// The next byte that is stored (`SEEK_DATA`).
+    Data,
+    /// The next byte that is not stored, at the latest the end of the file (`SEEK_HOLE`).
+    Hole,
+}
+
+/// The part of an inode that every file system has.
+pub struct InodeCommon {
+    /// Inode number.
+    pub number: InodeNumber,
+    /// File type; never changes.
+    pub file_type: FileType,
+    /// The inode lock; only the VFS takes it. Linux: `i_rwsem`.
+    ///
+    /// Held exclusively around every call that changes a directory's names or a file's data, size
+    /// or attributes; shared around lookup and readdir. Reads of file data take no lock.
+    pub lock: RwLock<()>,
+    /// The page cache of a regular file's data; `None` for other types.
+    pub mapping: Option<Mapping>,
+    /// The result of [`Inode::attributes`], except for the size of a file with a mapping.
+    pub attributes: AttributeCell,
+    /// How long attributes, data and names are valid without asking the backing store; `None` if
+    /// the file system has no external writers.
+    pub validity: Option<AttrValidity>,
+}
+
+impl InodeCommon {
+    /// Returns whether attributes may be used without asking the backing store.
+    #[inline]
+    pub fn is_valid(&self) -> bool {
+        self.validity.as_ref().is_none_or(AttrValidity::is_valid)
+    }
+}
+
+/// A file, directory, link or device node. Linux: `struct inode` with `struct inode_operations`.
+///
+/// The VFS checks permissions, types and name lengths first, and holds [`InodeCommon::lock`] as
+/// described there. A file system creates one object per inode number while any reference to it
+/// exists, so that locks and cached pages are shared. When the last reference to an inode without
+/// names is dropped, the file system frees the inode.
+///
+/// Calls that may allocate space take `who`, the credentials of the caller: file systems keep some
+/// blocks for privileged users. The default methods fail as an inode of another type does.
+pub trait Inode: Send + Sync {
+    /// Returns the part that every inode has.
+    fn common(&self) -> &InodeCommon;
+
+    /// Returns the data operations of a regular file; `None` for other types. An inode with data
+    /// operations has a mapping.
+    fn file_operations(&self) -> Option<&dyn FileOperations> {
+        None
+    }
+
+    /// Returns the attributes. Takes no lock and does not block.
+    fn attributes(&self) -> Attributes {
+        let common = self.common();
+        let mut attributes = common.attributes.load(common.number, common.file_type);
+        if let Some(mapping) = &common.mapping {
+            attributes.size_bytes = mapping.size_bytes();
+        }
+        attributes
+    }
+
+    /// Asks the backing store whether external writers changed attributes or data, publishes the
+    /// attributes, and drops pages that are no longer valid. The VFS calls this when
+    /// [`InodeCommon::validity`] has expired, with or without the inode lock.
+    fn revalidate(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Changes attributes.
+    fn set_attributes(&self, who: &Credentials, change: &AttributeChange) -> Result<()>;
+
+    /// Returns the inode called `name` in this directory; `None` if the name does not exist. Never
+    /// called for `.` and `..`.
+    fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
+        let _ = name;
+        Err(Errno::NOTDIR.into())
+    }
+
+    /// Creates an inode called `name` in this directory. The name does not exist.
+    fn create(
+        &self,
+        who: &Credentials,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<Arc<dyn Inode>> {
+        let _ = (who, name, new);
+        Err(Errno::NOTDIR.into())
+    }
+
+    /// Creates an inode without a name (`O_TMPFILE`) on the file system of this directory.
+    fn create_unnamed(&self, who: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        let _ = (who, new);
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    /// Adds a name for `target`, an inode of the same file system, to this directory.
+    fn link(&self, who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let _ = (who, name, target);
+        Err(Errno::NOTDIR.into())
+    }
+
+    /// Removes `name`, which refers to `target`. The target is not a directory.
+    fn unlink(&self, who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        let _ = (who, name, target);
+        Err(Errno::NOTDIR.into())
+    }
+
+    /// Removes the directory `target`, called `name`; ENOTEMPTY if it has entries.
+    fn remove_directory(
+        &self,
+        who: &Credentials,
+        name: &[u8],
+        target: &Arc<dyn Inode>,
+    ) -> Result<()> {
+        let _ = (who, name, target);
+        Err(Errno::NOTDIR.into())
+    }
+
+    /// Moves a name from this directory to `new_parent`, replacing the inode that has the new name;
+    /// with [`RenameFlags::EXCHANGE`] exchanges the two. The VFS has checked types and loops. A
+    /// directory to be replaced must be empty (ENOTEMPTY).
+    fn rename(&self, who: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
+        let _ = (who, request);
+        Err(Errno::NOTDIR.into())
+    }
+
+    /// Calls `sink` for each entry from `cookie` on (0 is the start), including `.` and `..`, until
+    /// `sink` breaks.
+    fn read_directory(
+        &self,
+        cookie: u64,
+        sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let _ = (cookie, sink);
+        Err(Errno::NOTDIR.into())
+    }
+
+    /// Returns the inode number of the parent of this directory, as `..` records it.
+    fn parent_number(&self) -> Result<InodeNumber> {
+        Err(Errno::NOTDIR.into())
+    }
+
+    /// Returns the target of a symbolic link.
+    fn read_link(&self) -> Result<Vec<u8>> {
+        Err(Errno::INVAL.into())
+    }
+
+    /// Sets the access time to the current time. The VFS applies noatime and relatime first. Called
+    /// without the inode lock, as readers hold none.
+    fn touch_accessed(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes data and attributes durable; with `data_only`, only the attributes that are needed to
+    /// read the data.
+    fn sync(&self, data_only: bool) -> Result<()> {
+        let _ = data_only;
+        Ok(())
+    }
+
+    /// Returns the value of the extended attribute `name` ("user.x"); `None` if it is not set.
+    ///
+    /// `system.posix_acl_access` and `_default` have the kernel's format
+    /// (linux/posix_acl_xattr.h).
+    fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let _ = name;
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    /// Sets an extended attribute.
+    fn set_xattr(
+        &self,
+        who: &Credentials,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        let _ = (who, name, value, flags);
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    /// Removes an extended attribute; ENODATA if it is not set.
+    fn remove_xattr(&self, who: &Credentials, name: &[u8]) -> Result<()> {
+        let _ = (who, name);
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    /// Returns the names of all extended attributes.
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        Ok(Vec::new())
+    }
+
+    /// Returns this object as a type that its own file system can downcast.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// The data of a regular file. Linux: `struct file_operations`.
+///
+/// The default methods are the buffered path through the page cache. A file system overrides them
+/// if some of its reads or writes bypass the cache. While cached data is valid
+/// ([`AttrValidity::is_data_valid`]), the VFS reads cached bytes without any call of this trait.
+pub trait FileOperations: Inode {
+    /// Prepares for a buffered write of `offset..offset + len_bytes`: reserves space (ENOSPC) and
+    /// rejects invalid ranges (EFBIG). The cache is written next, then
+    /// [`FileOperations::write_end`] is called. Holds the inode lock.
+    fn write_begin(&self, who: &Credentials, offset: u64, len_bytes: u64) -> Result<()>;
+
+    /// Ends a buffered write that put `written_bytes` into the cache: sets times. Called also after
+    /// a failure, so that reserved space is released.
+    fn write_end(&self, written_bytes: u64) -> Result<()>;
+
+    /// Opens the file for reading, or also for writing. The VFS has checked permissions; the
+    /// backing store may still refuse. The result is dropped as soon as the file is closed.
+    fn open(&self, is_written: bool) -> Result<Option<Opened>> {
+        let _ = is_written;
+        Ok(None)
+    }
+
+    /// Notes that a file description open for writing was closed. Called without locks. Linux:
+    /// `release`.
+    fn close_written(&self) {}
+
+    /// Returns a new descriptor of the host's regular file that backs this file; `None` if there is
+    /// none, or if it must not be read and written outside of the cache.
+    fn host_file(&self) -> Option<Result<OwnedFd>> {
+        None
+    }
+
+    /// Reads bytes at `offset` without waiting, although the cached data is not valid; `None` if
+    /// the read must wait. Called without the inode lock. Linux: `IOCB_NOWAIT`.
+    fn read_nowait(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
+        let _ = (offset, buf);
+        None
+    }
+
+    /// Reads bytes at `offset`; returns fewer than the length of `buf` only at the end of the file.
+    /// Called without the inode lock.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        buffered_read(self, offset, buf)
+    }
+
+    /// Returns the bytes from `offset` on as references to pages in memory. Called without the
+    /// inode lock.
+    fn borrow(&self, offset: u64, len_bytes: usize) -> Result<Borrowed> {
+        buffered_borrow(self, offset, len_bytes)
+    }
+
+    /// Writes bytes; returns the end offset of the write, and the number of bytes written. Holds
+    /// the inode lock.
+    fn write(&self, who: &Credentials, at: WriteAt, bytes: &Source<'_>) -> Result<(u64, usize)> {
+        buffered_write(self, who, at, bytes)
+    }
+
+    /// Allocates, frees, zeroes or moves a range: fallocate(2). Holds the inode lock.
+    fn fallocate(
+        &self,
+        who: &Credentials,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        let _ = (who, mode, offset, len_bytes);
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    /// Returns the runs of the file that overlap `range` (in bytes), in order; the gaps between
+    /// them are holes. Linux: `fiemap`.
+    fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        let _ = range;
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    /// Returns the offset of the next data or hole at or after `offset`, which is below the size;
+    /// `None` if no data follows (ENXIO). Linux: `llseek`.
+    fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
+        let _ = (kind, offset);
+        Err(Errno::INVAL.into())
+    }
+}
+
+fn mapping(file: &(impl FileOperations + ?Sized)) -> Result<&Mapping> {
+    Ok(file.common().mapping.as_ref().ok_or(Errno::INVAL)?)
+}
+
+fn revalidate(file: &(impl FileOperations + ?Sized)) -> Result<()> {
+    if file.common().is_valid() {
+        Ok(())
+    } else {
+        file.revalidate()
+    }
+}
+
+/// Reads through the page cache. Linux: `generic_file_read_iter`.
+pub fn buffered_read(
+    file: &(impl FileOperations + ?Sized),
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize> {
+    revalidate(file)?;
+    mapping(file)?.read(offset, buf)
+}
+
+/// Borrows pages from the page cache.
+pub fn buffered_borrow(
+    file: &(impl FileOperations + ?Sized),
+    offset: u64,
+    len_bytes: usize,
+) -> Result<Borrowed> {
+    revalidate(file)?;
+    mapping(file)?.borrow(offset, len_bytes)
+}
+
+/// Writes into the page cache; writeback follows later. The caller holds the inode lock. Linux:
+/// `generic_perform_write`.
+pub fn buffered_write(
+    file: &(impl FileOperations + ?Sized),
+    who: &Credentials,
+    at: WriteAt,
+    bytes: &Source<'_>,
+) -> Result<(u64, usize)> {
+    let mapping = mapping(file)?;
+    let offset = match at {
+        WriteAt::Offset(offset) => offset,
+        WriteAt::End => mapping.size_bytes(),
+    };
+    file.write_begin(who, offset, bytes.len() as u64)?;
+    let written = mapping.write_from(offset, bytes);
+    let count = *written.as_ref().unwrap_or(&0);
+    file.write_end(count as u64)?;
+    written?;
+    Ok((offset + count as u64, count))
+}
