@@ -4,8 +4,8 @@
 use folio::block::Device;
 use folio::cache::{CacheOptions, Mapping, PageCache};
 use folio::vfs::{
-    AttributeCell, AttributeChange, Attributes, Coherence, DirectoryEntry, FileSystem,
-    FileSystemStatistics, FileType, Inode, InodeCommon, InodeNumber,
+    AttrValidity, AttributeCell, AttributeChange, Attributes, Credentials, DirectoryEntry,
+    FileOperations, FileSystem, FileSystemStatistics, FileType, Inode, InodeCommon, InodeNumber,
 };
 use folio::{Errno, Result, Timespec};
 use parking_lot::RwLock;
@@ -49,8 +49,8 @@ impl DeviceFileSystem {
         let mapping = Mapping::without_store(&cache.writeback(), size_bytes, None);
         let mut common = self::common(FILE, FileType::Regular, 0o400, size_bytes);
         common.mapping = Some(mapping);
-        // The VFS asks about reads past the cache only where there is something to doubt.
-        common.coherence = Some(Coherence::default());
+        // The cached data is never valid, so every read is a call of this file system.
+        common.validity = Some(AttrValidity::uncached());
         let file = Arc::new(DeviceFile {
             common,
             device,
@@ -87,7 +87,7 @@ fn common(number: InodeNumber, file_type: FileType, mode: u16, size_bytes: u64) 
         lock: RwLock::new(()),
         mapping: None,
         attributes,
-        coherence: None,
+        validity: None,
     }
 }
 
@@ -130,7 +130,7 @@ impl Inode for Root {
         &self.common
     }
 
-    fn set_attributes(&self, _change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _who: &Credentials, _change: &AttributeChange) -> Result<()> {
         Err(Errno::ROFS.into())
     }
 
@@ -177,28 +177,35 @@ impl Inode for DeviceFile {
         &self.common
     }
 
-    fn set_attributes(&self, _change: &AttributeChange) -> Result<()> {
+    fn file_operations(&self) -> Option<&dyn FileOperations> {
+        Some(self)
+    }
+
+    fn set_attributes(&self, _who: &Credentials, _change: &AttributeChange) -> Result<()> {
         Err(Errno::ROFS.into())
     }
 
-    fn is_direct(&self) -> bool {
-        true
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl FileOperations for DeviceFile {
+    fn write_begin(&self, _who: &Credentials, _offset: u64, _len_bytes: u64) -> Result<()> {
+        Err(Errno::ROFS.into())
     }
 
-    fn read_direct(&self, offset: u64, buf: &mut [u8], may_wait: bool) -> Result<usize> {
-        if !may_wait {
-            return Err(Errno::AGAIN.into());
-        }
+    fn write_end(&self, _written_bytes: u64) -> Result<()> {
+        Err(Errno::ROFS.into())
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let left = self.device.len_bytes().saturating_sub(offset);
         let len = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         if len > 0 {
             self.device.read_at(&mut buf[..len], offset)?;
         }
         Ok(len)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 
@@ -207,7 +214,7 @@ mod tests {
     use super::*;
     use folio::Kernel;
     use folio::block::MemoryDevice;
-    use folio::syscall::{Credentials, OpenFlags};
+    use folio::syscall::OpenFlags;
     use folio::vfs::MountOptions;
 
     #[test]

@@ -281,7 +281,7 @@ impl Push<'_> {
             let Some(handle) = self.nodes.get(node, |node| node.handle.clone()) else {
                 continue;
             };
-            handle.doubt();
+            handle.invalidate();
             if handle.stat().is_ok_and(|now| Version::of(&now) != left) {
                 self.tell_node(node);
             }
@@ -313,13 +313,13 @@ impl Adapter {
 
     /// Whether others may change the file system.
     pub fn is_shared(&self) -> bool {
-        self.root.is_shared()
+        self.root.has_external_writers()
     }
 
     /// Whether changes of the node's attributes and data by others are told of.
     pub fn is_told_of(&self, node: u64) -> bool {
         // It is known only of what was asked for.
-        self.attributes(node).is_ok() && self.handle(node).is_ok_and(|handle| handle.is_told_of())
+        self.attributes(node).is_ok() && self.handle(node).is_ok_and(|handle| handle.has_change_notifications())
     }
 
     /// Makes the kernel forget what others change, until [`Adapter::stop_pushing`] is called.

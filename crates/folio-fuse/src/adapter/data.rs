@@ -73,7 +73,7 @@ impl Adapter {
     /// have written before.
     pub fn is_unchanged(&self, node: u64) -> bool {
         if let Ok(handle) = self.handle(node) {
-            handle.doubt();
+            handle.invalidate();
         }
         self.is_as_opened_before(node)
     }
@@ -96,7 +96,7 @@ impl Adapter {
         if known.is_some()
             && let Ok(handle) = self.handle(node)
         {
-            handle.doubt();
+            handle.invalidate();
             self.nodes.change(node, |node| node.is_rewritten = true);
             self.stale(node);
         }
@@ -113,7 +113,7 @@ impl Adapter {
     fn settle(&self, file: &OpenHandle) {
         let handle = file.handle();
         if self.direct.get(self.id(handle.number()), |()| ()).is_some() {
-            handle.doubt();
+            handle.invalidate();
         }
     }
 
@@ -154,7 +154,7 @@ impl Adapter {
     /// The same of bytes that are all in memory; `None` if they are not, and [`Adapter::read`] may
     /// have to wait.
     pub fn read_at_once(&self, file: u64, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
-        Ok(self.file(file)?.read_at_once(buf, offset))
+        Ok(self.file(file)?.read_nowait(buf, offset))
     }
 
     /// pwrite(2). With `clears_set_id` the kernel wants setuid and setgid cleared.

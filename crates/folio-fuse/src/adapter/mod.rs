@@ -238,7 +238,7 @@ impl Adapter {
     /// Everything stat(2) tells. What the kernel may have changed by itself is asked for.
     fn stat(&self, id: u64, handle: &Handle) -> Result<Attributes> {
         if self.direct.get(id, |()| ()).is_some() {
-            handle.doubt();
+            handle.invalidate();
         }
         handle.stat()
     }

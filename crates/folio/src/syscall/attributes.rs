@@ -19,7 +19,7 @@ impl Process {
 
     /// fstat(2).
     pub fn fstat(&self, fd: Fd) -> Result<Attributes> {
-        match self.with_file(fd, |file| vfs::known_attributes(&**file.inode()))? {
+        match self.with_file(fd, |file| vfs::cached_attributes(&**file.inode()))? {
             Some(attributes) => Ok(attributes),
             None => vfs::attributes(&**self.file(fd)?.inode()),
         }
@@ -30,8 +30,8 @@ impl Process {
         self.with_path(path.as_ref(), |path| {
             check_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
             let last_link = last_link(flags);
-            match self.quickly(dir, path, last_link, |found| {
-                vfs::known_attributes(&**found.inode())
+            match self.with_rcu_walk(dir, path, last_link, |found| {
+                vfs::cached_attributes(&**found.inode())
             }) {
                 Some(Ok(Some(attributes))) => Ok(attributes),
                 Some(Err(error)) => Err(error),

@@ -33,15 +33,15 @@ impl Process {
         mode: u16,
     ) -> Result<Fd> {
         self.with_path(path.as_ref(), |path| {
-            let found = self.quickly(dir, path, flags.last_link(), |found| {
+            let found = self.with_rcu_walk(dir, path, flags.last_link(), |found| {
                 flags
-                    .opens(found.dentry.value().file_type(), path)
+                    .opens_existing(found.dentry.value().file_type(), path)
                     .then(|| found.to_location())
             });
             let context = self.context();
             self.install(match found {
                 Some(Ok(Some(location))) => context.open_at(location, flags)?,
-                Some(Err(error)) if !flags.may_make() => return Err(error),
+                Some(Err(error)) if !flags.may_create() => return Err(error),
                 _ => context.open(&self.start_at(dir, path)?, path, flags, mode)?,
             })
         })
@@ -59,7 +59,7 @@ impl Process {
 
     #[inline]
     fn read_from(&self, fd: Fd, start: Start, buf: &mut [u8]) -> Result<usize> {
-        match self.with_file(fd, |file| file.read_at_once(start, buf))? {
+        match self.with_file(fd, |file| file.read_nowait(start, buf))? {
             Some(count) => Ok(count),
             None => self.file(fd)?.read(start, buf),
         }
@@ -104,7 +104,7 @@ impl Process {
             Whence::Data => return self.file(fd)?.seek_data(SeekKind::Data, offset),
             Whence::Hole => return self.file(fd)?.seek_data(SeekKind::Hole, offset),
         };
-        match self.with_file(fd, |file| file.seek_at_once(seek))? {
+        match self.with_file(fd, |file| file.seek_nowait(seek))? {
             Some(sought) => sought,
             None => self.file(fd)?.seek(seek),
         }

@@ -5,7 +5,7 @@ use super::OpenFlags;
 use crate::base::{Errno, Result};
 use crate::kernel::Kernel;
 use crate::vfs::{
-    self, Attributes, ChangeListener, Coherence, Context, Credentials, DirectoryEntry,
+    self, AttrValidity, Attributes, ChangeListener, Context, Credentials, DirectoryEntry,
     FallocateMode, FileSystemStatistics, FileType, Location, OpenFile, RenameFlags, SeekKind,
     SetTime, Start, XattrFlags,
 };
@@ -40,28 +40,28 @@ impl Handle {
         self.0
             .inode()
             .common()
-            .coherence
+            .validity
             .as_ref()
-            .map_or(Duration::MAX, Coherence::believed_for)
+            .map_or(Duration::MAX, AttrValidity::valid_for)
     }
 
     /// Attributes and data may have been changed without Folio's knowledge: they are asked for
     /// before they are used.
-    pub fn doubt(&self) {
-        if let Some(coherence) = &self.0.inode().common().coherence {
-            coherence.doubt();
+    pub fn invalidate(&self) {
+        if let Some(validity) = &self.0.inode().common().validity {
+            validity.invalidate();
         }
     }
 
     /// Whether changes of attributes and data by others are told of, as far as is known since they
     /// were asked for.
-    pub fn is_told_of(&self) -> bool {
+    pub fn has_change_notifications(&self) -> bool {
         self.0
             .inode()
             .common()
-            .coherence
+            .validity
             .as_ref()
-            .is_none_or(Coherence::is_told_of)
+            .is_none_or(AttrValidity::has_change_notifications)
     }
 
     /// Tells `listener` from now on what others change in the whole file system, as long as the
@@ -85,8 +85,8 @@ impl Handle {
     }
 
     /// Whether others may change the file system.
-    pub fn is_shared(&self) -> bool {
-        self.0.inode().common().coherence.is_some()
+    pub fn has_external_writers(&self) -> bool {
+        self.0.inode().common().validity.is_some()
     }
 
     /// Inode number; as long as the handle is held, no other inode of the file system has it.
@@ -109,21 +109,21 @@ impl OpenHandle {
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let start = Start::Offset(offset);
         self.0
-            .read_at_once(start, buf)
+            .read_nowait(start, buf)
             .map_or_else(|| self.0.read(start, buf), Ok)
     }
 
     /// pread(2) of bytes that are all in memory; `None` if they are not, and [`OpenHandle::read`]
     /// may have to wait.
-    pub fn read_at_once(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
-        self.0.read_at_once(Start::Offset(offset), buf)
+    pub fn read_nowait(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
+        self.0.read_nowait(Start::Offset(offset), buf)
     }
 
     /// The file of the host that is behind this one, for who can do without Folio's cache: reads
     /// and writes by the descriptor are the host's. `None` if there is none. Folio does not notice
-    /// them: see [`Handle::doubt`].
+    /// them: see [`Handle::invalidate`].
     pub fn host_file(&self) -> Option<Result<OwnedFd>> {
-        self.0.inode().host_file()
+        self.0.inode().file_operations()?.host_file()
     }
 
     /// fsync(2), or fdatasync(2) with `data_only`. A writeback error is told once to each file that
@@ -166,7 +166,7 @@ impl<'a> Caller<'a> {
     /// For how long what [`Caller::lookup`] found, or that it found nothing, may be told to others
     /// without asking again.
     pub fn name_ttl(&self, directory: &Handle, name: &[u8]) -> Duration {
-        self.0.vfs.dentries.believed_for(&directory.0.dentry, name)
+        self.0.vfs.dentries.valid_for(&directory.0.dentry, name)
     }
 
     /// mkdirat(2).

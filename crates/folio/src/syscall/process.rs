@@ -5,7 +5,7 @@ use crate::base::rcu::{self, Grace, Pin, RcuCell};
 use crate::base::sync::Mutex;
 use crate::base::{Errno, Error, Result, Timespec};
 use crate::kernel::Kernel;
-use crate::vfs::{Context, FileTable, LastLink, Location, LocationRef, OpenFile, Quick};
+use crate::vfs::{Context, FileTable, LastLink, Location, LocationRef, OpenFile, RcuWalk};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -154,7 +154,7 @@ impl Process {
     /// without waiting; so must `then`. With `None` the caller goes by way of
     /// [`Process::resolve_at`], for which this is the shortcut.
     #[inline]
-    pub(super) fn quickly<T>(
+    pub(super) fn with_rcu_walk<T>(
         &self,
         dir: Fd,
         path: &[u8],
@@ -172,10 +172,10 @@ impl Process {
                 .value()
                 .location(),
         };
-        match context.walk_quickly(LocationRef::new(start), path, last_link, &pin) {
-            Quick::Found(found) => Some(Ok(then(found))),
-            Quick::Missing => Some(Err(Errno::NOENT.into())),
-            Quick::Unknown => None,
+        match context.rcu_walk(LocationRef::new(start), path, last_link, &pin) {
+            RcuWalk::Found(found) => Some(Ok(then(found))),
+            RcuWalk::Missing => Some(Err(Errno::NOENT.into())),
+            RcuWalk::Unknown => None,
         }
     }
 
@@ -187,7 +187,7 @@ impl Process {
         last_link: LastLink,
         flags: AtFlags,
     ) -> Result<Location> {
-        if let Some(found) = self.quickly(dir, path, last_link, |found| found.to_location()) {
+        if let Some(found) = self.with_rcu_walk(dir, path, last_link, |found| found.to_location()) {
             return found;
         }
         let start = self.start_at(dir, path)?;

@@ -12,7 +12,6 @@
 //! Mounts and dentries refer to each other, so they share a file. Linux: `struct dentry`,
 //! `struct mount`, `struct path`.
 
-use super::credentials::Credentials;
 use super::attributes::FileType;
 use super::filesystem::FileSystem;
 use super::inode::Inode;

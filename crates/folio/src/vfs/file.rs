@@ -6,8 +6,8 @@ use super::credentials::Credentials;
 use super::dentry::{Location, Mount};
 use super::filesystem::FileSystem;
 use super::inode::{
-    DirectoryEntry, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon, Opened, SeekKind,
-    WriteAt,
+    DirectoryEntry, FallocateMode, FileExtent, FileOperations, Inode, InodeCommon, Opened,
+    SeekKind, WriteAt,
 };
 use super::open_flags::OpenFlags;
 use super::permission::mode_after_write;
@@ -452,10 +452,7 @@ impl OpenFile {
         if is_synced {
             self.mapping()?.write_back(range.clone())?;
         }
-        match self.inode().file_operations() {
-            Some(file) => file.extents(range),
-            None => Err(Errno::OPNOTSUPP.into()),
-        }
+        self.inode().extents(range)
     }
 
     /// Makes the file durable: fsync(2), fdatasync(2). Reports a writeback error that happened since

@@ -217,12 +217,7 @@ pub trait Inode: Send + Sync {
     }
 
     /// Creates an inode called `name` in this directory. The name does not exist.
-    fn create(
-        &self,
-        who: &Credentials,
-        name: &[u8],
-        new: &NewInode<'_>,
-    ) -> Result<Arc<dyn Inode>> {
+    fn create(&self, who: &Credentials, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         let _ = (who, name, new);
         Err(Errno::NOTDIR.into())
     }
@@ -289,6 +284,13 @@ pub trait Inode: Send + Sync {
     /// without the inode lock, as readers hold none.
     fn touch_accessed(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Returns the runs of the file that overlap `range` (in bytes), in order; the gaps between
+    /// them are holes. Linux: `fiemap`.
+    fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        let _ = range;
+        Err(Errno::OPNOTSUPP.into())
     }
 
     /// Makes data and attributes durable; with `data_only`, only the attributes that are needed to
@@ -400,13 +402,6 @@ pub trait FileOperations: Inode {
         len_bytes: u64,
     ) -> Result<()> {
         let _ = (who, mode, offset, len_bytes);
-        Err(Errno::OPNOTSUPP.into())
-    }
-
-    /// Returns the runs of the file that overlap `range` (in bytes), in order; the gaps between
-    /// them are holes. Linux: `fiemap`.
-    fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
-        let _ = range;
         Err(Errno::OPNOTSUPP.into())
     }
 

@@ -27,12 +27,7 @@ impl InodeInit<'_> {
         }
         let _lock = inode.common().lock.write();
         for (kind, acl) in access.into_iter().chain(default) {
-            inode.set_xattr(
-                who,
-                kind.attribute(),
-                &acl.to_xattr(),
-                XattrFlags::empty(),
-            )?;
+            inode.set_xattr(who, kind.attribute(), &acl.to_xattr(), XattrFlags::empty())?;
             inode.common().attributes.acls.invalidate(kind);
         }
         Ok(())

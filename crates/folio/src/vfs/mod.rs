@@ -82,7 +82,10 @@ mod setattr;
 #[cfg(test)]
 mod tests;
 mod validity;
-#[expect(clippy::module_inception, reason = "the VFS object, as Linux has fs/fs_context.c in fs/")]
+#[expect(
+    clippy::module_inception,
+    reason = "the VFS object, as Linux has fs/fs_context.c in fs/"
+)]
 mod vfs;
 mod walk;
 mod xattr;

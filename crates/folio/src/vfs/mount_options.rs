@@ -109,7 +109,10 @@ impl MountOptions {
     /// EINVAL for a zero byte.
     pub fn add(&mut self, text: &str) -> Result<()> {
         if text.contains('\0') {
-            return Err(Error::new(Errno::INVAL, "invalid mount options: they contain a zero byte"));
+            return Err(Error::new(
+                Errno::INVAL,
+                "invalid mount options: they contain a zero byte",
+            ));
         }
         for word in text.split(',').filter(|word| !word.is_empty()) {
             if !self.set(word) {

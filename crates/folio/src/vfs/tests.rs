@@ -1,10 +1,10 @@
-//! Dentries and open files under many threads, with inodes that are counted.
+//! Tests of dentries and open files under many threads, with counted inodes.
 
 use super::dentry::Dentry;
 use super::dentry_cache::{Cached, DentryCache, Found};
 use super::{
-    AttributeCell, AttributeChange, Attributes, Coherence, Context, Credentials, FOREVER_NS,
-    FileSystem, FileSystemStatistics, FileTable, FileType, Inode, InodeCommon, Location,
+    AttrValidity, AttributeCell, AttributeChange, Attributes, Context, Credentials, FOREVER_NS,
+    FileSystem, FileSystemStatistics, FileTable, FileType, Inode, InodeCommon, LastLink, Location,
     MountOptions, NewInode, OpenFlags, Vfs,
 };
 use crate::base::{Errno, InodeNumber, Result, Timespec, rcu};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const ALIVE: u64 = 0x600d_600d;
 
-/// An inode that is counted, and a directory if it is asked for names.
+/// An inode that counts its instances; also a directory.
 struct Counted {
     common: InodeCommon,
     canary: AtomicU64,
@@ -50,7 +50,7 @@ impl Counted {
             lock: RwLock::new(()),
             mapping: None,
             attributes,
-            coherence: None,
+            validity: None,
         };
         Arc::new(Self {
             common,
@@ -73,7 +73,7 @@ impl Inode for Counted {
         &self.common
     }
 
-    fn set_attributes(&self, _change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _who: &Credentials, _change: &AttributeChange) -> Result<()> {
         Err(Errno::PERM.into())
     }
 
@@ -81,13 +81,18 @@ impl Inode for Counted {
         Ok(self.names.lock().get(name).cloned())
     }
 
-    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+    fn create(
+        &self,
+        _who: &Credentials,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<Arc<dyn Inode>> {
         let inode: Arc<dyn Inode> = Self::new(&self.alive, new.file_type);
         self.names.lock().insert(name.to_vec(), inode.clone());
         Ok(inode)
     }
 
-    fn unlink(&self, name: &[u8], _target: &Arc<dyn Inode>) -> Result<()> {
+    fn unlink(&self, _who: &Credentials, name: &[u8], _target: &Arc<dyn Inode>) -> Result<()> {
         let removed = self.names.lock().remove(name);
         removed.map(drop).ok_or(Errno::NOENT.into())
     }
@@ -129,7 +134,7 @@ fn name_of(number: u64) -> Vec<u8> {
     format!("name {number}").into_bytes()
 }
 
-/// A small generator of numbers. Marsaglia's xorshift64.
+/// Returns the next pseudo-random number: Marsaglia's xorshift64.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -137,7 +142,7 @@ fn next(state: &mut u64) -> u64 {
     *state
 }
 
-/// What [`Context::child`] does, for names that are all there.
+/// Looks up a name as [`Context::child`] does; every name exists.
 fn child(
     cache: &DentryCache,
     parent: &Arc<Dentry>,
@@ -155,14 +160,14 @@ fn child(
             name,
             Found {
                 inode: Counted::new(alive, FileType::Regular),
-                question: None,
+                ticket: None,
             },
         ),
     }
 }
 
 #[test]
-fn the_cache_is_bounded_and_keeps_what_is_used() {
+fn dentry_cache_is_bounded_and_keeps_used_names() {
     let alive = Arc::new(AtomicUsize::new(0));
     let root = Dentry::new_root(Counted::new(&alive, FileType::Directory));
     let cache = DentryCache::new(64);
@@ -185,7 +190,7 @@ fn the_cache_is_bounded_and_keeps_what_is_used() {
 }
 
 #[test]
-fn one_name_has_one_dentry_while_others_are_evicted() {
+fn name_has_one_dentry_during_evictions() {
     let alive = Arc::new(AtomicUsize::new(0));
     let root = Dentry::new_root(Counted::new(&alive, FileType::Directory));
     let cache = DentryCache::new(64);
@@ -214,7 +219,7 @@ fn one_name_has_one_dentry_while_others_are_evicted() {
 }
 
 #[test]
-fn a_dentry_found_before_it_was_to_leave_stays() {
+fn dentry_found_before_eviction_stays() {
     let alive = Arc::new(AtomicUsize::new(0));
     let root = Dentry::new_root(Counted::new(&alive, FileType::Directory));
     let cache = DentryCache::new(64);
@@ -228,7 +233,7 @@ fn a_dentry_found_before_it_was_to_leave_stays() {
     let Cached::Positive(found) = cache.find(&root, b"wanted", &pin) else {
         panic!("was just added")
     };
-    // It is told to leave, and does not go while somebody is pinned.
+    // It is marked as leaving, and is not evicted while a thread is pinned.
     fill(0..10_000);
     assert!(!matches!(
         cache.find(&root, b"wanted", &pin),
@@ -241,8 +246,8 @@ fn a_dentry_found_before_it_was_to_leave_stays() {
     shrink(&cache, &root, &alive);
 }
 
-/// New names push old ones out, once nobody is pinned who may have found them: threads of other
-/// tests may be, for as long as they are kept from running.
+/// Adds names until old ones are evicted, which waits for pinned threads: threads of other tests may
+/// be pinned for as long as they are not scheduled.
 fn shrink(cache: &DentryCache, root: &Arc<Dentry>, alive: &Arc<AtomicUsize>) {
     for number in 100_000..1_000_000 {
         if alive.load(Ordering::Relaxed) < 1000 {
@@ -259,13 +264,13 @@ fn delete(cache: &DentryCache, root: &Arc<Dentry>, name: &[u8]) {
     let Cached::Positive(victim) = cache.get(root, name) else {
         return;
     };
-    let gone = cache.delete(root, name, &victim);
+    let removed = cache.delete(root, name, &victim);
     assert!(!matches!(cache.get(root, name), Cached::Positive(_)));
     drop(lock);
-    drop((gone, victim));
+    drop((removed, victim));
 }
 
-/// What is found under a pin is alive as long as the pin.
+/// Checks that a dentry found under a pin stays alive as long as the pin.
 fn look(cache: &DentryCache, root: &Arc<Dentry>, name: &[u8]) {
     let pin = rcu::pin();
     if let Cached::Positive(dentry) = cache.find(root, name, &pin) {
@@ -281,7 +286,7 @@ fn look(cache: &DentryCache, root: &Arc<Dentry>, name: &[u8]) {
     }
 }
 
-/// Opens what is there, or makes it.
+/// Opens a file, creating it if it does not exist.
 fn open(vfs: &Vfs, start: &Location, name: &[u8], table: &FileTable) -> Result<usize> {
     let credentials = Credentials::root();
     let context = Context {
@@ -303,20 +308,20 @@ fn unlink(vfs: &Vfs, start: &Location, name: &[u8]) -> Result<()> {
 }
 
 #[test]
-fn an_inode_without_names_goes_with_the_last_file() {
+fn unlinked_inode_is_freed_with_last_file() {
     let alive = Arc::new(AtomicUsize::new(0));
     let root = Arc::new(OneDirectory(Counted::new(&alive, FileType::Directory)));
     let vfs = Vfs::new(root, MountOptions::default());
     let start = vfs.root();
     let (table, other) = (vfs.open_table(), vfs.open_table());
     let count = || alive.load(Ordering::Relaxed);
-    // Closed and waiting when the name goes.
+    // Closed and waiting when the name is removed.
     let fd = open(&vfs, &start, b"f", &table).unwrap();
     table.close(fd).unwrap();
     assert_eq!(count(), 2);
     unlink(&vfs, &start, b"f").unwrap();
     assert_eq!(count(), 1);
-    // Closed after the name is gone; two open files, two tables.
+    // Closed after the name is removed; two open files, two tables.
     let fd = open(&vfs, &start, b"f", &table).unwrap();
     let other_fd = open(&vfs, &start, b"f", &other).unwrap();
     unlink(&vfs, &start, b"f").unwrap();
@@ -333,7 +338,7 @@ fn an_inode_without_names_goes_with_the_last_file() {
 }
 
 #[test]
-fn open_files_live_as_long_as_somebody_looks() {
+fn open_file_lives_as_long_as_its_readers() {
     let alive = Arc::new(AtomicUsize::new(0));
     let root = Arc::new(OneDirectory(Counted::new(&alive, FileType::Directory)));
     let vfs = Vfs::new(root, MountOptions::default());
@@ -395,21 +400,21 @@ fn inode_of(file: &super::OpenFile) -> &Counted {
     file.inode().as_any().downcast_ref().unwrap()
 }
 
-/// An inode that others change: names are put in by the test, questions are counted.
-struct Shifting {
+/// An inode with an external writer, the test, which sets its names. Counts questions.
+struct SharedInode {
     common: InodeCommon,
-    names: Mutex<HashMap<Vec<u8>, Arc<Shifting>>>,
+    names: Mutex<HashMap<Vec<u8>, Arc<SharedInode>>>,
     ttl_ns: u64,
     asked: AtomicUsize,
     is_lost: AtomicBool,
 }
 
-impl Shifting {
+impl SharedInode {
     fn new(file_type: FileType, ttl_ns: u64) -> Arc<Self> {
         let Counted { common, .. } = &*Counted::new(&Arc::default(), file_type);
         let attributes = AttributeCell::new(&common.attributes.load(common.number, file_type));
-        let coherence = Coherence::default();
-        coherence.believe_names_for(ttl_ns);
+        let validity = AttrValidity::default();
+        validity.set_name_ttl(ttl_ns);
         Arc::new(Self {
             common: InodeCommon {
                 number: common.number,
@@ -417,7 +422,7 @@ impl Shifting {
                 lock: RwLock::new(()),
                 mapping: None,
                 attributes,
-                coherence: Some(coherence),
+                validity: Some(validity),
             },
             names: Mutex::default(),
             ttl_ns,
@@ -426,11 +431,11 @@ impl Shifting {
         })
     }
 
-    fn coherence(&self) -> &Coherence {
-        self.common.coherence.as_ref().unwrap()
+    fn validity(&self) -> &AttrValidity {
+        self.common.validity.as_ref().unwrap()
     }
 
-    /// Others let `name` lead to `inode`, or to nothing.
+    /// Sets or removes a name, as an external writer does.
     fn put(&self, name: &[u8], inode: Option<&Arc<Self>>) {
         let mut names = self.names.lock();
         match inode {
@@ -444,22 +449,22 @@ impl Shifting {
     }
 }
 
-impl Inode for Shifting {
+impl Inode for SharedInode {
     fn common(&self) -> &InodeCommon {
         &self.common
     }
 
     fn revalidate(&self) -> Result<()> {
-        let question = self.coherence().ask();
+        let ticket = self.validity().ticket();
         self.asked.fetch_add(1, Ordering::Relaxed);
         if self.is_lost.load(Ordering::Relaxed) {
             return Err(Errno::STALE.into());
         }
-        self.coherence().believe(question, self.ttl_ns);
+        self.validity().validate(ticket, self.ttl_ns);
         Ok(())
     }
 
-    fn set_attributes(&self, _change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _who: &Credentials, _change: &AttributeChange) -> Result<()> {
         Err(Errno::PERM.into())
     }
 
@@ -477,9 +482,9 @@ impl Inode for Shifting {
     }
 }
 
-/// A tree whose root others change, and what walks in it.
-fn shifting(ttl_ns: u64) -> (Arc<Shifting>, Vfs) {
-    let root = Shifting::new(FileType::Directory, ttl_ns);
+/// Returns a tree with an external writer at its root, and a VFS to walk in it.
+fn shared_tree(ttl_ns: u64) -> (Arc<SharedInode>, Vfs) {
+    let root = SharedInode::new(FileType::Directory, ttl_ns);
     let vfs = Vfs::new(
         Arc::new(OneDirectory(root.clone())),
         MountOptions::default(),
@@ -493,21 +498,21 @@ fn walk(vfs: &Vfs, path: &[u8]) -> Result<Location> {
         credentials: &Credentials::root(),
         umask: 0,
     };
-    context.resolve(&vfs.root(), path, super::LastLink::Follow)
+    context.resolve(&vfs.root(), path, LastLink::Follow)
 }
 
-/// Whether a walk finds `inode`.
-fn finds(vfs: &Vfs, path: &[u8], inode: &Arc<Shifting>) -> bool {
+/// Returns whether a walk finds `inode`.
+fn finds(vfs: &Vfs, path: &[u8], inode: &Arc<SharedInode>) -> bool {
     walk(vfs, path)
         .is_ok_and(|found| std::ptr::addr_eq(Arc::as_ptr(found.inode()), Arc::as_ptr(inode)))
 }
 
 #[test]
-fn names_are_asked_for_again_once_they_are_doubted() {
-    let (root, vfs) = shifting(FOREVER_NS);
+fn invalidated_name_is_looked_up_again() {
+    let (root, vfs) = shared_tree(FOREVER_NS);
     let (first, second) = (
-        Shifting::new(FileType::Regular, FOREVER_NS),
-        Shifting::new(FileType::Regular, FOREVER_NS),
+        SharedInode::new(FileType::Regular, FOREVER_NS),
+        SharedInode::new(FileType::Regular, FOREVER_NS),
     );
     root.put(b"a", Some(&first));
     assert!(finds(&vfs, b"a", &first) && walk(&vfs, b"b").is_err());
@@ -516,13 +521,13 @@ fn names_are_asked_for_again_once_they_are_doubted() {
     root.put(b"b", Some(&second));
     assert!(
         finds(&vfs, b"a", &first) && walk(&vfs, b"b").is_err(),
-        "nobody told"
+        "not invalidated yet"
     );
     assert_eq!(root.asked(), before);
-    root.coherence().doubt_names();
+    root.validity().invalidate_names();
     assert!(finds(&vfs, b"a", &second) && finds(&vfs, b"b", &second));
     root.put(b"a", None);
-    root.coherence().doubt_names();
+    root.validity().invalidate_names();
     assert!(walk(&vfs, b"a").is_err() && finds(&vfs, b"b", &second));
     let before = root.asked();
     assert!(walk(&vfs, b"a").is_err() && finds(&vfs, b"b", &second));
@@ -530,9 +535,9 @@ fn names_are_asked_for_again_once_they_are_doubted() {
 }
 
 #[test]
-fn names_that_are_never_believed_are_always_asked_for() {
-    let (root, vfs) = shifting(0);
-    let file = Shifting::new(FileType::Regular, 0);
+fn name_with_zero_ttl_is_always_looked_up() {
+    let (root, vfs) = shared_tree(0);
+    let file = SharedInode::new(FileType::Regular, 0);
     assert!(walk(&vfs, b"a").is_err());
     root.put(b"a", Some(&file));
     assert!(finds(&vfs, b"a", &file));
@@ -544,38 +549,38 @@ fn names_that_are_never_believed_are_always_asked_for() {
 }
 
 #[test]
-fn a_directory_that_others_move_keeps_its_dentry() {
-    let (root, vfs) = shifting(FOREVER_NS);
-    let new = || Shifting::new(FileType::Directory, FOREVER_NS);
+fn externally_moved_directory_keeps_its_dentry() {
+    let (root, vfs) = shared_tree(FOREVER_NS);
+    let new = || SharedInode::new(FileType::Directory, FOREVER_NS);
     let (a, b, moved, file) = (
         new(),
         new(),
         new(),
-        Shifting::new(FileType::Regular, FOREVER_NS),
+        SharedInode::new(FileType::Regular, FOREVER_NS),
     );
     root.put(b"a", Some(&a));
     root.put(b"b", Some(&b));
     a.put(b"d", Some(&moved));
     moved.put(b"f", Some(&file));
-    let stands = walk(&vfs, b"a/d").unwrap();
+    let held = walk(&vfs, b"a/d").unwrap();
     a.put(b"d", None);
     b.put(b"e", Some(&moved));
-    a.coherence().doubt_names();
-    // It lies at no place that is known, until it is found.
+    a.validity().invalidate_names();
+    // Its new position is not known until a lookup finds it.
     moved.is_lost.store(true, Ordering::Relaxed);
-    moved.coherence().doubt();
-    assert!(walk(&vfs, b"a/d").is_err() && stands.dentry.is_deleted());
+    moved.validity().invalidate();
+    assert!(walk(&vfs, b"a/d").is_err() && held.dentry.is_deleted());
     moved.is_lost.store(false, Ordering::Relaxed);
     let found = walk(&vfs, b"b/e").unwrap();
-    assert!(Arc::ptr_eq(&found.dentry, &stands.dentry) && !stands.dentry.is_deleted());
+    assert!(Arc::ptr_eq(&found.dentry, &held.dentry) && !held.dentry.is_deleted());
     let context = Context {
         vfs: &vfs,
         credentials: &Credentials::root(),
         umask: 0,
     };
-    assert_eq!(context.path_of(&stands).unwrap(), b"/b/e");
+    assert_eq!(context.path_of(&held).unwrap(), b"/b/e");
     assert!(finds(&vfs, b"b/e/f", &file));
-    // Others move it below what was below it: no loop comes of it.
+    // The external writer moves it below its own child: this causes no loop.
     moved.put(b"b", Some(&b));
     assert!(walk(&vfs, b"b/e/b").is_ok());
     assert!(context.path_of(&walk(&vfs, b"b/e").unwrap()).is_ok());

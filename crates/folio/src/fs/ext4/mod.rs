@@ -59,7 +59,7 @@ mod xattr;
 use crate::base::{Clock, Errno, Error, PAGE_SIZE, Result, Timespec};
 use crate::block::{self, Device};
 use crate::cache::{PageCache, Writeback};
-use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions, ReserveOwners};
+use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions};
 use commit::failure::Failure;
 use commit::lazy_time::LazyTimes;
 use commit::orphan::{OrphanFile, Orphans};
@@ -514,13 +514,5 @@ impl FileSystem for Mounted {
 
     fn is_read_only(&self) -> bool {
         self.fs.is_read_only
-    }
-
-    fn reserve_owners(&self) -> Option<ReserveOwners> {
-        let options = &self.fs.options;
-        Some(ReserveOwners {
-            uid: options.reserved_uid,
-            gid: options.reserved_gid,
-        })
     }
 }

@@ -4,7 +4,7 @@ use super::host::{self, retry};
 use super::inode::HostInode;
 use super::options::CacheMode;
 use crate::base::{Errno, Result};
-use crate::cache::{Source, Store};
+use crate::cache::{Borrowed, Source, Store};
 use crate::vfs::{FallocateMode, FileType, SeekKind, WriteAt};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
@@ -119,6 +119,19 @@ impl HostInode {
         mapping.update(end.saturating_sub(count as u64), &bytes.part(0, count));
         own.end()?;
         Ok((end, count))
+    }
+
+    /// Returns whether reads go through the page cache.
+    pub(super) fn reads_from_cache(&self) -> bool {
+        self.shared.options.cache.reads_from_cache()
+    }
+
+    /// Borrows pages read from the host now, as older pages may be out of date.
+    pub(super) fn borrow_fresh(&self, offset: u64, len_bytes: usize) -> Result<Borrowed> {
+        let mapping = self.mapping()?;
+        self.ask_host()?;
+        mapping.drop_clean();
+        mapping.borrow(offset, len_bytes)
     }
 
     /// The cache is about to take a write.

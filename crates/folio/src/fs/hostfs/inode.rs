@@ -8,7 +8,7 @@ use super::push::Watch;
 use super::revalidate::Known;
 use crate::base::{Errno, Result, Timespec};
 use crate::cache::{Mapping, Store};
-use crate::vfs::{AttributeCell, Attributes, Coherence, FileType, InodeCommon};
+use crate::vfs::{AttrValidity, AttributeCell, Attributes, FileType, Inode, InodeCommon};
 use parking_lot::{Mutex, RwLock};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
@@ -41,6 +41,11 @@ pub(super) struct HostInode {
     pub(super) target: OnceLock<Box<[u8]>>,
 }
 
+/// Returns the inode as this file system's type; EXDEV if it belongs to another file system.
+pub(super) fn own(inode: &Arc<dyn Inode>) -> Result<&HostInode> {
+    Ok(inode.as_any().downcast_ref().ok_or(Errno::XDEV)?)
+}
+
 /// Nanoseconds of the monotonic clock.
 pub(super) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
@@ -56,8 +61,12 @@ impl HostInode {
             .numbers
             .number(status.identity.device, status.identity.number);
         let file_type = status.identity.file_type;
-        let coherence = Coherence::default();
-        coherence.believe_names_for(shared.options.ttl_ns());
+        let validity = if shared.options.cache.reads_from_cache() {
+            AttrValidity::default()
+        } else {
+            AttrValidity::uncached()
+        };
+        validity.set_name_ttl(shared.options.ttl_ns());
         Arc::new_cyclic(|me: &Weak<Self>| {
             let store: Weak<dyn Store> = me.clone();
             let mapping = (file_type == FileType::Regular)
@@ -70,7 +79,7 @@ impl HostInode {
                     lock: RwLock::new(()),
                     mapping,
                     attributes: AttributeCell::new(&attributes),
-                    coherence: Some(coherence),
+                    validity: Some(validity),
                 },
                 shared: shared.clone(),
                 me: me.clone(),
@@ -90,9 +99,9 @@ impl HostInode {
         })
     }
 
-    pub(super) fn coherence(&self) -> &Coherence {
+    pub(super) fn validity(&self) -> &AttrValidity {
         self.common
-            .coherence
+            .validity
             .as_ref()
             .unwrap_or_else(|| unreachable!("made with one"))
     }
@@ -112,7 +121,7 @@ impl HostInode {
     /// Attributes and data may have changed, also by ourselves.
     pub(super) fn doubt(&self) {
         self.shared.doubts.fetch_add(1, Ordering::SeqCst);
-        self.coherence().doubt();
+        self.validity().invalidate();
     }
 
     /// Publishes what the host tells, with the time of a write that it does not know of yet.

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Neighbours: the VFS asks by way of the seam and says when
-//! ([`Coherence`](crate::vfs::Coherence)); the page cache holds data; below is the host's kernel
+//! ([`AttrValidity`](crate::vfs::AttrValidity)); the page cache holds data; below is the host's kernel
 //! alone, asked with statx(2), openat2(2) and the like.
 //!
 //! What is true: an answer of the host is believed for the time to live, counted from before the

@@ -1,10 +1,10 @@
 //! Names: looking them up, making and taking them away.
 
 use super::host::{self, Status, check_name, retry};
-use super::inode::{HostInode, monotonic_ns};
+use super::inode::{HostInode, monotonic_ns, own};
 use super::push::NameChange;
 use crate::base::{Clock, Errno, Error, Result, Timespec};
-use crate::vfs::{FileType, NewInode, RenameFlags};
+use crate::vfs::{FileType, NewInode, RenameFlags, RenameRequest};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
 use smallvec::SmallVec;
@@ -178,14 +178,11 @@ impl HostInode {
         removed.inspect_err(|_| self.failed_to(name, NameChange::Taken))
     }
 
-    /// Moves `name`, which leads to `source`.
-    pub(super) fn move_name(
-        &self,
-        (name, source): (&[u8], &Self),
-        (new_parent, new_name): (&Self, &[u8]),
-        replaced: Option<&Self>,
-        flags: RenameFlags,
-    ) -> Result<()> {
+    /// Moves or exchanges names.
+    pub(super) fn move_name(&self, request: &RenameRequest<'_>) -> Result<()> {
+        let (name, new_name, flags) = (request.name, request.new_name, request.flags);
+        let (source, new_parent) = (own(request.source)?, own(request.new_parent)?);
+        let replaced = request.replaced.map(own).transpose()?;
         check_name(name)?;
         check_name(new_name)?;
         let (from, to) = (self.reach()?, new_parent.reach()?);
@@ -237,7 +234,7 @@ impl HostInode {
     /// A change to a name was not made: perhaps because others were faster.
     fn failed_to(&self, name: &[u8], change: NameChange) {
         self.expect_no_more(name, change);
-        self.coherence().doubt_names();
+        self.validity().invalidate_names();
     }
 
     /// ESTALE unless `self` is what the name leads to.
@@ -245,7 +242,7 @@ impl HostInode {
         match host::status_of(directory, name)? {
             Some(status) if status.identity == self.identity => Ok(status),
             _ => {
-                parent.coherence().doubt_names();
+                parent.validity().invalidate_names();
                 Err(Error::new(Errno::STALE, "the name leads elsewhere by now"))
             }
         }

@@ -10,7 +10,7 @@
 //! | `xattr=` | `on` or `off` |
 
 use super::owners::{IdRange, Owners};
-use crate::base::{Errno, Error, Result};
+use crate::base::{Error, Result};
 use crate::vfs::{FOREVER_NS, MountOptions};
 use std::str::FromStr;
 
@@ -31,6 +31,13 @@ pub(super) enum CacheMode {
     Host,
     /// Nothing is kept.
     Off,
+}
+
+impl CacheMode {
+    /// Returns whether reads go through the page cache.
+    pub(super) fn reads_from_cache(self) -> bool {
+        matches!(self, Self::WriteThrough | Self::WriteBack)
+    }
 }
 
 /// How changes by others are told.
@@ -130,19 +137,7 @@ impl FromStr for HostfsOptions {
     /// EINVAL for an option or value that there is not.
     fn from_str(text: &str) -> Result<Self> {
         let mut options = Self::default();
-        for option in text.split(',').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            if !HOSTFS_WORDS.contains(&name) {
-                return Err(MountOptions::unknown(option));
-            }
-            let bad = || {
-                Error::new(
-                    Errno::INVAL,
-                    format!("bad value in mount option {option:?}"),
-                )
-            };
-            options.set(name, value).ok_or_else(bad)?;
-        }
+        MountOptions::parse_words(text, &HOSTFS_WORDS, |name, value| options.set(name, value))?;
         options.owners.check()?;
         Ok(options)
     }
@@ -180,6 +175,7 @@ fn parse_range(text: &str) -> Option<IdRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Errno;
 
     #[test]
     fn words_are_understood() {

@@ -261,7 +261,7 @@ impl HostInode {
             }
             // What leads there must be looked up again.
             self.forget_place(&place.parent, &place.name);
-            place.parent.coherence().doubt_names();
+            place.parent.validity().invalidate_names();
         }
         Err(self.stale())
     }
@@ -331,7 +331,7 @@ impl HostInode {
         let status = status.filter(|status| status.identity == self.identity);
         let (Some(fd), Some(status)) = (fd, status) else {
             self.forget_place(parent, &place.name);
-            parent.coherence().doubt_names();
+            parent.validity().invalidate_names();
             return Err(self.stale());
         };
         self.keep_fd(&fd);

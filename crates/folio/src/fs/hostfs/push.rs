@@ -310,8 +310,8 @@ impl HostInode {
             push.watch(self, &fd);
         }
         if self.watch.is_placed() {
-            self.coherence()
-                .believe_names_for(self.shared.options.pushed_ttl_ns());
+            self.validity()
+                .set_name_ttl(self.shared.options.pushed_ttl_ns());
             // What was asked before was not watched then.
             self.doubt_names();
         }
@@ -400,18 +400,17 @@ impl HostInode {
     /// Names in the directory may lead elsewhere.
     fn doubt_names(&self) {
         self.shared.doubts.fetch_add(1, Ordering::SeqCst);
-        self.coherence().doubt_names();
+        self.validity().invalidate_names();
     }
 
     /// The watch is gone.
     fn lose_watch(&self) {
         self.watch.0.store(0, Ordering::Release);
-        self.coherence()
-            .believe_names_for(self.shared.options.ttl_ns());
+        self.validity().set_name_ttl(self.shared.options.ttl_ns());
         self.doubt_names();
         // Files in it are no longer told of, either.
         for inode in self.children().iter().map(|child| &**child).chain([self]) {
-            inode.coherence().set_told_of(false);
+            inode.validity().set_change_notifications(false);
             inode.doubt();
         }
     }

@@ -22,7 +22,7 @@ use super::inode::{HostInode, monotonic_ns};
 use super::options::CacheMode;
 use crate::base::{Result, Timespec};
 use crate::cache::Mapping;
-use crate::vfs::{FOREVER_NS, Question};
+use crate::vfs::{FOREVER_NS, RevalidateTicket};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::Ordering;
 
@@ -85,7 +85,7 @@ impl Known {
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     ticket: u64,
-    question: Question,
+    question: RevalidateTicket,
     /// The host tells of what changes from then on.
     is_told_of: bool,
     /// Also if the inode has other names.
@@ -117,7 +117,7 @@ impl HostInode {
     pub(super) fn ask(&self) -> Asked {
         Asked {
             ticket: self.shared.take_ticket(),
-            question: self.coherence().ask(),
+            question: self.validity().ticket(),
             is_told_of: self.is_told_of(),
             is_watched: self.watch.is_placed(),
         }
@@ -127,7 +127,7 @@ impl HostInode {
     pub(super) fn ask_since(&self, earlier: Asked) -> Asked {
         Asked {
             ticket: earlier.ticket,
-            question: self.coherence().ask().since(earlier.question),
+            question: self.validity().ticket().since(earlier.question),
             ..self.ask()
         }
     }
@@ -196,7 +196,7 @@ impl HostInode {
         self.publish(status, known.written);
         drop(known);
         if is_changed {
-            self.common.attributes.forget_acls();
+            self.common.attributes.invalidate_acls();
         }
         if let Some(mapping) = &self.common.mapping {
             // A reader at this moment shall see no zeros that nobody wrote: not those behind the
@@ -218,9 +218,10 @@ impl HostInode {
                 mapping.set_size_bytes(size_bytes.max(unwritten));
             }
         }
-        self.coherence()
-            .set_told_of(is_pushed && self.shared.options.pushed_ttl_ns() == FOREVER_NS);
-        self.coherence().believe(
+        self.validity().set_change_notifications(
+            is_pushed && self.shared.options.pushed_ttl_ns() == FOREVER_NS,
+        );
+        self.validity().validate(
             asked.question,
             self.believed_ns(is_pushed, recheck_ns, now_ns, age_ns),
         );
@@ -374,14 +375,14 @@ impl OwnChange<'_> {
             );
             inode.settle_size(&mut known, status.stamp.size_bytes);
             inode.publish(&status, known.written);
-            inode.common.attributes.forget_acls();
+            inode.common.attributes.invalidate_acls();
             if known.is_suspect {
                 inode.doubt();
-            } else if inode.coherence().is_believed() {
+            } else if inode.validity().is_valid() {
                 // Not longer than until pages are dropped once more.
                 let believed_ns =
                     inode.believed_ns(inode.is_pushed(asked, &status), known.recheck_ns, now_ns, 0);
-                inode.coherence().believe(asked.question, believed_ns);
+                inode.validity().validate(asked.question, believed_ns);
             }
         }
         drop(known);

@@ -1,25 +1,21 @@
 //! The calls of the file system seam.
 
 use super::host;
-use super::inode::HostInode;
+use super::inode::{HostInode, own};
 use super::names::{set_mode, set_owner};
 use super::options::CacheMode;
 use crate::base::{Errno, InodeNumber, Result};
 use crate::cache::Source;
 use crate::vfs::{
-    AttributeChange, DirectoryEntry, FallocateMode, FileType, Inode, InodeCommon, NewInode, Opened,
-    RenameFlags, SeekKind, SetTime, WriteAt, XattrFlags,
+    AttributeChange, Borrowed, Credentials, DirectoryEntry, FallocateMode, FileOperations,
+    FileType, Inode, InodeCommon, NewInode, Opened, RenameRequest, SeekKind, SetTime, WriteAt,
+    XattrFlags, buffered_borrow, buffered_read, buffered_write,
 };
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Timestamps, UTIME_NOW, UTIME_OMIT};
 use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-
-/// The inode as this file system knows it; EXDEV if it is another's.
-fn own(inode: &Arc<dyn Inode>) -> Result<&HostInode> {
-    Ok(inode.as_any().downcast_ref().ok_or(Errno::XDEV)?)
-}
 
 /// A time to set, as the host takes it.
 fn host_time(time: Option<SetTime>) -> rustix::fs::Timespec {
@@ -77,24 +73,15 @@ impl Inode for HostInode {
         &self.common
     }
 
+    fn file_operations(&self) -> Option<&dyn FileOperations> {
+        self.common.mapping.is_some().then_some(self)
+    }
+
     fn revalidate(&self) -> Result<()> {
         self.ask_host()
     }
 
-    fn open(&self, is_written: bool) -> Result<Option<Opened>> {
-        self.open_data(is_written).map(Some)
-    }
-
-    fn host_file(&self) -> Option<Result<OwnedFd>> {
-        // Who reads past a cache that is written back would miss what it has not written.
-        let is_allowed = matches!(
-            self.shared.options.cache,
-            CacheMode::WriteThrough | CacheMode::Host
-        );
-        is_allowed.then(|| Ok(rustix::io::fcntl_dupfd_cloexec(&*self.readable()?, 0)?))
-    }
-
-    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _who: &Credentials, change: &AttributeChange) -> Result<()> {
         self.change_attributes(change)
     }
 
@@ -102,42 +89,38 @@ impl Inode for HostInode {
         Ok(self.look_up(name)?.map(|inode| inode as Arc<dyn Inode>))
     }
 
-    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+    fn create(
+        &self,
+        _who: &Credentials,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<Arc<dyn Inode>> {
         Ok(self.make(name, new)?)
     }
 
-    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+    fn create_unnamed(&self, _who: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         Ok(self.make_unnamed(new)?)
     }
 
-    fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+    fn link(&self, _who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.add_link(name, own(target)?)
     }
 
-    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+    fn unlink(&self, _who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.remove(name, own(target)?)
     }
 
-    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        self.remove(name, own(target)?)
-    }
-
-    fn rename(
+    fn remove_directory(
         &self,
+        _who: &Credentials,
         name: &[u8],
-        source: &Arc<dyn Inode>,
-        new_parent: &Arc<dyn Inode>,
-        new_name: &[u8],
-        replaced: Option<&Arc<dyn Inode>>,
-        flags: RenameFlags,
+        target: &Arc<dyn Inode>,
     ) -> Result<()> {
-        let replaced = replaced.map(own).transpose()?;
-        self.move_name(
-            (name, own(source)?),
-            (own(new_parent)?, new_name),
-            replaced,
-            flags,
-        )
+        self.remove(name, own(target)?)
+    }
+
+    fn rename(&self, _who: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
+        self.move_name(request)
     }
 
     fn read_directory(
@@ -168,40 +151,6 @@ impl Inode for HostInode {
         }
     }
 
-    fn write_begin(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        offset
-            .checked_add(len_bytes)
-            .filter(|end| i64::try_from(*end).is_ok())
-            .ok_or(Errno::FBIG)?;
-        self.begin_cached_write();
-        Ok(())
-    }
-
-    fn write_end(&self, _offset: u64, written_bytes: u64, _clear_set_id: bool) -> Result<()> {
-        self.end_cached_write(written_bytes);
-        Ok(())
-    }
-
-    fn is_direct(&self) -> bool {
-        matches!(self.shared.options.cache, CacheMode::Host | CacheMode::Off)
-    }
-
-    fn read_direct(&self, offset: u64, buf: &mut [u8], may_wait: bool) -> Result<usize> {
-        self.read_host(offset, buf, may_wait)
-    }
-
-    fn write_through(&self, at: WriteAt, bytes: &Source<'_>) -> Option<Result<(u64, usize)>> {
-        (!self.is_written_back()).then(|| self.write_host(at, bytes))
-    }
-
-    fn fallocate(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
-        self.fallocate_host(mode, offset, len_bytes)
-    }
-
-    fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
-        self.seek_host(kind, offset)
-    }
-
     fn sync(&self, data_only: bool) -> Result<()> {
         self.sync_host(data_only)
     }
@@ -210,11 +159,17 @@ impl Inode for HostInode {
         self.host_xattr(name)
     }
 
-    fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+    fn set_xattr(
+        &self,
+        _who: &Credentials,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
         self.set_host_xattr(name, value, flags)
     }
 
-    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+    fn remove_xattr(&self, _who: &Credentials, name: &[u8]) -> Result<()> {
         self.remove_host_xattr(name)
     }
 
@@ -224,5 +179,83 @@ impl Inode for HostInode {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+/// The data path depends on the mount option `cache=`: `writethrough` reads through the page cache
+/// and writes to the host, `writeback` does both through the page cache, `host` and `none` read and
+/// write the host's file.
+impl FileOperations for HostInode {
+    fn write_begin(&self, _who: &Credentials, offset: u64, len_bytes: u64) -> Result<()> {
+        offset
+            .checked_add(len_bytes)
+            .filter(|end| i64::try_from(*end).is_ok())
+            .ok_or(Errno::FBIG)?;
+        self.begin_cached_write();
+        Ok(())
+    }
+
+    fn write_end(&self, written_bytes: u64) -> Result<()> {
+        self.end_cached_write(written_bytes);
+        Ok(())
+    }
+
+    fn open(&self, is_written: bool) -> Result<Option<Opened>> {
+        self.open_data(is_written).map(Some)
+    }
+
+    fn host_file(&self) -> Option<Result<OwnedFd>> {
+        // With write-back, reads outside of the cache would miss data not yet written back.
+        let is_allowed = matches!(
+            self.shared.options.cache,
+            CacheMode::WriteThrough | CacheMode::Host
+        );
+        is_allowed.then(|| Ok(rustix::io::fcntl_dupfd_cloexec(&*self.readable()?, 0)?))
+    }
+
+    fn read_nowait(&self, offset: u64, buf: &mut [u8]) -> Option<usize> {
+        if self.reads_from_cache() {
+            None
+        } else {
+            self.read_host(offset, buf, false).ok()
+        }
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if self.reads_from_cache() {
+            buffered_read(self, offset, buf)
+        } else {
+            self.read_host(offset, buf, true)
+        }
+    }
+
+    fn borrow(&self, offset: u64, len_bytes: usize) -> Result<Borrowed> {
+        if self.reads_from_cache() {
+            buffered_borrow(self, offset, len_bytes)
+        } else {
+            self.borrow_fresh(offset, len_bytes)
+        }
+    }
+
+    fn write(&self, who: &Credentials, at: WriteAt, bytes: &Source<'_>) -> Result<(u64, usize)> {
+        if self.is_written_back() {
+            buffered_write(self, who, at, bytes)
+        } else {
+            self.write_host(at, bytes)
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _who: &Credentials,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        self.fallocate_host(mode, offset, len_bytes)
+    }
+
+    fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
+        self.seek_host(kind, offset)
     }
 }

@@ -199,7 +199,7 @@ impl RamInode {
                 lock: RwLock::new(()),
                 mapping,
                 attributes,
-                coherence: None,
+                validity: None,
             },
             shared: shared.clone(),
             state: RwLock::new(state),
@@ -293,15 +293,12 @@ impl RamInode {
         Ok(())
     }
 
-    /// Contents changed just now.
-    pub(super) fn note_modified(&self, clear_set_id: bool) {
+    /// Sets the times after a change of contents.
+    pub(super) fn note_modified(&self) {
         let now = self.now();
         let mut state = self.state_mut();
         state.modified = now;
         state.changed = now;
-        if clear_set_id {
-            state.mode &= !0o6000;
-        }
     }
 
     /// Makes `range` read as zeros, freeing the pages that lie wholly inside.

@@ -1,7 +1,7 @@
 //! How a tmpfs is mounted: mount(8) "Mount options for tmpfs", tmpfs(5); and a ramfs, which knows
 //! `mode=` alone.
 
-use crate::base::{Errno, Error, PAGE_SIZE, Result};
+use crate::base::{Error, PAGE_SIZE, Result};
 use crate::vfs::MountOptions;
 use std::str::FromStr;
 
@@ -71,13 +71,7 @@ impl FromStr for TmpfsOptions {
     /// EINVAL for an option or value that tmpfs does not have.
     fn from_str(text: &str) -> Result<Self> {
         let mut options = Self::default();
-        for option in text.split(',').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            if !TmpfsOptions::NAMES.contains(&name) {
-                return Err(MountOptions::unknown(option));
-            }
-            options.set(name, value).ok_or_else(|| bad_value(option))?;
-        }
+        MountOptions::parse_words(text, &Self::NAMES, |name, value| options.set(name, value))?;
         Ok(options)
     }
 }
@@ -110,24 +104,15 @@ impl TmpfsOptions {
 /// know; here it is refused.
 pub(super) fn ramfs_root_mode(words: &str) -> Result<u16> {
     let mut mode = 0o755;
-    for option in words.split(',').filter(|option| !option.is_empty()) {
-        let value = option
-            .strip_prefix("mode=")
-            .ok_or_else(|| MountOptions::unknown(option))?;
-        mode = parse_mode(value).ok_or_else(|| bad_value(option))?;
-    }
+    MountOptions::parse_words(words, &["mode"], |_, value| {
+        mode = parse_mode(value)?;
+        Some(())
+    })?;
     Ok(mode)
 }
 
 fn parse_mode(octal: &str) -> Option<u16> {
     Some(u16::from_str_radix(octal, 8).ok()? & 0o7777)
-}
-
-fn bad_value(option: &str) -> Error {
-    Error::new(
-        Errno::INVAL,
-        format!("bad value in mount option {option:?}"),
-    )
 }
 
 /// A number with a suffix of 1024 and its powers. Linux: `memparse`.
@@ -149,6 +134,7 @@ fn parse_number(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Errno;
 
     #[test]
     fn words_of_mount_are_understood() {
@@ -212,7 +198,7 @@ mod tests {
             errors,
             [
                 "unknown mount option \"size=1m\"",
-                "bad value in mount option \"mode=9\""
+                "invalid value in mount option \"mode=9\""
             ]
         );
     }

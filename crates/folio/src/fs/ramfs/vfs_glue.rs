@@ -4,8 +4,9 @@ use super::dir::FIRST_COOKIE;
 use super::inode::{Body, DirectoryGuard, RamInode};
 use crate::base::{Errno, InodeNumber, Result};
 use crate::vfs::{
-    ACL_ACCESS, ACL_DEFAULT, Acl, AttributeChange, Attributes, DirectoryEntry, FallocateMode,
-    FileType, Inode, InodeCommon, NewInode, RenameFlags, SeekKind, XattrFlags, set_access_acl,
+    ACL_ACCESS, ACL_DEFAULT, Acl, AttributeChange, Attributes, Credentials, DirectoryEntry,
+    FallocateMode, FileOperations, FileType, Inode, InodeCommon, NewInode, RenameFlags,
+    RenameRequest, SeekKind, XattrFlags, set_access_acl,
 };
 use std::any::Any;
 use std::ops::ControlFlow;
@@ -75,11 +76,15 @@ impl Inode for RamInode {
         &self.common
     }
 
+    fn file_operations(&self) -> Option<&dyn FileOperations> {
+        self.common.mapping.is_some().then_some(self)
+    }
+
     fn attributes(&self) -> Attributes {
         self.attributes()
     }
 
-    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+    fn set_attributes(&self, _who: &Credentials, change: &AttributeChange) -> Result<()> {
         self.set_attributes(change)
     }
 
@@ -87,7 +92,12 @@ impl Inode for RamInode {
         Ok(self.directory()?.get(name).cloned())
     }
 
-    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+    fn create(
+        &self,
+        _who: &Credentials,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<Arc<dyn Inode>> {
         let mut directory = self.directory()?;
         if !directory.is_live {
             return Err(Errno::NOENT.into());
@@ -100,17 +110,17 @@ impl Inode for RamInode {
         if new.file_type == FileType::Directory {
             self.count_subdirectory(1);
         }
-        self.note_modified(false);
+        self.note_modified();
         Ok(inode)
     }
 
-    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+    fn create_unnamed(&self, _who: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         let inode = RamInode::new(&self.shared, new)?;
         inode.state_mut().link_count = 0;
         Ok(Arc::new(inode))
     }
 
-    fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+    fn link(&self, _who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         let own_target = own(target)?;
         let mut directory = self.directory()?;
         if !directory.is_live {
@@ -128,38 +138,43 @@ impl Inode for RamInode {
         }
         directory.set(name, target.clone());
         drop(directory);
-        self.note_modified(false);
+        self.note_modified();
         Ok(())
     }
 
-    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+    fn unlink(&self, _who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         let removed = self.directory()?.remove(name).ok_or(Errno::NOENT)?;
         own(target)?.lose_name();
-        self.note_modified(false);
+        self.note_modified();
         drop(removed);
         Ok(())
     }
 
-    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+    fn remove_directory(
+        &self,
+        _who: &Credentials,
+        name: &[u8],
+        target: &Arc<dyn Inode>,
+    ) -> Result<()> {
         let own_target = own(target)?;
         own_target.close_directory()?;
         let removed = self.directory()?.remove(name).ok_or(Errno::NOENT)?;
         own_target.lose_name();
         self.count_subdirectory(-1);
-        self.note_modified(false);
+        self.note_modified();
         drop(removed);
         Ok(())
     }
 
-    fn rename(
-        &self,
-        name: &[u8],
-        source: &Arc<dyn Inode>,
-        new_parent: &Arc<dyn Inode>,
-        new_name: &[u8],
-        replaced: Option<&Arc<dyn Inode>>,
-        flags: RenameFlags,
-    ) -> Result<()> {
+    fn rename(&self, _who: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
+        let RenameRequest {
+            name,
+            source,
+            new_parent,
+            new_name,
+            replaced,
+            flags,
+        } = *request;
         let own_source = own(source)?;
         let own_parent = own(new_parent)?;
         let own_replaced = replaced.map(own).transpose()?;
@@ -192,9 +207,9 @@ impl Inode for RamInode {
             }
             moved.note_changed();
         }
-        self.note_modified(false);
+        self.note_modified();
         if to_other_directory {
-            own_parent.note_modified(false);
+            own_parent.note_modified();
         }
         Ok(())
     }
@@ -254,77 +269,23 @@ impl Inode for RamInode {
         }
     }
 
-    fn write_begin(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
-        if end > SIZE_MAX {
-            Err(Errno::FBIG.into())
-        } else {
-            Ok(())
-        }
-    }
-
-    fn write_end(&self, _offset: u64, written_bytes: u64, clear_set_id: bool) -> Result<()> {
-        if written_bytes > 0 {
-            self.note_modified(clear_set_id);
-        }
-        Ok(())
-    }
-
     fn touch_accessed(&self) -> Result<()> {
         let now = self.now();
         self.state_mut().accessed = now;
         Ok(())
     }
 
-    fn fallocate(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
-        let mapping = self.mapping()?;
-        let end = offset
-            .checked_add(len_bytes)
-            .filter(|end| *end <= SIZE_MAX)
-            .ok_or(Errno::FBIG)?;
-        use FallocateMode::{
-            Allocate, AllocateKeepSize, CollapseRange, InsertRange, PunchHole, ZeroRange,
-            ZeroRangeKeepSize,
-        };
-        match mode {
-            // As Linux's tmpfs.
-            CollapseRange | InsertRange => return Err(Errno::OPNOTSUPP.into()),
-            PunchHole => self.punch(offset..end)?,
-            Allocate | AllocateKeepSize => self.allocate(offset..end)?,
-            ZeroRange | ZeroRangeKeepSize => {
-                self.allocate(offset..end)?;
-                mapping.zero_range(offset..end)?;
-            }
-        }
-        match mode {
-            Allocate | ZeroRange if end > mapping.size_bytes() => mapping.set_size_bytes(end),
-            _ => {}
-        }
-        self.note_modified(false);
-        Ok(())
-    }
-
-    fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
-        let mapping = self.mapping()?;
-        let size_bytes = mapping.size_bytes();
-        Ok(match kind {
-            SeekKind::Data => mapping
-                .next_cached(offset)
-                .map(|cached| cached.max(offset))
-                .filter(|found| *found < size_bytes),
-            SeekKind::Hole => Some(
-                mapping
-                    .next_absent(offset)
-                    .clamp(offset, size_bytes.max(offset)),
-            ),
-        })
-    }
-
     fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(self.state.read().xattrs.get(name).cloned())
     }
 
-    fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+    fn set_xattr(
+        &self,
+        _who: &Credentials,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
         let now = self.now();
         let mut state = self.state_mut();
         let mut mode = state.mode;
@@ -356,7 +317,7 @@ impl Inode for RamInode {
         Ok(())
     }
 
-    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+    fn remove_xattr(&self, _who: &Credentials, name: &[u8]) -> Result<()> {
         let now = self.now();
         let mut state = self.state_mut();
         state.xattrs.remove(name).ok_or(Errno::NODATA)?;
@@ -370,5 +331,73 @@ impl Inode for RamInode {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+impl FileOperations for RamInode {
+    fn write_begin(&self, _who: &Credentials, offset: u64, len_bytes: u64) -> Result<()> {
+        let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
+        if end > SIZE_MAX {
+            Err(Errno::FBIG.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn write_end(&self, written_bytes: u64) -> Result<()> {
+        if written_bytes > 0 {
+            self.note_modified();
+        }
+        Ok(())
+    }
+
+    fn fallocate(
+        &self,
+        _who: &Credentials,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        let mapping = self.mapping()?;
+        let end = offset
+            .checked_add(len_bytes)
+            .filter(|end| *end <= SIZE_MAX)
+            .ok_or(Errno::FBIG)?;
+        use FallocateMode::{
+            Allocate, AllocateKeepSize, CollapseRange, InsertRange, PunchHole, ZeroRange,
+            ZeroRangeKeepSize,
+        };
+        match mode {
+            // As Linux's tmpfs.
+            CollapseRange | InsertRange => return Err(Errno::OPNOTSUPP.into()),
+            PunchHole => self.punch(offset..end)?,
+            Allocate | AllocateKeepSize => self.allocate(offset..end)?,
+            ZeroRange | ZeroRangeKeepSize => {
+                self.allocate(offset..end)?;
+                mapping.zero_range(offset..end)?;
+            }
+        }
+        match mode {
+            Allocate | ZeroRange if end > mapping.size_bytes() => mapping.set_size_bytes(end),
+            _ => {}
+        }
+        self.note_modified();
+        Ok(())
+    }
+
+    fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
+        let mapping = self.mapping()?;
+        let size_bytes = mapping.size_bytes();
+        Ok(match kind {
+            SeekKind::Data => mapping
+                .next_cached(offset)
+                .map(|cached| cached.max(offset))
+                .filter(|found| *found < size_bytes),
+            SeekKind::Hole => Some(
+                mapping
+                    .next_absent(offset)
+                    .clamp(offset, size_bytes.max(offset)),
+            ),
+        })
     }
 }

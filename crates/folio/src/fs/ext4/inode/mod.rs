@@ -394,7 +394,7 @@ impl Ext4Inode {
                         file_type,
                         fs.block_size,
                     )),
-                    coherence: None,
+                    validity: None,
                 },
                 fs: fs.clone(),
                 number,

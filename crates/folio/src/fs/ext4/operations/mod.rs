@@ -5,9 +5,11 @@ mod symlink;
 use crate::base::{Errno, Error, InodeNumber, Result};
 use crate::fs::ext4::inode::{Ext4Inode, InodeState};
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
+use crate::fs::ext4::space::reserved::{ReservedBlocksOwners, ReservedBlocksScope};
 use crate::vfs::{
-    AttributeChange, DirectoryEntry, FallocateMode, FileExtent, FileType, Inode, InodeCommon,
-    NewInode, RenameFlags, SeekKind, SetTime, XattrFlags,
+    AttributeChange, Credentials, DirectoryEntry, FallocateMode, FileExtent, FileOperations,
+    FileType, Inode, InodeCommon, NewInode, RenameFlags, RenameRequest, SeekKind, SetTime,
+    XattrFlags,
 };
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -22,8 +24,12 @@ impl Inode for Ext4Inode {
         &self.common
     }
 
-    fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
-        self.change(|| {
+    fn file_operations(&self) -> Option<&dyn FileOperations> {
+        (self.common.file_type == FileType::Regular).then_some(self)
+    }
+
+    fn set_attributes(&self, who: &Credentials, change: &AttributeChange) -> Result<()> {
+        self.change(Some(who), || {
             self.refuse_fixed(false)?;
             if let Some(size_bytes) = change.size_bytes {
                 self.bring_out_of_line()?;
@@ -50,8 +56,8 @@ impl Inode for Ext4Inode {
         Ok(Some(inode))
     }
 
-    fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        self.change(|| {
+    fn create(&self, who: &Credentials, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        self.change(Some(who), || {
             self.refuse_fixed(true)?;
             let inode = self.new_inode(new)?;
             let added = self.insert_name(name, inode.number, new.file_type);
@@ -67,8 +73,8 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn create_unnamed(&self, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
-        self.change(|| {
+    fn create_unnamed(&self, who: &Credentials, new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
+        self.change(Some(who), || {
             let inode = self.new_inode(new)?;
             let mut state = inode.state_mut();
             state.raw.links_count = 0.into();
@@ -80,8 +86,8 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        self.change(|| {
+    fn link(&self, who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.change(Some(who), || {
             let target = self.same_fs(target)?;
             self.refuse_fixed(true)?;
             target.refuse_fixed(false)?;
@@ -100,8 +106,8 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn unlink(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        self.change(|| {
+    fn unlink(&self, who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
+        self.change(Some(who), || {
             let target = self.same_fs(target)?;
             self.refuse_fixed(false)?;
             target.refuse_fixed(false)?;
@@ -112,8 +118,13 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn remove_directory(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
-        self.change(|| {
+    fn remove_directory(
+        &self,
+        who: &Credentials,
+        name: &[u8],
+        target: &Arc<dyn Inode>,
+    ) -> Result<()> {
+        self.change(Some(who), || {
             let target = self.same_fs(target)?;
             self.refuse_fixed(false)?;
             target.refuse_fixed(false)?;
@@ -129,21 +140,16 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn rename(
-        &self,
-        name: &[u8],
-        source: &Arc<dyn Inode>,
-        new_parent: &Arc<dyn Inode>,
-        new_name: &[u8],
-        replaced: Option<&Arc<dyn Inode>>,
-        flags: RenameFlags,
-    ) -> Result<()> {
-        if replaced.is_some() && !flags.contains(RenameFlags::EXCHANGE) {
-            self.same_fs(source)?.prepare_replacing();
+    fn rename(&self, who: &Credentials, request: &RenameRequest<'_>) -> Result<()> {
+        let RenameRequest { name, new_name, .. } = *request;
+        let is_exchange = request.flags.contains(RenameFlags::EXCHANGE);
+        if request.replaced.is_some() && !is_exchange {
+            self.same_fs(request.source)?.prepare_replacing();
         }
-        self.change(|| {
-            let (source, new_parent) = (self.same_fs(source)?, self.same_fs(new_parent)?);
-            let replaced = replaced.map(|r| self.same_fs(r)).transpose()?;
+        self.change(Some(who), || {
+            let source = self.same_fs(request.source)?;
+            let new_parent = self.same_fs(request.new_parent)?;
+            let replaced = request.replaced.map(|r| self.same_fs(r)).transpose()?;
             for changed in [Some(self), Some(source), Some(new_parent), replaced]
                 .into_iter()
                 .flatten()
@@ -153,7 +159,7 @@ impl Inode for Ext4Inode {
             if replaced.is_some() {
                 source.note_replacing();
             }
-            match (replaced, flags.contains(RenameFlags::EXCHANGE)) {
+            match (replaced, is_exchange) {
                 (Some(other), true) => self.exchange(name, source, new_parent, new_name, other),
                 (None, true) => Err(Errno::NOENT.into()),
                 (replaced, false) => self.move_name(name, source, new_parent, new_name, replaced),
@@ -181,47 +187,11 @@ impl Inode for Ext4Inode {
         }
     }
 
-    fn write_begin(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        let appends = self
-            .common
-            .mapping
-            .as_ref()
-            .is_some_and(|m| offset >= m.size_bytes());
-        self.change(|| {
-            self.refuse_fixed(appends)?;
-            self.begin_write(offset, len_bytes)
-        })
-    }
-
-    fn write_end(&self, _offset: u64, written_bytes: u64, clear_set_id: bool) -> Result<()> {
-        if written_bytes == 0 {
-            return Ok(());
-        }
-        let _handle = self.fs.start();
-        let now = self.fs.now();
-        let mut state = self.state_mut();
-        state.set_modified(now);
-        state.set_changed(now);
-        let mode = state.raw.mode.get();
-        if clear_set_id && mode & 0o6000 != 0 {
-            // Setgid without group execution marks mandatory locking, not a set-id program.
-            let setgid = if mode & 0o010 != 0 { 0o2000 } else { 0 };
-            state.raw.mode = (mode & !(0o4000 | setgid)).into();
-            self.mark_dirty(&mut state);
-        }
-        self.note_times(&mut state);
-        Ok(())
-    }
-
-    fn close_written(&self) {
-        self.note_closed();
-    }
-
     fn touch_accessed(&self) -> Result<()> {
         if self.fs.is_read_only {
             return Ok(());
         }
-        self.change(|| {
+        self.change(None, || {
             let mut state = self.state_mut();
             state.set_accessed(self.fs.now());
             self.note_times(&mut state);
@@ -229,19 +199,8 @@ impl Inode for Ext4Inode {
         })
     }
 
-    fn fallocate(&self, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
-        self.change(|| {
-            self.refuse_fixed(false)?;
-            self.change_allocation(mode, offset, len_bytes)
-        })
-    }
-
     fn extents(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
         self.extents_in(range)
-    }
-
-    fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
-        self.seek_from(kind, offset)
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
@@ -256,14 +215,22 @@ impl Inode for Ext4Inode {
         self.xattr_value(name).map_err(|e| self.place(e))
     }
 
-    fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+    fn set_xattr(
+        &self,
+        who: &Credentials,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
         self.fs.check_namespace(name)?;
-        self.change(|| self.change_xattr(name, Some(value), flags))
+        self.change(Some(who), || self.change_xattr(name, Some(value), flags))
     }
 
-    fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+    fn remove_xattr(&self, who: &Credentials, name: &[u8]) -> Result<()> {
         self.fs.check_namespace(name)?;
-        self.change(|| self.change_xattr(name, None, XattrFlags::empty()))
+        self.change(Some(who), || {
+            self.change_xattr(name, None, XattrFlags::empty())
+        })
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
@@ -277,15 +244,69 @@ impl Inode for Ext4Inode {
     }
 }
 
+impl FileOperations for Ext4Inode {
+    fn write_begin(&self, who: &Credentials, offset: u64, len_bytes: u64) -> Result<()> {
+        let appends = self
+            .common
+            .mapping
+            .as_ref()
+            .is_some_and(|m| offset >= m.size_bytes());
+        self.change(Some(who), || {
+            self.refuse_fixed(appends)?;
+            self.begin_write(offset, len_bytes)
+        })
+    }
+
+    fn write_end(&self, written_bytes: u64) -> Result<()> {
+        if written_bytes == 0 {
+            return Ok(());
+        }
+        let _handle = self.fs.start();
+        let now = self.fs.now();
+        let mut state = self.state_mut();
+        state.set_modified(now);
+        state.set_changed(now);
+        self.note_times(&mut state);
+        Ok(())
+    }
+
+    fn close_written(&self) {
+        self.note_closed();
+    }
+
+    fn fallocate(
+        &self,
+        who: &Credentials,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        self.change(Some(who), || {
+            self.refuse_fixed(false)?;
+            self.change_allocation(mode, offset, len_bytes)
+        })
+    }
+
+    fn seek(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
+        self.seek_from(kind, offset)
+    }
+}
+
 impl Ext4Inode {
     /// Runs one change: refused on a read-only mount, and noted on the device before the first.
     /// Runs one operation, in one transaction. `act` may run twice, if the first time there was no
     /// space.
-    fn change<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
+    fn change<T>(&self, who: Option<&Credentials>, act: impl Fn() -> Result<T>) -> Result<T> {
+        let options = &self.fs.options;
+        let owners = ReservedBlocksOwners {
+            uid: options.reserved_uid,
+            gid: options.reserved_gid,
+        };
         let mut is_last = false;
         loop {
             self.fs.begin_change()?;
             let done = {
+                let _scope = who.map(|who| ReservedBlocksScope::begin(owners, who));
                 let _handle = self.fs.start();
                 act()
             };

@@ -11,13 +11,14 @@
 pub(super) mod bitmap;
 mod claim;
 pub(super) mod group;
+pub(super) mod reserved;
 
 use crate::base::{Errno, Error, PhysicalBlock, Result};
 use crate::fs::ext4::journal::metadata::Metadata;
 use crate::fs::ext4::layout::disk::GROUP_INODE_UNINIT;
 use crate::fs::ext4::layout::superblock::Superblock;
-use crate::vfs::may_use_reserve;
 use group::{Group, SystemZones};
+use reserved::may_use_reserved_blocks;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -111,7 +112,7 @@ impl Space {
     /// What of `available` blocks the caller may have: the last ones are for root. Linux:
     /// `ext4_has_free_clusters`.
     fn for_caller(&self, available: u64) -> u64 {
-        if may_use_reserve() {
+        if may_use_reserved_blocks() {
             available
         } else {
             available.saturating_sub(self.kept_blocks)
