@@ -319,7 +319,10 @@ impl Adapter {
     /// Whether changes of the node's attributes and data by others are told of.
     pub fn is_told_of(&self, node: u64) -> bool {
         // It is known only of what was asked for.
-        self.attributes(node).is_ok() && self.handle(node).is_ok_and(|handle| handle.has_change_notifications())
+        self.attributes(node).is_ok()
+            && self
+                .handle(node)
+                .is_ok_and(|handle| handle.has_change_notifications())
     }
 
     /// Makes the kernel forget what others change, until [`Adapter::stop_pushing`] is called.
