@@ -1,7 +1,7 @@
 //! Where nothing is wrong, nothing is found.
 
-use crate::images::{RECIPES, Recipe};
-use crate::judge::{fsck, own, own_without_replay};
+use crate::check::images::{RECIPES, Recipe};
+use crate::check::judge::{fsck, own, own_without_replay};
 use crate::support::real_tree::{self, Limits};
 use crate::support::tools::command;
 use crate::support::{self, Mounted, requires};

@@ -4,9 +4,9 @@
 //! Numbers are taken as two bytes wherever they may start. By default every twelfth gets one of the
 //! values, in turn; `FOLIO_CHECK_ALL=1` gives one to each, `FOLIO_CHECK_ALL=2` all to each.
 
-use crate::flips::{Bench, number};
-use crate::images::{RECIPES, Recipe};
-use crate::map::{Kind, Map, Piece};
+use crate::check::flips::{Bench, number};
+use crate::check::images::{RECIPES, Recipe};
+use crate::check::map::{Kind, Map, Piece};
 use crate::support::requires;
 use std::mem::discriminant;
 

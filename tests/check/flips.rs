@@ -1,9 +1,9 @@
 //! Random changes of structures: whatever e2fsck complains of then, folio check finds.
 
-use crate::images::{Image, RECIPES, Recipe};
-use crate::judge::{Verdict, compare};
-use crate::map::{Map, Piece};
-use crate::random::{Random, mix};
+use crate::check::images::{Image, RECIPES, Recipe};
+use crate::check::judge::{Verdict, compare};
+use crate::check::map::{Map, Piece};
+use crate::check::random::{Random, mix};
 use crate::support::requires;
 use std::fs::{File, OpenOptions};
 use std::mem::discriminant;

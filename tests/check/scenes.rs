@@ -1,8 +1,8 @@
 //! Damage that spans structures, made by debugfs: blocks with two owners, directories in a loop,
 //! names without inodes.
 
-use crate::images::{RECIPES, debugfs};
-use crate::judge::{Verdict, compare};
+use crate::check::images::{RECIPES, debugfs};
+use crate::check::judge::{Verdict, compare};
 use crate::support::requires;
 
 /// Commands of debugfs, of which each scene is one image's damage. A name that a file system lacks

@@ -1,6 +1,6 @@
 //! `folio image` beside `qemu-img`: the same words in, the same words out.
 
-use crate::Bench;
+use crate::cli::Bench;
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, succeed, text};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! `folio image check`, `snapshot`, `resize`, `rebase` and `commit`: words, exit codes and JSON as
 //! qemu-img's.
 
-use crate::Bench;
+use crate::cli::Bench;
 use crate::support::requires;
 use crate::support::tools::{qemu_check, run};
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! What a person at a terminal meets: help, manual pages, completions, colours, and hints after a
 //! slip of the pen.
 
-use crate::Bench;
+use crate::cli::Bench;
 use crate::support::tools::{command, succeed, text};
 use crate::support::{Need, report_skip, requires};
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! What `--json` prints is what docs/schema says: every command that has it is run, and judged by
 //! its schema.
 
-use crate::Bench;
-use crate::manners::{commands, help};
+use crate::cli::Bench;
+use crate::cli::manners::{commands, help};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};

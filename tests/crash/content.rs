@@ -1,7 +1,7 @@
 //! What files hold: bytes that tell which file, which write and which place they are of, and what
 //! may be there.
 
-use crate::random::mix;
+use crate::crash::random::mix;
 use std::ops::Range;
 use std::sync::Arc;
 

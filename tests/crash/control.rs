@@ -1,11 +1,11 @@
 //! The control: where something is lost, the harness says so.
 
-use crate::cut::{Cut, Loss, Replay};
-use crate::images;
-use crate::judge::Judge;
-use crate::mix::{self, Mix};
-use crate::trial::Trial;
-use crate::world::Run;
+use crate::crash::cut::{Cut, Loss, Replay};
+use crate::crash::images;
+use crate::crash::judge::Judge;
+use crate::crash::mix::{self, Mix};
+use crate::crash::trial::Trial;
+use crate::crash::world::Run;
 use folio::block::Recorded;
 use folio::vfs::MountOptions;
 use std::sync::Arc;

@@ -6,8 +6,8 @@
 //!             all of this survives | of this some: each sector has what some write to it left, or none did
 //! ```
 
-use crate::random::Random;
-use crate::world::copy_of;
+use crate::crash::random::Random;
+use crate::crash::world::copy_of;
 use folio::block::{Device, MemoryDevice, OverlayDevice, Recorded};
 use std::collections::HashMap;
 use std::fmt;

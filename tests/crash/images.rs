@@ -1,6 +1,6 @@
 //! The file systems that workloads start from: made by Folio, and by mke2fs in its variants.
 
-use crate::judge::load;
+use crate::crash::judge::load;
 use crate::support::tools::mke2fs;
 use folio::block::{Device, MemoryDevice};
 use folio::kernel::{FormatOptions, format_ext4};

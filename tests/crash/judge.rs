@@ -1,9 +1,9 @@
 //! Mounts what a power cut left, reads all of it, and compares it with what must and what may be
 //! there.
 
-use crate::content::{Step, Whole};
-use crate::names::{Fact, Names};
-use crate::world::{ROOT, for_data, full, kernel, look};
+use crate::crash::content::{Step, Whole};
+use crate::crash::names::{Fact, Names};
+use crate::crash::world::{ROOT, for_data, full, kernel, look};
 use folio::block::{Device, MemoryDevice};
 use folio::kernel::{CheckOptions, check_ext4};
 use folio::syscall::{OpenFlags, Process};

@@ -1,7 +1,7 @@
 //! Random operations of every kind, some files open all the time and some without a name.
 
-use crate::random::Random;
-use crate::world::{File, World};
+use crate::crash::random::Random;
+use crate::crash::world::{File, World};
 use folio::vfs::FallocateMode;
 
 /// How large the tree and its files become.

@@ -4,8 +4,8 @@
 //! the state after one of them. States are compared by a hash to which each fact adds its own; only
 //! a mismatch looks at the facts.
 
-use crate::content::{Content, Step};
-use crate::random::mix;
+use crate::crash::content::{Content, Step};
+use crate::crash::random::mix;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};

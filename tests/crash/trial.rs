@@ -1,13 +1,13 @@
 //! A trial: a workload is recorded once, then the power is cut many times and each outcome is
 //! judged.
 
-use crate::cut::{Cut, Loss, Replay, plan};
-use crate::judge::{Judge, Replaced, dump, load};
-use crate::random::Random;
+use crate::crash::cut::{Cut, Loss, Replay, plan};
+use crate::crash::judge::{Judge, Replaced, dump, load};
+use crate::crash::random::Random;
+use crate::crash::world::{Machine, ROOT, Run, Setup, World};
 use crate::support::Mounted;
 use crate::support::require::{Need, find};
 use crate::support::tools::{command, text};
-use crate::world::{Machine, ROOT, Run, Setup, World};
 use folio::block::Device;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

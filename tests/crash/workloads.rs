@@ -1,8 +1,8 @@
 //! What programs do that is hard on a journal, one after the other.
 
-use crate::judge::KEPT;
-use crate::random::Random;
-use crate::world::World;
+use crate::crash::judge::KEPT;
+use crate::crash::random::Random;
+use crate::crash::world::World;
 use folio::vfs::FallocateMode;
 
 /// Files whose last name goes while they are open, among others that are truncated.

@@ -1,7 +1,7 @@
 //! A file system on a recording device, and a program on it whose every call is noted.
 
-use crate::content::{Effect, Step};
-use crate::names::{Look, Names, Node};
+use crate::crash::content::{Effect, Step};
+use crate::crash::names::{Look, Names, Node};
 use folio::block::{Device, MemoryDevice, RecordDevice, Recorded};
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, Fd, OpenFlags, Process};
 use folio::vfs::{Attributes, FallocateMode, FileType, MountOptions, RenameFlags, XattrFlags};
@@ -317,7 +317,7 @@ impl World {
             "write {len_bytes} at {offset} of inode {}",
             self.names.inodes[file.node].number
         );
-        crate::content::fill(&mut bytes, file.node, self.step() + 1, offset);
+        crate::crash::content::fill(&mut bytes, file.node, self.step() + 1, offset);
         let written = self
             .call(what, |p| p.pwrite(file.fd, &bytes, offset))
             .unwrap_or(0);

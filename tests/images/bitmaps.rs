@@ -1,6 +1,6 @@
 //! Persistent dirty bitmaps: kept by readers, called out of step by writers.
 
-use crate::model;
+use crate::images::model;
 use crate::support::requires;
 use crate::support::tools::{qemu_check, run};
 use folio::Errno;

@@ -1,6 +1,6 @@
 //! Copies from image to image: QEMU calls each clean and finds the content the same.
 
-use crate::model::Random;
+use crate::images::model::Random;
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, succeed};
 use folio::block::{
@@ -239,7 +239,7 @@ fn a_compressed_image_goes_on_living() {
         .unwrap();
         target.flush().unwrap();
         let mut want = std::fs::read(&from).unwrap();
-        crate::model::run(&target, &mut want, 40 + seed, 80);
+        crate::images::model::run(&target, &mut want, 40 + seed, 80);
         target.flush().unwrap();
         drop(target);
         qemu_check(&to);

@@ -1,7 +1,7 @@
 //! New images with every option: QEMU finds what was asked for, calls them clean, and writes into
 //! them.
 
-use crate::model;
+use crate::images::model;
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed, text};
 use folio::Errno;

@@ -1,6 +1,6 @@
 //! External data files: guest data beside the tables, as QEMU keeps it.
 
-use crate::model;
+use crate::images::model;
 use crate::support::requires;
 use crate::support::tools::{command, run, succeed};
 use folio::block::{BackingPolicy, OpenOptions, open};

@@ -1,6 +1,6 @@
 //! Broken images: an error or data, never a panic, a hang or memory without bound.
 
-use crate::model::Random;
+use crate::images::model::Random;
 use crate::support::requires;
 use crate::support::tools::{command, succeed};
 use folio::base::Timespec;

@@ -1,6 +1,6 @@
 //! Lazy refcounts and the dirty bit.
 
-use crate::model;
+use crate::images::model;
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed, to_raw};
 use folio::block::{OpenOptions, open};

@@ -1,7 +1,7 @@
 //! Images that qemu-img makes, in every variant: read as QEMU reads them, and still clean after we
 //! wrote.
 
-use crate::model;
+use crate::images::model;
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, run, succeed, text, to_raw};
 use folio::block::{BackingPolicy, ImageFormat, OpenOptions, open};

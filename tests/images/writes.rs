@@ -1,6 +1,6 @@
 //! Images that Folio makes and writes.
 
-use crate::model;
+use crate::images::model;
 use crate::support::requires;
 use crate::support::tools::{qemu_check, to_raw};
 use folio::block::{Compat, CreateOptions, DataFileName, Device, Preallocation, Qcow2Device};

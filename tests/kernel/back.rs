@@ -1,11 +1,11 @@
 //! The kernel writes, Folio reads.
 
-use crate::images::{
+use crate::kernel::images::{
     self, DEFAULT, EXACT, Format, LOOSE, Maker, OLD, SMALL_BLOCKS, UPSTREAM, at, folio_copy,
 };
+use crate::kernel::trees::{self, LARGE_BLOCKS};
 use crate::support::tools::to_qcow2;
 use crate::support::{Manifest, Mounted, Scope, requires};
-use crate::trees::{self, LARGE_BLOCKS};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 

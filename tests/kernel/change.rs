@@ -1,10 +1,10 @@
 //! Images that hold files already: adding, deleting, copying on, and images that the kernel left
 //! dirty.
 
-use crate::images::{self, EXACT, Format, Maker, UPSTREAM, at, folio, folio_copy};
+use crate::kernel::images::{self, EXACT, Format, Maker, UPSTREAM, at, folio, folio_copy};
+use crate::kernel::trees::{self, LARGE_BLOCKS};
 use crate::support::tools::{command, fsck, run, succeed};
 use crate::support::{Manifest, Mounted, requires};
-use crate::trees::{self, LARGE_BLOCKS};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
 //! Folio writes, the kernel reads.
 
-use crate::images::{
+use crate::kernel::images::{
     self, DEFAULT, EXACT, Format, LOOSE, Maker, OLD, SMALL_BLOCKS, UPSTREAM, at, folio_copy,
 };
+use crate::kernel::trees::{self, LARGE_BLOCKS};
 use crate::support::{Manifest, Scope, requires};
-use crate::trees::{self, LARGE_BLOCKS};
 use std::path::Path;
 use tempfile::TempDir;
 

@@ -3,9 +3,9 @@
 //! Nothing here has /dev/vhost-vsock, so the guest's vsock leads back to itself (`vsock_loopback`):
 //! the same sockets, another carrier below them.
 
+use crate::remote::{Bench, Shared};
 use crate::support::guest::{Guest, HOST_ADDRESS, START_NETWORK};
 use crate::support::{report_skip, requires, two_sides};
-use crate::{Bench, Shared};
 use std::path::Path;
 use tempfile::TempDir;
 

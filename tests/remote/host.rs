@@ -1,12 +1,12 @@
 //! A host's directory with clients elsewhere: what the host changes is pushed to them
 //! (docs/remote.md).
 
-use crate::mount::RemoteMount;
-use crate::proxy::Proxy;
+use crate::remote::mount::RemoteMount;
+use crate::remote::proxy::Proxy;
+use crate::remote::{Bench, Running, Shared, probe, wait_until};
 use crate::support::require::with_watches;
 use crate::support::requires;
 use crate::support::tools::fsck;
-use crate::{Bench, Running, Shared, probe, wait_until};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use std::fs::{self, File};
@@ -107,7 +107,7 @@ fn what_is_cached_needs_no_server() {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| sender.send(read()));
-            let answered = receiver.recv_timeout(crate::PATIENCE / 20);
+            let answered = receiver.recv_timeout(crate::remote::PATIENCE / 20);
             host.shared.running.signal(Signal::CONT);
             answered == Ok(true)
         })

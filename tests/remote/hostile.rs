@@ -1,8 +1,8 @@
 //! Clients that break the rules: each is cut off, and the others are served on.
 
+use crate::remote::wire::*;
+use crate::remote::{Bench, Shared, wait_until};
 use crate::support::requires;
-use crate::wire::*;
-use crate::{Bench, Shared, wait_until};
 use std::io::{Read, Write};
 use std::path::PathBuf;
 

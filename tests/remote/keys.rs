@@ -1,9 +1,9 @@
 //! Who may use a share.
 
-use crate::mount::RemoteMount;
+use crate::remote::mount::RemoteMount;
+use crate::remote::{Bench, Shared};
 use crate::support::requires;
 use crate::support::tools::text;
-use crate::{Bench, Shared};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::process::{Command, Output, Stdio};
 

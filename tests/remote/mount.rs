@@ -1,6 +1,6 @@
 //! `folio mount` of a remote share; no mount outlives its test.
 
-use crate::Running;
+use crate::remote::Running;
 use crate::support::tools::{command, text};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -45,7 +45,7 @@ impl RemoteMount {
     /// Unmounts as its owner does.
     #[track_caller]
     pub(crate) fn unmount(mut self) {
-        crate::wait_until("nobody uses the mount", || {
+        crate::remote::wait_until("nobody uses the mount", || {
             let output = command("umount")
                 .arg(self.path())
                 .output()

@@ -1,10 +1,10 @@
 //! Connections that are cut and servers that are killed.
 
-use crate::mount::RemoteMount;
-use crate::proxy::Proxy;
+use crate::remote::mount::RemoteMount;
+use crate::remote::proxy::Proxy;
+use crate::remote::{Bench, wait_until};
 use crate::support::requires;
 use crate::support::tools::fsck;
-use crate::{Bench, wait_until};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -174,7 +174,7 @@ fn work(mount: &RemoteMount, worker: u32, seed: u64) {
 fn a_client_that_is_killed_leaves_nothing_behind() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
     let bench = Bench::new();
-    let shared = crate::Shared::new(
+    let shared = crate::remote::Shared::new(
         &bench.image,
         &bench.socket(),
         &["--grace", "1", "--max-clients", "1"],

@@ -1,9 +1,9 @@
 //! Whole trees through a remote mount, and two clients of one share.
 
-use crate::mount::RemoteMount;
+use crate::remote::mount::RemoteMount;
+use crate::remote::{Bench, Shared, wait_until};
 use crate::support::tools::{fsck, run};
 use crate::support::{report_skip, requires};
-use crate::{Bench, Shared, wait_until};
 use std::fs;
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};

@@ -2,7 +2,9 @@
 //! trees.
 //!
 //! ```text
-//!   tests/<topic>/main.rs  --- #[path = "../support/mod.rs"] mod support;
+//!   tests/library.rs  tests/command.rs   most topics, each a folder with mod.rs;  mod support;
+//!   tests/<topic>/main.rs                topics that need a process of their own;
+//!                                        #[path = "../support/mod.rs"] mod support;
 //!        requires!(...)     skip with a reason                    require.rs
 //!        Mounted            a raw image in the kernel's mount     mounted.rs
 //!        fsck, qemu_check   the judges                            tools.rs
@@ -19,6 +21,7 @@ pub mod group;
 pub mod guest;
 pub mod manifest;
 pub mod mounted;
+pub mod random;
 #[path = "../../crates/folio-bench/src/real_tree.rs"]
 pub mod real_tree;
 #[macro_use]

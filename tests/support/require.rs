@@ -176,8 +176,8 @@ fn loop_device_works() -> Result<(), String> {
     Ok(())
 }
 
-/// Tells, on standard error and in the file that FOLIO_SKIPPED names, that the calling test did not
-/// run.
+/// Reports, on standard error and in the file that FOLIO_SKIPPED names, that the calling test did
+/// not run.
 pub fn report_skip(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
@@ -186,11 +186,14 @@ pub fn report_skip(reason: &str) {
         .as_deref()
         .and_then(|path| path.file_stem())
         .and_then(|stem| stem.to_str());
-    // The harness' file name ends in a hash: kernel-0123456789abcdef.
-    let topic = program
-        .and_then(|stem| stem.rsplit_once('-'))
-        .map_or("test", |(topic, _)| topic);
-    let line = format!("{topic}::{test}: {}\n", reason.replace('\n', " "));
+    // The harness' file name ends in a hash: hostfs-0123456789abcdef.
+    let topic = match program.and_then(|stem| stem.rsplit_once('-')) {
+        // The tests' own names begin with their topic.
+        Some(("library" | "command", _)) => String::new(),
+        Some((topic, _)) => format!("{topic}::"),
+        None => "test::".to_owned(),
+    };
+    let line = format!("{topic}{test}: {}\n", reason.replace('\n', " "));
     eprint!("skipped: {line}");
     if let Some(path) = std::env::var_os("FOLIO_SKIPPED") {
         let file = OpenOptions::new().append(true).create(true).open(path);

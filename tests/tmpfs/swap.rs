@@ -1,6 +1,6 @@
 //! Pages of a tmpfs that is larger than the page cache, on a swap device.
 
-use crate::{CREATE, PAGE, blocks_free, create, errno, mounted};
+use crate::tmpfs::{CREATE, PAGE, blocks_free, create, errno, mounted};
 use folio::block::{Device, FaultDevice, FaultKind, FaultWhen, MemoryDevice};
 use folio::syscall::{Credentials, OpenFlags, Whence};
 use folio::vfs::FallocateMode;

@@ -1,9 +1,9 @@
 //! A directory of the host in a guest, which both change.
 
-use crate::Shared;
-use crate::image::MOUNT;
 use crate::support::guest::Guest;
 use crate::support::{report_skip, requires, two_sides};
+use crate::virtiofs::Shared;
+use crate::virtiofs::image::MOUNT;
 use tempfile::TempDir;
 
 #[test]

@@ -4,7 +4,7 @@ use crate::support::guest::{Guest, Run};
 use crate::support::tools::{command, fsck, mke2fs, succeed, text};
 use crate::support::two_sides::{self, HEAD, LIMIT, with_attributes};
 use crate::support::{report_skip, requires};
-use crate::{Shared, probe};
+use crate::virtiofs::{Shared, probe};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;

@@ -1,8 +1,8 @@
 //! The socket without a guest.
 
-use crate::Shared;
 use crate::support::requires;
 use crate::support::tools::{command, fsck, mke2fs, text};
+use crate::virtiofs::Shared;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;

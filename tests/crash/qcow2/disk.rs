@@ -1,10 +1,10 @@
 //! A qcow2 image on a recording device, and notes of all that was done to the disk in it.
 
 use super::source::{Origin, Source};
-use crate::content::{Content, Effect, Step, fill};
-use crate::cut::Replay;
-use crate::random::Random;
-use crate::world::copy_of;
+use crate::crash::content::{Content, Effect, Step, fill};
+use crate::crash::cut::Replay;
+use crate::crash::random::Random;
+use crate::crash::world::copy_of;
 use folio::base::Timespec;
 use folio::block::{
     Device, MemoryDevice, Qcow2Device, RecordDevice, Recorded, apply_snapshot_on,

@@ -2,13 +2,13 @@
 //! it, and by QEMU.
 
 use super::disk::Past;
-use crate::content::fill;
-use crate::cut::{Cut, Replay, plan};
-use crate::judge::dump;
-use crate::random::Random;
+use crate::crash::content::fill;
+use crate::crash::cut::{Cut, Replay, plan};
+use crate::crash::judge::dump;
+use crate::crash::random::Random;
+use crate::crash::trial::{cuts_per_trial, seed};
 use crate::support::require::find;
 use crate::support::tools::{command, text};
-use crate::trial::{cuts_per_trial, seed};
 use folio::Errno;
 use folio::block::{
     Allocation, Device, ImageCheck, OverlayDevice, Repair, apply_snapshot_on, check_on, overlay,

@@ -12,9 +12,9 @@ mod judge;
 mod source;
 mod threads;
 
-use crate::random::Random;
+use crate::crash::random::Random;
+use crate::crash::trial::random_of;
 use crate::support::requires;
-use crate::trial::random_of;
 use disk::{Disk, Past, Shape};
 use folio::block::{Compat, Recorded};
 use source::{Maker, Source};

@@ -1,10 +1,10 @@
 //! The images that workloads start from: new ones, and qemu-img's in its variants.
 
-use crate::content::{Content, Effect, Step, fill};
-use crate::judge::load;
-use crate::random::Random;
+use crate::crash::content::{Content, Effect, Step, fill};
+use crate::crash::judge::load;
+use crate::crash::random::Random;
+use crate::crash::world::for_data;
 use crate::support::tools::{command, succeed};
-use crate::world::for_data;
 use folio::block::{Compat, CreateOptions, Device, MemoryDevice, OpenOptions, Qcow2Device, open};
 use std::path::Path;
 use std::sync::Arc;

@@ -2,10 +2,10 @@
 
 use super::disk::{Part, Past};
 use super::source::{Origin, Source};
-use crate::content::{Content, Effect, fill};
-use crate::cut::Replay;
-use crate::random::Random;
-use crate::world::copy_of;
+use crate::crash::content::{Content, Effect, fill};
+use crate::crash::cut::Replay;
+use crate::crash::random::Random;
+use crate::crash::world::copy_of;
 use folio::block::{Device, Qcow2Device, RecordDevice};
 use std::sync::Arc;
 

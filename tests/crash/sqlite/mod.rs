@@ -13,12 +13,12 @@
 
 mod vfs;
 
-use crate::cut::{Cut, Loss, Replay, plan};
-use crate::images;
-use crate::judge::Judge;
-use crate::random::Random;
-use crate::trial::{cuts_per_trial, seed};
-use crate::world::{Machine, ROOT, Setup, kernel};
+use crate::crash::cut::{Cut, Loss, Replay, plan};
+use crate::crash::images;
+use crate::crash::judge::Judge;
+use crate::crash::random::Random;
+use crate::crash::trial::{cuts_per_trial, seed};
+use crate::crash::world::{Machine, ROOT, Setup, kernel};
 use folio::Kernel;
 use folio::block::{Device, Recorded};
 use folio::syscall::Credentials;

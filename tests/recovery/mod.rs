@@ -1,8 +1,7 @@
 //! Journals that the kernel left behind, fast commits above all: what was synced is there, and
 //! e2fsck agrees.
 
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 
 use folio::block::{Device, MemoryDevice, OverlayDevice, RawDevice, RecordDevice};
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, OpenFlags};

@@ -13,12 +13,10 @@ mod host;
 mod hostile;
 mod keys;
 mod mount;
-#[path = "../support/probe.rs"]
-mod probe;
+use crate::probe;
 mod proxy;
 mod resume;
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 mod trees;
 mod wire;
 

@@ -26,10 +26,9 @@ mod judge;
 mod mix;
 mod names;
 mod qcow2;
-mod random;
+use crate::support::random;
 mod sqlite;
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 mod trial;
 mod workloads;
 mod world;

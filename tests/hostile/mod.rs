@@ -4,9 +4,7 @@
 //! Each case damages a small image that holds every kind of structure, then walks and reads all of
 //! it, and on a second pass changes it. `FOLIO_HOSTILE_CASES` asks for more cases than the default.
 
-#[path = "../support/mod.rs"]
-#[macro_use]
-mod support;
+use crate::support::{self, requires};
 
 use folio::block::{Device, MemoryDevice};
 use folio::kernel::{FormatOptions, format_ext4};

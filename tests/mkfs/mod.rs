@@ -1,7 +1,6 @@
 //! mkfs: what Folio formats is what mke2fs formats, e2fsck finds nothing, the kernel writes on it.
 
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 
 use folio::base::{Clock, Timespec};
 use folio::block::{Allocation, Device, MemoryDevice, RawDevice};

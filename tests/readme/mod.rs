@@ -1,7 +1,6 @@
 //! The README's shell blocks run as they stand, in order, in one folder.
 
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -19,8 +19,5 @@ mod flips;
 mod images;
 mod judge;
 mod map;
-#[path = "../crash/random.rs"]
-mod random;
+use crate::support::random;
 mod scenes;
-#[path = "../support/mod.rs"]
-mod support;

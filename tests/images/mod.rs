@@ -13,7 +13,5 @@ mod model;
 mod rebase;
 mod resize;
 mod snapshots;
-#[path = "../support/mod.rs"]
-mod support;
 mod variants;
 mod writes;

@@ -15,8 +15,7 @@ mod change;
 mod images;
 mod into;
 mod options;
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 mod trees;
 
 use support::tools::{fsck, mke2fs};

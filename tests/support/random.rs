@@ -2,10 +2,10 @@
 
 /// splitmix64.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 /// One step of splitmix64: spreads the bits of a number over all of the result.
-pub(crate) fn mix(number: u64) -> u64 {
+pub fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -14,28 +14,28 @@ pub(crate) fn mix(number: u64) -> u64 {
 
 impl Random {
     /// The numbers of a seed.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(mix(seed))
     }
 
     /// The next number.
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// A number below `end`, which is not 0.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
     /// True in so many of a hundred cases.
-    pub(crate) fn percent(&mut self, percent: usize) -> bool {
+    pub fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
     /// One of these.
-    pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())].clone()
     }
 }

@@ -1,8 +1,7 @@
 //! Growing an ext4: e2fsck and resize2fs agree, the kernel and Folio use the new space, and the
 //! power may go at any moment.
 
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 
 use folio::block::{
     self, Device, MemoryDevice, OverlayDevice, RawDevice, RecordDevice, Recorded, ResizeImage,

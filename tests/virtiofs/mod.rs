@@ -10,11 +10,8 @@
 
 mod directory;
 mod image;
-#[path = "../support/probe.rs"]
-mod probe;
+use crate::probe;
 mod socket;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

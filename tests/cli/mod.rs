@@ -6,8 +6,7 @@ mod image;
 mod image_life;
 mod manners;
 mod schema;
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

@@ -12,8 +12,7 @@ mod clients;
 mod hostile;
 mod protocol;
 mod sharing;
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 mod wire;
 
 use std::io::{BufRead, BufReader, Read};

@@ -1,8 +1,7 @@
 //! Names and attributes: large directories and xattrs that Folio makes please e2fsck and the
 //! kernel, and those that the kernel makes read the same in Folio.
 
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 
 use folio::base::Errno;
 use folio::block::RawDevice;

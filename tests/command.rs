@@ -1,0 +1,12 @@
+//! The command's tests in one executable, except those that measure the page cache or the machine
+//! (`bench`, `doctor`, `pagecache`) and the longest one (`fuse`).
+
+mod cli;
+mod kernel;
+mod nbd;
+#[path = "support/probe.rs"]
+mod probe;
+mod readme;
+mod remote;
+mod support;
+mod virtiofs;
