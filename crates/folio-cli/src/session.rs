@@ -151,7 +151,7 @@ impl Session {
         let known = || {
             let of_mounts = folio_fuse::SessionOptions::OPTION_NAMES
                 .into_iter()
-                .chain(folio_fuse::wire::ClientOptions::OPTION_NAMES);
+                .chain(folio_fuse::ClientOptions::OPTION_NAMES);
             folio::kernel::mount_words().chain(of_mounts)
         };
         let names = self

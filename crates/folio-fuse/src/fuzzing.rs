@@ -1,23 +1,19 @@
-//! What a fuzz target calls: a server of a small file system, asked anything. No part of the
-//! interface.
+//! The fuzz target's entry: requests to the server of a small file system. Not public API.
 
-use crate::adapter::{Adapter, PermissionChecks};
-use crate::wire::{
-    ClientOptions, DataCache, Message, Outcome, REPLY_BODY_MAX, REPLY_HEADER_LEN, Server, op,
-};
+use crate::client_options::{ClientOptions, DataCache, PermissionChecks};
+use crate::server::{Outcome, Server};
+use crate::wire::{Message, REPLY_BODY_MAX, REPLY_HEADER_LEN, op};
 use folio::vfs::MountOptions;
 use folio::{Kernel, KernelOptions};
-use std::sync::Arc;
 
-/// Requests that one input makes at most.
+/// Most requests of one input.
 const REQUESTS_MAX: usize = 64;
-/// Opcodes that are asked; some of them mean nothing.
+/// Number of opcodes in use; some of them are undefined.
 const OPCODES: u32 = 56;
-/// Nodes that are asked about; the first ones that are made are among them.
+/// Number of node ids in use; the first nodes of the file system are among them.
 const NODES: u64 = 8;
 
-/// A kernel that asks what `data` says: opcodes, nodes and bodies of requests. Each must be
-/// answered or refused.
+/// Sends the requests in `data`: opcodes, nodes and bodies. Each must get a valid reply.
 pub fn requests(data: &[u8]) {
     let (Some((&first, mut rest)), Ok(inside)) =
         (data.split_first(), MountOptions::parse("size=1m"))
@@ -42,22 +38,22 @@ pub fn requests(data: &[u8]) {
             ..ClientOptions::exclusive()
         },
     };
-    let judge = if first & 0x80 == 0 {
+    let permissions = if first & 0x80 == 0 {
         PermissionChecks::ByClient
     } else {
         PermissionChecks::Off
     };
-    let server = Server::new(Arc::new(Adapter::new(kernel, judge)), judge, options);
+    let server = Server::new(kernel, permissions, options);
     let init = [7, 40, 1 << 17, u32::MAX, u32::MAX]
         .map(u32::to_ne_bytes)
         .concat();
-    ask(&server, op::INIT, 0, &init);
+    send(&server, op::INIT, 0, &init);
     for _ in 0..REQUESTS_MAX {
         let [opcode, node, len, tail @ ..] = rest else {
             return;
         };
         let (body, left) = tail.split_at(usize::from(*len).min(tail.len()));
-        ask(
+        send(
             &server,
             u32::from(*opcode) % OPCODES,
             u64::from(*node) % NODES,
@@ -67,8 +63,8 @@ pub fn requests(data: &[u8]) {
     }
 }
 
-/// Asks as the superuser.
-fn ask(server: &Server, opcode: u32, node: u64, body: &[u8]) {
+/// Sends one request as the superuser.
+fn send(server: &Server, opcode: u32, node: u64, body: &[u8]) {
     let mut request = ((40 + body.len()) as u32).to_ne_bytes().to_vec();
     request.extend(opcode.to_ne_bytes());
     request.extend(1_u64.to_ne_bytes());
@@ -78,24 +74,24 @@ fn ask(server: &Server, opcode: u32, node: u64, body: &[u8]) {
     let mut reply = Message::default();
     match server.handle(&request, &mut reply) {
         Outcome::Replied | Outcome::Ended => {
-            let said = reply.bytes();
+            let bytes = reply.bytes();
             assert!(
-                said.len() <= REPLY_HEADER_LEN + REPLY_BODY_MAX,
-                "a reply is longer than it may be"
+                bytes.len() <= REPLY_HEADER_LEN + REPLY_BODY_MAX,
+                "the reply is too long"
             );
             assert_eq!(
-                said[..4],
-                (said.len() as u32).to_ne_bytes(),
-                "a reply has another length than it says"
+                bytes[..4],
+                (bytes.len() as u32).to_ne_bytes(),
+                "the reply's header states another length"
             );
             assert!(
                 (0..4096).contains(&reply.errno()),
-                "no error: {}",
+                "invalid error: {}",
                 reply.errno()
             );
         }
         Outcome::Silent => {}
-        Outcome::Malformed => panic!("a request that is right is called malformed"),
+        Outcome::Malformed => panic!("a valid request is reported as malformed"),
     }
 }
 
@@ -103,9 +99,9 @@ fn ask(server: &Server, opcode: u32, node: u64, body: &[u8]) {
 mod tests {
     use super::*;
 
-    /// A file is made, written, read, renamed and removed; then nonsense.
+    /// Creates, writes, reads, renames and unlinks a file; then the same input, corrupted.
     #[test]
-    fn an_input_is_a_program() {
+    fn fuzz_input_gets_valid_replies() {
         let mut data = vec![0];
         let mut add = |opcode: u32, node: u8, body: &[u8]| {
             data.extend([opcode as u8, node, body.len() as u8]);

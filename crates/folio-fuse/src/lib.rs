@@ -1,45 +1,44 @@
-//! Folio's file systems behind FUSE: what a kernel asks about inodes, answered through handles.
+//! Folio's file systems behind FUSE: one server answers the requests of one client kernel.
 //!
 //! ```text
-//!   kernel:  /dev/fuse                                       a guest's virtiofs, a stream
-//!       v                                                        v
-//!   transport.rs   requests read, replies written                 |
-//!   session.rs     serves; mountpoint.rs: mounts, unmounts        |
-//!   options.rs     -o; keeping.rs: what the kernel keeps          |
-//!   push.rs        what it must forget                            |
-//!   backing.rs     files it reads by itself; sys.rs               |
-//!       v                                                         v
-//!   wire/          the protocol as bytes: a request in, a reply out
-//!       v
-//!   adapter/       one call per operation, no protocol: ids, counts, open files
-//!       v
+//!   /dev/fuse (mount/)       a guest's virtio queues (folio-virtiofs)      a stream (folio-remote)
+//!        |  request bytes                  |                                       |
+//!        +---------------------------------+---------------------------------------+
+//!                                          v
+//!   server/    one operation table: decode, call, encode          local/    /dev/fuse only
+//!        |            |                  |
+//!        v            v                  v
+//!     wire/        nodes/ <----------- changes/ --- Invalidator --> the client's caches
+//!     the bytes    ids to handles      what external writers changed
+//!                     |
+//!                     v
 //!   folio::syscall::{Caller, Handle, OpenHandle}
 //! ```
 //!
-//! Neighbours: `folio-cli` and `folio-virtiofs` above; below, folio's public API alone. The adapter
-//! knows no transport, so that all can share it.
+//! Neighbours: `folio-cli`, `folio-virtiofs` and `folio-remote` above; below, folio's public API
+//! alone. The server knows no transport, so that all transports share it.
 //!
-//! Locks: one shard of a table of the adapter, with no call made meanwhile.
+//! Locks: see `server/mod.rs`.
 //!
-//! Who caches what: the kernel keeps names, attributes and pages of an image as long as it likes,
-//! since nobody else changes it while it is mounted, and of a directory of the host as
-//! docs/semantics.md says; dirty data, writeback and readahead from the device are Folio's.
+//! Caching: the client caches names, attributes and pages of an image without limit, since it is
+//! the only writer while the image is mounted. For a directory of the host it caches as
+//! docs/semantics.md says. Dirty data, writeback and readahead from the device are Folio's.
 
 #![deny(unsafe_code)]
 
-pub mod adapter;
-mod backing;
+mod changes;
+mod client_options;
 #[doc(hidden)]
 pub mod fuzzing;
-mod keeping;
-mod mountpoint;
-mod options;
-mod push;
-mod session;
-mod sys;
-mod transport;
+mod local;
+mod mount;
+mod nodes;
+mod server;
 pub mod wire;
 
-pub use mountpoint::{MountAttributes, Mountpoint, Unmounter};
-pub use options::{AllowedUsers, Passthrough, SessionOptions};
-pub use session::Session;
+pub use changes::{Invalidator, ReplyGuard};
+pub use client_options::{ClientOptions, DataCache, FOREVER, PermissionChecks, parse_ttl};
+pub use local::Passthrough;
+pub use mount::{AllowedUsers, MountAttributes, Mountpoint, Session, SessionOptions, Unmounter};
+pub use nodes::ROOT;
+pub use server::{Outcome, Server, Wait};

@@ -12,10 +12,10 @@
 //!            stream.rs  timeouts          folio_net: unix:, vsock: and tcp: sockets
 //! ```
 //!
-//! The relay forwards the kernel's requests unchanged, and [`folio_fuse::wire`] answers them;
+//! The relay forwards the kernel's requests unchanged, and [`folio_fuse::Server`] answers them;
 //! docs/design/remote.md gives the reasons.
 //!
-//! Neighbours: `folio-cli` above; below, the FUSE codec and adapter of `folio-fuse`, and the sockets
+//! Neighbours: `folio-cli` above; below, the FUSE server of `folio-fuse`, and the sockets
 //! of `folio-net`.
 //!
 //! Locks and invariants: server/mod.rs, client/mod.rs, link.rs.

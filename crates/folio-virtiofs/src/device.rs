@@ -1,7 +1,7 @@
 //! The device: queues, and the requests in them. Virtio 1.2, section 5.11.
 
 use crate::guest::{GuestReply, Memory, Scratch};
-use folio_fuse::wire::{Server, Wait};
+use folio_fuse::{Server, Wait};
 use folio_net::{Job, WorkerPool, WorkerPoolOptions};
 use parking_lot::{Condvar, Mutex};
 use std::cell::{Cell, RefCell};

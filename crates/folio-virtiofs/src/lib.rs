@@ -9,7 +9,7 @@
 //!        |   guest.rs  requests out of guest memory, replies into it
 //!        |   folio_net::WorkerPool   threads for requests that wait for a device
 //!        v
-//!   folio_fuse::wire::Server
+//!   folio_fuse::Server
 //! ```
 //!
 //! Neighbours: `folio-cli` above; `folio-fuse` below. A crate of its own, so that programs that

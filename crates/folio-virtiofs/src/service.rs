@@ -3,7 +3,7 @@
 use crate::device::{Device, TAG_LEN};
 use crate::guest::Memory;
 use folio::{Errno, Error, Result};
-use folio_fuse::wire::Server;
+use folio_fuse::Server;
 use folio_net::{Socket, Stopper};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

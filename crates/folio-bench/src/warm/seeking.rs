@@ -94,7 +94,7 @@ impl SeekingDisk {
             .map_err(told("mount"))?;
         let mut options = folio_fuse::SessionOptions::new("folio-bench");
         for word in [QUEUE, "cache=none"] {
-            options.set(word).map_err(told(word))?;
+            options.apply(word).map_err(told(word))?;
         }
         let session = folio_fuse::Session::mount(kernel, &inside, target, &options)
             .map_err(told(target.display()))?;

@@ -122,7 +122,7 @@ fn options(
     let mut words = "nosuid,nodev".to_owned();
     for word in &session.options {
         if !options
-            .set(word)
+            .apply(word)
             .map_err(|error| Failure::usage(format!("-o {}", explain(&error))))?
         {
             words.push(',');

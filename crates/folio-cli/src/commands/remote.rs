@@ -177,7 +177,7 @@ fn mount_words(
     // As of an image: what another machine serves gives nobody privileges here unless asked.
     let mut rest = "nosuid,nodev".to_owned();
     for word in &session.options {
-        if word == "fakeroot" || word == "allow_root" || !options.set(word).map_err(refused)? {
+        if word == "fakeroot" || word == "allow_root" || !options.apply(word).map_err(refused)? {
             rest.push(',');
             rest.push_str(word);
         }

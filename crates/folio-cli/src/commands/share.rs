@@ -8,8 +8,7 @@ use crate::session::{Session, clock};
 use crate::source::{Mounted, Source};
 use clap::{ArgGroup, Args};
 use folio::vfs::MountOptions;
-use folio_fuse::adapter::{Adapter, PermissionChecks};
-use folio_fuse::wire::{self, Server};
+use folio_fuse::{ClientOptions, FOREVER, PermissionChecks, Server};
 use folio_virtiofs::{Event, Service};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -83,7 +82,7 @@ const DIRECTORY_TTL: Duration = Duration::from_millis(1);
 /// What `-o` and the other words come to.
 struct Words {
     /// For the guest's kernel.
-    guest: wire::ClientOptions,
+    guest: ClientOptions,
     /// For the file system inside.
     inside: MountOptions,
     permissions: PermissionChecks,
@@ -117,10 +116,10 @@ fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
     let refused = |error| Failure::usage(format!("-o {}", explain(&error)));
     let is_directory = matches!(source, Source::Directory(_));
     let mut guest = match (is_directory, &share.remote.listen) {
-        (false, _) => wire::ClientOptions::exclusive(),
-        (true, None) => wire::ClientOptions::shared(DIRECTORY_TTL),
+        (false, _) => ClientOptions::exclusive(),
+        (true, None) => ClientOptions::shared(DIRECTORY_TTL),
         // The directory knows what it is told of, and how long the rest may be believed.
-        (true, Some(_)) => wire::ClientOptions::shared(wire::FOREVER),
+        (true, Some(_)) => ClientOptions::shared(FOREVER),
     };
     let mut permissions = PermissionChecks::ByClient;
     let mut inside = MountOptions {
@@ -136,14 +135,14 @@ fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
             permissions = PermissionChecks::Off;
             continue;
         }
-        let is_the_guests = guest.set(word).map_err(refused)?;
+        let is_the_guests = guest.apply(word).map_err(refused)?;
         // How long the guest believes counts from when the host was asked.
         let is_for_both = is_directory && (word.starts_with("ttl=") || word.starts_with("cache="));
         if !is_the_guests || is_for_both {
             inside.add(word).map_err(refused)?;
         }
     }
-    if guest.ttl_max == wire::FOREVER && share.remote.listen.is_none() {
+    if guest.ttl_max == FOREVER && share.remote.listen.is_none() {
         // Whoever believes what it was told for good has no use for newer times.
         guest.has_external_writers = false;
     }
@@ -183,11 +182,8 @@ fn serve(
                 session.note(format_args!("{description} until Ctrl-C"));
             }
             let start = || {
-                let adapter = Arc::new(Adapter::new(
-                    Arc::clone(mounted.kernel()),
-                    words.permissions,
-                ));
-                Server::new(adapter, words.permissions, words.guest.clone())
+                let kernel = Arc::clone(mounted.kernel());
+                Server::new(kernel, words.permissions, words.guest.clone())
             };
             let report = |event| match event {
                 Event::Connected | Event::Gone => {}

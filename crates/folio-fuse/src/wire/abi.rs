@@ -1,19 +1,20 @@
 //! The bytes of FUSE messages, exactly: headers, arguments, results. Source: linux/fuse.h, protocol
 //! 7.39.
 //!
-//! Numbers have the byte order of whoever asks; all machines that Folio runs on have the same one.
+//! Numbers have the client's byte order; all machines that Folio supports have the same one.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The protocol that is spoken here; newer kernels use what both know.
-pub(super) const MAJOR: u32 = 7;
-pub(super) const MINOR: u32 = 39;
-/// From here on (Linux 6.16) the kernel can forget all names at once.
-pub(super) const MINOR_EPOCHS: u32 = 44;
-/// Below this, replies had other sizes; kernels since Linux 2.6.36 are above it.
-pub(super) const MINOR_MIN: u32 = 23;
+/// The protocol version of this server; newer kernels use what both sides know.
+pub(crate) const MAJOR: u32 = 7;
+pub(crate) const MINOR: u32 = 39;
+/// From this minor version on (Linux 6.16) the kernel can invalidate all names at once.
+pub(crate) const MINOR_EPOCHS: u32 = 44;
+/// Oldest supported minor version: replies had other sizes before. Kernels since Linux 2.6.36 are
+/// newer.
+pub(crate) const MINOR_MIN: u32 = 23;
 
-/// Defines the numbers of a kind.
+/// Defines a module of constants.
 macro_rules! numbers {
     ($(#[$about:meta])* $name:ident: $type:ty { $($constant:ident = $value:expr),+ $(,)? }) => {
         $(#[$about])*
@@ -25,7 +26,7 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// What is asked (`enum fuse_opcode`).
+    /// Operations (`enum fuse_opcode`).
     op: u32 {
         LOOKUP = 1, FORGET = 2, GETATTR = 3, SETATTR = 4, READLINK = 5, SYMLINK = 6, MKNOD = 8, MKDIR = 9,
         UNLINK = 10, RMDIR = 11, RENAME = 12, LINK = 13, OPEN = 14, READ = 15, WRITE = 16, STATFS = 17,
@@ -38,8 +39,7 @@ numbers! {
 }
 
 numbers! {
-    /// What both sides can do (`FUSE_INIT`), the low 32 bits of `flags` and the high ones of
-    /// `flags2`.
+    /// Capabilities (`FUSE_INIT`): the low 32 bits in `flags`, the high ones in `flags2`.
     init: u64 {
         ASYNC_READ = 1, POSIX_LOCKS = 1 << 1, ATOMIC_O_TRUNC = 1 << 3, BIG_WRITES = 1 << 5, DONT_MASK = 1 << 6,
         FLOCK_LOCKS = 1 << 10, AUTO_INVAL_DATA = 1 << 12, DO_READDIRPLUS = 1 << 13, READDIRPLUS_AUTO = 1 << 14,
@@ -51,7 +51,7 @@ numbers! {
 }
 
 numbers! {
-    /// Which attributes `FUSE_SETATTR` sets (`FATTR_*`).
+    /// Attributes that `FUSE_SETATTR` sets (`FATTR_*`).
     set: u32 {
         MODE = 1, UID = 1 << 1, GID = 1 << 2, SIZE = 1 << 3, ATIME = 1 << 4, MTIME = 1 << 5, FH = 1 << 6,
         ATIME_NOW = 1 << 7, MTIME_NOW = 1 << 8,
@@ -59,7 +59,7 @@ numbers! {
 }
 
 numbers! {
-    /// How an open file behaves in the kernel that asks (`FOPEN_*`).
+    /// Behavior of an open file in the client's kernel (`FOPEN_*`).
     open: u32 {
         DIRECT_IO = 1, KEEP_CACHE = 1 << 1, CACHE_DIR = 1 << 3, PARALLEL_DIRECT_WRITES = 1 << 6,
         PASSTHROUGH = 1 << 7,
@@ -67,27 +67,27 @@ numbers! {
 }
 
 numbers! {
-    /// Messages that answer nothing (`enum fuse_notify_code`).
+    /// Notices (`enum fuse_notify_code`).
     notify: i32 { INVAL_INODE = 2, INVAL_ENTRY = 3, DELETE = 6, INC_EPOCH = 8 }
 }
 
 /// `FUSE_WRITE_KILL_SUIDGID`.
-pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `FUSE_FSYNC_FDATASYNC`.
-pub(super) const FSYNC_FDATASYNC: u32 = 1;
+pub(crate) const FSYNC_FDATASYNC: u32 = 1;
 /// `STATX_BASIC_STATS` and `STATX_BTIME`.
-pub(super) const STATX_BASIC_AND_BTIME: u32 = 0xfff;
+pub(crate) const STATX_BASIC_AND_BTIME: u32 = 0xfff;
 /// `STATX_BTIME`.
-pub(super) const STATX_BTIME: u32 = 0x800;
+pub(crate) const STATX_BTIME: u32 = 0x800;
 
-/// Defines structs that are exactly their bytes, without padding, of a size that is checked.
+/// Defines structs without implicit padding, their sizes checked at compile time.
 macro_rules! message {
     ($($(#[$about:meta])* $name:ident: $size:literal { $($field:ident: $type:ty),+ $(,)? })+) => {$(
         $(#[$about])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
-        pub(super) struct $name {
-            $(pub(super) $field: $type),+
+        pub(crate) struct $name {
+            $(pub(crate) $field: $type),+
         }
         const _: () = assert!(size_of::<$name>() == $size);
     )+};

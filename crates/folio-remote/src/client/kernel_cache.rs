@@ -6,7 +6,7 @@
 
 use crate::message::{REPLY_HEADER_BYTES, REQUEST_HEADER_BYTES, op, u32_at, u64_at};
 use foldhash::fast::RandomState;
-use folio_fuse::adapter::ROOT;
+use folio_fuse::ROOT;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! may be waiting for a reply.
 
 use super::kernel_cache::{KernelCache, Name};
-use folio_fuse::adapter::ROOT;
+use folio_fuse::ROOT;
 use folio_fuse::wire::Notice;
 use parking_lot::{Condvar, Mutex};
 use rustix::fd::OwnedFd;

@@ -5,13 +5,13 @@
 //!                                      |  effects.rs  changes by one client's request, for the other clients
 //!                                      |  one thread per session pushes changes
 //!                                      v
-//!                              folio_fuse::wire::Server, one per session; one kernel for all
+//!                              folio_fuse::Server, one per session; one kernel for all
 //! ```
 //!
 //! Files, each above the ones it uses: this one, connection.rs, state.rs, session.rs, effects.rs,
 //! limits.rs.
 //!
-//! Neighbours: `folio-cli` above; below, the FUSE codec and its adapter, and the frames of
+//! Neighbours: `folio-cli` above; below, the FUSE server, and the frames of
 //! `link.rs`.
 //!
 //! Locks, in this order: a session's `resuming`, then the list of sessions, then a session's grace,
@@ -39,8 +39,8 @@ use crate::key::Key;
 use crate::stream::set_timeouts;
 use connection::Connection;
 use folio::{Errno, Error, Kernel, Result};
-use folio_fuse::adapter::{Adapter, PermissionChecks};
-use folio_fuse::wire;
+use folio_fuse::wire::REQUEST_MAX;
+use folio_fuse::{ClientOptions, PermissionChecks};
 use folio_net::{
     AcceptFailure, Address, Job, Listener, Peer, Stopper, Stream, WorkerPool, WorkerPoolOptions,
 };
@@ -69,7 +69,7 @@ pub struct Share {
     /// The side that checks permissions.
     pub permissions: PermissionChecks,
     /// What clients may cache, and for how long.
-    pub options: wire::ClientOptions,
+    pub options: ClientOptions,
     /// The share's name for its clients; at most 255 bytes.
     pub name: String,
 }
@@ -224,7 +224,7 @@ impl Inner {
             .welcome(&handshake, &session, (stream, &mut transport))
             // The session is kept for the grace, as if it had lost this stream.
             .inspect_err(|_| session.start_grace())?;
-        let reader = FrameReader::new(transport.finish()?, wire::REQUEST_MAX);
+        let reader = FrameReader::new(transport.finish()?, REQUEST_MAX);
         Ok(Connection::new(
             self.state.clone(),
             session,
@@ -244,20 +244,22 @@ impl Inner {
 
     fn new_session(&self, peer: Peer) -> Result<Arc<Session>> {
         let share = &self.share;
-        let adapter = Arc::new(Adapter::new(share.kernel.clone(), share.permissions));
+        let mut fuse = folio_fuse::Server::new(
+            share.kernel.clone(),
+            share.permissions,
+            share.options.clone(),
+        );
         // Where the host sends no change notifications, times to live limit what clients cache, and
         // then size and times decide whether cached data is valid.
-        adapter.watch_changes();
-        let options = wire::ClientOptions {
-            generation: next_generation(),
-            has_external_writers: adapter.is_shared(),
-            ..share.options.clone()
-        };
-        let wire = wire::Server::new(adapter, share.permissions, options);
+        fuse.watch_changes();
+        let is_shared = fuse.is_shared();
+        let options = fuse.options_mut();
+        options.generation = next_generation();
+        options.has_external_writers = is_shared;
         let session = Arc::new(Session::new(
             handshake::new_session_id()?,
             peer,
-            wire,
+            fuse,
             self.state.limits,
         ));
         self.state.add_session(&session)?;
@@ -289,7 +291,7 @@ impl Inner {
             kernel_checks_permissions: self.share.permissions == PermissionChecks::ByClient,
             session: session.id,
             received: session.link.detach(),
-            message_bytes_max: wire::REQUEST_MAX as u32,
+            message_bytes_max: REQUEST_MAX as u32,
             under_way_bytes_max: UNDER_WAY_BYTES_MAX as u32,
             grace_s: u32::try_from(self.state.limits.grace.as_secs()).unwrap_or(u32::MAX),
             share: self.share.name.clone(),

@@ -7,8 +7,8 @@ use crate::frame::{Frame, FrameKind};
 use crate::handshake::SessionId;
 use crate::link::{Link, ProtocolViolation};
 use folio::Errno;
-use folio_fuse::adapter::{Adapter, Invalidator};
-use folio_fuse::wire::{self, Message, Notice, Outcome};
+use folio_fuse::wire::{Message, Notice};
+use folio_fuse::{Invalidator, Outcome};
 use folio_net::{Peer, Stream};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ pub(crate) struct Session {
     pub(super) link: Link,
     /// Held while a stream is being attached, so that streams are attached one after another.
     pub(super) resuming: Mutex<()>,
-    wire: wire::Server,
+    fuse: folio_fuse::Server,
     limits: Limits,
     lifetime: Mutex<Lifetime>,
     /// Notified when there is a stream, or the session has ended.
@@ -63,23 +63,19 @@ struct Lifetime {
 }
 
 impl Session {
-    pub(super) fn new(id: SessionId, peer: Peer, wire: wire::Server, limits: Limits) -> Self {
+    pub(super) fn new(id: SessionId, peer: Peer, fuse: folio_fuse::Server, limits: Limits) -> Self {
         Self {
             id,
             peer,
             link: Link::new(WAITING_BYTES_MAX),
             resuming: Mutex::new(()),
-            wire,
+            fuse,
             limits,
             lifetime: Mutex::default(),
             can_send: Condvar::new(),
             under_way: AtomicUsize::new(0),
             repeats: Mutex::default(),
         }
-    }
-
-    fn adapter(&self) -> &Adapter {
-        self.wire.adapter()
     }
 
     /// Continues over a new stream; see [`Link::attach`].
@@ -117,9 +113,9 @@ impl Session {
         }
         self.link.send_goodbye(reason);
         self.link.detach();
-        self.adapter().stop_pushing();
+        self.fuse.stop_pushing();
         self.can_send.notify_all();
-        self.wire.end();
+        self.fuse.end();
     }
 
     /// Runs a request and queues its reply. Passes its changes to `notify_others`.
@@ -133,7 +129,7 @@ impl Session {
         notify_others: impl FnMut(Notice<'_>),
     ) -> Result<(), ProtocolViolation> {
         self.under_way.fetch_add(1, Ordering::SeqCst);
-        let reply_guard = self.adapter().begin_reply();
+        let reply_guard = self.fuse.begin_reply();
         let run = self.run_counted_request(request, reply, notify_others);
         drop(reply_guard);
         self.under_way.fetch_sub(1, Ordering::SeqCst);
@@ -149,7 +145,7 @@ impl Session {
         if self.exceeds_limits(request) {
             return self.link.push(error_reply(request, Errno::NFILE));
         }
-        match self.wire.handle(request, reply) {
+        match self.fuse.handle(request, reply) {
             Outcome::Malformed => Err(ProtocolViolation::MalformedMessage),
             Outcome::Silent => Ok(()),
             Outcome::Replied | Outcome::Ended => {
@@ -166,7 +162,7 @@ impl Session {
         /// Opcodes that add a node or a file (linux/fuse.h): LOOKUP, SYMLINK, MKNOD, MKDIR, LINK,
         /// OPEN, READ, WRITE, CREATE, READDIRPLUS, TMPFILE.
         const ADDING: [u8; 11] = [1, 6, 8, 9, 13, 14, 15, 16, 35, 44, 51];
-        let (nodes, files) = self.adapter().load();
+        let (nodes, files) = self.fuse.load();
         let is_full = nodes >= self.limits.nodes || files >= self.limits.files;
         is_full && request.get(4).is_some_and(|opcode| ADDING.contains(opcode))
     }
@@ -174,9 +170,9 @@ impl Session {
     /// Queues a change by another client.
     pub(super) fn report_change(&self, notice: Notice<'_>) {
         match notice {
-            Notice::Inode { node, .. } => self.adapter().report_node_change(node),
+            Notice::Inode { node, .. } => self.fuse.report_node_change(node),
             Notice::Entry { parent, name } | Notice::Deleted { parent, name, .. } => {
-                self.adapter().report_name_change(parent, name);
+                self.fuse.report_name_change(parent, name);
             }
             // No single request changes all names.
             Notice::Names => {}
@@ -186,10 +182,10 @@ impl Session {
     /// Sends queued changes to the client until the session ends. It has a thread of its own, so
     /// that no other thread waits for the client.
     pub(super) fn push_changes(&self) {
-        self.adapter().push_changes(self);
+        self.fuse.push_changes(self);
     }
 
-    /// Waits until a change can be sent to the client. Meanwhile the adapter merges several changes
+    /// Waits until a change can be sent to the client. Meanwhile the server merges several changes
     /// of one node or name.
     ///
     /// # Errors
@@ -226,7 +222,7 @@ impl Session {
 
 /// A change may overtake a reply that is older than it. So a change that is sent while replies are
 /// under way is sent again after them: [`Invalidator::invalidate_node`] returns false as if the
-/// node were unknown, the adapter repeats it later, and the names in the node are repeated with it.
+/// node were unknown, the server repeats it later, and the names in the node are repeated with it.
 impl Invalidator for Session {
     fn invalidate_node(&self, node: u64) -> io::Result<bool> {
         self.wait_until_sendable()?;

@@ -1,5 +1,5 @@
-//! Mounts: /dev/fuse for whoever may mount, and the helper fusermount3 for others. Linux:
-//! fs/fuse/inode.c.
+//! Mount and unmount: by /dev/fuse with the privilege to mount, else by the helper fusermount3.
+//! Linux: fs/fuse/inode.c.
 
 use folio::{Errno, Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,36 +16,44 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// How a mount appears to this machine; the words of mount.fuse3(8).
+/// Attributes of a mount on this machine, as in mount.fuse3(8). Linux: `struct mount_attr`.
 #[derive(Debug, Clone, Default)]
 pub struct MountAttributes {
-    /// What /proc/mounts tells.
+    /// The source in /proc/mounts.
     pub source: String,
-    /// Whether the kernel lets other users use it.
+    /// Whether other users have access.
     pub allow_other: bool,
-    /// Whether changes are refused.
+    /// Whether changes fail with EROFS.
     pub read_only: bool,
-    /// Whether set-user-id bits count for nothing.
+    /// Whether set-user-ID bits are ignored.
     pub no_set_id: bool,
-    /// Whether device nodes lead nowhere.
+    /// Whether device nodes cannot be opened.
     pub no_devices: bool,
-    /// Whether no program of it is run.
+    /// Whether programs cannot be executed.
     pub no_execution: bool,
 }
 
-/// A mount whose requests come from a device; it is taken away when dropped, if it is still there.
+/// A mount and its FUSE device; unmounted when dropped, if it is still mounted.
 pub struct Mountpoint {
     device: Arc<OwnedFd>,
     unmounter: Unmounter,
 }
 
 impl Mountpoint {
-    /// Mounts on the directory `target`. With `checks_permissions` the kernel checks them before it
-    /// asks.
-    pub fn new(target: &Path, words: &MountAttributes, checks_permissions: bool) -> Result<Self> {
+    /// Mounts on the directory `target`. With `checks_permissions` the kernel checks permissions
+    /// before it sends a request.
+    ///
+    /// # Errors
+    /// ENODEV without /dev/fuse, EPERM if the helper is missing or refuses, ENOTDIR for a file,
+    /// else those of mount(2).
+    pub fn new(
+        target: &Path,
+        attributes: &MountAttributes,
+        checks_permissions: bool,
+    ) -> Result<Self> {
         let mount = || {
-            let target = find(target)?;
-            let device = mount(&target, words, checks_permissions)?;
+            let target = absolute_target(target)?;
+            let device = mount(&target, attributes, checks_permissions)?;
             Ok(Self {
                 device: Arc::new(device),
                 unmounter: Unmounter { target },
@@ -54,12 +62,12 @@ impl Mountpoint {
         mount().map_err(|error: Error| error.at(target.display().to_string()))
     }
 
-    /// What requests are read from, and replies and notices written to.
+    /// Returns the device: requests are read from it, replies and notices are written to it.
     pub fn device(&self) -> &Arc<OwnedFd> {
         &self.device
     }
 
-    /// What takes it away.
+    /// Returns the handle that unmounts it.
     pub fn unmounter(&self) -> &Unmounter {
         &self.unmounter
     }
@@ -67,36 +75,34 @@ impl Mountpoint {
 
 impl Drop for Mountpoint {
     fn drop(&mut self) {
-        // The kernel has let go of the device when it has unmounted; something else may be in the
-        // place by now.
+        // After an unmount the device reports an error; another mount may be at the target by now.
         let mut ready = [PollFd::new(&self.device, PollFlags::empty())];
         let now = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
         if poll(&mut ready, Some(&now)).is_ok() && !ready[0].revents().contains(PollFlags::ERR) {
-            // Whoever uses it still gets ENOTCONN.
+            // Its users get ENOTCONN.
             let _ = self.unmounter.unmount(true);
         }
     }
 }
 
-/// Mounts on `target`, an absolute path of a directory. Gives what the kernel's requests are read
-/// from.
-fn mount(target: &Path, words: &MountAttributes, checks_permissions: bool) -> Result<OwnedFd> {
+/// Mounts on `target`, an absolute path of a directory; returns the device.
+fn mount(target: &Path, attributes: &MountAttributes, checks_permissions: bool) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let mounted = match rustix::fs::open("/dev/fuse", flags, Mode::empty()) {
-        Ok(device) => match mount_directly(&device, target, words, checks_permissions) {
+        Ok(device) => match mount_directly(&device, target, attributes, checks_permissions) {
             Ok(()) => return Ok(device),
-            Err(Errno::PERM) => mount_by_helper(target, words, checks_permissions),
+            Err(Errno::PERM) => mount_by_helper(target, attributes, checks_permissions),
             Err(errno) => return Err(Error::io("cannot mount", errno.into())),
         },
         Err(Errno::NOENT | Errno::NODEV | Errno::NXIO) => {
             let why = "cannot mount: no /dev/fuse; load the module fuse (modprobe fuse), or give the container the device";
             return Err(Error::new(Errno::NODEV, why));
         }
-        // The helper may.
-        Err(_) => mount_by_helper(target, words, checks_permissions),
+        // The helper may have access.
+        Err(_) => mount_by_helper(target, attributes, checks_permissions),
     };
     mounted.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
@@ -115,7 +121,7 @@ fn mount(target: &Path, words: &MountAttributes, checks_permissions: bool) -> Re
 fn mount_directly(
     device: &OwnedFd,
     target: &Path,
-    words: &MountAttributes,
+    attributes: &MountAttributes,
     checks_permissions: bool,
 ) -> Result<(), Errno> {
     let (user, group) = (
@@ -129,7 +135,7 @@ fn mount_directly(
     );
     for (is_set, word) in [
         (checks_permissions, ",default_permissions"),
-        (words.allow_other, ",allow_other"),
+        (attributes.allow_other, ",allow_other"),
     ] {
         if is_set {
             data.push_str(word);
@@ -137,16 +143,16 @@ fn mount_directly(
     }
     let mut flags = MountFlags::empty();
     for (is_set, flag) in [
-        (words.read_only, MountFlags::RDONLY),
-        (words.no_set_id, MountFlags::NOSUID),
-        (words.no_devices, MountFlags::NODEV),
-        (words.no_execution, MountFlags::NOEXEC),
+        (attributes.read_only, MountFlags::RDONLY),
+        (attributes.no_set_id, MountFlags::NOSUID),
+        (attributes.no_devices, MountFlags::NODEV),
+        (attributes.no_execution, MountFlags::NOEXEC),
     ] {
         flags.set(flag, is_set);
     }
     let data = CString::new(data).map_err(|_| Errno::INVAL)?;
     rustix::mount::mount(
-        words.source.as_str(),
+        attributes.source.as_str(),
         target,
         "fuse.folio",
         flags,
@@ -154,26 +160,27 @@ fn mount_directly(
     )
 }
 
-/// Has the setuid program mount; it opens the device and passes it on (libfuse, fusermount.c).
+/// Mounts by the setuid program, which opens the device and sends its descriptor (libfuse,
+/// fusermount.c).
 fn mount_by_helper(
     target: &Path,
-    words: &MountAttributes,
+    attributes: &MountAttributes,
     checks_permissions: bool,
 ) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
-    // It is inherited.
+    // The child inherits it.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
-    // Commas and the like would be more options.
-    let source = words.source.replace([',', '\\', '\n'], "_");
+    // A comma would begin another option.
+    let source = attributes.source.replace([',', '\\', '\n'], "_");
     let mut options = format!("fsname={source},subtype=folio");
     for (is_set, word) in [
         (checks_permissions, ",default_permissions"),
-        (words.allow_other, ",allow_other"),
-        (words.read_only, ",ro"),
-        // Without these words the helper adds nosuid and nodev for users itself.
-        (words.no_set_id, ",nosuid"),
-        (words.no_devices, ",nodev"),
-        (words.no_execution, ",noexec"),
+        (attributes.allow_other, ",allow_other"),
+        (attributes.read_only, ",ro"),
+        // For users other than root the helper adds nosuid and nodev by itself.
+        (attributes.no_set_id, ",nosuid"),
+        (attributes.no_devices, ",nodev"),
+        (attributes.no_execution, ",noexec"),
     ] {
         if is_set {
             options.push_str(word);
@@ -188,21 +195,21 @@ fn mount_by_helper(
         .spawn()?;
     drop(theirs);
     let device = receive_fd(&ours);
-    let mut said = String::new();
+    let mut message = String::new();
     if let Some(mut stderr) = child.stderr.take() {
-        io::Read::read_to_string(&mut stderr, &mut said)?;
+        io::Read::read_to_string(&mut stderr, &mut message)?;
     }
     child.wait()?;
     match device? {
         Some(device) => Ok(device),
         None => Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            said.trim().to_owned(),
+            message.trim().to_owned(),
         )),
     }
 }
 
-/// The descriptor that comes with a byte; `None` if the other side closes.
+/// Receives the descriptor that is sent with a byte; `None` if the other side closes.
 fn receive_fd(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -219,20 +226,20 @@ fn receive_fd(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(fd)
 }
 
-/// Takes a mount away, from any thread.
+/// Unmounts, from any thread.
 #[derive(Debug, Clone)]
 pub struct Unmounter {
     /// Absolute, so that the working directory does not matter.
     target: PathBuf,
 }
 
-/// Where a mount on `target` will be. A FUSE mount there whose server has died is taken away first:
-/// those who use it get ENOTCONN, and will go on getting it.
-fn find(target: &Path) -> Result<PathBuf> {
+/// Returns the absolute path of the directory `target`. Unmounts a FUSE mount there whose server
+/// has died; its users get ENOTCONN before and after.
+fn absolute_target(target: &Path) -> Result<PathBuf> {
     let cannot = |error| Error::io("cannot mount here", error);
     let is_dead = |error: &io::Error| error.kind() == io::ErrorKind::NotConnected;
     let absolute = match target.canonicalize() {
-        Err(error) if is_dead(&error) => at_parent(target).ok_or(error),
+        Err(error) if is_dead(&error) => absolute_by_parent(target).ok_or(error),
         absolute => absolute,
     };
     let absolute = absolute.map_err(cannot)?;
@@ -246,17 +253,15 @@ fn find(target: &Path) -> Result<PathBuf> {
         }
         metadata => metadata,
     };
-    match metadata.map_err(cannot)?.is_dir() {
-        true => Ok(absolute),
-        false => Err(Error::new(
-            Errno::NOTDIR,
-            "not a directory, so nothing can be mounted on it",
-        )),
+    if metadata.map_err(cannot)?.is_dir() {
+        Ok(absolute)
+    } else {
+        Err(Error::new(Errno::NOTDIR, "cannot mount: not a directory"))
     }
 }
 
-/// The absolute path of what cannot be looked at itself.
-fn at_parent(target: &Path) -> Option<PathBuf> {
+/// Returns the absolute path of a dead mount, found through its parent.
+fn absolute_by_parent(target: &Path) -> Option<PathBuf> {
     let parent = target
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty())
@@ -265,20 +270,24 @@ fn at_parent(target: &Path) -> Option<PathBuf> {
 }
 
 impl Unmounter {
-    /// For what is mounted on `target`, an absolute path.
+    /// Returns the unmounter of `target`, an absolute path.
     pub fn new(target: PathBuf) -> Self {
         Self { target }
     }
 
-    /// The place, as messages have it.
-    pub(crate) fn target(&self) -> String {
+    /// Returns the target for messages.
+    pub(super) fn target(&self) -> String {
         self.target.display().to_string()
     }
 
-    /// Unmounts; EBUSY while files are open or directories in use. `lazily` it is gone from the
-    /// tree at once, and the session ends when the last user is gone.
+    /// Unmounts. With `lazily` it leaves the tree at once, and the session ends with its last user.
+    ///
+    /// # Errors
+    /// EBUSY while files are open or directories are in use, else those of umount(2).
+    ///
+    /// Linux: umount2(2), `MNT_DETACH`.
     pub fn unmount(&self, lazily: bool) -> Result<()> {
-        // Never through a link that somebody has put in the mountpoint's place.
+        // Never through a symbolic link that has replaced the mountpoint.
         let flags = UnmountFlags::NOFOLLOW;
         let flags = if lazily {
             flags | UnmountFlags::DETACH
@@ -286,9 +295,9 @@ impl Unmounter {
             flags
         };
         match rustix::mount::unmount(&self.target, flags) {
-            // A user's mount is the setuid helper's to take away.
+            // Only the setuid helper can unmount a user's mount.
             Err(Errno::PERM) => self.unmount_by_helper(lazily),
-            unmounted => unmounted.map_err(|errno| self.place(errno.into())),
+            unmounted => unmounted.map_err(|errno| self.at_target(errno.into())),
         }
     }
 
@@ -301,20 +310,20 @@ impl Unmounter {
             .stdin(Stdio::null());
         let output = command
             .output()
-            .map_err(|error| self.place(Error::io("fusermount3", error)))?;
+            .map_err(|error| self.at_target(Error::io("fusermount3", error)))?;
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let errno = if said.contains("busy") {
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let errno = if message.contains("busy") {
             Errno::BUSY
         } else {
             Errno::PERM
         };
-        Err(self.place(Error::new(errno, said)))
+        Err(self.at_target(Error::new(errno, message)))
     }
 
-    fn place(&self, error: Error) -> Error {
+    fn at_target(&self, error: Error) -> Error {
         error.at(self.target())
     }
 }

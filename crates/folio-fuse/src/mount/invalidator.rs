@@ -1,24 +1,23 @@
-//! Notices to the kernel behind /dev/fuse: what it must not believe any longer. Protocol:
-//! linux/fuse.h.
+//! The invalidator of /dev/fuse: writes notices to the local kernel.
 //!
-//! The kernel handles a notice while it is written: it takes the lock of the directory that is
-//! named, or waits until no page of the file is being read. Whoever has that lock may be waiting
-//! for a reply. So notices are written by a thread that answers no request, and nobody who answers
-//! one waits for it (A4).
+//! The kernel handles a notice within write(2). It takes the lock of the directory concerned, or
+//! waits until no page of the file is being read, and the holder of that lock may wait for a reply.
+//! So a thread that serves no request writes the notices, and no request waits for it (C1 of
+//! `changes/mod.rs`).
 
-use crate::adapter::Invalidator;
+use crate::changes::Invalidator;
 use crate::wire::Notice;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 
-/// The kernel that has opened a session.
-pub(crate) struct Device(File);
+/// The kernel at the other end of a session.
+pub(super) struct DeviceInvalidator(File);
 
-impl Device {
-    /// `device` is a descriptor of the session's.
-    pub(crate) fn new(device: OwnedFd) -> Self {
+impl DeviceInvalidator {
+    /// `device` is a descriptor of the session.
+    pub(super) fn new(device: OwnedFd) -> Self {
         Self(device.into())
     }
 
@@ -30,7 +29,7 @@ impl Device {
     }
 }
 
-impl Invalidator for Device {
+impl Invalidator for DeviceInvalidator {
     fn invalidate_node(&self, node: u64) -> io::Result<bool> {
         match self.send(Notice::Inode {
             node,

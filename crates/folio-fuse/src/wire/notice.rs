@@ -1,41 +1,41 @@
-//! Messages that answer nothing: what a kernel has to forget because somebody else changed it.
+//! Notices: messages that answer no request and invalidate the client's caches.
 //!
 //! Streams carry them; a virtiofs device has no queue for them.
 
 use super::abi::{self, DeleteOut, InvalEntryOut, InvalInodeOut, OutHeader};
-use super::reply::HEADER_LEN;
+use super::reply::REPLY_HEADER_LEN;
 use zerocopy::{Immutable, IntoBytes};
 
-/// Something that a kernel has to forget.
+/// One invalidation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice<'a> {
-    /// Attributes of a node, and its data from `offset` on (`FUSE_NOTIFY_INVAL_INODE`). A length of
-    /// zero is all that follows; a negative offset leaves the data alone.
+    /// Attributes of a node, and its data from `offset` on (`FUSE_NOTIFY_INVAL_INODE`). Length zero
+    /// means up to the end; a negative offset keeps the data.
     Inode {
         /// Node id.
         node: u64,
-        /// First byte that is forgotten.
+        /// First byte to invalidate.
         offset: i64,
-        /// Bytes that are forgotten.
+        /// Bytes to invalidate.
         len_bytes: i64,
     },
-    /// What a name in a directory leads to, nothing included (`FUSE_NOTIFY_INVAL_ENTRY`).
+    /// A name in a directory, negative entries included (`FUSE_NOTIFY_INVAL_ENTRY`).
     Entry {
         /// Node id of the directory.
         parent: u64,
         /// The name.
         name: &'a [u8],
     },
-    /// The same, and who watches `child` is told that it is gone (`FUSE_NOTIFY_DELETE`).
+    /// An unlinked name; the client also notifies watchers of `child` (`FUSE_NOTIFY_DELETE`).
     Deleted {
         /// Node id of the directory.
         parent: u64,
-        /// Node id of what had the name.
+        /// Node id of the unlinked inode.
         child: u64,
         /// The name.
         name: &'a [u8],
     },
-    /// Where all names lead (`FUSE_NOTIFY_INC_EPOCH`, Linux 6.16).
+    /// All names (`FUSE_NOTIFY_INC_EPOCH`, Linux 6.16).
     Names,
 }
 
@@ -81,9 +81,9 @@ impl Notice<'_> {
     }
 }
 
-/// A message has the request number 0, and its code where replies have their error.
+/// Appends a notice: request number 0, and its code in the place of a reply's error.
 fn message(out: &mut Vec<u8>, code: i32, body: &(impl IntoBytes + Immutable), name: Option<&[u8]>) {
-    let len = HEADER_LEN + size_of_val(body) + name.map_or(0, |name| name.len() + 1);
+    let len = REPLY_HEADER_LEN + size_of_val(body) + name.map_or(0, |name| name.len() + 1);
     let header = OutHeader {
         len: len as u32,
         error: code,
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_count_everything() {
+    fn notice_length_counts_header_body_and_name() {
         let mut out = Vec::new();
         Notice::Inode {
             node: 7,

@@ -6,7 +6,7 @@ use rustix::io::Result;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use std::ffi::c_void;
 
-/// What the numbers of the calls are made of (`FUSE_DEV_IOC_MAGIC`).
+/// The type in the request numbers (`FUSE_DEV_IOC_MAGIC`).
 const MAGIC: u8 = 229;
 const CLONE: Opcode = opcode::read::<u32>(MAGIC, 0);
 const BACKING_OPEN: Opcode = opcode::write::<BackingMap>(MAGIC, 1);
@@ -20,12 +20,12 @@ struct BackingMap {
     padding: u64,
 }
 
-/// A call and what it is told.
-struct Call<const OPCODE: Opcode, Argument>(Argument);
+/// One ioctl with its argument.
+struct DeviceIoctl<const OPCODE: Opcode, Argument>(Argument);
 
-// SAFETY: each of the three calls reads one argument, of the type that it is made with below, and
-// writes none; what it returns is a number.
-unsafe impl<const OPCODE: Opcode, Argument> Ioctl for Call<OPCODE, Argument> {
+// SAFETY: each of the three ioctls reads one argument, of the type that it is constructed with
+// below, and writes none; it returns a number.
+unsafe impl<const OPCODE: Opcode, Argument> Ioctl for DeviceIoctl<OPCODE, Argument> {
     type Output = IoctlOutput;
 
     const IS_MUTATING: bool = false;
@@ -43,15 +43,16 @@ unsafe impl<const OPCODE: Opcode, Argument> Ioctl for Call<OPCODE, Argument> {
     }
 }
 
-/// Makes `device`, opened just now, one more way to the requests of a session.
+/// Connects `device`, newly opened, to the session of another descriptor, so that requests can be
+/// read from both.
 pub(crate) fn join(device: BorrowedFd<'_>, session: BorrowedFd<'_>) -> Result<()> {
     let session = session.as_raw_fd().cast_unsigned();
     // SAFETY: the argument is a descriptor's number (`fuse_dev_ioctl_clone`).
-    unsafe { ioctl(device, Call::<CLONE, u32>(session)) }.map(drop)
+    unsafe { ioctl(device, DeviceIoctl::<CLONE, u32>(session)) }.map(drop)
 }
 
-/// Registers a file that the kernel may read and write in the place of one of the session; returns
-/// its number there.
+/// Registers a file that the kernel may read and write instead of sending requests; returns its id
+/// in the session.
 pub(crate) fn open_backing(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<u32> {
     let map = BackingMap {
         fd: file.as_raw_fd(),
@@ -59,11 +60,12 @@ pub(crate) fn open_backing(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Resu
         padding: 0,
     };
     // SAFETY: the argument is the struct that the call reads (`fuse_dev_ioctl_backing_open`).
-    unsafe { ioctl(device, Call::<BACKING_OPEN, BackingMap>(map)) }.map(|id| id.cast_unsigned())
+    unsafe { ioctl(device, DeviceIoctl::<BACKING_OPEN, BackingMap>(map)) }
+        .map(|id| id.cast_unsigned())
 }
 
-/// Takes a file back; open files that use it go on.
+/// Unregisters a file; open files that use it stay usable.
 pub(crate) fn close_backing(device: BorrowedFd<'_>, id: u32) -> Result<()> {
     // SAFETY: the argument is a number (`fuse_dev_ioctl_backing_close`).
-    unsafe { ioctl(device, Call::<BACKING_CLOSE, u32>(id)) }.map(drop)
+    unsafe { ioctl(device, DeviceIoctl::<BACKING_CLOSE, u32>(id)) }.map(drop)
 }

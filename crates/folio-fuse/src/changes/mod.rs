@@ -1,0 +1,28 @@
+//! Change notifications: carries changes by external writers to the client, which invalidates its
+//! caches.
+//!
+//! ```text
+//!   file system --- ChangeListener ---> queue.rs  ChangeQueue
+//!   server/     --- own writes -------> own_changes.rs     |
+//!                                                          v
+//!                                   push.rs  one thread --- Invalidator ---> client
+//! ```
+//!
+//! Neighbours: `server/` above, which owns the queue; the node table below.
+//!
+//! Locks: the queue, the reply counts, the own changes; never two of them, and none while the
+//! client is notified.
+//!
+//! Invariant:
+//! - C1: notices are sent by a thread that serves no request, and no request waits for it. The
+//!   client handles a notice only when it has the lock of the directory or page concerned. The
+//!   holder of that lock may be waiting for a reply.
+
+mod own_changes;
+mod push;
+mod queue;
+
+pub use push::Invalidator;
+pub(crate) use push::push;
+pub use queue::ReplyGuard;
+pub(crate) use queue::{ChangeQueue, StaleItem};

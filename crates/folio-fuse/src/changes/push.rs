@@ -1,0 +1,215 @@
+//! The push thread: sends queued changes to one client.
+//!
+//! A client that must drop an item it does not know yet, because the reply is still on its way,
+//! would cache the outdated reply afterwards. So an unknown item is sent again once the replies in
+//! progress have been sent, until the client knows it or has forgotten it.
+
+use super::queue::{ChangeQueue, QueueEvent, StaleItem};
+use crate::nodes::{ContentVersion, NodeTable, ROOT, node_id};
+use std::io;
+use std::time::Duration;
+
+/// Delay before an unknown node is sent again.
+const RETRY_DELAY: Duration = Duration::from_millis(1);
+/// Most repetitions for one node.
+const TRIES_MAX: u32 = 8;
+
+/// A transport's way to invalidate the client's caches. Called by a thread that holds nothing a
+/// request might wait for.
+pub trait Invalidator {
+    /// Invalidates attributes, pages and listing of a node; returns false if the client does not
+    /// know the node.
+    ///
+    /// # Errors
+    /// Those of the transport, as for the other two: the client has disconnected.
+    fn invalidate_node(&self, node: u64) -> io::Result<bool>;
+
+    /// Invalidates a name in a directory, or its negative entry.
+    fn invalidate_name(&self, parent: u64, name: &[u8]) -> io::Result<()>;
+
+    /// Invalidates all names. After an error, which means that the transport has no such message,
+    /// they are invalidated one by one.
+    fn invalidate_all_names(&self) -> io::Result<()>;
+}
+
+/// Sends changes from `queue` until it is closed.
+pub(crate) fn push(queue: &ChangeQueue, nodes: &NodeTable, invalidator: &dyn Invalidator) {
+    Pusher {
+        queue,
+        nodes,
+        invalidator,
+        unknown: Vec::new(),
+    }
+    .run();
+}
+
+struct Pusher<'a> {
+    queue: &'a ChangeQueue,
+    nodes: &'a NodeTable,
+    invalidator: &'a dyn Invalidator,
+    /// Nodes to send again, and how often that was done.
+    unknown: Vec<(u64, u32)>,
+}
+
+impl Pusher<'_> {
+    fn run(mut self) {
+        loop {
+            let retry = (!self.unknown.is_empty()).then_some(RETRY_DELAY);
+            let timeout = self.queue.own.due_in().into_iter().chain(retry).min();
+            match self.queue.next(timeout) {
+                QueueEvent::Stale(item) => self.invalidate(&item),
+                QueueEvent::Idle if retry.is_some() => self.retry_unknown(),
+                QueueEvent::Idle => {}
+                QueueEvent::Closed => return,
+            }
+            self.check_own_changes();
+        }
+    }
+
+    /// Ignores errors: they mean that the client has disconnected, which the session notices.
+    fn invalidate(&mut self, item: &StaleItem) {
+        match item {
+            StaleItem::Node(node) => self.invalidate_node(*node),
+            StaleItem::Name(parent, name) => {
+                if self.nodes.is_known(*parent) {
+                    let _ = self.invalidator.invalidate_name(*parent, name);
+                }
+                self.invalidate_node(*parent);
+            }
+            StaleItem::Everything => self.invalidate_everything(),
+        }
+    }
+
+    fn invalidate_everything(&mut self) {
+        let has_dropped_names = self.invalidator.invalidate_all_names().is_ok();
+        for node in self.nodes.ids() {
+            let place = self.nodes.handle(node).ok().and_then(|node| node.place());
+            if let (false, Some((parent, name))) = (has_dropped_names, place) {
+                let parent = node_id(self.queue.root, parent);
+                let _ = self.invalidator.invalidate_name(parent, &name);
+            }
+            self.invalidate_node(node);
+        }
+        self.invalidate_node(ROOT);
+    }
+
+    fn invalidate_node(&mut self, node: u64) {
+        let is_unknown = if self.nodes.is_known(node) {
+            matches!(self.invalidator.invalidate_node(node), Ok(false))
+        } else {
+            self.queue.has_replies_in_progress()
+        };
+        if is_unknown && !self.unknown.iter().any(|(unknown, _)| *unknown == node) {
+            self.unknown.push((node, 0));
+        }
+    }
+
+    /// Invalidates nodes that both the client and external writers have changed.
+    fn check_own_changes(&mut self) {
+        for (node, left_as) in self.queue.own.take_due() {
+            let Some(handle) = self.nodes.handle(node).ok().filter(|_| node != ROOT) else {
+                continue;
+            };
+            handle.invalidate();
+            if handle
+                .stat()
+                .is_ok_and(|now| ContentVersion::of(&now) != left_as)
+            {
+                self.invalidate_node(node);
+            }
+        }
+    }
+
+    fn retry_unknown(&mut self) {
+        self.queue.wait_for_replies();
+        let (nodes, invalidator) = (self.nodes, self.invalidator);
+        self.unknown.retain_mut(|(node, tries)| {
+            *tries += 1;
+            let is_known = *node != ROOT && nodes.is_known(*node);
+            is_known
+                && matches!(invalidator.invalidate_node(*node), Ok(false))
+                && *tries < TRIES_MAX
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use folio::syscall::Caller;
+    use folio::vfs::{Change, ChangeListener, Credentials, InodeNumber};
+    use parking_lot::Mutex;
+
+    /// A client that records the notices it receives.
+    #[derive(Default)]
+    struct RecordingClient {
+        notices: Mutex<Vec<String>>,
+        /// How many more times it reports a node as unknown.
+        unknown: Mutex<u32>,
+    }
+
+    impl Invalidator for RecordingClient {
+        fn invalidate_node(&self, node: u64) -> io::Result<bool> {
+            self.notices.lock().push(format!("node {node}"));
+            let mut unknown = self.unknown.lock();
+            *unknown = unknown.saturating_sub(1);
+            Ok(*unknown == 0)
+        }
+
+        fn invalidate_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+            let name = name.escape_ascii();
+            self.notices.lock().push(format!("name {name} in {parent}"));
+            Ok(())
+        }
+
+        fn invalidate_all_names(&self) -> io::Result<()> {
+            self.notices.lock().push("names".to_owned());
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    fn push_all(queue: &ChangeQueue, nodes: &NodeTable, client: &RecordingClient) -> Vec<String> {
+        std::thread::scope(|scope| {
+            scope.spawn(|| push(queue, nodes, client));
+            while !queue.is_empty() || *client.unknown.lock() > 0 {
+                std::thread::yield_now();
+            }
+            queue.close();
+        });
+        queue.reopen();
+        std::mem::take(&mut *client.notices.lock())
+    }
+
+    #[test]
+    fn push_repeats_until_client_knows_node() {
+        let kernel = folio::Kernel::new(folio::KernelOptions::default());
+        let credentials = Credentials::root();
+        let caller = Caller::new(&kernel, &credentials, 0);
+        let nodes = NodeTable::new(caller.root());
+        let made = caller.mkdir(&caller.root(), b"d", 0o755).unwrap();
+        let node = nodes.look_up(made).unwrap().id;
+        let queue = ChangeQueue::new(caller.root().number());
+        let client = RecordingClient::default();
+        let root = InodeNumber(caller.root().number());
+        queue.changed(Change::Inode(InodeNumber(node)));
+        queue.changed(Change::Inode(InodeNumber(node + 1)));
+        queue.changed(Change::Name(root, b"d"));
+        queue.changed(Change::Name(InodeNumber(node + 1), b"x"));
+        assert_eq!(
+            push_all(&queue, &nodes, &client),
+            [&format!("node {node}"), "name d in 1", "node 1"]
+        );
+        queue.changed(Change::Everything);
+        // This client has no message that invalidates all names at once.
+        assert_eq!(
+            push_all(&queue, &nodes, &client),
+            ["names", "name d in 1", &format!("node {node}"), "node 1"]
+        );
+        *client.unknown.lock() = 4;
+        queue.changed(Change::Inode(InodeNumber(node)));
+        assert_eq!(
+            push_all(&queue, &nodes, &client),
+            vec![format!("node {node}"); 4]
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! Options of a mount session: the `-o` options that concern the host's side of the mount.
+
+use super::mountpoint::MountAttributes;
+use crate::client_options::PermissionChecks;
+use crate::local::{PageCaching, Passthrough};
+use folio::vfs::MountOptions;
+use folio::{Errno, Error, Result};
+
+/// The users with access to the mount.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AllowedUsers {
+    /// The mounting user alone: user ids of an image mean nothing on this machine. The kernel
+    /// checks it.
+    #[default]
+    Owner,
+    /// The mounting user and root (`allow_root`).
+    OwnerAndRoot,
+    /// All users (`allow_other`), as far as modes and ACLs permit. Mounting users other than root
+    /// need `user_allow_other` in /etc/fuse.conf.
+    All,
+}
+
+/// Options of a mount session, with the names of mount.fuse3(8).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// The users with access.
+    pub allowed: AllowedUsers,
+    /// Which side checks permissions.
+    pub permissions: PermissionChecks,
+    /// The mount's source in /proc/mounts.
+    pub source: String,
+    /// Threads that serve requests.
+    pub threads: usize,
+    /// Whether the kernel reads and writes files of the host by itself.
+    pub passthrough: Passthrough,
+    pub(super) page_caching: PageCaching,
+}
+
+/// More threads do not help while most requests are served from memory.
+const THREADS_MAX: usize = 8;
+
+impl SessionOptions {
+    /// Returns the options of a mount of `source` for the mounting user alone.
+    pub fn new(source: impl Into<String>) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            allowed: AllowedUsers::Owner,
+            permissions: PermissionChecks::ByClient,
+            source: source.into(),
+            // At least two: one may wait for the device.
+            threads: cores.clamp(2, THREADS_MAX),
+            passthrough: Passthrough::Auto,
+            page_caching: PageCaching::default(),
+        }
+    }
+
+    /// Names of the `-o` options that [`SessionOptions::apply`] accepts, without their values.
+    pub const OPTION_NAMES: [&str; 9] = [
+        "allow_other",
+        "allow_root",
+        "fakeroot",
+        "writeback",
+        "default_permissions",
+        "fsname",
+        "threads",
+        "passthrough",
+        "cache",
+    ];
+
+    /// Applies one `-o` option; returns false if it concerns the mounted file system, or both.
+    ///
+    /// # Errors
+    /// EINVAL for an invalid value.
+    pub fn apply(&mut self, option: &str) -> Result<bool> {
+        match option.split_once('=') {
+            None => match option {
+                "allow_other" => self.allowed = AllowedUsers::All,
+                "allow_root" => self.allowed = AllowedUsers::OwnerAndRoot,
+                "fakeroot" => self.permissions = PermissionChecks::Off,
+                "writeback" => self.page_caching = PageCaching::Writeback,
+                // The default, unless `fakeroot` is given.
+                "default_permissions" => {}
+                _ => return Ok(false),
+            },
+            Some(("fsname", source)) => source.clone_into(&mut self.source),
+            Some(("threads", count)) => self.threads = threads(count)?,
+            Some(("passthrough", value)) => self.passthrough = passthrough(value)?,
+            Some(("cache", "none")) => {
+                self.page_caching = PageCaching::None;
+                // The mounted file system caches nothing either.
+                return Ok(false);
+            }
+            Some(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Returns the attributes of the mount, some of them from the options of the file system.
+    pub(super) fn mount_attributes(&self, inside: &MountOptions) -> MountAttributes {
+        MountAttributes {
+            source: self.source.clone(),
+            // The kernel has no such option for root alone: the server denies other users.
+            allow_other: self.allowed != AllowedUsers::Owner,
+            read_only: inside.read_only,
+            no_set_id: inside.no_set_id,
+            no_devices: inside.no_devices,
+            no_execution: inside.no_execution,
+        }
+    }
+
+    /// Returns whether the kernel checks permissions before it sends a request.
+    pub(super) fn checks_permissions(&self) -> bool {
+        self.permissions == PermissionChecks::ByClient
+    }
+}
+
+fn threads(count: &str) -> Result<usize> {
+    match count.parse() {
+        Ok(count @ 1..=64) => Ok(count),
+        _ => Err(Error::new(
+            Errno::INVAL,
+            format!("invalid threads={count}: expected a number from 1 to 64"),
+        )),
+    }
+}
+
+fn passthrough(value: &str) -> Result<Passthrough> {
+    match value {
+        "auto" => Ok(Passthrough::Auto),
+        "on" => Ok(Passthrough::Always),
+        "off" => Ok(Passthrough::Never),
+        _ => Err(Error::new(
+            Errno::INVAL,
+            format!("invalid passthrough={value}: expected auto, on or off"),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apply_mount_option_returns_true() {
+        let mut options = SessionOptions::new("disk.img");
+        for option in [
+            "allow_root",
+            "allow_other",
+            "threads=3",
+            "fsname=a,b",
+            "default_permissions",
+        ] {
+            assert_eq!(options.apply(option).ok(), Some(true), "{option}");
+        }
+        assert_eq!((options.allowed, options.threads), (AllowedUsers::All, 3));
+        assert!(!options.apply("data=journal").unwrap() && !options.apply("ro").unwrap());
+        assert!(options.apply("threads=0").is_err() && options.apply("passthrough=maybe").is_err());
+        assert!(options.apply("passthrough=off").unwrap() && options.apply("writeback").unwrap());
+        assert_eq!(
+            (options.passthrough, options.page_caching),
+            (Passthrough::Never, PageCaching::Writeback)
+        );
+        // It also concerns the file system.
+        assert!(!options.apply("cache=none").unwrap());
+        assert_eq!(options.page_caching, PageCaching::None);
+        let attributes = options.mount_attributes(&MountOptions::parse("ro,nosuid").unwrap());
+        assert!(
+            attributes.read_only
+                && attributes.no_set_id
+                && !attributes.no_devices
+                && attributes.allow_other
+        );
+        assert_eq!(attributes.source, "a,b");
+        assert!(options.checks_permissions() && options.apply("fakeroot").unwrap());
+        assert!(!options.checks_permissions());
+    }
+}

@@ -1,0 +1,203 @@
+//! Operations on attributes, extended attributes and file system statistics.
+
+use super::Server;
+use super::call::Call;
+use crate::client_options::PermissionChecks;
+use crate::wire::abi::{
+    AttrOut, GetxattrIn, GetxattrOut, SetattrIn, SetxattrIn, StatfsOut, StatxOut, set,
+};
+use crate::wire::encode::{permission_bits, statx};
+use folio::syscall::{Caller, Handle};
+use folio::vfs::{FileType, SetTime, XattrFlags};
+use folio::{Errno, Result, Timespec};
+
+const SET_UID: u16 = 0o4000;
+const SET_GID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+impl Server {
+    /// `FUSE_GETATTR`.
+    pub(super) fn getattr(&self, call: &mut Call<'_>) -> Result<()> {
+        let handle = self.nodes.handle(call.node())?;
+        let attributes = self.nodes.stat(&handle)?;
+        call.send(&self.attr_out(&attributes, handle.ttl()))
+    }
+
+    /// `FUSE_STATX`.
+    pub(super) fn statx(&self, call: &mut Call<'_>) -> Result<()> {
+        let handle = self.nodes.handle(call.node())?;
+        let attributes = self.nodes.stat(&handle)?;
+        let ttl = self.ttl(handle.ttl());
+        call.send(&StatxOut {
+            valid: ttl.as_secs(),
+            valid_nanos: ttl.subsec_nanos(),
+            ..statx(&attributes)
+        })
+    }
+
+    /// `FUSE_SETATTR`: chown(2), chmod(2), truncate(2) and utimensat(2), one after another. What
+    /// was done before a failure stays.
+    pub(super) fn setattr(&self, call: &mut Call<'_>) -> Result<()> {
+        call.check_room(size_of::<AttrOut>())?;
+        let args: SetattrIn = call.arguments.take()?;
+        let has = |flag| args.valid & flag != 0;
+        // The client changes the size through an open file: ftruncate(2) rather than truncate(2).
+        let file = if has(set::FH) && has(set::SIZE) {
+            Some(self.open_file(call.node(), args.file, true)?)
+        } else {
+            None
+        };
+        let handle = self.nodes.handle(call.node())?;
+        self.nodes.stat(&handle)?;
+        let caller = self.caller(call.credentials, 0);
+        let (uid, gid) = (
+            has(set::UID).then_some(args.uid),
+            has(set::GID).then_some(args.gid),
+        );
+        if uid.is_some() || gid.is_some() {
+            caller.chown(&handle, uid, gid)?;
+        }
+        if has(set::MODE) {
+            caller.chmod(&handle, permission_bits(args.mode))?;
+        }
+        if has(set::SIZE) {
+            let sets_modified = has(set::MTIME);
+            match &file {
+                Some(file) => caller.ftruncate(file, args.size)?,
+                None => truncate(&caller, &handle, args.size, sets_modified)?,
+            }
+            self.clear_set_id(call, &caller, &handle)?;
+        }
+        let time = |flag, now, secs, nanos| match (has(flag), has(now)) {
+            (true, true) => Some(SetTime::Now),
+            (true, false) => Some(SetTime::To(Timespec { secs, nanos })),
+            (false, _) => None,
+        };
+        caller.set_times(
+            &handle,
+            time(set::ATIME, set::ATIME_NOW, args.atime, args.atime_nanos),
+            time(set::MTIME, set::MTIME_NOW, args.mtime, args.mtime_nanos),
+        )?;
+        self.note_own_change(&handle);
+        let attributes = handle.stat()?;
+        call.send(&self.attr_out(&attributes, handle.ttl()))
+    }
+
+    /// Clears setuid and setgid as Linux does when a user other than the superuser changes a file's
+    /// contents. Under `FUSE_HANDLE_KILLPRIV_V2` that is the server's task.
+    pub(super) fn clear_set_id(
+        &self,
+        call: &Call<'_>,
+        caller: &Caller<'_>,
+        handle: &Handle,
+    ) -> Result<()> {
+        if call.header.uid == 0 || self.permissions == PermissionChecks::Off {
+            return Ok(());
+        }
+        clear_set_id_always(caller, handle)
+    }
+
+    /// `FUSE_STATFS`.
+    pub(super) fn statfs(&self, call: &mut Call<'_>) -> Result<()> {
+        let handle = self.nodes.handle(call.node())?;
+        let statistics = self.caller(call.credentials, 0).statfs(&handle)?;
+        call.send(&StatfsOut {
+            blocks: statistics.blocks,
+            blocks_free: statistics.blocks_free,
+            blocks_available: statistics.blocks_available,
+            inodes: statistics.inodes,
+            inodes_free: statistics.inodes_free,
+            block_size: statistics.block_size,
+            name_max: statistics.name_max,
+            fragment_size: statistics.block_size,
+            ..StatfsOut::default()
+        })
+    }
+
+    /// `FUSE_GETXATTR`.
+    pub(super) fn getxattr(&self, call: &mut Call<'_>) -> Result<()> {
+        let args: GetxattrIn = call.arguments.take()?;
+        let name = call.arguments.name()?;
+        let handle = self.nodes.handle(call.node())?;
+        let value = self.caller(call.credentials, 0).getxattr(&handle, name)?;
+        send_value(call, args, &value)
+    }
+
+    /// `FUSE_LISTXATTR`: each name with a zero byte after it. Only the superuser sees `trusted.*`;
+    /// no kernel filters them for its server.
+    pub(super) fn listxattr(&self, call: &mut Call<'_>) -> Result<()> {
+        let args: GetxattrIn = call.arguments.take()?;
+        let handle = self.nodes.handle(call.node())?;
+        let sees_all = call.header.uid == 0 || self.permissions == PermissionChecks::Off;
+        let mut list = Vec::new();
+        for name in self.caller(call.credentials, 0).listxattr(&handle)? {
+            if sees_all || !name.starts_with(b"trusted.") {
+                list.extend_from_slice(&name);
+                list.push(0);
+            }
+        }
+        send_value(call, args, &list)
+    }
+
+    /// `FUSE_SETXATTR`.
+    pub(super) fn setxattr(&self, call: &mut Call<'_>) -> Result<()> {
+        let args: SetxattrIn = call.arguments.take()?;
+        let name = call.arguments.name()?;
+        let value = call.arguments.bytes(args.size as usize)?;
+        let handle = self.nodes.handle(call.node())?;
+        let flags = XattrFlags::from_bits(args.flags).ok_or(Errno::INVAL)?;
+        self.caller(call.credentials, 0)
+            .setxattr(&handle, name, value, flags)
+    }
+
+    /// `FUSE_REMOVEXATTR`.
+    pub(super) fn removexattr(&self, call: &mut Call<'_>) -> Result<()> {
+        let name = call.arguments.name()?;
+        let handle = self.nodes.handle(call.node())?;
+        self.caller(call.credentials, 0).removexattr(&handle, name)
+    }
+}
+
+/// Truncates by truncate(2), which keeps the times of a file that stays empty. The kernel also
+/// truncates by this request at open(2) with O_TRUNC, which sets them.
+fn truncate(
+    caller: &Caller<'_>,
+    handle: &Handle,
+    size_bytes: u64,
+    sets_modified: bool,
+) -> Result<()> {
+    let was_empty = handle.stat()?.size_bytes == 0;
+    caller.truncate(handle, size_bytes)?;
+    if was_empty && size_bytes == 0 && !sets_modified {
+        caller.set_times(handle, None, Some(SetTime::Now))
+    } else {
+        Ok(())
+    }
+}
+
+/// Clears setuid and setgid of a regular file. Setgid without group execute means nothing and
+/// stays.
+pub(super) fn clear_set_id_always(caller: &Caller<'_>, handle: &Handle) -> Result<()> {
+    let attributes = handle.stat()?;
+    let mut kept = attributes.mode & !SET_UID;
+    if kept & GROUP_EXECUTE != 0 {
+        kept &= !SET_GID;
+    }
+    if attributes.file_type == FileType::Regular && kept != attributes.mode {
+        caller.chmod(handle, kept)
+    } else {
+        Ok(())
+    }
+}
+
+/// Sends a value, or its size if the client asks with size 0; ERANGE if it is longer than asked.
+fn send_value(call: &mut Call<'_>, args: GetxattrIn, value: &[u8]) -> Result<()> {
+    match args.size as usize {
+        0 => call.send(&GetxattrOut {
+            size: value.len() as u32,
+            padding: 0,
+        }),
+        size if size < value.len() => Err(Errno::RANGE.into()),
+        _ => call.send_bytes(value),
+    }
+}

@@ -1,0 +1,77 @@
+//! Entries and attributes in replies, with their validity.
+
+use super::Server;
+use super::call::Call;
+use crate::wire::abi::{AttrOut, EntryOut};
+use crate::wire::encode;
+use folio::Result;
+use folio::syscall::{Caller, Handle};
+use folio::vfs::Attributes;
+use std::time::Duration;
+
+/// Longest validity in the client. It knows its own changes, so only changes that no request made
+/// (blocks that writeback allocated) are seen late.
+const TTL_MAX: Duration = Duration::from_secs(3600);
+
+impl Server {
+    /// Returns the validity to grant for what the file system holds valid for `ttl`.
+    pub(super) fn ttl(&self, ttl: Duration) -> Duration {
+        let ttl = ttl.min(TTL_MAX).min(self.options.ttl_max);
+        self.local.as_ref().map_or(ttl, |local| local.ttl(ttl))
+    }
+
+    /// Counts a lookup of `handle`, whose name is valid for `name_ttl`, and returns the entry for
+    /// the reply, for which there is room (S2).
+    pub(super) fn entry(&self, handle: Handle, name_ttl: Duration) -> Result<EntryOut> {
+        let found = self.nodes.look_up(handle)?;
+        let (name_ttl, attributes_ttl) = (self.ttl(name_ttl), self.ttl(found.attributes_ttl));
+        let generation = self.options.generation;
+        Ok(EntryOut {
+            node: found.id,
+            // The kernel keeps 32 bits of it.
+            generation: generation.wrapping_add(found.generation as u32).into(),
+            entry_valid: name_ttl.as_secs(),
+            entry_valid_nanos: name_ttl.subsec_nanos(),
+            attr_valid: attributes_ttl.as_secs(),
+            attr_valid_nanos: attributes_ttl.subsec_nanos(),
+            attr: encode::attr(found.id, &found.attributes),
+        })
+    }
+
+    /// Sends the entry of a new inode, called `name` in `parent`.
+    pub(super) fn send_entry(
+        &self,
+        call: &mut Call<'_>,
+        caller: &Caller<'_>,
+        (parent, name): (&Handle, &[u8]),
+        made: Handle,
+    ) -> Result<()> {
+        let entry = self.entry(made, caller.name_ttl(parent, name))?;
+        call.send(&entry)
+    }
+
+    /// Returns the negative entry of a name whose absence is valid for `ttl`; `None` for no time.
+    pub(super) fn negative_entry(&self, ttl: Duration) -> Option<EntryOut> {
+        let ttl = match &self.local {
+            Some(local) => local.negative_ttl(ttl),
+            None => ttl,
+        };
+        let ttl = self.ttl(ttl);
+        (!ttl.is_zero()).then(|| EntryOut {
+            entry_valid: ttl.as_secs(),
+            entry_valid_nanos: ttl.subsec_nanos(),
+            ..EntryOut::default()
+        })
+    }
+
+    /// Returns the reply with attributes that are valid for `ttl`.
+    pub(super) fn attr_out(&self, attributes: &Attributes, ttl: Duration) -> AttrOut {
+        let ttl = self.ttl(ttl);
+        AttrOut {
+            valid: ttl.as_secs(),
+            valid_nanos: ttl.subsec_nanos(),
+            unused: 0,
+            attr: encode::attr(attributes.number.0, attributes),
+        }
+    }
+}

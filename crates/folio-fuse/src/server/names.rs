@@ -1,0 +1,125 @@
+//! Operations on names: look up, create, link, rename, unlink.
+
+use super::Server;
+use super::call::Call;
+use crate::wire::abi::{
+    BatchForgetIn, EntryOut, ForgetIn, ForgetOne, LinkIn, MkdirIn, MknodIn, Rename2In, RenameIn, op,
+};
+use crate::wire::encode::{device, mknod_type, permission_bits};
+use folio::vfs::RenameFlags;
+use folio::{Errno, Result};
+
+impl Server {
+    /// `FUSE_LOOKUP`.
+    pub(super) fn lookup(&self, call: &mut Call<'_>) -> Result<()> {
+        call.check_room(size_of::<EntryOut>())?;
+        let name = call.arguments.name()?;
+        let parent = self.nodes.handle(call.node())?;
+        let caller = self.caller(call.credentials, 0);
+        let found = caller.lookup(&parent, name)?;
+        let ttl = caller.name_ttl(&parent, name);
+        let entry = match found {
+            Some(handle) => self.entry(handle, ttl)?,
+            None => self.negative_entry(ttl).ok_or(Errno::NOENT)?,
+        };
+        call.send(&entry)
+    }
+
+    /// `FUSE_FORGET` and `FUSE_BATCH_FORGET`.
+    pub(super) fn forget(&self, call: &mut Call<'_>) -> Result<()> {
+        if call.header.opcode == op::FORGET {
+            let args: ForgetIn = call.arguments.take()?;
+            self.nodes.forget(call.node(), args.lookups);
+            return Ok(());
+        }
+        let args: BatchForgetIn = call.arguments.take()?;
+        for _ in 0..args.count {
+            let one: ForgetOne = call.arguments.take()?;
+            self.nodes.forget(one.node, one.lookups);
+        }
+        Ok(())
+    }
+
+    /// `FUSE_MKNOD`.
+    pub(super) fn mknod(&self, call: &mut Call<'_>) -> Result<()> {
+        call.check_room(size_of::<EntryOut>())?;
+        let args: MknodIn = call.arguments.take()?;
+        let name = call.arguments.name()?;
+        let parent = self.nodes.handle(call.node())?;
+        let file_type = mknod_type(args.mode).ok_or(Errno::INVAL)?;
+        let mode = permission_bits(args.mode);
+        let caller = self.caller(call.credentials, permission_bits(args.umask));
+        let made = caller.mknod(&parent, name, file_type, mode, device(args.device))?;
+        self.send_entry(call, &caller, (&parent, name), made)
+    }
+
+    /// `FUSE_MKDIR`.
+    pub(super) fn mkdir(&self, call: &mut Call<'_>) -> Result<()> {
+        call.check_room(size_of::<EntryOut>())?;
+        let args: MkdirIn = call.arguments.take()?;
+        let name = call.arguments.name()?;
+        let parent = self.nodes.handle(call.node())?;
+        let caller = self.caller(call.credentials, permission_bits(args.umask));
+        let made = caller.mkdir(&parent, name, permission_bits(args.mode))?;
+        self.send_entry(call, &caller, (&parent, name), made)
+    }
+
+    /// `FUSE_SYMLINK`.
+    pub(super) fn symlink(&self, call: &mut Call<'_>) -> Result<()> {
+        call.check_room(size_of::<EntryOut>())?;
+        let (name, target) = (call.arguments.name()?, call.arguments.name()?);
+        let parent = self.nodes.handle(call.node())?;
+        let caller = self.caller(call.credentials, 0);
+        let made = caller.symlink(target, &parent, name)?;
+        self.send_entry(call, &caller, (&parent, name), made)
+    }
+
+    /// `FUSE_LINK`.
+    pub(super) fn link(&self, call: &mut Call<'_>) -> Result<()> {
+        call.check_room(size_of::<EntryOut>())?;
+        let args: LinkIn = call.arguments.take()?;
+        let name = call.arguments.name()?;
+        let source = self.nodes.handle(args.node)?;
+        let parent = self.nodes.handle(call.node())?;
+        let caller = self.caller(call.credentials, 0);
+        let made = caller.link(&source, &parent, name)?;
+        self.send_entry(call, &caller, (&parent, name), made)
+    }
+
+    /// `FUSE_UNLINK`.
+    pub(super) fn unlink(&self, call: &mut Call<'_>) -> Result<()> {
+        let name = call.arguments.name()?;
+        let parent = self.nodes.handle(call.node())?;
+        self.caller(call.credentials, 0).unlink(&parent, name)
+    }
+
+    /// `FUSE_RMDIR`.
+    pub(super) fn rmdir(&self, call: &mut Call<'_>) -> Result<()> {
+        let name = call.arguments.name()?;
+        let parent = self.nodes.handle(call.node())?;
+        self.caller(call.credentials, 0).rmdir(&parent, name)
+    }
+
+    /// `FUSE_RENAME` and `FUSE_RENAME2`; EINVAL for unknown flags.
+    pub(super) fn rename(&self, call: &mut Call<'_>) -> Result<()> {
+        let (new_parent, flags) = if call.header.opcode == op::RENAME {
+            (call.arguments.take::<RenameIn>()?.new_parent, 0)
+        } else {
+            let args: Rename2In = call.arguments.take()?;
+            (args.new_parent, args.flags)
+        };
+        let (name, new_name) = (call.arguments.name()?, call.arguments.name()?);
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        let parent = self.nodes.handle(call.node())?;
+        let new_parent = self.nodes.handle(new_parent)?;
+        self.caller(call.credentials, 0)
+            .rename((&parent, name), (&new_parent, new_name), flags)
+    }
+
+    /// `FUSE_READLINK`.
+    pub(super) fn readlink(&self, call: &mut Call<'_>) -> Result<()> {
+        let link = self.nodes.handle(call.node())?;
+        let target = self.caller(call.credentials, 0).read_link(&link)?;
+        call.send_bytes(&target)
+    }
+}
