@@ -8,7 +8,7 @@ use super::special::read_file_ahead;
 use crate::base::Result;
 use crate::block::{self, Device};
 use crate::cache::{CacheOptions, PageCache};
-use crate::fs::ext4::Ext4;
+use crate::fs::ext4::inode::Ext4;
 use crate::fs::ext4::journal::{self, JournalBlocks};
 use crate::fs::ext4::layout::checksum::crc32c;
 use crate::fs::ext4::layout::features::{Compat, Incompat};

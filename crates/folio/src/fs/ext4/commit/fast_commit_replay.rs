@@ -1,45 +1,48 @@
-//! Makes happen what fast commits say happened, once the full transactions before them are in their
-//! places. Linux: fs/ext4/fast_commit.c (`ext4_fc_replay`).
+//! Fast-commit replay: applies the changes in fast commits, after the full transactions before them
+//! are in their places. Linux: fs/ext4/fast_commit.c (`ext4_fc_replay`).
 //!
-//! Blocks and inodes that fast commits hand out are taken first, so that directories that grow
-//! meanwhile do not get them. What files let go of stays taken until the end, when the bitmaps are
-//! settled by what the inodes then hold: the same blocks may have changed hands. Everything may
-//! have happened already, whole or in part: the power may have gone during an earlier replay.
+//! Blocks and inodes that fast commits allocate are marked first, so that a directory that grows
+//! during the replay does not get them. Blocks that files free stay in use until the end, when the
+//! bitmaps follow the blocks that the inodes then have: another file may have got the same blocks.
+//! Any change may be applied already, in whole or in part, because an earlier replay was
+//! interrupted.
 
 use crate::base::{Error, Result};
 use crate::block::Device;
 use crate::cache::PageCache;
-use crate::fs::ext4::Ext4;
-use crate::fs::ext4::file::extent::Extent;
-use crate::fs::ext4::inode::{Ext4Inode, InodeState, Layout, file_type_of};
+use crate::fs::ext4::inode::links::{add_directory_link, drop_directory_link};
+use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
+use crate::fs::ext4::inode::{Ext4, Ext4Inode, file_type_of};
 use crate::fs::ext4::journal::FastCommitChange;
 use crate::fs::ext4::layout::disk::{
     EXTENT_MAGIC, INODE_BASE_LEN, ROOT_INODE, RawInode, inode_flags,
 };
+use crate::fs::ext4::layout::extent::{Extent, empty_root};
 use crate::fs::ext4::layout::superblock::Superblock;
-use crate::fs::ext4::operations::{add_directory_link, drop_directory_link};
 use crate::vfs::{FileType, MountOptions};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The bytes of `i_block`, which a fast commit does not bring.
+/// The bytes of `i_block`, which a fast commit does not record.
 const BLOCK_FIELD: Range<usize> = offset_of!(RawInode, block)..offset_of!(RawInode, generation);
 
-/// A file system while fast commits are replayed. It has no journal: this goes straight to its
-/// place.
+/// A file system while fast commits are replayed. It has no journal: changes are written to their
+/// places.
 struct Replay<'a> {
     fs: &'a Arc<Ext4>,
-    /// The inodes that changed. They stay in memory, so that none is freed before the end.
+    /// The inodes that changed. They stay in memory, so that none is evicted before the end.
     inodes: BTreeMap<u32, Arc<Ext4Inode>>,
-    /// Blocks that were free and are taken, and blocks that files let go of.
-    loose: Vec<Range<u64>>,
+    /// Blocks that the replay marked as in use, and blocks that files freed.
+    unsettled: Vec<Range<u64>>,
 }
 
 impl Ext4 {
-    /// Makes `changes` happen to the file system on `device`, and writes everything to its place.
-    /// EOPNOTSUPP for what Folio does not write.
+    /// Applies `changes` to the file system on `device`, and writes everything to its place.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for features that Folio does not write; EUCLEAN for changes that cannot be.
     pub(crate) fn replay_fast_commits(
         device: &Arc<dyn Device>,
         cache: &Arc<PageCache>,
@@ -60,18 +63,18 @@ impl Ext4 {
         let mut replay = Replay {
             fs: &fs,
             inodes: BTreeMap::new(),
-            loose: Vec::new(),
+            unsettled: Vec::new(),
         };
         let replayed = replay.run(changes);
         let Replay { inodes, .. } = replay;
         if replayed.is_err() {
-            // The last reference shall not free what was found without names.
+            // Dropping the last reference must not evict inodes without names.
             for inode in inodes.values() {
                 inode.forget_dirty();
                 inode.state_mut().raw.links_count = 1.into();
             }
             drop(inodes);
-            fs.give_up();
+            fs.discard_changes();
             return replayed;
         }
         drop(inodes);
@@ -83,8 +86,8 @@ impl Replay<'_> {
     fn run(&mut self, changes: &[FastCommitChange]) -> Result<()> {
         for change in changes {
             if let FastCommitChange::AddRange { extent, .. } = change {
-                let taken = self.settle(blocks_of(extent), true)?;
-                self.loose.extend(taken);
+                let taken = self.settle(extent.physical_range(), true)?;
+                self.unsettled.extend(taken);
             }
         }
         for (change, index) in changes.iter().zip(1..) {
@@ -104,7 +107,7 @@ impl Replay<'_> {
                 let Some(inode) = self.file(*number)? else {
                     return Ok(());
                 };
-                self.let_go(&inode, range.clone());
+                self.remove_range(&inode, range.clone());
                 Ok(())
             }
             FastCommitChange::Create {
@@ -125,29 +128,35 @@ impl Replay<'_> {
         }
     }
 
+    /// Marks the blocks in `range` as in use or free; returns those that changed.
     fn settle(&self, range: Range<u64>, is_used: bool) -> Result<Vec<Range<u64>>> {
         let fs = self.fs;
-        fs.space
+        fs.volume
+            .space
             .lock()
-            .settle(&fs.geometry, &fs.metadata, range, is_used)
+            .settle(&fs.volume.geometry, &fs.volume.metadata, range, is_used)
     }
 
-    /// The inode `number`, if it is in use. EUCLEAN for the file system's own.
+    /// Returns the inode `number`, if it is in use.
+    ///
+    /// # Errors
+    /// EUCLEAN for a reserved inode.
     fn inode(&mut self, number: u32) -> Result<Option<Arc<Ext4Inode>>> {
         if let Some(inode) = self.inodes.get(&number) {
             return Ok(Some(inode.clone()));
         }
         let fs = self.fs;
-        fs.geometry.check_inode_number(number.into())?;
-        if number < fs.geometry.first_inode && number != ROOT_INODE {
+        fs.volume.geometry.check_inode_number(number.into())?;
+        if number < fs.volume.geometry.first_inode && number != ROOT_INODE {
             return Err(Error::corrupt(format!(
                 "changes the reserved inode {number}"
             )));
         }
         if !fs
+            .volume
             .space
             .lock()
-            .has_inode(&fs.geometry, &fs.metadata, number)?
+            .has_inode(&fs.volume.geometry, &fs.volume.metadata, number)?
         {
             return Ok(None);
         }
@@ -156,93 +165,102 @@ impl Replay<'_> {
         Ok(Some(inode))
     }
 
-    /// The same for something that is mapped by extents.
+    /// Returns the inode `number`, if it is in use and mapped by extents.
+    ///
+    /// # Errors
+    /// EUCLEAN for other kinds of inodes.
     fn file(&mut self, number: u32) -> Result<Option<Arc<Ext4Inode>>> {
         let Some(inode) = self.inode(number)? else {
             return Ok(None);
         };
-        let has_extents = inode.state.read().layout == Layout::Extents;
-        match has_extents && inode.common.file_type != FileType::Directory {
-            true => Ok(Some(inode)),
-            false => Err(Error::corrupt(format!(
+        let has_extents = inode.state.read().layout == ContentLayout::Extents;
+        if has_extents && inode.common.file_type != FileType::Directory {
+            Ok(Some(inode))
+        } else {
+            Err(Error::corrupt(format!(
                 "inode {number} has no extents to change"
-            ))),
+            )))
         }
     }
 
-    /// Makes a range of a file a hole. Its blocks stay taken until the end.
-    fn let_go(&mut self, inode: &Ext4Inode, range: Range<u64>) {
+    /// Makes a range of a file a hole. Its blocks stay in use until the end.
+    fn remove_range(&mut self, inode: &Ext4Inode, range: Range<u64>) {
         let mut state = inode.state_mut();
         let removed = state.map.remove(range);
         state.map_is_dirty |= !removed.is_empty();
-        self.loose.extend(removed.iter().map(blocks_of));
+        self.unsettled
+            .extend(removed.iter().map(Extent::physical_range));
     }
 
+    /// Maps `extent` into the file `number`.
     fn add_range(&mut self, number: u32, extent: Extent) -> Result<()> {
         let Some(inode) = self.file(number)? else {
             return Ok(());
         };
         let start = u64::from(extent.logical);
-        self.let_go(&inode, start..start + u64::from(extent.len));
+        self.remove_range(&inode, start..start + u64::from(extent.len));
         let mut state = inode.state_mut();
         state.map.insert(extent);
         state.map_is_dirty = true;
         Ok(())
     }
 
-    /// Makes inode `number` what `bytes` say, but for where its blocks lie.
+    /// Sets the fields of inode `number` from `bytes`, except its block map.
     fn set_inode(&mut self, number: u32, bytes: &[u8]) -> Result<()> {
         let fs = self.fs;
-        if bytes.len() > fs.inode_size {
+        if bytes.len() > fs.volume.inode_size {
             return Err(Error::corrupt(format!("{} bytes", bytes.len())));
         }
         let generation = |bytes: &[u8]| bytes[BLOCK_FIELD.end..BLOCK_FIELD.end + 4].to_vec();
         let mut old = None;
         if let Some(inode) = self.inode(number)? {
             let slot = self.write_out(&inode)?;
-            let is_gone = inode.state.read().link_count() == 0;
+            let is_unlinked = inode.state.read().link_count() == 0;
             self.inodes.remove(&number);
-            match is_gone && generation(&slot) != generation(bytes) {
-                // Another inode has its number since: with the last reference it is freed.
-                true => drop(inode),
-                false => {
-                    // Forgotten, but not freed.
-                    inode.state_mut().raw.links_count = 1.into();
-                    drop(inode);
-                    old = Some(slot);
-                }
+            if is_unlinked && generation(&slot) != generation(bytes) {
+                // Another inode got its number: this one is evicted.
+                drop(inode);
+            } else {
+                // Dropped from memory, but not evicted.
+                inode.state_mut().raw.links_count = 1.into();
+                drop(inode);
+                old = Some(slot);
             }
         }
-        let slot = merge(old.as_deref(), bytes, fs.inode_size)?;
+        let slot = merge(old.as_deref(), bytes, fs.volume.inode_size)?;
         let state = InodeState::parse(&slot)?;
         let is_directory = state.file_type()? == FileType::Directory;
-        fs.space
-            .lock()
-            .claim_inode(&fs.geometry, &fs.metadata, number, is_directory)?;
+        fs.volume.space.lock().claim_inode(
+            &fs.volume.geometry,
+            &fs.volume.metadata,
+            number,
+            is_directory,
+        )?;
         let inode = fs.remember(Ext4Inode::with_state(fs, number, state)?);
         self.inodes.insert(number, inode);
         Ok(())
     }
 
-    /// Puts an inode into the table as it is now, and returns its bytes there.
+    /// Writes an inode into the table, and returns its bytes there.
     fn write_out(&self, inode: &Ext4Inode) -> Result<Vec<u8>> {
         let mut state = inode.state_mut();
         inode.flush(&mut state)?;
         drop(state);
         inode.forget_dirty();
-        let (block, start) = self.fs.inode_block(inode.number)?;
-        let slot = block.read()[start..start + self.fs.inode_size].to_vec();
+        let (block, start) = self.fs.volume.inode_block(inode.number)?;
+        let slot = block.read()[start..start + self.fs.volume.inode_size].to_vec();
         Ok(slot)
     }
 
-    /// The directory `number`.
+    /// Returns the directory `number`.
     fn directory(&mut self, number: u32) -> Result<Arc<Ext4Inode>> {
         match self.inode(number)? {
             Some(inode) if inode.common.file_type == FileType::Directory => Ok(inode),
-            _ => Err(Error::corrupt(format!("inode {number} is no directory"))),
+            _ => Err(Error::corrupt(format!("inode {number} is not a directory"))),
         }
     }
 
+    /// Adds `name` for inode `number` to the directory `parent`.
     fn link(&mut self, parent: u32, number: u32, name: &[u8], is_new: bool) -> Result<()> {
         let Some(inode) = self.inode(number)? else {
             return Err(Error::corrupt(format!(
@@ -258,10 +276,10 @@ impl Replay<'_> {
             )));
         }
         if is_directory && inode.state.read().recorded_size() == 0 {
-            inode.initialise_directory(parent)?;
+            inode.initialize_directory(parent)?;
         }
         if directory.find_name(name)?.is_some() {
-            // It is there since an earlier replay.
+            // An earlier replay added it.
             return Ok(());
         }
         directory.insert_name(name, number, file_type)?;
@@ -279,6 +297,7 @@ impl Replay<'_> {
         Ok(())
     }
 
+    /// Removes `name`, which leads to inode `number`, from the directory `parent`.
     fn unlink(&mut self, parent: u32, number: u32, name: &[u8]) -> Result<()> {
         let Some(inode) = self.inode(number)? else {
             return Ok(());
@@ -286,7 +305,7 @@ impl Replay<'_> {
         let directory = self.directory(parent)?;
         match directory.find_name(name)? {
             Some(found) if found.number.0 == u64::from(number) => {}
-            // It went in an earlier replay, or leads elsewhere since.
+            // An earlier replay removed it, or it leads to another inode now.
             _ => return Ok(()),
         }
         let is_directory = inode.common.file_type == FileType::Directory;
@@ -310,21 +329,21 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Settles block counts and bitmaps, and puts every inode into the table. Those without names
-    /// are freed when the last reference goes.
+    /// Writes block counts, bitmaps, and every inode into the table. Inodes without names are
+    /// evicted with their last reference.
     fn finish(&mut self) -> Result<()> {
-        let mut held: Vec<Range<u64>> = Vec::new();
+        let mut used: Vec<Range<u64>> = Vec::new();
         for inode in self.inodes.values() {
             let place = |e: Error| e.at(format!("inode {}", inode.number));
             if inode.common.file_type != FileType::Directory {
                 let mut state = inode.state_mut();
-                count_blocks(&mut state, self.fs.block_size);
+                count_blocks(&mut state, self.fs.volume.block_size);
                 drop(state);
             }
             self.write_out(inode).map_err(place)?;
             let state = inode.state.read();
-            held.extend(state.map.extents().iter().map(blocks_of));
-            held.extend(
+            used.extend(state.map.extents().iter().map(Extent::physical_range));
+            used.extend(
                 state
                     .map
                     .tree_blocks()
@@ -332,19 +351,19 @@ impl Replay<'_> {
                     .map(|block| *block..block + 1),
             );
         }
-        held.sort_unstable_by_key(|range| range.start);
-        if let Some(pair) = held.windows(2).find(|pair| pair[0].end > pair[1].start) {
+        used.sort_unstable_by_key(|range| range.start);
+        if let Some(pair) = used.windows(2).find(|pair| pair[0].end > pair[1].start) {
             return Err(Error::corrupt(format!(
                 "block {} belongs to two files",
                 pair[1].start
             )));
         }
-        for range in &held {
+        for range in &used {
             self.settle(range.clone(), true)?;
         }
-        for range in std::mem::take(&mut self.loose) {
-            for free in without(range, &held) {
-                self.fs.metadata.forget(free.clone());
+        for range in std::mem::take(&mut self.unsettled) {
+            for free in without(range, &used) {
+                self.fs.volume.metadata.forget(free.clone());
                 self.settle(free, false)?;
             }
         }
@@ -352,8 +371,8 @@ impl Replay<'_> {
     }
 }
 
-/// The new bytes of an inode: those that came, the rest as it was; `i_block` belongs to who has
-/// extents.
+/// Returns the new bytes of an inode: those in `new`, followed by the rest of `old`. An inode with
+/// extents keeps its `i_block`, and a directory keeps all its blocks.
 fn merge(old: Option<&[u8]>, new: &[u8], inode_size: usize) -> Result<Vec<u8>> {
     let word = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
     let flags = |bytes: &[u8]| {
@@ -375,7 +394,7 @@ fn merge(old: Option<&[u8]>, new: &[u8], inode_size: usize) -> Result<Vec<u8>> {
     let mut keep = |range: Range<usize>| slot[range.clone()].copy_from_slice(&before[range]);
     let had_extents = old.is_some() && flags(&before) & inode_flags::EXTENTS != 0;
     if file_type == FileType::Directory {
-        // Its blocks are not in fast commits: names are added to those it has.
+        // Fast commits do not record its blocks: names are added to those it has.
         keep(offset_of!(RawInode, size_lo)..offset_of!(RawInode, atime));
         keep(offset_of!(RawInode, blocks_lo)..offset_of!(RawInode, version_lo));
         keep(offset_of!(RawInode, size_high)..offset_of!(RawInode, obso_faddr));
@@ -392,7 +411,7 @@ fn merge(old: Option<&[u8]>, new: &[u8], inode_size: usize) -> Result<Vec<u8>> {
         let at = offset_of!(RawInode, flags);
         slot[at..at + 4].copy_from_slice(&(kept | changed).to_le_bytes());
         if old.is_none() {
-            slot[BLOCK_FIELD].copy_from_slice(&crate::fs::ext4::file::extent::empty_root());
+            slot[BLOCK_FIELD].copy_from_slice(&empty_root());
         }
     } else if flags(new) & inode_flags::EXTENTS == 0 {
         if file_type == FileType::Regular && flags(new) & inode_flags::INLINE_DATA == 0 {
@@ -402,15 +421,15 @@ fn merge(old: Option<&[u8]>, new: &[u8], inode_size: usize) -> Result<Vec<u8>> {
         }
         slot[BLOCK_FIELD].copy_from_slice(&new[BLOCK_FIELD]);
     } else if !had_extents || word(&before, BLOCK_FIELD.start) != EXTENT_MAGIC {
-        slot[BLOCK_FIELD].copy_from_slice(&crate::fs::ext4::file::extent::empty_root());
+        slot[BLOCK_FIELD].copy_from_slice(&empty_root());
     }
     debug_assert!(slot.len() >= INODE_BASE_LEN);
     Ok(slot)
 }
 
-/// Sets `i_blocks` to what the inode holds.
+/// Counts the inode's blocks into `i_blocks`.
 fn count_blocks(state: &mut InodeState, block_size: usize) {
-    if state.layout != Layout::Extents {
+    if state.layout != ContentLayout::Extents {
         return;
     }
     let data: i64 = state
@@ -424,16 +443,12 @@ fn count_blocks(state: &mut InodeState, block_size: usize) {
     state.charge_blocks(data + other, block_size);
 }
 
-fn blocks_of(extent: &Extent) -> Range<u64> {
-    extent.physical..extent.physical.saturating_add(extent.len.into())
-}
-
-/// The parts of `range` outside of `held`, which is sorted.
-fn without(range: Range<u64>, held: &[Range<u64>]) -> Vec<Range<u64>> {
+/// Returns the parts of `range` outside of `used`, which is sorted.
+fn without(range: Range<u64>, used: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut parts = Vec::new();
     let mut start = range.start;
-    let first = held.partition_point(|other| other.end <= range.start);
-    for other in held[first..]
+    let first = used.partition_point(|other| other.end <= range.start);
+    for other in used[first..]
         .iter()
         .take_while(|other| other.start < range.end)
     {
@@ -453,13 +468,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_left_out() {
-        let held = [3..5, 8..9, 20..30];
-        assert_eq!(without(0..10, &held), [0..3, 5..8, 9..10]);
-        assert_eq!(without(3..5, &held), []);
-        assert_eq!(without(4..25, &held), [5..8, 9..20]);
+    fn range_without_used_blocks_is_split() {
+        let used = [3..5, 8..9, 20..30];
+        assert_eq!(without(0..10, &used), [0..3, 5..8, 9..10]);
+        assert_eq!(without(3..5, &used), []);
+        assert_eq!(without(4..25, &used), [5..8, 9..20]);
         assert!(
-            without(40..41, &held)
+            without(40..41, &used)
                 .into_iter()
                 .eq(std::iter::once(40..41))
         );

@@ -1,123 +1,118 @@
-//! Closing a transaction: everything that changed in memory goes into metadata blocks, and those
-//! into the journal.
+//! Commits: everything that changed in memory goes into metadata blocks, and those into the journal.
 //!
 //! ```text
-//!   ordered files: data to its place      operations go on
-//!   operations stop: the rest of that     data goes on
+//!   ordered files: data to its place        operations run
+//!   operations stop: the rest of that data  writeback runs
 //!   all stops: inodes, orphans, bitmaps, descriptors, superblock -> blocks -> copies
-//!   everything goes on: copies -> log, flush, commit block, flush
+//!   all runs again: copies -> log, flush, commit block, flush
 //!   freed blocks can be used again
 //! ```
 //!
-//! Without a journal the same goes to the device at every sync, and a crash leaves what e2fsck has
-//! to repair.
+//! Without a journal every sync writes the same to its place, and e2fsck repairs what a crash
+//! leaves.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `mod.rs` | closing a transaction, fsync(2), sync(2), unmount |
+//! | `thread.rs` | the thread that commits every few seconds |
+//! | `orphan.rs` | inodes without names, on disk |
+//! | `failure.rs` | damage and failed commits (`errors=`) |
+//! | `fast_commit_replay.rs` | fast commits of the kernel, at mount |
+//!
+//! Neighbors: operations and the mount above; files and directories, whose data and names a commit
+//! makes durable, and the journal below.
+//!
+//! Lock order: the right to commit (`Journal::committer`), an operation's handle
+//! (`Volume::start`), pages, a store's handle, the locks of inode/. A thread within an operation
+//! never waits for a commit.
+//!
+//! Invariants:
+//! 1. A freed block is used again only after the transaction that freed it is durable.
+//! 2. From the first change until unmount the superblock on the device demands a replay of the
+//!    journal, or without a journal a check by e2fsck.
+//! 3. A failed commit aborts the journal: memory and log no longer agree.
 
-pub(super) mod failure;
+mod failure;
 mod fast_commit_replay;
-pub(super) mod lazy_time;
 pub(super) mod orphan;
-pub(super) mod thread;
+mod thread;
 
-use super::Ext4;
+use super::inode::{DIRTY_INODES_MAX, Ext4, Ext4Inode};
+use super::journal::{Journal, Transaction, is_within_operation};
+use super::layout::disk::{STATE_ERROR, STATE_VALID};
+use super::layout::features::Incompat;
+use super::layout::superblock::Superblock;
 use crate::base::{Errno, Result};
-use crate::fs::ext4::inode::Ext4Inode;
-use crate::fs::ext4::journal::{Handle, Journal, Transaction, is_within_operation};
-use crate::fs::ext4::layout::disk::{STATE_ERROR, STATE_VALID, SUPERBLOCK_OFFSET};
-use crate::fs::ext4::layout::features::Incompat;
-use crate::fs::ext4::layout::superblock::Superblock;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Ext4 {
-    /// Begins an operation: what it changes until the handle goes is in one transaction.
-    pub(crate) fn start(&self) -> Option<Handle<'_>> {
-        self.journal.get().map(|journal| journal.gate.start())
-    }
-
-    /// Sequence number of the transaction that changes go into; 0 without a journal.
-    pub(crate) fn running(&self) -> u32 {
-        self.journal.get().map_or(0, Journal::running)
-    }
-
-    /// To be called before every operation, with nothing locked: refuses it on a read-only mount or
-    /// after a failure, makes room for it, and marks the device not clean.
+    /// Prepares an operation: makes room for it, and marks the device as not clean. The caller holds
+    /// no lock.
+    ///
+    /// # Errors
+    /// EROFS on a read-only mount; after a failure what `errors=` demands.
     pub(crate) fn begin_change(&self) -> Result<()> {
-        if self.is_read_only {
+        if self.volume.is_read_only {
             return Err(Errno::ROFS.into());
         }
-        self.check_failure()?;
-        if !self.is_changed.load(Ordering::Acquire) {
+        self.volume.check_failure()?;
+        if !self.volume.is_changed.load(Ordering::Acquire) {
             self.mark_changed()?;
         }
-        self.bury();
+        self.evict_retired();
         if !is_within_operation() {
             self.limit_lazy_times();
         }
-        match self.journal.get() {
-            None => self.metadata.throttle(),
-            // Whoever waits for a commit must not hold it up.
+        match self.volume.journal.get() {
+            None => self.volume.metadata.throttle(),
+            // A thread that waits for a commit must not keep an operation open.
             Some(_) if is_within_operation() => Ok(()),
             Some(journal) => self.limit_transaction(journal),
         }
     }
 
-    /// Marks the device not clean: with a journal it has to be replayed, else e2fsck has to look.
+    /// Marks the device as not clean: it needs a replay of the journal, or without one e2fsck.
     fn mark_changed(&self) -> Result<()> {
-        let mut superblock = self.superblock.lock();
-        if self.is_changed.load(Ordering::Acquire) {
+        let mut superblock = self.volume.superblock.lock();
+        if self.volume.is_changed.load(Ordering::Acquire) {
             return Ok(());
         }
-        if self.journal.get().is_some() {
+        if self.volume.journal.get().is_some() {
             superblock
                 .features
                 .incompat
                 .insert(Incompat::NEEDS_RECOVERY);
-            Superblock::write_recovery_flag(&*self.device, true)?;
+            Superblock::write_recovery_flag(&*self.volume.device, true)?;
         } else {
             superblock.raw.state = (superblock.raw.state.get() & !STATE_VALID).into();
-            self.write_superblock(&superblock)?;
+            self.volume.write_superblock(&superblock)?;
         }
-        self.device.flush()?;
-        self.is_changed.store(true, Ordering::Release);
+        self.volume.device.flush()?;
+        self.volume.is_changed.store(true, Ordering::Release);
         drop(superblock);
         self.start_commit_thread();
         Ok(())
     }
 
-    /// Writes the superblock to the device, where there is no journal.
-    fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
-        self.device
-            .write_at(&superblock.to_bytes(self.now()), SUPERBLOCK_OFFSET)
-    }
-
-    /// The block of the superblock, as a transaction has it. It is no block of `Metadata`.
-    fn superblock_block(&self, superblock: &Superblock) -> Result<(u64, Arc<[u8]>)> {
-        let number = SUPERBLOCK_OFFSET / self.block_size as u64;
-        let start = (SUPERBLOCK_OFFSET % self.block_size as u64) as usize;
-        let mut block = vec![0; self.block_size];
-        self.device
-            .read_at(&mut block, number * self.block_size as u64)?;
-        let bytes = superblock.to_bytes(self.now());
-        block[start..start + bytes.len()].copy_from_slice(&bytes);
-        Ok((number, block.into()))
-    }
-
-    /// Metadata blocks that the running transaction has at most.
+    /// Returns the most metadata blocks that the running transaction can have.
     fn transaction_len(&self) -> u64 {
         let dirty_inodes = self.unflushed_inodes.load(Ordering::Relaxed) as u64;
         let data = self
+            .volume
             .journal
             .get()
             .map_or(0, |journal| journal.snapshots.data_len());
-        data + self.metadata.dirty_len() + dirty_inodes + self.space.lock().dirty_len() as u64
+        data + self.volume.metadata.dirty_len()
+            + dirty_inodes
+            + self.volume.space.lock().dirty_len() as u64
     }
 
-    /// Whether a commit would have something to do.
+    /// Whether there is anything to commit.
     pub(crate) fn has_changes(&self) -> bool {
         self.transaction_len() > 0
-            || !self.held_inodes.lock().is_empty()
-            || !self.ordered_inodes.lock().is_empty()
+            || !self.held_inodes.is_empty()
+            || !self.ordered_inodes.is_empty()
     }
 
     /// Commits the running transaction if it has grown large.
@@ -126,37 +121,37 @@ impl Ext4 {
             return Ok(());
         }
         {
-            // Many inodes share a block of the table: only then it is known how large the
-            // transaction is.
-            let _handle = self.start();
+            // Many inodes share a block of the table: the size is known only once they are flushed.
+            let _handle = self.volume.start();
             self.flush_inodes()?;
         }
-        match self.transaction_len() > journal.transaction_max() {
-            true => self.commit(journal, journal.running()),
-            false => Ok(()),
+        if self.transaction_len() > journal.transaction_max() {
+            self.commit(journal, journal.running())
+        } else {
+            Ok(())
         }
     }
 
-    /// Makes room for an operation that found none: blocks freed a moment ago become free with a
-    /// commit. Says whether trying again makes sense.
+    /// Makes room for an operation that failed with ENOSPC: a commit makes freed blocks usable.
+    /// Returns whether the operation should be retried.
     pub(crate) fn commit_for_space(&self) -> Result<bool> {
-        let Some(journal) = self.journal.get().filter(|_| !is_within_operation()) else {
+        let Some(journal) = self.volume.journal.get().filter(|_| !is_within_operation()) else {
             return Ok(false);
         };
         let is_held = self.release_holds();
-        if !is_held && !self.space.lock().has_pending() {
+        if !is_held && !self.volume.space.lock().has_pending() {
             return Ok(false);
         }
         self.commit(journal, journal.running())?;
-        self.bury();
+        self.evict_retired();
         Ok(true)
     }
 
-    /// Makes transaction `sequence`, and all before it, durable.
+    /// Makes the transaction `sequence`, and all transactions before it, durable.
     pub(crate) fn commit(&self, journal: &Journal, sequence: u32) -> Result<()> {
         let mut committer = journal.committer();
         if journal.is_committed(sequence) {
-            // Somebody else did, together with his own.
+            // Another thread committed it together with its own.
             return Ok(());
         }
         journal.check()?;
@@ -174,25 +169,28 @@ impl Ext4 {
         );
         let result = closed.and_then(|transaction| match transaction {
             Some(transaction) => committer.write(&transaction),
-            None => self.device_barrier(),
+            None => self.volume.device_barrier(),
         });
         if let Err(error) = result {
-            // What is in memory and what is in the log do not agree any more.
-            return Err(self.fail_journal(error));
+            // Memory and log no longer agree.
+            return Err(self.volume.fail_journal(error));
         }
-        // Before anybody else can have them.
-        self.discard(&freed);
-        self.space.lock().finish_freed(&self.geometry, &freed);
-        match committer.wants_checkpoint() {
-            true => committer
-                .checkpoint()
-                .map_err(|error| self.fail_journal(error)),
-            false => Ok(()),
+        // Before the blocks can be allocated again.
+        self.volume.discard(&freed);
+        self.volume
+            .space
+            .lock()
+            .finish_freed(&self.volume.geometry, &freed);
+        if !committer.wants_checkpoint() {
+            return Ok(());
         }
+        committer
+            .checkpoint()
+            .map_err(|error| self.volume.fail_journal(error))
     }
 
-    /// Puts everything that changed into metadata blocks and copies those. Nothing else runs
-    /// meanwhile. Returns the transaction, unless nothing changed, and the blocks it frees.
+    /// Writes all changes into metadata blocks and copies those, while operations and writeback are
+    /// stopped. Returns the transaction, unless nothing changed, and the blocks it frees.
     fn close_transaction(
         &self,
         journal: &Journal,
@@ -200,18 +198,19 @@ impl Ext4 {
         let hidden = self.settle_holds()?;
         self.flush_inodes()?;
         self.write_orphans()?;
-        let mut superblock = self.superblock.lock();
-        self.space
+        let mut superblock = self.volume.superblock.lock();
+        self.volume
+            .space
             .lock()
-            .flush(&mut superblock, &self.metadata, &hidden)?;
-        if self.metadata.dirty_len() == 0 && journal.snapshots.data_len() == 0 {
+            .flush(&mut superblock, &self.volume.metadata, &hidden)?;
+        if self.volume.metadata.dirty_len() == 0 && journal.snapshots.data_len() == 0 {
             return Ok(None);
         }
-        let (number, block) = self.superblock_block(&superblock)?;
+        let (number, block) = self.volume.superblock_block(&superblock)?;
         drop(superblock);
         journal.snapshots.insert(number, block);
-        let freed = self.space.lock().close_freed(&self.geometry);
-        self.metadata.write_back()?;
+        let freed = self.volume.space.lock().close_freed(&self.volume.geometry);
+        self.volume.metadata.write_back()?;
         let revoked = freed
             .iter()
             .flat_map(|range| journal.snapshots.logged_in(range.clone()))
@@ -221,47 +220,23 @@ impl Ext4 {
             Transaction {
                 blocks,
                 revoked,
-                time: self.now(),
+                time: self.volume.now(),
             },
             freed,
         )))
     }
 
-    /// A flush of the device, unless the mount forgoes them.
-    pub(crate) fn device_barrier(&self) -> Result<()> {
-        if self.options.barrier {
-            self.device.flush()
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Tells the device of blocks that nothing uses any more (`discard`).
-    fn discard(&self, freed: &[Range<u64>]) {
-        if !self.options.discard {
-            return;
-        }
-        let block_size = self.block_size as u64;
-        for range in freed {
-            // A hint: a device that cannot loses nothing.
-            let _ = self.device.discard(
-                range.start * block_size,
-                (range.end - range.start) * block_size,
-            );
-        }
-    }
-
-    /// Makes one inode durable (fsync(2)); with `data_only`, times need not be.
+    /// Makes one inode durable (fsync(2)); with `data_only` (fdatasync(2)) its times need not be.
     pub(crate) fn sync_inode(&self, inode: &Ext4Inode, data_only: bool) -> Result<()> {
-        let Some(journal) = self.journal.get() else {
-            // Without a journal nothing less makes the inode, its blocks and the bitmaps agree on
-            // the device.
+        let Some(journal) = self.volume.journal.get() else {
+            // Without a journal, only a full sync makes inode, blocks and bitmaps agree on the
+            // device.
             return self.sync_all(false);
         };
-        if !self.is_changed.load(Ordering::Acquire) {
+        if !self.volume.is_changed.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.check_failure()?;
+        self.volume.check_failure()?;
         if !data_only {
             self.flush_lazy_times_of(inode);
         }
@@ -277,34 +252,35 @@ impl Ext4 {
                 state.changed_in
             }
         };
-        // What was held back was in no transaction yet, whatever number it has.
+        // Contents that were held back are in no transaction yet, whatever number the inode has.
         let sequence = if is_held { journal.running() } else { sequence };
-        match journal.is_committed(sequence) {
-            true => self.device_barrier(),
-            false => self.commit(journal, sequence),
+        if journal.is_committed(sequence) {
+            self.volume.device_barrier()
+        } else {
+            self.commit(journal, sequence)
         }
     }
 
-    /// Makes everything durable; `is_final` also marks the file system clean.
+    /// Makes everything durable; with `is_final` also marks the file system as clean.
     pub(crate) fn sync_all(&self, is_final: bool) -> Result<()> {
-        if !self.is_changed.load(Ordering::Acquire) {
+        if !self.volume.is_changed.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.check_failure()?;
+        self.volume.check_failure()?;
         self.flush_lazy_times();
         self.release_holds();
-        let written = self.data_writeback.write_back_all();
-        // After writeback, which may have held the last reference to a deleted file.
-        self.bury();
-        match self.journal.get() {
+        let written = self.volume.data_writeback.write_back_all();
+        // After writeback, which may have dropped the last reference to a deleted file.
+        self.evict_retired();
+        match self.volume.journal.get() {
             Some(journal) => {
-                // Also what failed to be written shall not keep the rest from being durable.
+                // A failed write does not keep the rest from becoming durable.
                 self.commit(journal, journal.running())?;
-                if self.bury() {
+                if self.evict_retired() {
                     self.commit(journal, journal.running())?;
                 }
                 written?;
-                self.tell_first_error()?;
+                self.volume.take_first_error()?;
                 if is_final {
                     self.empty_journal(journal)
                 } else {
@@ -318,54 +294,63 @@ impl Ext4 {
         }
     }
 
-    /// The first failure nobody could be told of, as an error.
-    fn tell_first_error(&self) -> Result<()> {
-        self.first_error.lock().take().map_or(Ok(()), Err)
-    }
-
-    /// Brings everything to its place, so that nothing has to be replayed, and says so on the
-    /// device.
+    /// Writes everything to its place, so that nothing has to be replayed, and clears the mark on
+    /// the device.
     fn empty_journal(&self, journal: &Journal) -> Result<()> {
         let mut committer = journal.committer();
         committer.checkpoint()?;
-        let mut superblock = self.superblock.lock();
+        let mut superblock = self.volume.superblock.lock();
         superblock
             .features
             .incompat
             .remove(Incompat::NEEDS_RECOVERY);
-        Superblock::write_recovery_flag(&*self.device, false)?;
-        self.device.flush()?;
-        self.is_changed.store(false, Ordering::Release);
+        Superblock::write_recovery_flag(&*self.volume.device, false)?;
+        self.volume.device.flush()?;
+        self.volume.is_changed.store(false, Ordering::Release);
         Ok(())
     }
 
-    /// Without a journal: everything to its place.
+    /// Writes everything to its place, without a journal.
     fn sync_in_place(&self, is_final: bool) -> Result<()> {
         self.flush_inodes()?;
-        let mut superblock = self.superblock.lock();
-        self.space
+        let mut superblock = self.volume.superblock.lock();
+        self.volume
+            .space
             .lock()
-            .flush(&mut superblock, &self.metadata, &[])?;
-        self.metadata.write_back()?;
-        self.device.flush()?;
-        let told = self.tell_first_error();
-        if told.is_err() {
+            .flush(&mut superblock, &self.volume.metadata, &[])?;
+        self.volume.metadata.write_back()?;
+        self.volume.device.flush()?;
+        let failed = self.volume.take_first_error();
+        if failed.is_err() {
             superblock.raw.state = (superblock.raw.state.get() | STATE_ERROR).into();
         } else if is_final {
             superblock.raw.state = (superblock.raw.state.get() | STATE_VALID).into();
         }
-        self.write_superblock(&superblock)?;
-        self.device.flush()?;
-        told?;
+        self.volume.write_superblock(&superblock)?;
+        self.volume.device.flush()?;
+        failed?;
         if is_final {
-            self.is_changed.store(false, Ordering::Release);
+            self.volume.is_changed.store(false, Ordering::Release);
         }
+        Ok(())
+    }
+
+    /// Flushes dirty inodes with clean data, once too many inodes are dirty.
+    pub(crate) fn limit_dirty_inodes(&self) -> Result<()> {
+        if self.dirty_inodes.len() <= self.dirty_inodes_limit.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.flush_inodes()?;
+        // Inodes with dirty data stay listed until that is written. The cache limits dirty data.
+        let left = self.dirty_inodes.len();
+        self.dirty_inodes_limit
+            .store(left + DIRTY_INODES_MAX, Ordering::Relaxed);
         Ok(())
     }
 
     /// Writes every dirty inode into the metadata blocks.
     pub(crate) fn flush_inodes(&self) -> Result<()> {
-        let mut listed: Vec<Arc<Ext4Inode>> = self.dirty_inodes.lock().values().cloned().collect();
+        let mut listed = self.dirty_inodes.all();
         // In the table's order, so that each of its blocks is touched once.
         listed.sort_unstable_by_key(|inode| inode.number);
         let mut result = Ok(());
@@ -376,13 +361,11 @@ impl Ext4 {
                     .flush(&mut state)
                     .map_err(|e| e.at(format!("inode {}", inode.number)));
             }
-            let has_dirty_pages = inode.common.mapping.as_ref().is_some_and(|m| m.is_dirty());
-            if !has_dirty_pages && !state.is_dirty {
+            if !inode.has_dirty_pages() && !state.is_dirty {
                 inode.trim_tree_reservation(&mut state);
-                let unlisted = self.dirty_inodes.lock().remove(&inode.number);
+                let unlisted = self.dirty_inodes.remove(inode.number);
                 drop(state);
-                // What was the last reference must not be dropped here, where nothing may wait for
-                // a commit.
+                // An eviction would wait for a commit, which must not happen here.
                 unlisted.into_iter().for_each(Self::retire);
             } else {
                 // Dirty pages keep the inode on the list, which keeps it alive.

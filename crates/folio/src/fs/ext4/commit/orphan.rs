@@ -1,47 +1,38 @@
-//! Orphans: inodes that lost their last name while open, or whose truncation was under way, when
-//! the power went. Linux: fs/ext4/orphan.c.
+//! Orphans on disk: inodes that were unlinked while open, or being truncated, at a crash. Linux:
+//! fs/ext4/orphan.c.
+//!
+//! ```text
+//!   orphan list:  superblock.s_last_orphan -> inode.i_dtime -> inode.i_dtime -> 0
+//!   orphan file:  block | number | number | ... | magic, checksum |
+//! ```
 
-use crate::base::{Error, LogicalBlock, PhysicalBlock, Result};
-use crate::fs::ext4::Ext4;
-use crate::fs::ext4::file::extent::Mapped;
-use crate::fs::ext4::inode::Ext4Inode;
+use crate::base::{Error, LogicalBlock, Result};
+use crate::fs::ext4::inode::orphans::OrphanFile;
+use crate::fs::ext4::inode::{Ext4, Ext4Inode};
 use crate::fs::ext4::journal::metadata::MetadataBlock;
-use crate::fs::ext4::layout::checksum::{crc32c, inode_seed};
+use crate::fs::ext4::layout::checksum::crc32c;
 use crate::fs::ext4::layout::features::{Compat, RoCompat};
-use std::collections::{BTreeSet, HashSet};
+use crate::fs::ext4::map::extent_map::MappedRange;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// `ob_magic` at the end of every block of the orphan file.
 pub(crate) const BLOCK_MAGIC: u32 = 0x0B10_CA04;
-/// Where `i_dtime` lies in an inode.
+/// The byte offset of `i_dtime` in an inode.
 const DTIME_OFFSET: usize = 0x14;
 /// Bytes of the tail: magic and checksum.
 pub(crate) const TAIL_LEN: usize = 8;
 
-/// What is done with a block of the orphan file: checksum seed, device block, contents.
-type Visit<'a> = &'a mut dyn FnMut(u32, u64, &MetadataBlock) -> Result<()>;
-
-/// Inodes in memory that have no name. A commit writes them all, so that the next mount frees those
-/// that are left.
-#[derive(Default)]
-pub(crate) struct Orphans {
-    numbers: BTreeSet<u32>,
-    /// Whether they, or their entries in the table, differ from what was written last.
-    is_changed: bool,
-}
-
-/// Where the orphan file lies (`orphan_file`).
-pub(crate) struct OrphanFile {
-    blocks: Vec<PhysicalBlock>,
-    seed: u32,
-}
+/// Called with each block of the orphan file: checksum seed, device block, contents.
+type VisitOrphanBlock<'a> = &'a mut dyn FnMut(u32, u64, &MetadataBlock) -> Result<()>;
 
 impl Ext4 {
-    /// Frees or truncates what the last user left half done, and empties both lists.
+    /// Frees or truncates the orphans of the last mount, and empties both lists.
     pub(crate) fn process_orphans(self: &Arc<Self>) -> Result<()> {
         let listed = self.listed_orphans()?;
         let in_file = self.orphans_in_file()?;
         let is_present = self
+            .volume
             .geometry
             .features
             .ro_compat
@@ -50,8 +41,8 @@ impl Ext4 {
             return Ok(());
         }
         self.begin_change()?;
-        if self.journal.get().is_some() {
-            // They stay listed, whatever happens, until each is done.
+        if self.volume.journal.get().is_some() {
+            // Each stays listed until it is done, so that a crash loses none.
             let mut orphans = self.orphans.lock();
             orphans.numbers.extend(listed.iter().chain(&in_file));
             orphans.is_changed = true;
@@ -61,11 +52,12 @@ impl Ext4 {
             self.process_orphan(number)
                 .map_err(|e| e.at(format!("orphan inode {number}")))?;
         }
-        if self.journal.get().is_none() {
+        if self.volume.journal.get().is_none() {
             self.empty_orphan_file()?;
-            self.superblock.lock().raw.last_orphan = 0.into();
+            self.volume.superblock.lock().raw.last_orphan = 0.into();
         }
-        self.superblock
+        self.volume
+            .superblock
             .lock()
             .features
             .ro_compat
@@ -73,24 +65,8 @@ impl Ext4 {
         self.sync_all(false)
     }
 
-    /// An inode that is in use has no name.
-    pub(crate) fn add_orphan(&self, number: u32) {
-        if self.journal.get().is_some() {
-            let mut orphans = self.orphans.lock();
-            orphans.numbers.insert(number);
-            orphans.is_changed = true;
-        }
-    }
-
-    /// It has a name again, or is gone.
-    pub(crate) fn remove_orphan(&self, number: u32) {
-        let mut orphans = self.orphans.lock();
-        orphans.is_changed |= orphans.numbers.remove(&number);
-    }
-
-    /// Writes the orphans that there are into the orphan file as far as it has room, the others
-    /// into a list that goes from the superblock through their deletion times. Nothing else runs
-    /// meanwhile.
+    /// Writes the orphans in memory into the orphan file as far as it has room, the rest into the
+    /// list that links their deletion times. Operations and writeback are stopped.
     pub(crate) fn write_orphans(&self) -> Result<()> {
         let mut orphans = self.orphans.lock();
         if !orphans.is_changed {
@@ -99,13 +75,13 @@ impl Ext4 {
         let mut left = orphans.numbers.iter().copied();
         if let Some(Some(file)) = self.orphan_file.get() {
             for number in &file.blocks {
-                let block = self.metadata.block(*number)?;
+                let block = self.volume.metadata.block(*number)?;
                 let mut bytes = block.read().to_vec();
-                let (entries, tail) = bytes.split_at_mut(self.block_size - TAIL_LEN);
+                let (entries, tail) = bytes.split_at_mut(self.volume.block_size - TAIL_LEN);
                 for entry in entries.chunks_exact_mut(4) {
                     entry.copy_from_slice(&left.next().unwrap_or(0).to_le_bytes());
                 }
-                if self.checksum_seed.is_some() {
+                if self.volume.checksum_seed.is_some() {
                     tail[4..].copy_from_slice(
                         &orphan_checksum(file.seed, number.0, entries).to_le_bytes(),
                     );
@@ -115,7 +91,8 @@ impl Ext4 {
                 }
             }
             let is_any = !orphans.numbers.is_empty();
-            self.superblock
+            self.volume
+                .superblock
                 .lock()
                 .features
                 .ro_compat
@@ -126,18 +103,18 @@ impl Ext4 {
             self.set_deletion_time(number, next)?;
             next = number;
         }
-        self.superblock.lock().raw.last_orphan = next.into();
+        self.volume.superblock.lock().raw.last_orphan = next.into();
         orphans.is_changed = false;
         Ok(())
     }
 
     /// Sets `i_dtime` in the inode table, where it links orphans.
     fn set_deletion_time(&self, number: u32, value: u32) -> Result<()> {
-        let (block, start) = self.inode_block(number)?;
-        let range = start..start + self.inode_size;
+        let (block, start) = self.volume.inode_block(number)?;
+        let range = start..start + self.volume.inode_size;
         let mut bytes = block.read()[range.clone()].to_vec();
         bytes[DTIME_OFFSET..DTIME_OFFSET + 4].copy_from_slice(&value.to_le_bytes());
-        self.seal_inode(number, &mut bytes);
+        self.volume.seal_inode(number, &mut bytes);
         if block.read()[range.clone()] != *bytes {
             block.write()[range].copy_from_slice(&bytes);
         }
@@ -145,7 +122,7 @@ impl Ext4 {
     }
 
     fn process_orphan(self: &Arc<Self>, number: u32) -> Result<()> {
-        let _handle = self.start();
+        let _handle = self.volume.start();
         let inode = self.remember(Ext4Inode::load(self, number, true)?);
         let mut state = inode.state_mut();
         state.raw.dtime = 0.into();
@@ -153,32 +130,39 @@ impl Ext4 {
             // Dropping the last reference frees it.
             return Ok(());
         }
-        self.remove_orphan(number);
+        self.orphans.lock().remove(number);
         inode.mark_dirty(&mut state);
-        let keep = state.recorded_size().div_ceil(self.block_size as u64);
+        let keep = state
+            .recorded_size()
+            .div_ceil(self.volume.block_size as u64);
         drop(state);
-        match inode.common.mapping.is_some() {
-            true => inode.remove_blocks(keep..1 << 32),
-            false => Ok(()),
+        if inode.common.mapping.is_some() {
+            inode.remove_blocks(keep..1 << 32)
+        } else {
+            Ok(())
         }
     }
 
-    /// The chain that starts in the superblock and goes on in each orphan's deletion time.
+    /// Returns the orphan list, which starts in the superblock and continues in each orphan's
+    /// deletion time.
     fn listed_orphans(&self) -> Result<Vec<u32>> {
         let mut orphans = Vec::new();
         let mut seen = HashSet::new();
-        let mut next = self.geometry.raw.last_orphan.get();
+        let mut next = self.volume.geometry.raw.last_orphan.get();
         while next != 0 {
             let place = |e: Error| e.at("orphan list");
             let number = self
+                .volume
                 .geometry
                 .check_inode_number(next.into())
                 .map_err(place)?;
             if !seen.insert(number) {
-                return Err(place(Error::corrupt(format!("inode {number} comes twice"))));
+                return Err(place(Error::corrupt(format!(
+                    "inode {number} is listed twice"
+                ))));
             }
             orphans.push(number);
-            let (block, start) = self.inode_block(number)?;
+            let (block, start) = self.volume.inode_block(number)?;
             let bytes = block.read();
             let dtime = &bytes[start + DTIME_OFFSET..start + DTIME_OFFSET + 4];
             next = u32::from_le_bytes([dtime[0], dtime[1], dtime[2], dtime[3]]);
@@ -188,10 +172,17 @@ impl Ext4 {
 
     /// Finds the orphan file, if the file system has one.
     pub(crate) fn find_orphan_file(self: &Arc<Self>) -> Result<()> {
-        let number = self.geometry.raw.orphan_file_inum.get();
+        let number = self.volume.geometry.raw.orphan_file_inum.get();
         let mut file = None;
-        if self.geometry.features.compat.contains(Compat::ORPHAN_FILE) && number != 0 {
-            let number = self.geometry.check_inode_number(number.into())?;
+        if self
+            .volume
+            .geometry
+            .features
+            .compat
+            .contains(Compat::ORPHAN_FILE)
+            && number != 0
+        {
+            let number = self.volume.geometry.check_inode_number(number.into())?;
             file = Some(
                 self.load_orphan_file(number)
                     .map_err(|e| e.at("orphan file"))?,
@@ -206,29 +197,30 @@ impl Ext4 {
         let inode = Ext4Inode::load(self, number, false)?;
         let state = inode.state.read();
         let generation = state.raw.generation.get();
-        let count = state.recorded_size() / self.block_size as u64;
+        let count = state.recorded_size() / self.volume.block_size as u64;
         let mut blocks = Vec::new();
         for logical in (0..u32::try_from(count).unwrap_or(u32::MAX)).map(LogicalBlock) {
             match state.map.lookup(logical) {
-                Mapped::Data { physical, .. } => blocks.push(physical),
+                MappedRange::Data { physical, .. } => blocks.push(physical),
                 _ => return Err(Error::corrupt(format!("block {logical} is not mapped"))),
             }
         }
         Ok(OrphanFile {
             blocks,
             seed: self
-                .checksum_seed
-                .map_or(0, |seed| inode_seed(seed, number, generation)),
+                .volume
+                .inode_checksum_seed(number, generation)
+                .unwrap_or(0),
         })
     }
 
     /// Calls `visit` with each block of the orphan file.
-    fn visit_orphan_file(&self, visit: Visit<'_>) -> Result<()> {
+    fn visit_orphan_file(&self, visit: VisitOrphanBlock<'_>) -> Result<()> {
         let Some(Some(file)) = self.orphan_file.get() else {
             return Ok(());
         };
         for (physical, logical) in file.blocks.iter().zip(0..) {
-            let block = self.metadata.block(*physical)?;
+            let block = self.volume.metadata.block(*physical)?;
             visit(file.seed, physical.0, &block).map_err(|e| {
                 e.at(format!("block {}", LogicalBlock(logical)))
                     .at("orphan file")
@@ -240,6 +232,7 @@ impl Ext4 {
     fn orphans_in_file(&self) -> Result<Vec<u32>> {
         let mut orphans = Vec::new();
         if !self
+            .volume
             .geometry
             .features
             .ro_compat
@@ -254,7 +247,7 @@ impl Ext4 {
             if word(tail) != BLOCK_MAGIC {
                 return Err(Error::corrupt("bad magic"));
             }
-            if self.checksum_seed.is_some()
+            if self.volume.checksum_seed.is_some()
                 && word(&tail[4..]) != orphan_checksum(seed, number, entries)
             {
                 return Err(Error::corrupt("bad checksum"));
@@ -264,7 +257,7 @@ impl Ext4 {
                 .map(word)
                 .filter(|entry| *entry != 0)
             {
-                orphans.push(self.geometry.check_inode_number(entry.into())?);
+                orphans.push(self.volume.geometry.check_inode_number(entry.into())?);
             }
             Ok(())
         })?;
@@ -273,6 +266,7 @@ impl Ext4 {
 
     fn empty_orphan_file(&self) -> Result<()> {
         if !self
+            .volume
             .geometry
             .features
             .ro_compat
@@ -284,7 +278,7 @@ impl Ext4 {
             let mut bytes = block.write();
             let entries_len = bytes.len() - TAIL_LEN;
             bytes[..entries_len].fill(0);
-            if self.checksum_seed.is_some() {
+            if self.volume.checksum_seed.is_some() {
                 let crc = orphan_checksum(seed, number, &bytes[..entries_len]);
                 bytes[entries_len + 4..].copy_from_slice(&crc.to_le_bytes());
             }
@@ -293,6 +287,7 @@ impl Ext4 {
     }
 }
 
+/// Returns the checksum of a block of the orphan file.
 pub(crate) fn orphan_checksum(seed: u32, block: u64, entries: &[u8]) -> u32 {
     crc32c(crc32c(seed, &block.to_le_bytes()), entries)
 }

@@ -1,13 +1,15 @@
-//! A directory inode's blocks, as the code for names wants them.
+//! The blocks of a directory inode, and the inode's operations on names.
 
 use super::inline_data::InlineDirectory;
 use super::names::{self, DirectoryBlocks, DirectoryContext, Found};
 use crate::base::{Error, InodeNumber, LogicalBlock, PhysicalBlock, Result};
-use crate::fs::ext4::file::extent::{Extent, Mapped};
-use crate::fs::ext4::inode::{Ext4Inode, Layout};
+use crate::fs::ext4::inode::Ext4Inode;
+use crate::fs::ext4::inode::state::ContentLayout;
 use crate::fs::ext4::journal::metadata::MetadataBlock;
 use crate::fs::ext4::layout::disk::inode_flags;
+use crate::fs::ext4::layout::extent::Extent;
 use crate::fs::ext4::layout::features::{Compat, Incompat};
+use crate::fs::ext4::map::extent_map::MappedRange;
 use crate::fs::ext4::space::Purpose;
 use crate::vfs::{DirectoryEntry, FileType};
 use std::ops::ControlFlow;
@@ -31,7 +33,7 @@ impl DirectoryBlocks for OpenDirectory<'_> {
     fn block(&self, block: LogicalBlock) -> Result<MetadataBlock> {
         let mapped = self.inode.state.read().map.lookup(block);
         match mapped {
-            Mapped::Data { physical, .. } => self.inode.fs.metadata.block(physical),
+            MappedRange::Data { physical, .. } => self.inode.fs.volume.metadata.block(physical),
             _ => Err(Error::corrupt("is not mapped")),
         }
         .map_err(|e| self.context.place(block, e))
@@ -41,15 +43,15 @@ impl DirectoryBlocks for OpenDirectory<'_> {
         let fs = &self.inode.fs;
         let logical = LogicalBlock(self.block_count());
         let mut state = self.inode.state_mut();
-        if state.layout != Layout::Extents {
+        if state.layout != ContentLayout::Extents {
             return Err(Error::unsupported(
                 "adding blocks to a directory that has a block map (ext3)",
             ));
         }
         let goal = state.map.goal(logical);
-        let run = fs.space.lock().allocate(
-            &fs.geometry,
-            &fs.metadata,
+        let run = fs.volume.space.lock().allocate(
+            &fs.volume.geometry,
+            &fs.volume.metadata,
             goal,
             1,
             Purpose::Metadata,
@@ -65,27 +67,33 @@ impl DirectoryBlocks for OpenDirectory<'_> {
         if let Err(error) = self.inode.reserve_tree(&mut state, 0) {
             let at = u64::from(logical.0);
             state.map.remove(at..at + 1);
-            fs.free_data(run)?;
+            fs.volume.free_data(run)?;
             return Err(error);
         }
         state.map_is_dirty = true;
-        state.charge_blocks(1, fs.block_size);
-        let size = (u64::from(logical.0) + 1) * fs.block_size as u64;
+        state.charge_blocks(1, fs.volume.block_size);
+        let size = (u64::from(logical.0) + 1) * fs.volume.block_size as u64;
         state.set_recorded_size(size);
         self.inode.mark_dirty(&mut state);
         drop(state);
-        Ok((logical, fs.metadata.new_block(PhysicalBlock(run.start))?))
+        Ok((
+            logical,
+            fs.volume.metadata.new_block(PhysicalBlock(run.start))?,
+        ))
     }
 }
 
 impl Ext4Inode {
     fn open_directory(&self) -> OpenDirectory<'_> {
         let state = self.state.read();
-        let geometry = &self.fs.geometry;
+        let geometry = &self.fs.volume.geometry;
         let context = DirectoryContext {
-            block_size: self.fs.block_size,
+            block_size: self.fs.volume.block_size,
             number: InodeNumber(self.number.into()),
-            checksum_seed: self.checksum_seed(&state),
+            checksum_seed: self
+                .fs
+                .volume
+                .inode_checksum_seed(self.number, state.raw.generation.get()),
             hash_seed: geometry.raw.hash_seed.map(|word| word.get()),
             default_hash_version: geometry.raw.def_hash_version,
             unsigned_hash: geometry.has_unsigned_hash(),
@@ -102,17 +110,24 @@ impl Ext4Inode {
 
     fn is_indexed(&self) -> bool {
         let has_flag = self.state.read().raw.flags.get() & inode_flags::INDEX != 0;
-        has_flag && self.fs.geometry.features.compat.contains(Compat::DIR_INDEX)
+        has_flag
+            && self
+                .fs
+                .volume
+                .geometry
+                .features
+                .compat
+                .contains(Compat::DIR_INDEX)
     }
 
-    /// Calls `visit` with the directory that lies in this inode; `None` if it has blocks.
+    /// Calls `visit` with an inline directory; returns `None` if the directory has blocks.
     fn with_inline<T>(
         &self,
         visit: impl FnOnce(&InlineDirectory<'_>) -> Result<T>,
     ) -> Option<Result<T>> {
         let (block, data) = {
             let state = self.state.read();
-            if state.layout != Layout::Inline {
+            if state.layout != ContentLayout::Inline {
                 return None;
             }
             match self.inline_data(&state) {
@@ -121,7 +136,7 @@ impl Ext4Inode {
             }
         };
         let number = InodeNumber(self.number.into());
-        let has_file_type = self.fs.has_incompat(Incompat::FILETYPE);
+        let has_file_type = self.fs.volume.has_incompat(Incompat::FILETYPE);
         Some(visit(&InlineDirectory::new(
             number,
             &block,
@@ -130,16 +145,17 @@ impl Ext4Inode {
         )))
     }
 
-    fn refuse_inline(&self) -> Result<()> {
+    /// Checks that the directory has blocks, which Folio can change.
+    fn check_not_inline(&self) -> Result<()> {
         match self.state.read().layout {
-            Layout::Inline => Err(Error::unsupported(
+            ContentLayout::Inline => Err(Error::unsupported(
                 "changing a directory kept in its inode (inline_data)",
             )),
             _ => Ok(()),
         }
     }
 
-    /// The inode that `name` leads to.
+    /// Looks up `name`.
     pub(crate) fn find_name(&self, name: &[u8]) -> Result<Option<Found>> {
         if let Some(found) = self.with_inline(|inline| inline.find(name)) {
             return found;
@@ -147,9 +163,12 @@ impl Ext4Inode {
         names::find(&self.open_directory(), self.is_indexed(), name)
     }
 
-    /// Adds `name`.
+    /// Inserts `name` for the inode `number`.
+    ///
+    /// # Errors
+    /// EEXIST; ENOSPC; ENAMETOOLONG.
     pub(crate) fn insert_name(&self, name: &[u8], number: u32, file_type: FileType) -> Result<()> {
-        self.refuse_inline()?;
+        self.check_not_inline()?;
         let was_indexed = self.is_indexed();
         let mut is_indexed = was_indexed;
         let blocks = self.open_directory();
@@ -168,15 +187,21 @@ impl Ext4Inode {
         result
     }
 
-    /// Takes `name` away.
+    /// Removes `name`.
+    ///
+    /// # Errors
+    /// ENOENT.
     pub(crate) fn remove_name(&self, name: &[u8]) -> Result<()> {
-        self.refuse_inline()?;
+        self.check_not_inline()?;
         names::remove(&self.open_directory(), self.is_indexed(), name).map(drop)
     }
 
-    /// Makes `name` lead to another inode.
+    /// Points `name` to another inode.
+    ///
+    /// # Errors
+    /// ENOENT.
     pub(crate) fn replace_name(&self, name: &[u8], number: u32, file_type: FileType) -> Result<()> {
-        self.refuse_inline()?;
+        self.check_not_inline()?;
         let number = InodeNumber(number.into());
         names::replace(
             &self.open_directory(),
@@ -188,13 +213,13 @@ impl Ext4Inode {
         .map(drop)
     }
 
-    /// Gives a new directory its first block.
-    pub(crate) fn initialise_directory(&self, parent: u32) -> Result<()> {
+    /// Writes the first block of a new directory, with `.` and `..`.
+    pub(crate) fn initialize_directory(&self, parent: u32) -> Result<()> {
         let own = InodeNumber(self.number.into());
-        names::initialise(&self.open_directory(), own, InodeNumber(parent.into()))
+        names::initialize(&self.open_directory(), own, InodeNumber(parent.into()))
     }
 
-    /// Whether the directory has no names beside `.` and `..`.
+    /// Whether the directory has no names except `.` and `..`.
     pub(crate) fn is_empty_directory(&self) -> Result<bool> {
         match self.with_inline(|inline| inline.is_empty()) {
             Some(result) => result,
@@ -202,7 +227,7 @@ impl Ext4Inode {
         }
     }
 
-    /// What `..` leads to.
+    /// Returns the inode of `..`.
     pub(crate) fn parent_of_directory(&self) -> Result<InodeNumber> {
         match self.with_inline(|inline| Ok(inline.parent())) {
             Some(result) => result,
@@ -210,7 +235,7 @@ impl Ext4Inode {
         }
     }
 
-    /// The seam's `read_directory`.
+    /// Implements `read_directory` of the VFS.
     pub(crate) fn iterate_names(
         &self,
         cookie: u64,

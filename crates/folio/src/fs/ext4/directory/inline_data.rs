@@ -1,9 +1,8 @@
-//! Small files and directories whose data lies in the inode (inline_data); read only.
+//! Small directories whose entries are in the inode (`inline_data`). Read only.
 //!
 //! ```text
-//!   i_block, 60 bytes                 system.data, an extended attribute in the inode
-//!   file:       | first 60 bytes    | | the rest                |
-//!   directory:  | parent | entries  | | entries                 |
+//!   i_block, 60 bytes      system.data, an extended attribute in the inode
+//!   | parent | entries  |  | entries                 |
 //! ```
 //!
 //! An inline directory has no `.` and `..`, only its parent's number, and no checksum of its own.
@@ -20,19 +19,7 @@ const BLOCK_FIELD_LEN: usize = 60;
 /// Bytes of the parent's number, before the entries.
 const PARENT_LEN: usize = 4;
 
-/// The data of an inline file: `block_field` is `i_block`, `data` the value of system.data, if it
-/// is set. Shorter than `size_bytes` if less is stored; the rest of the file reads as zeros.
-pub(crate) fn contents(
-    block_field: &[u8; BLOCK_FIELD_LEN],
-    data: Option<&[u8]>,
-    size_bytes: u64,
-) -> Vec<u8> {
-    let mut bytes = [block_field, data.unwrap_or_default()].concat();
-    bytes.truncate(usize::try_from(size_bytes).unwrap_or(usize::MAX));
-    bytes
-}
-
-/// A directory that lies in its inode.
+/// A directory whose entries are in its inode.
 pub(crate) struct InlineDirectory<'a> {
     number: InodeNumber,
     block_field: &'a [u8; BLOCK_FIELD_LEN],
@@ -41,7 +28,7 @@ pub(crate) struct InlineDirectory<'a> {
 }
 
 impl<'a> InlineDirectory<'a> {
-    /// The directory `number` with its `i_block` and the value of system.data, if it is set.
+    /// Returns the directory `number` with its `i_block` and the value of system.data, if it is set.
     pub(crate) fn new(
         number: InodeNumber,
         block_field: &'a [u8; BLOCK_FIELD_LEN],
@@ -56,13 +43,13 @@ impl<'a> InlineDirectory<'a> {
         }
     }
 
-    /// The inode that `..` leads to.
+    /// Returns the inode of `..`.
     pub(crate) fn parent(&self) -> InodeNumber {
         let [b0, b1, b2, b3, ..] = *self.block_field;
         InodeNumber(u32::from_le_bytes([b0, b1, b2, b3]).into())
     }
 
-    /// The two regions of entries, each with the position of its first byte.
+    /// Returns the two regions of entries, each with the position of its first byte.
     fn regions(&self) -> [(u64, &'a [u8]); 2] {
         [
             (PARENT_LEN as u64, &self.block_field[PARENT_LEN..]),
@@ -82,7 +69,10 @@ impl<'a> InlineDirectory<'a> {
         error.at(format!("inline directory inode {}", self.number))
     }
 
-    /// The inode called `name`, if there is one.
+    /// Looks up `name`.
+    ///
+    /// # Errors
+    /// EUCLEAN for damaged entries.
     pub(crate) fn find(&self, name: &[u8]) -> Result<Option<Found>> {
         let directory = Some(FileType::Directory).filter(|_| self.has_file_type);
         match name {
@@ -223,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_directory_that_the_kernel_wrote() {
+    fn inline_directory_of_the_kernel_is_read() {
         let (block_field, data) = kernel_directory();
         let directory = InlineDirectory::new(InodeNumber(12), &block_field, Some(&data), true);
         let expected: [(&[u8], u64); 7] = [
@@ -251,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_entries_are_refused() {
+    fn inline_directory_with_forged_entries_fails() {
         let (mut block_field, data) = kernel_directory();
         block_field[20] = 4;
         let directory = InlineDirectory::new(InodeNumber(12), &block_field, Some(&data), true);
@@ -270,15 +260,5 @@ mod tests {
                 "{cut} bytes"
             );
         }
-    }
-
-    #[test]
-    fn a_file_continues_in_the_attribute() {
-        assert_eq!(
-            contents(&[b'a'; 60], Some(b"bcd"), 62),
-            [[b'a'; 60].as_slice(), b"bc"].concat()
-        );
-        assert_eq!(contents(&[b'a'; 60], None, 3), b"aaa");
-        assert_eq!(contents(&[b'a'; 60], None, u64::MAX).len(), 60);
     }
 }

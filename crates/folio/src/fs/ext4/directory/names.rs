@@ -190,7 +190,7 @@ pub(crate) fn replace(
 }
 
 /// Gives a directory without blocks its first one, with `.` and `..`.
-pub(crate) fn initialise(
+pub(crate) fn initialize(
     blocks: &dyn DirectoryBlocks,
     own: InodeNumber,
     parent: InodeNumber,

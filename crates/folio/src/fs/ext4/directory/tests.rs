@@ -39,7 +39,7 @@ impl Blocks {
             count: Cell::new(0),
             count_max: u32::MAX,
         };
-        initialise(&blocks, InodeNumber(12), InodeNumber(2)).unwrap();
+        initialize(&blocks, InodeNumber(12), InodeNumber(2)).unwrap();
         blocks
     }
 

@@ -1,15 +1,17 @@
-//! Space without data, and holes: fallocate(2), the two seeks, and where a file lies (FIEMAP).
+//! Space without data, and holes: fallocate(2), SEEK_DATA and SEEK_HOLE, FIEMAP.
 
-use super::extent::{Extent, Mapped};
 use crate::base::{Errno, LogicalBlock, PAGE_SIZE, Result};
 use crate::cache::Mapping;
-use crate::fs::ext4::inode::{Ext4Inode, InodeState};
+use crate::fs::ext4::inode::Ext4Inode;
+use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
+use crate::fs::ext4::layout::extent::Extent;
+use crate::fs::ext4::map::extent_map::MappedRange;
 use crate::fs::ext4::space::Purpose;
 use crate::vfs::{ExtentPlace, FallocateMode, FileExtent, SeekKind};
 use std::ops::Range;
 
 impl Ext4Inode {
-    /// The seam's `fallocate`; the VFS holds the inode lock exclusively.
+    /// Implements `fallocate` of the VFS, which holds the inode lock exclusively.
     pub(crate) fn change_allocation(
         &self,
         mode: FallocateMode,
@@ -21,15 +23,15 @@ impl Ext4Inode {
         };
         let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
         self.check_size(end)?;
-        self.bring_out_of_line()?;
+        self.convert_inline()?;
         let range = offset..end;
         match mode {
-            FallocateMode::CollapseRange => self.collapse(mapping, range.clone())?,
-            FallocateMode::InsertRange => self.insert_hole(mapping, range.clone())?,
+            FallocateMode::CollapseRange => self.collapse_range(mapping, range.clone())?,
+            FallocateMode::InsertRange => self.insert_range(mapping, range.clone())?,
             _ => self.fill_or_clear(mapping, mode, range)?,
         }
         let mut state = self.state_mut();
-        let now = self.fs.now();
+        let now = self.fs.volume.now();
         if mode != FallocateMode::AllocateKeepSize {
             state.set_modified(now);
         }
@@ -59,25 +61,26 @@ impl Ext4Inode {
             && end > mapping.size_bytes()
         {
             mapping.set_size_bytes(end);
-            self.publish_size(&mut self.state_mut(), end);
+            self.raise_disk_size(&mut self.state_mut(), end);
         }
         if is_zeroing {
-            // Delayed blocks whose writeback would have told the size may be gone.
-            self.publish_size(&mut self.state_mut(), mapping.size_bytes());
+            // Delayed blocks whose writeback would have raised the size may have been removed.
+            self.raise_disk_size(&mut self.state_mut(), mapping.size_bytes());
         }
         Ok(())
     }
 
     /// Makes `range` read as zeros: whole blocks become holes, the edges are overwritten.
     fn clear_range(&self, mapping: &Mapping, range: Range<u64>) -> Result<()> {
-        let block_size = self.fs.block_size as u64;
+        let block_size = self.fs.volume.block_size as u64;
         let page = PAGE_SIZE as u64;
         let inner = range.start.next_multiple_of(block_size)..range.end / block_size * block_size;
         let whole_pages = range.start.next_multiple_of(page)..range.end / page * page;
         let stop = range.end.min(mapping.size_bytes());
-        let edges = match whole_pages.start < whole_pages.end {
-            true => [range.start..whole_pages.start, whole_pages.end..range.end],
-            false => [range.clone(), range.end..range.end],
+        let edges = if whole_pages.start < whole_pages.end {
+            [range.start..whole_pages.start, whole_pages.end..range.end]
+        } else {
+            [range.clone(), range.end..range.end]
         };
         for edge in edges {
             let edge = edge.start..edge.end.min(stop);
@@ -88,13 +91,14 @@ impl Ext4Inode {
         if whole_pages.start < whole_pages.end {
             mapping.punch(whole_pages);
         }
-        match inner.start < inner.end {
-            true => self.remove_blocks(inner.start / block_size..inner.end / block_size),
-            false => Ok(()),
+        if inner.start < inner.end {
+            self.remove_blocks(inner.start / block_size..inner.end / block_size)
+        } else {
+            Ok(())
         }
     }
 
-    /// Whether any block that `bytes` touches is stored, delayed, or written in the cache.
+    /// Whether any block that overlaps `bytes` is stored, delayed, or written in the cache.
     fn has_data(&self, mapping: &Mapping, bytes: &Range<u64>) -> bool {
         let state = self.state.read();
         let mut at = bytes.start;
@@ -108,22 +112,22 @@ impl Ext4Inode {
         false
     }
 
-    /// Gives every hole in `bytes` space that reads as zeros. Blocks that are delayed get theirs at
+    /// Allocates space that reads as zeros for every hole in `bytes`. Delayed blocks get theirs at
     /// writeback.
     fn allocate_unwritten(&self, bytes: Range<u64>) -> Result<()> {
         let fs = &self.fs;
-        let block_size = fs.block_size as u64;
-        // Both have 32 bits, as `check_size` saw to.
+        let block_size = fs.volume.block_size as u64;
+        // Both have 32 bits: `check_size` checked the end.
         let blocks = (bytes.start / block_size) as u32..bytes.end.div_ceil(block_size) as u32;
         let mut state = self.state_mut();
         let mut block = blocks.start;
         while block < blocks.end {
             let len = match state.map.lookup(LogicalBlock(block)) {
-                Mapped::Data { len, .. } | Mapped::Unwritten { len, .. } => {
+                MappedRange::Data { len, .. } | MappedRange::Unwritten { len, .. } => {
                     block = block.saturating_add(len);
                     continue;
                 }
-                Mapped::Hole { len } => len,
+                MappedRange::Hole { len } => len,
             };
             let hole = block..block.saturating_add(len).min(blocks.end);
             let delayed = state
@@ -135,12 +139,16 @@ impl Ext4Inode {
                 continue;
             }
             let goal = state.map.goal(LogicalBlock(block));
-            let want = delayed.start - block;
+            let len_max = delayed.start - block;
             let purpose = Purpose::LargeFile;
-            let run =
-                fs.space
-                    .lock()
-                    .allocate(&fs.geometry, &fs.metadata, goal, want, purpose, false)?;
+            let run = fs.volume.space.lock().allocate(
+                &fs.volume.geometry,
+                &fs.volume.metadata,
+                goal,
+                len_max,
+                purpose,
+                false,
+            )?;
             let len = (run.end - run.start) as u32;
             state.map.insert(Extent {
                 logical: block,
@@ -148,7 +156,7 @@ impl Ext4Inode {
                 physical: run.start,
                 is_unwritten: true,
             });
-            state.charge_blocks(len.into(), fs.block_size);
+            state.charge_blocks(len.into(), fs.volume.block_size);
             state.map_is_dirty = true;
             self.mark_dirty(&mut state);
             self.reserve_tree(&mut state, 0)?;
@@ -157,7 +165,7 @@ impl Ext4Inode {
         Ok(())
     }
 
-    /// The seam's `seek`.
+    /// Implements `seek` of the VFS.
     pub(crate) fn seek_from(&self, kind: SeekKind, offset: u64) -> Result<Option<u64>> {
         let Some(mapping) = &self.common.mapping else {
             return Err(Errno::INVAL.into());
@@ -175,11 +183,11 @@ impl Ext4Inode {
         Ok((kind == SeekKind::Hole && offset < size).then_some(size))
     }
 
-    /// The seam's `extents`.
+    /// Implements `extents` of the VFS.
     pub(crate) fn extents_in(&self, range: Range<u64>) -> Result<Vec<FileExtent>> {
-        let block_size = self.fs.block_size as u64;
+        let block_size = self.fs.volume.block_size as u64;
         let state = self.state.read();
-        if state.layout == crate::fs::ext4::inode::Layout::Inline {
+        if state.layout == ContentLayout::Inline {
             let inline = FileExtent {
                 len_bytes: state.recorded_size(),
                 place: ExtentPlace::Inline,
@@ -216,11 +224,11 @@ impl Ext4Inode {
         Ok(found)
     }
 
-    /// Whether there is data at byte `at`, and the byte up to which that holds. Space that reads as
-    /// zeros counts as data where `mapping` has a page of it, which may have been written.
+    /// Returns whether there is data at byte `at`, and the byte up to which that holds. Space that
+    /// reads as zeros counts as data where `mapping` has a page of it, which may have been written.
     fn span_at(&self, state: &InodeState, mapping: &Mapping, at: u64) -> (bool, u64) {
-        let block_size = self.fs.block_size as u64;
-        if state.layout == crate::fs::ext4::inode::Layout::Inline {
+        let block_size = self.fs.volume.block_size as u64;
+        if state.layout == ContentLayout::Inline {
             return (true, u64::MAX);
         }
         let Ok(block) = u32::try_from(at / block_size) else {
@@ -228,8 +236,8 @@ impl Ext4Inode {
         };
         let end_of = |len: u32| (u64::from(block) + u64::from(len.max(1))) * block_size;
         match state.map.lookup(LogicalBlock(block)) {
-            Mapped::Data { len, .. } => (true, end_of(len)),
-            Mapped::Hole { len } => {
+            MappedRange::Data { len, .. } => (true, end_of(len)),
+            MappedRange::Hole { len } => {
                 let hole_end = block.saturating_add(len.max(1));
                 match state.delayed.first_in(block..hole_end) {
                     Some(run) if run.start == block => (true, u64::from(run.end) * block_size),
@@ -237,7 +245,7 @@ impl Ext4Inode {
                     None => (false, end_of(len)),
                 }
             }
-            Mapped::Unwritten { len, .. } => {
+            MappedRange::Unwritten { len, .. } => {
                 let end = end_of(len);
                 match mapping.next_cached(at) {
                     Some(cached) if cached <= at => {

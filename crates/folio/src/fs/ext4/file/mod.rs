@@ -1,9 +1,28 @@
-//! The data of files: pages, delayed allocation and the map from file blocks to device blocks.
+//! File data: from the pages of a mapping to the blocks that hold them, and back.
+//!
+//! ```text
+//!   write_begin                 writeback                      fallocate(2)
+//!      | reserve                   | allocate in long runs        | fallocate.rs
+//!   delalloc.rs ------------->  pages.rs                          | collapse_range.rs
+//!                                  | bytes to the device, then the extents become visible
+//!                               auto_da_alloc.rs   orders data before the commit that maps it
+//! ```
+//!
+//! `inline_data.rs` has the files whose contents are in the inode.
+//!
+//! Neighbors: the VFS's calls above (operations/), commits, which write ordered files; the inode
+//! below, which holds the block map, and the page cache beside.
+//!
+//! Lock order: pages; a store's handle (`Gate::start_store`); `Ext4Inode::state`; `Volume::space`.
+//!
+//! Invariants:
+//! 1. A block is reserved (`Space::reserve`) before a page that needs it becomes dirty.
+//! 2. A transaction maps a block only after the block holds its data (`data=ordered`).
+//! 3. Pages of removed blocks are dropped before the blocks are freed.
 
-pub(super) mod auto_da_alloc;
-pub(super) mod block_map;
+mod auto_da_alloc;
 mod collapse_range;
-pub(super) mod delalloc;
-pub(super) mod extent;
+mod delalloc;
 mod fallocate;
-pub(super) mod pages;
+mod inline_data;
+mod pages;

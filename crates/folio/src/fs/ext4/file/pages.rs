@@ -1,38 +1,26 @@
-//! File data: pages to and from the blocks that hold them.
+//! File data: reads and writes the pages of a mapping, and changes a file's size.
 
-use super::extent::Mapped;
 use crate::base::{Errno, Error, LogicalBlock, PAGE_SIZE, Result};
 use crate::cache::Store;
-use crate::fs::ext4::Ext4;
-use crate::fs::ext4::inode::{Ext4Inode, InodeState, Layout};
+use crate::fs::ext4::inode::state::{ContentLayout, InodeState};
+use crate::fs::ext4::inode::{Ext4, Ext4Inode, FileStore};
 use crate::fs::ext4::journal::Journal;
 use crate::fs::ext4::layout::disk::inode_flags;
+use crate::fs::ext4::map::extent_map::{ExtentMap, MappedRange};
 use crate::fs::ext4::options::DataMode;
+use crate::fs::ext4::volume::Volume;
 use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::sync::{Arc, Weak};
 
 /// Few: a run of dirty folios seldom crosses extents.
 type Pieces = SmallVec<[Piece; 4]>;
 
-/// One stretch of a request, in bytes from its start, and where on the device it lies; `None` is a
+/// One stretch of a request, in bytes from its start, and its place on the device; `None` for a
 /// hole.
 struct Piece {
     range: Range<usize>,
     device_offset: Option<u64>,
-}
-
-/// What stands behind a file's mapping. It does not keep the inode alive: a file whose inode is
-/// gone has been deleted, and its last dirty pages go nowhere.
-pub(crate) struct FileStore {
-    inode: Weak<Ext4Inode>,
-}
-
-impl FileStore {
-    pub(crate) fn new(inode: Weak<Ext4Inode>) -> Self {
-        Self { inode }
-    }
 }
 
 impl Store for FileStore {
@@ -60,8 +48,9 @@ impl Store for FileStore {
 }
 
 impl Ext4Inode {
-    pub(crate) fn read_data(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
-        self.fs.check_alive()?;
+    /// Reads pages from byte `offset` on. Bytes past the end of the file are zero.
+    fn read_data(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        self.fs.volume.check_alive()?;
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
         let pieces = {
@@ -69,7 +58,7 @@ impl Ext4Inode {
             if state.raw.flags.get() & inode_flags::ENCRYPT != 0 {
                 return Err(Error::new(Errno::NOKEY, "contents are encrypted"));
             }
-            if state.layout == Layout::Inline {
+            if state.layout == ContentLayout::Inline {
                 let bytes = self.inline_bytes(&state)?;
                 drop(state);
                 fill_from(&bytes, offset, bufs);
@@ -81,11 +70,11 @@ impl Ext4Inode {
         for piece in pieces {
             let mut parts = cursor.take(piece.range.len());
             match piece.device_offset {
-                Some(at) => self.fs.read_blocks(&mut parts, at)?,
+                Some(at) => self.fs.volume.read_blocks(&mut parts, at)?,
                 None => parts.iter_mut().for_each(|part| part.fill(0)),
             }
         }
-        // What other writers left behind the end of the file must never be seen.
+        // Bytes that another system left past the end of the file must never be seen.
         let valid = size.saturating_sub(offset).min(total as u64) as usize;
         if valid < total {
             zero_from(bufs, valid);
@@ -93,21 +82,20 @@ impl Ext4Inode {
         Ok(())
     }
 
-    fn pieces_to_read(
-        &self,
-        map: &super::extent::ExtentMap,
-        offset: u64,
-        total: usize,
-    ) -> SmallVec<[Piece; 4]> {
-        let block_size = self.fs.block_size;
-        let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
+    fn pieces_to_read(&self, map: &ExtentMap, offset: u64, total: usize) -> Pieces {
+        let block_size = self.fs.volume.block_size;
+        let mut pieces = Pieces::new();
         let mut at = 0;
         while at < total {
             let block = (offset + at as u64) / block_size as u64;
             let (place, len) = match u32::try_from(block).map(LogicalBlock) {
                 Ok(block) => match map.lookup(block) {
-                    Mapped::Data { physical, len } => (Some(physical.0 * block_size as u64), len),
-                    Mapped::Unwritten { len, .. } | Mapped::Hole { len } => (None, len.max(1)),
+                    MappedRange::Data { physical, len } => {
+                        (Some(physical.0 * block_size as u64), len)
+                    }
+                    MappedRange::Unwritten { len, .. } | MappedRange::Hole { len } => {
+                        (None, len.max(1))
+                    }
                 },
                 Err(_) => (None, u32::MAX),
             };
@@ -118,13 +106,15 @@ impl Ext4Inode {
         pieces
     }
 
+    /// Writes pages from byte `offset` on, and allocates their delayed blocks.
     fn write_data(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
-        let block_size = self.fs.block_size as u64;
-        self.fs.check_failure()?;
-        // Until the bytes are there, no transaction may say where.
+        let block_size = self.fs.volume.block_size as u64;
+        self.fs.volume.check_failure()?;
+        // No transaction may map these blocks before they hold the bytes.
         let _store = self
             .fs
+            .volume
             .journal
             .get()
             .map(|journal| journal.gate.start_store());
@@ -134,11 +124,13 @@ impl Ext4Inode {
         let (pieces, unwritten) = self.pieces_to_write(first..end, offset)?;
         for piece in pieces {
             if let Some(at) = piece.device_offset {
-                self.fs.write_blocks(&parts_of(bufs, piece.range), at)?;
+                self.fs
+                    .volume
+                    .write_blocks(&parts_of(bufs, piece.range), at)?;
             }
         }
         let mut state = self.state_mut();
-        if self.fs.data_journal().is_some() {
+        if self.fs.volume.data_journal().is_some() {
             self.mark_dirty(&mut state);
         }
         if !unwritten.is_empty() {
@@ -149,34 +141,34 @@ impl Ext4Inode {
             self.mark_dirty(&mut state);
         }
         let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
-        self.publish_size(&mut state, size.min(offset + total as u64));
+        self.raise_disk_size(&mut state, size.min(offset + total as u64));
         Ok(())
     }
 
-    /// The table shall tell a size of at least `size_bytes`. If delayed blocks lie before, they are
-    /// written first.
-    pub(crate) fn publish_size(&self, state: &mut InodeState, size_bytes: u64) {
+    /// Raises the size that the table shows to `size_bytes`. Delayed blocks before that are written
+    /// first.
+    pub(crate) fn raise_disk_size(&self, state: &mut InodeState, size_bytes: u64) {
         if size_bytes <= state.disk_size {
             return;
         }
         state.disk_size = size_bytes;
         self.mark_dirty(state);
         let end = size_bytes
-            .div_ceil(self.fs.block_size as u64)
+            .div_ceil(self.fs.volume.block_size as u64)
             .min(u64::from(u32::MAX)) as u32;
         if state.delayed.first_in(0..end).is_some() {
             self.order();
         }
     }
 
-    /// Places what is delayed in `blocks`; returns where each mapped stretch goes and which ones
-    /// were unwritten. Holes are skipped: their bytes are zeros already.
+    /// Allocates the delayed blocks in `blocks`; returns the place of each mapped stretch, and the
+    /// stretches that were unwritten. Holes are skipped: they read as zeros already.
     fn pieces_to_write(
         &self,
         blocks: Range<u64>,
         offset: u64,
     ) -> Result<(Pieces, Vec<Range<u64>>)> {
-        let block_size = self.fs.block_size as u64;
+        let block_size = self.fs.volume.block_size as u64;
         let size = self.common.mapping.as_ref().map_or(0, |m| m.size_bytes());
         let mut pieces = Pieces::new();
         let mut unwritten = Vec::new();
@@ -189,14 +181,14 @@ impl Ext4Inode {
             // Below `blocks.end`, which has 32 bits.
             let logical = block as u32;
             let (place, len, is_unwritten) = match state.map.lookup(LogicalBlock(logical)) {
-                Mapped::Data { physical, len } => (physical, len, false),
-                Mapped::Unwritten { physical, len } => (physical, len, true),
-                Mapped::Hole { len } => {
+                MappedRange::Data { physical, len } => (physical, len, false),
+                MappedRange::Unwritten { physical, len } => (physical, len, true),
+                MappedRange::Hole { len } => {
                     let hole_end = (block + u64::from(len.max(1))).min(blocks.end);
                     match state.delayed.first_in(logical..hole_end as u32) {
                         Some(run) => {
                             block = run.start.into();
-                            self.place_delayed(&mut state, run, size, false)?;
+                            self.allocate_delayed(&mut state, run, size, false)?;
                         }
                         None => block = hole_end,
                     }
@@ -235,26 +227,26 @@ impl Ext4Inode {
                 self.hold(&mut state)?
             };
             if is_held {
-                // Readers may have brought old pages back in meanwhile.
+                // Readers may have loaded old pages in the meantime.
                 mapping.punch(0..old.next_multiple_of(PAGE_SIZE as u64));
             }
-            let keep = size_bytes.div_ceil(self.fs.block_size as u64);
+            let keep = size_bytes.div_ceil(self.fs.volume.block_size as u64);
             self.remove_blocks(keep..1 << 32)?;
             let mut state = self.state_mut();
             state.disk_size = state.disk_size.min(size_bytes);
-            // Delayed blocks whose writeback would have told a larger size may be gone.
-            self.publish_size(&mut state, size_bytes);
+            // Delayed blocks whose writeback would have raised the size may have been removed.
+            self.raise_disk_size(&mut state, size_bytes);
         } else {
             mapping.set_size_bytes(size_bytes);
-            self.publish_size(&mut self.state_mut(), size_bytes);
+            self.raise_disk_size(&mut self.state_mut(), size_bytes);
         }
         self.mark_dirty(&mut self.state_mut());
         Ok(())
     }
 
-    /// Clears what follows `end` in its block, so that a later extension finds zeros there.
+    /// Zeroes the bytes after `end` in its block, so that a later extension finds zeros there.
     fn zero_partial_block(&self, end: u64) -> Result<()> {
-        let block_size = self.fs.block_size as u64;
+        let block_size = self.fs.volume.block_size as u64;
         let Some(mapping) = self
             .common
             .mapping
@@ -266,27 +258,25 @@ impl Ext4Inode {
         let block = LogicalBlock((end / block_size) as u32);
         let holds_data = {
             let state = self.state.read();
-            matches!(state.map.lookup(block), Mapped::Data { .. })
+            matches!(state.map.lookup(block), MappedRange::Data { .. })
                 || state.delayed.first_in(block.0..block.0 + 1).is_some()
         };
         let block_end = (end / block_size + 1) * block_size;
         let stop = block_end.min(mapping.size_bytes());
-        match holds_data && end < stop {
-            true => {
-                // Else the old bytes would come back after a crash, should the file grow again.
-                self.order();
-                mapping.zero_range(end..stop)
-            }
-            false => Ok(()),
+        if !holds_data || end >= stop {
+            return Ok(());
         }
+        // Otherwise the old bytes would come back after a crash, if the file grows again.
+        self.order();
+        mapping.zero_range(end..stop)
     }
 
-    /// Makes the file blocks in `blocks` holes. Their pages have been dropped, once.
+    /// Makes the file blocks in `blocks` holes. The caller has dropped their pages once.
     pub(crate) fn remove_blocks(&self, blocks: Range<u64>) -> Result<()> {
-        let block_size = self.fs.block_size as u64;
+        let block_size = self.fs.volume.block_size as u64;
         let bytes = blocks.start * block_size..blocks.end * block_size;
         let mut state = self.state_mut();
-        if state.layout == Layout::BlockMap
+        if state.layout == ContentLayout::BlockMap
             && blocks.start
                 < state
                     .map
@@ -295,7 +285,7 @@ impl Ext4Inode {
                     .map_or(0, |e| u64::from(e.logical) + u64::from(e.len))
         {
             return Err(Error::unsupported(
-                "taking blocks from a file that has a block map (ext3)",
+                "removing blocks from a file that has a block map (ext3)",
             ));
         }
         let map_end = state.map.end();
@@ -303,43 +293,49 @@ impl Ext4Inode {
             // An extent may be split; the commit must find room for the tree.
             self.reserve_tree(&mut state, 1)?;
         }
-        self.fs.release_delayed(&mut state, blocks.clone());
+        self.fs.volume.release_delayed(&mut state, blocks.clone());
         let removed = state.map.remove(blocks);
         if !removed.is_empty() {
             let count: i64 = removed.iter().map(|e| i64::from(e.len)).sum();
-            state.charge_blocks(-count, self.fs.block_size);
+            state.charge_blocks(-count, self.fs.volume.block_size);
             state.map_is_dirty = true;
             self.mark_dirty(&mut state);
         }
         self.trim_tree_reservation(&mut state);
         drop(state);
         if let Some(mapping) = self.common.mapping.as_ref().filter(|_| !removed.is_empty()) {
-            // Readers may have brought pages of these blocks back in meanwhile, or be at it: such
-            // pages go, before the blocks become somebody else's.
+            // Readers may have loaded pages of these blocks in the meantime, or be loading them:
+            // such pages are dropped before another file gets the blocks.
             mapping.punch(bytes);
         }
         for extent in removed {
-            self.fs
-                .free_data(extent.physical..extent.physical + u64::from(extent.len))?;
+            self.fs.volume.free_data(extent.physical_range())?;
         }
         Ok(())
     }
 
-    /// Refuses sizes beyond what 32-bit block numbers reach.
+    /// Checks that 32-bit block numbers reach `size_bytes`.
+    ///
+    /// # Errors
+    /// EFBIG.
     pub(crate) fn check_size(&self, size_bytes: u64) -> Result<()> {
-        let max = u64::from(u32::MAX - 1) * self.fs.block_size as u64;
-        match size_bytes > max {
-            true => Err(Errno::FBIG.into()),
-            false => Ok(()),
+        let max = u64::from(u32::MAX - 1) * self.fs.volume.block_size as u64;
+        if size_bytes > max {
+            Err(Errno::FBIG.into())
+        } else {
+            Ok(())
         }
     }
 
-    /// The seam's `write_begin`.
+    /// Prepares a write of `len_bytes` at byte `offset`: reserves or allocates its blocks.
+    ///
+    /// # Errors
+    /// EFBIG, ENOSPC; EPERM for encrypted and verity files.
     pub(crate) fn begin_write(&self, offset: u64, len_bytes: u64) -> Result<()> {
         let end = offset.checked_add(len_bytes).ok_or(Errno::FBIG)?;
         self.check_size(end)?;
-        let block_size = self.fs.block_size as u64;
-        self.bring_out_of_line()?;
+        let block_size = self.fs.volume.block_size as u64;
+        self.convert_inline()?;
         let mut state = self.state_mut();
         if state.raw.flags.get() & (inode_flags::ENCRYPT | inode_flags::VERITY) != 0 {
             return Err(Error::new(
@@ -347,22 +343,23 @@ impl Ext4Inode {
                 "encrypted and verity files cannot be written",
             ));
         }
-        // Both have 32 bits, as `check_size` saw to.
+        // Both have 32 bits: `check_size` checked the end.
         let blocks = (offset / block_size) as u32..end.div_ceil(block_size) as u32;
         if self.reserve(&mut state, blocks.clone())? {
             self.mark_dirty(&mut state);
         }
         drop(state);
-        match self.fs.options.delalloc {
-            true => Ok(()),
-            // Space that reads as zeros until the bytes are there.
-            false => self.allocate_at_write(blocks),
+        if self.fs.volume.options.delalloc {
+            Ok(())
+        } else {
+            // The space reads as zeros until the bytes are written.
+            self.allocate_at_write(blocks)
         }
     }
 }
 
 /// Adds a stretch, joined to the one before if it continues it on the device too.
-fn push_piece(pieces: &mut SmallVec<[Piece; 4]>, range: Range<usize>, device_offset: Option<u64>) {
+fn push_piece(pieces: &mut Pieces, range: Range<usize>, device_offset: Option<u64>) {
     if let Some(last) = pieces.last_mut()
         && last.range.end == range.start
     {
@@ -454,22 +451,22 @@ fn zero_from(bufs: &mut [IoSliceMut<'_>], valid: usize) {
     }
 }
 
-impl Ext4 {
-    /// The journal, if file data goes there (`data=journal`).
+impl Volume {
+    /// Returns the journal if file data goes there (`data=journal`).
     fn data_journal(&self) -> Option<&Journal> {
         self.journal
             .get()
             .filter(|_| self.options.data == DataMode::Journal)
     }
 
-    /// Reads file blocks from byte `at` of the device on, as they will be there.
+    /// Reads file blocks from byte `at` of the device on, with the changes in the journal.
     fn read_blocks(&self, bufs: &mut [IoSliceMut<'_>], at: u64) -> Result<()> {
         let Some(journal) = self.data_journal() else {
             return self.device.read_vectored_at(bufs, at);
         };
         let first = at / self.block_size as u64;
         let count = (bufs.iter().map(|buf| buf.len()).sum::<usize>() / self.block_size) as u64;
-        // Before the device is read: what goes from here to there meanwhile is the same.
+        // Before the device is read: blocks that are checkpointed in the meantime are the same.
         let newer = journal.snapshots.newest(first..first + count);
         self.device.read_vectored_at(bufs, at)?;
         let mut blocks = bufs
@@ -484,8 +481,8 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Writes file blocks from byte `at` of the device on, by way of the journal if data goes
-    /// there. What a transaction has no room for is written in its place, as with `data=ordered`.
+    /// Writes file blocks from byte `at` of the device on, through the journal if data goes there.
+    /// Blocks for which a transaction has no room go to their place, as with `data=ordered`.
     fn write_blocks(&self, bufs: &[IoSlice<'_>], at: u64) -> Result<()> {
         let Some(journal) = self.data_journal() else {
             return self.device.write_vectored_at(bufs, at);
@@ -505,23 +502,6 @@ impl Ext4 {
             }
         }
         Ok(())
-    }
-
-    /// Lets go of an inode inside writeback or a commit. If that was the last reference, deleting
-    /// it would wait for the very thing it is called from; so it waits for [`Ext4::bury`].
-    pub(crate) fn retire(inode: Arc<Ext4Inode>) {
-        let fs = inode.fs.clone();
-        if let Some(mut last) = Arc::into_inner(inode)
-            && last.state.get_mut().link_count() == 0
-        {
-            fs.retired.lock().push(last);
-        }
-    }
-
-    /// Deletes inodes whose last user was a writeback or a commit; says whether there was one.
-    pub(crate) fn bury(&self) -> bool {
-        let dead = std::mem::take(&mut *self.retired.lock());
-        !dead.is_empty()
     }
 }
 

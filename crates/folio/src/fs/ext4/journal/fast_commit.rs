@@ -13,9 +13,9 @@
 use super::disk::INCOMPAT_FAST_COMMIT;
 use super::ring::Ring;
 use crate::base::{Error, Result};
-use crate::fs::ext4::file::extent::{Extent, decode_extent};
 use crate::fs::ext4::layout::checksum::crc32c;
 use crate::fs::ext4::layout::disk::{EXTENT_ENTRY_LEN, INODE_BASE_LEN};
+use crate::fs::ext4::layout::extent::{Extent, decode_extent};
 use std::ops::Range;
 
 const TAG_ADD_RANGE: u16 = 1;

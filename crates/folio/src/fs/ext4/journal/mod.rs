@@ -40,6 +40,7 @@ pub(crate) mod metadata;
 mod recovery;
 mod ring;
 mod snapshot;
+pub(crate) mod thread;
 
 pub(crate) use fast_commit::FastCommitChange;
 pub(crate) use handle::{Handle, OperationGate, is_within_operation};

@@ -3,6 +3,7 @@
 //! ```text
 //!   superblock.rs   the superblock, checked
 //!      |
+//!   extent.rs       extents and nodes of their tree
 //!   features.rs     feature flags, and which of them Folio reads and writes
 //!   checksum.rs     crc32c and crc16 over structures
 //!      |
@@ -13,5 +14,6 @@
 
 pub(super) mod checksum;
 pub(super) mod disk;
+pub(super) mod extent;
 pub(super) mod features;
 pub(super) mod superblock;

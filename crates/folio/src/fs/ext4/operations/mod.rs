@@ -1,9 +1,12 @@
 //! The VFS's calls in ext4's words: what each changes, and in which order.
 
+mod evict;
 mod symlink;
 
 use crate::base::{Errno, Error, InodeNumber, Result};
-use crate::fs::ext4::inode::{Ext4Inode, InodeState};
+use crate::fs::ext4::inode::Ext4Inode;
+use crate::fs::ext4::inode::links::{add_directory_link, check_links, drop_directory_link};
+use crate::fs::ext4::inode::state::InodeState;
 use crate::fs::ext4::layout::disk::{ROOT_INODE, inode_flags};
 use crate::fs::ext4::space::reserved::{ReservedBlocksOwners, ReservedBlocksScope};
 use crate::vfs::{
@@ -13,11 +16,6 @@ use crate::vfs::{
 };
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-
-/// Links a directory shows once it has more than can be counted (`dir_nlink`).
-const LINKS_UNCOUNTED: u16 = 1;
-/// Links from which a directory's are no longer counted.
-const LINKS_MAX: u16 = 65_000;
 
 impl Inode for Ext4Inode {
     fn common(&self) -> &InodeCommon {
@@ -30,9 +28,9 @@ impl Inode for Ext4Inode {
 
     fn set_attributes(&self, who: &Credentials, change: &AttributeChange) -> Result<()> {
         self.change(Some(who), || {
-            self.refuse_fixed(false)?;
+            self.check_mutable(false)?;
             if let Some(size_bytes) = change.size_bytes {
-                self.bring_out_of_line()?;
+                self.convert_inline()?;
                 self.set_size(size_bytes)?;
             }
             let mut state = self.state_mut();
@@ -43,12 +41,12 @@ impl Inode for Ext4Inode {
     }
 
     fn lookup(&self, name: &[u8]) -> Result<Option<Arc<dyn Inode>>> {
-        self.fs.check_alive()?;
+        self.fs.volume.check_alive()?;
         let Some(found) = self.find_name(name).map_err(|e| self.place(e))? else {
             return Ok(None);
         };
         let number = found.number.0;
-        if number < self.fs.geometry.first_inode.into() && number != u64::from(ROOT_INODE) {
+        if number < self.fs.volume.geometry.first_inode.into() && number != u64::from(ROOT_INODE) {
             let what = format!("a name leads to the reserved inode {number}");
             return Err(self.place(Error::corrupt(what)));
         }
@@ -58,7 +56,7 @@ impl Inode for Ext4Inode {
 
     fn create(&self, who: &Credentials, name: &[u8], new: &NewInode<'_>) -> Result<Arc<dyn Inode>> {
         self.change(Some(who), || {
-            self.refuse_fixed(true)?;
+            self.check_mutable(true)?;
             let inode = self.new_inode(new)?;
             let added = self.insert_name(name, inode.number, new.file_type);
             self.keep_or_discard(&inode, added)?;
@@ -89,16 +87,16 @@ impl Inode for Ext4Inode {
     fn link(&self, who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.change(Some(who), || {
             let target = self.same_fs(target)?;
-            self.refuse_fixed(true)?;
-            target.refuse_fixed(false)?;
-            self.fs.check_links(&target.state.read(), false)?;
+            self.check_mutable(true)?;
+            target.check_mutable(false)?;
+            check_links(&self.fs.volume, &target.state.read(), false)?;
             self.insert_name(name, target.number, target.common.file_type)?;
             let mut state = target.state_mut();
             let links = state.raw.links_count.get() + 1;
             state.raw.links_count = links.into();
-            state.set_changed(self.fs.now());
+            state.set_changed(self.fs.volume.now());
             // It may have had none (`O_TMPFILE`).
-            self.fs.remove_orphan(target.number);
+            self.fs.orphans.lock().remove(target.number);
             target.mark_dirty(&mut state);
             drop(state);
             self.note_names_changed(&mut self.state_mut());
@@ -109,8 +107,8 @@ impl Inode for Ext4Inode {
     fn unlink(&self, who: &Credentials, name: &[u8], target: &Arc<dyn Inode>) -> Result<()> {
         self.change(Some(who), || {
             let target = self.same_fs(target)?;
-            self.refuse_fixed(false)?;
-            target.refuse_fixed(false)?;
+            self.check_mutable(false)?;
+            target.check_mutable(false)?;
             self.remove_name(name)?;
             self.note_names_changed(&mut self.state_mut());
             target.drop_link();
@@ -126,8 +124,8 @@ impl Inode for Ext4Inode {
     ) -> Result<()> {
         self.change(Some(who), || {
             let target = self.same_fs(target)?;
-            self.refuse_fixed(false)?;
-            target.refuse_fixed(false)?;
+            self.check_mutable(false)?;
+            target.check_mutable(false)?;
             if !target.is_empty_directory()? {
                 return Err(Errno::NOTEMPTY.into());
             }
@@ -154,7 +152,7 @@ impl Inode for Ext4Inode {
                 .into_iter()
                 .flatten()
             {
-                changed.refuse_fixed(false)?;
+                changed.check_mutable(false)?;
             }
             if replaced.is_some() {
                 source.note_replacing();
@@ -172,7 +170,7 @@ impl Inode for Ext4Inode {
         cookie: u64,
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.fs.check_alive()?;
+        self.fs.volume.check_alive()?;
         self.iterate_names(cookie, sink).map_err(|e| self.place(e))
     }
 
@@ -188,12 +186,12 @@ impl Inode for Ext4Inode {
     }
 
     fn touch_accessed(&self) -> Result<()> {
-        if self.fs.is_read_only {
+        if self.fs.volume.is_read_only {
             return Ok(());
         }
         self.change(None, || {
             let mut state = self.state_mut();
-            state.set_accessed(self.fs.now());
+            state.set_accessed(self.fs.volume.now());
             self.note_times(&mut state);
             Ok(())
         })
@@ -211,7 +209,7 @@ impl Inode for Ext4Inode {
 
     fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         self.fs.check_namespace(name)?;
-        self.fs.check_alive()?;
+        self.fs.volume.check_alive()?;
         self.xattr_value(name).map_err(|e| self.place(e))
     }
 
@@ -223,14 +221,12 @@ impl Inode for Ext4Inode {
         flags: XattrFlags,
     ) -> Result<()> {
         self.fs.check_namespace(name)?;
-        self.change(Some(who), || self.change_xattr(name, Some(value), flags))
+        self.change_xattr(who, name, Some(value), flags)
     }
 
     fn remove_xattr(&self, who: &Credentials, name: &[u8]) -> Result<()> {
         self.fs.check_namespace(name)?;
-        self.change(Some(who), || {
-            self.change_xattr(name, None, XattrFlags::empty())
-        })
+        self.change_xattr(who, name, None, XattrFlags::empty())
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
@@ -252,7 +248,7 @@ impl FileOperations for Ext4Inode {
             .as_ref()
             .is_some_and(|m| offset >= m.size_bytes());
         self.change(Some(who), || {
-            self.refuse_fixed(appends)?;
+            self.check_mutable(appends)?;
             self.begin_write(offset, len_bytes)
         })
     }
@@ -261,8 +257,8 @@ impl FileOperations for Ext4Inode {
         if written_bytes == 0 {
             return Ok(());
         }
-        let _handle = self.fs.start();
-        let now = self.fs.now();
+        let _handle = self.fs.volume.start();
+        let now = self.fs.volume.now();
         let mut state = self.state_mut();
         state.set_modified(now);
         state.set_changed(now);
@@ -282,7 +278,7 @@ impl FileOperations for Ext4Inode {
         len_bytes: u64,
     ) -> Result<()> {
         self.change(Some(who), || {
-            self.refuse_fixed(false)?;
+            self.check_mutable(false)?;
             self.change_allocation(mode, offset, len_bytes)
         })
     }
@@ -293,11 +289,13 @@ impl FileOperations for Ext4Inode {
 }
 
 impl Ext4Inode {
-    /// Runs one change: refused on a read-only mount, and noted on the device before the first.
-    /// Runs one operation, in one transaction. `act` may run twice, if the first time there was no
-    /// space.
+    /// Runs one operation on behalf of `who`, in one transaction. `act` runs again after a commit if
+    /// it fails with ENOSPC.
+    ///
+    /// # Errors
+    /// EROFS on a read-only mount; otherwise those of `act`.
     fn change<T>(&self, who: Option<&Credentials>, act: impl Fn() -> Result<T>) -> Result<T> {
-        let options = &self.fs.options;
+        let options = &self.fs.volume.options;
         let owners = ReservedBlocksOwners {
             uid: options.reserved_uid,
             gid: options.reserved_gid,
@@ -307,7 +305,7 @@ impl Ext4Inode {
             self.fs.begin_change()?;
             let done = {
                 let _scope = who.map(|who| ReservedBlocksScope::begin(owners, who));
-                let _handle = self.fs.start();
+                let _handle = self.fs.volume.start();
                 act()
             };
             let error = match done {
@@ -321,26 +319,48 @@ impl Ext4Inode {
         }
     }
 
-    /// Says where a failure happened, if it is one of the medium; an ordinary errno needs no place.
+    /// Handles an error of this inode. Adds the inode to it, unless it is a plain errno.
     fn place(&self, error: Error) -> Error {
-        self.fs.notice(&error);
+        self.fs.volume.notice(&error);
         match error.kind() {
             crate::base::ErrorKind::Errno => error,
             _ => error.at(format!("inode {}", self.number)).at("ext4"),
         }
     }
 
-    /// EPERM on an inode that chattr(1) made immutable, or append-only if this change does more
-    /// than append.
-    fn refuse_fixed(&self, only_appends: bool) -> Result<()> {
+    /// Sets (`Some`) or removes (`None`) one extended attribute.
+    fn change_xattr(
+        &self,
+        who: &Credentials,
+        name: &[u8],
+        value: Option<&[u8]>,
+        flags: XattrFlags,
+    ) -> Result<()> {
+        self.change(Some(who), || {
+            let change = self.plan_xattr(name, value)?;
+            self.convert_inline()?;
+            self.apply_xattr(change, flags)
+        })
+    }
+
+    /// Checks the flags of chattr(1).
+    ///
+    /// # Errors
+    /// EPERM on an immutable inode, or on an append-only one unless the change only appends.
+    fn check_mutable(&self, only_appends: bool) -> Result<()> {
         let flags = self.state.read().raw.flags.get();
         let refused = inode_flags::IMMUTABLE | if only_appends { 0 } else { inode_flags::APPEND };
-        match flags & refused == 0 {
-            true => Ok(()),
-            false => Err(Errno::PERM.into()),
+        if flags & refused == 0 {
+            Ok(())
+        } else {
+            Err(Errno::PERM.into())
         }
     }
 
+    /// Returns `other` if it belongs to the same file system.
+    ///
+    /// # Errors
+    /// EXDEV.
     fn same_fs<'a>(&self, other: &'a Arc<dyn Inode>) -> Result<&'a Ext4Inode> {
         match other.as_any().downcast_ref::<Ext4Inode>() {
             Some(inode) if Arc::ptr_eq(&inode.fs, &self.fs) => Ok(inode),
@@ -348,14 +368,15 @@ impl Ext4Inode {
         }
     }
 
+    /// Changes all attributes of `change` except the size.
     fn apply(&self, state: &mut InodeState, change: &AttributeChange) -> Result<()> {
-        let now = self.fs.now();
+        let now = self.fs.volume.now();
         let time = |set: SetTime| match set {
             SetTime::Now => now,
             SetTime::To(time) => time,
         };
         if let Some(mode) = change.mode {
-            if self.fs.options.acl {
+            if self.fs.volume.options.acl {
                 self.change_acl_mode(state, mode)?;
             }
             state.raw.mode = (state.raw.mode.get() & 0xF000 | mode & 0o7777).into();
@@ -374,21 +395,21 @@ impl Ext4Inode {
         Ok(())
     }
 
-    /// Makes an inode that has no name yet.
+    /// Allocates an inode, which has no name yet.
     fn new_inode(&self, new: &NewInode<'_>) -> Result<Arc<Ext4Inode>> {
         let fs = &self.fs;
         fs.limit_dirty_inodes()?;
         let is_directory = new.file_type == FileType::Directory;
-        let number = fs.space.lock().allocate_inode(
-            &fs.geometry,
-            &fs.metadata,
+        let number = fs.volume.space.lock().allocate_inode(
+            &fs.volume.geometry,
+            &fs.volume.metadata,
             self.number,
             is_directory,
         )?;
         let flags = self.state.read().raw.flags.get();
         let inode = Ext4Inode::create(fs, number, new, flags & inode_flags::INHERITED);
         let made = match new.file_type {
-            FileType::Directory => inode.initialise_directory(self.number),
+            FileType::Directory => inode.initialize_directory(self.number),
             FileType::Symlink => inode.store_target(new.target),
             _ => Ok(()),
         };
@@ -402,7 +423,7 @@ impl Ext4Inode {
         Ok(fs.remember(inode))
     }
 
-    /// After a failed step the new inode must not outlive its last reference.
+    /// Returns `step`. If it failed, the new inode is evicted with its last reference.
     fn keep_or_discard(&self, inode: &Arc<Ext4Inode>, step: Result<()>) -> Result<()> {
         if step.is_err() {
             inode.drop_all_links();
@@ -410,6 +431,7 @@ impl Ext4Inode {
         step
     }
 
+    /// Renames `source` to `new_name`, over `replaced` if there is one.
     fn move_name(
         &self,
         name: &[u8],
@@ -430,7 +452,7 @@ impl Ext4Inode {
             }
             None => {
                 if is_directory && changes_parent {
-                    self.fs.check_links(&new_parent.state.read(), true)?;
+                    check_links(&self.fs.volume, &new_parent.state.read(), true)?;
                 }
                 new_parent.insert_name(new_name, source.number, file_type)?;
             }
@@ -453,6 +475,7 @@ impl Ext4Inode {
         Ok(())
     }
 
+    /// Exchanges the names of `source` and `other`.
     fn exchange(
         &self,
         name: &[u8],
@@ -473,83 +496,59 @@ impl Ext4Inode {
             }
         }
         let mut state = other.state_mut();
-        state.set_changed(self.fs.now());
+        state.set_changed(self.fs.volume.now());
         other.mark_dirty(&mut state);
         drop(state);
         self.note_moved(source, new_parent);
         Ok(())
     }
 
+    /// Marks both directories and `source` as changed by a rename.
     fn note_moved(&self, source: &Ext4Inode, new_parent: &Ext4Inode) {
         self.note_names_changed(&mut self.state_mut());
         new_parent.note_names_changed(&mut new_parent.state_mut());
         let mut state = source.state_mut();
-        state.set_changed(self.fs.now());
+        state.set_changed(self.fs.volume.now());
         source.mark_dirty(&mut state);
     }
 
+    /// Marks a directory whose names changed.
     fn note_names_changed(&self, state: &mut InodeState) {
-        let now = self.fs.now();
+        let now = self.fs.volume.now();
         state.set_modified(now);
         state.set_changed(now);
         self.mark_dirty(state);
     }
 
-    /// Takes one link away; without any left the inode is freed with its last reference.
+    /// Removes one link. Without any left, the inode is evicted with its last reference.
     fn drop_link(&self) {
         let mut state = self.state_mut();
         let links = state.raw.links_count.get().saturating_sub(1);
         state.raw.links_count = links.into();
-        state.set_changed(self.fs.now());
-        match links {
-            0 => {
-                drop(state);
-                self.forget_dirty();
-                self.note_unnamed();
-            }
-            _ => self.mark_dirty(&mut state),
+        state.set_changed(self.fs.volume.now());
+        if links > 0 {
+            return self.mark_dirty(&mut state);
         }
+        drop(state);
+        self.forget_dirty();
+        self.note_unnamed();
     }
 
+    /// Removes all links: the inode is evicted with its last reference.
     fn drop_all_links(&self) {
         self.state_mut().raw.links_count = 0.into();
         self.forget_dirty();
         self.note_unnamed();
     }
 
-    /// The last name is gone: until the last user goes, too, the inode is an orphan.
+    /// Makes an inode without names an orphan, until its last reference is dropped.
     fn note_unnamed(&self) {
         let mut state = self.state_mut();
         if let Err(error) = self.end_hold(&mut state) {
             self.fs
+                .volume
                 .note_error(error.at(format!("inode {}", self.number)));
         }
         self.mark_dirty(&mut state);
     }
-
-    /// Takes the inode off the lists that would keep it alive.
-    pub(crate) fn forget_dirty(&self) {
-        self.clear_dirty(&mut self.state_mut());
-        let listed = self.fs.dirty_inodes.lock().remove(&self.number);
-        let ordered = self.fs.ordered_inodes.lock().remove(&self.number);
-        let lazy = self.fs.lazy_times.forget(self.number);
-        drop((listed, ordered, lazy));
-    }
-}
-
-pub(crate) fn add_directory_link(state: &mut InodeState) {
-    let links = state.raw.links_count.get();
-    let counted = if links == LINKS_UNCOUNTED || links >= LINKS_MAX {
-        LINKS_UNCOUNTED
-    } else {
-        links + 1
-    };
-    state.raw.links_count = counted.into();
-}
-
-pub(crate) fn drop_directory_link(state: &mut InodeState) {
-    let links = state.raw.links_count.get();
-    // A directory that once had too many to count never counts again.
-    let counted = if links > 2 { links - 1 } else { links };
-    state.raw.links_count = counted.into();
 }

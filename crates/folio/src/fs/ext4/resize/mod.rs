@@ -32,7 +32,7 @@ mod layout;
 mod plan;
 mod reserve;
 
-use super::Ext4;
+use super::inode::Ext4;
 use crate::base::{Clock, Errno, Error, Result};
 use crate::block::Device;
 use crate::cache::{CacheOptions, PageCache};
@@ -184,7 +184,7 @@ impl Resizer {
             let mounted = Ext4::open(device.clone(), &cache, &options)?;
             let fs = &mounted.fs;
             fs.sync_all(true)?;
-            let space = fs.space.lock();
+            let space = fs.volume.space.lock();
             (space.available_blocks(), space.free_inodes())
         };
         let superblock = Superblock::load(&**device)?;
@@ -195,7 +195,7 @@ impl Resizer {
                 ..options
             };
             let fs = Ext4::attach(device.clone(), superblock.clone(), &cache, &options)?;
-            Some(fs.new_journal(fs.journal_blocks()?, true)?)
+            Some(fs.volume.open_journal(fs.journal_blocks()?, true)?)
         } else {
             None
         };

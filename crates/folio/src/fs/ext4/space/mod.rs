@@ -97,7 +97,7 @@ impl Space {
 
     /// Blocks that a commit would leave free and not promised (clusters with bigalloc), as
     /// statfs(2) tells them.
-    pub(crate) fn unpromised_blocks(&self) -> u64 {
+    pub(crate) fn unreserved_blocks(&self) -> u64 {
         self.free_blocks.saturating_sub(self.reserved_blocks)
     }
 

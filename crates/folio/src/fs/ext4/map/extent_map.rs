@@ -1,65 +1,31 @@
-//! Which device block holds which block of a file: the extents of one inode, in memory and as a
-//! tree on disk.
+//! The extents of one inode: a sorted list in memory, a tree on disk.
 //!
 //! In memory the map is one sorted list, so that insertion, merging and removal are plain list
-//! operations. On disk it is a tree of nodes (Documentation/filesystems/ext4/ifork.rst);
-//! [`ExtentMap::store`] lays the list out anew in the inode's 60 bytes and as few full leaves as it
-//! needs, reusing the tree's present blocks.
+//! operations. On disk it is a tree of nodes; [`ExtentMap::store`] writes the whole list into the
+//! inode's 60 bytes and as few full leaves as it needs, and reuses the tree's present blocks.
 
 use crate::base::{Error, LogicalBlock, PhysicalBlock, Result};
 use crate::fs::ext4::journal::metadata::Metadata;
 use crate::fs::ext4::layout::checksum::crc32c;
-use crate::fs::ext4::layout::disk::{
-    EXTENT_ENTRY_LEN, EXTENT_LEN_MAX, EXTENT_MAGIC, RawExtent, RawExtentHeader, RawExtentIndex,
+use crate::fs::ext4::layout::disk::{EXTENT_ENTRY_LEN, RawExtentHeader};
+use crate::fs::ext4::layout::extent::{
+    Extent, decode_extent, decode_index, encode_extent, encode_index, fill_node, len_max,
+    node_capacity, parse_node, split_for_disk,
 };
 use std::ops::Range;
-use zerocopy::{FromBytes, IntoBytes};
 
-/// Deepest tree the format knows.
-const DEPTH_MAX: u16 = 5;
-
-/// A run of file blocks on a run of device blocks.
+/// The state of a file block, and of the `len - 1` blocks after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
-    /// First block in the file.
-    pub(crate) logical: u32,
-    /// Number of blocks; any number in memory, split as the format needs it on disk.
-    pub(crate) len: u32,
-    /// First block on the device.
-    pub(crate) physical: u64,
-    /// Allocated, but reads as zeros (`fallocate`).
-    pub(crate) is_unwritten: bool,
-}
-
-impl Extent {
-    fn end(&self) -> u64 {
-        u64::from(self.logical) + u64::from(self.len)
-    }
-
-    /// The part of the extent from file block `logical` on.
-    fn tail_from(&self, logical: u32) -> Self {
-        let skip = logical - self.logical;
-        Self {
-            logical,
-            len: self.len - skip,
-            physical: self.physical + u64::from(skip),
-            ..*self
-        }
-    }
-}
-
-/// What lies at a file block, and for how many blocks on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mapped {
+pub(crate) enum MappedRange {
     /// Stored from this device block on.
     Data { physical: PhysicalBlock, len: u32 },
     /// Space from this device block on, reading as zeros.
     Unwritten { physical: PhysicalBlock, len: u32 },
-    /// Nothing.
+    /// Not allocated.
     Hole { len: u32 },
 }
 
-/// What [`ExtentMap`] needs to know of its file system and inode to check and write tree blocks.
+/// The file system and inode of a map, to check and write its tree blocks.
 pub(crate) struct TreeContext<'a> {
     /// The file system's metadata blocks.
     pub(crate) metadata: &'a Metadata,
@@ -76,14 +42,17 @@ pub(crate) struct TreeContext<'a> {
 /// The extents of one inode.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ExtentMap {
-    /// Sorted, not overlapping, neighbours merged where they touch.
+    /// Sorted, not overlapping, neighbors merged where they touch.
     extents: Vec<Extent>,
-    /// The tree's blocks on the device (leaves and inner nodes), in the order they were met.
+    /// The tree's blocks on the device (leaves and inner nodes), in the order they were read.
     tree_blocks: Vec<u64>,
 }
 
 impl ExtentMap {
-    /// The map of the tree whose root lies in an inode's `i_block`.
+    /// Loads the tree whose root is in an inode's `i_block`.
+    ///
+    /// # Errors
+    /// EUCLEAN for a tree that breaks its rules, or points outside the file system.
     pub(crate) fn load(root: &[u8; 60], context: &TreeContext<'_>) -> Result<Self> {
         let mut map = Self::default();
         let (header, entries) = parse_node(root, None)?;
@@ -91,8 +60,8 @@ impl ExtentMap {
         Ok(map)
     }
 
-    /// A map of plain runs, for inodes that map their blocks one by one (ext2, ext3); `tree_blocks`
-    /// hold that map.
+    /// Returns a map of plain runs, for inodes that map their blocks one by one (ext2, ext3);
+    /// `tree_blocks` are the pointer blocks.
     pub(crate) fn from_runs(
         runs: impl IntoIterator<Item = (LogicalBlock, PhysicalBlock, u32)>,
         tree_blocks: Vec<u64>,
@@ -112,17 +81,17 @@ impl ExtentMap {
         map
     }
 
-    /// All extents, sorted by file block.
+    /// Returns all extents, sorted by file block.
     pub(crate) fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
-    /// The file block after the last extent; 0 without any.
+    /// Returns the file block after the last extent; 0 without any.
     pub(crate) fn end(&self) -> u64 {
         self.extents.last().map_or(0, Extent::end)
     }
 
-    /// Blocks that the extents have together.
+    /// Returns the number of blocks in all extents.
     pub(crate) fn data_blocks(&self) -> u64 {
         self.extents
             .iter()
@@ -130,37 +99,34 @@ impl ExtentMap {
             .sum()
     }
 
-    /// Blocks of the device that hold the tree itself.
+    /// Returns the device blocks that hold the tree itself.
     pub(crate) fn tree_blocks(&self) -> &[u64] {
         &self.tree_blocks
     }
 
-    /// What lies at `block`.
-    pub(crate) fn lookup(&self, block: LogicalBlock) -> Mapped {
+    /// Looks up the file block `block`.
+    pub(crate) fn lookup(&self, block: LogicalBlock) -> MappedRange {
         let after = self.extents.partition_point(|e| e.logical <= block.0);
         if let Some(extent) = after.checked_sub(1).map(|i| self.extents[i])
             && u64::from(block.0) < extent.end()
         {
             let tail = extent.tail_from(block.0);
             let physical = PhysicalBlock(tail.physical);
-            return match tail.is_unwritten {
-                false => Mapped::Data {
-                    physical,
-                    len: tail.len,
-                },
-                true => Mapped::Unwritten {
-                    physical,
-                    len: tail.len,
-                },
+            let len = tail.len;
+            return if tail.is_unwritten {
+                MappedRange::Unwritten { physical, len }
+            } else {
+                MappedRange::Data { physical, len }
             };
         }
         let next = self.extents.get(after).map_or(u32::MAX, |e| e.logical);
-        Mapped::Hole {
+        MappedRange::Hole {
             len: next - block.0,
         }
     }
 
-    /// The last device block in use before file block `block`: where the file would best go on.
+    /// Returns the best device block for file block `block`: the one that continues the blocks
+    /// before it.
     pub(crate) fn goal(&self, block: LogicalBlock) -> Option<PhysicalBlock> {
         let after = self.extents.partition_point(|e| e.logical <= block.0);
         let before = self.extents[after.checked_sub(1)?];
@@ -170,7 +136,7 @@ impl ExtentMap {
         ))
     }
 
-    /// Adds an extent over a hole, merging it with neighbours that it continues.
+    /// Adds an extent over a hole, and merges it with neighbors that it continues.
     pub(crate) fn insert(&mut self, extent: Extent) {
         let mut at = self.extents.partition_point(|e| e.logical < extent.logical);
         let joins = |a: &Extent, b: &Extent| {
@@ -191,7 +157,7 @@ impl ExtentMap {
         }
     }
 
-    /// Makes the file blocks in `range` holes; returns the device runs they held.
+    /// Makes the file blocks in `range` holes; returns the extents they had.
     pub(crate) fn remove(&mut self, range: Range<u64>) -> Vec<Extent> {
         let first = self.extents.partition_point(|e| e.end() <= range.start);
         let last = self
@@ -224,13 +190,12 @@ impl ExtentMap {
         removed
     }
 
-    /// Moves everything from file block `from` on by `by` blocks: towards the beginning over a
-    /// hole, or towards the end. The caller has checked that there is room.
-    pub(crate) fn shift(&mut self, from: u32, by: i64) {
-        // The tail goes by itself, so that an extent that crosses `from` is split, and what meets
-        // is merged.
+    /// Moves the file blocks from `from` on by `by` blocks: towards the beginning over a hole, or
+    /// towards the end. The caller has checked that there is room.
+    pub(crate) fn move_blocks(&mut self, from: u32, by: i64) {
+        // Removal splits an extent that crosses `from`; insertion merges extents that now touch.
         for extent in self.remove(u64::from(from)..1 << 32) {
-            // Both ends have 32 bits, as the caller saw to.
+            // Both ends have 32 bits: the caller checked them.
             let logical = (i64::from(extent.logical) + by) as u32;
             self.insert(Extent { logical, ..extent });
         }
@@ -246,14 +211,14 @@ impl ExtentMap {
         }
     }
 
-    /// How many entries the on-disk form needs.
+    /// Returns how many entries the tree on disk needs.
     fn disk_entries(&self) -> u64 {
         let per = |e: &Extent| u64::from(e.len.div_ceil(u32::from(len_max(e.is_unwritten))));
         self.extents.iter().map(per).sum()
     }
 
-    /// How many blocks the tree needs beside the inode, if `more` extents came on top of the
-    /// present ones.
+    /// Returns how many blocks the tree needs beside the inode, with `more` extents in addition to
+    /// the present ones.
     pub(crate) fn tree_blocks_needed(&self, more: u64, block_size: usize) -> u64 {
         let mut entries = self.disk_entries().saturating_add(more);
         let per_block = node_capacity(block_size);
@@ -265,8 +230,8 @@ impl ExtentMap {
         blocks
     }
 
-    /// Writes the map into `root` (an inode's `i_block`) and tree blocks. `allocate` gives a block
-    /// for the tree; blocks no longer needed are returned.
+    /// Writes the map into `root` (an inode's `i_block`) and tree blocks. `allocate` allocates a
+    /// block for the tree. Returns the blocks that are no longer needed.
     pub(crate) fn store(
         &mut self,
         root: &mut [u8; 60],
@@ -408,130 +373,8 @@ impl ExtentMap {
     }
 }
 
-/// The root of a tree without extents.
-pub(crate) fn empty_root() -> [u8; 60] {
-    let mut root = [0; 60];
-    fill_node(&mut root, &[], 0);
-    root
-}
-
-/// Entries that fit in a node of `node_len` bytes.
-fn node_capacity(node_len: usize) -> u64 {
-    (node_len / EXTENT_ENTRY_LEN - 1) as u64
-}
-
-fn len_max(is_unwritten: bool) -> u16 {
-    if is_unwritten {
-        EXTENT_LEN_MAX - 1
-    } else {
-        EXTENT_LEN_MAX
-    }
-}
-
-/// The pieces of an extent that is longer than the format's limit.
-fn split_for_disk(extent: Extent) -> impl Iterator<Item = Extent> {
-    let max = u32::from(len_max(extent.is_unwritten));
-    (0..extent.len.div_ceil(max)).map(move |i| {
-        let tail = extent.tail_from(extent.logical + i * max);
-        Extent {
-            len: tail.len.min(max),
-            ..tail
-        }
-    })
-}
-
-fn parse_node(bytes: &[u8], depth: Option<u16>) -> Result<(RawExtentHeader, &[u8])> {
-    let (header, entries) = RawExtentHeader::read_from_prefix(bytes)
-        .map_err(|_| Error::corrupt("extent node cut short"))?;
-    let what = if header.magic.get() != EXTENT_MAGIC {
-        format!("bad magic {:#06x} in extent node", header.magic.get())
-    } else if u64::from(header.max.get()) > node_capacity(bytes.len())
-        || header.entries > header.max
-    {
-        format!(
-            "extent node claims {} of {} entries",
-            header.entries.get(),
-            header.max.get()
-        )
-    } else if header.depth.get() > DEPTH_MAX || depth.is_some_and(|want| want != header.depth.get())
-    {
-        format!("extent node has depth {}", header.depth.get())
-    } else {
-        return Ok((header, entries));
-    };
-    Err(Error::corrupt(what))
-}
-
-pub(crate) fn decode_extent(raw: &[u8]) -> Result<Extent> {
-    let raw = RawExtent::read_from_bytes(raw).map_err(|_| Error::corrupt("extent cut short"))?;
-    let len = raw.len.get();
-    let is_unwritten = len > EXTENT_LEN_MAX;
-    Ok(Extent {
-        logical: raw.block.get(),
-        len: u32::from(if is_unwritten {
-            len - EXTENT_LEN_MAX
-        } else {
-            len
-        }),
-        physical: u64::from(raw.start_hi.get()) << 32 | u64::from(raw.start_lo.get()),
-        is_unwritten,
-    })
-}
-
-fn decode_index(raw: &[u8]) -> Result<(u32, u64)> {
-    let raw = RawExtentIndex::read_from_bytes(raw)
-        .map_err(|_| Error::corrupt("extent index cut short"))?;
-    Ok((
-        raw.block.get(),
-        u64::from(raw.leaf_hi.get()) << 32 | u64::from(raw.leaf_lo.get()),
-    ))
-}
-
-/// `piece` is at most as long as the format allows, and its block number has 48 bits.
-fn encode_extent(piece: &Extent) -> [u8; EXTENT_ENTRY_LEN] {
-    let len = piece.len as u16
-        + if piece.is_unwritten {
-            EXTENT_LEN_MAX
-        } else {
-            0
-        };
-    let raw = RawExtent {
-        block: piece.logical.into(),
-        len: len.into(),
-        start_hi: ((piece.physical >> 32) as u16).into(),
-        start_lo: (piece.physical as u32).into(),
-    };
-    zerocopy::transmute!(raw)
-}
-
-fn encode_index(first: u32, number: u64) -> [u8; EXTENT_ENTRY_LEN] {
-    let raw = RawExtentIndex {
-        block: first.into(),
-        leaf_lo: (number as u32).into(),
-        leaf_hi: ((number >> 32) as u16).into(),
-        unused: 0.into(),
-    };
-    zerocopy::transmute!(raw)
-}
-
-/// Fills `node` with a header and entries; the rest becomes zeros. There are never more entries
-/// than fit.
-fn fill_node(node: &mut [u8], entries: &[[u8; EXTENT_ENTRY_LEN]], depth: u16) {
-    let header = RawExtentHeader {
-        magic: EXTENT_MAGIC.into(),
-        entries: (entries.len() as u16).into(),
-        max: (node_capacity(node.len()) as u16).into(),
-        depth: depth.into(),
-        generation: 0.into(),
-    };
-    let bytes = entries.as_bytes();
-    node[..EXTENT_ENTRY_LEN].copy_from_slice(header.as_bytes());
-    node[EXTENT_ENTRY_LEN..EXTENT_ENTRY_LEN + bytes.len()].copy_from_slice(bytes);
-    node[EXTENT_ENTRY_LEN + bytes.len()..].fill(0);
-}
-
-/// Writes a block of the tree; one that `is_known` to be the tree's already is not touched if it
-/// says the same.
+/// Writes a block of the tree. With `is_known` it is a block of the tree already, which is not
+/// made dirty if its contents stay the same.
 fn write_tree_block(
     number: PhysicalBlock,
     is_known: bool,
@@ -580,37 +423,13 @@ mod tests {
         assert_eq!(map.extents(), &[extent(0, 12, 100)]);
         assert_eq!(map.remove(3..5), vec![extent(3, 2, 103)]);
         assert_eq!(map.extents(), &[extent(0, 3, 100), extent(5, 7, 105)]);
-        assert_eq!(map.lookup(LogicalBlock(3)), Mapped::Hole { len: 2 });
+        assert_eq!(map.lookup(LogicalBlock(3)), MappedRange::Hole { len: 2 });
         assert_eq!(map.goal(LogicalBlock(4)), Some(PhysicalBlock(103)));
-    }
-
-    #[test]
-    fn long_extents_split_on_disk() {
-        let pieces: Vec<_> = split_for_disk(extent(5, 70_000, 1000)).collect();
-        assert_eq!(
-            pieces,
-            vec![
-                extent(5, 32768, 1000),
-                extent(32773, 32768, 33768),
-                extent(65541, 4464, 66536)
-            ]
-        );
-        let written = decode_extent(&encode_extent(&pieces[0])).unwrap();
-        assert_eq!(written, pieces[0]);
-        let unwritten = Extent {
-            is_unwritten: true,
-            len: 32767,
-            ..pieces[0]
-        };
-        assert_eq!(
-            decode_extent(&encode_extent(&unwritten)).unwrap(),
-            unwritten
-        );
     }
 
     proptest! {
         #[test]
-        fn agrees_with_one_entry_per_block(edits in prop::collection::vec((any::<bool>(), 0_u32..64, 1_u32..16), 1..60)) {
+        fn extent_map_agrees_with_one_entry_per_block(edits in prop::collection::vec((any::<bool>(), 0_u32..64, 1_u32..16), 1..60)) {
             let mut map = ExtentMap::default();
             let mut model: Vec<Option<u64>> = vec![None; 96];
             let mut next = 1000;
@@ -629,7 +448,7 @@ mod tests {
                 }
                 for (block, held) in model.iter().enumerate() {
                     let found = match map.lookup(LogicalBlock(block as u32)) {
-                        Mapped::Data { physical, .. } => Some(physical.0),
+                        MappedRange::Data { physical, .. } => Some(physical.0),
                         _ => None,
                     };
                     prop_assert_eq!(found, *held);

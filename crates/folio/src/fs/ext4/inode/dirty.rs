@@ -1,0 +1,115 @@
+//! Dirty inodes: listed until a commit or a sync writes them to the inode table.
+
+use super::state::{ContentLayout, InodeState};
+use super::{Ext4, Ext4Inode};
+use crate::base::Result;
+use crate::vfs::FileType;
+use std::sync::atomic::Ordering;
+use zerocopy::IntoBytes;
+
+impl Ext4Inode {
+    /// Puts the inode on the list of dirty inodes, which keeps it alive until it is written.
+    pub(crate) fn mark_dirty(&self, state: &mut InodeState) {
+        state.data_changed_in = self.fs.volume.running();
+        self.mark_times_dirty(state);
+    }
+
+    /// Does the same after a change that fdatasync(2) need not make durable.
+    pub(crate) fn mark_times_dirty(&self, state: &mut InodeState) {
+        let fs = &self.fs;
+        state.changed_in = fs.volume.running();
+        if state.link_count() == 0 {
+            // The list would keep it alive; so an inode without names is written at once.
+            if fs.volume.journal.get().is_some()
+                && let Err(error) = self.flush(state)
+            {
+                fs.volume
+                    .note_error(error.at(format!("inode {}", self.number)));
+            }
+            return;
+        }
+        if !state.is_dirty
+            && let Some(this) = self.this.upgrade()
+        {
+            state.is_dirty = true;
+            fs.unflushed_inodes.fetch_add(1, Ordering::Relaxed);
+            let listed = fs.dirty_inodes.insert(self.number, this);
+            listed.into_iter().for_each(Ext4::retire);
+        }
+    }
+
+    /// Marks the inode as clean. It may stay listed.
+    pub(crate) fn clear_dirty(&self, state: &mut InodeState) {
+        if std::mem::take(&mut state.is_dirty) {
+            self.fs.unflushed_inodes.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes the inode from the lists that would keep it alive.
+    pub(crate) fn forget_dirty(&self) {
+        self.clear_dirty(&mut self.state_mut());
+        let listed = self.fs.dirty_inodes.remove(self.number);
+        let ordered = self.fs.ordered_inodes.remove(self.number);
+        let lazy = self.fs.lazy_times.remove(self.number);
+        drop((listed, ordered, lazy));
+    }
+
+    /// Writes the inode and its extent tree into the metadata blocks. The device is not written.
+    pub(crate) fn flush(&self, state: &mut InodeState) -> Result<()> {
+        let volume = &self.fs.volume;
+        if let (FileType::Regular, Some(mapping)) = (self.common.file_type, &self.common.mapping) {
+            let size = if volume.journal.get().is_some() {
+                state.disk_size
+            } else {
+                mapping.size_bytes()
+            };
+            state.set_recorded_size(size);
+        }
+        if state.map_is_dirty && state.layout == ContentLayout::Extents && state.held.is_none() {
+            self.flush_map(state)?;
+        }
+        let (block, start) = volume.inode_block(self.number)?;
+        let mut bytes = block.write();
+        self.encode(state, &mut bytes[start..start + volume.inode_size]);
+        drop(bytes);
+        self.clear_dirty(state);
+        if state.link_count() == 0 && volume.journal.get().is_some() {
+            // Its deletion time may be a link of the list of orphans.
+            self.fs.orphans.lock().add(self.number);
+        }
+        Ok(())
+    }
+
+    /// Writes the extent tree into the inode's `i_block` and metadata blocks.
+    pub(crate) fn flush_map(&self, state: &mut InodeState) -> Result<()> {
+        let volume = &self.fs.volume;
+        let context = volume.tree_context(self.number, &state.raw);
+        let mut root = state.raw.block;
+        let before = state.map.tree_blocks().len() as i64;
+        let delayed = &mut state.delayed;
+        let surplus = state.map.store(&mut root, &context, || {
+            let is_reserved = delayed.take_tree_block();
+            volume.allocate_metadata(is_reserved)
+        })?;
+        state.raw.block = root;
+        state.charge_blocks(
+            state.map.tree_blocks().len() as i64 - before,
+            volume.block_size,
+        );
+        state.map_is_dirty = false;
+        for block in surplus {
+            volume.free_metadata(block.0..block.0 + 1)?;
+        }
+        Ok(())
+    }
+
+    /// Encodes the inode as the table shows it.
+    pub(crate) fn encode(&self, state: &InodeState, bytes: &mut [u8]) {
+        let volume = &self.fs.volume;
+        let fields_end = bytes.len() - state.tail.len();
+        bytes[..fields_end]
+            .copy_from_slice(&state.shown(volume.block_size).as_bytes()[..fields_end]);
+        bytes[fields_end..].copy_from_slice(&state.tail);
+        volume.seal_inode(self.number, bytes);
+    }
+}

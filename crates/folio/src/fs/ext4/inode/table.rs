@@ -1,0 +1,91 @@
+//! The inode table on disk: where an inode's bytes are, and their checksum.
+
+use crate::base::{PhysicalBlock, Result};
+use crate::fs::ext4::journal::metadata::MetadataBlock;
+use crate::fs::ext4::layout::checksum::{inode_checksum, inode_seed};
+use crate::fs::ext4::layout::disk::{
+    INODE_BASE_LEN, INODE_CHECKSUM_HI_OFFSET, INODE_CHECKSUM_LO_OFFSET, RawInode,
+};
+use crate::fs::ext4::map::extent_map::TreeContext;
+use crate::fs::ext4::space::inode_place;
+use crate::fs::ext4::volume::Volume;
+use std::mem::offset_of;
+
+impl Volume {
+    /// Returns the block of the inode table that holds inode `number`, and the byte where the inode
+    /// starts in it.
+    pub(crate) fn inode_block(&self, number: u32) -> Result<(MetadataBlock, usize)> {
+        let superblock = &self.geometry;
+        let (_, index) = inode_place(superblock, number);
+        let offset = index as usize * self.inode_size;
+        let table = self.space.lock().inode_table(superblock, number);
+        let block = self
+            .metadata
+            .block(PhysicalBlock(table + (offset / self.block_size) as u64))
+            .map_err(|e| e.at("inode table"))?;
+        Ok((block, offset % self.block_size))
+    }
+
+    /// Returns the seed of the checksums of inode `number` and its blocks, with `metadata_csum`.
+    pub(crate) fn inode_checksum_seed(&self, number: u32, generation: u32) -> Option<u32> {
+        self.checksum_seed
+            .map(|seed| inode_seed(seed, number, generation))
+    }
+
+    /// Puts the checksum into the bytes that inode `number` has in the table.
+    pub(crate) fn seal_inode(&self, number: u32, bytes: &mut [u8]) {
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let generation = word(offset_of!(RawInode, generation));
+        let Some(seed) = self.inode_checksum_seed(number, generation) else {
+            return;
+        };
+        let extra = if bytes.len() > INODE_BASE_LEN {
+            word(INODE_BASE_LEN) as u16
+        } else {
+            0
+        };
+        let has_high = INODE_BASE_LEN + usize::from(extra) >= INODE_CHECKSUM_HI_OFFSET + 2
+            && bytes.len() > INODE_BASE_LEN;
+        let crc = inode_checksum(seed, bytes, has_high);
+        bytes[INODE_CHECKSUM_LO_OFFSET..][..2].copy_from_slice(&(crc as u16).to_le_bytes());
+        if has_high {
+            bytes[INODE_CHECKSUM_HI_OFFSET..][..2]
+                .copy_from_slice(&((crc >> 16) as u16).to_le_bytes());
+        }
+    }
+
+    /// Returns what the block map of inode `number` is checked against.
+    pub(crate) fn tree_context(&self, number: u32, raw: &RawInode) -> TreeContext<'_> {
+        TreeContext {
+            metadata: &self.metadata,
+            block_size: self.block_size,
+            block_count: self.geometry.block_count,
+            first_data_block: self.geometry.first_data_block,
+            checksum_seed: self.inode_checksum_seed(number, raw.generation.get()),
+        }
+    }
+
+    /// Returns the length in bytes of the extra fields that new inodes get (`i_extra_isize`).
+    pub(crate) fn extra_isize(&self) -> usize {
+        let room = self.inode_size - INODE_BASE_LEN;
+        let wanted = usize::from(self.geometry.raw.want_extra_isize.get());
+        let known = size_of::<RawInode>() - INODE_BASE_LEN;
+        let is_usable = wanted % 4 == 0 && (4..=known).contains(&wanted);
+        if room == 0 {
+            0
+        } else if is_usable {
+            wanted.min(room)
+        } else {
+            known.min(room)
+        }
+    }
+
+    /// Frees the slot of inode `number`.
+    pub(crate) fn free_inode(&self, number: u32, is_directory: bool) -> Result<()> {
+        self.space
+            .lock()
+            .free_inode(&self.geometry, &self.metadata, number, is_directory)
+    }
+}

@@ -1,0 +1,109 @@
+//! Delayed blocks of one inode: written file blocks without a place on the device yet.
+
+use std::ops::Range;
+
+/// The delayed blocks of one inode, and the blocks reserved for them.
+#[derive(Debug, Default)]
+pub(crate) struct DelayedBlocks {
+    /// Sorted, not overlapping, not touching.
+    ranges: Vec<Range<u32>>,
+    data_blocks: u64,
+    /// Blocks reserved for the extent tree.
+    pub(crate) tree_blocks: u64,
+    /// Extents that may be split when unwritten blocks are written, each into two more.
+    pub(crate) splits: u64,
+}
+
+impl DelayedBlocks {
+    /// Returns the number of blocks reserved for data.
+    pub(crate) fn data_blocks(&self) -> u64 {
+        self.data_blocks
+    }
+
+    /// Returns the delayed runs, in file blocks.
+    pub(crate) fn ranges(&self) -> &[Range<u32>] {
+        &self.ranges
+    }
+
+    /// Uses one block reserved for the tree; false if there is none.
+    pub(crate) fn take_tree_block(&mut self) -> bool {
+        let is_reserved = self.tree_blocks > 0;
+        self.tree_blocks = self.tree_blocks.saturating_sub(1);
+        is_reserved
+    }
+
+    /// Returns the first delayed run within `range`.
+    pub(crate) fn first_in(&self, range: Range<u32>) -> Option<Range<u32>> {
+        let at = self.ranges.partition_point(|r| r.end <= range.start);
+        let found = self.ranges.get(at).filter(|r| r.start < range.end)?;
+        Some(found.start.max(range.start)..found.end.min(range.end))
+    }
+
+    /// Marks the file blocks in `range` as delayed.
+    pub(crate) fn add(&mut self, range: Range<u32>) {
+        let at = self.ranges.partition_point(|r| r.end < range.start);
+        let last = self.ranges.partition_point(|r| r.start <= range.end);
+        let mut merged = range;
+        for old in &self.ranges[at..last] {
+            self.data_blocks -= old.len() as u64;
+            merged = merged.start.min(old.start)..merged.end.max(old.end);
+        }
+        self.data_blocks += merged.len() as u64;
+        self.ranges.splice(at..last, [merged]);
+    }
+
+    /// Removes the file blocks in `range`; returns how many were delayed.
+    pub(crate) fn remove(&mut self, range: Range<u64>) -> u64 {
+        let before = self.data_blocks;
+        let first = self
+            .ranges
+            .partition_point(|r| u64::from(r.end) <= range.start);
+        let last = self
+            .ranges
+            .partition_point(|r| u64::from(r.start) < range.end);
+        let mut kept = Vec::new();
+        for old in &self.ranges[first..last.max(first)] {
+            self.data_blocks -= old.len() as u64;
+            let parts = [
+                u64::from(old.start)..range.start.min(old.end.into()),
+                range.end.max(old.start.into())..u64::from(old.end),
+            ];
+            // Both parts are within `old`, whose bounds have 32 bits.
+            for part in parts.into_iter().filter(|p| p.start < p.end) {
+                self.data_blocks += part.end - part.start;
+                kept.push(part.start as u32..part.end as u32);
+            }
+        }
+        self.ranges.splice(first..last.max(first), kept);
+        before - self.data_blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn delayed_ranges_agree_with_a_set(edits in prop::collection::vec((any::<bool>(), 0_u32..60, 1_u32..12), 1..50)) {
+            let mut delayed = DelayedBlocks::default();
+            let mut model = std::collections::BTreeSet::new();
+            for (add, start, len) in edits {
+                let blocks = start..start + len;
+                if add {
+                    delayed.add(blocks.clone());
+                    model.extend(blocks);
+                } else {
+                    let removed = delayed.remove(start.into()..u64::from(start + len));
+                    let held = blocks.filter(|b| model.remove(b)).count();
+                    prop_assert_eq!(removed, held as u64);
+                }
+                prop_assert_eq!(delayed.data_blocks(), model.len() as u64);
+                let first = delayed.first_in(10..50).map(|r| r.start);
+                prop_assert_eq!(first, model.range(10..50).next().copied());
+                prop_assert!(delayed.ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Mount and unmount: replays the journal, opens it, frees orphans, and finds the root.
+//!
+//! ```text
+//!   superblock -> needs recovery? -> replay the journal, then fast commits
+//!       |                               (read-only mounts: in memory, over the device)
+//!       v
+//!   attach: the file system in memory -> open the journal -> free orphans -> root
+//! ```
+//!
+//! Linux: fs/ext4/super.c.
+
+use super::inode::{Ext4, Ext4Inode};
+use super::journal::{self, JournalBlocks};
+use super::layout::disk::ROOT_INODE;
+use super::layout::features::{Compat, Incompat};
+use super::layout::superblock::Superblock;
+use super::options::Ext4Options;
+use crate::base::{Errno, Error, Result};
+use crate::block::{self, Device};
+use crate::cache::PageCache;
+use crate::vfs::{FileSystem, FileSystemStatistics, FileType, Inode, MountOptions};
+use std::sync::Arc;
+
+impl Ext4 {
+    /// Mounts the ext4 on `device`.
+    ///
+    /// # Errors
+    /// EROFS for a writable mount of a read-only device; EOPNOTSUPP, naming the feature, for
+    /// features that Folio does not read or write; EINVAL for bad options; EUCLEAN for damage.
+    pub fn mount(
+        device: Arc<dyn Device>,
+        cache: &Arc<PageCache>,
+        options: &MountOptions,
+    ) -> Result<Arc<dyn FileSystem>> {
+        let mounted = Self::open(device, cache, options).map_err(|e| e.at("ext4"))?;
+        Ok(Arc::new(mounted))
+    }
+
+    /// Does the same as [`Ext4::mount`], for callers within ext4.
+    pub(super) fn open(
+        device: Arc<dyn Device>,
+        cache: &Arc<PageCache>,
+        options: &MountOptions,
+    ) -> Result<Mounted> {
+        let superblock = Superblock::load_for_recovery(&*device)?;
+        if !options.read_only {
+            if device.is_read_only() {
+                return Err(Error::new(Errno::ROFS, "the image is read-only"));
+            }
+            superblock.features.check_writable()?;
+        }
+        let needs_recovery = superblock
+            .features
+            .incompat
+            .contains(Incompat::NEEDS_RECOVERY);
+        let loads_journal = Ext4Options::parse(&options.file_system, &superblock)?.load_journal;
+        if needs_recovery && !loads_journal && !options.read_only {
+            let why = "the journal must be replayed before the file system is written: drop noload or norecovery";
+            return Err(Error::new(Errno::INVAL, why));
+        }
+        let (device, superblock) = if needs_recovery && loads_journal {
+            Self::recover(device, superblock, cache, options)?
+        } else {
+            let superblock = Superblock::load(&*device)?;
+            (device, superblock)
+        };
+        let fs = Self::attach(device, superblock, cache, options)?;
+        match fs.start_up() {
+            Ok(root) => {
+                tracing::info!(
+                    block_size = fs.volume.block_size,
+                    blocks = fs.volume.geometry.block_count,
+                    read_only = fs.volume.is_read_only,
+                    journal = fs.volume.journal.get().is_some(),
+                    "ext4 mounted"
+                );
+                tracing::debug!(options = ?fs.volume.options, "ext4 options");
+                Ok(Mounted { fs, root })
+            }
+            Err(error) => {
+                fs.discard_changes();
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes an attached file system ready for use, and returns its root.
+    fn start_up(self: &Arc<Self>) -> Result<Arc<Ext4Inode>> {
+        if self.volume.is_writing() {
+            self.open_journal()?;
+            self.find_orphan_file()?;
+            self.process_orphans()?;
+        }
+        let root = self.inode(ROOT_INODE.into())?;
+        match root.common.file_type {
+            FileType::Directory => Ok(root),
+            _ => Err(Error::corrupt("not a directory").at("inode 2 (root)")),
+        }
+    }
+
+    /// Replays the journal: on the device or, for a read-only mount, in memory over it.
+    fn recover(
+        device: Arc<dyn Device>,
+        superblock: Superblock,
+        cache: &Arc<PageCache>,
+        options: &MountOptions,
+    ) -> Result<(Arc<dyn Device>, Superblock)> {
+        if superblock.raw.journal_inum.get() == 0 {
+            return Err(Error::unsupported("a journal on another device"));
+        }
+        let blocks = {
+            // The state before recovery, only to find the journal; dropped afterwards.
+            let before = Self::attach(
+                device.clone(),
+                superblock.clone(),
+                cache,
+                &MountOptions {
+                    read_only: true,
+                    ..options.clone()
+                },
+            )?;
+            before.journal_blocks()?
+        };
+        let device = if options.read_only {
+            block::overlay(device)
+        } else {
+            device
+        };
+        let recovered = journal::recover(blocks, device.clone())?;
+        tracing::info!(
+            transactions = recovered.transactions,
+            fast_commit_changes = recovered.changes.len(),
+            in_memory = options.read_only,
+            "ext4 journal replayed"
+        );
+        Self::replay_fast_commits(&device, cache, options, &recovered.changes)?;
+        recovered.finish()?;
+        Superblock::write_recovery_flag(&*device, false)?;
+        device.flush()?;
+        let superblock = Superblock::load(&*device)?;
+        Ok((device, superblock))
+    }
+
+    /// Returns the blocks of the journal's inode.
+    pub(super) fn journal_blocks(self: &Arc<Self>) -> Result<JournalBlocks> {
+        let number = self
+            .volume
+            .geometry
+            .check_inode_number(self.volume.geometry.raw.journal_inum.get().into())?;
+        let inode = Ext4Inode::load(self, number, true).map_err(|e| e.at("journal"))?;
+        let state = inode.state.read();
+        let runs = state
+            .map
+            .extents()
+            .iter()
+            .map(|e| (e.physical, e.len))
+            .collect();
+        Ok(JournalBlocks {
+            block_size: self.volume.block_size,
+            block_count: self.volume.geometry.block_count,
+            runs,
+        })
+    }
+
+    /// Sends all further changes through the journal, if there is one and the options load it.
+    fn open_journal(self: &Arc<Self>) -> Result<()> {
+        let volume = &self.volume;
+        let features = &volume.geometry.features;
+        if !features.compat.contains(Compat::HAS_JOURNAL) || !volume.options.load_journal {
+            return Ok(());
+        }
+        if volume.geometry.raw.journal_inum.get() == 0 {
+            return Err(Error::unsupported("a journal on another device"));
+        }
+        volume.use_journal(self.journal_blocks()?)
+    }
+}
+
+/// A mounted ext4 as the VFS holds it: the file system and its root. Inodes refer to the file
+/// system, so the file system itself must not keep an inode alive.
+pub(super) struct Mounted {
+    pub(super) fs: Arc<Ext4>,
+    root: Arc<Ext4Inode>,
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.fs.discard_changes();
+    }
+}
+
+impl FileSystem for Mounted {
+    fn kind(&self) -> &'static str {
+        "ext4"
+    }
+
+    fn root(&self) -> Arc<dyn Inode> {
+        self.root.clone()
+    }
+
+    fn statistics(&self) -> Result<FileSystemStatistics> {
+        Ok(self.fs.volume.statistics())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.fs.sync_all(false).map_err(|e| e.at("ext4"))
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.fs.sync_all(true).map_err(|e| e.at("ext4"))
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.fs.volume.is_read_only
+    }
+}

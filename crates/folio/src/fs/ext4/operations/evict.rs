@@ -1,0 +1,68 @@
+//! Eviction: frees an inode that has no names left, with its last reference. Linux:
+//! `ext4_evict_inode`.
+
+use crate::base::Result;
+use crate::fs::ext4::inode::Ext4Inode;
+use crate::fs::ext4::inode::state::ContentLayout;
+use crate::fs::ext4::layout::extent::empty_root;
+use crate::fs::ext4::map::extent_map::ExtentMap;
+use crate::vfs::FileType;
+
+impl Drop for Ext4Inode {
+    fn drop(&mut self) {
+        if self.state.get_mut().link_count() == 0
+            && self.fs.volume.is_writing()
+            && let Err(error) = self.evict()
+        {
+            self.fs
+                .volume
+                .note_error(error.at(format!("inode {}", self.number)));
+        }
+        self.fs.forget_inode(self.number);
+    }
+}
+
+impl Ext4Inode {
+    /// Frees the blocks and the slot of an inode without names.
+    fn evict(&self) -> Result<()> {
+        let volume = &self.fs.volume;
+        let _handle = volume.start();
+        if let Some(mapping) = &self.common.mapping {
+            mapping.truncate(0);
+        }
+        let mut state = self.state_mut();
+        self.clear_dirty(&mut state);
+        self.end_hold(&mut state)?;
+        volume.release_delayed(&mut state, 0..1 << 32);
+        volume.release_tree_reservation(&mut state);
+        let is_directory = self.common.file_type == FileType::Directory;
+        let is_metadata = self.common.file_type != FileType::Regular;
+        for extent in state.map.remove(0..1 << 32) {
+            if is_metadata {
+                volume.free_metadata(extent.physical_range())?;
+            } else {
+                volume.free_data(extent.physical_range())?;
+            }
+        }
+        for block in state.map.tree_blocks().to_vec() {
+            volume.free_metadata(block..block + 1)?;
+        }
+        self.drop_xattr_block(&mut state)?;
+        let now = volume.now();
+        state.map = ExtentMap::default();
+        state.disk_size = 0;
+        state.raw.block = [0; 60];
+        if state.layout == ContentLayout::Extents {
+            state.raw.block = empty_root();
+        }
+        state.raw.dtime = (now.secs as u32).into();
+        state.raw.links_count = 0.into();
+        (state.raw.blocks_lo, state.raw.blocks_high) = (0.into(), 0.into());
+        state.set_recorded_size(0);
+        let (block, start) = volume.inode_block(self.number)?;
+        self.encode(&state, &mut block.write()[start..start + volume.inode_size]);
+        drop(state);
+        self.fs.orphans.lock().remove(self.number);
+        volume.free_inode(self.number, is_directory)
+    }
+}
