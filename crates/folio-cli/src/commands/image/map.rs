@@ -5,7 +5,7 @@ use crate::exit::{Failure, Outcome};
 use crate::session::Session;
 use crate::value_parsers::size;
 use clap::Args;
-use folio::block::{self, Allocation, Device, MapEntry, ImageFormat, OpenOptions};
+use folio::block::{self, Allocation, Device, ImageFormat, MapEntry, OpenOptions};
 use serde::Serialize;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
