@@ -168,7 +168,7 @@ fn a_page_of_no_command_is_refused() {
     bench.fails(
         &["man", "imge"],
         2,
-        "no command \"imge\"; did you mean image?",
+        "unknown command \"imge\"; did you mean image?",
     );
     bench.fails(&["man", "image", "convrt"], 2, "did you mean convert?");
     bench.fails(&["man", "--dir", "disk.img"], 1, "disk.img: ");

@@ -1,49 +1,49 @@
-//! How a command ends: exit codes, and the failures that lead to them.
+//! Exit codes, and the failures that lead to them.
 
 use folio::{Errno, Error};
 use std::error::Error as StdError;
 
-/// Exit codes, in the words of `folio help`.
+/// The section on exit codes of `folio help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0    all was done
-  1    something could not be done; each failure was told
-  2    the command line makes no sense
-  3    an image cannot be used: not there, in use, damaged, or of an unknown kind
-  130  stopped by Ctrl-C; the image is consistent
-  141  nobody reads the output any more
-Those of folio check are e2fsck's, those of folio image compare and check qemu-img's, and folio doctor
-ends with 1 if it found a fault and with 3 if it could not look: see their help.
+  0    success
+  1    an operation failed; each failure was printed
+  2    usage error
+  3    an image cannot be used: missing, in use, damaged, or of an unknown format
+  130  interrupted by Ctrl-C; the image is consistent
+  141  output pipe closed
+folio check has the exit codes of e2fsck, folio image compare and folio image check those of qemu-img. folio doctor
+ends with 1 if it found a fault, and with 3 if it could not examine a path. See the help of these commands.
 
-An image and a path inside it are written IMAGE:/path; IMAGE alone means IMAGE:/. IMAGE@2:/path names the
-second partition. Sizes are numbers with K, M, G or T, which count in 1024.";
+IMAGE:/path is a path inside an image; IMAGE alone means IMAGE:/. IMAGE@2:/path selects the second partition. Sizes
+are numbers with K, M, G or T, in units of 1024.";
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// All was done.
+    /// Success.
     Done,
-    /// Something could not be done.
+    /// An operation failed.
     Failed,
-    /// The command line makes no sense.
+    /// Usage error.
     Usage,
     /// An image cannot be used.
     Image,
-    /// A check found errors, and left them.
+    /// A check found errors and did not repair them.
     ErrorsLeft,
-    /// A check could not be made.
+    /// A check failed to run.
     NotChecked,
-    /// The command line of a check makes no sense.
+    /// Usage error of a check.
     CheckUsage,
     /// A fault was found.
     FaultFound,
-    /// Something could not be looked at.
+    /// A path could not be examined.
     NotProbed,
-    /// A code that qemu-img's command of the same name has.
+    /// An exit code of the qemu-img command with the same name.
     QemuImg(u8),
-    /// Ctrl-C.
+    /// Interrupted by Ctrl-C.
     Interrupted,
-    /// Nobody reads the output any more.
+    /// Output pipe closed.
     BrokenPipe,
 }
 
@@ -66,11 +66,11 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
-/// How a command line that makes no sense ends: `check` has e2fsck's exit codes.
+/// Returns the exit code of a usage error: `check` has those of e2fsck.
 pub(crate) fn usage_of(mut words: impl Iterator<Item = std::ffi::OsString>) -> Exit {
     let mut command = words.next();
     while let Some(word) = command.take_if(|word| word.as_encoded_bytes().starts_with(b"-")) {
-        // Options of all commands that another word belongs to.
+        // Global options with a value in the next argument.
         let has_word = ["-o", "--options", "--cache", "--color"]
             .iter()
             .any(|option| word == *option);
@@ -83,20 +83,20 @@ pub(crate) fn usage_of(mut words: impl Iterator<Item = std::ffi::OsString>) -> E
     }
 }
 
-/// Why a command cannot go on.
+/// The reason why a command cannot continue.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// How the command ends.
+    /// The exit code.
     pub(crate) exit: Exit,
-    /// What to tell; empty if it has been told.
+    /// The message to print; empty if the failure has been printed already.
     pub(crate) message: String,
 }
 
-/// The result of what a command does.
+/// The result of a command, or of one of its steps.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// A command line that makes no sense.
+    /// A usage error.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self {
             exit: Exit::Usage,
@@ -112,7 +112,7 @@ impl Failure {
         }
     }
 
-    /// Something that could not be done.
+    /// A failed operation.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self {
             exit: Exit::Failed,
@@ -120,7 +120,7 @@ impl Failure {
         }
     }
 
-    /// Stopped by Ctrl-C.
+    /// Interrupted by Ctrl-C.
     pub(crate) fn interrupted() -> Self {
         Self {
             exit: Exit::Interrupted,
@@ -135,7 +135,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Failures of the standard output.
+/// Failures of standard output.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
@@ -148,7 +148,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// The error and the chain of its causes, in one line.
+/// Formats the error and the chain of its causes in one line.
 pub(crate) fn explain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -166,7 +166,7 @@ pub(crate) fn explain(error: &Error) -> String {
     text
 }
 
-/// Whether going on with other files is in vain after this failure.
+/// Whether this failure would also affect all other files.
 pub(crate) fn is_final(error: &Error) -> bool {
     matches!(
         error.errno(),

@@ -1,134 +1,133 @@
-//! Words of other programs' command lines, and what does the same here: a hint for who types them
-//! out of habit.
+//! Hints for words of other programs' command lines: the folio command or option that does the
+//! same.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
 
-/// The command whose word it is ("" for the first word), words that it does not know, and what is
-/// meant by them.
+/// Each entry: the command ("" for the first word), words that it does not have, and the hint.
 pub(crate) const HINTS: &[(&str, &[&str], &str)] = &[
     // qemu-img, qemu-nbd
-    ("", &["qemu-img"], "'folio image' has its commands"),
+    ("", &["qemu-img"], "use 'folio image' and its subcommands"),
     (
         "",
         &["create"],
-        "'folio image create' makes an empty image, 'folio mkfs' one with an ext4",
+        "use 'folio image create' for an empty image, 'folio mkfs' for one with an ext4",
     ),
-    ("", &["convert"], "it is 'folio image convert'"),
-    ("", &["info"], "it is 'folio image info'"),
-    ("", &["map"], "it is 'folio image map'"),
-    ("", &["compare"], "it is 'folio image compare'"),
-    ("", &["snapshot"], "it is 'folio image snapshot'"),
-    ("", &["rebase"], "it is 'folio image rebase'"),
-    ("", &["commit"], "it is 'folio image commit'"),
-    (
-        "",
-        &["nbd", "qemu-nbd", "nbdkit"],
-        "it is 'folio serve nbd'",
-    ),
+    ("", &["convert"], "use 'folio image convert'"),
+    ("", &["info"], "use 'folio image info'"),
+    ("", &["map"], "use 'folio image map'"),
+    ("", &["compare"], "use 'folio image compare'"),
+    ("", &["snapshot"], "use 'folio image snapshot'"),
+    ("", &["rebase"], "use 'folio image rebase'"),
+    ("", &["commit"], "use 'folio image commit'"),
+    ("", &["nbd", "qemu-nbd", "nbdkit"], "use 'folio serve nbd'"),
     (
         "serve nbd",
         &["-k", "--socket-path", "-U", "--unix"],
-        "it is '--socket PATH'",
+        "use '--socket PATH'",
     ),
-    ("serve nbd", &["-p"], "it is '--port PORT'"),
-    ("serve nbd", &["-b"], "it is '--bind ADDRESS'"),
-    ("serve nbd", &["-r"], "it is '--read-only'"),
+    ("serve nbd", &["-p"], "use '--port PORT'"),
+    ("serve nbd", &["-b"], "use '--bind ADDRESS'"),
+    ("serve nbd", &["-r"], "use '--read-only'"),
     // e2fsprogs
-    ("", &["mke2fs", "mkfs.ext4", "newfs"], "it is 'folio mkfs'"),
+    ("", &["mke2fs", "mkfs.ext4", "newfs"], "use 'folio mkfs'"),
     (
         "mkfs",
         &["-d"],
-        "a tree goes into a new image by 'folio cp -a TREE/. IMAGE:/ --create SIZE'",
+        "use 'folio cp -a TREE/. IMAGE:/ --create SIZE' to copy a tree into a new image",
     ),
-    ("mkfs", &["-F"], "it is '--force'"),
-    ("mkfs", &["-t"], "it makes an ext4 in any case"),
+    ("mkfs", &["-F"], "use '--force'"),
+    (
+        "mkfs",
+        &["-t"],
+        "not needed: folio mkfs always creates an ext4",
+    ),
     (
         "",
         &["build", "pack"],
-        "a tree goes into a new image by 'folio cp -a TREE/. IMAGE:/ --create SIZE'",
+        "use 'folio cp -a TREE/. IMAGE:/ --create SIZE' to copy a tree into a new image",
     ),
     (
         "",
         &["extract", "unpack", "rdump", "dump"],
-        "files come out of an image by 'folio cp -a IMAGE:/path DIR'",
+        "use 'folio cp -a IMAGE:/path DIR' to copy files out of an image",
     ),
     (
         "",
         &["debugfs"],
-        "'folio ls', 'folio stat' and 'folio cp' look into an image and take files out",
+        "use 'folio ls', 'folio stat' and 'folio cp' to inspect an image and copy files out",
     ),
     (
         "",
         &["dumpe2fs"],
-        "'folio df' tells of a file system as a whole",
+        "use 'folio df' to show a file system as a whole",
     ),
-    ("", &["fsck", "e2fsck", "fsck.ext4"], "it is 'folio check'"),
+    ("", &["fsck", "e2fsck", "fsck.ext4"], "use 'folio check'"),
     (
         "check",
         &["-f", "-n"],
-        "it checks all and writes nothing in any case",
+        "not needed: folio check always checks everything and writes nothing",
     ),
     (
         "check",
         &["-p", "-y", "-a"],
-        "nothing is mended here: that is the job of e2fsck",
+        "folio check never repairs: use e2fsck",
     ),
-    ("", &["resize2fs"], "it is 'folio resize'"),
-    ("", &["tune2fs", "e2label"], "it is 'folio tune'"),
+    ("", &["resize2fs"], "use 'folio resize'"),
+    ("", &["tune2fs", "e2label"], "use 'folio tune'"),
     // coreutils, mount(8), virtiofsd
     (
         "",
         &["copy", "rsync", "put", "get", "copy-in", "copy-out"],
-        "it is 'folio cp'",
+        "use 'folio cp'",
     ),
-    ("", &["dir", "list"], "it is 'folio ls'"),
-    ("", &["rmdir", "del", "delete"], "it is 'folio rm'"),
-    ("", &["move", "rename"], "it is 'folio mv'"),
+    ("", &["dir", "list"], "use 'folio ls'"),
+    ("", &["rmdir", "del", "delete"], "use 'folio rm'"),
+    ("", &["move", "rename"], "use 'folio mv'"),
     (
         "",
         &["umount", "unmount"],
-        "umount(8) does it as for any mount, or fusermount3 -u without root",
+        "use umount(8) as for any mount, or fusermount3 -u without root",
     ),
     (
         "mount",
         &["-t"],
-        "the kind of file system is found by itself",
+        "not needed: the file system type is detected",
     ),
-    ("", &["virtiofsd"], "it is 'folio share'"),
+    ("", &["virtiofsd"], "use 'folio share'"),
     (
         "share",
         &["--shared-dir"],
         "the directory is an argument: 'folio share DIR --socket PATH'",
     ),
-    ("share", &["--socket-path"], "it is '--socket PATH'"),
+    ("share", &["--socket-path"], "use '--socket PATH'"),
     // vmtouch, fincore
     (
         "",
         &["vmtouch"],
-        "'folio warm' reads files into memory, 'folio cache status' tells what is there",
+        "use 'folio warm' to read files into memory, 'folio cache status' to show cached files",
     ),
-    ("warm", &["-t"], "it does so in any case"),
-    ("warm", &["-l"], "it is '--lock'"),
-    ("warm", &["-f"], "it is '-L'"),
-    ("warm", &["-b"], "it is '--recipe FILE'"),
-    ("warm", &["-i"], "it is '--exclude GLOB'"),
-    ("warm", &["-I"], "it is '--include GLOB'"),
-    ("warm", &["-e"], "it is 'folio cache drop'"),
-    ("", &["fincore", "status"], "it is 'folio cache status'"),
-    ("", &["evict", "drop"], "it is 'folio cache drop'"),
-    ("", &["save"], "it is 'folio cache save'"),
-    ("", &["restore"], "it is 'folio cache restore'"),
-    ("", &["top"], "it is 'folio cache top'"),
     (
-        "",
-        &["meminfo", "sar", "free"],
-        "it is 'folio cache meminfo'",
+        "warm",
+        &["-t"],
+        "not needed: folio warm always reads files into memory",
     ),
+    ("warm", &["-l"], "use '--lock'"),
+    ("warm", &["-f"], "use '-L'"),
+    ("warm", &["-b"], "use '--recipe FILE'"),
+    ("warm", &["-i"], "use '--exclude GLOB'"),
+    ("warm", &["-I"], "use '--include GLOB'"),
+    ("warm", &["-e"], "use 'folio cache drop'"),
+    ("", &["fincore", "status"], "use 'folio cache status'"),
+    ("", &["evict", "drop"], "use 'folio cache drop'"),
+    ("", &["save"], "use 'folio cache save'"),
+    ("", &["restore"], "use 'folio cache restore'"),
+    ("", &["top"], "use 'folio cache top'"),
+    ("", &["meminfo", "sar", "free"], "use 'folio cache meminfo'"),
 ];
 
-/// Puts the hint into the error about a word that is not known, if there is one for it.
+/// Adds the hint for an unknown word to the error about it, if there is one.
 pub(crate) fn add(error: &mut clap::Error, tree: &clap::Command, words: &[OsString]) {
     let kind = match error.kind() {
         ErrorKind::InvalidSubcommand => ContextKind::InvalidSubcommand,
@@ -141,7 +140,7 @@ pub(crate) fn add(error: &mut clap::Error, tree: &clap::Command, words: &[OsStri
     let Some(hint) = hint(&command_name(tree, words), word) else {
         return;
     };
-    // What looks alike means something else.
+    // clap's similar words mean something else.
     error.remove(ContextKind::SuggestedSubcommand);
     error.remove(ContextKind::SuggestedArg);
     error.insert(
@@ -157,8 +156,8 @@ fn hint(command: &str, word: &str) -> Option<&'static str> {
     Some(found.2)
 }
 
-/// The names of the command and the commands below it that a command line begins with, options left
-/// out.
+/// Returns the names of the command and its subcommands at the start of a command line, without
+/// options.
 pub(crate) fn command_name(tree: &clap::Command, words: &[OsString]) -> String {
     let mut at = tree;
     let mut names = Vec::new();

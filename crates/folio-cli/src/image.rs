@@ -20,25 +20,25 @@ const GETDENTS_MAX: usize = 1024;
 /// Bytes read of a passwd or group file.
 const OWNERS_LEN_MAX: usize = 4 << 20;
 
-/// What a command does with an image.
+/// How a command uses an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Only reads.
+    /// Read only.
     Read,
-    /// Changes it.
+    /// Read and write.
     Write,
-    /// Fills it: if that fails, the image is of no use, so nothing goes through a journal.
+    /// Fill a new image. If that fails the image is useless, so nothing goes through a journal.
     Fill,
 }
 
-/// A file system in an image, mounted as `/`. A kernel for each, so that links inside lead nowhere
-/// else.
+/// A file system in an image, mounted as `/` in a kernel of its own, so that links inside cannot
+/// lead anywhere else.
 pub(crate) struct Image {
-    /// As it was written.
+    /// The image as the user named it.
     pub(crate) name: String,
     process: Process,
     kernel: Arc<Kernel>,
-    /// Where to add at the end what the page cache did.
+    /// The counters of the page cache are added here at close.
     counters: Arc<Mutex<Counters>>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn open_device(path: &Path, access: Access) -> Outcome<Arc<dyn Device
     block::open(path, &options).map_err(|error| image_failure(error, path))
 }
 
-/// The failure of an image that cannot be opened, with the nearest file that is there if it is not.
+/// Returns the failure to open an image, with the nearest existing file name if it is missing.
 fn image_failure(error: Error, path: &Path) -> Failure {
     let hint = if error.errno() == Errno::NOENT {
         nearest_file(path)
@@ -65,7 +65,7 @@ fn image_failure(error: Error, path: &Path) -> Failure {
     failure
 }
 
-/// Makes an image of a new ext4; the file must not exist.
+/// Creates an image with a new ext4. The file must not exist.
 pub(crate) fn create(
     path: &Path,
     format: ImageFormat,
@@ -78,7 +78,7 @@ pub(crate) fn create(
         Ok(_) => Ok(device),
         Err(error) => {
             drop(device);
-            // Nobody else knows of the file yet, and what failed is told.
+            // The file is new and useless, and the cause is reported.
             let _ = std::fs::remove_file(path);
             Err(Failure::new(text(error, path)))
         }
@@ -98,7 +98,7 @@ fn name_once(error: Error, path: &Path) -> Error {
     }
 }
 
-/// The format that a file's name or the user asks for.
+/// Returns the requested format, or the one that the file's name implies.
 pub(crate) fn format_of(path: &Path, asked: Option<ImageFormat>) -> ImageFormat {
     let is_qcow2 = path
         .extension()
@@ -111,7 +111,7 @@ pub(crate) fn format_of(path: &Path, asked: Option<ImageFormat>) -> ImageFormat 
 }
 
 impl Image {
-    /// Opens the image that `place` names.
+    /// Opens the image of `place` and mounts its file system.
     pub(crate) fn open(session: &Session, place: &ImagePath, access: Access) -> Outcome<Self> {
         Self::mount(session, place, open_device(&place.image, access)?, access)
     }
@@ -125,7 +125,7 @@ impl Image {
     ) -> Outcome<Self> {
         let mut options = MountOptions {
             read_only: access == Access::Read,
-            // Looking at an image through this command is no access by its owner's programs.
+            // Inspection by this command does not count as access by the image's own programs.
             access_time: AccessTime::Never,
             clock: clock(),
             file_system: if access == Access::Fill {
@@ -139,12 +139,12 @@ impl Image {
         options
             .add(&words)
             .map_err(|error| Failure::usage(format!("-o {}", crate::exit::explain(&error))))?;
-        // `rw` does not make a command that only reads write.
+        // `-o rw` does not make a read-only command writable.
         options.read_only |= access == Access::Read;
         Self::mount_with(session, place, device, &options)
     }
 
-    /// Mounts and unmounts it, whatever `-o` says, so that nothing waits in its journal.
+    /// Mounts and unmounts the file system, whatever `-o` says, so that its journal is empty.
     pub(crate) fn replay(session: &Session, place: &ImagePath, device: Arc<dyn Device>) -> Outcome {
         let options = MountOptions {
             access_time: AccessTime::Never,
@@ -154,7 +154,7 @@ impl Image {
         Self::mount_with(session, place, device, &options)?.close()
     }
 
-    /// Mounts it with these options.
+    /// Mounts the file system with these options.
     pub(crate) fn mount_with(
         session: &Session,
         place: &ImagePath,
@@ -163,7 +163,7 @@ impl Image {
     ) -> Outcome<Self> {
         let kernel = Kernel::new(KernelOptions {
             cache_bytes: session.cache_bytes,
-            // In the background, chance would choose where files lie.
+            // Background writeback would make the file layout depend on timing.
             background_writeback: !options.read_only && fixed_time().is_none(),
             clock: clock(),
             ..KernelOptions::default()
@@ -191,23 +191,23 @@ impl Image {
         })
     }
 
-    /// What the image is mounted in.
+    /// Returns the kernel in which the image is mounted.
     pub(crate) fn kernel(&self) -> &Arc<Kernel> {
         &self.kernel
     }
 
-    /// Makes system calls in the image, as root.
+    /// Returns the process that makes system calls in the image, as root.
     pub(crate) fn process(&self) -> &Process {
         &self.process
     }
 
-    /// A path as messages name it.
+    /// Formats a path for messages.
     pub(crate) fn at(&self, path: &Path) -> String {
         format!("{}:{}", self.name, path.display())
     }
 
-    /// Puts the image's name before a failure that already has the path, and behind it the nearest
-    /// path that there is.
+    /// Turns an error that names a path into a failure that names the image too, with the nearest
+    /// existing path if the path is missing.
     pub(crate) fn name(&self, error: Error) -> Failure {
         let mut text = format!("{}:{}", self.name, crate::exit::explain(&error));
         if let (Errno::NOENT, Some(path)) = (error.errno(), error.place())
@@ -218,13 +218,13 @@ impl Image {
         Failure::new(text)
     }
 
-    /// For a path that is not there: the one that was perhaps meant.
+    /// Returns the existing path that is nearest to a missing one.
     pub(crate) fn meant(&self, path: &Path) -> Option<String> {
         let meant = nearest_path(path, |above| self.names(above).ok())?;
         Some(self.at(Path::new(&meant)))
     }
 
-    /// lstat(2), or stat(2) with `follow`.
+    /// Returns the attributes of a file: lstat(2), or stat(2) with `follow`.
     pub(crate) fn stat(&self, path: &Path, follow: bool) -> folio::Result<Attributes> {
         let flags = if follow {
             AtFlags::empty()
@@ -263,7 +263,7 @@ impl Image {
         Owners::parse(&read("/etc/passwd"), &read("/etc/group"))
     }
 
-    /// The whole contents of a file, at most `len_max` bytes of it.
+    /// Reads the contents of a file, at most `len_max` bytes.
     pub(crate) fn read_file(&self, path: &Path, len_max: usize) -> folio::Result<Vec<u8>> {
         let process = &self.process;
         let fd = process.open(path, OpenFlags::empty(), 0)?;
@@ -283,7 +283,7 @@ impl Image {
         result.map(|()| bytes)
     }
 
-    /// Syncs and unmounts, so that everything is in the image.
+    /// Syncs and unmounts, so that all data is in the image.
     pub(crate) fn close(self) -> Outcome {
         let Self {
             name,
@@ -294,14 +294,14 @@ impl Image {
         drop(process);
         let _span = tracing::info_span!("image", "{name}").entered();
         let halted = kernel.clone().halt();
-        tell_counters(&kernel.counters());
+        log_counters(&kernel.counters());
         *counters.lock().unwrap_or_else(PoisonError::into_inner) += kernel.counters();
         halted.map_err(|error| Failure::new(format!("{name}: {}", crate::exit::explain(&error))))
     }
 }
 
-/// What the page cache did, for `-v`; `--stats` tells all of it.
-pub(crate) fn tell_counters(counters: &Counters) {
+/// Logs the counters of the page cache for `-v`. `--stats` prints all of them.
+pub(crate) fn log_counters(counters: &Counters) {
     let Counters {
         hits,
         misses,
@@ -320,7 +320,7 @@ pub(crate) fn tell_counters(counters: &Counters) {
     );
 }
 
-/// Opens an image, works on it, and closes it whatever the work came to.
+/// Opens an image, runs `work` on it, and closes it whether or not `work` succeeded.
 pub(crate) fn with_image<T>(
     session: &Session,
     place: &ImagePath,

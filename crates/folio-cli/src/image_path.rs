@@ -1,4 +1,4 @@
-//! `IMAGE:/path` and `IMAGE@N:/path`, told from paths on the host.
+//! `IMAGE:/path` and `IMAGE@N:/path`, as opposed to paths on the host.
 
 use crate::exit::{Failure, Outcome};
 use std::ffi::{OsStr, OsString};
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 pub(crate) struct ImagePath {
     /// The image file.
     pub(crate) image: PathBuf,
-    /// Which partition; `None` is the only one that holds ext4.
+    /// The partition; `None` is the only one that holds ext4.
     pub(crate) partition: Option<u32>,
-    /// The path inside, from `/`.
+    /// The absolute path inside.
     pub(crate) path: PathBuf,
 }
 
-/// What a word of the command line of `cp` names.
+/// An argument that is either a path inside an image or a path on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PathArgument {
     /// Inside an image.
@@ -28,10 +28,12 @@ pub(crate) enum PathArgument {
 }
 
 impl ImagePath {
-    /// Reads `IMAGE`, `IMAGE:` or `IMAGE:/path`.
+    /// Parses `IMAGE`, `IMAGE:` or `IMAGE:/path`.
     pub(crate) fn parse(word: &OsStr) -> Outcome<Self> {
         if word.is_empty() {
-            return Err(Failure::usage("an empty word names no image"));
+            return Err(Failure::usage(
+                "invalid image \"\": expected IMAGE or IMAGE:/path",
+            ));
         }
         if let Some((image, path)) = split(word)
             && !is_image(Path::new(word))
@@ -45,8 +47,9 @@ impl ImagePath {
             && is_image(Path::new(OsStr::from_bytes(&bytes[..at])))
         {
             let (image, path) = (show(&bytes[..at]), show(&bytes[at + 1..]));
-            let text =
-                format!("{image}:{path}: a path in an image starts with '/': {image}:/{path}");
+            let text = format!(
+                "{image}:{path}: a path inside an image starts with '/': use {image}:/{path}"
+            );
             return Err(Failure::usage(text));
         }
         Ok(Self::new(word, OsStr::new("/")))
@@ -61,7 +64,7 @@ impl ImagePath {
         }
     }
 
-    /// The image as it was written.
+    /// Returns the image as the user named it.
     pub(crate) fn image_name(&self) -> String {
         match self.partition {
             Some(number) => format!("{}@{number}", self.image.display()),
@@ -69,7 +72,7 @@ impl ImagePath {
         }
     }
 
-    /// The same image, another path.
+    /// Returns the same image with another path.
     pub(crate) fn with_path(&self, path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -85,8 +88,8 @@ impl fmt::Display for ImagePath {
 }
 
 impl PathArgument {
-    /// Reads a word of `cp`: an image if the text before the first `:/` (or a last `:`) is a file
-    /// that exists, or, with `creates`, shall be made.
+    /// Parses an argument: a path inside an image if the text before the first `:/` (or a final
+    /// `:`) is an existing file or, with `creates`, any name.
     pub(crate) fn parse(word: &OsStr, creates: bool) -> Self {
         if let Some((image, path)) = split(word)
             && (creates || is_image(&split_partition(image).0))
@@ -106,8 +109,8 @@ impl fmt::Display for PathArgument {
     }
 }
 
-/// What stands before the first colon, if a slash or nothing follows it and no slash-led path `./`
-/// marks the host.
+/// Splits at the first colon, if a slash or nothing follows it. A leading `./` marks a path on the
+/// host.
 fn split(word: &OsStr) -> Option<(&OsStr, &OsStr)> {
     let bytes = word.as_bytes();
     let at = bytes.iter().position(|byte| *byte == b':')?;
@@ -119,7 +122,7 @@ fn split(word: &OsStr) -> Option<(&OsStr, &OsStr)> {
     Some((OsStr::from_bytes(image), OsStr::from_bytes(path)))
 }
 
-/// Takes `@N` off, unless a file is called just so.
+/// Splits off `@N`, unless a file has exactly this name.
 fn split_partition(image: &OsStr) -> (PathBuf, Option<u32>) {
     let bytes = image.as_bytes();
     let at = bytes.iter().rposition(|byte| *byte == b'@');

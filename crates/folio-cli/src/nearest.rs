@@ -1,13 +1,14 @@
-//! The nearest valid word, for messages about one that is not.
+//! The nearest valid word, for messages about an invalid one.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Names of a directory that are looked at.
+/// Names of a directory that are compared.
 const NAMES_MAX: usize = 100_000;
 
-/// The known word that differs least, if that is little: a typing mistake, not another word.
+/// Returns the known word with the smallest edit distance, if that is small enough for a typing
+/// mistake.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let mistakes_max = (word.chars().count() / 3).max(1);
@@ -27,14 +28,14 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// Of a path that does not lead anywhere: the same with the first name that is not there replaced
-/// by the nearest one that is. `names` lists a directory, and fails where there is none.
+/// Returns a missing path with its first missing name replaced by the nearest existing one. `names`
+/// lists a directory, and returns `None` if it does not exist.
 pub(crate) fn nearest_path(
     path: &Path,
     names: impl Fn(&Path) -> Option<Vec<Vec<u8>>>,
 ) -> Option<String> {
     let parts: Vec<_> = path.components().collect();
-    // The root is there, or nothing is.
+    // The root always exists.
     for len in 1..parts.len() {
         let above: std::path::PathBuf = parts[..len].iter().collect();
         let part = parts[len].as_os_str();
@@ -53,7 +54,7 @@ pub(crate) fn nearest_path(
     None
 }
 
-/// The name in the folder of `path` on the host that is nearest to its own.
+/// Returns the name in the directory of `path` on the host that is nearest to its own.
 pub(crate) fn nearest_file(path: &Path) -> Option<String> {
     let folder = path
         .parent()

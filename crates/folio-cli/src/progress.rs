@@ -1,4 +1,4 @@
-//! The bar of a long copy: bytes, rate and time left, on a terminal only.
+//! Progress bars of long operations: bytes, rate and time left, on a terminal only.
 
 use crate::session::Session;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,13 +12,13 @@ const FILES: &str = "{spinner} {pos} files, {per_sec}, {elapsed}";
 const FILES_OF: &str = "{bar:30} {pos} of {len} files, {msg}, {eta} left";
 const REDRAW: Duration = Duration::from_millis(50);
 
-/// The progress of one command.
+/// The progress bar of one command.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// A bar if there is a terminal to draw it on and it is wanted.
+    /// Creates a bar if the user wants one and a terminal can show it.
     pub(crate) fn new(session: &Session) -> Self {
         if !session.shows_progress() {
             return Self { bar: None };
@@ -29,14 +29,14 @@ impl Progress {
         Self { bar: Some(bar) }
     }
 
-    /// The same for things that are counted, not bytes.
+    /// Creates a bar that counts files, not bytes.
     pub(crate) fn counting(session: &Session) -> Self {
         let this = Self::new(session);
         this.bar.iter().for_each(|bar| bar.set_style(style(FILES)));
         this
     }
 
-    /// Shows a counter while `work` is done, and takes the bar away.
+    /// Shows a counter while `work` runs, then removes the bar.
     pub(crate) fn follow<T>(&self, counter: &AtomicU64, work: impl FnOnce() -> T) -> T {
         let Some(bar) = &self.bar else { return work() };
         let (ended, end) = mpsc::channel::<()>();
@@ -53,12 +53,12 @@ impl Progress {
         })
     }
 
-    /// Whether anybody sees it.
+    /// Whether the bar is visible.
     pub(crate) fn is_shown(&self) -> bool {
         self.bar.is_some()
     }
 
-    /// So much there is to do.
+    /// Sets the total, in bytes.
     pub(crate) fn expect(&self, len_bytes: u64) {
         if let Some(bar) = &self.bar {
             bar.set_length(len_bytes);
@@ -66,27 +66,27 @@ impl Progress {
         }
     }
 
-    /// So many of all files are done, where nobody knows how many bytes they have; `words` tells
-    /// what came so far.
-    pub(crate) fn files(&self, done: u64, all: u64, words: String) {
+    /// Shows the number of files that are done, if the number of bytes is unknown. `message`
+    /// describes the progress so far.
+    pub(crate) fn files(&self, done: u64, all: u64, message: String) {
         if let Some(bar) = &self.bar {
             if bar.length() != Some(all) {
                 bar.set_length(all);
                 bar.set_style(style(FILES_OF));
             }
             bar.set_position(done);
-            bar.set_message(words);
+            bar.set_message(message);
         }
     }
 
-    /// So much more is done.
+    /// Adds completed bytes.
     pub(crate) fn add(&self, len_bytes: u64) {
         if let Some(bar) = &self.bar {
             bar.inc(len_bytes);
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! Readiness: how a command that goes on serving tells who started it that it serves.
+//! Readiness of commands that serve: `--ready-fd` and sd_notify(3).
 
 use crate::exit::{Failure, Outcome};
 use std::fs::OpenOptions;
@@ -7,11 +7,11 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Tells that the command serves: a line on the descriptor of `--ready-fd`, and sd_notify(3) if a
+/// Reports that the command serves: a line on the descriptor of `--ready-fd`, and sd_notify(3) if a
 /// service manager asked for it.
 pub(crate) fn notify_ready(ready_fd: Option<u32>, status: &str) -> Outcome {
     if let Some(fd) = ready_fd {
-        // The descriptor was inherited, so it is opened once more by its name.
+        // The descriptor is inherited, so it is opened again by its name.
         let written = OpenOptions::new().write(true).open(format!("/dev/fd/{fd}"));
         let written = written.and_then(|mut file| file.write_all(b"ready\n"));
         written.map_err(|error| Failure::new(format!("--ready-fd {fd}: {error}")))?;
@@ -21,12 +21,12 @@ pub(crate) fn notify_ready(ready_fd: Option<u32>, status: &str) -> Outcome {
         .map_err(|error| Failure::new(format!("NOTIFY_SOCKET: {error}")))
 }
 
-/// Tells that the command is about to end. Nobody needs to know if that fails.
+/// Reports that the command is about to end. A failure of this report is harmless.
 pub(crate) fn notify_stopping() {
     let _ = notify("STOPPING=1");
 }
 
-/// sd_notify(3).
+/// Sends a state to the service manager, as sd_notify(3).
 fn notify(state: &str) -> io::Result<()> {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! One run of the command: global options, failures told as they come, Ctrl-C.
+//! One run of a command: global options, errors printed as they occur, Ctrl-C.
 
 use crate::exit::{Exit, Failure, Outcome, explain};
 use crate::global_options::GlobalOptions;
@@ -19,35 +19,35 @@ use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What all parts of a command share.
+/// The state that all parts of a command share.
 pub(crate) struct Session {
     command: &'static str,
-    /// No progress bar, no remarks.
+    /// No progress bar, no notes.
     pub(crate) quiet: bool,
     /// Page cache budget of each image, in bytes.
     pub(crate) cache_bytes: u64,
-    /// The words of `-o`.
+    /// The mount options of `-o`.
     pub(crate) options: Vec<String>,
-    /// Where the bar is drawn; messages go around it.
+    /// The area of progress bars; messages are printed around it.
     pub(crate) screen: MultiProgress,
-    /// What the page caches of images that were closed have done.
+    /// The counters of the page caches of closed images.
     pub(crate) counters: Arc<Mutex<Counters>>,
-    /// Whether to tell that at the end.
+    /// Whether to print the counters at the end.
     stats: bool,
-    /// JSON that waits for it.
+    /// The JSON to print together with the counters.
     list: Mutex<Option<serde_json::Value>>,
     failures: AtomicU64,
-    made: AtomicU64,
+    created: AtomicU64,
     interrupted: Arc<AtomicBool>,
 }
 
 impl Session {
-    /// A session for the command of this name.
+    /// Creates a session for the command of this name.
     pub(crate) fn new(command: &'static str, global: &GlobalOptions) -> Self {
         let this = Self::without_signals(command, global);
         for signal in [SIGINT, SIGTERM] {
-            // Armed by the first signal, so the second ends the program. Without handlers the first
-            // one does.
+            // The first signal arms this handler, so the second one ends the program. Without
+            // handlers the first one does.
             let _ = signal_hook::flag::register_conditional_shutdown(
                 signal,
                 130,
@@ -58,7 +58,7 @@ impl Session {
         this
     }
 
-    /// A session for a command that sees to signals itself.
+    /// Creates a session for a command that handles signals itself.
     pub(crate) fn without_signals(command: &'static str, global: &GlobalOptions) -> Self {
         let screen = MultiProgress::new();
         let traced = trace::start(global.verbose, &screen);
@@ -76,58 +76,58 @@ impl Session {
             stats: global.stats,
             list: Mutex::new(None),
             failures: AtomicU64::new(0),
-            made: AtomicU64::new(0),
+            created: AtomicU64::new(0),
             interrupted: Arc::new(AtomicBool::new(false)),
         };
         if let Err(why) = traced {
-            // Nothing but the telling is wrong, so the command goes on.
+            // Only the log is affected, so the command continues.
             this.note(why);
         }
         tracing::debug!(command, version = env!("CARGO_PKG_VERSION"), "folio");
         this
     }
 
-    /// A failure if `-o` was given to a command that mounts nothing.
+    /// Fails if `-o` was given to a command that mounts nothing.
     pub(crate) fn refuse_options(&self) -> Outcome {
-        match self.options.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::usage("-o: nothing is mounted here")),
+        if self.options.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::usage("-o: nothing is mounted here"))
         }
     }
 
-    /// Tells a failure after which the command goes on.
+    /// Prints a failure after which the command continues.
     pub(crate) fn fail(&self, message: impl Display) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         self.say(FAILURE, &message.to_string());
     }
 
-    /// Counts things that a copy made.
-    pub(crate) fn count_made(&self, count: u64) {
-        self.made.fetch_add(count, Ordering::Relaxed);
+    /// Adds to the number of files that a copy created.
+    pub(crate) fn count_created(&self, count: u64) {
+        self.created.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Whether there were failures and nothing else.
-    pub(crate) fn is_in_vain(&self) -> bool {
-        self.failures.load(Ordering::Relaxed) > 0 && self.made.load(Ordering::Relaxed) == 0
+    /// Whether there were failures and no successes.
+    pub(crate) fn has_only_failures(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) > 0 && self.created.load(Ordering::Relaxed) == 0
     }
 
-    /// Tells a failed call about `place`.
+    /// Prints the failure of a call on `place`.
     pub(crate) fn fail_at(&self, place: impl Display, error: &Error) {
         self.fail(format_args!("{place}: {}", explain(error)));
     }
 
-    /// Tells what could not be done with a path of the host.
+    /// Prints a failure on a path of the host.
     pub(crate) fn fail_on(&self, path: &std::path::Path, reason: &str) {
         self.fail(format_args!("{}: {reason}", path.display()));
     }
 
-    /// Tells something that is no failure.
+    /// Prints a note, which is not a failure.
     pub(crate) fn note(&self, message: impl Display) {
         self.say(Style::new(), &message.to_string());
     }
 
-    /// Names may come from an image, so what a terminal would take for a command is told as what it
-    /// is.
+    /// Prints a message. Names may come from an image, so terminal control characters are escaped.
     fn say(&self, style: Style, message: &str) {
         let lead = paint(
             color::on_stderr(),
@@ -138,12 +138,12 @@ impl Session {
             .suspend(|| eprintln!("{lead} {}", printable(message)));
     }
 
-    /// Whether a bar that moves is wanted, and can be drawn.
+    /// Whether the user wants a progress bar, and a terminal can show it.
     pub(crate) fn shows_progress(&self) -> bool {
         !self.quiet && !color::is_dumb_terminal() && std::io::stderr().is_terminal()
     }
 
-    /// For a failure about a mount option: the word that was perhaps meant.
+    /// Returns a suggestion for a failure about an unknown mount option.
     fn option_hint(&self, message: &str) -> String {
         if !message.contains("unknown mount option") {
             return String::new();
@@ -172,12 +172,12 @@ impl Session {
         self.interrupted.load(Ordering::Relaxed)
     }
 
-    /// Set when Ctrl-C is pressed, for work that looks for it itself.
+    /// Returns the flag that Ctrl-C sets, for work that polls it.
     pub(crate) fn stop_flag(&self) -> Arc<AtomicBool> {
         self.interrupted.clone()
     }
 
-    /// Ends the command here if Ctrl-C was pressed.
+    /// Fails if Ctrl-C was pressed.
     pub(crate) fn check_interrupt(&self) -> Outcome {
         if self.is_interrupted() {
             Err(Failure::interrupted())
@@ -186,7 +186,7 @@ impl Session {
         }
     }
 
-    /// Prints what a command lists as JSON; with `--stats` at the end, beside them.
+    /// Prints JSON; with `--stats` at the end, together with the counters.
     pub(crate) fn print_json(&self, list: &impl Serialize) -> Outcome {
         if !self.stats {
             return Ok(print_json(list)?);
@@ -196,7 +196,7 @@ impl Session {
         Ok(())
     }
 
-    /// Prints one of many values as JSON, in a line.
+    /// Prints one of many values as JSON, in one line.
     pub(crate) fn print_json_line(&self, value: &impl Serialize) -> Outcome {
         let mut out = std::io::stdout().lock();
         serde_json::to_writer(&mut out, value).map_err(std::io::Error::from)?;
@@ -204,7 +204,7 @@ impl Session {
         Ok(out.flush()?)
     }
 
-    fn tell_stats(&self) -> Outcome {
+    fn print_stats(&self) -> Outcome {
         if !self.stats {
             return Ok(());
         }
@@ -221,15 +221,15 @@ impl Session {
         Ok(())
     }
 
-    /// How the command ended, its failure told.
+    /// Prints the failure of `outcome`, and returns the exit code.
     pub(crate) fn exit(&self, outcome: Outcome) -> Exit {
-        let told = self.tell_stats();
+        let printed = self.print_stats();
         if tracing::enabled!(tracing::Level::DEBUG)
             && let Some(calls) = trace::host_calls()
         {
-            tracing::debug!("calls of the host: {calls}");
+            tracing::debug!("host I/O: {calls}");
         }
-        match outcome.and(told) {
+        match outcome.and(printed) {
             Err(failure) => {
                 if !failure.message.is_empty() {
                     let hint = self.option_hint(&failure.message);
@@ -243,13 +243,14 @@ impl Session {
     }
 }
 
-/// The instant of `SOURCE_DATE_EPOCH` if it is set: what is written must not depend on when.
+/// Returns the time of `SOURCE_DATE_EPOCH` if it is set, so that output does not depend on the time
+/// of the run.
 pub(crate) fn fixed_time() -> Option<Timespec> {
     let secs = std::env::var("SOURCE_DATE_EPOCH").ok()?.parse().ok()?;
     Some(Timespec::new(secs, 0))
 }
 
-/// Where timestamps come from.
+/// Returns the source of timestamps.
 pub(crate) fn clock() -> Clock {
     fixed_time().map_or(Clock::System, Clock::Fixed)
 }

@@ -1,4 +1,4 @@
-//! What is mounted or shared: an image, or a directory of the host, in a kernel of its own.
+//! The source of a mount or share: an image, or a directory of the host, in a kernel of its own.
 
 use crate::exit::{Failure, Outcome, explain};
 use crate::image::{Access, Image, open_device};
@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-/// What a word of the command line names.
+/// The source as the command line names it.
 pub(crate) enum Source {
     /// An image, or one of its partitions.
     Image(ImagePath),
@@ -20,19 +20,19 @@ pub(crate) enum Source {
     Directory(PathBuf),
 }
 
-/// The same mounted as `/` of a kernel.
+/// A source mounted as `/` of a kernel.
 pub(crate) enum Mounted {
     Image(Image),
     Directory {
         name: String,
         kernel: Arc<Kernel>,
-        /// Where to add at the end what the page cache did.
+        /// The counters of the page cache are added here at close.
         counters: Arc<Mutex<Counters>>,
     },
 }
 
 impl Source {
-    /// Reads `IMAGE`, `IMAGE@N` or `DIRECTORY`.
+    /// Parses `IMAGE`, `IMAGE@N` or `DIRECTORY`.
     pub(crate) fn parse(word: &OsStr) -> Outcome<Self> {
         if Path::new(word).is_dir() {
             return Ok(Self::Directory(word.into()));
@@ -40,7 +40,7 @@ impl Source {
         let place = ImagePath::parse(word)?;
         if place.path.as_os_str() != "/" {
             let text = format!(
-                "{place}: an image is mounted as a whole: {}",
+                "{place}: an image is mounted as a whole: use {}",
                 place.image_name()
             );
             return Err(Failure::usage(text));
@@ -48,7 +48,7 @@ impl Source {
         Ok(Self::Image(place))
     }
 
-    /// The file or directory of the host, from `/` if it can be found.
+    /// Returns the file or directory on the host, as an absolute path if possible.
     pub(crate) fn path(&self) -> PathBuf {
         let path = match self {
             Self::Image(place) => &place.image,
@@ -57,7 +57,7 @@ impl Source {
         path.canonicalize().unwrap_or_else(|_| path.clone())
     }
 
-    /// Mounts it.
+    /// Mounts the source.
     pub(crate) fn mount(&self, session: &Session, options: &MountOptions) -> Outcome<Mounted> {
         match self {
             Self::Image(place) => {
@@ -92,7 +92,7 @@ impl Source {
 }
 
 impl Mounted {
-    /// What it is mounted in.
+    /// Returns the kernel in which the source is mounted.
     pub(crate) fn kernel(&self) -> &Arc<Kernel> {
         match self {
             Self::Image(image) => image.kernel(),
@@ -100,17 +100,17 @@ impl Mounted {
         }
     }
 
-    /// Tells the warnings that there are, and those that come while `work` goes on.
-    pub(crate) fn warning<T>(&self, session: &Session, work: impl FnOnce() -> T) -> T {
+    /// Prints all warnings of the file system, both earlier ones and those during `work`.
+    pub(crate) fn with_warnings<T>(&self, session: &Session, work: impl FnOnce() -> T) -> T {
         let (sender, receiver) = mpsc::channel();
-        let listener: Arc<dyn ChangeListener> = Arc::new(Warned(sender));
-        // Where nobody tells of changes, there are no more warnings either.
+        let listener: Arc<dyn ChangeListener> = Arc::new(WarningSender(sender));
+        // A file system without change notifications has no later warnings either.
         let _ = self.kernel().listen("/", Arc::downgrade(&listener));
-        let mut told = self.warn(session, 0);
+        let mut printed = self.warn(session, 0);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 while receiver.recv().is_ok() {
-                    told = self.warn(session, told);
+                    printed = self.warn(session, printed);
                 }
             });
             let done = work();
@@ -119,17 +119,16 @@ impl Mounted {
         })
     }
 
-    /// Tells the warnings that there are by now, but for the first `told`; returns how many there
-    /// are.
-    fn warn(&self, session: &Session, told: usize) -> usize {
+    /// Prints all warnings so far except the first `printed`; returns the number of all.
+    fn warn(&self, session: &Session, printed: usize) -> usize {
         let warnings = self.kernel().warnings("/").unwrap_or_default();
-        for warning in warnings.iter().skip(told) {
+        for warning in warnings.iter().skip(printed) {
             session.note(format_args!("{self}: {warning}"));
         }
         warnings.len()
     }
 
-    /// Syncs and unmounts, so that everything is where it belongs.
+    /// Syncs and unmounts, so that all data is on the host.
     pub(crate) fn close(self) -> Outcome {
         match self {
             Self::Image(image) => image.close(),
@@ -139,7 +138,7 @@ impl Mounted {
                 counters,
             } => {
                 let halted = kernel.clone().halt();
-                crate::image::tell_counters(&kernel.counters());
+                crate::image::log_counters(&kernel.counters());
                 *counters.lock().unwrap_or_else(PoisonError::into_inner) += kernel.counters();
                 halted.map_err(|error| Failure::new(format!("{name}: {}", explain(&error))))
             }
@@ -156,14 +155,14 @@ impl fmt::Display for Mounted {
     }
 }
 
-/// Wakes who tells warnings.
-struct Warned(mpsc::Sender<()>);
+/// Wakes the thread that prints warnings.
+struct WarningSender(mpsc::Sender<()>);
 
-impl ChangeListener for Warned {
+impl ChangeListener for WarningSender {
     fn changed(&self, _: Change<'_>) {}
 
     fn warned(&self) {
-        // Nobody is there to tell them at the very end.
+        // At the very end the receiver is gone.
         let _ = self.0.send(());
     }
 }

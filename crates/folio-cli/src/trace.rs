@@ -1,8 +1,8 @@
-//! `-v`: what the layers tell of themselves, in lines on the standard error.
+//! `-v`: the log of all layers, as lines on standard error.
 //!
-//! `-v` is the level info: what is opened, mounted, recovered, closed. `-vv` is debug: each step of
-//! that, and what the host was asked for. FOLIO_LOG names levels by part instead, as
-//! `folio::block=debug`. Without either nothing listens, and an event costs a look at one number.
+//! `-v` is level info: what is opened, mounted, recovered, closed. `-vv` is level debug: each step,
+//! and the I/O of the host. FOLIO_LOG sets levels by module instead, such as `folio::block=debug`.
+//! Without either there is no subscriber, and an event costs one atomic load.
 
 use crate::output::color::{self, FAILURE, HEADING, WARNING, paint};
 use crate::output::printable;
@@ -21,20 +21,20 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Names levels by part, for whom `-v` is too much or too little.
+/// Sets levels by module, if `-v` logs too much or too little.
 const VARIABLE: &str = "FOLIO_LOG";
 
-/// Starts to tell; the error is about FOLIO_LOG.
+/// Starts the log; an error is about FOLIO_LOG.
 pub(crate) fn start(verbose: u8, screen: &MultiProgress) -> Result<(), String> {
     let asked = std::env::var(VARIABLE)
         .ok()
         .filter(|text| !text.trim().is_empty());
     let filter = match (asked, verbose) {
         (Some(text), _) => Targets::from_str(&text).map_err(|error| {
-            format!("{VARIABLE}={text}: {error}; write info, or folio::block=debug")
+            format!("invalid {VARIABLE} {text:?}: {error} (e.g. info, or folio::block=debug)")
         })?,
         (None, 0) => return Ok(()),
-        // The program and its libraries all begin so.
+        // The targets of the program and its libraries start with this word.
         (None, count) => Targets::new().with_target("folio", level(count)),
     };
     let lines = tracing_subscriber::fmt::layer()
@@ -43,7 +43,7 @@ pub(crate) fn start(verbose: u8, screen: &MultiProgress) -> Result<(), String> {
             has_colors: color::on_stderr(),
         })
         .with_writer(Screen(screen.clone()));
-    // A second session of one process goes on with the first one's.
+    // In a process with several sessions, the log of the first one continues.
     let _ = tracing_subscriber::registry()
         .with(filter)
         .with(lines)
@@ -59,7 +59,7 @@ fn level(verbose: u8) -> LevelFilter {
     }
 }
 
-/// The standard error, around the bar that may be there.
+/// Standard error, printed around a visible progress bar.
 #[derive(Clone)]
 struct Screen(MultiProgress);
 
@@ -83,7 +83,7 @@ impl<'a> MakeWriter<'a> for Screen {
     }
 }
 
-/// `folio: [0.012] disk.img: what happened key=value`.
+/// Formats `folio: [0.012] disk.img: event key=value`.
 struct Lines {
     start: Instant,
     has_colors: bool,
@@ -135,7 +135,7 @@ where
     }
 }
 
-/// What the kernel counts of this process' calls, from /proc/self/io.
+/// Returns the kernel's I/O counters of this process, from /proc/self/io.
 pub(crate) fn host_calls() -> Option<String> {
     let text = std::fs::read_to_string("/proc/self/io").ok()?;
     let number = |name: &str| {
@@ -146,7 +146,7 @@ pub(crate) fn host_calls() -> Option<String> {
             .unwrap_or(0)
     };
     Some(format!(
-        "read: {} calls, {} bytes, {} of them from disks; write: {} calls, {} bytes, {} of them to disks",
+        "reads: {} calls, {} bytes, {} from disks; writes: {} calls, {} bytes, {} to disks",
         number("syscr"),
         number("rchar"),
         number("read_bytes"),

@@ -1,4 +1,4 @@
-//! All that lies below a path in an image, without recursion and without following links.
+//! The walk over all files below a path in an image, without recursion and without following links.
 
 use crate::exit::Outcome;
 use crate::image::Image;
@@ -8,36 +8,36 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// `path/name`.
+/// Returns `path/name`.
 pub(crate) fn join(path: &Path, name: &[u8]) -> PathBuf {
     path.join(OsStr::from_bytes(name))
 }
 
-/// One thing met on a walk.
+/// One file on a walk.
 pub(crate) struct Visit<'a> {
-    /// From `/`.
+    /// The absolute path.
     pub(crate) path: &'a Path,
-    /// What lstat(2) tells.
+    /// The result of lstat(2).
     pub(crate) attributes: &'a Attributes,
-    /// Directories between the start and this.
+    /// The number of directories between the start and this file.
     pub(crate) depth: usize,
 }
 
-/// What to do after something was met.
+/// What the walk does after a visit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WalkControl {
-    /// Go on, into it if it is a directory.
+    /// Continue, inside the file if it is a directory.
     Enter,
-    /// Do not enter.
+    /// Do not enter the directory.
     Skip,
 }
 
-/// A walker: told of things before what is below them, and of directories again after it.
+/// Sees each file before the files below it, and each directory again after them.
 pub(crate) trait Visitor {
-    /// Something is met.
+    /// Visits a file.
     fn visit(&mut self, visit: &Visit<'_>) -> Outcome<WalkControl>;
 
-    /// All below a directory has been met.
+    /// Leaves a directory after all files below it.
     fn leave(&mut self, visit: &Visit<'_>) -> Outcome {
         let _ = visit;
         Ok(())
@@ -50,7 +50,7 @@ struct Frame {
     names: std::vec::IntoIter<Vec<u8>>,
 }
 
-/// Walks from `start` down. What cannot be read is told and passed over.
+/// Walks the tree below `start`. Failures to read are printed, and the walk continues.
 pub(crate) fn walk(
     session: &Session,
     image: &Image,
@@ -69,10 +69,11 @@ pub(crate) fn walk(
             };
             let is_directory = attributes.file_type == FileType::Directory;
             if visitor.visit(&visit)? == WalkControl::Enter && is_directory {
-                // A cycle of directories is damage; the longest path a program can name ends it.
+                // Only a damaged image has a cycle of directories. The longest possible path ends
+                // it.
                 if frames.len() > 4096 {
                     session.fail(format_args!(
-                        "{}: directories are nested too deep",
+                        "{}: skipped: directories nested too deeply",
                         image.at(&path)
                     ));
                     continue;

@@ -1,4 +1,4 @@
-//! `folio bench`: Folio, the kernel and their rivals measured side by side.
+//! `folio bench`: measures Folio, the kernel and peer programs in one run.
 
 use crate::exit::{Failure, Outcome};
 use crate::session::Session;
@@ -10,9 +10,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 const HELP: &str = "\
-Rivals take part where they are installed, and are named where they are not; what needs root is left out and named
-without it. Every figure is the median of rounds in which all contenders take turns, with the least and the most
-beside it. --quick is for seeing that all of it runs: its figures mean nothing.
+Peers that are not installed, and measurements that need root, are left out and listed. Each figure is the median of
+several rounds, with minimum and maximum. In each round all contenders take turns. --quick only shows that the
+benchmark works: its figures are meaningless.
 
 compare exits with 1 if a row is worse beyond the spread of both results.
 
@@ -22,35 +22,35 @@ Examples:
   folio bench first-write --disk-dir /srv --json >first-write.json
   folio bench compare before.json after.json";
 
-/// Measure Folio beside the kernel and its rivals
+/// Measure Folio, the kernel and peer programs in one run
 #[derive(Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Bench {
     #[command(subcommand)]
-    what: What,
+    command: BenchCommand,
     /// Print JSON: docs/schema/bench.json
     #[arg(long, global = true)]
     json: bool,
-    /// Write a page with charts, too: one file, no script, nothing loaded
+    /// Write an HTML page with charts too: one file, without scripts or external resources
     #[arg(long, global = true, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Small sizes and two rounds, to see that it runs
+    /// Small sizes and two rounds, to check that the benchmark works
     #[arg(long, global = true)]
     quick: bool,
-    /// Rounds; without it, as many as suit the scenario
+    /// Number of rounds; the default depends on the scenario
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1000))]
     repeats: Option<u32>,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum BenchCommand {
     #[command(flatten)]
     Scenario(Scenario),
-    /// Two results of --json: which rows are better or worse, beyond the spread
+    /// Compare two results of --json: rows that are better or worse, beyond the spread
     Compare {
-        /// The results before
+        /// Earlier results
         old: PathBuf,
-        /// The results after
+        /// Later results
         new: PathBuf,
     },
     #[command(flatten)]
@@ -59,21 +59,21 @@ enum What {
 
 /// Runs the command.
 pub(crate) fn run(bench: &Bench, session: &Session) -> Outcome {
-    match &bench.what {
-        What::Compare { old, new } => compare(old, new, bench, session),
-        What::Helper(helper) => helper.run().map_err(Failure::new),
-        What::Scenario(scenario) => measure(scenario, bench, session),
+    match &bench.command {
+        BenchCommand::Compare { old, new } => compare(old, new, bench, session),
+        BenchCommand::Helper(helper) => helper.run().map_err(Failure::new),
+        BenchCommand::Scenario(scenario) => measure(scenario, bench, session),
     }
 }
 
 fn measure(scenario: &Scenario, bench: &Bench, session: &Session) -> Outcome {
     session.refuse_options()?;
-    let step = |words: &str| {
+    let step = |message: &str| {
         if session.is_interrupted() {
             return Err(String::new());
         }
-        if !session.quiet && !words.is_empty() {
-            session.note(words);
+        if !session.quiet && !message.is_empty() {
+            session.note(message);
         }
         Ok(())
     };
@@ -96,13 +96,13 @@ fn measure(scenario: &Scenario, bench: &Bench, session: &Session) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// Writes a file whole or not at all.
+/// Replaces a file atomically.
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    // What the user's umask leaves of it, as of any other file.
+    // The umask applies, as for any other file.
     let mut file = tempfile::Builder::new()
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)?;
@@ -112,22 +112,22 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Results are no larger than this.
+/// Maximum length of a results file, in bytes.
 const RESULTS_MAX: u64 = 64 << 20;
 
 fn load(path: &Path) -> Result<Results, Failure> {
     let failed = |reason: String| Failure::new(format!("{}: {reason}", path.display()));
-    let told = |error: std::io::Error| failed(error.to_string());
-    if std::fs::metadata(path).map_err(told)?.len() > RESULTS_MAX {
+    let io_failed = |error: std::io::Error| failed(error.to_string());
+    if std::fs::metadata(path).map_err(io_failed)?.len() > RESULTS_MAX {
         return Err(failed("too large for results of folio bench".to_owned()));
     }
-    let text = std::fs::read(path).map_err(told)?;
+    let text = std::fs::read(path).map_err(io_failed)?;
     let results: Results = serde_json::from_slice(&text)
-        .map_err(|error| failed(format!("not what folio bench --json prints: {error}")))?;
+        .map_err(|error| failed(format!("invalid results of folio bench --json: {error}")))?;
     match results.format {
         FORMAT => Ok(results),
         other => Err(failed(format!(
-            "results of format {other}; this folio knows {FORMAT}"
+            "unsupported results format {other}: this version of folio reads format {FORMAT}"
         ))),
     }
 }
@@ -141,7 +141,7 @@ fn compare(old: &Path, new: &Path, bench: &Bench, session: &Session) -> Outcome 
         comparison.write_text(&mut out)?;
         out.flush()?;
     }
-    // The rows have told it.
+    // The rows above show the result.
     if comparison.is_worse() {
         Err(Failure::new(""))
     } else {

@@ -1,4 +1,4 @@
-//! `folio cat`: contents of files.
+//! `folio cat`: prints the contents of files.
 
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
@@ -13,7 +13,7 @@ use std::io::Write;
 #[derive(Args)]
 #[command(after_help = "Example:\n  folio cat disk.qcow2:/etc/fstab")]
 pub(crate) struct Cat {
-    /// Files, written IMAGE:/path
+    /// Files, as IMAGE:/path
     #[arg(required = true)]
     files: Vec<OsString>,
 }

@@ -1,4 +1,4 @@
-//! `folio check`: is the file system in an image as it should be?
+//! `folio check`: checks the file system in an image.
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::{Access, open_device};
@@ -21,32 +21,32 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
-Nothing is written, and nothing is mended: that is the job of e2fsck -f.
+The check writes nothing and repairs nothing; use e2fsck -f to repair.
 
-A journal that holds something is replayed in memory first, and what a mount would find is checked. With --no-replay
-what lies in the image is checked as it is, as e2fsck -fn does; then errors may show that a mount would mend.
+A journal with transactions is replayed in memory first, so that the check sees what a mount would see. With
+--no-replay the check reads the image as it is, like e2fsck -fn; it may then report errors that a mount would repair.
 
 Exit codes, as e2fsck's:
-  0    no errors (warnings may be there)
-  4    errors, which were left as they are
-  8    it could not be checked: no ext4, an unknown feature, an image that cannot be used
-  16   the command line makes no sense
+  0    no errors (there may be warnings)
+  4    errors, not repaired
+  8    the check failed to run: not an ext4, an unknown feature, or an unusable image
+  16   usage error
 
 Examples:
   folio check disk.img
   folio check --json disk.qcow2@2
   folio check --quiet disk.img && echo clean";
 
-/// Check a file system, every structure of it, without writing
+/// Check all structures of a file system, read-only
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Check {
     /// The image; IMAGE@2 is its second partition
     image: OsString,
-    /// Check what lies in the image, without what its journal holds
+    /// Ignore the journal and check the image as it is
     #[arg(long)]
     no_replay: bool,
-    /// Tell this many findings; the rest are counted
+    /// Print at most this many findings; the rest are only counted
     #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = size)]
     findings: u64,
     /// Print JSON
@@ -54,9 +54,9 @@ pub(crate) struct Check {
     json: bool,
 }
 
-/// A finding as JSON tells it.
+/// A finding, as JSON.
 #[derive(Serialize)]
-struct Line {
+struct FindingRecord {
     severity: &'static str,
     structure: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,19 +68,19 @@ struct Line {
     message: String,
 }
 
-/// Prints findings as they come, or gathers them for JSON; draws how far it is.
+/// Prints findings as they occur, or collects them for JSON; updates the progress bar.
 struct FindingPrinter<'a> {
     session: &'a Session,
     bar: Option<ProgressBar>,
-    lines: Option<Vec<Line>>,
-    /// The first failure of the standard output.
+    lines: Option<Vec<FindingRecord>>,
+    /// The first failure to write to standard output.
     failed: Option<std::io::Error>,
 }
 
 impl CheckListener for FindingPrinter<'_> {
     fn finding(&mut self, finding: &CheckFinding) {
         if let Some(lines) = &mut self.lines {
-            return lines.push(Line {
+            return lines.push(FindingRecord {
                 severity: finding.severity.name(),
                 structure: finding.structure.name(),
                 group: finding.location.group,
@@ -114,9 +114,10 @@ impl CheckListener for FindingPrinter<'_> {
             bar.set_length(total);
             bar.set_position(done);
         }
-        match self.session.is_interrupted() || self.failed.is_some() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        if self.session.is_interrupted() || self.failed.is_some() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     }
 }
@@ -128,11 +129,14 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         ..failure
     };
     let place = ImagePath::parse(&check.image)
-        .and_then(|place| match place.path.as_os_str() == "/" {
-            true => Ok(place),
-            false => Err(Failure::usage(format!(
-                "{place}: a whole file system is checked; leave the path out"
-            ))),
+        .and_then(|place| {
+            if place.path.as_os_str() == "/" {
+                Ok(place)
+            } else {
+                Err(Failure::usage(format!(
+                    "{place}: the check covers a whole file system; omit the path"
+                )))
+            }
         })
         .map_err(|failure| Failure {
             exit: Exit::CheckUsage,
@@ -147,33 +151,34 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
         findings_max: usize::try_from(check.findings).unwrap_or(usize::MAX),
         clock: clock(),
     };
-    let mut told = FindingPrinter {
+    let mut printer = FindingPrinter {
         session,
         bar: bar(session),
         lines: check.json.then(Vec::new),
         failed: None,
     };
-    let checked = check_ext4(&device, &options, &mut told);
-    if let Some(bar) = &told.bar {
+    let checked = check_ext4(&device, &options, &mut printer);
+    if let Some(bar) = &printer.bar {
         bar.finish_and_clear();
     }
-    if let Some(error) = told.failed {
+    if let Some(error) = printer.failed {
         return Err(error.into());
     }
     session.refuse_options()?;
     session.check_interrupt()?;
     let report = checked.map_err(|error| not_checked(Failure::image(&error.at(name.clone()))))?;
-    match told.lines {
+    match printer.lines {
         Some(lines) => print_json(&to_json(&name, &report, &lines))?,
         None if !session.quiet => writeln!(std::io::stdout(), "{name}: {}", summary(&report))?,
         None => {}
     }
-    match report.is_clean() {
-        true => Ok(()),
-        false => Err(Failure {
+    if report.is_clean() {
+        Ok(())
+    } else {
+        Err(Failure {
             exit: Exit::ErrorsLeft,
             message: String::new(),
-        }),
+        })
     }
 }
 
@@ -188,7 +193,7 @@ fn bar(session: &Session) -> Option<ProgressBar> {
     Some(bar)
 }
 
-fn to_json(image: &str, report: &CheckReport, findings: &[Line]) -> Value {
+fn to_json(image: &str, report: &CheckReport, findings: &[FindingRecord]) -> Value {
     json!({
         "image": image,
         "clean": report.is_clean(),
@@ -212,9 +217,9 @@ fn summary(report: &CheckReport) -> String {
         |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut text = match (report.errors, report.is_complete) {
         (0, true) => "clean".to_owned(),
-        (errors, true) => format!("{}; run e2fsck -f to mend them", count(errors, "error")),
+        (errors, true) => format!("{}; run e2fsck -f to repair", count(errors, "error")),
         (errors, false) => format!(
-            "{}; the check could not go on; run e2fsck -f",
+            "{}; the check stopped early; run e2fsck -f",
             count(errors, "error")
         ),
     };

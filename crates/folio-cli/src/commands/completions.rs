@@ -1,7 +1,7 @@
-//! `folio completions`: what makes a shell complete the command's words, and paths inside images.
+//! `folio completions`: shell scripts that complete commands, options, and paths inside images.
 //!
-//! clap makes the scripts. What is added to each completes `IMAGE:/path`: it asks
-//! `folio completions SHELL WORD` what the word may become.
+//! clap makes the scripts. The parts added here complete `IMAGE:/path` by running `folio
+//! completions SHELL WORD`.
 
 use crate::exit::Outcome;
 use crate::image::{Access, with_image};
@@ -24,13 +24,13 @@ Examples:
   folio completions zsh > /usr/share/zsh/site-functions/_folio
   folio completions fish > /usr/share/fish/vendor_completions.d/folio.fish
 
-Paths inside images are completed, too: folio ls disk.img:/et<TAB>.";
+Paths inside images are completed too: folio ls disk.img:/et<TAB>.";
 
-/// What clap's script for bash lacks: paths inside images; and where a command takes files it
-/// offers options alone before the first letter.
+/// The addition to clap's script for bash: it completes paths inside images. If a command takes
+/// files, it offers only options before the first letter.
 ///
-/// To bash a colon ends a word, so only what follows the last one in the word is replaced. A word
-/// in quotes is left to bash.
+/// bash splits words at colons, so only the text after the last colon is replaced. Quoted words are
+/// left to bash.
 const BASH: &str = r#"
 _folio_names() {
     local line="${COMP_LINE:0:COMP_POINT}" word image prefix name
@@ -68,8 +68,8 @@ _folio_or_files() {
 complete -F _folio_or_files -o bashdefault -o default folio
 "#;
 
-/// The same for zsh. Where the script is loaded at the first completion, that one has to be
-/// answered, too.
+/// The addition for zsh. zsh loads the script at the first completion, so the script answers that
+/// one too.
 const ZSH: &str = r#"
 () {
     _folio_names() {
@@ -97,7 +97,7 @@ const ZSH: &str = r#"
 } $?
 "#;
 
-/// The same for fish.
+/// The addition for fish.
 const FISH: &str = r#"
 function __fish_folio_names
     set -l word (commandline -ct | string unescape)
@@ -118,7 +118,7 @@ complete -c folio -f -n '__fish_folio_names >/dev/null' -a '(__fish_folio_names)
 pub(crate) struct Completions {
     /// The shell
     shell: Shell,
-    /// Print what this word may become, if it is one like IMAGE:/path; the scripts ask for it
+    /// Print the completions of this word, if it is like IMAGE:/path; for the scripts
     word: Option<OsString>,
 }
 
@@ -151,7 +151,7 @@ fn script(shell: Shell, tree: &Command) -> Vec<u8> {
     script
 }
 
-/// Tells the shells which words are paths, on the host or in an image: those that need not be text.
+/// Marks the arguments that are paths on the host or in an image: those that need not be UTF-8.
 fn hint_at_paths(tree: Command) -> Command {
     let hint = |arg: Arg| {
         let is_path =
@@ -165,13 +165,13 @@ fn hint_at_paths(tree: Command) -> Command {
     tree.mut_args(hint).mut_subcommands(hint_at_paths)
 }
 
-/// Lines with what the word may become: directories end in a slash. Names that no line can hold are
-/// left out.
+/// Returns the completions of the word, one in each line; directories end in a slash. Names with
+/// control characters are left out.
 fn words(word: &OsStr, session: &Session) -> Outcome<Vec<u8>> {
     let PathArgument::Image(place) = PathArgument::parse(word, false) else {
         return Ok(Vec::new());
     };
-    // The word may end in the colon, which stands for the root.
+    // A word that ends in the colon means the root.
     let typed = word.as_bytes();
     let colon = typed
         .iter()
@@ -200,7 +200,7 @@ fn words(word: &OsStr, session: &Session) -> Outcome<Vec<u8>> {
     Ok(lines)
 }
 
-/// Names that start with a dot are offered to who types one.
+/// Whether to offer a name; hidden names only if the word starts with a dot.
 fn may_be_meant(name: &[u8], begin: &[u8]) -> bool {
     name.starts_with(begin)
         && (begin.starts_with(b".") || !name.starts_with(b"."))

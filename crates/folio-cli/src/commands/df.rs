@@ -1,4 +1,4 @@
-//! `folio df`: space and inodes of file systems.
+//! `folio df`: shows the space and the inodes of file systems.
 
 use super::usage_options::UsageOptions;
 use crate::exit::Outcome;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::io::Write;
 
-/// Show space used and free
+/// Show used and free space
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  folio df -h disk.qcow2",

@@ -1,4 +1,4 @@
-//! `folio du`: space that trees take.
+//! `folio du`: shows the space that trees use.
 
 use super::usage_options::UsageOptions;
 use crate::exit::Outcome;
@@ -13,20 +13,20 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Write;
 
-/// Show the space that directories take
+/// Show the space that directories use
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  folio du -h disk.qcow2:/srv",
     disable_help_flag = true
 )]
 pub(crate) struct Du {
-    /// Places, written IMAGE:/path
+    /// Directories and files, as IMAGE:/path
     #[arg(required = true)]
     places: Vec<OsString>,
-    /// Only the sum of each place
+    /// Show only the total of each argument
     #[arg(short)]
     summarize: bool,
-    /// Files as well
+    /// Show files too
     #[arg(short)]
     all: bool,
     #[command(flatten)]
@@ -75,9 +75,9 @@ pub(crate) fn run(du: &Du, session: &Session) -> Outcome {
 
 struct Adder<'a> {
     du: &'a Du,
-    /// Of each open directory, so far.
+    /// The running total of each open directory.
     sums: Vec<u64>,
-    /// Inodes with several names that have been counted.
+    /// Inodes with several names that are already counted.
     seen: HashSet<u64>,
     lines: &'a mut Vec<DirectoryUsage>,
 }

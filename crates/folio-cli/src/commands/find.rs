@@ -1,4 +1,4 @@
-//! `folio find`: paths below a place that have what is asked for.
+//! `folio find`: finds files by name, type and size.
 
 use super::stat::link_target;
 use crate::exit::{Failure, Outcome};
@@ -19,27 +19,27 @@ use std::os::unix::ffi::OsStrExt;
     after_help = "Examples:\n  folio find disk.qcow2:/srv --name '*.rs' --type f\n  folio find disk.qcow2 --size +1M --json"
 )]
 pub(crate) struct Find {
-    /// The place, written IMAGE:/path
+    /// The directory to search, as IMAGE:/path
     place: OsString,
-    /// Last component, with * ? [ ]
+    /// Match the last component, with * ? [ ]
     #[arg(long, value_name = "GLOB")]
     name: Option<String>,
-    /// The same, upper and lower case alike
+    /// Like --name, ignoring case
     #[arg(long, value_name = "GLOB")]
     iname: Option<String>,
-    /// Whole path
+    /// Match the whole path
     #[arg(long, value_name = "GLOB")]
     path: Option<String>,
-    /// f file, d directory, l link, c b p s
+    /// Type: f file, d directory, l symbolic link, c, b, p, s
     #[arg(long = "type", value_name = "LETTER", value_parser = ["f", "d", "l", "c", "b", "p", "s"])]
     file_type: Option<String>,
-    /// +SIZE larger, -SIZE smaller, SIZE exactly so
+    /// +SIZE for larger, -SIZE for smaller, SIZE for exactly this size
     #[arg(long, allow_hyphen_values = true, value_name = "SIZE", value_parser = bound)]
     size: Option<(char, u64)>,
-    /// So many levels at most
+    /// Descend at most this many levels
     #[arg(long, value_name = "LEVELS")]
     maxdepth: Option<usize>,
-    /// End paths with NUL
+    /// End each path with NUL instead of a newline
     #[arg(long)]
     print0: bool,
     /// Print JSON

@@ -1,4 +1,4 @@
-//! `folio ls` and `folio tree`: what is in directories.
+//! `folio ls`: lists directories.
 
 use super::stat::link_target;
 use crate::exit::Outcome;
@@ -21,28 +21,28 @@ use std::path::{Path, PathBuf};
     disable_help_flag = true
 )]
 pub(crate) struct Ls {
-    /// Places, written IMAGE:/path
+    /// Directories and files, as IMAGE:/path
     #[arg(required = true)]
     places: Vec<OsString>,
-    /// Modes, links, owners, sizes, times
+    /// Show modes, links, owners, sizes and times
     #[arg(short)]
     long: bool,
-    /// NamePrinter that start with a dot as well
+    /// Include names that start with a dot
     #[arg(short)]
     all: bool,
-    /// Sizes as 1.5M
+    /// Print sizes like 1.5M
     #[arg(short)]
     human: bool,
-    /// Directories below as well
+    /// List subdirectories too
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// One name per line, as always
+    /// Print one name per line, as always
     #[arg(short = '1')]
     one: bool,
-    /// Inode numbers
+    /// Show inode numbers
     #[arg(short)]
     inode: bool,
-    /// A directory itself, not what is in it
+    /// List a directory itself, not its contents
     #[arg(short)]
     directory: bool,
     /// Print JSON
@@ -54,7 +54,7 @@ pub(crate) struct Ls {
 }
 
 struct Entry {
-    /// As it is shown.
+    /// The name as printed.
     name: Vec<u8>,
     path: PathBuf,
     attributes: Attributes,

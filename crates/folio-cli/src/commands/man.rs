@@ -1,8 +1,9 @@
-//! `folio man`: manual pages, shown or written.
+//! `folio man`: shows manual pages, or writes them to files.
 
 use crate::exit::{Failure, Outcome};
 use crate::manual::roff::{page, page_name, visible};
 use crate::nearest::nearest;
+use crate::output::io_reason;
 use crate::session::Session;
 use clap::{Args, Command};
 use std::io::{IsTerminal, Write};
@@ -16,11 +17,11 @@ Examples:
   folio man image create > folio-image-create.1
   folio man --dir /usr/share/man/man1              all pages, for a package";
 
-/// Show a manual page, or write them all
+/// Show a manual page, or write all of them
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Man {
-    /// The words of a command
+    /// The command, such as image create
     #[arg(value_name = "COMMAND")]
     words: Vec<String>,
     /// Write a page for every command into this directory
@@ -35,7 +36,7 @@ pub(crate) fn run(man: &Man, session: &Session, tree: Command) -> Outcome {
     tree.build();
     if let Some(dir) = &man.dir {
         std::fs::create_dir_all(dir)
-            .map_err(|error| Failure::new(format!("{}: {error}", dir.display())))?;
+            .map_err(|error| Failure::new(format!("{}: {}", dir.display(), io_reason(&error))))?;
         return write_all(&tree, &mut vec!["folio"], dir);
     }
     let mut command = &tree;
@@ -54,13 +55,13 @@ fn unknown(word: &str, above: &Command) -> Failure {
     let hint = nearest(word, names)
         .map(|name| format!("; did you mean {name}?"))
         .unwrap_or_default();
-    Failure::usage(format!("no command {word:?}{hint}"))
+    Failure::usage(format!("unknown command {word:?}{hint}"))
 }
 
 fn write_all<'a>(command: &'a Command, path: &mut Vec<&'a str>, dir: &Path) -> Outcome {
     let file = dir.join(format!("{}.1", page_name(path)));
     std::fs::write(&file, page(command, path))
-        .map_err(|error| Failure::new(format!("{}: {error}", file.display())))?;
+        .map_err(|error| Failure::new(format!("{}: {}", file.display(), io_reason(&error))))?;
     for sub in visible(command) {
         path.push(sub.get_name());
         write_all(sub, path, dir)?;
@@ -69,7 +70,7 @@ fn write_all<'a>(command: &'a Command, path: &mut Vec<&'a str>, dir: &Path) -> O
     Ok(())
 }
 
-/// On a terminal man(1) shows the page; else, and where there is none, it goes out as it is.
+/// Shows the page by man(1) on a terminal. Otherwise, or without man(1), prints its source.
 fn show(page: &str) -> Outcome {
     let mut out = std::io::stdout();
     if out.is_terminal() {
@@ -79,7 +80,7 @@ fn show(page: &str) -> Outcome {
             .spawn();
         if let Ok(mut viewer) = viewer {
             if let Some(mut input) = viewer.stdin.take() {
-                // Who quits before the end has read enough.
+                // The user may quit before the end of the page.
                 let _ = input.write_all(page.as_bytes());
             }
             viewer.wait()?;

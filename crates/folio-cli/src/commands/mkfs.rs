@@ -1,4 +1,4 @@
-//! `folio mkfs`: a new image with an empty ext4.
+//! `folio mkfs`: creates an image with an empty ext4.
 
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, create, format_of, open_device};
@@ -13,24 +13,24 @@ const EXAMPLES: &str = "\
 Examples:
   folio mkfs disk.img --size 10G
   folio mkfs disk.qcow2 --size 10G -L data --root-owner 1000:1000
-  folio mkfs --force disk.img                      an image that exists, whatever it holds";
+  folio mkfs --force disk.img                      overwrite an existing image";
 
-/// Make an image with an empty ext4
+/// Create an image with an empty ext4
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mkfs {
-    /// The image; it must not exist, unless --force is given
+    /// The image; it must not exist unless --force is given
     image: PathBuf,
     /// Size of the disk
     #[arg(long, value_parser = disk_size, required_unless_present = "force")]
     size: Option<u64>,
-    /// Format; else by the name: qcow2 for .qcow2, raw for others
+    /// Format of the image; the default follows from its name: qcow2 for .qcow2, else raw
     #[arg(long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     /// Label, at most 16 bytes
     #[arg(short = 'L', long)]
     label: Option<String>,
-    /// Identity; random if not given
+    /// UUID; the default is random
     #[arg(short = 'U', long, value_parser = crate::value_parsers::uuid)]
     uuid: Option<[u8; 16]>,
     /// Bytes per block: 1024, 2048 or 4096
@@ -39,13 +39,13 @@ pub(crate) struct Mkfs {
     /// Bytes of disk per inode
     #[arg(short = 'i', long, value_name = "SIZE", value_parser = crate::value_parsers::size)]
     inode_ratio: Option<u64>,
-    /// Percentage kept for root
+    /// Percentage of blocks reserved for root
     #[arg(short = 'm', long, value_name = "PERCENT", default_value_t = 5.0)]
     reserved: f64,
     /// Owner and group of the root directory
     #[arg(long, value_name = "UID:GID", value_parser = owner)]
     root_owner: Option<(u32, u32)>,
-    /// Write over an image that exists
+    /// Overwrite an existing image
     #[arg(long)]
     force: bool,
 }
@@ -54,7 +54,7 @@ fn owner(text: &str) -> Result<(u32, u32), String> {
     let numbers = text
         .split_once(':')
         .and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
-    numbers.ok_or_else(|| format!("{text:?} is no owner, such as 1000:1000"))
+    numbers.ok_or_else(|| format!("invalid owner {text:?}: expected UID:GID (e.g. 1000:1000)"))
 }
 
 /// Runs the command.
@@ -75,7 +75,7 @@ pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
     if !mkfs.image.exists() {
         let Some(size) = mkfs.size else {
             return Err(Failure::usage(format!(
-                "{}: not there, so --size is needed",
+                "{}: does not exist; give --size to create it",
                 mkfs.image.display()
             )));
         };
@@ -89,14 +89,14 @@ pub(crate) fn run(mkfs: &Mkfs, session: &Session) -> Outcome {
     }
     if !mkfs.force {
         return Err(Failure::new(format!(
-            "{}: exists; --force writes over it",
+            "{}: already exists; use --force to overwrite it",
             mkfs.image.display()
         )));
     }
     let device = open_device(&mkfs.image, Access::Write)?;
     if mkfs.size.is_some_and(|size| size != device.len_bytes()) {
         let text = format!(
-            "{}: is of {} bytes; its size stays",
+            "{}: has {} bytes, and --force keeps the size; omit --size",
             mkfs.image.display(),
             device.len_bytes()
         );

@@ -1,4 +1,4 @@
-//! `folio mount`: an image or a directory as a folder of the host, through FUSE.
+//! `folio mount`: mounts an image or a directory on the host through FUSE.
 
 use super::remote;
 use crate::exit::{Exit, Failure, Outcome, explain};
@@ -19,52 +19,56 @@ const EXAMPLES: &str = "\
 Examples:
   folio mount disk.qcow2 /mnt                      until Ctrl-C, or umount /mnt
   folio mount --background disk.img@2 ./root       the second partition; fusermount3 -u ./root ends it
-  folio mount --ro disk.img /mnt                   nothing is written, not even a journal
-  folio mount -o allow_other,noatime d.img /mnt    other users too, as far as modes and ACLs allow
-  folio mount -o fakeroot disk.img ./root          everybody is root inside: edit any file without root
-  folio mount -o ro /srv/data /mnt                 a directory, read only, cached, and never stale
-  folio mount vsock:2:5000 /mnt                    what the host of this guest shares; see folio share --listen
-  folio mount --key-file key tcp:[::1]:5000 /mnt   what another machine shares, here through a tunnel
+  folio mount --ro disk.img /mnt                   writes nothing, not even the journal
+  folio mount -o allow_other,noatime d.img /mnt    for all users, as far as modes and ACLs allow
+  folio mount -o fakeroot disk.img ./root          every user is root inside: edit any file without root
+  folio mount -o ro /srv/data /mnt                 a directory, read-only, cached, and never stale
+  folio mount vsock:2:5000 /mnt                    a share of this guest's host; see folio share --listen
+  folio mount --key-file key tcp:[::1]:5000 /mnt   a share of another machine, here through a tunnel
 
-Words of -o: those of mount(8) for every file system (ro, sync, noatime and so on) and for ext4, with nosuid and nodev
-unless suid and dev are given; and of mount.fuse3(8):
-  allow_other     everybody may use the mount; allow_root: root and you. Else you alone
-  fakeroot        no permissions, and everything made belongs to root
-  fsname=NAME     what /proc/mounts shows; else the image
+The host's kernel checks permissions, with the caller's groups, capabilities and ACLs, before it calls folio. An
+unmount returns before the image is complete. The image stays locked until then, so other folio commands refuse it; in
+the foreground it is complete when this command ends.
+
+-o accepts the options of mount(8) for all file systems (ro, sync, noatime and so on) and those of ext4. nosuid and
+nodev are set unless suid and dev are given. It also accepts options of mount.fuse3(8):
+  allow_other     all users may use the mount; allow_root: root and you. The default is only you
+  fakeroot        no permission checks, and root owns all new files
+  fsname=NAME     the name in /proc/mounts; the default is the image
   threads=N       threads that answer the kernel
-  writeback       the kernel keeps what is written until fsync or its own time; for images alone
-For a directory of the host, which others go on using; docs/semantics.md says what each promises:
-  ttl=TIME        names, attributes and data are believed so long: 0, inf, or a number with us, ms or s. The default is
-                  for ever where the host tells of changes, else 1ms
-  push=MODE       whether it tells: auto, inotify or off
-  cache=MODE      writethrough, writeback or none
-  passthrough=MODE  the kernel reads and writes the files of the host by itself: auto (if it can, as root), on or off
-  squash=UID:GID, map=u:INSIDE:OUTSIDE:COUNT   owners; xattr=on or off
+  writeback       the kernel keeps written data until fsync or its own writeback; only for images
 
-The host's kernel checks permissions, with the caller's groups, capabilities and ACLs, before it asks folio. Who
-unmounts does not wait until the image is complete; the image stays locked until it is, so other folio commands
-refuse it, and in the foreground the end of this command tells.";
+Options of -o for host directories:
+  ttl=TIME        how long names, attributes and data stay valid: 0, inf, or a number with us, ms or s. The default
+                  is inf if the host sends change notifications, else 1ms
+  push=MODE       change notifications: auto, inotify or off
+  cache=MODE      writethrough, writeback or none
+  passthrough=MODE  the kernel reads and writes the host's files itself: auto (if possible, as root), on or off
+  squash=UID:GID, map=u:INSIDE:OUTSIDE:COUNT   owners
+  xattr=on|off    extended attributes
+
+Other programs may change the directory meanwhile; docs/semantics.md describes the guarantee of each option.";
 
 /// Mount an image or a directory through FUSE
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Mount {
-    /// The image, IMAGE or IMAGE@N, or a directory; or a remote share: unix:PATH, vsock:CID:PORT or
-    /// tcp:HOST:PORT
+    /// An image (IMAGE or IMAGE@N), a directory, or a remote share (unix:PATH, vsock:CID:PORT or
+    /// tcp:HOST:PORT)
     source: OsString,
-    /// The directory to mount it on
+    /// The directory to mount on
     target: PathBuf,
-    /// Refuse every change: -o ro
+    /// Refuse all changes, like -o ro
     #[arg(long)]
     ro: bool,
-    /// Return once it is mounted, and serve on
+    /// Return once mounted, and serve in the background
     #[arg(long)]
     background: bool,
-    /// Everybody may use the mount: -o allow_other
+    /// Let all users use the mount, like -o allow_other
     #[arg(long)]
     allow_other: bool,
-    /// Write the line "ready" to this descriptor once it is mounted; a service manager's
-    /// NOTIFY_SOCKET is told as well
+    /// Write the line "ready" to this file descriptor once mounted; NOTIFY_SOCKET of a service
+    /// manager is notified too
     #[arg(long, value_name = "FD")]
     ready_fd: Option<u32>,
     #[command(flatten)]
@@ -110,15 +114,16 @@ pub(crate) fn run(mount: &Mount, session: &Session) -> Outcome {
     served.and(closed)
 }
 
-/// What `-o` and the other words come to: for the mount, and for the file system inside.
+/// Splits `-o` and the options of the command into those of the FUSE mount and those of the file
+/// system.
 fn options(
     mount: &Mount,
     session: &Session,
     source: &Source,
 ) -> Outcome<(SessionOptions, MountOptions)> {
     let mut options = SessionOptions::new(source.path().display().to_string());
-    // An image may come from anybody: its programs gain no privilege and its device nodes lead
-    // nowhere unless asked.
+    // An image may come from any source. By default its programs gain no privileges and its device
+    // nodes have no effect.
     let mut words = "nosuid,nodev".to_owned();
     for word in &session.options {
         if !options
@@ -166,7 +171,7 @@ fn serve(
         || {},
         || {
             let description = format!("{source} is on {}", mount.target.display());
-            let served = source.warning(session, || {
+            let served = source.with_warnings(session, || {
                 serving::report_ready(readiness, session, &description)
                     .and_then(|()| Ok(mounted.serve()?))
             });
@@ -176,8 +181,8 @@ fn serve(
     )
 }
 
-/// Starts this command again as a process of its own, and waits until it is ready or has failed and
-/// said why.
+/// Starts this command again as a separate process. Waits until it is ready, or has failed and
+/// printed the reason.
 fn start_in_background() -> Outcome {
     let program = std::env::current_exe()?;
     let mut command = Command::new(program);

@@ -1,5 +1,4 @@
-//! Remote shares: what `folio share --listen` and `folio mount unix:PATH DIRECTORY` have of their
-//! own.
+//! Remote shares: the parts of `folio share --listen` and `folio mount unix:PATH DIRECTORY`.
 
 use crate::exit::{Failure, Outcome, explain};
 use crate::ready;
@@ -13,17 +12,17 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What `share` takes for clients that come over a stream.
+/// Options of `folio share` for clients over a stream.
 #[derive(Args)]
 pub(super) struct ShareArgs {
-    /// Listen for folio mount: unix:PATH, vsock:[CID:]PORT or tcp:[ADDRESS:]PORT, which is
-    /// 127.0.0.1 unless given
+    /// Listen for folio mount on unix:PATH, vsock:[CID:]PORT or tcp:[ADDRESS:]PORT; the default
+    /// ADDRESS is 127.0.0.1
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(super) listen: Option<Address>,
-    /// A file with the key that clients must know too; needed for TCP beyond this machine
+    /// A file with the key that clients must have too; required for TCP beyond this machine
     #[arg(long, value_name = "FILE", requires = "listen")]
     key_file: Option<PathBuf>,
-    /// Keep files open for a client that was lost, for this many seconds
+    /// Keep the open files of a disconnected client for this many seconds
     #[arg(
         long,
         value_name = "SECONDS",
@@ -31,7 +30,7 @@ pub(super) struct ShareArgs {
         conflicts_with = "socket"
     )]
     grace: u64,
-    /// Clients at a time, those that were lost included
+    /// Maximum number of clients, including disconnected ones
     #[arg(
         long,
         value_name = "N",
@@ -39,23 +38,23 @@ pub(super) struct ShareArgs {
         conflicts_with = "socket"
     )]
     max_clients: usize,
-    /// Write the line "ready" to this descriptor once clients can connect; a service manager's
-    /// NOTIFY_SOCKET is told as well
+    /// Write the line "ready" to this file descriptor once clients can connect; NOTIFY_SOCKET of a
+    /// service manager is notified too
     #[arg(long, value_name = "FD")]
     pub(super) ready_fd: Option<u32>,
-    /// Let this guest connect, and no other unless named as well; for vsock:
+    /// For vsock: accept only guests with this CID; repeatable
     #[arg(long, value_name = "CID", requires = "listen")]
     allow_cid: Vec<u32>,
 }
 
-/// What `mount` takes for a share of another machine.
+/// Options of `folio mount` for a remote share.
 #[derive(Args)]
 pub(super) struct MountArgs {
-    /// A file with the key of a remote share
+    /// A file with the key of the remote share
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// When the connection to a remote share is lost, calls wait this many seconds for it, then
-    /// fail with EIO until it is back
+    /// After a lost connection, let calls wait this many seconds, then fail with EIO until it is
+    /// restored
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     retry: u64,
 }
@@ -76,7 +75,7 @@ fn key(file: Option<&PathBuf>) -> Outcome<Option<Key>> {
     Ok(file.map(|file| Key::read(file)).transpose()?)
 }
 
-/// What clients are told that is shared: the host's folders are none of their business.
+/// Returns the name of the share for clients. They do not learn the host's directories.
 pub(super) fn share_name(source: &Path) -> String {
     source
         .file_name()
@@ -85,7 +84,7 @@ pub(super) fn share_name(source: &Path) -> String {
         .into_owned()
 }
 
-/// Serves a share until a signal comes.
+/// Serves a share until a signal.
 pub(super) fn serve(
     args: &ShareArgs,
     session: &Session,
@@ -99,7 +98,9 @@ pub(super) fn serve(
         ..Limits::default()
     };
     if !args.allow_cid.is_empty() && !matches!(place, Address::Vsock { .. }) {
-        return Err(Failure::usage("--allow-cid: only vsock: has guests"));
+        return Err(Failure::usage(
+            "--allow-cid: valid only with --listen vsock:",
+        ));
     }
     let key = key(args.key_file.as_ref())?;
     // A signal ends the command at once until clients can connect. Then it stops the server.
@@ -166,7 +167,7 @@ pub(super) fn mount(request: &MountRequest<'_>, session: &Session, place: Addres
     })
 }
 
-/// What `-o` comes to on this side; the rest is the server's to say.
+/// Parses `-o` for the local mount. The server decides about all other options.
 fn mount_words(
     request: &MountRequest<'_>,
     session: &Session,
@@ -174,7 +175,7 @@ fn mount_words(
 ) -> Outcome<MountAttributes> {
     let refused = |error| Failure::usage(format!("-o {}", explain(&error)));
     let mut options = SessionOptions::new(place.to_string());
-    // As of an image: what another machine serves gives nobody privileges here unless asked.
+    // As for an image: by default the server's files give no privileges here.
     let mut rest = "nosuid,nodev".to_owned();
     for word in &session.options {
         if word == "fakeroot" || word == "allow_root" || !options.apply(word).map_err(refused)? {
@@ -188,7 +189,7 @@ fn mount_words(
     let inside = MountOptions::parse(&rest).map_err(refused)?;
     if !inside.file_system.is_empty() {
         let text = format!(
-            "-o {}: not for a remote share; folio share may know it",
+            "-o {}: invalid for a remote share; give it to folio share instead",
             inside.file_system
         );
         return Err(Failure::usage(text));

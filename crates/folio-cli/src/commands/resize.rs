@@ -1,4 +1,4 @@
-//! `folio resize`: a larger ext4, in a larger image if need be.
+//! `folio resize`: enlarges an ext4, and its image if necessary.
 
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, open_device};
@@ -18,24 +18,24 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 const AFTER_HELP: &str = "\
-Without SIZE the file system gets the size of its image, or of its partition. With a SIZE beyond the end of the image,
-the image is made that large first; a partition has to be made larger by other programs before, such as growpart.
+Without SIZE the file system gets the size of its image, or of its partition. If SIZE is beyond the end of the image,
+the image is enlarged first. Enlarge a partition with another program before, such as growpart.
 
-What is in the file system stays where it is. The power may go at any moment: then the file system is whole, with the
-old size, the new one, or one in between. It must not be mounted meanwhile. It is not made smaller; resize2fs does that.
+Existing data does not move. After a power cut at any moment the file system is consistent, with the old size, the new
+size, or one in between. It must not be mounted meanwhile. This command cannot shrink; use resize2fs for that.
 
 Examples:
   folio resize disk.img 20G
-  folio resize disk.qcow2@2                        what growpart has left for it
+  folio resize disk.qcow2@2                        fill the partition after growpart
   folio resize --json disk.qcow2 1.5T";
 
-/// Make the file system in an image larger
+/// Enlarge the file system in an image
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Resize {
     /// The image; IMAGE@2 is its second partition
     image: OsString,
-    /// Size of the file system, in bytes or with K, M, G or T
+    /// New size of the file system, in bytes or with K, M, G or T
     #[arg(value_parser = disk_size)]
     size: Option<u64>,
     /// Print JSON
@@ -48,7 +48,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     let place = ImagePath::parse(&resize.image)?;
     if place.path.as_os_str() != "/" {
         return Err(Failure::usage(format!(
-            "{place}: a whole file system is resized; leave the path out"
+            "{place}: a whole file system is resized; omit the path"
         )));
     }
     let name = place.image_name();
@@ -64,12 +64,12 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     {
         if device.is_partition {
             let text = format!(
-                "{name}: its partition has {} bytes; make that larger first, with growpart or sfdisk",
+                "{name}: the partition has only {} bytes; enlarge it first, with growpart or sfdisk",
                 device.file_system.len_bytes()
             );
             return Err(Failure::new(text));
         }
-        // What would be refused is refused before anything changes.
+        // Refuse an impossible size before the first change.
         plan_resize_ext4(&*device.file_system, size, &options).map_err(failed)?;
         session.check_interrupt()?;
         drop(device);
@@ -94,26 +94,26 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     }
     session.check_interrupt()?;
     let report = resized.map_err(failed)?;
-    match resize.json {
-        true => print_json(&to_json(&name, &report))?,
-        false if !session.quiet => writeln!(std::io::stdout(), "{name}: {}", summary(&report))?,
-        false => {}
+    if resize.json {
+        print_json(&to_json(&name, &report))?;
+    } else if !session.quiet {
+        writeln!(std::io::stdout(), "{name}: {}", summary(&report))?;
     }
     Ok(())
 }
 
-/// An image that is open.
-struct Opened {
+/// An open image.
+struct OpenImage {
     file_system: Arc<dyn Device>,
     is_partition: bool,
 }
 
-fn open(place: &ImagePath) -> Outcome<Opened> {
+fn open(place: &ImagePath) -> Outcome<OpenImage> {
     let disk = open_device(&place.image, Access::Write)?;
     let file_system = block::select(disk.clone(), place.partition)
         .map_err(|error| Failure::image(&error.at(place.image_name())))?;
     let is_partition = !Arc::ptr_eq(&disk, &file_system);
-    Ok(Opened {
+    Ok(OpenImage {
         file_system,
         is_partition,
     })
@@ -151,7 +151,7 @@ fn summary(report: &ResizeReport) -> String {
     let size = |blocks: u64| human(blocks.saturating_mul(block_size));
     if old == new {
         return format!(
-            "has {} blocks of {block_size} bytes already; nothing to do",
+            "already has {} blocks of {block_size} bytes; nothing to do",
             old.blocks
         );
     }

@@ -1,4 +1,4 @@
-//! Which files of the host a command about the page cache looks at.
+//! The host files that a command about the page cache selects.
 
 use crate::exit::{Failure, Outcome};
 use crate::session::Session;
@@ -6,25 +6,25 @@ use clap::Args;
 use folio_pagecache::Scan;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-/// Options that choose files below the paths.
+/// Options that select files below the paths.
 #[derive(Args, Clone, Default)]
 pub(super) struct Select {
-    /// Only files whose path or name matches; may be repeated
+    /// Only files whose path or name matches; repeatable
     #[arg(long, value_name = "GLOB")]
     pub(super) include: Vec<String>,
-    /// No files and no folders whose path or name matches; may be repeated
+    /// No files and no directories whose path or name matches; repeatable
     #[arg(long, value_name = "GLOB")]
     pub(super) exclude: Vec<String>,
     /// Follow symbolic links below the paths
     #[arg(short = 'L', long)]
     dereference: bool,
-    /// Leave other file systems mounted below the paths alone
+    /// Stay on the file system of each path
     #[arg(long)]
     one_file_system: bool,
 }
 
 impl Select {
-    /// The walk that finds them, until Ctrl-C.
+    /// Returns the scan for the selected files; Ctrl-C stops it.
     pub(super) fn scan(&self, session: &Session) -> Outcome<Scan> {
         Ok(Scan {
             include: globs(&self.include)?,

@@ -1,5 +1,4 @@
-//! `folio serve`: an image for programs that want a disk, not files. One subcommand for each way to
-//! reach it.
+//! `folio serve`: serves an image as a disk. One subcommand for each protocol.
 
 use super::image::shared_options::BackingOptions;
 use crate::exit::{Failure, Outcome, explain};
@@ -17,14 +16,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const NBD_HELP: &str = "\
-It serves until Ctrl-C or SIGTERM: requests that were received are answered, the image is flushed, and the exit code is
-0. A client may open several connections at once. Meanwhile the image is locked: a second writer, folio's or QEMU's, is
+The command serves until Ctrl-C or SIGTERM: then it answers all received requests, flushes the image, and exits with 0.
+A client may open several connections at once. Meanwhile the image is locked: a second writer (folio or QEMU) is
 refused, and readers too unless --read-only is given.
 
-Whoever can connect can read the image and, without --read-only, write it: there are no passwords and no encryption.
-Keep a socket in a folder of your own, and a port on 127.0.0.1.
+Any program that can connect can read the image and, without --read-only, write it: there are no passwords and no
+encryption. Keep a socket in a private directory, and a port on 127.0.0.1.
 
-IMAGE@2 serves the second partition alone. If clients may write to a raw image, name its format with -f raw here and
+IMAGE@2 serves only the second partition. If clients may write to a raw image, specify its format with -f raw here and
 wherever it is opened later: otherwise they could make it look like an image of another format.
 
 Examples:
@@ -32,17 +31,17 @@ Examples:
   qemu-img map 'nbd+unix:///?socket=/tmp/disk.sock'
   folio serve nbd disk.qcow2@1 --read-only --port 10809 --export root
   nbdcopy nbd://localhost/root root.img
-  folio serve nbd -f raw disk.img --port 0 --json   a free port, told as JSON";
+  folio serve nbd -f raw disk.img --port 0 --json   a free port, reported as JSON";
 
-/// Serve an image to programs that want a disk
+/// Serve an image as a disk
 #[derive(Args)]
 pub(crate) struct Serve {
     #[command(subcommand)]
-    face: Face,
+    protocol: Protocol,
 }
 
 #[derive(Subcommand)]
-enum Face {
+enum Protocol {
     Nbd(Nbd),
 }
 
@@ -56,40 +55,40 @@ struct Nbd {
     /// Listen on a new Unix socket
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Listen on a TCP port; 0 takes a free one
+    /// Listen on a TCP port; 0 selects a free one
     #[arg(long)]
     port: Option<u16>,
     /// The address to listen on with --port
     #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::LOCALHOST.into(), conflicts_with = "socket")]
     bind: IpAddr,
-    /// Refuse every change, and let others read the image meanwhile
+    /// Refuse all changes, and let other programs read the image meanwhile
     #[arg(long)]
     read_only: bool,
-    /// The name that clients ask for
+    /// Name of the export
     #[arg(long, value_name = "NAME", default_value = "")]
     export: String,
     #[command(flatten)]
     backing: BackingOptions,
-    /// Format of the image, if it shall not be told by its first bytes
+    /// Format of the image; the default is detected from its first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
-    /// When clients can connect, print a line of JSON with the URI
+    /// Print a line of JSON with the URI once clients can connect
     #[arg(long)]
     json: bool,
 }
 
-/// The command's name in messages.
+/// Returns the command's name for messages.
 pub(crate) fn name(serve: &Serve) -> &'static str {
-    match &serve.face {
-        Face::Nbd(_) => "serve nbd",
+    match &serve.protocol {
+        Protocol::Nbd(_) => "serve nbd",
     }
 }
 
 /// Runs the command.
 pub(crate) fn run(serve: &Serve, session: &Session) -> Outcome {
     session.refuse_options()?;
-    match &serve.face {
-        Face::Nbd(nbd) => serve_nbd(nbd, session),
+    match &serve.protocol {
+        Protocol::Nbd(nbd) => serve_nbd(nbd, session),
     }
 }
 
@@ -97,12 +96,12 @@ fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
     let place = ImagePath::parse(&nbd.image)?;
     if place.path.as_os_str() != "/" {
         let text = format!(
-            "{place}: an image is served as a whole: {}",
+            "{place}: an image is served as a whole: use {}",
             place.image_name()
         );
         return Err(Failure::usage(text));
     }
-    // A signal ends the command at once until the image is open, and from then on as it should.
+    // A signal ends the command at once until the image is open. Then it stops the server.
     let device = open(nbd, &place)?;
     let (size, read_only) = (device.len_bytes(), device.is_read_only());
     let signals = serving::signals()?;
@@ -113,7 +112,7 @@ fn serve_nbd(nbd: &Nbd, session: &Session) -> Outcome {
     let export = Export {
         device,
         name: nbd.export.clone(),
-        // The host's folders are none of the clients' business.
+        // Clients do not learn the host's directories.
         description: place
             .image
             .file_name()
@@ -159,7 +158,7 @@ fn serve_failure(place: &ImagePath, error: &folio::Error) -> Failure {
     Failure::new(format!("{}: {}", place.image_name(), explain(error)))
 }
 
-/// Tells that clients can connect, and where.
+/// Reports that clients can connect, and the address.
 fn report_ready(
     nbd: &Nbd,
     session: &Session,

@@ -1,4 +1,4 @@
-//! `folio share`: files for virtual machines, as a virtiofs device.
+//! `folio share`: shares files with virtual machines, as a virtiofs device or over a stream.
 
 use super::remote;
 use crate::exit::{Failure, Outcome, explain};
@@ -23,67 +23,66 @@ Examples:
     -chardev socket,id=fs,path=/tmp/fs.sock \\
     -device vhost-user-fs-pci,chardev=fs,tag=share,queue-size=1024 ...
   mount -t virtiofs share /mnt                     in the guest
-  folio share /srv/data --socket fs.sock           a directory, which the host goes on using
-  folio share -o ttl=1s ~/src --socket fs.sock     the guest may be a second behind, and asks less
+  folio share /srv/data --socket fs.sock           a directory; the host may change it meanwhile
+  folio share -o ttl=1s ~/src --socket fs.sock     the guest may be 1 s stale, and sends fewer requests
   folio share --read-only disk.img@2 --socket fs.sock
   folio share disk.img --listen vsock:5000         and in a guest: folio mount vsock:2:5000 /mnt
-  folio share disk.img --listen unix:/run/share    for a program of this machine
+  folio share disk.img --listen unix:/run/share    for a program on this machine
   head -c 32 /dev/urandom | base64 > key; chmod 600 key
   folio share disk.img --listen tcp:5000 --key-file key
-                                                   for who comes through ssh -L or the like
+                                                   for clients through ssh -L or a similar tunnel
 
-With --listen, clients run folio mount. They hear at once what others change, and a connection that is lost is made
-again: nothing is done twice, open files stay open. A key proves each side to the other; it does not encrypt, so let
-TCP go through ssh or WireGuard.
+With --listen, clients run folio mount. Changes by other programs reach them at once. After a lost connection a client
+reconnects: no request is executed twice, and open files stay open. A key authenticates each side to the other but
+does not encrypt, so use TCP through ssh or WireGuard.
 
-Words of -o: those of mount(8) for every file system (ro, noatime and so on), for ext4, and for directories of the host
-(push=, cache=, squash=, map=, xattr=: see folio help mount); and
-  ttl=TIME        how long the guest believes names and attributes: 0, inf, or a number with us, ms or s. The default is
-                  1ms for directories, and for ever for images, which nobody else changes
-  cache=none      the guest keeps no data and asks each time
-  writeback       the guest may keep what it has written for a while; without, write(2) returns when the host has it
-  noreaddirplus   listing a folder does not tell attributes too
-  fakeroot        everything that is made belongs to root
+-o accepts the options of mount(8) for all file systems (ro, noatime and so on), those of ext4, and those for host
+directories (push=, cache=, squash=, map=, xattr=; see folio help mount). It also accepts:
+  ttl=TIME        how long names and attributes stay valid in the guest: 0, inf, or a number with us, ms or s. The
+                  default is 1ms for directories, and inf for images, which no other program changes
+  cache=none      the guest caches no data
+  writeback       the guest may delay writes; without it, write(2) returns when the host has the data
+  noreaddirplus   directory listings carry no attributes
+  fakeroot        root owns all new files
 
-Serves until Ctrl-C or SIGTERM. A guest may reboot, and another may come when it is gone. Who can connect to the socket
-can read and change all that is shared: keep it in a folder of your own.";
+The command serves until Ctrl-C or SIGTERM. A guest may reboot, and another one may connect after it. Any program that
+can connect to the socket can read and change all shared files: keep it in a private directory.";
 
 /// Share files with virtual machines through virtiofs
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 #[command(group(ArgGroup::new("place").required(true).args(["socket", "listen"])))]
 pub(crate) struct Share {
-    /// What to share: an image, IMAGE or IMAGE@N, or a directory
+    /// The source: an image (IMAGE or IMAGE@N), or a directory
     source: OsString,
     /// Listen on a new Unix socket for a virtual machine monitor (vhost-user)
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
     remote: remote::ShareArgs,
-    /// The name by which the guest mounts it, for monitors that ask; QEMU and cloud-hypervisor have
-    /// their own tag=
+    /// Mount tag, for monitors that ask for it; QEMU and cloud-hypervisor have a tag= of their own
     #[arg(long, value_name = "TAG", conflicts_with = "listen")]
     tag: Option<String>,
-    /// Request queues, each with a thread
+    /// Request queues; each has a thread
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "listen")]
     queues: usize,
-    /// Refuse every change: -o ro
+    /// Refuse all changes, like -o ro
     #[arg(long)]
     read_only: bool,
-    /// End when the first guest is gone
+    /// End when the first guest disconnects
     #[arg(long, conflicts_with = "listen")]
     once: bool,
 }
 
-/// How long a guest believes what it was told of a directory, unless told otherwise: a tick of its
-/// clock at most.
+/// The default validity of a directory's names and attributes in the guest: at most one tick of its
+/// clock.
 const DIRECTORY_TTL: Duration = Duration::from_millis(1);
 
-/// What `-o` and the other words come to.
-struct Words {
-    /// For the guest's kernel.
+/// The parsed options.
+struct ShareOptions {
+    /// Options of the guest's kernel.
     guest: ClientOptions,
-    /// For the file system inside.
+    /// Options of the file system.
     inside: MountOptions,
     permissions: PermissionChecks,
 }
@@ -91,34 +90,34 @@ struct Words {
 /// Runs the command.
 pub(crate) fn run(share: &Share, session: &Session) -> Outcome {
     let source = Source::parse(&share.source)?;
-    let words = words(share, session, &source)?;
-    let mounted = source.mount(session, &words.inside)?;
-    let served = mounted.warning(session, || match (&share.remote.listen, &share.socket) {
+    let options = parse_options(share, session, &source)?;
+    let mounted = source.mount(session, &options.inside)?;
+    let served = mounted.with_warnings(session, || match (&share.remote.listen, &share.socket) {
         (Some(address), _) => {
             let name = mounted.to_string();
             let what = folio_remote::Share {
                 kernel: Arc::clone(mounted.kernel()),
-                permissions: words.permissions,
-                options: words.guest.clone(),
+                permissions: options.permissions,
+                options: options.guest.clone(),
                 name: remote::share_name(&source.path()),
             };
             remote::serve(&share.remote, session, address, &name, what)
         }
-        (None, Some(socket)) => serve(share, session, socket, &mounted, &words),
-        // One of them is required.
+        (None, Some(socket)) => serve(share, session, socket, &mounted, &options),
+        // clap requires one of them.
         (None, None) => Ok(()),
     });
     let closed = mounted.close();
     served.and(closed)
 }
 
-fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
+fn parse_options(share: &Share, session: &Session, source: &Source) -> Outcome<ShareOptions> {
     let refused = |error| Failure::usage(format!("-o {}", explain(&error)));
     let is_directory = matches!(source, Source::Directory(_));
     let mut guest = match (is_directory, &share.remote.listen) {
         (false, _) => ClientOptions::exclusive(),
         (true, None) => ClientOptions::shared(DIRECTORY_TTL),
-        // The directory knows what it is told of, and how long the rest may be believed.
+        // hostfs itself knows which changes it is notified of, and how long other data stays valid.
         (true, Some(_)) => ClientOptions::shared(FOREVER),
     };
     let mut permissions = PermissionChecks::ByClient;
@@ -127,7 +126,7 @@ fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
         ..MountOptions::default()
     };
     if is_directory {
-        // The guest keeps what it reads, and so does the host.
+        // The guest caches data, and so does the host.
         inside.add("cache=host").map_err(refused)?;
     }
     for word in &session.options {
@@ -136,41 +135,41 @@ fn words(share: &Share, session: &Session, source: &Source) -> Outcome<Words> {
             continue;
         }
         let is_the_guests = guest.apply(word).map_err(refused)?;
-        // How long the guest believes counts from when the host was asked.
+        // The validity in the guest counts from the host's last check.
         let is_for_both = is_directory && (word.starts_with("ttl=") || word.starts_with("cache="));
         if !is_the_guests || is_for_both {
             inside.add(word).map_err(refused)?;
         }
     }
     if guest.ttl_max == FOREVER && share.remote.listen.is_none() {
-        // Whoever believes what it was told for good has no use for newer times.
+        // A client that never revalidates does not need newer times.
         guest.has_external_writers = false;
     }
     inside.read_only |= share.read_only;
     guest.read_only = inside.read_only;
-    Ok(Words {
+    Ok(ShareOptions {
         guest,
         inside,
         permissions,
     })
 }
 
-/// Serves guests until a signal comes.
+/// Serves guests until a signal.
 fn serve(
     share: &Share,
     session: &Session,
     socket: &Path,
     mounted: &Mounted,
-    words: &Words,
+    options: &ShareOptions,
 ) -> Outcome {
-    let options = folio_virtiofs::Options {
+    let service_options = folio_virtiofs::Options {
         tag: share.tag.clone(),
         queues: share.queues,
         once: share.once,
     };
     // A signal ends the command at once until the socket exists. Then it stops the service.
     let signals = serving::signals()?;
-    let service = Service::new(socket, options)?;
+    let service = Service::new(socket, service_options)?;
     let stopper = service.stopper();
     serving::until_signal(
         signals,
@@ -183,7 +182,7 @@ fn serve(
             }
             let start = || {
                 let kernel = Arc::clone(mounted.kernel());
-                Server::new(kernel, words.permissions, words.guest.clone())
+                Server::new(kernel, options.permissions, options.guest.clone())
             };
             let report = |event| match event {
                 Event::Connected | Event::Gone => {}

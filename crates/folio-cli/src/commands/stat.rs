@@ -1,4 +1,4 @@
-//! `folio stat`: all attributes of files.
+//! `folio stat`: shows all attributes of files.
 
 use crate::exit::Outcome;
 use crate::image::{Access, Image, with_image};
@@ -14,10 +14,10 @@ use std::io::Write;
 #[derive(Args)]
 #[command(after_help = "Example:\n  folio stat disk.qcow2:/etc/fstab")]
 pub(crate) struct Stat {
-    /// Files, written IMAGE:/path
+    /// Files, as IMAGE:/path
     #[arg(required = true)]
     files: Vec<OsString>,
-    /// Follow a symbolic link
+    /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
     /// Print JSON
@@ -52,7 +52,7 @@ pub(crate) fn run(stat: &Stat, session: &Session) -> Outcome {
     Ok(())
 }
 
-/// The target, if it is a link that can be read.
+/// Returns the target of a symbolic link, if it can be read.
 pub(crate) fn link_target(
     image: &Image,
     path: &std::path::Path,

@@ -13,16 +13,16 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
-/// Show a directory and all below it as a tree
+/// Show a directory as a tree
 #[derive(Args)]
 #[command(after_help = "Example:\n  folio tree disk.qcow2:/srv")]
 pub(crate) struct Tree {
-    /// The place, written IMAGE:/path
+    /// The directory, as IMAGE:/path
     place: OsString,
-    /// NamePrinter that start with a dot as well
+    /// Include names that start with a dot
     #[arg(short)]
     all: bool,
-    /// So many levels at most
+    /// Show at most this many levels
     #[arg(short = 'L', long, value_name = "LEVELS")]
     levels: Option<usize>,
     /// Print JSON: a flat list

@@ -1,4 +1,4 @@
-//! `folio tune`: what a file system says of itself, and how it is mounted unless told otherwise.
+//! `folio tune`: changes label, UUID, reserved blocks and default mount options of a file system.
 
 use crate::exit::{Failure, Outcome};
 use crate::image::{Access, Image, open_device};
@@ -10,18 +10,18 @@ use folio::kernel::{ReservedBlockCount, TuneOptions, tune_ext4};
 use std::ffi::OsString;
 
 const AFTER_HELP: &str = "\
--o sets the mount options that hold unless a mount says otherwise: errors=continue|remount-ro|panic, and in the words of
-tune2fs or of mount data=journal|ordered|writeback (journal_data and so on), nobarrier, discard, nodelalloc, acl,
-user_xattr, block_validity; ^WORD takes one back.
+-o sets the default mount options of the file system: errors=continue|remount-ro|panic, and, with the names of tune2fs
+or mount, data=journal|ordered|writeback (journal_data and so on), nobarrier, discard, nodelalloc, acl, user_xattr,
+block_validity. ^WORD clears one.
 
-A journal that holds something is replayed first.
+A journal with transactions is replayed first.
 
 Examples:
   folio tune disk.img -L data -o errors=remount-ro,discard
   folio tune disk.qcow2@2 -m 1 -U 2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11
   folio tune disk.img -o ^discard --mount-opts commit=30";
 
-/// Change label, identity, reserved blocks and default mount options of a file system
+/// Change label, UUID, reserved blocks and default mount options of a file system
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Tune {
@@ -30,25 +30,25 @@ pub(crate) struct Tune {
     /// Label, at most 16 bytes
     #[arg(short = 'L', long)]
     label: Option<String>,
-    /// Identity
+    /// UUID
     #[arg(short = 'U', long, value_parser = crate::value_parsers::uuid)]
     uuid: Option<[u8; 16]>,
-    /// Percentage of the blocks kept for root
+    /// Percentage of blocks reserved for root
     #[arg(short = 'm', long, value_name = "PERCENT")]
     reserved: Option<f64>,
-    /// Blocks kept for root
+    /// Number of blocks reserved for root
     #[arg(short = 'r', long, value_name = "COUNT", conflicts_with = "reserved")]
     reserved_blocks: Option<u64>,
-    /// User that may use them too
+    /// User who may use reserved blocks too
     #[arg(long, value_name = "UID")]
     resuid: Option<u16>,
-    /// Group that may use them too
+    /// Group that may use reserved blocks too
     #[arg(long, value_name = "GID")]
     resgid: Option<u16>,
-    /// Mounts after which e2fsck checks everything; 0 for never
+    /// Number of mounts after which e2fsck checks everything; 0 for never
     #[arg(short = 'c', long, value_name = "COUNT")]
     max_mount_count: Option<u16>,
-    /// Options of ext4 that every mount reads before its own, at most 63 bytes; \"\" for none
+    /// Options that every mount applies before its own, at most 63 bytes; \"\" for none
     #[arg(long, value_name = "OPTIONS")]
     mount_opts: Option<String>,
 }

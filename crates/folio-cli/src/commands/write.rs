@@ -1,4 +1,4 @@
-//! `folio write`: the standard input becomes a file's contents.
+//! `folio write`: writes standard input to a file.
 
 use crate::exit::{Failure, Outcome, explain};
 use crate::image::{Access, Image, with_image};
@@ -9,13 +9,13 @@ use folio::syscall::OpenFlags;
 use std::ffi::OsString;
 use std::io::Read;
 
-/// Write the standard input to a file
+/// Write standard input to a file
 #[derive(Args)]
 #[command(after_help = "Example:\n  echo hello | folio write disk.qcow2:/etc/motd")]
 pub(crate) struct Write {
-    /// The file, written IMAGE:/path
+    /// The file, as IMAGE:/path
     file: OsString,
-    /// Add to what is there
+    /// Append to the file
     #[arg(long)]
     append: bool,
 }

@@ -1,10 +1,11 @@
-//! The command told to people: help texts for a terminal, manual pages, and the tree of commands
-//! they are made of.
+//! The manual: help texts for a terminal, and manual pages, from clap's tree of commands.
 //!
 //! ```text
-//!   clap's tree --- notes.rs   what stands below the options, shaped for any width
-//!               --- roff.rs    the same as manual pages
+//!   clap's tree --- notes.rs   the text below the options, wrapped for any width
+//!               --- roff.rs    manual pages
 //! ```
+//!
+//! Above: `cli` and `folio man`. Below: `output::color`.
 
 pub(crate) mod notes;
 pub(crate) mod roff;

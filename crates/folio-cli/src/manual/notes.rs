@@ -1,38 +1,38 @@
-//! What stands below the options of a help text: headings, paragraphs, and lines of two columns.
+//! The text below the options of a help text: headings, paragraphs, and lines of two columns.
 //!
-//! Commands write it as plain text. A line that starts at the margin is a heading (alone, with a
-//! colon at its end) or part of a paragraph; an indented one is an example or a term, and what
-//! follows after two spaces, or further in on the next lines, is said about it.
+//! Commands contain it as plain text. A line at the margin is a heading (alone, with a final colon)
+//! or part of a paragraph. An indented line is an example or a term. Two spaces separate the term
+//! from its remark, and further lines of the remark are indented more.
 
 use crate::output::color::{HEADING, paint};
 use clap::Command;
 
-/// Widest help text, in columns.
+/// Maximum width of help texts, in columns.
 pub(crate) const WIDTH_MAX: usize = 100;
 /// Shorter paragraphs that end in a colon are headings of the lines below them.
 const TITLE_LEN_MAX: usize = 40;
-/// Room that remarks beside a term need at least; with less they go below it.
+/// Minimum width of a remark beside its term; a narrower remark goes below the term.
 const REMARK_WIDTH_MIN: usize = 26;
 
-/// A part of such a text.
+/// A part of the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Without its colon.
+    /// A heading, without its colon.
     Heading(String),
     Paragraph(String),
-    /// Lines that belong together.
+    /// Adjacent lines of terms.
     Lines(Vec<Line>),
     /// An empty line.
     Gap,
 }
 
-/// An example or a term, and what is said about it.
+/// An example or a term, and its remark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) indent: usize,
     pub(crate) term: String,
     pub(crate) remark: String,
-    /// Where the remark starts; 0 if there is none.
+    /// The column of the remark; 0 if there is none.
     column: usize,
 }
 
@@ -56,7 +56,7 @@ impl Line {
         }
     }
 
-    /// Takes in a further line of the remark; false if it is none.
+    /// Appends `line` if it continues the remark; returns false if it does not.
     fn continues(&mut self, line: &str) -> bool {
         let text = line.trim();
         let indent = line.len() - line.trim_start().len();
@@ -76,7 +76,7 @@ impl Line {
     }
 }
 
-/// Takes a text apart.
+/// Splits a text into its parts.
 pub(crate) fn parts(text: &str) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for line in text.trim_end().lines() {
@@ -107,7 +107,7 @@ pub(crate) fn parts(text: &str) -> Vec<Part> {
     parts
 }
 
-/// The text for a terminal of this many columns.
+/// Formats the text for a terminal of `width` columns.
 pub(crate) fn shaped(text: &str, width: usize) -> String {
     let mut out = String::new();
     let mut follows_lines = false;
@@ -154,7 +154,7 @@ fn columns(out: &mut String, lines: &[Line], width: usize) {
     }
 }
 
-/// Adds words, the first where the text ends, further lines from `column` on.
+/// Appends words, the first at the end of the text; further lines start at `column`.
 fn wrap(out: &mut String, text: &str, column: usize, width: usize) {
     let mut at = column;
     for (index, word) in text.split_whitespace().enumerate() {
@@ -173,7 +173,7 @@ fn wrap(out: &mut String, text: &str, column: usize, width: usize) {
     out.push('\n');
 }
 
-/// The command and all below it, with their texts shaped for a terminal of this many columns.
+/// Formats the texts of the command and all its subcommands for a terminal of `width` columns.
 pub(crate) fn shape(command: Command, width: usize) -> Command {
     let text = command.get_after_help().map(ToString::to_string);
     let command = match text {

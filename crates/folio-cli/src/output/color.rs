@@ -1,8 +1,8 @@
-//! Colors: whether they are wanted, and what for.
+//! Colors: whether they are shown, and the style of each kind of text.
 //!
-//! `--color` decides. Without it NO_COLOR and `CLICOLOR_FORCE=1` do, and else there are colors on
-//! a terminal whose TERM is not `dumb`; that an automatic build runs (`CI`) does not count. Data
-//! that passes through (`folio cat`) never has any.
+//! `--color` decides. Without it NO_COLOR and `CLICOLOR_FORCE=1` do. Without these, colors are
+//! shown on a terminal whose TERM is not `dumb`; the variable CI, which automatic builds set, has
+//! no effect. Data that passes through (`folio cat`) never gets colors.
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use std::ffi::OsString;
 use std::fmt::Display;
 
-/// When there are colors.
+/// When to show colors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum When {
     /// On a terminal
@@ -19,25 +19,24 @@ pub(crate) enum When {
     Never,
 }
 
-/// Titles of help texts and tables.
+/// Headings of help texts and tables.
 pub(crate) const HEADING: Style = Style::new().bold();
-/// What went wrong.
+/// Failures and errors.
 pub(crate) const FAILURE: Style = AnsiColor::Red.on_default().bold();
-/// What is worth knowing.
+/// Warnings.
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default();
-/// What is as it should be.
+/// Checks that found no fault.
 pub(crate) const FINE: Style = AnsiColor::Green.on_default();
 /// Names of directories.
 pub(crate) const DIRECTORY: Style = AnsiColor::Blue.on_default().bold();
 /// Names of symbolic links.
 pub(crate) const LINK: Style = AnsiColor::Cyan.on_default();
 
-/// Obeys `--color` before the command line is read, so that what is wrong with it is told in the
-/// right colors.
+/// Applies `--color` before the command line is parsed, so that usage errors have the right colors.
 pub(crate) fn choose(words: &[OsString]) -> clap::ColorChoice {
     let is_forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| value != "0");
     let when = match asked(words).unwrap_or(When::Auto) {
-        // Else `anstream` takes the variable CI for a promise that colors are shown.
+        // Otherwise `anstream` would show colors if the variable CI is set.
         When::Auto if is_dumb_terminal() && !is_forced => When::Never,
         when => when,
     };
@@ -50,12 +49,12 @@ pub(crate) fn choose(words: &[OsString]) -> clap::ColorChoice {
     claps
 }
 
-/// Whether the terminal is one that knows nothing but lines of text.
+/// Whether the terminal supports only lines of text.
 pub(crate) fn is_dumb_terminal() -> bool {
     std::env::var_os("TERM").is_some_and(|name| name == "dumb")
 }
 
-/// The last `--color` among the words.
+/// Returns the last `--color` among the words.
 fn asked(words: &[OsString]) -> Option<When> {
     let words = words
         .iter()
@@ -72,22 +71,22 @@ fn asked(words: &[OsString]) -> Option<When> {
     asked
 }
 
-/// Whether the standard output shows colors.
+/// Whether standard output shows colors.
 pub(crate) fn on_stdout() -> bool {
     AutoStream::choice(&std::io::stdout()) != ColorChoice::Never
 }
 
-/// Whether the standard error does.
+/// Whether standard error shows colors.
 pub(crate) fn on_stderr() -> bool {
     AutoStream::choice(&std::io::stderr()) != ColorChoice::Never
 }
 
-/// The head of a table on the standard output.
+/// Formats the heading of a table on standard output.
 pub(crate) fn heading(text: impl Display) -> String {
     paint(on_stdout(), HEADING, text)
 }
 
-/// The text in a style, if colors are shown.
+/// Formats the text in a style, if colors are shown.
 pub(crate) fn paint(is_shown: bool, style: Style, text: impl Display) -> String {
     if is_shown {
         format!("{style}{text}{style:#}")

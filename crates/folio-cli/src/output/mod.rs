@@ -1,4 +1,13 @@
-//! How things are shown: modes, sizes, times, owners as text; the same facts as JSON.
+//! Output: modes, sizes, times and owners as text, and the same facts as JSON.
+//!
+//! ```text
+//!   mod.rs            text of file attributes; records for JSON
+//!   color.rs          whether colors are shown, and the styles
+//!   name_printer.rs   names, safe for a terminal
+//!   owners.rs         names of users and groups in an image
+//! ```
+//!
+//! Above: `session` and all commands. Below: only the library.
 
 pub(crate) mod color;
 mod name_printer;
@@ -15,7 +24,7 @@ use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The word for a file type, as JSON has it.
+/// Returns the name of a file type in JSON.
 pub(crate) fn type_name(file_type: FileType) -> &'static str {
     match file_type {
         FileType::Regular => "file",
@@ -28,7 +37,7 @@ pub(crate) fn type_name(file_type: FileType) -> &'static str {
     }
 }
 
-/// The letter that ls(1) and find(1) have for it.
+/// Returns the letter of a file type in ls(1) and find(1).
 pub(crate) fn type_letter(file_type: FileType) -> char {
     match file_type {
         FileType::Regular => '-',
@@ -41,7 +50,7 @@ pub(crate) fn type_letter(file_type: FileType) -> char {
     }
 }
 
-/// `drwxr-xr-x`.
+/// Formats type and mode as `drwxr-xr-x`.
 pub(crate) fn mode_text(file_type: FileType, mode: u16) -> String {
     let mut text = String::from(type_letter(file_type));
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
@@ -58,7 +67,7 @@ pub(crate) fn mode_text(file_type: FileType, mode: u16) -> String {
     text
 }
 
-/// `1.5M`, rounded up as coreutils do.
+/// Formats a size as `1.5M`, rounded up as coreutils do.
 pub(crate) fn human(bytes: u64) -> String {
     let (mut unit, mut size) = (0, bytes as f64);
     while size >= 1024.0 && unit < 6 {
@@ -75,7 +84,7 @@ pub(crate) fn human(bytes: u64) -> String {
     }
 }
 
-/// `1 file`, `2 files`.
+/// Formats a count as `1 file`, `2 files`.
 pub(crate) fn files(count: u64) -> String {
     if count == 1 {
         "1 file".to_owned()
@@ -84,7 +93,8 @@ pub(crate) fn files(count: u64) -> String {
     }
 }
 
-/// `2026-01-31 12:00` in the local time zone, with nanoseconds and zone if it is to be `long`.
+/// Formats a time as `2026-01-31 12:00` in the local time zone; if `long`, with nanoseconds and
+/// zone.
 pub(crate) fn time_text(time: Timespec, long: bool) -> String {
     let nanos = i32::try_from(time.nanos).unwrap_or(0);
     let Ok(stamp) = jiff::Timestamp::new(time.secs, nanos) else {
@@ -101,11 +111,11 @@ pub(crate) fn time_text(time: Timespec, long: bool) -> String {
         .to_string()
 }
 
-/// What JSON tells of a file.
+/// A file inside an image, as JSON.
 #[derive(Serialize)]
 pub(crate) struct FileRecord {
     path: String,
-    /// The bytes of the path in base 16, where they are no UTF-8.
+    /// The bytes of the path in base 16, if they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_bytes: Option<String>,
     #[serde(rename = "type")]
@@ -129,7 +139,7 @@ pub(crate) struct FileRecord {
 }
 
 impl FileRecord {
-    /// The record of what lies at `path`.
+    /// Creates the record of the file at `path`.
     pub(crate) fn new(path: &Path, found: &Attributes, target: Option<&[u8]>) -> Self {
         let is_device = matches!(
             found.file_type,
@@ -156,17 +166,17 @@ impl FileRecord {
     }
 }
 
-/// A path of the host, as JSON has it.
+/// A path of the host, as JSON.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct PathRecord {
     path: String,
-    /// Its bytes in base 16, where they are no UTF-8.
+    /// The bytes of the path in base 16, if they are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_bytes: Option<String>,
 }
 
 impl PathRecord {
-    /// The record of `path`.
+    /// Creates the record of `path`.
     pub(crate) fn new(path: &Path) -> Self {
         let path_bytes = hex_unless_utf8(path.as_os_str().as_bytes());
         Self {
@@ -175,13 +185,13 @@ impl PathRecord {
         }
     }
 
-    /// The path as text for a terminal.
+    /// Returns the path as text for a terminal.
     pub(crate) fn text(&self) -> String {
         printable(&self.path)
     }
 }
 
-/// A path that something could not be done with, and why.
+/// A path on which an operation failed, and the reason.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct FailureRecord {
     #[serde(flatten)]
@@ -190,7 +200,7 @@ pub(crate) struct FailureRecord {
 }
 
 impl FailureRecord {
-    /// The records of all.
+    /// Creates the records of all failures.
     pub(crate) fn list(failures: &[(PathBuf, String)]) -> Vec<Self> {
         let record = |(path, reason): &(PathBuf, String)| Self {
             path: PathRecord::new(path),
@@ -217,7 +227,7 @@ fn stamp(time: Timespec) -> String {
         .map_or_else(|_| format!("@{}", time.secs), |t| format!("{t:.9}"))
 }
 
-/// What JSON tells of the page cache.
+/// Returns the counters of the page cache as JSON.
 pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
     let mut stats: serde_json::Map<String, serde_json::Value> = counters
         .named()
@@ -228,8 +238,7 @@ pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
     stats.into()
 }
 
-/// Text from an image for a terminal: control characters, which could change what it shows, as
-/// escapes.
+/// Escapes the control characters of text from an image, so that it cannot control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     let is_kept = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     text.chars()
@@ -243,7 +252,7 @@ pub(crate) fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Prints a value as JSON.
+/// Prints a value as JSON on standard output.
 pub(crate) fn print_json(value: &impl Serialize) -> std::io::Result<()> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from)?;

@@ -1,11 +1,11 @@
-//! Names from an image as the standard output shall show them.
+//! Names from an image, as standard output shows them.
 
 use super::color::{self, DIRECTORY, LINK};
 use folio::vfs::FileType;
 use std::borrow::Cow;
 use std::io::IsTerminal;
 
-/// On a terminal a name must not be a command to it, and may have a color; elsewhere it is its
+/// Prints names: on a terminal without control characters, perhaps in color; elsewhere as their
 /// bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NamePrinter {
@@ -14,7 +14,7 @@ pub(crate) struct NamePrinter {
 }
 
 impl NamePrinter {
-    /// As the standard output wants them.
+    /// Creates the printer for standard output.
     pub(crate) fn on_stdout() -> Self {
         Self {
             is_terminal: std::io::stdout().is_terminal(),
@@ -22,7 +22,7 @@ impl NamePrinter {
         }
     }
 
-    /// The name without a color.
+    /// Returns the name without color.
     pub(crate) fn plain(self, name: &[u8]) -> Cow<'_, [u8]> {
         if !self.is_terminal {
             return Cow::Borrowed(name);
@@ -32,7 +32,7 @@ impl NamePrinter {
         Cow::Owned(text.into_bytes())
     }
 
-    /// The name of a file of this type.
+    /// Returns the name in the color of its file type.
     pub(crate) fn of(self, name: &[u8], file_type: FileType) -> Cow<'_, [u8]> {
         let style = match file_type {
             FileType::Directory => DIRECTORY,

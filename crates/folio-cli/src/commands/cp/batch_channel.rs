@@ -1,40 +1,40 @@
-//! What travels from the reading to the writing thread: a tree as a stream, in batches of bounded
-//! size.
+//! The channel from the reading to the writing thread: a tree as a stream of items, in batches of
+//! bounded size.
 
 use folio::vfs::Attributes;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
-/// File contents that one batch carries.
+/// Bytes of file contents in a batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// Items that one batch carries.
+/// Items in a batch.
 const BATCH_ITEMS: usize = 512;
-/// Batches under way: with the two being filled and emptied, about 10 MiB.
+/// Batches in flight; with the two being filled and emptied, about 10 MiB.
 const BATCHES: usize = 8;
 
-/// A set of names for one inode, met before.
+/// Identifies the inode of a file with several names.
 pub(crate) type LinkId = usize;
 
 /// Names and values of extended attributes.
 pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// All that is known of a file but its contents.
+/// The metadata of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct FileMeta {
     pub(crate) attributes: Attributes,
     pub(crate) xattrs: Xattrs,
 }
 
-/// One step of the walk. Names are single names, except that of a walk's first item.
+/// One step of the walk. Names are single components, except in the first item of a walk.
 #[derive(Debug)]
 pub(crate) enum TreeItem {
-    /// A new walk: the directory it goes to.
+    /// Starts a walk into this directory.
     Start { parent: Vec<u8> },
-    /// A directory; what follows, up to its `Leave`, lies in it.
+    /// A directory. It contains the items up to its `Leave`.
     Directory { name: Vec<u8>, meta: FileMeta },
-    /// Back to the parent directory.
+    /// Returns to the parent directory.
     Leave,
-    /// A regular file. Its first bytes lie in the batch; unless it `is_whole`, `Data` and `End`
+    /// A regular file, with its first bytes in the batch. Unless it `is_whole`, `Data` and `End`
     /// follow.
     File {
         name: Vec<u8>,
@@ -43,11 +43,11 @@ pub(crate) enum TreeItem {
         data: Range<usize>,
         is_whole: bool,
     },
-    /// More of the file.
+    /// More bytes of the file.
     Data { offset: u64, data: Range<usize> },
-    /// The file ends at this size.
+    /// The end of the file, at this size.
     End { size_bytes: u64 },
-    /// Another name of something that came before.
+    /// Another name of an earlier item.
     Link { name: Vec<u8>, first: LinkId },
     /// A symbolic link.
     Symlink {
@@ -64,7 +64,7 @@ pub(crate) enum TreeItem {
     },
 }
 
-/// Items and the bytes they speak of.
+/// Items and the bytes that they refer to.
 pub(crate) struct Batch {
     pub(crate) items: Vec<TreeItem>,
     pub(crate) data: Box<[u8]>,
@@ -81,24 +81,24 @@ impl Batch {
     }
 }
 
-/// The writing thread has stopped: there is nobody to read for.
+/// The writing thread has stopped, so further reads are useless.
 #[derive(Debug)]
 pub(crate) struct WriterStopped;
 
-/// Where the reading thread puts items.
+/// The end of the reading thread.
 pub(crate) struct BatchSender {
     batch: Batch,
     full: SyncSender<Batch>,
     empty: Receiver<Batch>,
 }
 
-/// Where the writing thread gets them.
+/// The end of the writing thread.
 pub(crate) struct BatchReceiver {
     full: Receiver<Batch>,
     empty: SyncSender<Batch>,
 }
 
-/// Both ends of a new channel.
+/// Creates a channel.
 pub(crate) fn channel() -> (BatchSender, BatchReceiver) {
     let (full_sender, full) = sync_channel(BATCHES);
     let (empty_sender, empty) = sync_channel(BATCHES + 2);
@@ -117,7 +117,8 @@ pub(crate) fn channel() -> (BatchSender, BatchReceiver) {
 }
 
 impl BatchSender {
-    /// Makes sure that `len_bytes` (or all that a batch can hold) may be put at once.
+    /// Flushes the batch unless it has room for an item and `len_bytes`, or all that a batch can
+    /// hold.
     pub(crate) fn reserve(&mut self, len_bytes: usize) -> Result<(), WriterStopped> {
         let len_bytes = len_bytes.min(BATCH_BYTES);
         if self.batch.data.len() - self.batch.used < len_bytes
@@ -128,24 +129,24 @@ impl BatchSender {
         Ok(())
     }
 
-    /// Where the next bytes go.
+    /// Returns the free part of the batch.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.batch.data[self.batch.used..]
     }
 
-    /// Takes `len` bytes of the room.
+    /// Marks `len` bytes of the free part as used, and returns their range.
     pub(crate) fn take(&mut self, len: usize) -> Range<usize> {
         let start = self.batch.used;
         self.batch.used += len;
         start..self.batch.used
     }
 
-    /// Puts an item into the present batch.
+    /// Appends an item to the batch.
     pub(crate) fn put(&mut self, item: TreeItem) {
         self.batch.items.push(item);
     }
 
-    /// Hands over the present batch.
+    /// Sends the batch.
     pub(crate) fn flush(&mut self) -> Result<(), WriterStopped> {
         if self.batch.items.is_empty() {
             return Ok(());
@@ -160,16 +161,16 @@ impl BatchSender {
 }
 
 impl BatchReceiver {
-    /// The next batch; `None` when the reader has finished.
+    /// Returns the next batch; `None` when the reader has finished.
     pub(crate) fn next(&self) -> Option<Batch> {
         self.full.recv().ok()
     }
 
-    /// Gives a batch back for use again.
+    /// Returns a batch for reuse.
     pub(crate) fn recycle(&self, mut batch: Batch) {
         batch.items.clear();
         batch.used = 0;
-        // The reader may be gone already.
+        // The reader may have finished already.
         let _ = self.empty.try_send(batch);
     }
 }

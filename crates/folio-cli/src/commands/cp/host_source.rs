@@ -1,4 +1,4 @@
-//! Reading from the host, with few system calls per file and without following links.
+//! Reads from the host, with few system calls per file and without following links.
 
 use super::batch_channel::Xattrs;
 use super::source::{EntryNames, Source, SourceStat};
@@ -15,11 +15,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// The host's files.
+/// The files of the host.
 pub(crate) struct HostSource {
-    /// Device and inode numbers of the images that are open.
+    /// Device and inode numbers of the open images.
     images: Vec<(u64, u64)>,
-    /// File systems without extended attributes.
+    /// Devices whose file systems have no extended attributes.
     without_xattrs: Mutex<Vec<u64>>,
 }
 
@@ -33,7 +33,7 @@ impl HostNode {
 }
 
 impl HostSource {
-    /// The host, but for the images in use.
+    /// Creates the source. `images` are the open images, which it does not copy.
     pub(crate) fn new(images: Vec<(u64, u64)>) -> Self {
         Self {
             images,
@@ -48,7 +48,8 @@ impl HostSource {
             .is_ok_and(|known| known.contains(&device))
     }
 
-    /// Reads the list and each value, with calls that take a buffer and tell the length needed.
+    /// Reads the list and each value. Both calls fill a buffer and return the length, as
+    /// listxattr(2).
     fn read_xattrs(
         &self,
         device: u64,
@@ -80,8 +81,8 @@ impl HostSource {
             };
             match grown(|buf| get(&c_name, buf)) {
                 Ok(value) => xattrs.push((name.to_vec(), value)),
-                // Gone since, or kept from us, as the kernel keeps some: cp passes over these as
-                // well.
+                // The attribute was removed since, or the kernel denies access to it: cp skips
+                // these too.
                 Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -91,7 +92,7 @@ impl HostSource {
     }
 }
 
-/// Calls until the buffer is large enough; Linux has no value above 64 KiB.
+/// Repeats the call until the buffer is large enough. Linux has no value above 64 KiB.
 fn grown(call: impl Fn(&mut [u8]) -> io::Result<usize>) -> io::Result<Vec<u8>> {
     let mut len = 256;
     loop {
@@ -107,7 +108,7 @@ fn grown(call: impl Fn(&mut [u8]) -> io::Result<usize>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// `name` in `dir` as a path, for calls that have no `at` form.
+/// Returns `name` in `dir` as a path, for calls without an `at` form.
 fn path_at(dir: &HostNode, name: &[u8]) -> Vec<u8> {
     match &dir.0 {
         None => name.to_vec(),
@@ -119,7 +120,7 @@ fn path_at(dir: &HostNode, name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What the host's stat says, in Folio's words.
+/// Converts the host's stat.
 pub(crate) fn attributes(stat: &Stat) -> Attributes {
     let file_type = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
         rustix::fs::FileType::Directory => FileType::Directory,
@@ -176,7 +177,7 @@ impl Source for HostSource {
         follow: bool,
         is_directory: bool,
     ) -> Result<(HostNode, SourceStat), Error> {
-        // NONBLOCK: should the file have become a pipe since, nobody waits for its other end.
+        // O_NONBLOCK: if the file has become a FIFO since, open must not wait for a writer.
         let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         flags.set(OFlags::NOFOLLOW, !follow);
         flags.set(OFlags::DIRECTORY, is_directory);
@@ -217,7 +218,7 @@ impl Source for HostSource {
     fn next_data(&self, file: &HostNode, offset: u64) -> Result<Option<(u64, u64)>, Error> {
         let start = match rustix::fs::seek(file.fd(), SeekFrom::Data(offset)) {
             Err(Errno::NXIO) => return Ok(None),
-            // A file system that knows no holes.
+            // The file system does not support holes.
             Err(Errno::INVAL | Errno::NOTSUP) => return Ok(Some((offset, u64::MAX))),
             other => other?,
         };

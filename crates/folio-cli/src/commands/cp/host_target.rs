@@ -1,5 +1,5 @@
-//! Writing to the host. Nothing in an image can make it write outside the destination: every name
-//! is made in an open directory, and no link is followed below it.
+//! Writes to the host. An image cannot make it write outside the destination: each name is created
+//! in an open directory, and no link below it is followed.
 
 use super::batch_channel::FileMeta;
 use super::host_source::attributes;
@@ -11,16 +11,16 @@ use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timestamps, Uid, XattrFlags};
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// The host, as the calling user.
+/// The host, written as the calling user.
 pub(crate) struct HostTarget {
     options: CopyOptions,
     user: Uid,
     group: Gid,
-    /// Device and inode numbers of the images that are open.
+    /// Device and inode numbers of the open images.
     images: Vec<(u64, u64)>,
-    /// Device nodes that only root may make.
+    /// Device nodes that were not created, because only root can.
     pub(crate) devices_refused: Cell<u64>,
-    /// Extended attributes that this user or file system cannot have.
+    /// Extended attributes that this user or file system does not support.
     pub(crate) xattrs_refused: Cell<u64>,
 }
 
@@ -28,19 +28,19 @@ pub(crate) struct HostTarget {
 pub(crate) struct HostDir {
     fd: OwnedFd,
     is_new: bool,
-    /// New files get the user's group and no inherited list.
+    /// New files get the user's group and no inherited ACL.
     is_plain: bool,
 }
 
 /// A file being written.
 pub(crate) struct HostFile {
     fd: OwnedFd,
-    /// Made here with the mode it shall have.
+    /// Created here with its final mode.
     is_exact: bool,
 }
 
 impl HostTarget {
-    /// Writes as the present user; images that are open are not written over.
+    /// Creates the target. `images` are the open images, which it does not overwrite.
     pub(crate) fn new(options: CopyOptions, images: Vec<(u64, u64)>) -> Self {
         Self {
             options,
@@ -71,8 +71,8 @@ impl HostTarget {
         })
     }
 
-    /// Whether the owner is as it was; who is not root gives at most the group away, as cp does, in
-    /// silence.
+    /// Sets the owner; returns whether that succeeded. Without root it sets at most the group,
+    /// silently like cp.
     fn set_owner(
         &self,
         attributes: &Attributes,
@@ -86,7 +86,7 @@ impl HostTarget {
         false
     }
 
-    /// Owner, mode and extended attributes of an open file or directory.
+    /// Sets owner, mode and extended attributes of an open file or directory.
     fn set_attributes(&self, fd: &OwnedFd, meta: &FileMeta, is_exact: bool) -> Result<(), Error> {
         let (keeps, attributes) = (&self.options, &meta.attributes);
         let chowns = keeps.keeps_owner && !(is_exact && self.is_owner(attributes));
@@ -118,7 +118,7 @@ impl HostTarget {
         }
     }
 
-    /// Attributes of what cannot be opened.
+    /// Sets the attributes of a file that cannot be opened.
     fn set_unopened(&self, at: &HostDir, name: &[u8], meta: &FileMeta) -> Result<(), Error> {
         let (keeps, attributes) = (&self.options, &meta.attributes);
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
@@ -162,7 +162,7 @@ impl HostTarget {
         Ok(())
     }
 
-    /// Makes a name, in place of a file that has it.
+    /// Creates a name, and replaces an existing file.
     fn replacing(
         &self,
         at: &HostDir,
@@ -183,7 +183,7 @@ impl HostTarget {
         if attributes(&stat).file_type == FileType::Directory {
             return Err(Error::new(
                 Errno::ISDIR,
-                "a directory is there, and what is copied is none",
+                "cannot overwrite a directory with a non-directory",
             ));
         }
         self.check_own_image(&stat)?;
@@ -194,7 +194,7 @@ impl HostTarget {
         if self.images.contains(&(stat.st_dev, stat.st_ino)) {
             return Err(Error::new(
                 Errno::BUSY,
-                "this is the image that is being read",
+                "cannot overwrite the image that is being read",
             ));
         }
         Ok(())
@@ -223,7 +223,7 @@ impl Target for HostTarget {
     }
 
     fn make_dir(&self, at: &HostDir, name: &[u8], _: &FileMeta) -> Result<HostDir, Error> {
-        // Nobody else looks inside before its own mode is set.
+        // No other user can read it before its final mode is set.
         let is_new = match rustix::fs::mkdirat(&at.fd, name, Mode::RWXU) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
@@ -234,7 +234,7 @@ impl Target for HostTarget {
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 return Err(Error::new(
                     Errno::NOTDIR,
-                    "something else than a directory is there",
+                    "cannot overwrite a non-directory with a directory",
                 ));
             }
             other => other?,
@@ -256,7 +256,7 @@ impl Target for HostTarget {
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let is_exact =
             at.is_plain && (!self.options.keeps_owner || self.is_owner(&meta.attributes));
-        // Before it has its owner, nobody else may open it.
+        // Before its owner is set, no other user may open it.
         let mask = if is_exact || !self.options.keeps_owner {
             0o7777
         } else {
@@ -351,7 +351,7 @@ impl Target for HostTarget {
     }
 
     fn remove(&self, at: &HostDir, name: &[u8]) {
-        // Only to leave no half of a file behind; that it failed has been told.
+        // Removes an incomplete file. The failure that left it is already reported.
         let _ = rustix::fs::unlinkat(&at.fd, name, AtFlags::empty());
     }
 

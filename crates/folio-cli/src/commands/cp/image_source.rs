@@ -1,4 +1,4 @@
-//! Reading from an image.
+//! Reads from an image.
 
 use super::batch_channel::Xattrs;
 use super::source::{EntryNames, Source, SourceStat};
@@ -18,21 +18,21 @@ pub(crate) struct ImageSource<'a> {
 pub(crate) struct ImageNode<'a> {
     process: &'a Process,
     fd: Fd,
-    /// From `/`, for calls that have no `at` form.
+    /// The absolute path, for calls without an `at` form.
     path: PathBuf,
 }
 
 impl Drop for ImageNode<'_> {
     fn drop(&mut self) {
         if self.fd != AT_FDCWD {
-            // It was only read, so there is nothing left to go wrong.
+            // The file was only read, so close cannot lose data.
             let _ = self.process.close(self.fd);
         }
     }
 }
 
 impl<'a> ImageSource<'a> {
-    /// All of this image.
+    /// Creates the source for all files of this image.
     pub(crate) fn new(image: &'a Image) -> Self {
         Self { image }
     }

@@ -1,4 +1,4 @@
-//! Writing into an image, as root: every owner and every kind of file can be had.
+//! Writes into an image as root, so that it can set every owner and create every type of file.
 
 use super::batch_channel::FileMeta;
 use super::options::CopyOptions;
@@ -12,13 +12,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The image that is written.
+/// The image, as the target of a copy.
 pub(crate) struct ImageTarget<'a> {
     image: &'a Image,
     process: &'a Process,
     options: CopyOptions,
-    /// Reading a file changes when it was last read, so what must be the same each time takes the
-    /// other time.
+    /// SOURCE_DATE_EPOCH is set: access times are set to modification times, because reading a
+    /// source file changes its access time.
     repeatable: bool,
 }
 
@@ -27,20 +27,20 @@ pub(crate) struct ImageDir {
     fd: Fd,
     path: PathBuf,
     is_new: bool,
-    /// New files get root's group and no inherited list.
+    /// New files get root's group and no inherited ACL.
     is_plain: bool,
 }
 
 /// A file being written.
 pub(crate) struct ImageFile {
     fd: Fd,
-    /// Made here with owner root and the mode it shall have.
+    /// Created here with owner root and its final mode.
     is_exact: bool,
     is_new: bool,
 }
 
 impl<'a> ImageTarget<'a> {
-    /// Writes into this image.
+    /// Creates the target.
     pub(crate) fn new(image: &'a Image, options: CopyOptions) -> Self {
         let process = image.process();
         process.umask(0);
@@ -78,7 +78,7 @@ impl<'a> ImageTarget<'a> {
         self.options.mode(&meta.attributes)
     }
 
-    /// Owner, mode and extended attributes of an open file or directory.
+    /// Sets owner, mode and extended attributes of an open file or directory.
     fn set_attributes(&self, fd: Fd, meta: &FileMeta, is_exact: bool) -> Result<(), Error> {
         let (keeps, attributes) = (&self.options, &meta.attributes);
         let is_roots = attributes.uid == 0 && attributes.gid == 0;
@@ -87,7 +87,7 @@ impl<'a> ImageTarget<'a> {
             self.process
                 .fchown(fd, Some(attributes.uid), Some(attributes.gid))?;
         }
-        // A change of owner takes setuid and setgid away.
+        // A change of the owner clears setuid and setgid.
         if keeps.keeps_mode && (!is_exact || chowns && attributes.mode & 0o6000 != 0) {
             self.process.fchmod(fd, attributes.mode)?;
         }
@@ -116,7 +116,7 @@ impl<'a> ImageTarget<'a> {
         self.process.futimens(fd, accessed, modified)
     }
 
-    /// Attributes of what cannot be opened.
+    /// Sets the attributes of a file that cannot be opened.
     fn set_unopened(&self, at: &ImageDir, name: &[u8], meta: &FileMeta) -> Result<(), Error> {
         let (keeps, attributes, place) = (&self.options, &meta.attributes, path(name));
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
@@ -140,7 +140,7 @@ impl<'a> ImageTarget<'a> {
         Ok(())
     }
 
-    /// Makes a name, in place of a file that has it.
+    /// Creates a name, and replaces an existing file.
     fn replacing(
         &self,
         at: &ImageDir,
@@ -162,7 +162,7 @@ impl<'a> ImageTarget<'a> {
             .map_err(|error| match error.errno() {
                 Errno::ISDIR | Errno::PERM => Error::new(
                     Errno::ISDIR,
-                    "a directory is there, and what is copied is none",
+                    "cannot overwrite a directory with a non-directory",
                 ),
                 _ => error,
             })
@@ -201,9 +201,10 @@ impl Target for ImageTarget<'_> {
             .process
             .openat(at.fd, path(name), flags, 0)
             .map_err(|error| match error.errno() {
-                Errno::NOTDIR | Errno::LOOP => {
-                    Error::new(Errno::NOTDIR, "something else than a directory is there")
-                }
+                Errno::NOTDIR | Errno::LOOP => Error::new(
+                    Errno::NOTDIR,
+                    "cannot overwrite a non-directory with a directory",
+                ),
                 _ => error,
             })?;
         self.open_dir(fd, at.path.join(path(name)), is_new, at.is_plain)
@@ -315,7 +316,7 @@ impl Target for ImageTarget<'_> {
     }
 
     fn remove(&self, at: &ImageDir, name: &[u8]) {
-        // Only to leave no half of a file behind; that it failed has been told.
+        // Removes an incomplete file. The failure that left it is already reported.
         let _ = self.process.unlinkat(at.fd, path(name), AtFlags::empty());
     }
 

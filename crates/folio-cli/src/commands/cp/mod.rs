@@ -1,13 +1,15 @@
-//! `folio cp`: between the host and images, files and trees.
+//! `folio cp`: copies files and trees between the host and images.
 //!
 //! ```text
-//!   plan.rs      which source goes where, by cp's rules
+//!   plan.rs      maps sources to destinations by the rules of cp(1)
 //!      |
-//!   source.rs    walks and reads ahead ----- item.rs: a bounded channel -----> target.rs    makes it
-//!     host_source.rs  image_source.rs                                   host_target.rs  image_target.rs
+//!   source.rs    walks and reads ahead --- batch_channel.rs ---> target.rs   creates the files
+//!     host_source.rs  image_source.rs                              host_target.rs  image_target.rs
+//!   options.rs   what a copy keeps
 //! ```
 //!
-//! Reading has a thread of its own; writing is done by the caller's.
+//! A thread of its own reads; the caller's thread writes. Above: the dispatch in `commands`. Below:
+//! `image`, `image_path`, `progress`, `session`.
 
 mod batch_channel;
 mod host_source;
@@ -40,25 +42,26 @@ use target::{Target, Writer};
 
 const EXAMPLES: &str = "\
 Examples:
-  folio cp -a ./tree disk.qcow2:/srv --create 2G   a new image with a new ext4, and the tree in it as /srv
-  folio cp -a disk.qcow2:/srv ./back               and out again
-  folio cp app.conf disk.img:/etc/                 one file into a folder of an image
+  folio cp -a ./tree disk.qcow2:/srv --create 2G   a new image with a new ext4, and the tree as /srv in it
+  folio cp -a disk.qcow2:/srv ./back               out of the image again
+  folio cp app.conf disk.img:/etc/                 one file into a directory of an image
   folio cp -r a.img:/home b.img@2:/                from image to image, into the second partition
 
-A word names an image if the text before its first ':', which a '/' must follow, is a file that exists (or, with
---create, the destination). Any other word is a path on the host; write ./a:/b for one that looks otherwise.
-If DESTINATION is a directory, sources go into it under their own names. Links that stand where a file shall be
-copied are replaced, never written through. With SOURCE_DATE_EPOCH and --uuid, two copies of one tree are the
-same byte for byte; times of last access are then those of last modification.";
+An argument names an image if the text before its first ':' is an existing file (or, with --create, the destination),
+and a '/' or nothing follows the ':'. Any other argument is a path on the host; ./a:/b is always one.
+
+If DESTINATION is a directory, sources go into it under their own names. A symbolic link at the place of a copied file
+is replaced, never followed. With SOURCE_DATE_EPOCH and --uuid, two copies of the same tree are identical byte for
+byte; their access times are then the modification times.";
 
 /// Copy files and trees between the host and images
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Cp {
-    /// Keep everything: -r with modes, owners, times, extended attributes, links
+    /// Keep everything: -r with modes, owners, times, extended attributes and links
     #[arg(short, long)]
     archive: bool,
-    /// Copy directories with all below them
+    /// Copy directories and their contents
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
     /// Keep mode, owner and times
@@ -67,23 +70,22 @@ pub(crate) struct Cp {
     /// Copy symbolic links as links, and keep hard links
     #[arg(short = 'd')]
     no_dereference: bool,
-    /// DESTINATION is the copy itself, never a directory to put it into
+    /// Treat DESTINATION as the copy itself, never as a directory to copy into
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Make a new image of this size with an empty ext4; taken away again if the copy stops half
-    /// way
+    /// Create a new image of this size with an empty ext4; removed again if the copy fails
     #[arg(long, value_name = "SIZE", value_parser = disk_size)]
     create: Option<u64>,
-    /// Format of the new image; else by its name: qcow2 for .qcow2, raw for others
+    /// Format of the new image; the default follows from its name: qcow2 for .qcow2, else raw
     #[arg(long, value_name = "FORMAT", requires = "create", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
-    /// Identity of the new file system
+    /// UUID of the new file system
     #[arg(long, value_name = "UUID", requires = "create", value_parser = crate::value_parsers::uuid)]
     uuid: Option<[u8; 16]>,
     /// Label of the new file system
     #[arg(long, requires = "create")]
     label: Option<String>,
-    /// What to copy, and where to
+    /// Sources and destination
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
     places: Vec<OsString>,
 }
@@ -109,7 +111,7 @@ impl Cp {
 /// Runs the command.
 pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     let Some((last, sources)) = cp.places.split_last() else {
-        return Err(Failure::usage("nothing to do"));
+        return Err(Failure::usage("missing SOURCE and DESTINATION"));
     };
     let target = PathArgument::parse(last, cp.create.is_some());
     let sources: Vec<_> = sources
@@ -134,8 +136,8 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
                 plan::make_parents(&image, place, &sources)?;
                 into_image(cp, session, options, (image, place), &sources)
             });
-            if copied.is_err() || session.is_in_vain() {
-                // What made the copy stop is told; a half image helps nobody.
+            if copied.is_err() || session.has_only_failures() {
+                // The cause of the failure is reported, and an incomplete image is useless.
                 let _ = std::fs::remove_file(&place.image);
             }
             copied
@@ -145,14 +147,14 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
             into_image(cp, session, options, (image, place), &sources)
         }
         (PathArgument::Host(_), Some(_)) => Err(Failure::usage(
-            "--create makes an image, so the destination is written IMAGE:/path",
+            "--create creates an image, so the destination must be IMAGE:/path",
         )),
         (PathArgument::Host(path), None) => {
             let (mut progress, mut any) = (Progress::new(session), false);
             for group in plan::groups(&sources) {
                 let PathArgument::Image(place) = &group[0] else {
                     return Err(Failure::usage(format!(
-                        "neither {} nor {} names an image (IMAGE:/path) that exists",
+                        "neither {} nor {} is IMAGE:/path with an existing image",
                         group[0],
                         path.display()
                     )));
@@ -171,7 +173,7 @@ pub(crate) fn run(cp: &Cp, session: &Session) -> Outcome {
     }
 }
 
-/// All sources into one image, which is closed at the end whatever they came to.
+/// Copies all sources into one image, then closes it whether or not the copy succeeded.
 fn into_image(
     cp: &Cp,
     session: &Session,
@@ -288,18 +290,18 @@ fn out_of_image(
     let (devices, xattrs) = (target.devices_refused.get(), target.xattrs_refused.get());
     if devices > 0 {
         session.fail(format_args!(
-            "{devices} device nodes were not made: only root may do that"
+            "device nodes not created: {devices}; only root can create them"
         ));
     }
     if xattrs > 0 && !session.quiet {
         session.note(format_args!(
-            "{xattrs} extended attributes could not be set here"
+            "extended attributes not set: {xattrs}; this user or file system does not support them"
         ));
     }
     copied
 }
 
-/// Device and inode number of an image file.
+/// Returns device and inode number of an image file.
 fn identity(image: &std::path::Path) -> Vec<(u64, u64)> {
     std::fs::metadata(image)
         .map(|m| (m.dev(), m.ino()))
@@ -307,7 +309,7 @@ fn identity(image: &std::path::Path) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Copies all jobs: a thread reads, this one writes.
+/// Copies all jobs: a thread reads, the caller's thread writes.
 fn copy<S: Source, T: Target>(
     session: &Session,
     options: CopyOptions,
@@ -332,10 +334,10 @@ fn copy<S: Source, T: Target>(
         }
         let mut writer = Writer::new(target, session, progress);
         let written = writer.run(&receiver);
-        // With this end gone the reader stops as well.
+        // Without its receiver the reader stops too.
         drop(receiver);
         over.store(true, std::sync::atomic::Ordering::Relaxed);
-        session.count_made(writer.made);
+        session.count_created(writer.created);
         written?;
         session.check_interrupt()?;
         Ok(())

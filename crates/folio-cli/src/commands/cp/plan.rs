@@ -1,4 +1,4 @@
-//! Which source goes where, by the rules of cp(1).
+//! The mapping of sources to destinations, by the rules of cp(1).
 
 use super::options::CopyOptions;
 use super::source::CopyJob;
@@ -13,12 +13,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What is known of the destination.
+/// The destination, and the options that affect it.
 pub(crate) struct Request<'a> {
     pub(crate) target: &'a Path,
-    /// It is there, and a directory.
+    /// It is an existing directory.
     pub(crate) is_directory: bool,
-    /// Several sources, so it must be one.
+    /// There are several sources, so it must be a directory.
     pub(crate) has_many: bool,
     /// `-T`.
     pub(crate) is_itself: bool,
@@ -28,7 +28,7 @@ pub(crate) fn is_directory(found: &Attributes) -> bool {
     found.file_type == FileType::Directory
 }
 
-/// Sources that lie in one image, or on the host, and stand side by side.
+/// Splits the sources into runs of neighbors in the same image, or on the host.
 pub(crate) fn groups(sources: &[PathArgument]) -> impl Iterator<Item = &[PathArgument]> {
     sources.chunk_by(|a, b| match (a, b) {
         (PathArgument::Host(_), PathArgument::Host(_)) => true,
@@ -37,22 +37,22 @@ pub(crate) fn groups(sources: &[PathArgument]) -> impl Iterator<Item = &[PathArg
     })
 }
 
-/// Whether both are in one file system.
+/// Whether both paths are in the same file system.
 pub(crate) fn is_same(a: &ImagePath, b: &ImagePath) -> bool {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     a.partition == b.partition && real(&a.image) == real(&b.image)
 }
 
-/// Names what is copied to where.
+/// Returns a job for each source.
 pub(crate) fn jobs(request: &Request<'_>, sources: &[PathArgument]) -> Outcome<Vec<CopyJob>> {
     let target = request.target.as_os_str().as_bytes();
     let shown = request.target.display();
     if request.is_itself && request.has_many {
-        return Err(Failure::usage("-T takes one source"));
+        return Err(Failure::usage("-T: expected one source"));
     }
     if request.has_many && !request.is_directory {
         return Err(Failure::new(format!(
-            "{shown}: not a directory, so several sources cannot go there"
+            "{shown}: not a directory, as required for several sources"
         )));
     }
     let into = request.is_directory && !request.is_itself;
@@ -63,7 +63,7 @@ pub(crate) fn jobs(request: &Request<'_>, sources: &[PathArgument]) -> Outcome<V
         };
         let (parent, name) = match (into, last_name(from)) {
             (true, Some(name)) => (target.to_vec(), name.to_vec()),
-            // `tree/.` and `/` have no name of their own: their contents go in.
+            // `tree/.` and `/` have no name of their own: their contents are copied.
             (true, None) => (target.to_vec(), b".".to_vec()),
             (false, _) => split(target),
         };
@@ -76,7 +76,7 @@ pub(crate) fn jobs(request: &Request<'_>, sources: &[PathArgument]) -> Outcome<V
     Ok(sources.iter().map(of).collect())
 }
 
-/// The last component; `None` for `/`, `.` and `..`.
+/// Returns the last component; `None` for `/`, `.` and `..`.
 fn last_name(path: &[u8]) -> Option<&[u8]> {
     let end = path.iter().rposition(|byte| *byte != b'/')? + 1;
     let start = path[..end]
@@ -86,7 +86,7 @@ fn last_name(path: &[u8]) -> Option<&[u8]> {
     Some(&path[start..end]).filter(|name| !matches!(*name, b"." | b".."))
 }
 
-/// Parent directory and name; "." where the path is a directory by its form.
+/// Splits a path into parent and name; the name is "." if the path has the form of a directory.
 fn split(path: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let Some(name) = last_name(path) else {
         return (path.to_vec(), b".".to_vec());
@@ -106,7 +106,7 @@ fn split(path: &[u8]) -> (Vec<u8>, Vec<u8>) {
     )
 }
 
-/// Finds a missing source before an image is made for it.
+/// Fails if a source on the host is missing, before an image is created for it.
 pub(crate) fn check_host(source: &PathArgument, options: &CopyOptions) -> Outcome {
     let PathArgument::Host(path) = source else {
         return Ok(());
@@ -118,7 +118,7 @@ pub(crate) fn check_host(source: &PathArgument, options: &CopyOptions) -> Outcom
     };
     match found {
         Ok(found) if found.is_dir() && !options.is_recursive => Err(Failure::new(format!(
-            "{}: -r not given, so the directory is left out",
+            "{}: is a directory; use -r to copy it",
             path.display()
         ))),
         Ok(_) => Ok(()),
@@ -137,7 +137,8 @@ pub(crate) fn check_host(source: &PathArgument, options: &CopyOptions) -> Outcom
     }
 }
 
-/// Makes the directories above the destination in a fresh image, and itself if it must be one.
+/// Creates the directories above the destination in a new image, and the destination if it must be
+/// a directory.
 pub(crate) fn make_parents(image: &Image, place: &ImagePath, sources: &[PathArgument]) -> Outcome {
     let path = &place.path;
     let is_directory = sources.len() > 1 || path.as_os_str().as_bytes().ends_with(b"/");
@@ -157,7 +158,7 @@ pub(crate) fn make_parents(image: &Image, place: &ImagePath, sources: &[PathArgu
     Ok(())
 }
 
-/// Refuses to copy a directory into itself, and a file onto itself.
+/// Fails if a directory would be copied into itself, or a file onto itself.
 pub(crate) fn check_within(image: &Image, job: &CopyJob) -> Outcome {
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let Ok(source) = image.stat(&path(&job.from), false) else {
@@ -169,7 +170,7 @@ pub(crate) fn check_within(image: &Image, job: &CopyJob) -> Outcome {
         .is_ok_and(|found| found.number == source.number)
     {
         let (from, to) = (image.at(&path(&job.from)), image.at(&path(&target)));
-        return Err(Failure::new(format!("{from} and {to} are the same")));
+        return Err(Failure::new(format!("{from} and {to} are the same file")));
     }
     let mut above = path(&job.parent);
     let mut last = None;
@@ -177,7 +178,7 @@ pub(crate) fn check_within(image: &Image, job: &CopyJob) -> Outcome {
         if found.number == source.number {
             let (from, to) = (image.at(&path(&job.from)), image.at(&path(&target)));
             return Err(Failure::new(format!(
-                "{from} cannot be copied into itself, {to}"
+                "{from}: cannot copy a directory into itself, {to}"
             )));
         }
         // The root is its own parent.

@@ -1,4 +1,5 @@
-//! The reading side: walks a tree, wherever it lies, and puts it into the channel.
+//! The reading side of a copy: walks a tree on the host or in an image, and sends it through the
+//! channel.
 
 use super::batch_channel::{BatchSender, FileMeta, LinkId, TreeItem, WriterStopped, Xattrs};
 use super::options::CopyOptions;
@@ -8,25 +9,25 @@ use folio::vfs::{Attributes, FileType};
 use folio::{Errno, Error};
 use std::collections::HashMap;
 
-/// What a directory holds: names, with types where it records them.
+/// The names in a directory, with their types if the directory records them.
 pub(crate) type EntryNames = Vec<(Vec<u8>, Option<FileType>)>;
 
-/// Files up to this size are read at once and travel in one item.
+/// Files up to this size are read at once and sent in one item.
 const SMALL_BYTES: u64 = 256 << 10;
-/// Room that is worth a read of a large file.
+/// The smallest free space of a batch for a read of a large file.
 const CHUNK_BYTES: usize = 512 << 10;
 
-/// Attributes, and the file system they are of (`st_dev`).
+/// Attributes, and the device of the file system (`st_dev`).
 pub(crate) type SourceStat = (Attributes, u64);
 
-/// Where a copy reads: the host's files or an image's.
+/// The source of a copy: the files of the host or of an image.
 pub(crate) trait Source: Sync {
     /// An open file or directory.
     type Node: Send;
 
-    /// Where paths start.
+    /// Returns the directory where paths start.
     fn start(&self) -> Self::Node;
-    /// stat(2) without opening.
+    /// Returns the attributes of a file: stat(2), or lstat(2) without `follow`.
     fn stat(&self, dir: &Self::Node, name: &[u8], follow: bool) -> Result<SourceStat, Error>;
     /// Opens a file or directory for reading.
     fn open(
@@ -36,50 +37,50 @@ pub(crate) trait Source: Sync {
         follow: bool,
         is_directory: bool,
     ) -> Result<(Self::Node, SourceStat), Error>;
-    /// Names in a directory, with types where the directory tells.
+    /// Lists the names in a directory, with types if the directory records them.
     fn list(&self, dir: &Self::Node) -> Result<EntryNames, Error>;
-    /// Bytes of a file; 0 at its end.
+    /// Reads bytes of a file; returns 0 at its end.
     fn read_at(&self, file: &Self::Node, buf: &mut [u8], offset: u64) -> Result<usize, Error>;
-    /// The next run of data at or after `offset`: start and end.
+    /// Returns the next data range at or after `offset`: start and end, in bytes.
     fn next_data(&self, file: &Self::Node, offset: u64) -> Result<Option<(u64, u64)>, Error>;
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     fn read_link(&self, dir: &Self::Node, name: &[u8]) -> Result<Vec<u8>, Error>;
-    /// Extended attributes of an open file.
+    /// Returns the extended attributes of an open file.
     fn xattrs(&self, node: &Self::Node, found: &SourceStat) -> Result<Xattrs, Error>;
-    /// Extended attributes of what cannot be opened.
+    /// Returns the extended attributes of a file that cannot be opened.
     fn link_xattrs(
         &self,
         dir: &Self::Node,
         name: &[u8],
         found: &SourceStat,
     ) -> Result<Xattrs, Error>;
-    /// Whether this file is an image in use: reading it would never end.
+    /// Whether this file is an open image. To copy it would never end.
     fn is_own_image(&self, found: &SourceStat) -> bool;
-    /// A path as messages name it.
+    /// Formats a path for messages.
     fn describe(&self, path: &[u8]) -> String;
-    /// For a path that is not there: the one that was perhaps meant, as messages name it.
+    /// Returns the existing path that is nearest to a missing one, formatted for messages.
     fn meant(&self, path: &[u8]) -> Option<String>;
 }
 
-/// What one word of the command line asks for.
+/// One source of the command line, and its destination.
 #[derive(Debug, Clone)]
 pub(crate) struct CopyJob {
-    /// The source, as a path.
+    /// The path of the source.
     pub(crate) from: Vec<u8>,
-    /// The directory it goes to.
+    /// The directory to copy into.
     pub(crate) parent: Vec<u8>,
-    /// The name it gets there; "." is the directory itself.
+    /// The name of the copy in it; "." is the directory itself.
     pub(crate) name: Vec<u8>,
 }
 
-/// The walk of one source.
+/// Reads all sources of a copy.
 pub(crate) struct Reader<'a, S: Source> {
     source: &'a S,
     options: CopyOptions,
     session: &'a Session,
     sender: BatchSender,
     links: HashMap<(u64, u64), LinkId>,
-    /// The source path of what is being read, for messages.
+    /// The source path of the current file, for messages.
     path: Vec<u8>,
 }
 
@@ -108,14 +109,14 @@ impl<'a, S: Source> Reader<'a, S> {
         }
     }
 
-    /// Reads all jobs; ends early when interrupted or when nobody writes any more.
+    /// Reads all jobs. Stops early if the user interrupts or the writer stops.
     pub(crate) fn run(mut self, jobs: &[CopyJob]) {
         for job in jobs {
             if self.job(job).is_err() {
                 return;
             }
         }
-        // A writer that is gone has told why.
+        // A writer that has stopped has reported its failure.
         let _ = self.sender.flush();
     }
 
@@ -149,7 +150,7 @@ impl<'a, S: Source> Reader<'a, S> {
             }
             self.path.extend_from_slice(&name);
             if !is_plain_name(&name) {
-                self.fail("refused: a name that would lead out of its directory");
+                self.fail("skipped: the name would lead out of its directory");
                 continue;
             }
             let entered = self.entry(&frame.node, &name, name.clone(), file_type)?;
@@ -158,8 +159,7 @@ impl<'a, S: Source> Reader<'a, S> {
         Ok(())
     }
 
-    /// Reads what is called `name` in `dir`, to be called `new_name`; a directory is given back to
-    /// be walked.
+    /// Reads `name` in `dir`, and names it `new_name`. Returns a directory, for the walk.
     fn entry(
         &mut self,
         dir: &S::Node,
@@ -182,7 +182,7 @@ impl<'a, S: Source> Reader<'a, S> {
         };
         match (file_type, known) {
             (Some(FileType::Directory), _) if !self.options.is_recursive => {
-                self.fail("-r not given, so the directory is left out");
+                self.fail("is a directory; use -r to copy it");
             }
             (Some(file_type @ (FileType::Regular | FileType::Directory)), _) => {
                 let is_directory = file_type == FileType::Directory;
@@ -225,7 +225,7 @@ impl<'a, S: Source> Reader<'a, S> {
         })
     }
 
-    /// The place among hard links, or `Err` with the name's first sight.
+    /// Returns the id of a file with several names; `Err` if an earlier item has it.
     fn link(&mut self, found: &SourceStat) -> Result<Option<LinkId>, LinkId> {
         if !self.options.keeps_links || found.0.link_count < 2 {
             return Ok(None);
@@ -241,7 +241,7 @@ impl<'a, S: Source> Reader<'a, S> {
         if self.source.is_own_image(found) {
             let path = self.source.describe(&self.path);
             self.session
-                .note(format_args!("{path}: left out, for it is an image in use"));
+                .note(format_args!("{path}: skipped: this is an image in use"));
             return Ok(());
         }
         let link = match self.link(found) {
@@ -257,7 +257,8 @@ impl<'a, S: Source> Reader<'a, S> {
             xattrs,
         };
         let size = found.0.size_bytes;
-        // Less space than bytes: holes, or a file system that packs; asking tells which.
+        // Fewer blocks than bytes: the file has holes, or the file system compresses. SEEK_DATA
+        // decides.
         let is_sparse = found.0.blocks_512.saturating_mul(512) < size;
         if is_sparse || size > SMALL_BYTES {
             let data = self.sender.take(0);
@@ -277,7 +278,7 @@ impl<'a, S: Source> Reader<'a, S> {
         self.small(node, name, meta, link)
     }
 
-    /// Reads a small file into the batch, its attributes beside it.
+    /// Reads a small file into the batch, together with its attributes.
     fn small(
         &mut self,
         node: &S::Node,
@@ -286,7 +287,7 @@ impl<'a, S: Source> Reader<'a, S> {
         link: Option<LinkId>,
     ) -> Walked {
         let size = meta.attributes.size_bytes as usize;
-        // One byte more shows the end without another read.
+        // One extra byte detects the end without another read.
         self.sender.reserve(size + 1)?;
         let mut have = 0;
         while have <= size {
@@ -319,14 +320,14 @@ impl<'a, S: Source> Reader<'a, S> {
         }
     }
 
-    /// Reads from `offset` to the end of the file and says where that is.
+    /// Reads from `offset` to the end of the file and sends that end.
     fn rest(&mut self, node: &S::Node, offset: u64, end: u64) -> Walked {
         let size_bytes = self.chunks(node, offset, end)?;
         self.sender.put(TreeItem::End { size_bytes });
         Ok(())
     }
 
-    /// Reads from `offset` to `end` or the end of the file; tells where it stopped.
+    /// Reads from `offset` to `end` or the end of the file; returns where it stopped.
     fn chunks(&mut self, node: &S::Node, mut offset: u64, end: u64) -> Walked<u64> {
         while offset < end && !self.session.is_interrupted() {
             self.sender
@@ -373,7 +374,7 @@ impl<'a, S: Source> Reader<'a, S> {
         Ok(())
     }
 
-    /// Links, device nodes, pipes and sockets.
+    /// Reads a symbolic link, device node, FIFO or socket.
     fn other(&mut self, dir: &S::Node, name: &[u8], found: &SourceStat, new_name: Vec<u8>) {
         let link = match self.link(found) {
             Ok(link) => link,
@@ -392,7 +393,7 @@ impl<'a, S: Source> Reader<'a, S> {
         if found.0.file_type != FileType::Symlink {
             if !self.options.is_recursive {
                 return self
-                    .fail("neither file, directory nor link; -r or -a copies it as what it is");
+                    .fail("not a file, directory or symbolic link; use -r or -a to copy it");
             }
             return self.sender.put(TreeItem::Special {
                 name: new_name,
@@ -427,7 +428,7 @@ impl<'a, S: Source> Reader<'a, S> {
     }
 
     fn fail_with<T>(&self, error: &Error) -> Option<T> {
-        // Where the path was the call's own argument the error names it; here it is told whole.
+        // The error names the argument of the call. The message needs the full path instead.
         let plain = Error::from(error.errno());
         let is_plain = error.kind() == folio::ErrorKind::Errno;
         let mut what = explain(if is_plain { &plain } else { error });
@@ -446,7 +447,7 @@ pub(crate) fn is_plain_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
 }
 
-/// How many bytes of regular files lie in `from`.
+/// Returns the total size of the regular files below the source of `job`, in bytes.
 pub(crate) fn measure<S: Source>(
     source: &S,
     job: &CopyJob,
@@ -478,7 +479,7 @@ pub(crate) fn measure<S: Source>(
                 FileType::Regular => {
                     total += found.size_bytes.min(found.blocks_512.saturating_mul(512))
                 }
-                // What cannot be opened now is told by the copy.
+                // The copy reports directories that cannot be opened.
                 FileType::Directory if is_plain_name(&name) && open.len() < 256 => {
                     open.extend(
                         source

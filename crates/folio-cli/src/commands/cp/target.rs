@@ -1,4 +1,5 @@
-//! The writing side: takes a tree out of the channel and makes it, wherever it shall lie.
+//! The writing side of a copy: receives a tree from the channel, and creates it on the host or in
+//! an image.
 
 use super::batch_channel::{Batch, BatchReceiver, FileMeta, LinkId, TreeItem};
 use crate::exit::{Failure, Outcome, explain, is_final};
@@ -7,24 +8,24 @@ use crate::session::Session;
 use folio::Error;
 use std::collections::HashMap;
 
-/// Where a copy is made: on the host or in an image.
+/// The target of a copy: the host or an image.
 pub(crate) trait Target {
     /// An open directory.
     type Dir;
     /// A file being written.
     type File;
 
-    /// Opens a directory that exists.
+    /// Opens an existing directory.
     fn open_parent(&self, path: &[u8]) -> Result<Self::Dir, Error>;
-    /// Makes a directory, or opens it if it is there.
+    /// Creates a directory, or opens an existing one.
     fn make_dir(&self, at: &Self::Dir, name: &[u8], meta: &FileMeta) -> Result<Self::Dir, Error>;
-    /// Gives a directory its attributes, after all below it was made.
+    /// Sets the attributes of a directory, after all files below it are created.
     fn finish_dir(&self, dir: Self::Dir, meta: &FileMeta) -> Result<(), Error>;
-    /// Makes a file, or empties the one that is there.
+    /// Creates a file, or truncates an existing one.
     fn create(&self, at: &Self::Dir, name: &[u8], meta: &FileMeta) -> Result<Self::File, Error>;
-    /// Writes contents.
+    /// Writes all `bytes` at `offset`.
     fn write(&self, file: &Self::File, bytes: &[u8], offset: u64) -> Result<(), Error>;
-    /// Sets the size where a hole ends the file, then the attributes, and closes it.
+    /// Extends the file to its size if it ends in a hole, sets the attributes, and closes it.
     fn finish(
         &self,
         file: Self::File,
@@ -32,7 +33,7 @@ pub(crate) trait Target {
         written: u64,
         size_bytes: u64,
     ) -> Result<(), Error>;
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     fn symlink(
         &self,
         at: &Self::Dir,
@@ -40,17 +41,17 @@ pub(crate) trait Target {
         meta: &FileMeta,
         target: &[u8],
     ) -> Result<(), Error>;
-    /// Makes a device node, pipe or socket.
+    /// Creates a device node, FIFO or socket.
     fn special(&self, at: &Self::Dir, name: &[u8], meta: &FileMeta) -> Result<(), Error>;
-    /// Makes a hard link to what was made at the path `first`.
+    /// Creates a hard link to the file at the path `first`.
     fn link(&self, first: &[u8], at: &Self::Dir, name: &[u8]) -> Result<(), Error>;
-    /// Takes a file away that could not be written.
+    /// Removes a file that could not be written.
     fn remove(&self, at: &Self::Dir, name: &[u8]);
-    /// A path as messages name it.
+    /// Formats a path for messages.
     fn describe(&self, path: &[u8]) -> String;
 }
 
-/// The making of one copy.
+/// Creates all files of a copy.
 pub(crate) struct Writer<'a, T: Target> {
     target: &'a T,
     session: &'a Session,
@@ -58,15 +59,15 @@ pub(crate) struct Writer<'a, T: Target> {
     frames: Vec<Frame<T::Dir>>,
     file: Option<OpenFile<T::File>>,
     links: HashMap<LinkId, Vec<u8>>,
-    /// Directories entered below one that could not be made.
+    /// Depth below a directory that could not be created.
     skipped: usize,
-    /// Things made.
-    pub(crate) made: u64,
+    /// The number of created files.
+    pub(crate) created: u64,
 }
 
 struct Frame<D> {
     dir: D,
-    /// `None` for the directory that was there before.
+    /// `None` for a directory that existed before.
     meta: Option<FileMeta>,
     path: Vec<u8>,
 }
@@ -89,12 +90,12 @@ impl<'a, T: Target> Writer<'a, T> {
             file: None,
             links,
             skipped: 0,
-            made: 0,
+            created: 0,
         }
     }
 
-    /// Makes all that comes through the channel. A failure that would meet every other file as well
-    /// ends it.
+    /// Creates all files from the channel. Ends early at a failure that would affect all other
+    /// files too.
     pub(crate) fn run(&mut self, receiver: &BatchReceiver) -> Outcome {
         let mut result = Ok(());
         while let Some(mut batch) = receiver.next() {
@@ -104,7 +105,7 @@ impl<'a, T: Target> Writer<'a, T> {
             }
             receiver.recycle(batch);
         }
-        // Where it stopped early: what is open gets its attributes all the same.
+        // After an early stop the open directories get their attributes nevertheless.
         if let Some(open) = self.file.take()
             && let Some(frame) = self.frames.last()
         {
@@ -196,7 +197,7 @@ impl<'a, T: Target> Writer<'a, T> {
                 });
                 Ok(())
             }
-            Err(error) => Err(Failure::new(self.told(&parent, &error))),
+            Err(error) => Err(Failure::new(self.message(&parent, &error))),
         }
     }
 
@@ -208,7 +209,7 @@ impl<'a, T: Target> Writer<'a, T> {
         let path = join(&frame.path, name);
         match self.target.make_dir(&frame.dir, name, &meta) {
             Ok(dir) => {
-                self.made += 1;
+                self.created += 1;
                 self.frames.push(Frame {
                     dir,
                     meta: Some(meta),
@@ -226,7 +227,7 @@ impl<'a, T: Target> Writer<'a, T> {
     fn finish(&mut self, frame: Frame<T::Dir>) {
         let Some(meta) = frame.meta else { return };
         if let Err(error) = self.target.finish_dir(frame.dir, &meta) {
-            self.session.fail(self.told(&frame.path, &error));
+            self.session.fail(self.message(&frame.path, &error));
         }
     }
 
@@ -268,7 +269,7 @@ impl<'a, T: Target> Writer<'a, T> {
                 let Some(open) = self.file.take() else {
                     return Ok(());
                 };
-                // It goes, so how it is closed does not matter.
+                // The file is removed next, so a failure of close is irrelevant.
                 drop(self.target.finish(open.file, &open.meta, 0, 0));
                 if let Some(frame) = self.frames.last() {
                     self.target.remove(&frame.dir, &open.name);
@@ -297,7 +298,7 @@ impl<'a, T: Target> Writer<'a, T> {
     fn check(&mut self, name: &[u8], made: Result<(), Error>) -> Outcome {
         match made {
             Ok(()) => {
-                self.made += 1;
+                self.created += 1;
                 Ok(())
             }
             Err(error) => {
@@ -311,7 +312,7 @@ impl<'a, T: Target> Writer<'a, T> {
     }
 
     fn fail(&self, path: &[u8], error: &Error) -> Outcome {
-        let text = self.told(path, error);
+        let text = self.message(path, error);
         if is_final(error) {
             return Err(Failure::new(text));
         }
@@ -319,9 +320,9 @@ impl<'a, T: Target> Writer<'a, T> {
         Ok(())
     }
 
-    fn told(&self, path: &[u8], error: &Error) -> String {
+    fn message(&self, path: &[u8], error: &Error) -> String {
         let plain = Error::from(error.errno());
-        // A call names the path it was given, which is only the last part of this one.
+        // The error names the argument of the call, which is only the last part of the path.
         let is_named = error.kind() == folio::ErrorKind::Errno && !error.to_string().contains(' ');
         let is_call = error.kind() == folio::ErrorKind::Errno
             && error.to_string().ends_with(&format!(": {plain}"));
@@ -333,7 +334,7 @@ impl<'a, T: Target> Writer<'a, T> {
     }
 }
 
-/// `path/name`.
+/// Returns `path/name`.
 pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     if name == b"." {
         return path.to_vec();
