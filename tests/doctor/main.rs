@@ -469,7 +469,7 @@ fn text_tells_what_json_tells() {
         "{shown}"
     );
     assert!(
-        String::from_utf8_lossy(&output.stderr).contains("stand for all"),
+        String::from_utf8_lossy(&output.stderr).contains("as samples of"),
         "{}",
         text(&output)
     );

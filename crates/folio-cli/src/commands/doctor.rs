@@ -1,4 +1,4 @@
-//! `folio doctor`: which layer makes a file slow, and what mends it.
+//! `folio doctor`: finds the layer that makes a file slow, and suggests a fix.
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::image::{Access, with_image};
@@ -18,32 +18,32 @@ use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  folio doctor /srv/www/app.js           which layer makes it slow
-  folio doctor --write-probe /srv/www    also what rewriting and renaming files costs there
-  folio doctor /var/lib/vm/disk.qcow2    what first writes into an image cost
-  folio doctor disk.qcow2:/srv/db        a file inside it, by the counters of Folio's own page cache
-  folio doctor --json /mnt/share         for programs; docs/json.md tells the keys
+  folio doctor /srv/www/app.js           find the layer that makes it slow
+  folio doctor --write-probe /srv/www    also measure rewriting and renaming files there
+  folio doctor /var/lib/vm/disk.qcow2    the cost of first writes into an image
+  folio doctor disk.qcow2:/srv/db        a file inside it, with the counters of Folio's own page cache
+  folio doctor --json /mnt/share         for programs; docs/json.md lists the keys
 
-Nothing is changed: files are read, a part of them twice, so that this part is in memory afterwards. With --write-probe
-temporary files are written beside each path: one without a name, which is gone when the command ends, however that
-happens, and some that are renamed in a hidden folder, .folio-doctor-*, which only a killed command leaves behind.
+Nothing is changed. The command reads files, and a part of them twice, so this part is in memory afterwards. With
+--write-probe it writes temporary files beside each path. One has no name and disappears with the command, however that
+ends. Others are renamed in a hidden directory, .folio-doctor-*, which stays behind only if the command is killed.
 
-Each fault comes with its evidence, how sure it is (certain: counted; likely: one step inferred; hint: others are possible),
-and a command that mends it. What could not be found out is marked with ? and the reason.
+Each fault has its evidence, its certainty (certain: counted; likely: one step inferred; hint: other causes are
+possible), and a command that fixes it. ? marks facts that could not be determined, with the reason.
 
-Exit codes: 0 no fault, 1 faults, 2 the command line makes no sense, 3 a path could not be looked at.";
+Exit codes: 0 no fault, 1 faults, 2 usage error, 3 a path could not be examined.";
 
-/// Tell which layer makes a file slow, and what to do
+/// Find the layer that makes a file slow, and suggest a fix
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Doctor {
-    /// Files, directories, mounts, disk images; of a directory, a few files stand for all
+    /// Files, directories, mounts, disk images; for a directory, a few of its files are examined
     #[arg(required = true)]
     paths: Vec<OsString>,
     /// Also write and rename temporary files beside each path
     #[arg(long)]
     write_probe: bool,
-    /// Read so much at most, all paths together
+    /// Maximum number of bytes to read, over all paths
     #[arg(long, value_name = "SIZE", value_parser = crate::value_parsers::size, default_value = "256M")]
     read_limit: u64,
     /// Print JSON
@@ -51,13 +51,13 @@ pub(crate) struct Doctor {
     json: bool,
 }
 
-/// What was found of one path.
+/// The result for one path.
 #[derive(Serialize)]
 struct PathReport {
     path: String,
     kind: Kind,
     size_bytes: u64,
-    /// The directory that it stands for.
+    /// The directory that this file represents.
     #[serde(skip_serializing_if = "Option::is_none")]
     stands_for: Option<String>,
     chain: Vec<Step>,
@@ -79,9 +79,9 @@ struct NotProbed {
     reason: String,
 }
 
-/// Something to be looked at.
+/// A path to examine.
 enum ProbeTarget {
-    /// A path of the host, and the directory it stands for.
+    /// A path of the host, and the directory that it represents.
     Host {
         path: PathBuf,
         stands_for: Option<PathBuf>,
@@ -105,8 +105,8 @@ impl ProbeTarget {
         }
     }
 
-    /// Looks at it; what makes that impossible is a reason.
-    fn told(
+    /// Examines the path; `Err` is the reason why that is impossible.
+    fn examine(
         &self,
         doctor: &Doctor,
         session: &Session,
@@ -114,7 +114,8 @@ impl ProbeTarget {
     ) -> Result<PathReport, String> {
         match self {
             Self::Host { path, stands_for } => {
-                // What a directory's file system does at close it does for each of its files.
+                // The file system treats all files of a directory alike at close, so one probe of
+                // the directory suffices.
                 let may_write = doctor.write_probe && stands_for.is_none();
                 let facts = probe(
                     path,
@@ -123,13 +124,13 @@ impl ProbeTarget {
                         may_write,
                     },
                 );
-                Ok(told(
+                Ok(path_report(
                     stands_for.as_deref(),
                     facts.map_err(|error| reason(&error))?,
                 ))
             }
             Self::Inside(place) => {
-                told_inside(place, session, read_bytes).map_err(|failure| failure.message)
+                examine_inside(place, session, read_bytes).map_err(|failure| failure.message)
             }
         }
     }
@@ -149,21 +150,22 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     let share = doctor.read_limit / targets.len().max(1) as u64;
     for target in &targets {
         session.check_interrupt()?;
-        match target.told(doctor, session, share) {
-            Ok(told) => report.paths.push(told),
+        match target.examine(doctor, session, share) {
+            Ok(path_report) => report.paths.push(path_report),
             Err(reason) => report.not_probed.push(NotProbed {
                 path: target.name(),
                 reason,
             }),
         }
     }
-    let checks = report.paths.iter().flat_map(|told| &told.checks);
+    let checks = report.paths.iter().flat_map(|path| &path.checks);
     report.faults = checks
         .filter(|check| check.verdict == Verdict::Fault)
         .count();
-    match doctor.json {
-        true => session.print_json(&report)?,
-        false => print(&report)?,
+    if doctor.json {
+        session.print_json(&report)?;
+    } else {
+        print(&report)?;
     }
     for NotProbed { path, reason } in &report.not_probed {
         session.note(format_args!("{path}: {reason}"));
@@ -181,8 +183,8 @@ pub(crate) fn run(doctor: &Doctor, session: &Session) -> Outcome {
     }
 }
 
-/// The paths, after each directory the files that stand for it, after each file inside an image the
-/// image.
+/// Returns the paths to examine: after each directory its sample files, after each file inside an
+/// image the image.
 fn targets(doctor: &Doctor, session: &Session) -> Outcome<Vec<ProbeTarget>> {
     let mut targets = Vec::new();
     for word in &doctor.paths {
@@ -211,28 +213,32 @@ fn targets(doctor: &Doctor, session: &Session) -> Outcome<Vec<ProbeTarget>> {
             } else {
                 format!("the first {}", found.met)
             };
-            match names.is_empty() {
-                true => session.note(format_args!("{}: no file in it to look at", path.display())),
-                false => session.note(format_args!(
-                    "{}: of {met} files, {} stand for all",
+            if names.is_empty() {
+                session.note(format_args!(
+                    "{}: contains no file to examine",
+                    path.display()
+                ));
+            } else {
+                session.note(format_args!(
+                    "{}: examining {} as samples of {met} files",
                     path.display(),
                     names.join(", ")
-                )),
+                ));
             }
         }
-        let stand = |file| ProbeTarget::Host {
+        let sample_target = |file| ProbeTarget::Host {
             path: file,
             stands_for: Some(path.to_owned()),
         };
-        targets.extend(found.files.into_iter().map(stand));
+        targets.extend(found.files.into_iter().map(sample_target));
     }
     Ok(targets)
 }
 
-fn told(stands_for: Option<&Path>, facts: Facts) -> PathReport {
+fn path_report(stands_for: Option<&Path>, facts: Facts) -> PathReport {
     let mut checks = judge(&facts);
     if stands_for.is_some() {
-        // Told of the directory already.
+        // The directory's own result has these checks already.
         checks.retain(|check| check.layer != "file-system");
     }
     PathReport {
@@ -245,8 +251,8 @@ fn told(stands_for: Option<&Path>, facts: Facts) -> PathReport {
     }
 }
 
-/// A file inside an image, read through Folio.
-fn told_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome<PathReport> {
+/// Examines a file inside an image, through Folio.
+fn examine_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome<PathReport> {
     let (size_bytes, checks) = with_image(session, place, Access::Read, |image| {
         let name = place.to_string();
         inside(
@@ -298,13 +304,13 @@ fn told_inside(place: &ImagePath, session: &Session, read_bytes: u64) -> Outcome
 
 fn print(report: &DoctorReport) -> Outcome {
     let mut out = std::io::stdout().lock();
-    for told in &report.paths {
+    for path in &report.paths {
         let folder = report
             .paths
             .iter()
-            .find(|other| Some(&other.path) == told.stands_for.as_ref());
-        let is_known = folder.is_some_and(|folder| folder.chain == told.chain);
-        out.write_all(colored(text(told, is_known)).as_bytes())?;
+            .find(|other| Some(&other.path) == path.stands_for.as_ref());
+        let is_known = folder.is_some_and(|folder| folder.chain == path.chain);
+        out.write_all(colored(text(path, is_known)).as_bytes())?;
     }
     let count = report.faults;
     writeln!(
@@ -315,7 +321,7 @@ fn print(report: &DoctorReport) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// The same with its marks in colors, where they are shown.
+/// Adds colors to the marks, if colors are shown.
 fn colored(text: String) -> String {
     if !color::on_stdout() {
         return text;
@@ -342,14 +348,15 @@ fn colored(text: String) -> String {
     shown
 }
 
-/// The layers are left out where the folder that a file stands for has shown the same.
-fn text(told: &PathReport, is_chain_known: bool) -> String {
-    let mut text = told.path.clone();
-    if told.kind == Kind::File {
-        let _ = write!(text, "  {}", crate::output::human(told.size_bytes));
+/// Formats the result for one path. `is_chain_known` omits the layers, if those of the directory
+/// are the same.
+fn text(report: &PathReport, is_chain_known: bool) -> String {
+    let mut text = report.path.clone();
+    if report.kind == Kind::File {
+        let _ = write!(text, "  {}", crate::output::human(report.size_bytes));
     }
     text.push('\n');
-    for step in told.chain.iter().filter(|_| !is_chain_known) {
+    for step in report.chain.iter().filter(|_| !is_chain_known) {
         let _ = writeln!(
             text,
             "  {:indent$}{}",
@@ -358,13 +365,13 @@ fn text(told: &PathReport, is_chain_known: bool) -> String {
             indent = 2 * step.depth
         );
     }
-    for (number, check) in told.checks.iter().enumerate() {
-        // One reason makes many things unknown: it is told once for each layer.
+    for (number, check) in report.checks.iter().enumerate() {
+        // One reason makes many facts unknown: print it once for each layer.
         let is_same = |other: &Check| {
             (other.verdict, other.layer, &other.says)
                 == (Verdict::Unknown, check.layer, &check.says)
         };
-        if check.verdict != Verdict::Unknown || !told.checks[..number].iter().any(is_same) {
+        if check.verdict != Verdict::Unknown || !report.checks[..number].iter().any(is_same) {
             add(&mut text, check);
         }
     }
@@ -372,13 +379,14 @@ fn text(told: &PathReport, is_chain_known: bool) -> String {
     text
 }
 
-/// A layer in a line.
+/// Formats a layer as one line.
 fn layer(layer: &Layer) -> String {
     match layer {
         Layer::FileSystem(found) => {
-            let bind = match found.root == Path::new("/") {
-                true => String::new(),
-                false => format!(", {} of it", found.root.display()),
+            let bind = if found.root == Path::new("/") {
+                String::new()
+            } else {
+                format!(", subtree {}", found.root.display())
             };
             let by = found
                 .server
@@ -403,7 +411,7 @@ fn layer(layer: &Layer) -> String {
             match disk.rotational {
                 Some(true) => text.push_str(", seeks"),
                 Some(false) => text.push_str(", does not seek"),
-                None => text.push_str(", ? whether it seeks"),
+                None => text.push_str(", ? unknown whether it seeks"),
             }
             text
         }
@@ -416,7 +424,7 @@ fn layer(layer: &Layer) -> String {
             path,
             by_name: true,
             ..
-        } => format!("{} (by the name of its source)", path.display()),
+        } => format!("{} (inferred from the name of its source)", path.display()),
         Layer::Memory => "memory".to_owned(),
         Layer::Unseen { why } => format!("? {why}"),
     }

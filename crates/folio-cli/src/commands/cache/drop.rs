@@ -1,4 +1,4 @@
-//! `folio cache drop`: files that the kernel shall forget.
+//! `folio cache drop`: drops files from the kernel's page cache.
 
 use crate::commands::select::Select;
 use crate::exit::Outcome;
@@ -15,22 +15,22 @@ use std::sync::atomic::AtomicU64;
 
 const EXAMPLES: &str = "\
 Examples:
-  folio cache drop /var/backups                    what a backup left in memory
-  folio cache drop --sync /srv/index               what was changed is written first
+  folio cache drop /var/backups                    after a backup has read them
+  folio cache drop --sync /srv/index               write dirty pages first
   folio cache drop --include '*.log' /var/log
 
-Nothing is lost: what was not written stays in memory, as does what a program has mapped, locked or in use.";
-/// Files that are named when something of them stayed.
+No data is lost: dirty pages stay in memory, and so do pages that a program has mapped, locked or in use.";
+/// Maximum number of files listed that are still in memory.
 const NAMED: usize = 20;
 
-/// Have the kernel forget files
+/// Drop files from the page cache
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Drop {
-    /// Files and folders
+    /// Files and directories
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Write what was changed first (fdatasync), so that it can be dropped too
+    /// Write dirty pages first (fdatasync), so that they can be dropped too
     #[arg(long)]
     sync: bool,
     #[command(flatten)]
@@ -49,13 +49,13 @@ struct DropReport {
     dropped_bytes: u64,
     stayed_bytes: u64,
     not_regular: u64,
-    stayed: Vec<Stayed>,
+    stayed: Vec<StillCached>,
     failures: Vec<FailureRecord>,
 }
 
-/// A file of which something is still in memory.
+/// A file that is partly still in memory.
 #[derive(Serialize)]
-struct Stayed {
+struct StillCached {
     #[serde(flatten)]
     path: PathRecord,
     resident_bytes: u64,
@@ -72,20 +72,22 @@ pub(super) fn run(drop: &Drop, session: &Session) -> Outcome {
     all.failures
         .iter()
         .for_each(|(path, reason)| session.fail_on(path, reason));
-    let mut told = DropReport {
+    let mut report = DropReport {
         not_regular: all.special,
         failures: FailureRecord::list(&all.failures),
         ..DropReport::default()
     };
     let mut ids = HashSet::new();
     for file in all.found.iter().filter(|file| ids.insert(file.after.id)) {
-        told.add(file);
+        report.add(file);
     }
-    told.stayed
+    report
+        .stayed
         .sort_by_key(|stayed| std::cmp::Reverse(stayed.resident_bytes));
-    match drop.json {
-        true => session.print_json(&told),
-        false => told.print(drop.sync),
+    if drop.json {
+        session.print_json(&report)
+    } else {
+        report.print(drop.sync)
     }
 }
 
@@ -108,7 +110,7 @@ impl DropReport {
                 "in-use"
             };
             let path = PathRecord::new(&file.after.path);
-            self.stayed.push(Stayed {
+            self.stayed.push(StillCached {
                 path,
                 resident_bytes: after.resident_bytes,
                 reason,
@@ -130,8 +132,8 @@ impl DropReport {
         }
         for stayed in self.stayed.iter().take(NAMED) {
             let reason = match stayed.reason {
-                "not-written" if is_synced => "changed again meanwhile",
-                "not-written" => "not written yet: --sync",
+                "not-written" if is_synced => "modified again meanwhile",
+                "not-written" => "dirty; use --sync to write it first",
                 _ => "mapped, locked or in use by a program",
             };
             writeln!(
@@ -151,7 +153,7 @@ impl DropReport {
         if self.unknown_files > 0 {
             writeln!(
                 out,
-                "{} dropped unseen: {}",
+                "{} dropped; residency unknown: {}",
                 files(self.unknown_files),
                 Unknown::Rights
             )?;

@@ -1,4 +1,4 @@
-//! `folio cache meminfo`: the whole machine's memory, as `sar -r` shows it.
+//! `folio cache meminfo`: shows the memory of the whole machine, like `sar -r`.
 
 use super::watch::Watch;
 use crate::exit::Outcome;
@@ -13,15 +13,15 @@ use std::io::Write;
 const EXAMPLES: &str = "\
 Examples:
   folio cache meminfo
-  folio cache meminfo --watch 1                    a line every second, while something runs
+  folio cache meminfo --watch 1                    one line every second
   folio cache meminfo --json | jq .cached_bytes
 
-REFAULT counts pages that were read again soon after they had to go: much of it means that the cache is too small.
-MEM% and IO% are the share of time in which some task waited for memory, or for a disk.";
-/// Lines below one head.
+REFAULT counts pages that were read again soon after their eviction: if it stays high, the cache is too small. MEM% and
+IO% are the share of time in which a task waited for memory or for a disk.";
+/// Rows between two headings.
 const HEAD_EVERY: u64 = 20;
 
-/// Show what memory is used for
+/// Show the use of memory
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Meminfo {
@@ -36,7 +36,7 @@ pub(super) struct Meminfo {
 struct MeminfoReport<'a> {
     #[serde(flatten)]
     now: &'a MemInfo,
-    /// None the first time.
+    /// None in the first round.
     per_second: Option<Rates>,
 }
 
@@ -129,35 +129,35 @@ fn list(now: &MemInfo) -> Outcome {
     let percent = |bytes: u64| bytes as f64 * 100.0 / now.total_bytes.max(1) as f64;
     let lines = [
         ("total", now.total_bytes, ""),
-        ("free", now.free_bytes, "used for nothing"),
-        (
-            "available",
-            now.available_bytes,
-            "to be had without swapping",
-        ),
+        ("free", now.free_bytes, "not used"),
+        ("available", now.available_bytes, "usable without swapping"),
         (
             "buffers",
             now.buffers_bytes,
-            "pages of block devices, much of it metadata",
+            "pages of block devices, mostly metadata",
         ),
         ("cached", now.cached_bytes, "pages of files"),
         (
             "shared",
             now.shared_bytes,
-            "of those, tmpfs and shared memory",
+            "part of cached: tmpfs and shared memory",
         ),
         (
             "active",
             now.active_file_bytes,
-            "of those, used more than once",
+            "part of cached: used more than once",
         ),
-        ("inactive", now.inactive_file_bytes, "the first to go"),
-        ("dirty", now.dirty_bytes, "changed and not written"),
+        (
+            "inactive",
+            now.inactive_file_bytes,
+            "part of cached: evicted first",
+        ),
+        ("dirty", now.dirty_bytes, "modified, not written yet"),
         ("writing", now.writeback_bytes, "being written"),
         (
             "names",
             now.reclaimable_slab_bytes,
-            "names and inodes that are remembered",
+            "cached names and inodes",
         ),
     ];
     for (name, bytes, words) in lines {
@@ -175,13 +175,13 @@ fn list(now: &MemInfo) -> Outcome {
         );
         writeln!(
             out,
-            "{:<10} {total:>7}         this control group may use; {available} are available",
+            "{:<10} {total:>7}         limit of this control group; {available} are available",
             "group"
         )?;
     }
     writeln!(
         out,
-        "{:<10} {:>7}         pages read again soon after they had to go",
+        "{:<10} {:>7}         pages read again soon after their eviction",
         "refaults", now.refaulted_pages
     )?;
     for (name, pressure) in [("memory", now.memory_pressure), ("disks", now.io_pressure)] {
@@ -189,7 +189,7 @@ fn list(now: &MemInfo) -> Outcome {
             let (some, full) = (pressure.some_percent, pressure.full_percent);
             writeln!(
                 out,
-                "{name:<10} {some:>6.1}%         of time some task waited for it, {full:.1}% all did"
+                "{name:<10} {some:>6.1}%         of time some task waited for it; {full:.1}% all tasks"
             )?;
         }
     }

@@ -1,14 +1,15 @@
-//! `folio cache`: what the page cache of the host's kernel holds, and having it forget, keep and
-//! bring back.
+//! `folio cache`: shows, drops, saves and restores the page cache of the host's kernel.
 //!
 //! ```text
-//!   mod.rs      the list and the dispatch      totals.rs   files added up, lines of tables and of JSON
-//!   status.rs   one file per subcommand        watch.rs    the same again every so many seconds
-//!   drop.rs, top.rs, meminfo.rs
-//!   saved.rs   save and restore
+//!   mod.rs      the list and the dispatch
+//!     v
+//!   status.rs, drop.rs, save.rs, restore.rs, top.rs, meminfo.rs   one file per subcommand
+//!     v
+//!   totals.rs   sums over files, as table rows and JSON      watch.rs   repeats a command
 //! ```
 //!
-//! What the words and numbers mean stands in docs/page-cache.md.
+//! docs/page-cache.md explains terms and numbers. Above: the dispatch in `commands`. Below:
+//! `warm::Engine`, `select`, `session`, `output`, `folio_pagecache`.
 
 mod drop;
 mod meminfo;
@@ -26,13 +27,13 @@ use clap::{Args, Subcommand};
 const EXAMPLES: &str = "\
 Examples:
   folio cache status /var/lib/mysql              how much of each file is in memory
-  folio cache drop --sync /var/lib/mysql         have the kernel forget it
-  folio cache save mysql.hot /var/lib/mysql      which pages are in memory
-  folio cache restore mysql.hot                  the same pages again, after a restart
-  folio cache top                                what fills the cache
-  folio cache meminfo --watch 1                  how much room there is";
+  folio cache drop --sync /var/lib/mysql         drop the files from memory
+  folio cache save mysql.hot /var/lib/mysql      save which pages are in memory
+  folio cache restore mysql.hot                  read the same pages again, after a restart
+  folio cache top                                show which files fill the cache
+  folio cache meminfo --watch 1                  show how much memory is free";
 
-/// See and change what the page cache of the host's kernel holds
+/// Show and change the page cache of the host's kernel
 #[derive(Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Cache {
@@ -50,7 +51,7 @@ enum CacheCommand {
     Meminfo(meminfo::Meminfo),
 }
 
-/// The command's name in messages.
+/// Returns the command's name for messages.
 pub(crate) fn name(cache: &Cache) -> &'static str {
     match &cache.command {
         CacheCommand::Status(_) => "cache status",

@@ -1,4 +1,4 @@
-//! `folio cache save` and `folio cache restore`: the hot set of some files, kept over a restart.
+//! `folio cache save`: saves which pages of files are in memory, for a restore after a restart.
 
 use crate::commands::select::Select;
 use crate::exit::{Failure, Outcome};
@@ -16,17 +16,16 @@ Examples:
   folio cache save /var/lib/folio/hot-set /var/lib/mysql /srv
   folio cache save --exclude '*.log' web.hot /srv/www
 
-The file names the pages that are in memory, not what is in them: a few bytes for each run of pages. It takes the place
-of an older one only when it is complete and on the disk. contrib/systemd has a pair of units that save at shutdown
-and restore at boot.";
+The file lists the pages in memory, not their contents: a few bytes for each run of pages. It replaces an older file
+only when it is complete and on the disk. contrib/systemd has two units that save at shutdown and restore at boot.";
 
-/// Keep which pages of files are in memory
+/// Save which pages of files are in memory
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Save {
-    /// Where to keep it
+    /// The file to write
     file: PathBuf,
-    /// Files and folders
+    /// Files and directories
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     #[command(flatten)]
@@ -77,7 +76,7 @@ pub(super) fn run(command: &Save, session: &Session) -> Outcome {
     let mut out = std::io::stdout().lock();
     write!(
         out,
-        "{} in memory of {}: kept",
+        "{} of {} in memory: saved",
         human(report.hot_bytes),
         crate::output::files(report.files)
     )?;
@@ -91,7 +90,7 @@ pub(super) fn run(command: &Save, session: &Session) -> Outcome {
         0 => writeln!(out)?,
         count => writeln!(
             out,
-            "; of {} the kernel does not tell",
+            "; residency unknown for {}",
             crate::output::files(count)
         )?,
     }

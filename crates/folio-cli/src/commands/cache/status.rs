@@ -1,4 +1,4 @@
-//! `folio cache status`: how much of files and trees is in memory.
+//! `folio cache status`: shows how much of files and trees is in memory.
 
 use super::totals::{Entry, Totals, head, unknown};
 use super::watch::{Watch, clear};
@@ -19,35 +19,35 @@ use std::time::Instant;
 
 const EXAMPLES: &str = "\
 Examples:
-  folio cache status /var/lib/mysql                each file, and the sum
-  folio cache status --tree --sort cached /srv     each folder with all below it
-  folio cache status --summarize --watch 1 /srv    the sum, every second
+  folio cache status /var/lib/mysql                each file, and the total
+  folio cache status --tree --sort cached /srv     each directory with its contents
+  folio cache status --summarize --watch 1 /srv    the total, every second
   folio cache status --json /srv/index | jq .resident_bytes
 
-EVICTED was in memory and went, RECENTLY so lately that a little more memory would have kept it. ? is what the kernel
-does not tell: everything of files that are somebody else's and may not be written, all but CACHED in overlays and
+EVICTED was in memory before; RECENTLY is the part that a little more memory would have kept. ? marks values that the
+kernel does not report: all values of other users' files without write permission, and all but CACHED on overlays and
 before Linux 6.5.";
 
 /// Show how much of files and trees is in memory
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Status {
-    /// Files and folders
+    /// Files and directories
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Folders with all below them instead of files
+    /// Show directories with their contents instead of files
     #[arg(long)]
     tree: bool,
-    /// With --tree, so many levels at most
+    /// With --tree, show at most this many levels
     #[arg(long, value_name = "LEVELS", requires = "tree")]
     max_depth: Option<usize>,
-    /// Only the sum
+    /// Show only the total
     #[arg(short, long, conflicts_with = "tree")]
     summarize: bool,
-    /// The order of lines
+    /// Order of the rows
     #[arg(long, value_enum, default_value_t = Sort::Path)]
     sort: Sort,
-    /// The first lines only
+    /// Show only the first rows
     #[arg(short = 'n', long, value_name = "LINES")]
     limit: Option<usize>,
     #[command(flatten)]
@@ -63,15 +63,15 @@ pub(super) struct Status {
 enum Sort {
     /// By name
     Path,
-    /// Most in memory first
+    /// Most cached bytes first
     Cached,
-    /// Most not in memory first
+    /// Most uncached bytes first
     Missing,
     /// Largest first
     Size,
-    /// Most to be written first
+    /// Most dirty bytes first
     Dirty,
-    /// Most evicted first
+    /// Most evicted bytes first
     Evicted,
 }
 
@@ -96,7 +96,7 @@ pub(super) fn run(status: &Status, session: &Session) -> Outcome {
         if session.is_interrupted() {
             return Ok(());
         }
-        // Once is enough for what cannot be read.
+        // Failures to read are printed in the first round only.
         if round == 0 {
             all.failures
                 .iter()
@@ -115,24 +115,25 @@ pub(super) fn run(status: &Status, session: &Session) -> Outcome {
         if !status.json {
             return status.print(lines, &totals);
         }
-        let told = status.told(&all, &totals, lines, seconds);
-        match status.watch.is_on() {
-            true => session.print_json_line(&told),
-            false => session.print_json(&told),
+        let report = status.report(&all, &totals, lines, seconds);
+        if status.watch.is_on() {
+            session.print_json_line(&report)
+        } else {
+            session.print_json(&report)
         }
     })
 }
 
-/// A line of the table: a file, or a folder with all below it.
-struct Line<'a> {
+/// A row of the table: a file, or a directory with its contents.
+struct Row<'a> {
     path: &'a Path,
     state: Option<&'a State>,
     totals: Totals,
 }
 
 impl Status {
-    /// The lines in their order.
-    fn lines<'a>(&'a self, states: &'a [State]) -> Vec<Line<'a>> {
+    /// Returns the rows in order.
+    fn lines<'a>(&'a self, states: &'a [State]) -> Vec<Row<'a>> {
         let mut lines = if self.tree {
             self.folders(states)
         } else {
@@ -154,8 +155,8 @@ impl Status {
         lines
     }
 
-    /// Folders between the paths that were asked for and the files, each with all below it.
-    fn folders<'a>(&'a self, states: &'a [State]) -> Vec<Line<'a>> {
+    /// Returns the directories between the given paths and the files, each with its contents.
+    fn folders<'a>(&'a self, states: &'a [State]) -> Vec<Row<'a>> {
         let mut folders: HashMap<&Path, Totals> = HashMap::new();
         let mut seen = HashSet::new();
         for state in states.iter().filter(|state| seen.insert(state.id)) {
@@ -187,7 +188,7 @@ impl Status {
         }
         folders
             .into_iter()
-            .map(|(path, totals)| Line {
+            .map(|(path, totals)| Row {
                 path,
                 state: None,
                 totals,
@@ -195,7 +196,7 @@ impl Status {
             .collect()
     }
 
-    fn print(&self, lines: Vec<Line<'_>>, totals: &Totals) -> Outcome {
+    fn print(&self, lines: Vec<Row<'_>>, totals: &Totals) -> Outcome {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         if self.watch.is_on() {
             clear(&mut out)?;
@@ -211,7 +212,7 @@ impl Status {
         }
         let unknown = match totals.unknown_files {
             0 => String::new(),
-            count => format!(", of which the kernel does not tell about {count}"),
+            count => format!(", {count} with unknown residency"),
         };
         writeln!(
             out,
@@ -221,11 +222,11 @@ impl Status {
         Ok(out.flush()?)
     }
 
-    fn told<'a>(
+    fn report<'a>(
         &self,
         all: &Walked<State>,
         totals: &'a Totals,
-        lines: Vec<Line<'_>>,
+        lines: Vec<Row<'_>>,
         seconds: f64,
     ) -> StatusReport<'a> {
         let entries = lines
@@ -252,8 +253,8 @@ impl Status {
     }
 }
 
-fn files<'a>(states: &'a [State]) -> Vec<Line<'a>> {
-    let line = |state: &'a State| Line {
+fn files<'a>(states: &'a [State]) -> Vec<Row<'a>> {
+    let line = |state: &'a State| Row {
         path: &state.path,
         state: Some(state),
         totals: Totals::of(state),

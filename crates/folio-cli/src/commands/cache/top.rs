@@ -1,4 +1,4 @@
-//! `folio cache top`: what fills the page cache.
+//! `folio cache top`: shows which files fill the page cache.
 
 use crate::exit::Outcome;
 use crate::output::color::heading;
@@ -16,27 +16,27 @@ use std::time::Instant;
 
 const EXAMPLES: &str = "\
 Examples:
-  folio cache top                                  files of all mounts, and what programs still hold
-  folio cache top --by folder --depth 3            which folders
+  folio cache top                                  files of all mounts, and deleted files that programs still hold
+  folio cache top --by folder --depth 3            directories instead of files
   folio cache top /var/lib -n 5 --json
 
-Without paths, all file systems of this machine are walked, and the files that programs have open or mapped without a
-name. Run it as root: others are not told of files that they may not write, nor of other users' programs. File systems
-of the network and FUSE are left out unless they are named. Overlays are walked only where they are the root.";
+Without paths, the command walks all local file systems, and the files without a name that programs have open or
+mapped. Run it as root: the kernel does not report to other users files without write permission, nor other users'
+programs. Network file systems and FUSE are walked only if named. Overlays are walked only if they are the root.";
 
 /// Show which files fill the page cache
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Top {
-    /// Only what lies below these
+    /// Show only files below these paths
     paths: Vec<PathBuf>,
-    /// So many lines
+    /// Maximum number of rows
     #[arg(short = 'n', long, value_name = "LINES", default_value_t = 20)]
     limit: usize,
-    /// Files, or folders with all below them
+    /// Show files, or directories with their contents
     #[arg(long, value_enum, default_value_t = By::File)]
     by: By,
-    /// With --by folder, folders so many levels below the root
+    /// With --by folder: level of the directories below the root
     #[arg(long, value_name = "LEVELS", default_value_t = 2)]
     depth: usize,
     /// Print JSON
@@ -57,26 +57,26 @@ struct TopReport {
     resident_bytes: u64,
     dirty_bytes: u64,
     unknown_files: u64,
-    /// None if only some paths were looked at.
+    /// None if only some paths were walked.
     cached_bytes: Option<u64>,
     buffers_bytes: Option<u64>,
     untold_bytes: Option<u64>,
     seconds: f64,
-    left_out: Vec<LeftOut>,
-    entries: Vec<Line>,
+    left_out: Vec<SkippedMount>,
+    entries: Vec<Row>,
     failures: Vec<FailureRecord>,
 }
 
 /// A mount that was not walked.
 #[derive(Serialize)]
-struct LeftOut {
+struct SkippedMount {
     #[serde(flatten)]
     path: PathRecord,
     kind: String,
 }
 
 #[derive(Serialize)]
-struct Line {
+struct Row {
     #[serde(flatten)]
     path: PathRecord,
     #[serde(rename = "type")]
@@ -111,7 +111,7 @@ pub(super) fn run(command: &Top, session: &Session) -> Outcome {
     let seen = AtomicU64::new(0);
     let found = bar.follow(&seen, || top(&scan, &paths, is_whole, &seen));
     session.check_interrupt()?;
-    // Files come and go while a whole machine is walked; who names a path wants to know.
+    // On a whole machine files come and go during the walk. Failures matter only for named paths.
     if !is_whole {
         found
             .failures
@@ -120,7 +120,7 @@ pub(super) fn run(command: &Top, session: &Session) -> Outcome {
     }
     let resident_bytes = found.held.iter().map(resident).sum();
     let memory = is_whole.then(MemInfo::now);
-    let told = TopReport {
+    let report = TopReport {
         files_seen: seen.into_inner(),
         files: found.held.len() as u64,
         resident_bytes,
@@ -135,7 +135,7 @@ pub(super) fn run(command: &Top, session: &Session) -> Outcome {
         left_out: mounts
             .far
             .iter()
-            .map(|mount| LeftOut {
+            .map(|mount| SkippedMount {
                 path: PathRecord::new(&mount.path),
                 kind: mount.kind.clone(),
             })
@@ -143,27 +143,30 @@ pub(super) fn run(command: &Top, session: &Session) -> Outcome {
         entries: command.lines(&found),
         failures: FailureRecord::list(&found.failures),
     };
-    match command.json {
-        true => session.print_json(&told),
-        false => told.print(session),
+    if command.json {
+        session.print_json(&report)
+    } else {
+        report.print(session)
     }
 }
 
 fn resident(held: &Held) -> u64 {
-    held.state.residency().map_or(0, |told| told.resident_bytes)
+    held.state
+        .residency()
+        .map_or(0, |residency| residency.resident_bytes)
 }
 
 fn dirty(held: &Held) -> u64 {
     held.state
         .residency()
-        .and_then(|told| told.dirty_bytes)
+        .and_then(|residency| residency.dirty_bytes)
         .unwrap_or(0)
 }
 
 impl Top {
-    fn lines(&self, found: &Found) -> Vec<Line> {
-        let mut lines: Vec<Line> = match self.by {
-            By::File => found.held.iter().take(self.limit).map(Line::of).collect(),
+    fn lines(&self, found: &Found) -> Vec<Row> {
+        let mut lines: Vec<Row> = match self.by {
+            By::File => found.held.iter().take(self.limit).map(Row::of).collect(),
             By::Folder => self.folders(found),
         };
         lines.sort_by(|a, b| {
@@ -175,23 +178,23 @@ impl Top {
         lines
     }
 
-    /// Files added up by the folder that is `depth` levels below the root, or their own if that is
-    /// nearer.
-    fn folders(&self, found: &Found) -> Vec<Line> {
-        let mut folders: HashMap<PathBuf, Line> = HashMap::new();
+    /// Sums files by their ancestor directory `depth` levels below the root, or by their own
+    /// directory if that is higher.
+    fn folders(&self, found: &Found) -> Vec<Row> {
+        let mut folders: HashMap<PathBuf, Row> = HashMap::new();
         for held in &found.held {
             let path =
                 std::path::absolute(&held.state.path).unwrap_or_else(|_| held.state.path.clone());
             let folder = path.parent().map_or(&*path, |parent| parent);
             let folder: PathBuf = folder.components().take(self.depth + 1).collect();
-            let line = Line {
+            let line = Row {
                 files: 0,
                 size_bytes: 0,
                 resident_bytes: 0,
                 dirty_bytes: 0,
-                ..Line::of(held)
+                ..Row::of(held)
             };
-            let line = folders.entry(folder.clone()).or_insert_with(|| Line {
+            let line = folders.entry(folder.clone()).or_insert_with(|| Row {
                 path: PathRecord::new(&folder),
                 kind: "directory",
                 pid: None,
@@ -207,7 +210,7 @@ impl Top {
     }
 }
 
-impl Line {
+impl Row {
     fn of(held: &Held) -> Self {
         Self {
             path: PathRecord::new(&held.state.path),
@@ -247,19 +250,19 @@ impl TopReport {
         let resident = human(self.resident_bytes);
         write!(
             out,
-            "{resident:>7} of {}, {} looked at",
+            "{resident:>7} of {}, {} examined",
             files(self.files),
             self.files_seen
         )?;
         writeln!(out, " in {:.1} s", self.seconds)?;
         if let (Some(cached), Some(buffers)) = (self.cached_bytes, self.buffers_bytes) {
-            let untold = human(self.untold_bytes.unwrap_or(0));
+            let unexplained = human(self.untold_bytes.unwrap_or(0));
             writeln!(
                 out,
-                "{:>7} are cached by the kernel's own account; {untold} of it is in no file that was found",
+                "{:>7} are cached according to the kernel; {unexplained} of it belongs to no file that was found",
                 human(cached)
             )?;
-            writeln!(out, "{:>7} more are pages of block devices", human(buffers))?;
+            writeln!(out, "{:>7} more belong to block devices", human(buffers))?;
         }
         out.flush()?;
         drop(out);
@@ -268,15 +271,13 @@ impl TopReport {
         }
         if self.unknown_files > 0 {
             session.note(format_args!(
-                "of {} the kernel does not tell: be root",
+                "residency unknown for {}: run this command as root",
                 files(self.unknown_files)
             ));
         }
         for mount in &self.left_out {
             let (path, kind) = (mount.path.text(), &mount.kind);
-            session.note(format_args!(
-                "{path} ({kind}) was left out: name it to have it walked"
-            ));
+            session.note(format_args!("{path} ({kind}): skipped; name it to walk it"));
         }
         Ok(())
     }

@@ -1,20 +1,20 @@
-//! Files added up, and how a file or a sum is shown.
+//! Sums over files, and their rows in tables.
 
 use crate::output::{PathRecord, human};
 use folio_pagecache::{Known, State, Unknown};
 use serde::Serialize;
 use std::collections::HashSet;
 
-/// What of some files is in memory, in bytes.
+/// How much of some files is in memory, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Totals {
-    /// Files.
+    /// The number of files.
     pub(super) files: u64,
-    /// Files of which nothing is known; their size is in no other number.
+    /// Files with unknown residency; their sizes are in no other number.
     pub(super) unknown_files: u64,
     pub(super) size_bytes: u64,
     pub(super) resident_bytes: u64,
-    /// None where it is not known of all.
+    /// None unless known for all files.
     pub(super) dirty_bytes: Option<u64>,
     pub(super) writeback_bytes: Option<u64>,
     pub(super) evicted_bytes: Option<u64>,
@@ -22,7 +22,7 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Of nothing.
+    /// Returns the sum over no files.
     pub(super) fn none() -> Self {
         let zero = Some(0);
         Self {
@@ -34,28 +34,28 @@ impl Totals {
         }
     }
 
-    /// Of one file.
+    /// Returns the values of one file.
     pub(super) fn of(state: &State) -> Self {
         let mut totals = Self {
             files: 1,
             ..Self::none()
         };
-        let Some(told) = state.residency() else {
+        let Some(residency) = state.residency() else {
             return Self {
                 unknown_files: 1,
                 ..totals
             };
         };
-        totals.size_bytes = told.size_bytes;
-        totals.resident_bytes = told.resident_bytes;
-        totals.dirty_bytes = told.dirty_bytes;
-        totals.writeback_bytes = told.writeback_bytes;
-        totals.evicted_bytes = told.evicted_bytes;
-        totals.recently_evicted_bytes = told.recently_evicted_bytes;
+        totals.size_bytes = residency.size_bytes;
+        totals.resident_bytes = residency.resident_bytes;
+        totals.dirty_bytes = residency.dirty_bytes;
+        totals.writeback_bytes = residency.writeback_bytes;
+        totals.evicted_bytes = residency.evicted_bytes;
+        totals.recently_evicted_bytes = residency.recently_evicted_bytes;
         totals
     }
 
-    /// Adds others.
+    /// Adds another sum.
     pub(super) fn add(&mut self, other: &Self) {
         let both = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
         self.files += other.files;
@@ -69,7 +69,7 @@ impl Totals {
             both(self.recently_evicted_bytes, other.recently_evicted_bytes);
     }
 
-    /// All files, each once however many names it has.
+    /// Returns the sum over all files, each counted once however many names it has.
     pub(super) fn sum<'a>(states: impl IntoIterator<Item = &'a State>) -> Self {
         let mut seen = HashSet::new();
         let mut totals = Self::none();
@@ -81,12 +81,12 @@ impl Totals {
         totals
     }
 
-    /// Whether nothing is known of any of them.
+    /// Whether the residency of all files is unknown.
     fn is_unknown(&self) -> bool {
         self.files > 0 && self.unknown_files == self.files
     }
 
-    /// What is in memory, of a hundred.
+    /// Returns the resident percentage.
     pub(super) fn percent(&self) -> f64 {
         if self.size_bytes == 0 {
             100.0
@@ -95,7 +95,7 @@ impl Totals {
         }
     }
 
-    /// The columns of a table; what is not known is a question mark.
+    /// Formats a row of the table; unknown values are question marks.
     pub(super) fn line(&self, name: &str) -> String {
         if self.is_unknown() {
             return columns(["?"; 7].map(str::to_owned), name);
@@ -115,7 +115,7 @@ impl Totals {
     }
 }
 
-/// The head of the table.
+/// Returns the heading of the table.
 pub(super) fn head() -> String {
     columns(
         [
@@ -133,7 +133,7 @@ fn columns(cells: [String; 7], name: &str) -> String {
     )
 }
 
-/// A file or a directory, as JSON tells of it.
+/// A file or a directory, as JSON.
 #[derive(Serialize)]
 pub(super) struct Entry {
     #[serde(flatten)]
@@ -142,12 +142,12 @@ pub(super) struct Entry {
     pub(super) kind: &'static str,
     #[serde(flatten)]
     pub(super) totals: Totals,
-    /// Why nothing is known.
+    /// Why the residency is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unknown: Option<Unknown>,
 }
 
-/// Why nothing is known of a file.
+/// Returns why the residency of a file is unknown.
 pub(super) fn unknown(state: &State) -> Option<Unknown> {
     match state.known {
         Known::Is(_) => None,

@@ -1,4 +1,4 @@
-//! The same again every so many seconds, until Ctrl-C or a number of times.
+//! Repetition of a command every few seconds, until Ctrl-C or for a number of times.
 
 use crate::exit::Outcome;
 use crate::session::Session;
@@ -7,16 +7,16 @@ use std::io::{IsTerminal, Write};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How often Ctrl-C is looked for.
+/// The interval of checks for Ctrl-C.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Options of commands that can look again.
+/// Options of commands that can repeat.
 #[derive(Args)]
 pub(super) struct Watch {
-    /// Look again every so many seconds, until Ctrl-C; with --json, each time is a line
+    /// Repeat every so many seconds, until Ctrl-C; with --json, each round is one line
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     watch: Option<Duration>,
-    /// Look so many times at most
+    /// Stop after this many rounds
     #[arg(long, value_name = "TIMES", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }
@@ -24,17 +24,19 @@ pub(super) struct Watch {
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("{text:?} is no time to wait; write 1 or 0.5")),
+        _ => Err(format!(
+            "invalid interval {text:?}: expected seconds from 0.01 to 86400 (e.g. 1 or 0.5)"
+        )),
     }
 }
 
 impl Watch {
-    /// Whether it is done more than once.
+    /// Whether the command repeats.
     pub(super) fn is_on(&self) -> bool {
         self.watch.is_some()
     }
 
-    /// Does `once` as often as asked, with how often it was done before.
+    /// Runs `once` as often as requested, with the number of earlier rounds.
     pub(super) fn repeat(
         &self,
         session: &Session,
@@ -55,7 +57,7 @@ impl Watch {
     }
 }
 
-/// Waits until `then`; false if Ctrl-C was pressed, which is how a watch ends.
+/// Waits until `then`; returns false if Ctrl-C was pressed, which ends a watch.
 fn wait(then: Instant, session: &Session) -> bool {
     let (_sender, never) = mpsc::channel::<()>();
     while !session.is_interrupted() {
@@ -68,7 +70,7 @@ fn wait(then: Instant, session: &Session) -> bool {
     false
 }
 
-/// Clears the terminal, if it is one, for a table that takes the place of the one before.
+/// Clears the terminal, if there is one, for a table that replaces the previous one.
 pub(super) fn clear(out: &mut impl Write) -> std::io::Result<()> {
     if std::io::stdout().is_terminal() {
         write!(out, "\x1b[H\x1b[2J\x1b[3J")

@@ -1,4 +1,4 @@
-//! `folio image check`: are an image's tables what they should be, and can they be mended?
+//! `folio image check`: checks the tables of an image, and repairs them.
 
 use super::shared_options::{OutputOptions, image_failure};
 use crate::exit::{Exit, Failure, Outcome};
@@ -11,43 +11,43 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
-A leaked cluster counts as used and is not: space is lost, no data. Everything else endangers data. Every finding is
-told on the standard error, then the sums; after a repair the image is looked at again, and the sums are what is left.
+A leaked cluster is marked as used but is not: space is lost, but no data. All other errors endanger data. Findings go
+to standard error, then follow the totals. After a repair the image is checked again, and the totals are what remains.
 
-With --repair leaks, leaked clusters are given back. With --repair all, refcounts that are too low are raised too, the
-flags that follow from them are set, damaged refcount tables are written anew, and the marks \"dirty\" and \"corrupt\"
-are taken from an image that has no errors any more. What would need a guess is told and left.
+--repair leaks frees leaked clusters. --repair all also raises refcounts that are too low, sets the flags that follow
+from them, rewrites damaged refcount tables, and clears the marks \"dirty\" and \"corrupt\" of an image without
+remaining errors. Errors whose repair would be a guess are reported and left.
 
 Exit codes, as qemu-img's:
-  0    nothing is wrong, or all was mended
-  1    it could not be checked
-  2    errors that were left
-  3    leaked clusters that were left, no errors
-  63   the format has nothing to check
+  0    no errors, or all of them were repaired
+  1    the check failed to run
+  2    errors remain
+  3    leaked clusters remain, but no errors
+  63   the format has no tables to check
 
 Examples:
   folio image check disk.qcow2
   folio image check --repair leaks disk.qcow2
   folio image check --output=json disk.qcow2";
 
-/// Check an image's tables, and mend them
+/// Check an image's tables, and repair them
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Check {
     /// The image
     file: PathBuf,
-    /// Format; found by the first bytes if not given
+    /// Format; the default is detected from the first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
-    /// What to mend
+    /// Errors to repair
     #[arg(short, long, value_enum)]
-    repair: Option<What>,
+    repair: Option<RepairScope>,
     #[command(flatten)]
     output: OutputOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum What {
+enum RepairScope {
     Leaks,
     All,
 }
@@ -57,15 +57,15 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
     session.check_interrupt()?;
     let repair = match check.repair {
         None => Repair::Nothing,
-        Some(What::Leaks) => Repair::Leaks,
-        Some(What::All) => Repair::All,
+        Some(RepairScope::Leaks) => Repair::Leaks,
+        Some(RepairScope::All) => Repair::All,
     };
-    let mut tell = |finding: &Finding| {
+    let mut print_finding = |finding: &Finding| {
         if !session.quiet {
             session.screen.suspend(|| eprintln!("{finding}"));
         }
     };
-    let found = block::check(&check.file, check.format, repair, &mut tell);
+    let found = block::check(&check.file, check.format, repair, &mut print_finding);
     let report = found.map_err(|error| {
         let code = if error.kind() == ErrorKind::Unsupported {
             63
@@ -100,7 +100,7 @@ pub(crate) fn run(check: &Check, session: &Session) -> Outcome {
 
 fn to_json(path: &Path, report: &ImageCheck) -> Value {
     let mut keys = Map::new();
-    // qemu-img leaves these out where there are none.
+    // Like qemu-img, leave out zero values.
     for (key, value) in [
         ("leaks", report.leaks),
         ("corruptions", report.corruptions),
@@ -147,10 +147,7 @@ fn print_human(report: &ImageCheck) -> std::io::Result<()> {
             "{} errors were found on the image.",
             report.corruptions
         )?;
-        writeln!(
-            out,
-            "Data may be damaged, or further writes may damage it.\n"
-        )?;
+        writeln!(out, "Data may be damaged, or later writes may damage it.\n")?;
     }
     if report.leaks > 0 {
         writeln!(

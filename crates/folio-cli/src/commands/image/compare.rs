@@ -1,4 +1,4 @@
-//! `folio image compare`: do two images have the same content, whatever their formats?
+//! `folio image compare`: compares the content of two images, in any formats.
 
 use super::shared_options::BackingOptions;
 use crate::exit::{Exit, Failure, Outcome};
@@ -12,10 +12,10 @@ use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
 Exit codes, as qemu-img's:
-  0    the same
-  1    not the same
-  2    one of them cannot be opened, or the command line makes no sense
-  3    one of them cannot be read
+  0    identical
+  1    different
+  2    an image cannot be opened, or usage error
+  3    an image cannot be read
 
 Examples:
   folio image compare disk.img disk.qcow2
@@ -25,23 +25,23 @@ Examples:
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Compare {
-    /// An image
+    /// The first image
     first: PathBuf,
-    /// Another
+    /// The second image
     second: PathBuf,
-    /// Format of the first; found by its first bytes if not given
+    /// Format of the first image; the default is detected from its first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
-    /// Format of the second
+    /// Format of the second image
     #[arg(short = 'F', long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     second_format: Option<ImageFormat>,
-    /// Size and allocation have to be the same, too
+    /// Compare size and allocation too
     #[arg(short, long)]
     strict: bool,
-    /// Show progress; on a terminal it is shown anyway
+    /// Show progress, which a terminal does in any case
     #[arg(short = 'p')]
     progress: bool,
-    /// Read them even if another process writes them
+    /// Read the images even if another process writes them
     #[arg(short = 'U', long)]
     force_share: bool,
     #[command(flatten)]
@@ -82,7 +82,7 @@ pub(crate) fn run(compare: &Compare, session: &Session) -> Outcome {
         }
     };
     let mut words = String::new();
-    // A difference in what both have is told first, as qemu-img does.
+    // Like qemu-img, report a difference in the common part first.
     let shorter = first.len_bytes().min(second.len_bytes());
     let is_common =
         matches!(comparison.difference, Some(Difference::Content(offset)) if offset < shorter);

@@ -1,4 +1,4 @@
-//! `folio image convert`: any readable image into another format, in parallel.
+//! `folio image convert`: copies an image into another format, in parallel.
 
 use super::new_image::NewImage;
 use super::shared_options::{BackingOptions, image_failure};
@@ -14,41 +14,41 @@ use folio::block::{self, CopyOptions, ImageFormat};
 use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
-A target that is a file must not exist, unless --force or -n is given; one that could not be finished is removed. A
-block device is written as it is.
+A target file must not exist, unless --force or -n is given; an incomplete one is removed. A block device is written in
+place.
 
 Examples:
   folio image convert -O qcow2 disk.img disk.qcow2
   folio image convert -O raw disk.qcow2 disk.img
   folio image convert -c -O qcow2 -o compression_type=zstd disk.img small.qcow2
-  folio image convert -O raw disk.qcow2 /dev/vg/disk          zeros are written, too, as the device may hold anything
+  folio image convert -O raw disk.qcow2 /dev/vg/disk          writes zeros too: the device may contain other data
   folio image convert -n --target-is-zero disk.qcow2 /dev/vg/new";
 
-/// Copy an image into another, whatever the formats
+/// Copy an image into another one, in any formats
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Convert {
-    /// The image to read
+    /// Source image
     source: PathBuf,
-    /// The image to make, or a block device
+    /// Target image, or a block device
     target: PathBuf,
-    /// Format of the source; found by its first bytes if not given
+    /// Format of the source; the default is detected from its first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
-    /// Format of the target; by its name if not given: qcow2 for .qcow2, else raw
+    /// Format of the target; the default follows from its name: qcow2 for .qcow2, else raw
     #[arg(short = 'O', long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     output_format: Option<ImageFormat>,
-    /// Compress; the target is qcow2
+    /// Compress the data; the target must be qcow2
     #[arg(short, long)]
     compress: bool,
-    /// The target exists and is written over
+    /// Overwrite an existing target
     #[arg(short = 'n', long)]
     no_create: bool,
-    /// The target of -n reads as zeros, so zeros need not be written
+    /// With -n: the target reads as zeros, so zeros need not be written
     #[arg(long, requires = "no_create")]
     target_is_zero: bool,
-    /// What becomes of zeros: never: all is written; auto: holes stay, and runs of 4k zeros become
-    /// holes; always: the shortest runs do, of 512 bytes
+    /// Treatment of zeros; never: write all; auto: keep holes, and make holes of at least 4k of
+    /// zeros; always: make holes of at least 512 bytes of zeros
     #[arg(
         long,
         value_enum,
@@ -56,10 +56,10 @@ pub(crate) struct Convert {
         conflicts_with = "sparse_size"
     )]
     sparse: Sparse,
-    /// Shortest run of zeros that becomes a hole; 0: all is written
+    /// Minimum run of zeros that becomes a hole; 0 writes all zeros
     #[arg(short = 'S', value_name = "SIZE", value_parser = size)]
     sparse_size: Option<u64>,
-    /// Threads; as many as there are cores if not given
+    /// Number of threads; the default is one per core
     #[arg(
         short = 'm',
         long,
@@ -68,16 +68,16 @@ pub(crate) struct Convert {
         hide_default_value = true
     )]
     threads: usize,
-    /// Show progress; on a terminal it is shown anyway
+    /// Show progress, which a terminal does in any case
     #[arg(short = 'p')]
     progress: bool,
-    /// Writes may come in any order, as they do anyway
+    /// Allow writes in any order, as always
     #[arg(short = 'W', hide = true)]
     out_of_order: bool,
     /// Read the source even if another process writes it
     #[arg(short = 'U', long)]
     force_share: bool,
-    /// Whether the target is on the disk at the end: unsafe: when the host sees fit; others: yes
+    /// Whether the target reaches the disk before the end: unsafe: not guaranteed; all others: yes
     #[arg(
         short = 't',
         value_name = "CACHE",
@@ -106,7 +106,7 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
     let output_format = format_of(&convert.target, convert.output_format);
     if convert.compress && output_format != ImageFormat::Qcow2 {
         return Err(Failure::usage(
-            "-c: only qcow2 has compressed clusters: -O qcow2",
+            "-c: compression requires a qcow2 target; add -O qcow2",
         ));
     }
     let (options, _) = convert.new_image.create_options(output_format)?;
@@ -118,9 +118,10 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
         backing: &convert.backing,
         caching: convert.caching,
     };
-    let target = match convert.no_create {
-        true => target.existing()?,
-        false => target.create(len_bytes, &options, convert.new_image.force)?,
+    let target = if convert.no_create {
+        target.existing()?
+    } else {
+        target.create(len_bytes, &options, convert.new_image.force)?
     };
     let bar = Progress::new(session);
     bar.expect(len_bytes);
@@ -146,7 +147,7 @@ pub(crate) fn run(convert: &Convert, session: &Session) -> Outcome {
         Err(error) if error.errno() == Errno::INTR && session.is_interrupted() => {
             Err(Failure::interrupted())
         }
-        // Whichever of the two it is about, a failure of its file names it.
+        // The error names the file that failed, source or target.
         Err(error)
             if error
                 .to_string()

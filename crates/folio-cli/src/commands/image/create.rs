@@ -1,4 +1,4 @@
-//! `folio image create`: a new image that reads as zeros, or as its backing file.
+//! `folio image create`: creates an image that reads as zeros, or as its backing file.
 
 use super::new_image::NewImage;
 use super::shared_options::{BackingOptions, beside, image_failure};
@@ -17,23 +17,23 @@ Examples:
   folio image create -b base.qcow2 -F qcow2 overlay.qcow2     as large as base.qcow2
   folio image create -f qcow2 -o compat=0.10,cluster_size=4k old.qcow2 1G";
 
-/// Make an image
+/// Create an image
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Create {
-    /// The image; it must not exist, unless --force is given
+    /// The image; it must not exist unless --force is given
     file: PathBuf,
-    /// Size of the disk; that of the backing file if not given
+    /// Size of the disk; the default is the size of the backing file
     #[arg(value_parser = size)]
     size: Option<u64>,
-    /// Format; by the name if not given: qcow2 for .qcow2, else raw
+    /// Format; the default follows from the name: qcow2 for .qcow2, else raw
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     #[command(flatten)]
     new_image: NewImage,
     #[command(flatten)]
     backing: BackingOptions,
-    /// Do not open the backing file; needs a size
+    /// Do not open the backing file; requires SIZE
     #[arg(short = 'u', requires = "size")]
     unsafe_backing: bool,
 }
@@ -50,14 +50,14 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
         let device = create.backing.open(&path, backing.format, false)?;
         size.get_or_insert(device.len_bytes());
         if backing.format.is_none() {
-            // Written down, so that nobody has to trust its first bytes later.
+            // The format is stored, so that later opens need not trust the file's first bytes.
             backing.format =
                 Some(block::format_of(&path).map_err(|error| image_failure(error, &path))?);
         }
     }
     let Some(size) = size else {
         return Err(Failure::usage(
-            "a size is needed where there is no backing file",
+            "missing SIZE: required without a backing file",
         ));
     };
     session.check_interrupt()?;
@@ -66,7 +66,7 @@ pub(crate) fn run(create: &Create, session: &Session) -> Outcome {
         .map_err(|error| image_failure(error, &create.file))
 }
 
-/// Takes an older image away if the user said so.
+/// Removes an existing image if the user allows it.
 fn remove_if_forced(path: &Path, force: bool) -> Outcome {
     let Ok(found) = path.symlink_metadata() else {
         return Ok(());
@@ -74,11 +74,13 @@ fn remove_if_forced(path: &Path, force: bool) -> Outcome {
     let name = path.display();
     if !force {
         return Err(Failure::new(format!(
-            "{name}: exists; --force makes it anew"
+            "{name}: already exists; use --force to overwrite it"
         )));
     }
     if !found.is_file() {
-        return Err(Failure::new(format!("{name}: exists and is no file")));
+        return Err(Failure::new(format!(
+            "{name}: already exists and is not a regular file"
+        )));
     }
     std::fs::remove_file(path).map_err(|error| Failure::new(format!("{name}: {error}")))
 }

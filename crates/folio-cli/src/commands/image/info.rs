@@ -1,4 +1,4 @@
-//! `folio image info`: what an image says of itself.
+//! `folio image info`: shows the format, size and options of an image.
 
 use super::shared_options::{BackingOptions, OutputOptions, image_failure};
 use crate::exit::Outcome;
@@ -19,19 +19,19 @@ Examples:
   folio image info disk.qcow2
   folio image info --output=json --backing-chain overlay.qcow2";
 
-/// Tell an image's format, size and options
+/// Show an image's format, size and options
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Info {
     /// The image
     file: PathBuf,
-    /// Its format; found by its first bytes if not given
+    /// Format; the default is detected from the first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
-    /// Tell of its backing files, too
+    /// Show its backing files too
     #[arg(long)]
     backing_chain: bool,
-    /// Read it even if another process writes it
+    /// Read the image even if another process writes it
     #[arg(short = 'U', long)]
     force_share: bool,
     #[command(flatten)]
@@ -60,19 +60,19 @@ pub(crate) fn run(info: &Info, _session: &Session) -> Outcome {
         };
     }
     let mut out = std::io::stdout().lock();
-    for (index, told) in chain.iter().enumerate() {
+    for (index, image) in chain.iter().enumerate() {
         if index > 0 {
             writeln!(out)?;
         }
-        out.write_all(to_text(told).as_bytes())?;
+        out.write_all(to_text(image).as_bytes())?;
     }
     Ok(())
 }
 
-/// The image, and what it stands on if that was asked for.
+/// Returns the image, and its backing files if requested.
 fn chain(info: &Info) -> Outcome<Vec<ChainImage>> {
     if info.backing_chain && info.backing.policy() != BackingPolicy::Refuse {
-        // Follows the whole chain by the rules about backing files, and finds loops.
+        // This open follows the whole chain by the policy for backing files, and detects loops.
         drop(
             info.backing
                 .open(&info.file, info.format, info.force_share)?,
@@ -123,13 +123,13 @@ fn compat(qcow2: &Qcow2Info) -> &'static str {
     }
 }
 
-/// The keys are qemu-img's.
-fn to_json(told: &ChainImage) -> Value {
-    let info = &told.info;
+/// Converts to JSON with the keys of qemu-img.
+fn to_json(image: &ChainImage) -> Value {
+    let info = &image.info;
     let mut object = Map::new();
     let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
     put("virtual-size", info.len_bytes.into());
-    put("filename", name(&told.name).into());
+    put("filename", name(&image.name).into());
     put("format", info.format.name().into());
     put("actual-size", info.allocated_bytes.into());
     put(
@@ -161,7 +161,7 @@ fn to_json(told: &ChainImage) -> Value {
 fn specific(qcow2: &Qcow2Info) -> Value {
     let mut data = json!({ "compat": compat(qcow2), "compression-type": compression(qcow2) });
     if qcow2.compat == Compat::V0_10 {
-        // As qemu-img has it: version 2 knows no other.
+        // As in qemu-img: version 2 has no other options.
         data["refcount-bits"] = qcow2.refcount_bits.into();
         return data;
     }
@@ -180,11 +180,11 @@ fn name(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-fn to_text(told: &ChainImage) -> String {
-    let info = &told.info;
+fn to_text(image: &ChainImage) -> String {
+    let info = &image.info;
     let mut text = format!(
         "image: {}\nfile format: {}\nvirtual size: {} ({} bytes)\ndisk size: {}\n",
-        told.name.display(),
+        image.name.display(),
         info.format,
         human(info.len_bytes),
         info.len_bytes,
@@ -231,7 +231,7 @@ fn to_text(told: &ChainImage) -> String {
     text
 }
 
-/// `1.5 MiB`: three digits, as qemu-img has them.
+/// Formats a size as `1.5 MiB`, with three digits like qemu-img.
 fn human(bytes: u64) -> String {
     let (mut size, mut unit) = (bytes as f64, 0);
     while size >= 1000.0 && unit < 6 {

@@ -1,4 +1,4 @@
-//! `folio image map`: what is stored where, through the chain of backing files.
+//! `folio image map`: shows where the data of a disk is stored, through the chain of backing files.
 
 use super::shared_options::{BackingOptions, OutputOptions, image_failure};
 use crate::exit::{Failure, Outcome};
@@ -15,22 +15,22 @@ Examples:
   folio image map disk.qcow2
   folio image map --output=json overlay.qcow2";
 
-/// Tell which parts of a disk are stored, and where
+/// Show which parts of a disk are stored, and where
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Map {
     /// The image
     file: PathBuf,
-    /// Its format; found by its first bytes if not given
+    /// Format; the default is detected from the first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
-    /// Where to start
+    /// Offset to start at
     #[arg(short, long, value_name = "OFFSET", value_parser = size, default_value = "0", hide_default_value = true)]
     start_offset: u64,
-    /// How much to look at
+    /// Length of the range to show
     #[arg(short = 'l', long, value_name = "SIZE", value_parser = size)]
     max_length: Option<u64>,
-    /// Read it even if another process writes it
+    /// Read the image even if another process writes it
     #[arg(short = 'U', long)]
     force_share: bool,
     #[command(flatten)]
@@ -39,9 +39,9 @@ pub(crate) struct Map {
     backing: BackingOptions,
 }
 
-/// A line; the keys are qemu-img's.
+/// A range of the disk; the keys are qemu-img's.
 #[derive(Debug, Serialize)]
-struct Line {
+struct MapRange {
     start: u64,
     length: u64,
     depth: u32,
@@ -52,7 +52,7 @@ struct Line {
     offset: Option<u64>,
 }
 
-impl Line {
+impl MapRange {
     fn new(start: u64, length: u64, extent: &MapEntry) -> Self {
         let is_data = extent.kind == Allocation::Data;
         Self {
@@ -66,7 +66,7 @@ impl Line {
         }
     }
 
-    /// Takes the next line in if it goes on from this one.
+    /// Extends this range by `next` if that continues it; returns whether it did.
     fn takes(&mut self, next: &Self) -> bool {
         let goes_on = (self.depth, self.present, self.zero, self.data)
             == (next.depth, next.present, next.zero, next.data)
@@ -88,7 +88,7 @@ pub(crate) fn run(map: &Map, session: &Session) -> Outcome {
         .map_or(len_bytes, |length| map.start_offset.saturating_add(length))
         .min(len_bytes);
     let mut at = map.start_offset;
-    let mut line: Option<Line> = None;
+    let mut line: Option<MapRange> = None;
     while at < end {
         session.check_interrupt()?;
         let next = look(&*device, at, end).map_err(|error| image_failure(error, &map.file))?;
@@ -103,15 +103,15 @@ pub(crate) fn run(map: &Map, session: &Session) -> Outcome {
     printer.finish(line)
 }
 
-fn look(device: &dyn Device, at: u64, end: u64) -> folio::Result<Line> {
+fn look(device: &dyn Device, at: u64, end: u64) -> folio::Result<MapRange> {
     let (extent, count) = device.map_entry(at, end - at)?;
-    Ok(Line::new(at, count.clamp(1, end - at), &extent))
+    Ok(MapRange::new(at, count.clamp(1, end - at), &extent))
 }
 
 struct Printer {
     is_json: bool,
     is_first: bool,
-    /// By depth.
+    /// The files of the chain, by depth.
     names: Vec<PathBuf>,
     out: BufWriter<std::io::StdoutLock<'static>>,
 }
@@ -132,7 +132,7 @@ impl Printer {
         })
     }
 
-    fn print(&mut self, line: &Line) -> Outcome {
+    fn print(&mut self, line: &MapRange) -> Outcome {
         if self.is_json {
             let text = serde_json::to_string(line).map_err(std::io::Error::from)?;
             write!(
@@ -155,7 +155,7 @@ impl Printer {
             return Ok(());
         }
         let Some(offset) = line.offset else {
-            let text = "the image has compressed clusters, which lie nowhere as they are; --output=json tells of them";
+            let text = "the image has compressed clusters, which have no offset in the file; use --output=json";
             return Err(Failure::new(text));
         };
         let name = self
@@ -172,7 +172,7 @@ impl Printer {
         Ok(())
     }
 
-    fn finish(mut self, last: Option<Line>) -> Outcome {
+    fn finish(mut self, last: Option<MapRange>) -> Outcome {
         if let Some(line) = last {
             self.print(&line)?;
         }
@@ -185,7 +185,7 @@ impl Printer {
     }
 }
 
-/// The files of a chain that opened, from the image down.
+/// Returns the files of a chain, from the image down.
 pub(crate) fn chain_files(file: &Path, is_shared: bool) -> Outcome<Vec<PathBuf>> {
     let mut names = vec![file.to_owned()];
     let mut format = None;

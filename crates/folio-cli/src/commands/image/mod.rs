@@ -1,12 +1,16 @@
-//! `folio image`: the life of an image file, with qemu-img's words.
+//! `folio image`: creates, inspects and changes image files, with the options of qemu-img.
 //!
 //! ```text
-//!   mod.rs      the list and the dispatch      words.rs   options that several share: formats, backing files, JSON
-//!   create.rs   one file per subcommand        new_image.rs   what a new image is like
-//!   convert.rs                                 target.rs      where to
+//!   mod.rs      the list and the dispatch
+//!     v
+//!   create.rs, convert.rs, ...   one file per subcommand
+//!     v
+//!   shared_options.rs   formats, backing files, JSON     new_image.rs   options of new images
+//!   overlay.rs          parts of rebase and commit       target.rs      the target of convert
 //! ```
 //!
-//! What differs from qemu-img stands in docs/image.md.
+//! docs/image.md lists the differences from qemu-img. Above: the dispatch in `commands`. Below:
+//! `image`, `progress`, `session`, `output`.
 
 mod check;
 mod commit;
@@ -28,12 +32,12 @@ use crate::session::Session;
 use clap::{Args, Subcommand};
 
 const EXAMPLES: &str = "\
-Options, their short forms and the keys of JSON are qemu-img's as far as possible; docs/image.md tells what differs.
+Options, short forms and JSON keys follow qemu-img where possible; docs/image.md lists the differences.
 
 Examples:
   folio image create -f qcow2 disk.qcow2 10G";
 
-/// Make image files and look after them, as qemu-img does
+/// Create, inspect and change image files, as qemu-img does
 #[derive(Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Image {
@@ -55,7 +59,7 @@ enum ImageCommand {
     Commit(commit::Commit),
 }
 
-/// The command's name in messages.
+/// Returns the command's name for messages.
 pub(crate) fn name(image: &Image) -> &'static str {
     match &image.command {
         ImageCommand::Create(_) => "image create",

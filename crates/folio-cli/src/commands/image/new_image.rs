@@ -1,4 +1,4 @@
-//! What a new image is like: `-o` with qemu-img's words, and long options for the same.
+//! Options of new images: `-o` with the names of qemu-img, and long options for the same.
 
 use crate::exit::{Failure, Outcome};
 use crate::nearest::nearest;
@@ -8,30 +8,29 @@ use folio::block::{
     BackingName, Compat, Compression, CreateOptions, DataFileName, ImageFormat, Preallocation,
 };
 
-const WORDS: &str = "cluster_size, compat, backing_file, backing_fmt, preallocation, lazy_refcounts, refcount_bits, \
+const OPTION_NAMES: &str = "cluster_size, compat, backing_file, backing_fmt, preallocation, lazy_refcounts, refcount_bits, \
                      extended_l2, data_file, data_file_raw, compression_type, size";
 
 /// Options of a new image.
 #[derive(Args)]
 pub(crate) struct NewImage {
-    /// Options of the format, as qemu-img has them: cluster_size=2M,compat=0.10; several, separated
-    /// by commas
+    /// Options of the format, with the names of qemu-img, separated by commas:
+    /// cluster_size=2M,compat=0.10
     #[arg(short = 'o', value_name = "KEY=VALUE,...")]
     pub(crate) options: Vec<String>,
-    /// What to allocate at once
+    /// Space to allocate in advance
     #[arg(long, value_enum)]
     preallocation: Option<Allocate>,
-    /// Bytes in a cluster of a qcow2 image
+    /// Cluster size of a qcow2 image
     #[arg(long, value_name = "SIZE", value_parser = size)]
     cluster_size: Option<u64>,
-    /// The image that the new one is a difference to; a relative path counts from the new image's
-    /// folder
+    /// Backing file of the new image; a relative path is relative to the new image's directory
     #[arg(short = 'b', long, value_name = "FILE")]
     backing_file: Option<String>,
     /// Format of the backing file
     #[arg(short = 'F', long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     backing_format: Option<ImageFormat>,
-    /// Make the image anew if there is one
+    /// Overwrite an existing image
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -55,66 +54,66 @@ impl From<Allocate> for Preallocation {
     }
 }
 
-/// What the words came to.
+/// The parsed options of `-o`.
 #[derive(Default)]
-struct Words {
+struct ParsedOptions {
     qcow2: CreateOptions,
     backing_file: Option<String>,
     backing_format: Option<ImageFormat>,
     data_file: Option<String>,
     data_file_raw: bool,
     size: Option<u64>,
-    /// The first word that only qcow2 has.
+    /// The first option that only qcow2 has.
     only_qcow2: Option<String>,
 }
 
 impl NewImage {
-    /// The options for the library, and the size if `-o` names one.
+    /// Returns the options for the library, and the size if `-o` has one.
     pub(crate) fn create_options(
         &self,
         format: ImageFormat,
     ) -> Outcome<(CreateOptions, Option<u64>)> {
-        let mut words = Words::default();
+        let mut parsed = ParsedOptions::default();
         for word in self.options.iter().flat_map(|text| split(text)) {
             let (key, value) = word.split_once('=').unwrap_or((&word, "on"));
-            words
+            parsed
                 .take(key, value)
                 .map_err(|why| Failure::usage(format!("-o {word}: {why}")))?;
         }
         if let Some(preallocation) = self.preallocation {
-            words.qcow2.preallocation = preallocation.into();
+            parsed.qcow2.preallocation = preallocation.into();
         }
         if let Some(size) = self.cluster_size {
-            words
+            parsed
                 .take("cluster_size", &size.to_string())
                 .map_err(Failure::usage)?;
         }
-        let backing_file = self.backing_file.clone().or(words.backing_file);
-        let backing_format = self.backing_format.or(words.backing_format);
+        let backing_file = self.backing_file.clone().or(parsed.backing_file);
+        let backing_format = self.backing_format.or(parsed.backing_format);
         if backing_file.is_none() && backing_format.is_some() {
             return Err(Failure::usage(
-                "the format of a backing file without its name",
+                "-F: the format of a backing file requires its name (-b)",
             ));
         }
-        if let (ImageFormat::Raw, Some(word)) = (format, &words.only_qcow2) {
+        if let (ImageFormat::Raw, Some(word)) = (format, &parsed.only_qcow2) {
             return Err(Failure::usage(format!(
-                "{word}: a raw image has no such option"
+                "{word}: invalid option for a raw image; only qcow2 has it"
             )));
         }
-        let mut options = words.qcow2;
+        let mut options = parsed.qcow2;
         options.backing = backing_file.map(|name| BackingName {
             name,
             format: backing_format,
         });
-        options.data_file = words.data_file.map(|name| DataFileName {
+        options.data_file = parsed.data_file.map(|name| DataFileName {
             name,
-            is_raw: words.data_file_raw,
+            is_raw: parsed.data_file_raw,
         });
-        Ok((options, words.size))
+        Ok((options, parsed.size))
     }
 }
 
-impl Words {
+impl ParsedOptions {
     fn take(&mut self, key: &str, value: &str) -> Result<(), String> {
         if !matches!(
             key,
@@ -124,26 +123,30 @@ impl Words {
         }
         match key {
             "cluster_size" => {
-                self.qcow2.cluster_bytes = u32::try_from(size(value)?)
-                    .map_err(|_| "a cluster has at most 2 MiB".to_owned())?;
+                self.qcow2.cluster_bytes =
+                    u32::try_from(size(value)?).map_err(|_| "expected at most 2M".to_owned())?;
             }
             "compat" => {
                 self.qcow2.compat = match value {
                     "0.10" | "v2" => Compat::V0_10,
                     "1.1" | "v3" => Compat::V1_1,
-                    _ => return Err("0.10 or 1.1".to_owned()),
+                    _ => return Err("expected 0.10 or 1.1".to_owned()),
                 }
             }
             "backing_file" => self.backing_file = Some(value.to_owned()),
             "backing_fmt" => {
-                self.backing_format = Some(value.parse().map_err(|_| "raw or qcow2".to_owned())?)
+                self.backing_format = Some(
+                    value
+                        .parse()
+                        .map_err(|_| "expected raw or qcow2".to_owned())?,
+                )
             }
             "preallocation" => self.qcow2.preallocation = Allocate::from_str(value, false)?.into(),
             "lazy_refcounts" => self.qcow2.lazy_refcounts = switch(value)?,
             "refcount_bits" => {
                 self.qcow2.refcount_bits = value
                     .parse()
-                    .map_err(|_| "1 to 64, a power of two".to_owned())?;
+                    .map_err(|_| "expected a power of two from 1 to 64".to_owned())?;
             }
             "extended_l2" => self.qcow2.extended_l2 = switch(value)?,
             "data_file" => self.data_file = Some(value.to_owned()),
@@ -152,14 +155,17 @@ impl Words {
                 self.qcow2.compression = match value {
                     "zlib" => Compression::Zlib,
                     "zstd" => Compression::Zstd,
-                    _ => return Err("zlib or zstd".to_owned()),
+                    _ => return Err("expected zlib or zstd".to_owned()),
                 }
             }
             "size" => self.size = Some(size(value)?),
             _ => {
-                let hint =
-                    nearest(key, WORDS.split(", ")).map(|word| format!("; did you mean {word}?"));
-                return Err(format!("not among {WORDS}{}", hint.unwrap_or_default()));
+                let hint = nearest(key, OPTION_NAMES.split(", "))
+                    .map(|word| format!("; did you mean {word}?"));
+                return Err(format!(
+                    "unknown option; expected one of {OPTION_NAMES}{}",
+                    hint.unwrap_or_default()
+                ));
             }
         }
         Ok(())
@@ -170,11 +176,11 @@ fn switch(value: &str) -> Result<bool, String> {
     match value {
         "on" | "yes" | "true" | "y" => Ok(true),
         "off" | "no" | "false" | "n" => Ok(false),
-        _ => Err("on or off".to_owned()),
+        _ => Err("expected on or off".to_owned()),
     }
 }
 
-/// Words between commas; two commas are one within a word.
+/// Splits at commas; a doubled comma is a comma within an option.
 fn split(text: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut letters = text.chars().peekable();

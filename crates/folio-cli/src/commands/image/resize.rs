@@ -1,4 +1,4 @@
-//! `folio image resize`: a disk of another size.
+//! `folio image resize`: changes the size of a disk.
 
 use super::new_image::Allocate;
 use super::shared_options::{BackingOptions, image_failure};
@@ -11,30 +11,30 @@ use std::io::Write;
 use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
-What is in the image does not know of its new size: see folio resize for a file system, which makes the image larger by
-itself. With --shrink, what lies behind the new end is lost: make the file system smaller before.
+The content of the image does not adapt to the new size. To enlarge a file system use folio resize, which enlarges the
+image itself. With --shrink, data beyond the new end is lost: shrink the file system first.
 
 Examples:
   folio image resize disk.qcow2 20G
   folio image resize disk.qcow2 +10G
   folio image resize --shrink disk.img -512M";
 
-/// Make an image larger, or smaller
+/// Enlarge or shrink an image
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Resize {
     /// The image
     file: PathBuf,
-    /// The new size, or how much more (+) or less (-)
+    /// The new size, or the difference to the old one (+ or -)
     #[arg(allow_hyphen_values = true, value_parser = new_size, value_name = "[+|-]SIZE")]
     size: NewSize,
-    /// Format; found by the first bytes if not given
+    /// Format; the default is detected from the first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
-    /// Allow a smaller size: what lies behind it is lost
+    /// Allow a smaller size; data beyond it is lost
     #[arg(long)]
     shrink: bool,
-    /// What to allocate for the new part
+    /// Space to allocate in advance for the new part
     #[arg(long, value_enum, default_value = "off")]
     preallocation: Allocate,
     #[command(flatten)]
@@ -67,7 +67,8 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
         NewSize::More(more) => now()?.checked_add(more),
         NewSize::Less(less) => now()?.checked_sub(less),
     };
-    let len_bytes = len_bytes.ok_or_else(|| Failure::usage("no image can have this size"))?;
+    let len_bytes =
+        len_bytes.ok_or_else(|| Failure::usage("invalid size: the new size is out of range"))?;
     let options = ResizeImage {
         format: resize.format,
         may_shrink: resize.shrink,
@@ -77,7 +78,7 @@ pub(crate) fn run(resize: &Resize, session: &Session) -> Outcome {
     block::resize(path, len_bytes, &options).map_err(|error| {
         let mut failure = image_failure(error, path);
         if failure.message.contains("would be lost") {
-            failure.message.push_str(": --shrink allows it");
+            failure.message.push_str("; use --shrink to allow that");
         }
         failure
     })?;

@@ -1,4 +1,4 @@
-//! Options that several subcommands share.
+//! Options that several subcommands of `folio image` share.
 
 use crate::exit::{Failure, explain};
 use clap::{Args, ValueEnum};
@@ -7,13 +7,13 @@ use folio::{Errno, Error};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How results are printed.
+/// Options of the output format.
 #[derive(Args)]
 pub(crate) struct OutputOptions {
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value = "human", hide_default_value = true)]
     output: OutputFormat,
-    /// Print JSON, as --output=json
+    /// Print JSON, like --output=json
     #[arg(long)]
     json: bool,
 }
@@ -31,11 +31,11 @@ impl OutputOptions {
     }
 }
 
-/// Which backing files are opened.
+/// The policy for backing files.
 #[derive(Args)]
 pub(crate) struct BackingOptions {
-    /// Backing files to open: those beside the image or below its folder if not given; allow: any;
-    /// deny: none; dir=FOLDER: those in this folder or below
+    /// Backing files that may be opened; allow: any; deny: none; dir=FOLDER: those in FOLDER or
+    /// below. The default is the image's own directory or below
     #[arg(long = "backing", value_name = "allow|deny|dir=FOLDER", value_parser = policy)]
     policy: Option<BackingPolicy>,
 }
@@ -46,18 +46,18 @@ fn policy(text: &str) -> Result<BackingPolicy, String> {
         "deny" => Ok(BackingPolicy::Refuse),
         _ => match text.strip_prefix("dir=") {
             Some(folder) if !folder.is_empty() => Ok(BackingPolicy::Within(folder.into())),
-            _ => Err("write allow, deny or dir=FOLDER".to_owned()),
+            _ => Err("expected allow, deny or dir=FOLDER".to_owned()),
         },
     }
 }
 
 impl BackingOptions {
-    /// The policy.
+    /// Returns the policy for the library.
     pub(crate) fn policy(&self) -> BackingPolicy {
         self.policy.clone().unwrap_or_default()
     }
 
-    /// Opens an image for reading; with `is_shared`, whoever writes it.
+    /// Opens an image for reading; with `is_shared`, even if another process writes it.
     pub(crate) fn open(
         &self,
         path: &Path,
@@ -75,12 +75,12 @@ impl BackingOptions {
     }
 }
 
-/// What a name in the image at `image` means: a relative one counts from the image's folder.
+/// Resolves a name in the image at `image`: a relative name is relative to the image's directory.
 pub(crate) fn beside(image: &Path, name: &Path) -> PathBuf {
     image.parent().unwrap_or(Path::new("")).join(name)
 }
 
-/// The failure of a call about the image at `path`, which is named once.
+/// Returns the failure of a call on the image at `path`, which is named only once.
 pub(crate) fn image_failure(error: Error, path: &Path) -> Failure {
     let name = path.display().to_string();
     let error = if error.to_string().starts_with(&name) {
@@ -90,7 +90,9 @@ pub(crate) fn image_failure(error: Error, path: &Path) -> Failure {
     };
     let mut text = explain(&error);
     if error.errno() == Errno::PERM && text.contains("backing file") {
-        text.push_str(": --backing allow opens any, --backing dir=FOLDER those in a folder");
+        text.push_str(
+            "; use --backing allow for any file, or --backing dir=FOLDER for those in a directory",
+        );
     }
     Failure {
         exit: crate::exit::Exit::Image,

@@ -1,4 +1,4 @@
-//! `folio image snapshot`: internal snapshots.
+//! `folio image snapshot`: lists, creates, applies and deletes internal snapshots.
 
 use super::shared_options::{OutputOptions, image_failure};
 use crate::exit::Outcome;
@@ -14,13 +14,13 @@ use std::io::Write;
 use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
-A snapshot lies in the image and holds what the disk held; only what is written later takes space. Its tag need not be
-the only one of that name, its ID is. The power may go at any moment: the snapshot is there then, or it is not.
+A snapshot is part of the image and preserves the content of the disk; only later writes need space. Several snapshots
+may have the same tag, but IDs are unique. After a power cut at any moment the snapshot either exists or does not.
 
 Examples:
   folio image snapshot -c before-upgrade disk.qcow2
   folio image snapshot disk.qcow2                        the list
-  folio image snapshot -a before-upgrade disk.qcow2      what was written since is lost";
+  folio image snapshot -a before-upgrade disk.qcow2      later writes are lost";
 
 /// List, create, apply and delete internal snapshots
 #[derive(Args)]
@@ -28,7 +28,7 @@ Examples:
 pub(crate) struct Snapshot {
     /// The image
     file: PathBuf,
-    /// Format; found by the first bytes if not given
+    /// Format; the default is detected from the first bytes
     #[arg(short, long, value_name = "FORMAT", value_parser = crate::value_parsers::image_format())]
     format: Option<ImageFormat>,
     #[command(flatten)]
@@ -40,13 +40,13 @@ pub(crate) struct Snapshot {
 #[derive(Args)]
 #[group(multiple = false)]
 struct Action {
-    /// List the snapshots, which is what happens without an option, too
+    /// List the snapshots, which is the default
     #[arg(short, long)]
     list: bool,
-    /// Make a snapshot with this tag
+    /// Create a snapshot with this tag
     #[arg(short, long, value_name = "TAG")]
     create: Option<String>,
-    /// Make the disk what it was when this snapshot was made
+    /// Revert the disk to this snapshot
     #[arg(short, long, value_name = "ID|TAG")]
     apply: Option<String>,
     /// Delete this snapshot

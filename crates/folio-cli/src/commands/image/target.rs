@@ -1,5 +1,5 @@
-//! Where an image is converted to: a new file that appears whole or not at all, an image that
-//! exists, a block device.
+//! The target of `folio image convert`: a new file that appears only when complete, an existing
+//! image, or a block device.
 
 use super::shared_options::{BackingOptions, image_failure};
 use crate::exit::{Failure, Outcome};
@@ -9,10 +9,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// When what is written is on the disk, in qemu-img's words.
+/// When written data reaches the disk, with the names of qemu-img.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Caching {
-    /// When the host sees fit.
+    /// Whenever the host writes it.
     Unsafe,
     /// At the end.
     Writeback,
@@ -24,26 +24,25 @@ pub(crate) enum Caching {
     Directsync,
 }
 
-/// A target that is open. Dropped before [`Target::finish`], a file that was made for it is
-/// removed.
+/// An open target. If it is dropped before [`Target::finish`], a file created for it is removed.
 pub(crate) struct Target {
-    /// What is to be written.
+    /// The device to write.
     pub(crate) device: Arc<dyn Device>,
-    /// The same, if it is qcow2.
+    /// The same device, if it is qcow2.
     pub(crate) qcow2: Option<Arc<Qcow2Device>>,
-    /// It reads as zeros.
+    /// The device reads as zeros.
     pub(crate) is_zero: bool,
     path: PathBuf,
     made: Option<MadeFile>,
 }
 
-/// A file that goes away unless it is kept.
+/// A new file that is removed unless it is kept.
 struct MadeFile {
     path: Option<PathBuf>,
 }
 
 impl MadeFile {
-    /// Gives the file its name.
+    /// Renames the file to its final name.
     fn keep(mut self, name: &Path) -> std::io::Result<()> {
         match self.path.take() {
             Some(path) if path != name => {
@@ -57,13 +56,13 @@ impl MadeFile {
 impl Drop for MadeFile {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // Ours, new and unfinished: nothing is lost with it.
+            // The file is new and incomplete, so no data is lost.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// What a target is opened or made with.
+/// The options to open or create a target.
 pub(crate) struct TargetOptions<'a> {
     pub(crate) path: &'a Path,
     pub(crate) format: ImageFormat,
@@ -87,7 +86,7 @@ impl TargetOptions<'_> {
         Ok((block::open(path, &options).map_err(failed)?, None))
     }
 
-    /// Opens an image that is to be written over.
+    /// Opens an existing image for overwriting.
     pub(crate) fn existing(&self) -> Outcome<Target> {
         let (device, qcow2) = self.open(self.path)?;
         Ok(Target {
@@ -99,8 +98,8 @@ impl TargetOptions<'_> {
         })
     }
 
-    /// Makes a new image; one that exists is replaced at the end, if the user said so. A block
-    /// device is opened.
+    /// Creates a new image. With `force` an existing one is replaced at the end. A block device is
+    /// opened.
     pub(crate) fn create(
         &self,
         len_bytes: u64,
@@ -115,7 +114,7 @@ impl TargetOptions<'_> {
         {
             if self.format != ImageFormat::Raw {
                 let text = format!(
-                    "{name}: a {} image on a block device has to be there before; then use -n",
+                    "{name}: cannot create a {} image on a block device; create it first, then use -n",
                     self.format
                 );
                 return Err(Failure::new(text));
@@ -123,7 +122,9 @@ impl TargetOptions<'_> {
             return self.existing();
         }
         if found.is_ok() && !force {
-            let text = format!("{name}: exists; --force makes it anew, -n writes into it");
+            let text = format!(
+                "{name}: already exists; use --force to replace it, or -n to write into it"
+            );
             return Err(Failure::new(text));
         }
         let made = if found.is_ok() {
@@ -148,7 +149,7 @@ impl TargetOptions<'_> {
     }
 }
 
-/// A name beside the target's, for as long as there is another of that name.
+/// Returns a temporary name beside the target's, used while an older file has that name.
 fn other_name(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -157,9 +158,9 @@ fn other_name(path: &Path) -> PathBuf {
 }
 
 impl Target {
-    /// Everything is written: the image gets its name.
+    /// Completes the image, and renames it to its final name.
     pub(crate) fn finish(self) -> Outcome {
-        // Tables are in memory until now; whether this waits for the disk was said at the open.
+        // Until now tables are in memory. The open decided whether this flush waits for the disk.
         self.device
             .flush()
             .map_err(|error| image_failure(error, &self.path))?;

@@ -1,5 +1,5 @@
-//! What `folio warm` and `folio cache restore` share: the budget, the order, the bar, what is told
-//! in the end.
+//! The part that `folio warm` and `folio cache restore` share: the budget, the order, the progress
+//! bar, the report.
 
 use crate::exit::Outcome;
 use crate::output::{FailureRecord, files, human};
@@ -13,30 +13,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How often the bar is drawn anew, and Ctrl-C looked for.
+/// The interval of redraws and of checks for Ctrl-C.
 const REDRAW: Duration = Duration::from_millis(50);
 
-/// Options of commands that bring files in.
+/// Options of commands that read files into memory.
 #[derive(Args)]
 pub(crate) struct Engine {
-    /// Bring in so much at most: a size, or a share of memory as 50%; never more than 90% of what
-    /// is available
+    /// Maximum number of bytes to read: a size, or a share of memory such as 50%; always limited to
+    /// 90% of the available memory
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = budget)]
     budget: Option<Budget>,
-    /// The order of reads
-    #[arg(long, value_enum, default_value_t = OrderWord::Auto)]
-    order: OrderWord,
-    /// Threads that read
+    /// Order of the reads
+    #[arg(long, value_enum, default_value_t = OrderOption::Auto)]
+    order: OrderOption,
+    /// Number of reading threads
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
-    /// Read nothing, tell what would be read
+    /// Read nothing, and report what would be read
     #[arg(long)]
     dry_run: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum OrderWord {
-    /// By place where the disk seeks, else by inode
+enum OrderOption {
+    /// By place on the disk if the disk seeks, else by inode
     Auto,
     /// By inode number
     Inode,
@@ -56,11 +56,13 @@ fn budget(text: &str) -> Result<Budget, String> {
     };
     match number.trim().parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(Budget::Share(percent / 100.0)),
-        _ => Err(format!("{text:?} is no share of memory; write 50%")),
+        _ => Err(format!(
+            "invalid budget {text:?}: expected a size or 0% to 100% (e.g. 512M or 50%)"
+        )),
     }
 }
 
-/// What came of it.
+/// The result.
 #[derive(Serialize)]
 pub(crate) struct WarmReport {
     files: u64,
@@ -72,7 +74,7 @@ pub(crate) struct WarmReport {
     budget_bytes: u64,
     pub(super) locked_bytes: u64,
     pub(super) not_regular: u64,
-    /// Files of a saved set that are gone or were changed.
+    /// Files of a saved set that were removed or changed.
     pub(crate) changed_files: u64,
     order: Order,
     seconds: f64,
@@ -81,13 +83,13 @@ pub(crate) struct WarmReport {
 }
 
 impl Engine {
-    /// What may be brought in: as asked, as long as memory for it is there.
+    /// Returns how many bytes to read: the requested budget, limited by the available memory.
     fn budget_bytes(&self, session: &Session) -> u64 {
         if self.dry_run {
             return 0;
         }
         let memory = Memory::here();
-        // More would push out what it just brought in.
+        // More would evict pages that were just read.
         let room = memory.available_bytes / 10 * 9;
         let asked = match self.budget {
             None => return room,
@@ -103,12 +105,12 @@ impl Engine {
         asked.min(room)
     }
 
-    /// Brings `files` in, with a bar if somebody sees it, and tells of every failure.
+    /// Reads `files` into memory, with a progress bar if one is visible.
     pub(crate) fn run(&self, files: &[Found], session: &Session) -> Outcome<(Warmed, WarmReport)> {
         let order = match self.order {
-            OrderWord::Auto => Order::Auto,
-            OrderWord::Inode => Order::Inode,
-            OrderWord::Physical => Order::Physical,
+            OrderOption::Auto => Order::Auto,
+            OrderOption::Inode => Order::Inode,
+            OrderOption::Physical => Order::Physical,
         };
         let start = Instant::now();
         let warm = Warm {
@@ -118,7 +120,7 @@ impl Engine {
         };
         let warmed = work(&warm, files, session);
         session.check_interrupt()?;
-        let told = WarmReport {
+        let report = WarmReport {
             files: warmed.files,
             size_bytes: warmed.size_bytes,
             resident_before_bytes: warmed.resident_before_bytes,
@@ -134,7 +136,7 @@ impl Engine {
             dry_run: self.dry_run,
             failures: Vec::new(),
         };
-        Ok((warmed, told))
+        Ok((warmed, report))
     }
 }
 
@@ -174,7 +176,7 @@ fn work(warm: &Warm, files: &[Found], session: &Session) -> Warmed {
 }
 
 impl WarmReport {
-    /// Tells what came of it, as JSON or in a line.
+    /// Prints the result, as JSON or as one line.
     pub(crate) fn print(&self, is_json: bool, session: &Session) -> Outcome {
         if is_json {
             return session.print_json(self);
@@ -199,18 +201,19 @@ impl WarmReport {
         write!(out, " in {:.2} s ({rate}/s)", self.seconds)?;
         if self.over_budget_bytes > 0 {
             let (over, budget) = (human(self.over_budget_bytes), human(self.budget_bytes));
-            match self.memory_short {
-                true => write!(
+            if self.memory_short {
+                write!(
                     out,
                     "; {over} left out: memory ran short before the budget of {budget}"
-                )?,
-                false => write!(out, "; {over} left out: more than the budget of {budget}")?,
+                )?;
+            } else {
+                write!(out, "; {over} left out: beyond the budget of {budget}")?;
             }
         }
         if self.changed_files > 0 {
             write!(
                 out,
-                "; {} left out: gone or changed since",
+                "; {} left out: removed or changed since the save",
                 crate::output::files(self.changed_files)
             )?;
         }

@@ -1,9 +1,10 @@
-//! Images on the command line of `folio warm`: which parts of which files of the host a disk's used
-//! space needs, or files inside it.
+//! Images as arguments of `folio warm`: finds the ranges of host files that hold the used blocks of
+//! a disk, or the files inside it.
 //!
 //! ```text
 //!   disk.qcow2        its block map         --.
-//!   disk.qcow2:/srv   extents of the files   --`--> where the image files have these blocks --> ranges of host files
+//!   disk.qcow2:/srv   extents of the files   --`--> location of these blocks in the image files
+//! --> ranges of host files
 //! ```
 
 use crate::commands::image::map::chain_files;
@@ -26,7 +27,8 @@ use std::sync::Arc;
 /// The first bytes of a qcow2 file.
 const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
 
-/// What a word means if it names an image, or files inside one; `None` if it is a path of the host.
+/// Returns the ranges to read if `word` names an image or files inside one; `None` for a path of
+/// the host.
 pub(super) fn find(word: &Path, scan: &Scan, session: &Session) -> Outcome<Option<Vec<Found>>> {
     if word.exists() {
         return if is_qcow2(word) {
@@ -41,15 +43,15 @@ pub(super) fn find(word: &Path, scan: &Scan, session: &Session) -> Outcome<Optio
     }
 }
 
-/// By its first bytes, as everywhere in Folio.
+/// Detects qcow2 from the first bytes, as everywhere in Folio.
 fn is_qcow2(path: &Path) -> bool {
     let mut magic = [0; 4];
-    // Nobody waits at a FIFO for its other end.
+    // `is_file` comes first: opening a FIFO would wait for a writer.
     path.is_file() && folio_pagecache::peek(path, &mut magic).is_ok() && magic == QCOW2_MAGIC
 }
 
-/// What a disk needs of its image files. Readers and a writer may have it open; what it looks at
-/// may be torn then.
+/// Returns the ranges of image files that a disk uses. Other programs may read or write the disk
+/// meanwhile; the result may then be inconsistent.
 fn used(path: &Path, session: &Session) -> Outcome<Vec<Found>> {
     let device = open(path)?;
     let mut needs = Needs::new(path)?;
@@ -66,7 +68,7 @@ fn open(path: &Path) -> Outcome<Arc<dyn Device>> {
     block::open(path, &options).map_err(|error| image_failure(error, path))
 }
 
-/// What files inside an image need of the image files.
+/// Returns the ranges of image files that hold files inside an image.
 fn inside(place: &ImagePath, scan: &Scan, session: &Session) -> Outcome<Vec<Found>> {
     let device = open(&place.image)?;
     let selected = block::select(device.clone(), place.partition)
@@ -93,7 +95,7 @@ fn inside(place: &ImagePath, scan: &Scan, session: &Session) -> Outcome<Vec<Foun
     needs.found()
 }
 
-/// Where the files that a walk meets lie on the device.
+/// The locations on the device of all files of a walk.
 struct Runs<'a> {
     image: &'a Image,
     scan: &'a Scan,
@@ -119,7 +121,7 @@ impl Visitor for Runs<'_> {
                     self.runs
                         .extend(extents.iter().filter_map(|extent| match extent.place {
                             ExtentPlace::Data(at) => Some(at..at.saturating_add(extent.len_bytes)),
-                            // Zeros are read from nowhere, and an inode was read to get here.
+                            // Holes need no read, and the inode was already read by the walk.
                             ExtentPlace::Unwritten(_)
                             | ExtentPlace::Delayed
                             | ExtentPlace::Inline => None,
@@ -132,12 +134,12 @@ impl Visitor for Runs<'_> {
     }
 }
 
-/// Parts of the files of a chain, the image first.
+/// Ranges of the files of a chain, the image first.
 struct Needs {
     files: Vec<PathBuf>,
     parts: Vec<Vec<Range<u64>>>,
-    /// Files with something that lies nowhere as it is, such as compressed clusters: all of them is
-    /// needed.
+    /// Files that are needed as a whole, because some data has no offset in them, such as
+    /// compressed clusters.
     whole: BTreeSet<usize>,
 }
 
@@ -145,7 +147,7 @@ impl Needs {
     fn new(path: &Path) -> Outcome<Self> {
         let mut files = chain_files(path, true)?;
         for file in &mut files {
-            // Blocks of such an image lie in its data file.
+            // Such an image stores its blocks in the data file.
             let options = OpenOptions {
                 is_shared: true,
                 ..OpenOptions::default()
@@ -167,7 +169,7 @@ impl Needs {
         })
     }
 
-    /// Adds what `range` of the disk needs.
+    /// Adds the ranges that hold `range` of the disk.
     fn add(&mut self, device: &dyn Device, range: Range<u64>, session: &Session) -> Outcome {
         let mut at = range.start;
         while at < range.end {
@@ -213,7 +215,7 @@ impl Needs {
     }
 }
 
-/// The same ranges in order, each byte once.
+/// Merges the ranges: in order, each byte once.
 fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut merged: Vec<Range<u64>> = Vec::new();

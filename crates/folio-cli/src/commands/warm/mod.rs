@@ -1,4 +1,14 @@
-//! `folio warm`: files brought into the host kernel's page cache before somebody needs them.
+//! `folio warm`: reads files into the page cache of the host's kernel before they are needed.
+//!
+//! ```text
+//!   mod.rs      arguments, recipes, locks
+//!     v
+//!   engine.rs   budget, order, progress, report; `folio cache restore` uses it too
+//!   images.rs   images and files inside them, as ranges of host files
+//! ```
+//!
+//! Above: the dispatch in `commands`. Below: `select`, `image`, `walk`, `session`, `output`,
+//! `folio_pagecache`.
 
 mod engine;
 mod images;
@@ -17,34 +27,34 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  folio warm /var/lib/mysql                        everything below, before mysqld starts
+  folio warm /var/lib/mysql                        all files below it, before mysqld starts
   folio warm --include '*.ibd' --budget 60% /var/lib/mysql
-  folio warm --recipe /etc/folio/warm.txt --json   what a recipe names
-  folio warm --lock /srv/index                     keep it in memory until Ctrl-C
-  folio warm --dry-run /srv                        what would be read
-  folio warm disk.qcow2                            what the disk uses of its image and backing files
-  folio warm disk.qcow2:/srv                       what files inside it need
+  folio warm --recipe /etc/folio/warm.txt --json   the files of a recipe
+  folio warm --lock /srv/index                     keep the files in memory until Ctrl-C
+  folio warm --dry-run /srv                        report what would be read
+  folio warm disk.qcow2                            the used parts of an image and its backing files
+  folio warm disk.qcow2:/srv                       the parts of an image that hold these files
 
-A recipe has a path on each line; + GLOB and - GLOB are like --include and --exclude, # begins a remark.
+A recipe has one path per line; + GLOB and - GLOB work like --include and --exclude, and # starts a comment.
 
-What is in memory is not read again. Files are read by 16 threads in the order of their inodes, or, on disks that seek,
-in the order of their places on the disk. Links below the paths are not followed unless -L is given.";
+Pages in memory are not read again. 16 threads read the files in the order of their inodes, or, on disks that seek, in
+the order of their places on the disk. Symbolic links below the paths are followed only with -L.";
 
-/// Bring files into the page cache of the host's kernel
+/// Read files into the page cache of the host's kernel
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WarmCommand {
-    /// Files and folders; images, and places inside them, written IMAGE:/path
+    /// Files and directories; images; files inside images, as IMAGE:/path
     #[arg(required_unless_present = "recipe")]
     paths: Vec<PathBuf>,
-    /// More paths and globs, from a file
+    /// A file with more paths and globs
     #[arg(long, value_name = "FILE")]
     recipe: Option<PathBuf>,
     #[command(flatten)]
     select: Select,
     #[command(flatten)]
     engine: Engine,
-    /// Lock the files in memory (mlock), and stay until Ctrl-C
+    /// Lock the files in memory (mlock) until Ctrl-C
     #[arg(long, conflicts_with = "dry_run")]
     lock: bool,
     /// Print JSON
@@ -52,14 +62,14 @@ pub(crate) struct WarmCommand {
     json: bool,
 }
 
-/// What is looked for.
+/// The files to read.
 struct Wanted {
     paths: Vec<PathBuf>,
     select: Select,
 }
 
 impl Wanted {
-    /// Adds what a recipe names.
+    /// Adds the paths and globs of a recipe.
     fn add_recipe(&mut self, text: &str) {
         for line in text
             .lines()
@@ -126,14 +136,14 @@ pub(crate) fn run(command: &WarmCommand, session: &Session) -> Outcome {
     }
 }
 
-/// Files that are held in memory.
+/// Files that are locked in memory.
 #[derive(Default)]
 struct Locks {
     held: Vec<Locked>,
     bytes: u64,
 }
 
-/// Locks what of the files is in memory: what the budget left out stays out.
+/// Locks the cached parts of the files. Parts beyond the budget are not read.
 fn lock(files: &[Found], warmed: &mut Warmed) -> Locks {
     let mut locks = Locks::default();
     for found in files {
@@ -143,17 +153,18 @@ fn lock(files: &[Found], warmed: &mut Warmed) -> Locks {
                 locks.bytes += bytes;
             }
             Err(error) if matches!(error.raw_os_error(), Some(1 | 11 | 12)) => {
-                let hint = "more may be locked after ulimit -l unlimited, or by root";
+                let hint = "raise the limit with ulimit -l unlimited, or run as root";
                 warmed
                     .failures
-                    .push((found.path.clone(), format!("cannot be locked: {hint}")));
+                    .push((found.path.clone(), format!("cannot lock in memory: {hint}")));
                 break;
             }
-            // Whoever could not be read has been told of.
+            // A failure to read this file is already reported.
             Err(_) if warmed.failures.iter().any(|(path, _)| *path == found.path) => {}
-            Err(error) => warmed
-                .failures
-                .push((found.path.clone(), format!("cannot be locked: {error}"))),
+            Err(error) => warmed.failures.push((
+                found.path.clone(),
+                format!("cannot lock in memory: {error}"),
+            )),
         }
     }
     locks
