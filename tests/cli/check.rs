@@ -1,18 +1,19 @@
-//! `folio check`: exit codes as e2fsck's, findings as text and as JSON.
+//! `folio check`: the exit codes of e2fsck, findings as text and as JSON.
 
-use super::Bench;
+use super::TestDir;
 use std::os::unix::fs::FileExt;
 
-/// Damages the image: the root directory's inode gets one link too many. Its table is where mkfs
-/// put it.
-fn damage(bench: &Bench) {
+/// Damages the image: sets the link count of the root directory one too high. mkfs determines the
+/// place of its inode.
+fn damage(dir: &TestDir) {
     let file = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
-        .open(bench.path("disk.img"))
+        .open(dir.path("disk.img"))
         .unwrap();
     let mut word = [0; 4];
-    // Blocks of 1 KiB: descriptors start in block 2; the root is the second inode of 256 bytes.
+    // Blocks have 1 KiB: group descriptors start in block 2; the root is the second inode of 256
+    // bytes.
     file.read_exact_at(&mut word, 2048 + 8).unwrap();
     let links_at = u64::from(u32::from_le_bytes(word)) * 1024 + 256 + 0x1A;
     let mut links = [0; 2];
@@ -22,13 +23,13 @@ fn damage(bench: &Bench) {
 }
 
 #[test]
-fn a_clean_image_is_called_clean() {
-    let bench = Bench::new();
-    bench.ok(&["mkdir", "disk.img:/folder"]);
-    let told = bench.ok(&["check", "disk.img"]);
-    assert!(told.starts_with("disk.img: clean; "), "{told}");
-    assert_eq!(bench.ok(&["check", "--quiet", "disk.img"]), "");
-    let json = bench.json(&["check", "--json", "disk.img"]);
+fn check_of_clean_image_reports_clean() {
+    let dir = TestDir::new();
+    dir.ok(&["mkdir", "disk.img:/folder"]);
+    let printed = dir.ok(&["check", "disk.img"]);
+    assert!(printed.starts_with("disk.img: clean; "), "{printed}");
+    assert_eq!(dir.ok(&["check", "--quiet", "disk.img"]), "");
+    let json = dir.json(&["check", "--json", "disk.img"]);
     assert_eq!(
         (json["clean"].as_bool(), json["errors"].as_u64()),
         (Some(true), Some(0))
@@ -43,28 +44,28 @@ fn a_clean_image_is_called_clean() {
 }
 
 #[test]
-fn damage_is_told_and_left() {
-    let bench = Bench::new();
-    damage(&bench);
-    let before = std::fs::read(bench.path("disk.img")).unwrap();
-    let output = bench.command(&["check", "disk.img"]).output().unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(4), "{told}");
-    let lines: Vec<&str> = told.lines().collect();
+fn check_of_damage_reports_and_repairs_nothing() {
+    let dir = TestDir::new();
+    damage(&dir);
+    let before = std::fs::read(dir.path("disk.img")).unwrap();
+    let output = dir.command(&["check", "disk.img"]).output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{printed}");
+    let lines: Vec<&str> = printed.lines().collect();
     let expected = [
         "error: inode 2: bad checksum",
         "error: inode 2: links: 4 links, but 3 names",
-        "disk.img: 2 errors; run e2fsck -f to mend them; ",
+        "disk.img: 2 errors; run e2fsck -f to repair; ",
     ];
-    assert_eq!(lines.len(), expected.len(), "{told}");
+    assert_eq!(lines.len(), expected.len(), "{printed}");
     assert!(
         lines
             .iter()
             .zip(expected)
             .all(|(line, start)| line.starts_with(start)),
-        "{told}"
+        "{printed}"
     );
-    let output = bench
+    let output = dir
         .command(&["check", "--json", "--findings", "1", "disk.img"])
         .output()
         .unwrap();
@@ -80,23 +81,23 @@ fn damage_is_told_and_left() {
         (Some("error"), Some(2))
     );
     assert!(
-        before == std::fs::read(bench.path("disk.img")).unwrap(),
+        before == std::fs::read(dir.path("disk.img")).unwrap(),
         "the image was written"
     );
 }
 
 #[test]
-fn what_cannot_be_checked_is_no_finding() {
-    let bench = Bench::new();
-    std::fs::write(bench.path("none.img"), vec![0; 1 << 20]).unwrap();
-    bench.fails(&["check", "none.img"], 8, "no ext4 file system");
-    bench.fails(&["check", "missing.img"], 8, "missing.img");
-    bench.fails(
+fn uncheckable_image_has_own_exit_code() {
+    let dir = TestDir::new();
+    std::fs::write(dir.path("none.img"), vec![0; 1 << 20]).unwrap();
+    dir.fails(&["check", "none.img"], 8, "no ext4 file system");
+    dir.fails(&["check", "missing.img"], 8, "missing.img");
+    dir.fails(
         &["check", "disk.img:/folder"],
         16,
-        "a whole file system is checked",
+        "the check covers a whole file system",
     );
-    bench.fails(&["check"], 16, "required");
-    bench.fails(&["check", "--mend", "disk.img"], 16, "--mend");
-    bench.fails(&["mkfs", "--mend"], 2, "--mend");
+    dir.fails(&["check"], 16, "required");
+    dir.fails(&["check", "--mend", "disk.img"], 16, "--mend");
+    dir.fails(&["mkfs", "--mend"], 2, "--mend");
 }

@@ -1,12 +1,12 @@
-//! `folio image` beside `qemu-img`: the same words in, the same words out.
+//! `folio image` beside `qemu-img`: the same arguments give the same output.
 
-use crate::cli::Bench;
+use crate::cli::TestDir;
 use crate::support::requires;
 use crate::support::tools::{command, qemu_check, succeed, text};
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 
-impl Bench {
+impl TestDir {
     fn qemu_img(&self, line: &str) -> String {
         text(&succeed(
             command("qemu-img")
@@ -15,7 +15,7 @@ impl Bench {
         ))
     }
 
-    /// Both programs, with the same words, print the same.
+    /// Asserts that both programs print the same for the same arguments.
     #[track_caller]
     fn same(&self, line: &str) {
         let ours = self.ok(&["image"]
@@ -53,14 +53,14 @@ impl Bench {
     }
 }
 
-/// A raw base, an image on it, and one on that.
-fn chain(bench: &Bench) {
-    let base = std::fs::File::create(bench.path("base.raw")).unwrap();
+/// Creates a raw base, an overlay on it, and an overlay on that.
+fn chain(dir: &TestDir) {
+    let base = std::fs::File::create(dir.path("base.raw")).unwrap();
     base.set_len(1 << 20).unwrap();
     base.write_all_at(&[7; 5000], 200_000).unwrap();
-    bench.image("create -f qcow2 -b base.raw -F raw middle.qcow2 2M");
+    dir.image("create -f qcow2 -b base.raw -F raw middle.qcow2 2M");
     let io = |words: &[&str], image: &str| {
-        succeed(command("qemu-io").args(words).arg(bench.path(image)));
+        succeed(command("qemu-io").args(words).arg(dir.path(image)));
     };
     io(
         &[
@@ -73,18 +73,18 @@ fn chain(bench: &Bench) {
         ],
         "middle.qcow2",
     );
-    bench.image("create -f qcow2 -b middle.qcow2 top.qcow2 3M");
+    dir.image("create -f qcow2 -b middle.qcow2 top.qcow2 3M");
     io(&["-c", "write -P 6 512k 64k"], "top.qcow2");
 }
 
 #[test]
-fn info_and_map_are_qemu_imgs() {
+fn info_and_map_match_qemu_img() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    let bench = Bench::new();
-    chain(&bench);
-    bench.image("convert -c -O qcow2 top.qcow2 packed.qcow2");
-    bench.image("create -f qcow2 -o compat=0.10,cluster_size=4k old.qcow2 10M");
-    bench.image("create -f qcow2 -o refcount_bits=8,lazy_refcounts=on,compression_type=zstd new.qcow2 1500M");
+    let dir = TestDir::new();
+    chain(&dir);
+    dir.image("convert -c -O qcow2 top.qcow2 packed.qcow2");
+    dir.image("create -f qcow2 -o compat=0.10,cluster_size=4k old.qcow2 10M");
+    dir.image("create -f qcow2 -o refcount_bits=8,lazy_refcounts=on,compression_type=zstd new.qcow2 1500M");
     for image in [
         "base.raw",
         "middle.qcow2",
@@ -93,33 +93,33 @@ fn info_and_map_are_qemu_imgs() {
         "old.qcow2",
         "new.qcow2",
     ] {
-        bench.same(&format!("info {image}"));
-        bench.same(&format!("info --output=json {image}"));
-        bench.same(&format!("info --output=json --backing-chain {image}"));
-        bench.same(&format!("info --backing-chain {image}"));
-        bench.same(&format!("map --output=json {image}"));
+        dir.same(&format!("info {image}"));
+        dir.same(&format!("info --output=json {image}"));
+        dir.same(&format!("info --output=json --backing-chain {image}"));
+        dir.same(&format!("info --backing-chain {image}"));
+        dir.same(&format!("map --output=json {image}"));
         if image != "packed.qcow2" {
-            bench.same(&format!("map {image}"));
+            dir.same(&format!("map {image}"));
         }
     }
-    bench.image_fails("map packed.qcow2", 1, "compressed clusters");
+    dir.image_fails("map packed.qcow2", 1, "compressed clusters");
     assert_eq!(
-        bench.image("map --json top.qcow2"),
-        bench.image("map --output=json top.qcow2")
+        dir.image("map --json top.qcow2"),
+        dir.image("map --output=json top.qcow2")
     );
 }
 
 #[test]
-fn compare_has_qemu_imgs_codes_and_words() {
+fn compare_matches_qemu_img() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    let bench = Bench::new();
-    chain(&bench);
-    bench.image("convert -O qcow2 top.qcow2 same.qcow2");
-    bench.image("convert -O qcow2 -o cluster_size=4k top.qcow2 other.qcow2");
+    let dir = TestDir::new();
+    chain(&dir);
+    dir.image("convert -O qcow2 top.qcow2 same.qcow2");
+    dir.image("convert -O qcow2 -o cluster_size=4k top.qcow2 other.qcow2");
     succeed(
         command("qemu-io")
             .args(["-c", "write -P 9 2000k 3k"])
-            .arg(bench.path("other.qcow2")),
+            .arg(dir.path("other.qcow2")),
     );
     for line in [
         "same.qcow2 top.qcow2",
@@ -130,13 +130,13 @@ fn compare_has_qemu_imgs_codes_and_words() {
         let theirs = command("qemu-img")
             .arg("compare")
             .args(line.split(' '))
-            .current_dir(bench.folder.path())
+            .current_dir(dir.folder.path())
             .output();
         let words: Vec<_> = ["image", "compare"]
             .into_iter()
             .chain(line.split(' '))
             .collect();
-        let ours = bench.command(&words).output().unwrap();
+        let ours = dir.command(&words).output().unwrap();
         let theirs = theirs.unwrap();
         assert_eq!(
             (ours.status.code(), text(&ours)),
@@ -144,14 +144,14 @@ fn compare_has_qemu_imgs_codes_and_words() {
             "{line}"
         );
     }
-    bench.image_fails("compare top.qcow2 nothing.qcow2", 2, "nothing.qcow2");
+    dir.image_fails("compare top.qcow2 nothing.qcow2", 2, "nothing.qcow2");
 }
 
 #[test]
-fn a_convert_makes_a_whole_image_or_none() {
+fn convert_creates_complete_image_or_none() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    let bench = Bench::new();
-    chain(&bench);
+    let dir = TestDir::new();
+    chain(&dir);
     for options in [
         "",
         "-c ",
@@ -160,37 +160,37 @@ fn a_convert_makes_a_whole_image_or_none() {
         "-m 3 -W -p ",
         "-t writeback ",
     ] {
-        bench.image(&format!("convert -O qcow2 {options}top.qcow2 out.qcow2"));
-        qemu_check(&bench.path("out.qcow2"));
-        bench.qemu_img("compare out.qcow2 top.qcow2");
-        std::fs::remove_file(bench.path("out.qcow2")).unwrap();
+        dir.image(&format!("convert -O qcow2 {options}top.qcow2 out.qcow2"));
+        qemu_check(&dir.path("out.qcow2"));
+        dir.qemu_img("compare out.qcow2 top.qcow2");
+        std::fs::remove_file(dir.path("out.qcow2")).unwrap();
     }
-    bench.image_fails(
+    dir.image_fails(
         "convert -c top.qcow2 out.raw",
         2,
-        "only qcow2 has compressed clusters",
+        "compression requires a qcow2 target",
     );
-    std::fs::write(bench.path("out.raw"), "mine").unwrap();
-    bench.image_fails("convert top.qcow2 out.raw", 1, "--force makes it anew");
-    // A source whose last table is nonsense.
-    let packed = bench.path("broken.qcow2");
-    bench.image("convert -c -O qcow2 top.qcow2 broken.qcow2");
+    std::fs::write(dir.path("out.raw"), "mine").unwrap();
+    dir.image_fails("convert top.qcow2 out.raw", 1, "use --force to replace it");
+    // The last L2 table of the source is invalid.
+    let packed = dir.path("broken.qcow2");
+    dir.image("convert -c -O qcow2 top.qcow2 broken.qcow2");
     let file = std::fs::File::options().write(true).open(&packed).unwrap();
     let len = file.metadata().unwrap().len();
     file.write_all_at(&[0xff; 65536], len - 65536).unwrap();
-    bench.image_fails(
+    dir.image_fails(
         "convert --force broken.qcow2 out.raw",
         3,
         ": broken.qcow2: qcow2: ",
     );
-    assert_eq!(std::fs::read(bench.path("out.raw")).unwrap(), b"mine");
-    bench.image_fails(
+    assert_eq!(std::fs::read(dir.path("out.raw")).unwrap(), b"mine");
+    dir.image_fails(
         "convert broken.qcow2 none.raw",
         3,
         ": broken.qcow2: qcow2: ",
     );
-    assert!(!bench.path("none.raw").exists());
-    let left: Vec<_> = std::fs::read_dir(bench.folder.path())
+    assert!(!dir.path("none.raw").exists());
+    let left: Vec<_> = std::fs::read_dir(dir.folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
@@ -200,15 +200,15 @@ fn a_convert_makes_a_whole_image_or_none() {
             .any(|name| name.to_string_lossy().contains(".folio-")),
         "{left:?}"
     );
-    bench.image("convert --force top.qcow2 out.raw");
-    bench.qemu_img("compare -f raw -F qcow2 out.raw top.qcow2");
-    // Into what is there, whatever it holds.
-    std::fs::write(bench.path("used.raw"), vec![3; 4 << 20]).unwrap();
-    bench.image("convert -n top.qcow2 used.raw");
-    let used = std::fs::read(bench.path("used.raw")).unwrap();
-    assert!(used[..3 << 20] == std::fs::read(bench.path("out.raw")).unwrap() && used[3 << 20] == 3);
-    std::fs::write(bench.path("small.raw"), vec![3; 1 << 20]).unwrap();
-    bench.image_fails(
+    dir.image("convert --force top.qcow2 out.raw");
+    dir.qemu_img("compare -f raw -F qcow2 out.raw top.qcow2");
+    // Overwrites an existing file, whatever it contains.
+    std::fs::write(dir.path("used.raw"), vec![3; 4 << 20]).unwrap();
+    dir.image("convert -n top.qcow2 used.raw");
+    let used = std::fs::read(dir.path("used.raw")).unwrap();
+    assert!(used[..3 << 20] == std::fs::read(dir.path("out.raw")).unwrap() && used[3 << 20] == 3);
+    std::fs::write(dir.path("small.raw"), vec![3; 1 << 20]).unwrap();
+    dir.image_fails(
         "convert -n top.qcow2 small.raw",
         3,
         "the target has 1048576 bytes",
@@ -216,35 +216,39 @@ fn a_convert_makes_a_whole_image_or_none() {
 }
 
 #[test]
-fn backing_files_elsewhere_need_leave() {
-    let bench = Bench::new();
-    std::fs::create_dir(bench.path("inner")).unwrap();
-    std::fs::write(bench.path("base.raw"), vec![1; 1 << 20]).unwrap();
-    bench.image("create -f qcow2 -b ../base.raw -F raw inner/top.qcow2");
-    bench.image_fails("convert inner/top.qcow2 out.raw", 3, "--backing allow");
-    bench.image_fails(
+fn backing_file_elsewhere_needs_permission() {
+    let dir = TestDir::new();
+    std::fs::create_dir(dir.path("inner")).unwrap();
+    std::fs::write(dir.path("base.raw"), vec![1; 1 << 20]).unwrap();
+    dir.image("create -f qcow2 -b ../base.raw -F raw inner/top.qcow2");
+    dir.image_fails("convert inner/top.qcow2 out.raw", 3, "--backing allow");
+    dir.image_fails(
         "convert --backing deny inner/top.qcow2 out.raw",
         3,
         "not allowed",
     );
-    bench.image_fails(
+    dir.image_fails(
         "convert --backing dir=inner inner/top.qcow2 out.raw",
         3,
         "is outside the folder",
     );
     for policy in ["allow", "dir=."] {
-        bench.image(&format!(
+        dir.image(&format!(
             "convert --force --backing {policy} inner/top.qcow2 out.raw"
         ));
-        assert!(std::fs::read(bench.path("out.raw")).unwrap() == vec![1; 1 << 20]);
+        assert!(std::fs::read(dir.path("out.raw")).unwrap() == vec![1; 1 << 20]);
     }
-    bench.image_fails(
+    dir.image_fails(
         "create -f qcow2 -b base.raw -F raw -o preallocation=full x.qcow2",
         3,
         "exclude each other",
     );
-    bench.image_fails("create -o cluster_size=4k x.raw 1M", 2, "cluster_size");
-    bench.image_fails("create -f qcow2 -o nonsense=1 x.qcow2 1M", 2, "not among");
-    bench.image_fails("create -f qcow2 x.qcow2", 2, "a size is needed");
-    assert!(!bench.path("x.qcow2").exists());
+    dir.image_fails("create -o cluster_size=4k x.raw 1M", 2, "cluster_size");
+    dir.image_fails(
+        "create -f qcow2 -o nonsense=1 x.qcow2 1M",
+        2,
+        "unknown option; expected one of",
+    );
+    dir.image_fails("create -f qcow2 x.qcow2", 2, "missing SIZE");
+    assert!(!dir.path("x.qcow2").exists());
 }

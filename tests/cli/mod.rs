@@ -1,11 +1,12 @@
-//! The `folio` command as a user runs it: every command on an image that the command itself made,
-//! good and bad input.
+//! The `folio` command as a user runs it: every command on images of its own, with valid and
+//! invalid input.
 
 mod check;
 mod image;
-mod image_life;
-mod manners;
+mod image_changes;
 mod schema;
+mod terminal;
+
 use crate::support;
 
 use std::collections::HashMap;
@@ -17,18 +18,18 @@ use support::tools::{command, fsck, run, succeed};
 use support::{Manifest, Scope, requires};
 use tempfile::TempDir;
 
-/// A folder with an image in it.
-struct Bench {
+/// A temporary directory with an image `disk.img`.
+struct TestDir {
     folder: TempDir,
 }
 
-impl Bench {
+impl TestDir {
     fn new() -> Self {
-        let bench = Self {
+        let dir = Self {
             folder: TempDir::new().unwrap(),
         };
-        bench.ok(&["mkfs", "disk.img", "--size", "64M"]);
-        bench
+        dir.ok(&["mkfs", "disk.img", "--size", "64M"]);
+        dir
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -48,25 +49,25 @@ impl Bench {
     #[track_caller]
     fn ok(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            output.status.success() && told.is_empty(),
-            "{arguments:?}: {told}"
+            output.status.success() && printed.is_empty(),
+            "{arguments:?}: {printed}"
         );
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Fails with this exit code and says so.
+    /// Asserts that the command fails with this exit code and prints `words`.
     #[track_caller]
     fn fails(&self, arguments: &[&str], code: i32, words: &str) {
         let output = self.command(arguments).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {printed}");
         assert!(
-            told.contains(words),
-            "{arguments:?}: {told:?} lacks {words:?}"
+            printed.contains(words),
+            "{arguments:?}: {printed:?} lacks {words:?}"
         );
-        assert!(!told.contains("panicked"), "{told}");
+        assert!(!printed.contains("panicked"), "{printed}");
     }
 
     fn write(&self, place: &str, text: &str) -> Output {
@@ -83,7 +84,7 @@ impl Bench {
     }
 }
 
-/// A file of every kind that needs no root.
+/// Creates a tree with every file type that needs no root.
 fn plain_tree(root: &Path) {
     std::fs::create_dir_all(root.join("folder/empty")).unwrap();
     std::fs::write(root.join("folder/file"), "hello").unwrap();
@@ -114,11 +115,11 @@ const HOLES: Scope = Scope {
 };
 
 #[test]
-fn a_tree_goes_in_and_comes_out_the_same() {
+fn tree_round_trip_is_identical() {
     requires!(tool("e2fsck"));
-    let bench = Bench::new();
-    plain_tree(&bench.path("tree"));
-    bench.ok(&[
+    let dir = TestDir::new();
+    plain_tree(&dir.path("tree"));
+    dir.ok(&[
         "cp",
         "-a",
         "tree",
@@ -126,32 +127,32 @@ fn a_tree_goes_in_and_comes_out_the_same() {
         "--create",
         "64M",
     ]);
-    fsck(&bench.path("new.img"));
-    bench.ok(&["cp", "-a", "new.img:/srv/deep/tree", "back"]);
-    let want = Manifest::of(&bench.path("tree"), HOLES);
+    fsck(&dir.path("new.img"));
+    dir.ok(&["cp", "-a", "new.img:/srv/deep/tree", "back"]);
+    let want = Manifest::of(&dir.path("tree"), HOLES);
     want.assert_same(
-        &Manifest::of(&bench.path("back"), HOLES),
+        &Manifest::of(&dir.path("back"), HOLES),
         "host to image to host",
     );
-    bench.ok(&["cp", "-a", "new.img:/srv/deep/tree", "disk.img:/"]);
-    bench.ok(&["cp", "-a", "disk.img:/tree", "disk.img:/again"]);
-    bench.ok(&["cp", "-a", "disk.img:/again", "third"]);
+    dir.ok(&["cp", "-a", "new.img:/srv/deep/tree", "disk.img:/"]);
+    dir.ok(&["cp", "-a", "disk.img:/tree", "disk.img:/again"]);
+    dir.ok(&["cp", "-a", "disk.img:/again", "third"]);
     want.assert_same(
-        &Manifest::of(&bench.path("third"), HOLES),
+        &Manifest::of(&dir.path("third"), HOLES),
         "image to image, and within one",
     );
-    // Over what is there already.
-    bench.ok(&["cp", "-aT", "tree", "disk.img:/again"]);
-    bench.ok(&["cp", "-aT", "disk.img:/again", "third"]);
+    // Overwrites existing files.
+    dir.ok(&["cp", "-aT", "tree", "disk.img:/again"]);
+    dir.ok(&["cp", "-aT", "disk.img:/again", "third"]);
     want.assert_same(
-        &Manifest::of(&bench.path("third"), HOLES),
+        &Manifest::of(&dir.path("third"), HOLES),
         "over an older copy",
     );
-    fsck(&bench.path("disk.img"));
+    fsck(&dir.path("disk.img"));
 }
 
 #[test]
-fn everything_root_can_make_is_kept() {
+fn root_copy_keeps_all_file_types() {
     requires!(
         root,
         tool("e2fsck"),
@@ -159,8 +160,8 @@ fn everything_root_can_make_is_kept() {
         tool("setfacl"),
         tool("setcap")
     );
-    let bench = Bench::new();
-    let tree = bench.path("tree");
+    let dir = TestDir::new();
+    let tree = dir.path("tree");
     plain_tree(&tree);
     let path = |name: &str| tree.join(name).into_os_string();
     std::os::unix::net::UnixListener::bind(tree.join("socket")).unwrap();
@@ -185,7 +186,7 @@ fn everything_root_can_make_is_kept() {
         "setfattr",
         [
             "-n".into(),
-            "user.colour".into(),
+            "user.color".into(),
             "-v".into(),
             "blue".into(),
             path("folder/file"),
@@ -197,20 +198,20 @@ fn everything_root_can_make_is_kept() {
     );
     std::fs::write(tree.join("able"), "x").unwrap();
     run("setcap", ["cap_net_raw+ep".into(), path("able")]);
-    bench.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
-    bench.ok(&["cp", "-a", "disk.img:/tree", "back"]);
+    dir.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
+    dir.ok(&["cp", "-a", "disk.img:/tree", "back"]);
     let want = Manifest::of(&tree, HOLES);
-    want.assert_same(&Manifest::of(&bench.path("back"), HOLES), "as root");
-    fsck(&bench.path("disk.img"));
+    want.assert_same(&Manifest::of(&dir.path("back"), HOLES), "as root");
+    fsck(&dir.path("disk.img"));
 }
 
 #[test]
-fn two_builds_are_the_same_bytes() {
-    let bench = Bench::new();
-    plain_tree(&bench.path("tree"));
+fn repeated_build_is_byte_identical() {
+    let dir = TestDir::new();
+    plain_tree(&dir.path("tree"));
     for image in ["one.img", "two.img"] {
         let uuid = "2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11";
-        let mut command = bench.command(&[
+        let mut command = dir.command(&[
             "cp",
             "-a",
             "tree",
@@ -222,59 +223,53 @@ fn two_builds_are_the_same_bytes() {
         ]);
         succeed(command.env("SOURCE_DATE_EPOCH", "1000000000"));
     }
-    let same = std::fs::read(bench.path("one.img")).unwrap()
-        == std::fs::read(bench.path("two.img")).unwrap();
+    let same =
+        std::fs::read(dir.path("one.img")).unwrap() == std::fs::read(dir.path("two.img")).unwrap();
     assert!(same, "the images differ");
 }
 
 #[test]
-fn files_are_made_changed_and_taken_away() {
-    let bench = Bench::new();
-    bench.ok(&["mkdir", "-p", "-m", "750", "disk.img:/etc/app"]);
+fn file_commands_change_the_image() {
+    let dir = TestDir::new();
+    dir.ok(&["mkdir", "-p", "-m", "750", "disk.img:/etc/app"]);
+    assert!(dir.write("disk.img:/etc/app/a", "hello\n").status.success());
     assert!(
-        bench
-            .write("disk.img:/etc/app/a", "hello\n")
+        dir.write("disk.img:/etc/passwd", "me:x:1000:1000::/:/bin/sh\n")
             .status
             .success()
     );
-    assert!(
-        bench
-            .write("disk.img:/etc/passwd", "me:x:1000:1000::/:/bin/sh\n")
-            .status
-            .success()
-    );
-    assert_eq!(bench.ok(&["cat", "disk.img:/etc/app/a"]), "hello\n");
-    bench.ok(&["chmod", "u=rwX,go=", "disk.img:/etc/app/a"]);
-    bench.ok(&["chown", "me:7", "disk.img:/etc/app/a"]);
-    bench.ok(&["touch", "-d", "@5", "disk.img:/etc/app/a"]);
-    let line = bench.ok(&["ls", "-l", "disk.img:/etc/app/a"]);
+    assert_eq!(dir.ok(&["cat", "disk.img:/etc/app/a"]), "hello\n");
+    dir.ok(&["chmod", "u=rwX,go=", "disk.img:/etc/app/a"]);
+    dir.ok(&["chown", "me:7", "disk.img:/etc/app/a"]);
+    dir.ok(&["touch", "-d", "@5", "disk.img:/etc/app/a"]);
+    let line = dir.ok(&["ls", "-l", "disk.img:/etc/app/a"]);
     assert_eq!(line, "-rw------- 1 me 7 6 1970-01-01 00:00 /etc/app/a\n");
-    bench.ok(&["mv", "disk.img:/etc/app/a", "disk.img:/etc/app/b"]);
-    bench.ok(&["ln", "disk.img:/etc/app/b", "disk.img:/etc/app/c"]);
-    bench.ok(&["ln", "-s", "b", "disk.img:/etc/app/d"]);
-    assert_eq!(bench.ok(&["cat", "disk.img:/etc/app/d"]), "hello\n");
-    bench.ok(&["truncate", "-s", "1M", "disk.img:/etc/app/b"]);
+    dir.ok(&["mv", "disk.img:/etc/app/a", "disk.img:/etc/app/b"]);
+    dir.ok(&["ln", "disk.img:/etc/app/b", "disk.img:/etc/app/c"]);
+    dir.ok(&["ln", "-s", "b", "disk.img:/etc/app/d"]);
+    assert_eq!(dir.ok(&["cat", "disk.img:/etc/app/d"]), "hello\n");
+    dir.ok(&["truncate", "-s", "1M", "disk.img:/etc/app/b"]);
     assert_eq!(
-        bench.ok(&["find", "disk.img:/etc", "--size", "+100k", "--name", "[bc]"]),
+        dir.ok(&["find", "disk.img:/etc", "--size", "+100k", "--name", "[bc]"]),
         "/etc/app/b\n/etc/app/c\n"
     );
-    let tree = bench.ok(&["tree", "disk.img:/etc/app"]);
+    let tree = dir.ok(&["tree", "disk.img:/etc/app"]);
     assert!(
         tree.contains("\u{2514}\u{2500}\u{2500} d -> b") && tree.contains("0 directories, 3 files"),
         "{tree}"
     );
-    bench.ok(&["rm", "-r", "disk.img:/etc/app"]);
-    bench.ok(&["rm", "-f", "disk.img:/etc/app"]);
-    assert_eq!(bench.ok(&["ls", "disk.img:/etc"]), "passwd\n");
-    fsck(&bench.path("disk.img"));
+    dir.ok(&["rm", "-r", "disk.img:/etc/app"]);
+    dir.ok(&["rm", "-f", "disk.img:/etc/app"]);
+    assert_eq!(dir.ok(&["ls", "disk.img:/etc"]), "passwd\n");
+    fsck(&dir.path("disk.img"));
 }
 
 #[test]
-fn lists_are_json_where_asked() {
-    let bench = Bench::new();
-    plain_tree(&bench.path("tree"));
-    bench.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
-    let list = bench.json(&["ls", "--json", "disk.img:/tree"]);
+fn json_option_prints_lists_as_json() {
+    let dir = TestDir::new();
+    plain_tree(&dir.path("tree"));
+    dir.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
+    let list = dir.json(&["ls", "--json", "disk.img:/tree"]);
     let list = list.as_array().unwrap();
     let find = |path: &str| list.iter().find(|file| file["path"] == path).unwrap();
     assert_eq!(
@@ -287,30 +282,28 @@ fn lists_are_json_where_asked() {
         .unwrap();
     assert_eq!(odd["path_bytes"], "2f747265652f6e6f74ff75746638");
     assert_eq!(
-        bench.json(&["stat", "--json", "disk.img:/tree/fifo"])[0]["type"],
+        dir.json(&["stat", "--json", "disk.img:/tree/fifo"])[0]["type"],
         "fifo"
     );
     assert_eq!(
-        bench
-            .json(&["find", "disk.img:/tree", "--type", "l", "--json"])
+        dir.json(&["find", "disk.img:/tree", "--type", "l", "--json"])
             .as_array()
             .unwrap()
             .len(),
         2
     );
     assert!(
-        bench.json(&["du", "-s", "--json", "disk.img:/tree"])[0]["allocated"]
+        dir.json(&["du", "-s", "--json", "disk.img:/tree"])[0]["allocated"]
             .as_u64()
             .unwrap()
             > 3_000_000
     );
     assert_eq!(
-        bench.json(&["df", "--json", "disk.img"])[0]["image"],
+        dir.json(&["df", "--json", "disk.img"])[0]["image"],
         "disk.img"
     );
     assert!(
-        !bench
-            .json(&["tree", "--json", "disk.img"])
+        !dir.json(&["tree", "--json", "disk.img"])
             .as_array()
             .unwrap()
             .is_empty()
@@ -318,11 +311,11 @@ fn lists_are_json_where_asked() {
 }
 
 #[test]
-fn stats_tell_what_the_page_cache_did() {
-    let bench = Bench::new();
-    std::fs::write(bench.path("big"), vec![7; 4 << 20]).unwrap();
-    let told = |arguments: &[&str]| {
-        let output = bench.command(arguments).output().unwrap();
+fn stats_option_prints_page_cache_counters() {
+    let dir = TestDir::new();
+    std::fs::write(dir.path("big"), vec![7; 4 << 20]).unwrap();
+    let printed = |arguments: &[&str]| {
+        let output = dir.command(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}");
         let lines = String::from_utf8(output.stderr).unwrap();
         let pairs = lines.lines().map(|line| line.split_once(' ').unwrap());
@@ -330,162 +323,159 @@ fn stats_tell_what_the_page_cache_did() {
             .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
             .collect::<HashMap<_, f64>>()
     };
-    let stats = told(&["cp", "big", "disk.img:/", "--stats"]);
+    let stats = printed(&["cp", "big", "disk.img:/", "--stats"]);
     assert!(
         stats["nr_written"] >= 1024.0 && stats["nr_dirtied"] >= 1024.0 && stats["nr_dirty"] == 0.0,
         "{stats:?}"
     );
-    let stats = told(&["--stats", "cat", "disk.img:/big"]);
+    let stats = printed(&["--stats", "cat", "disk.img:/big"]);
     assert!(
         stats["misses"] + stats["readahead"] >= 1024.0 && stats["hit_percent"] > 50.0,
         "{stats:?}"
     );
     assert_eq!(
-        told(&["mkfs", "new.img", "--size", "64M", "--stats"])["nr_file_pages"],
+        printed(&["mkfs", "new.img", "--size", "64M", "--stats"])["nr_file_pages"],
         0.0
     );
-    let printed = bench.json(&["ls", "--json", "--stats", "disk.img:/big"]);
+    let printed = dir.json(&["ls", "--json", "--stats", "disk.img:/big"]);
     assert_eq!(printed["list"][0]["path"], "/big");
     assert!(
         printed["stats"]["misses"].as_u64().unwrap() > 0,
         "{printed}"
     );
-    bench.fails(&["ls", "--stats", "disk.img:/none"], 1, "nr_file_pages");
+    dir.fails(&["ls", "--stats", "disk.img:/none"], 1, "nr_file_pages");
 }
 
 #[test]
-fn bad_input_is_told_and_changes_nothing() {
-    let bench = Bench::new();
-    std::fs::write(bench.path("file"), "x").unwrap();
-    std::fs::write(bench.path("junk"), vec![0x5a; 100_000]).unwrap();
-    let before = std::fs::read(bench.path("disk.img")).unwrap();
-    bench.fails(
+fn invalid_input_fails_and_changes_nothing() {
+    let dir = TestDir::new();
+    std::fs::write(dir.path("file"), "x").unwrap();
+    std::fs::write(dir.path("junk"), vec![0x5a; 100_000]).unwrap();
+    let before = std::fs::read(dir.path("disk.img")).unwrap();
+    dir.fails(
         &["ls", "none.img"],
         3,
         "none.img: open: No such file or directory",
     );
-    bench.fails(&["ls", "junk:/"], 3, "no ext4 file system");
-    bench.fails(
+    dir.fails(&["ls", "junk:/"], 3, "no ext4 file system");
+    dir.fails(
         &["cat", "disk.img:/none"],
         1,
         "disk.img:/none: No such file or directory",
     );
-    bench.fails(&["cat", "disk.img:none"], 2, "starts with '/'");
-    bench.fails(
+    dir.fails(&["cat", "disk.img:none"], 2, "starts with '/'");
+    dir.fails(
         &["cp", "missing", "new.img:/", "--create", "64M"],
         1,
         "missing: No such file",
     );
-    assert!(!bench.path("new.img").exists());
-    bench.fails(
+    assert!(!dir.path("new.img").exists());
+    dir.fails(
         &["cp", "file", "disk.img:/", "--create", "64M"],
         1,
         "File exists",
     );
-    bench.fails(&["cp", "file", "none.img:/x"], 2, "none.img:/x");
-    bench.fails(&["mkfs", "disk.img", "--size", "64M"], 1, "--force");
-    bench.fails(&["mkfs", "new.img", "--size", "ten"], 2, "is no size");
-    bench.fails(&["lss", "disk.img"], 2, "ls");
+    dir.fails(&["cp", "file", "none.img:/x"], 2, "none.img:/x");
+    dir.fails(&["mkfs", "disk.img", "--size", "64M"], 1, "--force");
+    dir.fails(&["mkfs", "new.img", "--size", "ten"], 2, "invalid size");
+    dir.fails(&["lss", "disk.img"], 2, "ls");
     assert!(
-        before == std::fs::read(bench.path("disk.img")).unwrap(),
+        before == std::fs::read(dir.path("disk.img")).unwrap(),
         "the image changed"
     );
 }
 
 #[test]
-fn a_full_file_system_is_told() {
-    let bench = Bench::new();
-    std::fs::write(bench.path("huge"), vec![1; 70 << 20]).unwrap();
-    bench.fails(
+fn full_file_system_reports_enospc() {
+    let dir = TestDir::new();
+    std::fs::write(dir.path("huge"), vec![1; 70 << 20]).unwrap();
+    dir.fails(
         &["cp", "huge", "disk.img:/h"],
         1,
         "disk.img:/h: No space left on device",
     );
-    assert_eq!(bench.ok(&["ls", "disk.img"]), "lost+found\n");
-    fsck(&bench.path("disk.img"));
-    bench.fails(
+    assert_eq!(dir.ok(&["ls", "disk.img"]), "lost+found\n");
+    fsck(&dir.path("disk.img"));
+    dir.fails(
         &["cp", "huge", "new.img:/h", "--create", "16M"],
         1,
         "No space left on device",
     );
-    assert!(!bench.path("new.img").exists());
+    assert!(!dir.path("new.img").exists());
 }
 
 #[test]
-fn copies_that_make_no_sense_are_refused() {
-    let bench = Bench::new();
-    plain_tree(&bench.path("tree"));
-    bench.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
-    bench.fails(
+fn impossible_copy_is_refused() {
+    let dir = TestDir::new();
+    plain_tree(&dir.path("tree"));
+    dir.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
+    dir.fails(
         &["cp", "-a", "disk.img:/tree", "disk.img:/tree/folder/in"],
         1,
         "into itself",
     );
-    bench.fails(
+    dir.fails(
         &["cp", "disk.img:/tree/big", "disk.img:/tree/big"],
         1,
         "are the same",
     );
-    bench.fails(&["cp", "tree", "disk.img:/"], 1, "-r not given");
-    bench.fails(
+    dir.fails(&["cp", "tree", "disk.img:/"], 1, "use -r to copy it");
+    dir.fails(
         &["cp", "tree/big", "tree/hard", "disk.img:/tree/link"],
         1,
         "not a directory",
     );
-    bench.fails(
+    dir.fails(
         &["cp", "disk.img:/tree/big", "disk.img"],
         1,
         "image that is being read",
     );
-    // An image inside the tree that is copied.
-    let output = bench
+    // The tree contains the target image itself.
+    let output = dir
         .command(&["cp", "-a", ".", "own.img:/", "--create", "128M"])
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && told.contains("left out, for it is an image in use"),
-        "{told}"
+        output.status.success() && printed.contains("skipped: this is an image in use"),
+        "{printed}"
     );
 }
 
 #[test]
-fn a_link_in_the_destination_leads_nowhere() {
-    let bench = Bench::new();
-    std::fs::write(bench.path("outside"), "safe").unwrap();
-    std::fs::create_dir_all(bench.path("tree/d")).unwrap();
-    std::fs::write(bench.path("tree/f"), "new").unwrap();
-    std::fs::write(bench.path("tree/d/g"), "new").unwrap();
-    bench.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
-    std::fs::create_dir_all(bench.path("out/tree")).unwrap();
-    std::fs::create_dir(bench.path("elsewhere")).unwrap();
-    std::os::unix::fs::symlink("../../outside", bench.path("out/tree/f")).unwrap();
-    std::os::unix::fs::symlink("../../elsewhere", bench.path("out/tree/d")).unwrap();
-    bench.fails(
+fn symlink_in_destination_is_not_followed() {
+    let dir = TestDir::new();
+    std::fs::write(dir.path("outside"), "safe").unwrap();
+    std::fs::create_dir_all(dir.path("tree/d")).unwrap();
+    std::fs::write(dir.path("tree/f"), "new").unwrap();
+    std::fs::write(dir.path("tree/d/g"), "new").unwrap();
+    dir.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
+    std::fs::create_dir_all(dir.path("out/tree")).unwrap();
+    std::fs::create_dir(dir.path("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("../../outside", dir.path("out/tree/f")).unwrap();
+    std::os::unix::fs::symlink("../../elsewhere", dir.path("out/tree/d")).unwrap();
+    dir.fails(
         &["cp", "-a", "disk.img:/tree", "out"],
         1,
-        "something else than a directory is there",
+        "cannot overwrite a non-directory with a directory",
     );
-    assert_eq!(std::fs::read(bench.path("outside")).unwrap(), b"safe");
-    assert_eq!(std::fs::read(bench.path("out/tree/f")).unwrap(), b"new");
-    assert_eq!(
-        std::fs::read_dir(bench.path("elsewhere")).unwrap().count(),
-        0
-    );
+    assert_eq!(std::fs::read(dir.path("outside")).unwrap(), b"safe");
+    assert_eq!(std::fs::read(dir.path("out/tree/f")).unwrap(), b"new");
+    assert_eq!(std::fs::read_dir(dir.path("elsewhere")).unwrap().count(), 0);
 }
 
 #[test]
-fn nobody_reads_the_output() {
-    let bench = Bench::new();
-    std::fs::write(bench.path("big"), vec![b'x'; 4 << 20]).unwrap();
-    bench.ok(&["cp", "big", "disk.img:/"]);
+fn closed_output_pipe_ends_silently() {
+    let dir = TestDir::new();
+    std::fs::write(dir.path("big"), vec![b'x'; 4 << 20]).unwrap();
+    dir.ok(&["cp", "big", "disk.img:/"]);
     let script = format!(
         "{} cat disk.img:/big | head -c 1",
         env!("CARGO_BIN_EXE_folio")
     );
     let output = command("sh")
         .args(["-c", &script])
-        .current_dir(bench.folder.path())
+        .current_dir(dir.folder.path())
         .output()
         .unwrap();
     assert_eq!(
@@ -494,8 +484,8 @@ fn nobody_reads_the_output() {
     );
 }
 
-/// What dumpe2fs says behind `field`.
-fn said(image: &Path, field: &str) -> String {
+/// Returns the value of `field` in the output of dumpe2fs.
+fn superblock_field(image: &Path, field: &str) -> String {
     let all = run("dumpe2fs", [OsStr::new("-h"), image.as_os_str()]);
     let line = all
         .lines()
@@ -506,17 +496,17 @@ fn said(image: &Path, field: &str) -> String {
 }
 
 #[test]
-fn tune_changes_what_the_superblock_says() {
+fn tune_changes_superblock_fields() {
     requires!(tool("dumpe2fs"), tool("e2fsck"), tool("mke2fs"));
-    let bench = Bench::new();
-    let image = bench.path("disk.img");
+    let dir = TestDir::new();
+    let image = dir.path("disk.img");
     let uuid = "2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11";
     let words = "errors=remount-ro,journal_data_writeback,discard,nodelalloc,acl,user_xattr";
     let arguments = [
         "tune", "disk.img", "-L", "data", "-U", uuid, "-m", "1", "-c", "30", "-o", words,
     ];
-    bench.ok(&arguments);
-    bench.ok(&[
+    dir.ok(&arguments);
+    dir.ok(&[
         "tune",
         "disk.img",
         "--resuid",
@@ -541,7 +531,7 @@ fn tune_changes_what_the_superblock_says() {
         ("Maximum mount count", "30"),
         ("Mount options", "commit=30"),
     ] {
-        let got = said(&image, field);
+        let got = superblock_field(&image, field);
         let got = if field == "Reserved blocks uid" {
             &got[..1]
         } else {
@@ -550,28 +540,32 @@ fn tune_changes_what_the_superblock_says() {
         assert_eq!(got, want.split(" (").next().unwrap(), "{field}");
     }
     fsck(&image);
-    bench.fails(
+    dir.fails(
         &["tune", "disk.img", "-o", "foo"],
         1,
         "unknown default mount option \"foo\"",
     );
-    bench.fails(&["tune", "disk.img", "-m", "51"], 1, "at most half");
-    bench.fails(
+    dir.fails(&["tune", "disk.img", "-m", "51"], 1, "at most half");
+    dir.fails(
         &["tune", "disk.img", "-L", "seventeen letters"],
         1,
         "label is 17 bytes",
     );
-    bench.fails(
+    dir.fails(
         &["tune", "disk.img", "--mount-opts", "foo"],
         1,
         "unknown mount option \"foo\"",
     );
-    // What another mount makes of it, and the copies: e2fsck uses one when told to.
-    bench.ok(&["mkdir", "disk.img:/d"]);
+    // A later mount keeps the fields, and the backup superblocks have them too.
+    dir.ok(&["mkdir", "disk.img:/d"]);
     fsck(&image);
-    let backup = said(&image, "First block").parse::<u64>().unwrap()
-        + said(&image, "Blocks per group").parse::<u64>().unwrap();
-    let block_size = said(&image, "Block size");
+    let backup = superblock_field(&image, "First block")
+        .parse::<u64>()
+        .unwrap()
+        + superblock_field(&image, "Blocks per group")
+            .parse::<u64>()
+            .unwrap();
+    let block_size = superblock_field(&image, "Block size");
     let of_copy = format!("superblock={backup}");
     let blocks = format!("blocksize={block_size}");
     let arguments = ["-h", "-o", &of_copy, "-o", &blocks].map(OsStr::new);
@@ -580,47 +574,47 @@ fn tune_changes_what_the_superblock_says() {
 }
 
 #[test]
-fn a_uuid_changes_whatever_the_checksums_are() {
+fn uuid_changes_with_any_checksum_feature() {
     requires!(tool("dumpe2fs"), tool("e2fsck"), tool("mke2fs"));
-    let bench = Bench::new();
+    let dir = TestDir::new();
     let uuid = "2f1d9c34-6f0e-4a6e-9d0c-5a3b7f2e8c11";
     for features in [
         "^metadata_csum_seed",
         "^metadata_csum,^metadata_csum_seed,^uninit_bg",
     ] {
-        let image = bench.path("other.img");
+        let image = dir.path("other.img");
         support::tools::mke2fs(&image, "32M", &["-O", features]);
-        bench.ok(&["mkdir", "other.img:/d"]);
-        bench.ok(&["tune", "other.img", "-U", uuid]);
-        assert_eq!(said(&image, "Filesystem UUID"), uuid);
+        dir.ok(&["mkdir", "other.img:/d"]);
+        dir.ok(&["tune", "other.img", "-U", uuid]);
+        assert_eq!(superblock_field(&image, "Filesystem UUID"), uuid);
         fsck(&image);
-        bench.ok(&["mkdir", "other.img:/e"]);
+        dir.ok(&["mkdir", "other.img:/e"]);
         fsck(&image);
         std::fs::remove_file(image).unwrap();
     }
 }
 
 #[test]
-fn mount_options_hold_for_every_command() {
-    let bench = Bench::new();
-    bench.ok(&["-o", "noatime,data=journal", "mkdir", "disk.img:/d"]);
-    bench.ok(&["ls", "-o", "ro,noload", "disk.img"]);
-    bench.fails(
+fn mount_options_apply_to_every_command() {
+    let dir = TestDir::new();
+    dir.ok(&["-o", "noatime,data=journal", "mkdir", "disk.img:/d"]);
+    dir.ok(&["ls", "-o", "ro,noload", "disk.img"]);
+    dir.fails(
         &["mkdir", "-o", "ro", "disk.img:/e"],
         1,
         "Read-only file system",
     );
-    bench.fails(
+    dir.fails(
         &["mkdir", "-o", "noatime,foo", "disk.img:/e"],
         3,
         "unknown mount option \"foo\"",
     );
-    bench.fails(
+    dir.fails(
         &["ls", "--options", "data=fast", "disk.img"],
         3,
         "invalid value in mount option \"data=fast\"",
     );
-    bench.fails(
+    dir.fails(
         &["mkfs", "-o", "ro", "new.img", "--size", "8M"],
         2,
         "nothing is mounted here",

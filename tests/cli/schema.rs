@@ -1,15 +1,15 @@
-//! What `--json` prints is what docs/schema says: every command that has it is run, and judged by
-//! its schema.
+//! `--json` matches docs/schema: every command with that option runs, and its schema validates the
+//! output.
 
-use crate::cli::Bench;
-use crate::cli::manners::{commands, help};
+use crate::cli::TestDir;
+use crate::cli::terminal::{commands, help};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// A command's words, what follows `--json`, and how it ends.
+/// The command, the words after `--json`, and the exit code.
 const RUNS: &[(&str, &str, i32)] = &[
     ("ls", "-R disk.img", 0),
     ("ls", "--stats disk.img:/tree", 0),
@@ -52,17 +52,18 @@ const RUNS: &[(&str, &str, i32)] = &[
     ("bench compare", "bench.json bench.json", 0),
 ];
 
-/// An exit code that hangs on the machine.
+/// An exit code that depends on the machine.
 const ANY: i32 = -1;
 
-/// Commands that serve until they are stopped.
+/// Commands that serve until a signal.
 const SERVERS: &[(&str, &str)] = &[("serve nbd", "--read-only --port 0 disk.qcow2")];
 
 fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
-/// The command whose schema it is: the command itself, or the one above whose output it has.
+/// Returns the command that owns the schema: the command itself, or its parent with the same
+/// output.
 fn owner(words: &str) -> &str {
     let mut owner = words;
     while !schema_file(owner).is_file()
@@ -79,7 +80,7 @@ fn schema_file(words: &str) -> PathBuf {
         .join(format!("{}.json", words.replace(' ', "-")))
 }
 
-/// The schema, which is valid itself. Here it allows no key that it does not tell of.
+/// Loads the schema, and asserts that it is valid. Here it rejects all keys that it does not list.
 fn schema(words: &str) -> jsonschema::Validator {
     let words = owner(words);
     let file = schema_file(words);
@@ -95,32 +96,32 @@ fn schema(words: &str) -> jsonschema::Validator {
     if let Err(error) = jsonschema::draft202012::meta::validate(&schema) {
         panic!("{}: {error}", file.display());
     }
-    close(&mut schema);
+    reject_unlisted_keys(&mut schema);
     jsonschema::draft202012::new(&schema)
         .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-/// Lets objects whose keys are told have no others.
-fn close(schema: &mut Value) {
+/// Rejects unlisted keys in objects that list their keys.
+fn reject_unlisted_keys(schema: &mut Value) {
     match schema {
         Value::Object(keys) => {
             if keys.contains_key("properties") && keys.get("type").is_some() {
                 keys.entry("unevaluatedProperties")
                     .or_insert(Value::Bool(false));
             }
-            keys.values_mut().for_each(close);
+            keys.values_mut().for_each(reject_unlisted_keys);
         }
-        Value::Array(values) => values.iter_mut().for_each(close),
+        Value::Array(values) => values.iter_mut().for_each(reject_unlisted_keys),
         _ => {}
     }
 }
 
 #[track_caller]
-fn judge(words: &str, what: &str, text: &str) {
-    let told: Value =
+fn assert_matches_schema(words: &str, what: &str, text: &str) {
+    let printed: Value =
         serde_json::from_str(text).unwrap_or_else(|error| panic!("folio {what}: {error}:\n{text}"));
     let wrong: Vec<_> = schema(words)
-        .iter_errors(&told)
+        .iter_errors(&printed)
         .map(|error| format!("{}: {error}", error.instance_path()))
         .collect();
     assert!(
@@ -130,15 +131,15 @@ fn judge(words: &str, what: &str, text: &str) {
     );
 }
 
-/// Images of many kinds.
-fn images() -> Bench {
-    let bench = Bench::new();
-    let tree = bench.path("tree");
+/// Creates images of many kinds.
+fn images() -> TestDir {
+    let dir = TestDir::new();
+    let tree = dir.path("tree");
     std::fs::create_dir(&tree).unwrap();
     std::fs::write(tree.join("file"), vec![7; 100_000]).unwrap();
     std::os::unix::fs::symlink("file", tree.join("link")).unwrap();
     std::os::unix::net::UnixListener::bind(tree.join("null")).unwrap();
-    bench.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
+    dir.ok(&["cp", "-a", "tree", "disk.img:/tree"]);
     for line in [
         "convert disk.img disk.qcow2",
         "convert -c disk.img packed.qcow2",
@@ -147,20 +148,20 @@ fn images() -> Bench {
         "snapshot -c before disk.qcow2",
         "convert disk.img leaky.qcow2",
     ] {
-        bench.ok(&["image"]
+        dir.ok(&["image"]
             .into_iter()
             .chain(line.split(' '))
             .collect::<Vec<_>>());
     }
-    std::fs::copy(bench.path("disk.img"), bench.path("damaged.img")).unwrap();
-    let measured = bench
+    std::fs::copy(dir.path("disk.img"), dir.path("damaged.img")).unwrap();
+    let measured = dir
         .command(&["bench", "read", "--quick", "--json", "tree"])
         .output()
         .unwrap();
-    std::fs::write(bench.path("bench.json"), measured.stdout).unwrap();
-    damage(&bench.path("damaged.img"), 0x40C, &[9, 9]);
-    leak(&bench.path("leaky.qcow2"));
-    bench
+    std::fs::write(dir.path("bench.json"), measured.stdout).unwrap();
+    damage(&dir.path("damaged.img"), 0x40C, &[9, 9]);
+    leak(&dir.path("leaky.qcow2"));
+    dir
 }
 
 fn damage(file: &Path, offset: u64, bytes: &[u8]) {
@@ -169,7 +170,7 @@ fn damage(file: &Path, offset: u64, bytes: &[u8]) {
     file.write_all_at(bytes, offset).unwrap();
 }
 
-/// Counts a cluster behind the end of the image as used.
+/// Marks a cluster beyond the end of the image as used.
 fn leak(image: &Path) {
     let bytes = std::fs::read(image).unwrap();
     let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -182,38 +183,38 @@ fn leak(image: &Path) {
 }
 
 #[test]
-fn every_output_is_as_its_schema_says() {
-    let bench = images();
+fn json_output_matches_its_schema() {
+    let dir = images();
     for (words, rest, code) in RUNS {
         let line = format!("{words} --json {rest}");
-        let output = bench
+        let output = dir
             .command(&line.split_whitespace().collect::<Vec<_>>())
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stderr);
         assert!(
             *code == ANY || output.status.code() == Some(*code),
-            "folio {line}: {}: {told}",
+            "folio {line}: {}: {printed}",
             output.status
         );
-        judge(words, &line, &String::from_utf8_lossy(&output.stdout));
+        assert_matches_schema(words, &line, &String::from_utf8_lossy(&output.stdout));
     }
     for (words, rest) in SERVERS {
         let line = format!("{words} --json {rest}");
-        let mut command = bench.command(&line.split(' ').collect::<Vec<_>>());
+        let mut command = dir.command(&line.split(' ').collect::<Vec<_>>());
         let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut told = String::new();
+        let mut printed = String::new();
         BufReader::new(server.stdout.take().unwrap())
-            .read_line(&mut told)
+            .read_line(&mut printed)
             .unwrap();
         server.kill().unwrap();
         server.wait().unwrap();
-        judge(words, &line, &told);
+        assert_matches_schema(words, &line, &printed);
     }
 }
 
 #[test]
-fn every_command_that_prints_json_has_a_schema_and_is_run() {
+fn every_json_command_has_schema_and_test() {
     let takes_json = |words: &Vec<String>| {
         let help = help(words, 100);
         help.lines()
@@ -264,20 +265,20 @@ fn every_command_that_prints_json_has_a_schema_and_is_run() {
 }
 
 #[test]
-fn a_schema_sees_what_is_wrong() {
+fn schema_rejects_invalid_output() {
     let errors = |text: &str| {
         schema("du")
             .iter_errors(&serde_json::from_str(text).unwrap())
             .count()
     };
     assert_eq!(errors(r#"[{"path": "/", "allocated": 4096}]"#), 0);
-    assert!(errors(r#"[{"path": "/"}]"#) > 0, "a key that is missing");
+    assert!(errors(r#"[{"path": "/"}]"#) > 0, "a missing key");
     assert!(
         errors(r#"[{"path": "/", "allocated": -1}]"#) > 0,
-        "a number that cannot be"
+        "an invalid number"
     );
     assert!(
-        errors(r#"[{"path": "/", "allocated": 1, "colour": "red"}]"#) > 0,
-        "a key nobody told of"
+        errors(r#"[{"path": "/", "allocated": 1, "color": "red"}]"#) > 0,
+        "a key nobody printed of"
     );
 }

@@ -1,4 +1,4 @@
-//! The README's shell blocks run as they stand, in order, in one folder.
+//! Runs the shell blocks of the README and of the tour, in order, in one directory each.
 
 use crate::support;
 
@@ -14,7 +14,7 @@ fn repository() -> PathBuf {
         .expect("the repository is here")
 }
 
-/// The lines of all fenced blocks of `language`.
+/// Returns the lines of all fenced blocks of `language`.
 fn blocks(markdown: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}");
     let mut lines = markdown.lines();
@@ -30,7 +30,7 @@ fn blocks(markdown: &str, language: &str) -> Vec<String> {
     out
 }
 
-/// `cargo run --release --` stands for the command that this test was built with.
+/// Runs `cargo run --release --` as the command of this build.
 const CARGO: &str = r#"
 cargo() {
     [ "$1 $2 $3" = "run --release --" ] || { echo "not the main job: cargo $*" >&2; return 1; }

@@ -1,31 +1,30 @@
-//! `folio image check`, `snapshot`, `resize`, `rebase` and `commit`: words, exit codes and JSON as
-//! qemu-img's.
+//! `folio image check`, `snapshot`, `resize`, `rebase` and `commit`: output, exit codes and JSON of
+//! qemu-img.
 
-use crate::cli::Bench;
+use crate::cli::TestDir;
 use crate::support::requires;
 use crate::support::tools::{qemu_check, run};
 use serde_json::json;
 use std::os::unix::fs::FileExt;
 
-/// A folder with a qcow2 that has 1 MiB of data.
-fn bench() -> Bench {
-    let bench = Bench::new();
-    bench.ok(&["image", "create", "-f", "qcow2", "disk.qcow2", "8M"]);
-    let path = bench.path("disk.qcow2");
+/// Creates a directory with a qcow2 image of 1 MiB of data.
+fn dir() -> TestDir {
+    let dir = TestDir::new();
+    dir.ok(&["image", "create", "-f", "qcow2", "disk.qcow2", "8M"]);
+    let path = dir.path("disk.qcow2");
     run("qemu-io", ["-c", "write -P 1 0 1M", path.to_str().unwrap()]);
-    bench
+    dir
 }
 
 #[test]
-fn checks_and_repairs() {
+fn check_reports_and_repairs_leaks() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    let bench = bench();
+    let dir = dir();
     assert!(
-        bench
-            .ok(&["image", "check", "disk.qcow2"])
+        dir.ok(&["image", "check", "disk.qcow2"])
             .starts_with("No errors were found on the image.\n16/128")
     );
-    let report = bench.json(&["image", "check", "--output=json", "disk.qcow2"]);
+    let report = dir.json(&["image", "check", "--output=json", "disk.qcow2"]);
     assert_eq!(
         (&report["check-errors"], &report["leaks"]),
         (&json!(0), &json!(null))
@@ -34,8 +33,8 @@ fn checks_and_repairs() {
         (&report["allocated-clusters"], &report["format"]),
         (&json!(16), &json!("qcow2"))
     );
-    // A leaked cluster at the end: the refcount block says so, nobody uses it.
-    let path = bench.path("disk.qcow2");
+    // A leaked cluster at the end: its refcount is 1, but no table refers to it.
+    let path = dir.path("disk.qcow2");
     let file = std::fs::File::options()
         .read(true)
         .write(true)
@@ -47,14 +46,14 @@ fn checks_and_repairs() {
     file.read_exact_at(&mut block, 65536).unwrap();
     file.write_all_at(&[0, 1], u64::from_be_bytes(block) + clusters * 2)
         .unwrap();
-    bench.fails(&["image", "check", "disk.qcow2"], 3, "Leaked cluster");
-    bench.fails(
+    dir.fails(&["image", "check", "disk.qcow2"], 3, "Leaked cluster");
+    dir.fails(
         &["image", "check", "disk.img"],
         63,
         "nothing that could be checked",
     );
-    bench.fails(&["image", "check", "nowhere"], 1, "No such file");
-    let said = bench
+    dir.fails(&["image", "check", "nowhere"], 1, "No such file");
+    let said = dir
         .command(&["image", "check", "-r", "leaks", "disk.qcow2"])
         .output()
         .unwrap();
@@ -66,28 +65,28 @@ fn checks_and_repairs() {
 }
 
 #[test]
-fn snapshots_come_and_go() {
+fn snapshot_is_created_applied_and_deleted() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    let bench = bench();
-    assert_eq!(bench.ok(&["image", "snapshot", "-l", "disk.qcow2"]), "");
-    bench.ok(&["image", "snapshot", "-c", "before", "disk.qcow2"]);
-    let list = bench.ok(&["image", "snapshot", "disk.qcow2"]);
+    let dir = dir();
+    assert_eq!(dir.ok(&["image", "snapshot", "-l", "disk.qcow2"]), "");
+    dir.ok(&["image", "snapshot", "-c", "before", "disk.qcow2"]);
+    let list = dir.ok(&["image", "snapshot", "disk.qcow2"]);
     assert!(list.contains("TAG") && list.contains("before"), "{list}");
     assert_eq!(
-        bench.json(&["image", "snapshot", "--json", "disk.qcow2"])[0]["id"],
+        dir.json(&["image", "snapshot", "--json", "disk.qcow2"])[0]["id"],
         "1"
     );
-    let path = bench.path("disk.qcow2");
+    let path = dir.path("disk.qcow2");
     run("qemu-io", ["-c", "write -P 2 0 2M", path.to_str().unwrap()]);
-    bench.ok(&["image", "snapshot", "-a", "before", "disk.qcow2"]);
+    dir.ok(&["image", "snapshot", "-a", "before", "disk.qcow2"]);
     run("qemu-io", ["-c", "read -P 1 0 1M", path.to_str().unwrap()]);
-    bench.ok(&["image", "snapshot", "-d", "before", "disk.qcow2"]);
-    bench.fails(
+    dir.ok(&["image", "snapshot", "-d", "before", "disk.qcow2"]);
+    dir.fails(
         &["image", "snapshot", "-d", "before", "disk.qcow2"],
         3,
         "no snapshot \"before\"",
     );
-    bench.fails(
+    dir.fails(
         &["image", "snapshot", "-d", "x", "-a", "y", "disk.qcow2"],
         2,
         "cannot be used with",
@@ -96,21 +95,21 @@ fn snapshots_come_and_go() {
 }
 
 #[test]
-fn sizes_and_backing_files_change() {
+fn resize_commit_and_rebase_change_images() {
     requires!(tool("qemu-img"), tool("qemu-io"));
-    let bench = bench();
+    let dir = dir();
     assert_eq!(
-        bench.ok(&["image", "resize", "disk.qcow2", "+2M"]),
+        dir.ok(&["image", "resize", "disk.qcow2", "+2M"]),
         "Image resized.\n"
     );
-    bench.fails(
+    dir.fails(
         &["image", "resize", "disk.qcow2", "-5M"],
         3,
-        "--shrink allows it",
+        "use --shrink to allow that",
     );
-    bench.ok(&["image", "resize", "--shrink", "disk.qcow2", "-5M"]);
+    dir.ok(&["image", "resize", "--shrink", "disk.qcow2", "-5M"]);
     assert_eq!(
-        bench.json(&["image", "info", "--output=json", "disk.qcow2"])["virtual-size"],
+        dir.json(&["image", "info", "--output=json", "disk.qcow2"])["virtual-size"],
         5 << 20
     );
     run(
@@ -124,7 +123,7 @@ fn sizes_and_backing_files_change() {
             "disk.qcow2",
             "-F",
             "qcow2",
-            bench.path("top.qcow2").to_str().unwrap(),
+            dir.path("top.qcow2").to_str().unwrap(),
         ],
     );
     run(
@@ -132,11 +131,11 @@ fn sizes_and_backing_files_change() {
         [
             "-c",
             "write -P 9 3M 64k",
-            bench.path("top.qcow2").to_str().unwrap(),
+            dir.path("top.qcow2").to_str().unwrap(),
         ],
     );
     assert_eq!(
-        bench.ok(&["image", "commit", "top.qcow2"]),
+        dir.ok(&["image", "commit", "top.qcow2"]),
         "Image committed.\n"
     );
     run(
@@ -145,19 +144,19 @@ fn sizes_and_backing_files_change() {
             "-r",
             "-c",
             "read -P 9 3M 64k",
-            bench.path("disk.qcow2").to_str().unwrap(),
+            dir.path("disk.qcow2").to_str().unwrap(),
         ],
     );
-    bench.ok(&["image", "rebase", "-b", "", "top.qcow2"]);
+    dir.ok(&["image", "rebase", "-b", "", "top.qcow2"]);
     run(
         "qemu-img",
         [
             "compare",
-            bench.path("disk.qcow2").to_str().unwrap(),
-            bench.path("top.qcow2").to_str().unwrap(),
+            dir.path("disk.qcow2").to_str().unwrap(),
+            dir.path("top.qcow2").to_str().unwrap(),
         ],
     );
-    bench.ok(&[
+    dir.ok(&[
         "image",
         "rebase",
         "-u",
@@ -168,11 +167,11 @@ fn sizes_and_backing_files_change() {
         "top.qcow2",
     ]);
     assert_eq!(
-        bench.json(&["image", "info", "--output=json", "top.qcow2"])["backing-filename"],
+        dir.json(&["image", "info", "--output=json", "top.qcow2"])["backing-filename"],
         "disk.qcow2"
     );
-    bench.fails(&["image", "commit", "disk.qcow2"], 3, "no backing file");
+    dir.fails(&["image", "commit", "disk.qcow2"], 3, "no backing file");
     for name in ["disk.qcow2", "top.qcow2"] {
-        qemu_check(&bench.path(name));
+        qemu_check(&dir.path(name));
     }
 }

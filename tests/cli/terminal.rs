@@ -1,13 +1,13 @@
-//! What a person at a terminal meets: help, manual pages, completions, colours, and hints after a
-//! slip of the pen.
+//! The user interface on a terminal: help, manual pages, completions, colors, and hints for
+//! mistyped words.
 
-use crate::cli::Bench;
+use crate::cli::TestDir;
 use crate::support::tools::{command, succeed, text};
 use crate::support::{Need, report_skip, requires};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The program, with nothing in its environment that says how to look.
+/// Returns the command, with an environment that does not affect its output.
 fn folio(words: &[&str]) -> Command {
     let mut folio = Command::new(env!("CARGO_BIN_EXE_folio"));
     folio
@@ -32,7 +32,7 @@ pub(crate) fn help(words: &[String], columns: usize) -> String {
     text(&succeed(folio(&words).env("COLUMNS", columns.to_string())))
 }
 
-/// The words of all commands that there are, as the help texts list them.
+/// Returns the words of all commands, as the help texts list them.
 pub(crate) fn commands() -> Vec<Vec<String>> {
     let (mut open, mut all) = (vec![Vec::new()], Vec::new());
     while let Some(words) = open.pop() {
@@ -58,7 +58,7 @@ pub(crate) fn commands() -> Vec<Vec<String>> {
 }
 
 #[test]
-fn help_fits_the_terminal_and_ends_in_examples() {
+fn help_fits_terminal_and_has_examples() {
     let commands = commands();
     for words in ["cp", "image create", "serve nbd", "mount", "man"] {
         assert!(
@@ -78,7 +78,7 @@ fn help_fits_the_terminal_and_ends_in_examples() {
         }
         let help = help(words, 100);
         let has_subcommands = help.contains("\nCommands:");
-        // What has many variants may show them in one place.
+        // A command with many variants may have its examples in the parent's help.
         let is_shown_above =
             || words.len() > 1 && self::help(&words[..words.len() - 1], 100).contains("\nExample");
         let is_shown = help.contains("\nExample") || is_shown_above();
@@ -90,7 +90,7 @@ fn help_fits_the_terminal_and_ends_in_examples() {
 }
 
 #[test]
-fn there_is_a_manual_page_for_every_command() {
+fn every_command_has_a_manual_page() {
     requires!(tool("groff"));
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("man1");
@@ -112,7 +112,7 @@ fn there_is_a_manual_page_for_every_command() {
             std::fs::read_to_string(&page).unwrap(),
             "{name}"
         );
-        nobody_complains(&page);
+        assert_no_warnings(&page);
         let shown = succeed(
             command("groff")
                 .args(["-man", "-Tascii", "-P-cbou"])
@@ -138,8 +138,8 @@ fn there_is_a_manual_page_for_every_command() {
     );
 }
 
-/// Neither groff nor, where it is installed, mandoc has anything to say about the page.
-fn nobody_complains(page: &Path) {
+/// Asserts that groff and, if it is installed, mandoc accept the page without warnings.
+fn assert_no_warnings(page: &Path) {
     let output = succeed(
         command("groff")
             .args(["-man", "-Tutf8", "-ww", "-z"])
@@ -147,35 +147,35 @@ fn nobody_complains(page: &Path) {
     );
     assert_eq!(text(&output), "", "{}", page.display());
     if Need::Tool("mandoc").met().is_ok() {
-        // Without a date a page is the same whenever it is made.
+        // Pages have no date, so that they do not depend on the time of the build.
         let output = command("mandoc")
             .args(["-Tlint", "-Wwarning"])
             .arg(page)
             .output()
             .unwrap();
-        let told: Vec<_> = text(&output)
+        let printed: Vec<_> = text(&output)
             .lines()
             .filter(|line| !line.contains("missing date"))
             .map(str::to_owned)
             .collect();
-        assert!(told.is_empty(), "{told:?}");
+        assert!(printed.is_empty(), "{printed:?}");
     }
 }
 
 #[test]
-fn a_page_of_no_command_is_refused() {
-    let bench = Bench::new();
-    bench.fails(
+fn man_of_unknown_command_is_refused() {
+    let dir = TestDir::new();
+    dir.fails(
         &["man", "imge"],
         2,
         "unknown command \"imge\"; did you mean image?",
     );
-    bench.fails(&["man", "image", "convrt"], 2, "did you mean convert?");
-    bench.fails(&["man", "--dir", "disk.img"], 1, "disk.img: ");
+    dir.fails(&["man", "image", "convrt"], 2, "did you mean convert?");
+    dir.fails(&["man", "--dir", "disk.img"], 1, "disk.img: ");
 }
 
 #[test]
-fn shells_accept_the_completions() {
+fn completion_scripts_parse_in_their_shell() {
     let folder = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {
         let script = folder.path().join(shell);
@@ -192,7 +192,7 @@ fn shells_accept_the_completions() {
 }
 
 #[test]
-fn bash_completes_words() {
+fn bash_completes_commands_and_options() {
     requires!(tool("bash"));
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("folio.bash");
@@ -220,7 +220,7 @@ fn bash_completes_words() {
     assert_eq!(complete("folio image create --format qc"), "qcow2");
     assert_eq!(complete("folio --color al"), "always");
     assert!(complete("folio ''").contains("image"));
-    // What is no word of the command is left to bash, which knows the files.
+    // Words that are not of the command are left to bash, which completes files.
     assert_eq!(complete("folio mount ''"), "");
     assert_eq!(complete("folio mount di"), "");
     assert_eq!(complete("folio doctor ''"), "");
@@ -229,11 +229,12 @@ fn bash_completes_words() {
     assert!(text(&succeed(command("bash").args(["-c", &program]))).contains("-o default"));
 }
 
-/// A bench with names in an image that are not easy to type, and the script of a shell.
-fn bench_to_complete(shell: &str) -> (Bench, String) {
-    let bench = Bench::new();
+/// Returns a directory with an image that contains names with special characters, and the shell's
+/// script.
+fn bench_to_complete(shell: &str) -> (TestDir, String) {
+    let dir = TestDir::new();
     for folder in ["tree/etc/conf.d", "tree/my dir"] {
-        std::fs::create_dir_all(bench.path(folder)).unwrap();
+        std::fs::create_dir_all(dir.path(folder)).unwrap();
     }
     for file in [
         "etc/passwd",
@@ -242,17 +243,17 @@ fn bench_to_complete(shell: &str) -> (Bench, String) {
         "a:b",
         ".hidden",
     ] {
-        std::fs::write(bench.path("tree").join(file), "").unwrap();
+        std::fs::write(dir.path("tree").join(file), "").unwrap();
     }
-    bench.ok(&["cp", "-a", "tree/.", "disk.img:/"]);
-    let script = bench.path("script");
-    std::fs::write(&script, bench.ok(&["completions", shell])).unwrap();
+    dir.ok(&["cp", "-a", "tree/.", "disk.img:/"]);
+    let script = dir.path("script");
+    std::fs::write(&script, dir.ok(&["completions", shell])).unwrap();
     let script = script.to_str().unwrap().to_owned();
-    (bench, script)
+    (dir, script)
 }
 
-/// A program that finds `folio` as users do.
-fn with_folio(bench: &Bench, program: &str) -> Command {
+/// Returns a program that finds `folio` in its PATH.
+fn with_folio(dir: &TestDir, program: &str) -> Command {
     let folder = Path::new(env!("CARGO_BIN_EXE_folio")).parent().unwrap();
     let path = std::env::join_paths([folder.into()].into_iter().chain(std::env::split_paths(
         &std::env::var_os("PATH").unwrap_or_default(),
@@ -260,15 +261,15 @@ fn with_folio(bench: &Bench, program: &str) -> Command {
     let mut command = command(program);
     command
         .env("PATH", path.unwrap())
-        .env("HOME", bench.folder.path())
-        .current_dir(bench.folder.path());
+        .env("HOME", dir.folder.path())
+        .current_dir(dir.folder.path());
     command
 }
 
 #[test]
-fn words_in_images_are_found() {
-    let (bench, _) = bench_to_complete("bash");
-    let complete = |word: &str| bench.ok(&["completions", "bash", word]);
+fn completions_list_paths_in_images() {
+    let (dir, _) = bench_to_complete("bash");
+    let complete = |word: &str| dir.ok(&["completions", "bash", word]);
     assert_eq!(complete("disk.img:/etc/p"), "disk.img:/etc/passwd\n");
     let root = "disk.img:/a:b\ndisk.img:/etc/\ndisk.img:/lost+found/\ndisk.img:/my dir/\n";
     assert_eq!(complete("disk.img:"), root);
@@ -284,15 +285,15 @@ fn words_in_images_are_found() {
     ] {
         assert_eq!(complete(nothing), "", "{nothing}");
     }
-    bench.fails(
+    dir.fails(
         &["completions", "bash", "disk.img:/none/x"],
         1,
         "No such file",
     );
-    bench.fails(&["completions", "bash", "script:/"], 3, "script");
+    dir.fails(&["completions", "bash", "script:/"], 3, "script");
 }
 
-/// What is typed, with a tab for each ~, and the words that the command gets.
+/// Typed lines, with ~ for a tab, and the resulting words of the command.
 const TYPED: &[(&str, &str)] = &[
     ("ls disk.img:/et~", "<ls><disk.img:/etc/>"),
     ("ls disk.img:/etc/pa~", "<ls><disk.img:/etc/passwd>"),
@@ -302,7 +303,7 @@ const TYPED: &[(&str, &str)] = &[
         "cat disk.img:/a~ disk.img:/a:~",
         "<cat><disk.img:/a:b><disk.img:/a:b>",
     ),
-    // Not the host's.
+    // Paths of the host are not completed.
     ("ls disk.img:/us~", "<ls><disk.img:/us>"),
     ("ls none.img:/etc/pas~", "<ls><none.img:/etc/passwd>"),
     ("doctor tre~", "<doctor><tree/>"),
@@ -312,7 +313,7 @@ const TYPED: &[(&str, &str)] = &[
 #[test]
 fn bash_completes_paths_in_images() {
     requires!(tool("bash"), tool("script"));
-    let (bench, script) = bench_to_complete("bash");
+    let (dir, script) = bench_to_complete("bash");
     let mut lines = format!(
         "source '{script}'; folio() {{ if [ \"$1\" = completions ]; then command folio \"$@\"; \
          else printf '<%s>' \"$@\"; echo; fi; }}\n"
@@ -321,36 +322,37 @@ fn bash_completes_paths_in_images() {
         lines.push_str(&format!("folio {}\n", typed.replace('~', "\t")));
     }
     lines.push_str("exit\n");
-    let typed = bench.path("typed");
+    let typed = dir.path("typed");
     std::fs::write(&typed, lines).unwrap();
-    let mut shell = with_folio(&bench, "script");
+    let mut shell = with_folio(&dir, "script");
     shell
         .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
         .env("TERM", "dumb");
     shell
         .env("INPUTRC", "/dev/null")
         .stdin(std::fs::File::open(&typed).unwrap());
-    let told = text(&shell.output().unwrap());
+    let printed = text(&shell.output().unwrap());
     for (typed, words) in TYPED {
-        let is_got = told.lines().any(|line| line.trim_end() == *words);
-        assert!(is_got, "{typed}: no {words} in\n{told}");
+        let is_got = printed.lines().any(|line| line.trim_end() == *words);
+        assert!(is_got, "{typed}: no {words} in\n{printed}");
     }
 }
 
 #[test]
 fn zsh_completes_paths_in_images() {
     requires!(tool("zsh"));
-    let (bench, script) = bench_to_complete("zsh");
+    let (dir, script) = bench_to_complete("zsh");
     let complete = |word: &str| {
-        // What the completion system does with the words is its own affair.
+        // The test replaces the functions of the completion system, and reads their arguments.
         let program = format!(
             "compdef() {{ }}; compadd() {{ print -rl -- \"${{(@P)@[-1]}}\"; }}; source '{script}'; \
              words=(folio ls '{word}'); PREFIX='{word}'; _folio_names || echo none"
         );
-        let told = text(&succeed(
-            with_folio(&bench, "zsh").args(["-f", "-c", &program]),
+        let printed = text(&succeed(
+            with_folio(&dir, "zsh").args(["-f", "-c", &program]),
         ));
-        told.lines()
+        printed
+            .lines()
             .filter(|line| !line.is_empty())
             .map(str::to_owned)
             .collect::<Vec<_>>()
@@ -368,7 +370,7 @@ fn zsh_completes_paths_in_images() {
     for word in ["disk", "none.img:/", ":/"] {
         assert_eq!(complete(word), ["none"], "{word}");
     }
-    // A word that is a path is completed as one.
+    // Arguments that are paths are completed as paths.
     let lines = std::fs::read_to_string(&script).unwrap();
     let doctor = lines
         .lines()
@@ -382,13 +384,14 @@ fn zsh_completes_paths_in_images() {
 #[test]
 fn fish_completes_paths_in_images() {
     requires!(tool("fish"));
-    let (bench, script) = bench_to_complete("fish");
+    let (dir, script) = bench_to_complete("fish");
     let complete = |line: &str| {
         let program = format!("source '{script}'; complete -C '{line}'");
-        let told = text(&succeed(
-            with_folio(&bench, "fish").args(["-N", "-c", &program]),
+        let printed = text(&succeed(
+            with_folio(&dir, "fish").args(["-N", "-c", &program]),
         ));
-        told.lines()
+        printed
+            .lines()
             .map(|line| line.split('\t').next().unwrap().to_owned())
             .collect::<Vec<_>>()
     };
@@ -405,11 +408,11 @@ fn fish_completes_paths_in_images() {
 const BOLD: &str = "\u{1b}[1m";
 
 #[test]
-fn colours_are_shown_where_they_are_wanted() {
-    let bench = Bench::new();
+fn colors_follow_option_and_environment() {
+    let dir = TestDir::new();
     let run = |words: &[&str], variables: &[(&str, &str)]| {
         let output = folio(words)
-            .current_dir(bench.folder.path())
+            .current_dir(dir.folder.path())
             .envs(variables.iter().copied())
             .output();
         text(&output.unwrap())
@@ -443,23 +446,23 @@ fn colours_are_shown_where_they_are_wanted() {
             "{words:?}"
         );
     }
-    bench.ok(&["mkdir", "disk.img:/d"]);
+    dir.ok(&["mkdir", "disk.img:/d"]);
     let listed = run(&["ls", "--color=always", "disk.img"], &[]);
     assert!(listed.contains("\u{1b}[34md\u{1b}[0m"), "{listed:?}");
-    bench.fails(&["--color", "never", "check"], 16, "required");
-    bench.fails(
+    dir.fails(&["--color", "never", "check"], 16, "required");
+    dir.fails(
         &["ls", "--color=purple", "disk.img"],
         2,
         "possible values: auto, always, never",
     );
-    // What passes through is never touched.
+    // Data that passes through stays unchanged.
     let data = "\u{1b}[31mred\u{1b}[0m";
-    bench.write("disk.img:/red", data);
-    assert_eq!(bench.ok(&["cat", "--color=never", "disk.img:/red"]), data);
+    dir.write("disk.img:/red", data);
+    assert_eq!(dir.ok(&["cat", "--color=never", "disk.img:/red"]), data);
 }
 
-/// What the program says to a terminal of 90 columns.
-fn on_a_terminal(bench: &Bench, words: &str, variables: &[(&str, &str)]) -> String {
+/// Returns the output on a terminal of 90 columns.
+fn on_terminal(dir: &TestDir, words: &str, variables: &[(&str, &str)]) -> String {
     let line = format!(
         "stty cols 90 rows 30; {} {words}",
         env!("CARGO_BIN_EXE_folio")
@@ -467,7 +470,7 @@ fn on_a_terminal(bench: &Bench, words: &str, variables: &[(&str, &str)]) -> Stri
     let mut script = command("script");
     script
         .args(["-qec", &line, "/dev/null"])
-        .current_dir(bench.folder.path())
+        .current_dir(dir.folder.path())
         .env("TERM", "xterm");
     for name in ["CI", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
         script.env_remove(name);
@@ -476,27 +479,27 @@ fn on_a_terminal(bench: &Bench, words: &str, variables: &[(&str, &str)]) -> Stri
 }
 
 #[test]
-fn a_terminal_gets_colours_unless_it_says_no() {
+fn terminal_shows_colors_unless_disabled() {
     requires!(tool("script"), tool("stty"));
-    let bench = Bench::new();
-    assert!(on_a_terminal(&bench, "df disk.img", &[]).contains(BOLD));
-    assert!(on_a_terminal(&bench, "ls none.img", &[]).contains("\u{1b}[31m"));
-    assert!(on_a_terminal(&bench, "df --help", &[]).contains(BOLD));
+    let dir = TestDir::new();
+    assert!(on_terminal(&dir, "df disk.img", &[]).contains(BOLD));
+    assert!(on_terminal(&dir, "ls none.img", &[]).contains("\u{1b}[31m"));
+    assert!(on_terminal(&dir, "df --help", &[]).contains(BOLD));
     for variables in [
         &[("NO_COLOR", "1")][..],
         &[("TERM", "dumb")],
         &[("TERM", "dumb"), ("CI", "1")],
     ] {
         for words in ["df disk.img", "ls none.img", "df --help", "nonsense"] {
-            let told = on_a_terminal(&bench, words, variables);
+            let printed = on_terminal(&dir, words, variables);
             assert!(
-                !told.contains('\u{1b}') && !told.is_empty(),
-                "{words} with {variables:?}: {told:?}"
+                !printed.contains('\u{1b}') && !printed.is_empty(),
+                "{words} with {variables:?}: {printed:?}"
             );
         }
     }
-    assert!(!on_a_terminal(&bench, "df --color=never disk.img", &[]).contains('\u{1b}'));
-    let help = on_a_terminal(&bench, "mount --help --color=never", &[]);
+    assert!(!on_terminal(&dir, "df --color=never disk.img", &[]).contains('\u{1b}'));
+    let help = on_terminal(&dir, "mount --help --color=never", &[]);
     let longest = help
         .lines()
         .map(|line| line.trim_end().chars().count())
@@ -508,27 +511,27 @@ fn a_terminal_gets_colours_unless_it_says_no() {
 }
 
 #[test]
-fn names_are_no_commands_to_a_terminal() {
+fn control_characters_never_reach_a_terminal() {
     requires!(tool("script"), tool("stty"));
-    let bench = Bench::new();
+    let dir = TestDir::new();
     let name = "a\u{1b}[2Jb";
-    bench.ok(&["mkdir", &format!("disk.img:/{name}")]);
+    dir.ok(&["mkdir", &format!("disk.img:/{name}")]);
     assert_eq!(
-        bench.ok(&["ls", "disk.img"]),
+        dir.ok(&["ls", "disk.img"]),
         format!("{name}\nlost+found\n"),
         "bytes in a pipe"
     );
-    let told = on_a_terminal(&bench, "ls --color=never disk.img", &[]);
+    let printed = on_terminal(&dir, "ls --color=never disk.img", &[]);
     assert!(
-        told.contains("a?[2Jb") && !told.contains('\u{1b}'),
-        "{told:?}"
+        printed.contains("a?[2Jb") && !printed.contains('\u{1b}'),
+        "{printed:?}"
     );
-    let told = on_a_terminal(&bench, "tree --color=never disk.img", &[]);
+    let printed = on_terminal(&dir, "tree --color=never disk.img", &[]);
     assert!(
-        told.contains("a?[2Jb") && !told.contains('\u{1b}'),
-        "{told:?}"
+        printed.contains("a?[2Jb") && !printed.contains('\u{1b}'),
+        "{printed:?}"
     );
-    bench.fails(
+    dir.fails(
         &["cat", &format!("disk.img:/{name}")],
         1,
         "a\\u{1b}[2Jb: Is a directory",
@@ -536,87 +539,91 @@ fn names_are_no_commands_to_a_terminal() {
 }
 
 #[test]
-fn the_nearest_word_is_offered() {
-    let bench = Bench::new();
-    bench.ok(&["mkdir", "disk.img:/etc"]);
-    bench.write("disk.img:/etc/passwd", "root:x:0:0:\n");
+fn unknown_word_suggests_nearest_word() {
+    let dir = TestDir::new();
+    dir.ok(&["mkdir", "disk.img:/etc"]);
+    dir.write("disk.img:/etc/passwd", "root:x:0:0:\n");
     let meant = "did you mean disk.img:/etc";
-    bench.fails(
+    dir.fails(
         &["cat", "disk.img:/ect/passwd"],
         1,
         "disk.img:/ect/passwd: No such file or directory; ",
     );
-    bench.fails(&["cat", "disk.img:/ect/passwd"], 1, &format!("{meant}?"));
-    bench.fails(
+    dir.fails(&["cat", "disk.img:/ect/passwd"], 1, &format!("{meant}?"));
+    dir.fails(
         &["stat", "disk.img:/etc/passwrd"],
         1,
         &format!("{meant}/passwd?"),
     );
-    bench.fails(&["ls", "disk.img:/etcc"], 1, &format!("{meant}?"));
-    bench.fails(
+    dir.fails(&["ls", "disk.img:/etcc"], 1, &format!("{meant}?"));
+    dir.fails(
         &["cp", "disk.img:/etc/paswd", "out"],
         1,
         &format!("{meant}/passwd?"),
     );
-    bench.fails(&["write", "disk.img:/ect/new"], 1, &format!("{meant}?"));
-    bench.fails(&["ls", "disk.ing"], 3, "did you mean disk.img?");
-    bench.fails(
+    dir.fails(&["write", "disk.img:/ect/new"], 1, &format!("{meant}?"));
+    dir.fails(&["ls", "disk.ing"], 3, "did you mean disk.img?");
+    dir.fails(
         &["cp", "disk.igm", "disk.img:/"],
         1,
         "did you mean disk.img?",
     );
-    bench.fails(&["lss"], 2, "a similar subcommand exists: 'ls'");
-    bench.fails(
+    dir.fails(&["lss"], 2, "a similar subcommand exists: 'ls'");
+    dir.fails(
         &["image", "info", "--format", "qcow", "disk.img"],
         2,
         "a similar value exists: 'qcow2'",
     );
-    bench.fails(
+    dir.fails(
         &["image", "create", "-o", "cluster_sise=4k", "x.qcow2", "1M"],
         2,
         "did you mean cluster_size?",
     );
-    bench.fails(
+    dir.fails(
         &["ls", "-o", "noatmie", "disk.img"],
         3,
         "did you mean noatime?",
     );
-    bench.fails(
+    dir.fails(
         &["mount", "-o", "chache=none", "disk.img", "."],
         3,
         "did you mean cache?",
     );
-    bench.fails(
+    dir.fails(
         &["share", "-o", "writebak", "disk.img", "--socket", "s"],
         3,
         "did you mean writeback?",
     );
     // Words of other programs.
-    bench.fails(
+    dir.fails(
         &["mkfs", "disk.img", "-d", "tree"],
         2,
-        "tip: a tree goes into a new image by 'folio cp -a TREE/. IM",
+        "tip: use 'folio cp -a TREE/. IMAGE:/ --create SIZE'",
     );
-    bench.fails(
+    dir.fails(
         &["convert", "disk.img", "x.qcow2"],
         2,
-        "tip: it is 'folio image convert'\n",
+        "tip: use 'folio image convert'\n",
     );
-    bench.fails(&["status", "."], 2, "tip: it is 'folio cache status'\n");
-    bench.fails(
+    dir.fails(&["status", "."], 2, "tip: use 'folio cache status'\n");
+    dir.fails(
         &["--quiet", "warm", "-t", "."],
         2,
-        "tip: it does so in any case\n",
+        "tip: not needed: folio warm always reads",
     );
-    bench.fails(&["check", "-f", "disk.img"], 16, "tip: it checks all");
-    let output = bench.command(&["create", "x.img", "1G"]).output().unwrap();
+    dir.fails(
+        &["check", "-f", "disk.img"],
+        16,
+        "tip: not needed: folio check always checks",
+    );
+    let output = dir.command(&["create", "x.img", "1G"]).output().unwrap();
     assert!(
         !text(&output).contains("truncate"),
         "one hint: {}",
         text(&output)
     );
-    // What resembles nothing gets no hint.
-    let output = bench
+    // A word without a similar one gets no hint.
+    let output = dir
         .command(&["cat", "disk.img:/something"])
         .output()
         .unwrap();
@@ -627,10 +634,10 @@ fn the_nearest_word_is_offered() {
 }
 
 #[test]
-fn the_layers_tell_of_themselves_when_asked() {
-    let bench = Bench::new();
-    bench.ok(&["image", "convert", "disk.img", "base.qcow2"]);
-    bench.ok(&[
+fn verbose_option_logs_all_layers() {
+    let dir = TestDir::new();
+    dir.ok(&["image", "convert", "disk.img", "base.qcow2"]);
+    dir.ok(&[
         "image",
         "create",
         "-f",
@@ -642,7 +649,7 @@ fn the_layers_tell_of_themselves_when_asked() {
     let run = |words: &[&str], log: &str| {
         let mut folio = folio(words);
         let output = folio
-            .current_dir(bench.folder.path())
+            .current_dir(dir.folder.path())
             .env("FOLIO_LOG", log)
             .output()
             .unwrap();
@@ -650,9 +657,9 @@ fn the_layers_tell_of_themselves_when_asked() {
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (lossy(&output.stdout), lossy(&output.stderr))
     };
-    let (listed, told) = run(&["ls", "top.qcow2"], "");
-    assert_eq!(told, "");
-    let (out, told) = run(&["ls", "-v", "top.qcow2"], "");
+    let (listed, printed) = run(&["ls", "top.qcow2"], "");
+    assert_eq!(printed, "");
+    let (out, printed) = run(&["ls", "-v", "top.qcow2"], "");
     assert_eq!(out, listed, "the standard output is the same");
     for what in [
         "image file opened file=top.qcow2 format=qcow2 read_only=true depth=0\n",
@@ -660,28 +667,28 @@ fn the_layers_tell_of_themselves_when_asked() {
         "image top.qcow2: ext4 mounted block_size=1024",
         "image top.qcow2: closed; page cache hits=",
     ] {
-        assert!(told.contains(what), "{told:?} lacks {what:?}");
+        assert!(printed.contains(what), "{printed:?} lacks {what:?}");
     }
     assert!(
-        !told.contains("calls of the host") && !told.contains('\u{1b}'),
-        "{told:?}"
+        !printed.contains("host I/O") && !printed.contains('\u{1b}'),
+        "{printed:?}"
     );
-    let (_, told) = run(&["mkdir", "-vv", "disk.img:/d"], "");
+    let (_, printed) = run(&["mkdir", "-vv", "disk.img:/d"], "");
     for what in [
         "fdatasync file=disk.img",
-        "calls of the host: read: ",
+        "host I/O: reads: ",
         "ext4 options",
     ] {
-        assert!(told.contains(what), "{told:?} lacks {what:?}");
+        assert!(printed.contains(what), "{printed:?} lacks {what:?}");
     }
-    let (_, told) = run(&["ls", "disk.img"], "folio::block=info");
+    let (_, printed) = run(&["ls", "disk.img"], "folio::block=info");
     assert!(
-        told.lines().count() == 1 && told.contains("image file opened"),
-        "{told:?}"
+        printed.lines().count() == 1 && printed.contains("image file opened"),
+        "{printed:?}"
     );
-    let (_, told) = run(&["ls", "disk.img"], "folio=loud");
+    let (_, printed) = run(&["ls", "disk.img"], "folio=loud");
     assert!(
-        told.starts_with("folio: ls: FOLIO_LOG=folio=loud: "),
-        "{told:?}"
+        printed.starts_with("folio: ls: invalid FOLIO_LOG \"folio=loud\": "),
+        "{printed:?}"
     );
 }
