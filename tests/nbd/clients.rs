@@ -1,17 +1,17 @@
-//! Clients that others wrote.
+//! Foreign clients: libnbd, nbdkit's tools and QEMU.
 
 use super::support::requires;
 use super::support::tools::{command, qemu_check, run, succeed, text};
-use super::{Served, bytes, image};
+use super::{NbdServer, bytes, image};
 use std::ffi::OsStr;
 use tempfile::TempDir;
 
 #[test]
-fn nbdinfo_sees_what_is_there() {
+fn nbdinfo_reports_export_and_extents() {
     requires!(tool("nbdinfo"));
     let folder = TempDir::new().unwrap();
-    let served = Served::new(&image(&folder, "disk.qcow2"), &["--export", "a disk"]);
-    let said = run("nbdinfo", [&served.uri]);
+    let server = NbdServer::new(&image(&folder, "disk.qcow2"), &["--export", "a disk"]);
+    let output = run("nbdinfo", [&server.uri]);
     for words in [
         "newstyle-fixed without TLS, using structured packets",
         "export=\"a disk\"",
@@ -23,10 +23,10 @@ fn nbdinfo_sees_what_is_there() {
         "can_zero: true",
         "block_size_maximum: 33554432",
     ] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(output.contains(words), "{words}: {output}");
     }
-    let said = run("nbdinfo", ["--map", &served.uri]);
-    let map: Vec<Vec<&str>> = said
+    let output = run("nbdinfo", ["--map", &server.uri]);
+    let map: Vec<Vec<&str>> = output
         .lines()
         .map(|line| line.split_whitespace().collect())
         .collect();
@@ -37,44 +37,44 @@ fn nbdinfo_sees_what_is_there() {
         ["66060288", "1048576", "0", "data"],
     ];
     assert_eq!(map, want);
-    let said = run(
+    let output = run(
         "nbdinfo",
-        ["--list", served.uri.replace("a%20disk", "").as_str()],
+        ["--list", server.uri.replace("a%20disk", "").as_str()],
     );
-    assert!(said.contains("export=\"a disk\""), "{said}");
-    served.stop();
+    assert!(output.contains("export=\"a disk\""), "{output}");
+    server.stop();
 }
 
 #[test]
-fn nbdcopy_carries_disks_both_ways_over_several_connections() {
+fn nbdcopy_copies_in_and_out_over_4_connections() {
     requires!(tool("nbdcopy"), tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     for name in ["disk.qcow2", "disk.raw"] {
         let source = image(&folder, name);
-        let served = Served::new(&source, &["--read-only"]);
+        let server = NbdServer::new(&source, &["--read-only"]);
         let copy = folder.path().join("copy");
         run(
             "nbdcopy",
-            ["--connections=4", &served.uri, copy.to_str().unwrap()],
+            ["--connections=4", &server.uri, copy.to_str().unwrap()],
         );
-        served.stop();
+        server.stop();
         run(
             "qemu-img",
             [OsStr::new("compare"), source.as_os_str(), copy.as_os_str()],
         );
         let target = folder.path().join("target.qcow2");
         drop(folio::block::create(&target, folio::block::ImageFormat::Qcow2, 64 << 20).unwrap());
-        let served = Served::new(&target, &[]);
+        let server = NbdServer::new(&target, &[]);
         run(
             "nbdcopy",
             [
                 "--connections=4",
                 "--flush",
                 copy.to_str().unwrap(),
-                &served.uri,
+                &server.uri,
             ],
         );
-        served.stop();
+        server.stop();
         qemu_check(&target);
         run(
             "qemu-img",
@@ -93,7 +93,7 @@ fn qemu_img_converts_maps_and_compares() {
     requires!(tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     let source = image(&folder, "disk.qcow2");
-    let served = Served::new(&source, &["--read-only"]);
+    let server = NbdServer::new(&source, &["--read-only"]);
     let converted = folder.path().join("converted.qcow2");
     run(
         "qemu-img",
@@ -101,15 +101,15 @@ fn qemu_img_converts_maps_and_compares() {
             "convert",
             "-O",
             "qcow2",
-            &served.uri,
+            &server.uri,
             converted.to_str().unwrap(),
         ],
     );
     run(
         "qemu-img",
-        ["compare", &served.uri, converted.to_str().unwrap()],
+        ["compare", &server.uri, converted.to_str().unwrap()],
     );
-    let map = run("qemu-img", ["map", "--output=json", &served.uri]);
+    let map = run("qemu-img", ["map", "--output=json", &server.uri]);
     let map: serde_json::Value = serde_json::from_str(&map).unwrap();
     let data: Vec<_> = map
         .as_array()
@@ -124,12 +124,12 @@ fn qemu_img_converts_maps_and_compares() {
         })
         .collect();
     assert_eq!(data, [(1 << 20, 2 << 20), (63 << 20, 1 << 20)]);
-    served.stop();
+    server.stop();
     qemu_check(&converted);
-    // And into a served one: zeros, holes and data.
+    // Convert into a served image: zeros, holes and data.
     let target = folder.path().join("target.qcow2");
     drop(folio::block::create(&target, folio::block::ImageFormat::Qcow2, 64 << 20).unwrap());
-    let served = Served::new(&target, &[]);
+    let server = NbdServer::new(&target, &[]);
     run(
         "qemu-img",
         [
@@ -138,10 +138,10 @@ fn qemu_img_converts_maps_and_compares() {
             "-O",
             "raw",
             converted.to_str().unwrap(),
-            &served.uri,
+            &server.uri,
         ],
     );
-    served.stop();
+    server.stop();
     qemu_check(&target);
     run(
         "qemu-img",
@@ -154,12 +154,12 @@ fn qemu_img_converts_maps_and_compares() {
 }
 
 #[test]
-fn qemu_io_changes_every_way() {
+fn qemu_io_write_commands_change_the_disk() {
     requires!(tool("qemu-io"), tool("qemu-img"));
     let folder = TempDir::new().unwrap();
     for name in ["disk.qcow2", "disk.raw"] {
         let disk = image(&folder, name);
-        let served = Served::new(&disk, &["-f", name.trim_start_matches("disk.")]);
+        let server = NbdServer::new(&disk, &["-f", name.trim_start_matches("disk.")]);
         let mut qemu_io = command("qemu-io");
         qemu_io.args(["-f", "raw"]);
         for words in [
@@ -180,9 +180,9 @@ fn qemu_io_changes_every_way() {
         ] {
             qemu_io.args(["-c", words]);
         }
-        let said = text(&succeed(qemu_io.arg(&served.uri)));
-        assert!(!said.contains("failed"), "{said}");
-        served.stop();
+        let output = text(&succeed(qemu_io.arg(&server.uri)));
+        assert!(!output.contains("failed"), "{output}");
+        server.stop();
         if name.ends_with("qcow2") {
             qemu_check(&disk);
         }
@@ -211,14 +211,14 @@ fn qemu_io_changes_every_way() {
 }
 
 #[test]
-fn read_only_refuses_every_change() {
+fn read_only_export_refuses_writes() {
     requires!(tool("qemu-io"));
     let folder = TempDir::new().unwrap();
     let disk = image(&folder, "disk.qcow2");
     let before = std::fs::read(&disk).unwrap();
-    let served = Served::new(&disk, &["--read-only"]);
+    let server = NbdServer::new(&disk, &["--read-only"]);
     let output = command("qemu-io")
-        .args(["-f", "raw", "-c", "write 0 4k", &served.uri])
+        .args(["-f", "raw", "-c", "write 0 4k", &server.uri])
         .output()
         .unwrap();
     assert!(
@@ -226,19 +226,19 @@ fn read_only_refuses_every_change() {
         "{}",
         text(&output)
     );
-    // Who only reads may share the image.
+    // Another reader may open the image.
     assert!(bytes(&disk, 1 << 20, 4096).iter().all(|byte| *byte == 0x11));
-    served.stop();
+    server.stop();
     assert!(std::fs::read(&disk).unwrap() == before);
 }
 
 #[test]
-fn libnbd_agrees_with_every_reply() {
+fn libnbd_accepts_every_reply() {
     requires!(tool("nbdsh"));
     let folder = TempDir::new().unwrap();
     let disk = image(&folder, "disk.qcow2");
-    let served = Served::new(&disk, &[]);
-    // libnbd ends the connection on a chunk that breaks the protocol.
+    let server = NbdServer::new(&disk, &[]);
+    // libnbd closes the connection on a chunk that violates the protocol.
     let script = r#"
 import errno
 chunks = []
@@ -284,12 +284,12 @@ except nbd.Error as error:
 assert h.pread(7, 77) == b"durable"
 "#;
     let mut nbdsh = command("nbdsh");
-    // libnbd's module is that of the system's Python.
+    // libnbd's module is installed for the system's Python.
     nbdsh
         .env("PATH", "/usr/bin:/bin")
-        .args(["--base-allocation", "-u", &served.uri, "-c", script]);
+        .args(["--base-allocation", "-u", &server.uri, "-c", script]);
     succeed(&mut nbdsh);
-    served.stop();
+    server.stop();
     if super::support::Need::Tool("qemu-img").met().is_ok() {
         qemu_check(&disk);
     }

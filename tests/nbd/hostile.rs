@@ -1,62 +1,62 @@
-//! Clients that break the rules: each finds an error or a closed connection, and others are served
-//! on.
+//! Clients that violate the protocol: each gets an error or a closed connection, and other clients
+//! are still served.
 
 use super::wire::*;
-use super::{Served, bytes, image};
+use super::{NbdServer, bytes, image};
 use std::os::unix::net::UnixStream;
 use tempfile::TempDir;
 
 #[test]
-fn bytes_that_are_no_handshake_close_the_connection() {
+fn invalid_handshake_closes_the_connection() {
     let folder = TempDir::new().unwrap();
-    let served = Served::new(&image(&folder, "disk.qcow2"), &[]);
-    // Flags that nobody knows.
-    let mut wire = Wire(UnixStream::connect(&served.socket).unwrap());
-    wire.take(18);
-    wire.send(&[0, 0, 1, 3]);
-    wire.ends();
-    // No magic number.
-    let mut wire = Wire::greet(&served.socket);
-    wire.send(b"GET / HTTP/1.1\r\n\r\n");
-    wire.ends();
-    // An option longer than all: its bytes never come.
-    let mut wire = Wire::greet(&served.socket);
-    wire.send(b"IHAVEOPT\0\0\0\x07\xff\xff\xff\xff");
-    wire.ends();
-    // An export that is not there, by the option that cannot be refused; a long name, too.
+    let server = NbdServer::new(&image(&folder, "disk.qcow2"), &[]);
+    // Unknown flags.
+    let mut client = RawClient(UnixStream::connect(&server.socket).unwrap());
+    client.take(18);
+    client.send(&[0, 0, 1, 3]);
+    client.expect_close();
+    // A wrong magic number.
+    let mut client = RawClient::greet(&server.socket);
+    client.send(b"GET / HTTP/1.1\r\n\r\n");
+    client.expect_close();
+    // An option with an excessive length, whose bytes are never sent.
+    let mut client = RawClient::greet(&server.socket);
+    client.send(b"IHAVEOPT\0\0\0\x07\xff\xff\xff\xff");
+    client.expect_close();
+    // An unknown export, by the option without an error reply; also with a long name.
     for name in [&b"other"[..], &[b'x'; 100_000]] {
-        let mut wire = Wire::greet(&served.socket);
-        wire.send_option(EXPORT_NAME, name);
-        wire.ends();
+        let mut client = RawClient::greet(&server.socket);
+        client.send_option(EXPORT_NAME, name);
+        client.expect_close();
     }
-    // A long option that can be left out.
-    let mut wire = Wire::greet(&served.socket);
-    assert_eq!(wire.option(GO, &[0; 500_000])[0].0, (1 << 31) + 9);
-    assert_eq!(wire.option(LIST, &[]).len(), 2);
-    // Lengths inside an option that lie.
-    assert_eq!(wire.option(GO, &[0xff; 6])[0].0, (1 << 31) + 3);
-    assert_eq!(wire.option(STRUCTURED_REPLY, &[])[0].0, 1);
+    // A long option that the server can skip.
+    let mut client = RawClient::greet(&server.socket);
+    assert_eq!(client.option(GO, &[0; 500_000])[0].0, (1 << 31) + 9);
+    assert_eq!(client.option(LIST, &[]).len(), 2);
+    // Wrong lengths inside an option.
+    assert_eq!(client.option(GO, &[0xff; 6])[0].0, (1 << 31) + 3);
+    assert_eq!(client.option(STRUCTURED_REPLY, &[])[0].0, 1);
     assert_eq!(
-        wire.option(SET_META_CONTEXT, b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0")[0].0,
+        client.option(SET_META_CONTEXT, b"\0\0\0\0\xff\xff\xff\xff\0\0\0\0")[0].0,
         (1 << 31) + 3
     );
-    // Options without end.
-    let mut wire = Wire::greet(&served.socket);
+    // Too many options.
+    let mut client = RawClient::greet(&server.socket);
     for _ in 0..64 {
-        assert_eq!(wire.option(LIST, &[]).len(), 2);
+        assert_eq!(client.option(LIST, &[]).len(), 2);
     }
-    wire.ends();
-    Wire::structured(&served.socket).still_works();
-    served.stop();
+    client.expect_close();
+    RawClient::structured(&server.socket).still_works();
+    server.stop();
 }
 
 #[test]
-fn requests_outside_the_rules_get_errors() {
+fn invalid_requests_get_errors() {
     let folder = TempDir::new().unwrap();
     let disk = image(&folder, "disk.qcow2");
     let before = std::fs::read(&disk).unwrap();
-    let served = Served::new(&disk, &[]);
-    let mut wire = Wire::structured(&served.socket);
+    let server = NbdServer::new(&disk, &[]);
+    let mut client = RawClient::structured(&server.socket);
     let end = 64 << 20;
     let invalid = 22;
     let no_space = 28;
@@ -83,94 +83,96 @@ fn requests_outside_the_rules_get_errors() {
     .enumerate()
     {
         let cookie = number as u64 + 100;
-        wire.request(command, cookie, offset, len);
-        assert_eq!(wire.error(cookie), error, "{command:?} {offset} {len}");
+        client.request(command, cookie, offset, len);
+        assert_eq!(client.error(cookie), error, "{command:?} {offset} {len}");
     }
-    // The payload of a write that is refused is no request.
+    // The payload of a refused write is skipped.
     for (cookie, flags, offset, len, error) in [
         (1, 0, end - 1, 4096, no_space),
         (2, DF, 0, 4096, invalid),
         (3, 0, 0, (32 << 20) + 512, invalid),
     ] {
-        wire.request((WRITE, flags), cookie, offset, len);
-        wire.send(&vec![0x66; len as usize]);
-        assert_eq!(wire.error(cookie), error);
+        client.request((WRITE, flags), cookie, offset, len);
+        client.send(&vec![0x66; len as usize]);
+        assert_eq!(client.error(cookie), error);
     }
-    wire.still_works();
-    served.stop();
+    client.still_works();
+    server.stop();
     assert!(
         std::fs::read(&disk).unwrap() == before,
-        "nothing was changed"
+        "the image has changed"
     );
 }
 
 #[test]
-fn bytes_that_are_no_request_close_the_connection() {
+fn invalid_request_magic_closes_the_connection() {
     let folder = TempDir::new().unwrap();
-    let served = Served::new(&image(&folder, "disk.qcow2"), &[]);
-    let mut wire = Wire::structured(&served.socket);
-    wire.send(&[0x66; 28]);
-    wire.ends();
-    // Behind requests that are fine, which are answered.
-    let mut wire = Wire::structured(&served.socket);
-    wire.send(&[request((READ, 0), 5, 0, 512), vec![0; 28]].concat());
-    wire.ends();
-    Wire::structured(&served.socket).still_works();
-    served.stop();
+    let server = NbdServer::new(&image(&folder, "disk.qcow2"), &[]);
+    let mut client = RawClient::structured(&server.socket);
+    client.send(&[0x66; 28]);
+    client.expect_close();
+    // After a valid request, which is answered.
+    let mut client = RawClient::structured(&server.socket);
+    client.send(&[request((READ, 0), 5, 0, 512), vec![0; 28]].concat());
+    client.expect_close();
+    RawClient::structured(&server.socket).still_works();
+    server.stop();
 }
 
 #[test]
-fn clients_that_go_midway_leave_the_others_alone() {
+fn client_disconnect_midway_affects_no_other() {
     let folder = TempDir::new().unwrap();
     let disk = image(&folder, "disk.qcow2");
-    let served = Served::new(&disk, &[]);
-    let mut other = Wire::structured(&served.socket);
+    let server = NbdServer::new(&disk, &[]);
+    let mut other = RawClient::structured(&server.socket);
     let whole = [request((WRITE, 0), 1, 0, 4096), vec![0x66; 4096]].concat();
     for cut in [0, 1, 27, 28, 29, 4096, whole.len() - 1] {
-        let mut wire = Wire::structured(&served.socket);
-        wire.send(&whole[..cut]);
-        drop(wire);
-        let mut wire = Wire::greet(&served.socket);
-        wire.send(&b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0"[..cut.min(21)]);
-        drop(wire);
+        let mut client = RawClient::structured(&server.socket);
+        client.send(&whole[..cut]);
+        drop(client);
+        let mut client = RawClient::greet(&server.socket);
+        client.send(&b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0"[..cut.min(21)]);
+        drop(client);
         other.still_works();
     }
-    // A long read that nobody waits for.
+    // A long read whose client disconnects.
     for flags in [0, DF] {
-        let mut wire = Wire::structured(&served.socket);
-        wire.request((READ, flags), 1, 48 << 20, 16 << 20);
-        wire.take(10);
-        drop(wire);
+        let mut client = RawClient::structured(&server.socket);
+        client.request((READ, flags), 1, 48 << 20, 16 << 20);
+        client.take(10);
+        drop(client);
     }
     other.still_works();
-    served.stop();
+    server.stop();
     assert!(
         bytes(&disk, 0, 4096).iter().all(|byte| *byte == 0),
-        "a write that never came whole"
+        "an incomplete write has changed the disk"
     );
 }
 
 #[test]
-fn a_client_that_takes_no_replies_stops_nobody() {
+fn client_that_takes_no_replies_blocks_no_other() {
     let folder = TempDir::new().unwrap();
-    let served = Served::new(&image(&folder, "disk.qcow2"), &[]);
-    let mut deaf = Wire::structured(&served.socket);
-    deaf.0.set_nonblocking(true).unwrap();
-    // As many long reads as the socket holds; no reply is read.
+    let server = NbdServer::new(&image(&folder, "disk.qcow2"), &[]);
+    let mut silent = RawClient::structured(&server.socket);
+    silent.0.set_nonblocking(true).unwrap();
+    // As many long reads as fit into the socket; no reply is read.
     let read = request((READ, DF), 1, 1 << 20, 1 << 20);
-    while std::io::Write::write(&mut deaf.0, &read).is_ok_and(|count| count == read.len()) {}
-    Wire::structured(&served.socket).still_works();
-    drop(deaf);
-    Wire::structured(&served.socket).still_works();
-    served.stop();
+    while std::io::Write::write(&mut silent.0, &read).is_ok_and(|count| count == read.len()) {}
+    RawClient::structured(&server.socket).still_works();
+    drop(silent);
+    RawClient::structured(&server.socket).still_works();
+    server.stop();
 }
 
 #[test]
-fn more_connections_than_there_may_be_are_turned_away() {
+fn connections_over_the_limit_are_closed() {
     let folder = TempDir::new().unwrap();
-    let served = Served::new(&image(&folder, "disk.qcow2"), &[]);
-    let mut wires: Vec<_> = (0..64).map(|_| Wire::structured(&served.socket)).collect();
-    Wire(UnixStream::connect(&served.socket).unwrap()).ends();
-    wires.iter_mut().for_each(Wire::still_works);
-    served.stop();
+    let server = NbdServer::new(&image(&folder, "disk.qcow2"), &[]);
+    let mut clients: Vec<_> = (0..64)
+        .map(|_| RawClient::structured(&server.socket))
+        .collect();
+    RawClient(UnixStream::connect(&server.socket).unwrap()).expect_close();
+    clients.iter_mut().for_each(RawClient::still_works);
+    server.stop();
 }

@@ -1,11 +1,11 @@
-//! Images served as network block devices: real clients, several connections, clients that break
-//! the rules.
+//! Images served as network block devices: real clients, several connections, clients that violate
+//! the protocol.
 //!
 //! ```text
 //!   nbdinfo, nbdcopy, qemu-img, qemu-io, nbdsh  --.
-//!   wire.rs: a client of our own, raw bytes     --+-->  folio serve nbd  -->  image  -->  qemu-img check
-//!     clients.rs   each operation, by clients of others     protocol.rs  replies byte by byte
-//!     sharing.rs   several connections, signals, locks      hostile.rs   what no client should send
+//!   wire.rs: a client of raw bytes              --+-->  folio serve nbd  -->  image  -->  qemu-img check
+//!     clients.rs   each operation, by foreign clients       protocol.rs  replies byte by byte
+//!     sharing.rs   several connections, signals, locks      hostile.rs   invalid and malicious bytes
 //! ```
 
 mod clients;
@@ -20,15 +20,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use tempfile::TempDir;
 
-/// A server, which ends with the value.
-struct Served {
+/// A running server; dropping it kills it.
+struct NbdServer {
     child: Child,
     uri: String,
     socket: PathBuf,
 }
 
-impl Served {
-    /// Serves `image` on a socket beside it.
+impl NbdServer {
+    /// Serves `image` on a socket next to it.
     #[track_caller]
     fn new(image: &Path, words: &[&str]) -> Self {
         let socket = image.with_extension("sock");
@@ -69,13 +69,13 @@ impl Served {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     }
 
-    /// Ends it as an operator would.
+    /// Stops the server by SIGTERM, as an operator does.
     #[track_caller]
     fn stop(mut self) {
         self.signal();
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}");
-        assert!(!self.socket.exists(), "the socket is gone");
+        assert!(!self.socket.exists(), "the socket file still exists");
     }
 
     fn wait(mut self) -> ExitStatus {
@@ -83,7 +83,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for NbdServer {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = self.child.kill();
@@ -92,27 +92,28 @@ impl Drop for Served {
     }
 }
 
-/// What a command that fails says.
+/// Runs a command that has to fail; returns its standard error.
 #[track_caller]
-fn refusal(command: &mut Command) -> String {
+fn stderr_of_failure(command: &mut Command) -> String {
     let mut child = command
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .expect("the command runs");
-    let mut said = String::new();
+    let mut stderr = String::new();
     child
         .stderr
         .take()
         .unwrap()
-        .read_to_string(&mut said)
+        .read_to_string(&mut stderr)
         .unwrap();
     let status = child.wait().unwrap();
     assert!(!status.success(), "{command:?} succeeds");
-    said
+    stderr
 }
 
-/// A qcow2 image of 64 MiB: 0x11 at 1 MiB for 2 MiB, 0x22 at 63 MiB for 1 MiB, the rest hole.
+/// Creates an image of 64 MiB, qcow2 or raw by its name: 0x11 at 1 MiB for 2 MiB, 0x22 at 63 MiB
+/// for 1 MiB, holes elsewhere.
 fn image(folder: &TempDir, name: &str) -> PathBuf {
     use folio::block::{ImageFormat, create};
     let path = folder.path().join(name);
@@ -128,7 +129,7 @@ fn image(folder: &TempDir, name: &str) -> PathBuf {
     path
 }
 
-/// The bytes of the disk in an image.
+/// Reads bytes of the disk in an image.
 fn bytes(image: &Path, offset: u64, len: usize) -> Vec<u8> {
     let options = folio::block::OpenOptions {
         read_only: true,

@@ -1,4 +1,4 @@
-//! A client of our own: every byte as the test wants it.
+//! A client that sends and receives raw bytes.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -32,8 +32,8 @@ pub(crate) const DF: u16 = 4;
 pub(crate) const REQ_ONE: u16 = 8;
 pub(crate) const FAST_ZERO: u16 = 16;
 
-/// A connection.
-pub(crate) struct Wire(pub(crate) UnixStream);
+/// A client of raw bytes.
+pub(crate) struct RawClient(pub(crate) UnixStream);
 
 /// One chunk of a structured reply.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// A number in the payload.
+    /// Returns a big-endian number in the payload.
     pub(crate) fn number(&self, at: usize, len: usize) -> u64 {
         self.payload[at..at + len]
             .iter()
@@ -53,44 +53,44 @@ impl Chunk {
     }
 }
 
-impl Wire {
-    /// Connects, and answers the greeting.
+impl RawClient {
+    /// Connects, and exchanges the flags.
     #[track_caller]
     pub(crate) fn greet(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
-        // A server that hangs shall not hang the test.
+        // A server that hangs must not hang the test.
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
-        let mut this = Self(stream);
-        assert_eq!(this.take(16), b"NBDMAGICIHAVEOPT");
-        assert_eq!(this.take(2), [0, 3]);
-        this.send(&[0, 0, 0, 3]);
-        this
+        let mut client = Self(stream);
+        assert_eq!(client.take(16), b"NBDMAGICIHAVEOPT");
+        assert_eq!(client.take(2), [0, 3]);
+        client.send(&[0, 0, 0, 3]);
+        client
     }
 
-    /// Connects and enters the transmission, with structured replies and `base:allocation`.
+    /// Connects and starts the transmission, with structured replies and `base:allocation`.
     #[track_caller]
     pub(crate) fn structured(socket: &Path) -> Self {
-        let mut this = Self::greet(socket);
-        assert_eq!(this.option(STRUCTURED_REPLY, &[]), [(1, vec![])]);
+        let mut client = Self::greet(socket);
+        assert_eq!(client.option(STRUCTURED_REPLY, &[]), [(1, vec![])]);
         let query = [
             &[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 15][..],
             b"base:allocation",
         ]
         .concat();
-        assert_eq!(this.option(SET_META_CONTEXT, &query).len(), 2);
-        assert_eq!(this.option(GO, &[0; 6]).last(), Some(&(1, vec![])));
-        this
+        assert_eq!(client.option(SET_META_CONTEXT, &query).len(), 2);
+        assert_eq!(client.option(GO, &[0; 6]).last(), Some(&(1, vec![])));
+        client
     }
 
-    /// Connects and enters the transmission the old way.
+    /// Connects and starts the transmission by `NBD_OPT_EXPORT_NAME`.
     #[track_caller]
     pub(crate) fn simple(socket: &Path) -> Self {
-        let mut this = Self::greet(socket);
-        this.send_option(EXPORT_NAME, &[]);
-        assert_eq!(this.take(10)[..8], (64u64 << 20).to_be_bytes());
-        this
+        let mut client = Self::greet(socket);
+        client.send_option(EXPORT_NAME, &[]);
+        assert_eq!(client.take(10)[..8], (64u64 << 20).to_be_bytes());
+        client
     }
 
     #[track_caller]
@@ -118,7 +118,7 @@ impl Wire {
         self.send(&[b"IHAVEOPT", &option.to_be_bytes()[..], &len, data].concat());
     }
 
-    /// Sends an option; its replies up to the last, kind and data.
+    /// Sends an option; returns kind and data of all its replies.
     #[track_caller]
     pub(crate) fn option(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send_option(option, data);
@@ -151,7 +151,7 @@ impl Wire {
         self.send(&request((command, flags), cookie, offset, len));
     }
 
-    /// The error and the cookie of a simple reply.
+    /// Receives a simple reply; returns its error and cookie.
     #[track_caller]
     pub(crate) fn simple_reply(&mut self) -> (u32, u64) {
         assert_eq!(self.number(4), 0x67446698);
@@ -175,7 +175,7 @@ impl Wire {
         }
     }
 
-    /// The error number of a reply that is one error chunk.
+    /// Receives a reply of one error chunk; returns the error number.
     #[track_caller]
     pub(crate) fn error(&mut self, cookie: u64) -> u64 {
         let chunk = self.chunk();
@@ -187,9 +187,9 @@ impl Wire {
         chunk.number(0, 4)
     }
 
-    /// The server has closed the connection, whatever it said before.
+    /// Checks that the server closes the connection, after any replies.
     #[track_caller]
-    pub(crate) fn ends(mut self) {
+    pub(crate) fn expect_close(mut self) {
         let mut rest = Vec::new();
         match self.0.read_to_end(&mut rest) {
             Ok(_) => {}
@@ -197,7 +197,7 @@ impl Wire {
         }
     }
 
-    /// The connection still works: a read of data that [`super::image`] wrote.
+    /// Checks that the connection works: reads data that [`super::image`] wrote.
     #[track_caller]
     pub(crate) fn still_works(&mut self) {
         self.request((READ, 0), 0xabcdef, 1 << 20, 512);
@@ -209,7 +209,7 @@ impl Wire {
     }
 }
 
-/// The bytes of a request.
+/// Encodes a request.
 pub(crate) fn request((command, flags): (u16, u16), cookie: u64, offset: u64, len: u32) -> Vec<u8> {
     let magic = 0x25609513u32.to_be_bytes();
     let (flags, command) = (flags.to_be_bytes(), command.to_be_bytes());

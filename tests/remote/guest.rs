@@ -1,21 +1,21 @@
 //! Remote shares in a real guest: over its network from the host, and over vsock.
 //!
-//! Nothing here has /dev/vhost-vsock, so the guest's vsock leads back to itself (`vsock_loopback`):
-//! the same sockets, another carrier below them.
+//! The test machine has no /dev/vhost-vsock, so the guest uses `vsock_loopback`: the same sockets
+//! over another transport.
 
-use crate::remote::{Bench, Shared};
+use crate::remote::{ImageFolder, ShareServer};
 use crate::support::guest::{Guest, HOST_ADDRESS, START_NETWORK};
 use crate::support::{report_skip, requires, two_sides};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// A guest that has the command, or why there is none.
+/// Creates a guest with the `folio` command; an error says why there is none.
 fn with_folio(extend: impl FnOnce(Guest) -> Result<Guest, String>) -> Result<Guest, String> {
     let folio = Path::new(env!("CARGO_BIN_EXE_folio"));
     extend(Guest::new()?.size(768, 1).program(folio)?)
 }
 
-/// Ends a mount as its owner does, and sees that the command ends, too.
+/// Unmounts, and checks that the command ends.
 const UNMOUNT: &str = r#"
 cd /; exec 3<&-; umount /mnt || fail umount
 for try in $(seq 2000); do pidof folio > /dev/null || break; done
@@ -23,13 +23,13 @@ if pidof folio > /dev/null; then fail 'folio mount goes on'; fi
 "#;
 
 #[test]
-fn a_guest_mounts_what_its_host_shares() {
+fn guest_mounts_a_share_of_its_host() {
     requires!(tool("setfattr"), tool("getfattr"), tool("mke2fs"), root);
-    let (parent, bench) = (TempDir::new().unwrap(), Bench::new());
+    let (parent, files) = (TempDir::new().unwrap(), ImageFolder::new());
     let folder = two_sides::directory(&parent);
-    let key = bench.key("key", "a key of more than sixteen bytes");
-    // What is pushed is seen although everything is believed.
-    let shared = Shared::new(&folder, "tcp:0", &["--key-file", &key, "-o", "ttl=inf"]);
+    let key = files.key("key", "a key of more than sixteen bytes");
+    // With an infinite time to live, only pushed changes are visible.
+    let shared = ShareServer::new(&folder, "tcp:0", &["--key-file", &key, "-o", "ttl=inf"]);
     let guest = match with_folio(Guest::network) {
         Ok(guest) => {
             two_sides::with_attributes(guest).file("/key", 0o600, &std::fs::read(key).unwrap())
@@ -49,7 +49,7 @@ fn a_guest_mounts_what_its_host_shares() {
     shared.stop();
 }
 
-/// Both ends in one guest, where the server's host is the guest itself.
+/// Server and client in one guest.
 const VSOCK: &str = r#"
 mkdir /tmp/shared; echo one > /tmp/shared/file
 folio share /tmp/shared --listen vsock:5000 --allow-cid 7 2> /dev/null & refusing=$!
@@ -68,7 +68,7 @@ kill $refusing $serving; wait $serving || fail "folio share: $?"
 "#;
 
 #[test]
-fn streams_go_through_vsock() {
+fn share_works_over_vsock() {
     let guest = with_folio(|guest| guest.module("vsock_loopback"));
     match guest {
         Ok(guest) => drop(two_sides::run(guest, VSOCK, Path::new(""))),

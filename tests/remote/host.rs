@@ -1,9 +1,8 @@
-//! A host's directory with clients elsewhere: what the host changes is pushed to them
-//! (docs/remote.md).
+//! A shared host directory: changes by the host are pushed to the clients (docs/remote.md).
 
 use crate::remote::mount::RemoteMount;
 use crate::remote::proxy::Proxy;
-use crate::remote::{Bench, Running, Shared, probe, wait_until};
+use crate::remote::{ImageFolder, RunningCommand, ShareServer, probe, wait_until};
 use crate::support::require::with_watches;
 use crate::support::requires;
 use crate::support::tools::fsck;
@@ -14,18 +13,18 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A directory that is shared.
-struct Host {
+/// A shared host directory.
+struct SharedDirectory {
     folder: TempDir,
-    shared: Shared,
+    shared: ShareServer,
 }
 
-impl Host {
+impl SharedDirectory {
     fn new(words: &[&str]) -> Self {
         let folder = TempDir::with_prefix("folio-remote-").unwrap();
         fs::create_dir(folder.path().join("host")).unwrap();
         let listen = format!("unix:{}", folder.path().join("socket").display());
-        let shared = Shared::new(&folder.path().join("host"), &listen, words);
+        let shared = ShareServer::new(&folder.path().join("host"), &listen, words);
         Self { folder, shared }
     }
 
@@ -39,9 +38,9 @@ fn text(path: &Path) -> String {
 }
 
 #[test]
-fn what_the_host_changes_is_pushed() {
+fn changes_by_the_host_are_pushed() {
     requires!(root, fuse);
-    let host = Host::new(&[]);
+    let host = SharedDirectory::new(&[]);
     fs::write(host.at("file"), "first").unwrap();
     let mount = RemoteMount::new(&host.shared.address, &[]);
     assert_eq!(text(&mount.at("file")), "first");
@@ -54,7 +53,7 @@ fn what_the_host_changes_is_pushed() {
             fs::metadata(mount.at("file")).unwrap().len() == new.len() as u64
         });
         let mut bytes = vec![0; new.len()];
-        wait_until("who has it open sees it", || {
+        wait_until("an open file shows the contents", || {
             held.read_at(&mut bytes, 0).unwrap() == new.len() && bytes == new.as_bytes()
         });
     }
@@ -65,9 +64,9 @@ fn what_the_host_changes_is_pushed() {
     });
     assert!(!mount.at("new").exists());
     fs::create_dir(host.at("new")).unwrap();
-    wait_until("the folder is there", || mount.at("new").exists());
+    wait_until("the folder exists", || mount.at("new").exists());
     fs::write(host.at("new/inner"), "inner").unwrap();
-    wait_until("the file in it is there", || {
+    wait_until("the file in it exists", || {
         text(&mount.at("new/inner")) == "inner"
     });
     fs::write(host.at("other"), "other").unwrap();
@@ -80,28 +79,28 @@ fn what_the_host_changes_is_pushed() {
         !mount.at("new").exists() && text(&mount.at("moved/inner")) == "inner"
     });
     fs::remove_file(host.at("file")).unwrap();
-    wait_until("the file is gone", || !mount.at("file").exists());
+    wait_until("the file is removed", || !mount.at("file").exists());
     fs::write(mount.at("back"), "from the client").unwrap();
     assert_eq!(text(&host.at("back")), "from the client");
     mount.unmount();
     host.shared.stop();
 }
 
-/// What is believed is not asked for: the server is stopped, and nobody notices.
+/// Cached data is valid without a request: it can be read while the server is stopped.
 #[test]
-fn what_is_cached_needs_no_server() {
+fn cached_data_is_read_without_the_server() {
     requires!(root, fuse);
-    let host = Host::new(&["-o", "ttl=inf"]);
+    let host = SharedDirectory::new(&["-o", "ttl=inf"]);
     fs::write(host.at("file"), "text").unwrap();
     let mount = RemoteMount::new(&host.shared.address, &[]);
-    // To open it is to ask: an open sees what the host wrote.
+    // open revalidates: it sees the host's last write.
     let file = File::open(mount.at("file")).unwrap();
     let read = || {
         let mut bytes = [0; 8];
         let len = fs::metadata(mount.at("file")).unwrap().len();
         len == 4 && file.read_at(&mut bytes, 0).unwrap() == 4 && bytes.starts_with(b"text")
     };
-    let is_silent = || {
+    let is_read_without_server = || {
         assert!(read() && read());
         host.shared.running.signal(Signal::STOP);
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -112,24 +111,24 @@ fn what_is_cached_needs_no_server() {
             answered == Ok(true)
         })
     };
-    // For some seconds after it was written its time may hide another change, so it is asked for
+    // For some seconds after a write, its mtime may hide another change, so the client revalidates
     // once more.
-    wait_until("it is not asked for again", is_silent);
+    wait_until("the data is read without a request", is_read_without_server);
     drop(file);
     mount.unmount();
     host.shared.stop();
 }
 
 #[test]
-fn what_the_host_changes_without_a_connection_is_told_later() {
+fn changes_without_connection_are_pushed_later() {
     requires!(root, fuse);
-    let host = Host::new(&[]);
+    let host = SharedDirectory::new(&[]);
     for number in 0..50 {
         fs::write(host.at(&format!("file{number}")), "old").unwrap();
     }
     let path = |name: &str| host.folder.path().join(name);
     let proxy = Proxy::new(&path("proxy"), &path("socket"), 1);
-    proxy.calm();
+    proxy.stop_cutting();
     let mount = RemoteMount::new(&proxy.address(), &[]);
     let all = |text_of_all: &str| {
         (0..50).all(|number| text(&mount.at(format!("file{number}"))) == text_of_all)
@@ -139,22 +138,22 @@ fn what_the_host_changes_without_a_connection_is_told_later() {
         proxy.cut();
         mount
             .running
-            .told
+            .stderr
             .lines("the connection is lost", count + 1);
         for number in 0..50 {
             fs::write(host.at(&format!("file{number}")), new).unwrap();
         }
-        mount.running.told.lines("nothing was lost", count + 1);
+        mount.running.stderr.lines("nothing was lost", count + 1);
         wait_until("all is new", || all(new));
     }
     fs::write(host.at("new"), "new").unwrap();
-    wait_until("a name that was not there is", || mount.at("new").exists());
+    wait_until("a new name is visible", || mount.at("new").exists());
     mount.unmount();
     host.shared.stop();
 }
 
 #[test]
-fn who_shares_is_told_when_watches_run_out() {
+fn exhausted_watches_are_reported_by_the_server() {
     requires!(root, fuse, user_namespaces);
     let folder = TempDir::with_prefix("folio-remote-").unwrap();
     let host = |name: String| folder.path().join("host").join(name);
@@ -168,12 +167,12 @@ fn who_shares_is_told_when_watches_run_out() {
         .arg("share")
         .arg(folder.path().join("host"))
         .args(["--listen", &listen]);
-    let shared = Shared::told(Running::spawn(&mut command));
+    let shared = ShareServer::from_running(RunningCommand::spawn(&mut command));
     let mount = RemoteMount::new(&shared.address, &[]);
     let all =
         |new: &str| (0..6).all(|number| text(&mount.at(format!("folder{number}/file"))) == new);
     assert!(all("old"));
-    shared.running.told.line("fs.inotify.max_user_watches");
+    shared.running.stderr.line("fs.inotify.max_user_watches");
     for number in 0..6 {
         fs::write(host(format!("folder{number}/file")), "new").unwrap();
     }
@@ -183,9 +182,9 @@ fn who_shares_is_told_when_watches_run_out() {
 }
 
 #[test]
-fn two_clients_of_a_directory_and_its_host_agree() {
+fn two_clients_and_the_host_agree() {
     requires!(root, fuse);
-    let host = Host::new(&[]);
+    let host = SharedDirectory::new(&[]);
     let (one, two) = (
         RemoteMount::new(&host.shared.address, &[]),
         RemoteMount::new(&host.shared.address, &[]),
@@ -204,9 +203,9 @@ fn two_clients_of_a_directory_and_its_host_agree() {
 }
 
 #[test]
-fn a_share_that_may_only_be_read_is_not_changed() {
+fn read_only_share_refuses_changes() {
     requires!(root, fuse);
-    let host = Host::new(&["--read-only"]);
+    let host = SharedDirectory::new(&["--read-only"]);
     fs::write(host.at("file"), "text").unwrap();
     let mount = RemoteMount::new(&host.shared.address, &[]);
     assert_eq!(text(&mount.at("file")), "text");
@@ -224,12 +223,12 @@ fn a_share_that_may_only_be_read_is_not_changed() {
     host.shared.stop();
 }
 
-/// Locks are a client's kernel's own; files without a name are the server's.
+/// Locks belong to the client's kernel; files without a name exist on the server.
 #[test]
-fn programs_of_a_client_lock_files_and_make_some_without_a_name() {
+fn locks_and_unnamed_files_work_on_a_client() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let (host, bench) = (Host::new(&[]), Bench::new());
-    let image = bench.share();
+    let (host, files) = (SharedDirectory::new(&[]), ImageFolder::new());
+    let image = files.share();
     for address in [&host.shared.address, &image.address] {
         let (one, two) = (
             RemoteMount::new(address, &[]),
@@ -240,7 +239,7 @@ fn programs_of_a_client_lock_files_and_make_some_without_a_name() {
         let files = [&one, &two].map(|mount| File::open(mount.at("file")).unwrap());
         for file in &files {
             flock(file, FlockOperation::NonBlockingLockExclusive)
-                .expect("the other client has its own");
+                .expect("another client's lock does not conflict");
         }
         drop(files);
         one.unmount();
@@ -248,5 +247,5 @@ fn programs_of_a_client_lock_files_and_make_some_without_a_name() {
     }
     image.stop();
     host.shared.stop();
-    fsck(&bench.image);
+    fsck(&files.image);
 }

@@ -1,21 +1,21 @@
-//! Clients that break the rules: each is cut off, and the others are served on.
+//! Clients that violate the protocol: each is disconnected, and other clients are still served.
 
 use crate::remote::wire::*;
-use crate::remote::{Bench, Shared, wait_until};
+use crate::remote::{ImageFolder, ShareServer, wait_until};
 use crate::support::requires;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 
-/// A share, where it listens, and a client that keeps the rules.
-fn bench() -> (Bench, Shared, PathBuf, Wire) {
-    let bench = Bench::new();
-    let shared = bench.share();
-    let socket = bench.folder.path().join("socket");
-    let other = Wire::begin(&socket);
-    (bench, shared, socket, other)
+/// Starts a share; returns its socket, and a client that follows the protocol.
+fn share_with_client() -> (ImageFolder, ShareServer, PathBuf, RawClient) {
+    let files = ImageFolder::new();
+    let shared = files.share();
+    let socket = files.folder.path().join("socket");
+    let other = RawClient::begin(&socket);
+    (files, shared, socket, other)
 }
 
-fn chance(state: &mut u64) -> u64 {
+fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
@@ -23,28 +23,28 @@ fn chance(state: &mut u64) -> u64 {
 }
 
 #[test]
-fn bytes_that_are_no_handshake_close_the_connection() {
+fn invalid_handshake_closes_the_connection() {
     requires!(tool("mke2fs"));
-    let (_bench, shared, socket, mut other) = bench();
-    let mut right = preface();
-    right.resize(76, 0);
+    let (_files, shared, socket, mut other) = share_with_client();
+    let mut valid = preface();
+    valid.resize(76, 0);
     for at in [0, 8, 12] {
-        let mut wrong = right.clone();
-        wrong[at] ^= 0xff;
+        let mut invalid = valid.clone();
+        invalid[at] ^= 0xff;
         let mut stream = connect(&socket);
-        stream.write_all(&wrong).unwrap();
-        let mut said = Vec::new();
-        // To a stranger nothing is said, to a client of another kind what kind the server is.
-        let _ = stream.read_to_end(&mut said);
-        assert!(said.len() <= 53, "{at}: {said:?}");
+        stream.write_all(&invalid).unwrap();
+        let mut received = Vec::new();
+        // A foreign client gets nothing; one of another version gets the server's version.
+        let _ = stream.read_to_end(&mut received);
+        assert!(received.len() <= 53, "{at}: {received:?}");
     }
     let mut state = 7;
     for _ in 0..50 {
         let mut stream = connect(&socket);
-        let bytes: Vec<u8> = (0..chance(&mut state) % 300)
-            .map(|_| chance(&mut state) as u8)
+        let bytes: Vec<u8> = (0..random(&mut state) % 300)
+            .map(|_| random(&mut state) as u8)
             .collect();
-        let is_prefaced = chance(&mut state).is_multiple_of(2);
+        let is_prefaced = random(&mut state).is_multiple_of(2);
         let _ = stream.write_all(&if is_prefaced {
             [preface(), bytes].concat()
         } else {
@@ -57,49 +57,49 @@ fn bytes_that_are_no_handshake_close_the_connection() {
 }
 
 #[test]
-fn clients_that_say_nothing_keep_nobody_out() {
+fn silent_clients_block_no_other_client() {
     requires!(tool("mke2fs"));
-    let (_bench, shared, socket, mut other) = bench();
-    // As many as are greeted at a time; each has ten seconds.
+    let (_files, shared, socket, mut other) = share_with_client();
+    // As many as may be in the handshake at a time; each has ten seconds.
     let silent: Vec<_> = (0..31).map(|_| connect(&socket)).collect();
-    Wire::begin(&socket).still_works();
+    RawClient::begin(&socket).still_works();
     other.still_works();
     drop(silent);
     shared.stop();
 }
 
 #[test]
-fn frames_outside_the_rules_end_the_session() {
+fn invalid_frames_end_the_session() {
     requires!(tool("mke2fs"));
-    let (_bench, shared, socket, mut other) = bench();
+    let (_files, shared, socket, mut other) = share_with_client();
     let long = vec![0; (1 << 20) + (200 << 10)];
     let getattr = message(GETATTR, 1, &[0; 16]);
-    let mut lying = getattr.clone();
-    lying[0] += 8;
+    let mut wrong_len = getattr.clone();
+    wrong_len[0] += 8;
     let cases: [(u32, u64, &[u8], &str); 8] = [
-        (9, 0, b"", "no known kind"),
-        (0, 0, b"", "no known kind"),
-        (MESSAGE, 0, &long, "longer than agreed"),
-        (ACKNOWLEDGE, 0, b"more", "longer than agreed"),
+        (9, 0, b"", "unknown kind"),
+        (0, 0, b"", "unknown kind"),
+        (MESSAGE, 0, &long, "longer than allowed"),
+        (ACKNOWLEDGE, 0, b"more", "longer than allowed"),
         (ACKNOWLEDGE, 1 << 40, b"", "never sent"),
-        (MESSAGE, 0, b"short", "breaks the rules"),
-        (MESSAGE, 0, &lying, "breaks the rules"),
-        (DROP_NAMES, 0, b"", "breaks the rules"),
+        (MESSAGE, 0, b"short", "malformed message"),
+        (MESSAGE, 0, &wrong_len, "malformed message"),
+        (DROP_NAMES, 0, b"", "malformed message"),
     ];
     for (kind, acknowledged, body, why) in cases {
-        let mut wire = Wire::begin(&socket);
-        let session = wire.session;
-        // The server may have enough before all is sent.
-        let _ = wire.frame(kind, acknowledged, body);
-        let said = wire.ends();
+        let mut client = RawClient::begin(&socket);
+        let session = client.session;
+        // The server may close the connection before all is sent.
+        let _ = client.frame(kind, acknowledged, body);
+        let reason = client.expect_close();
         assert!(
-            said.contains(why) || said.is_empty(),
-            "{kind} {acknowledged}: {said}"
+            reason.contains(why) || reason.is_empty(),
+            "{kind} {acknowledged}: {reason}"
         );
-        shared.running.told.line(why);
+        shared.running.stderr.line(why);
         assert!(
-            !Wire::resume(&socket, session, 0).unwrap().is_resumed,
-            "it is over"
+            !RawClient::resume(&socket, session, 0).unwrap().is_resumed,
+            "the session still exists"
         );
         other.still_works();
     }
@@ -107,40 +107,40 @@ fn frames_outside_the_rules_end_the_session() {
 }
 
 #[test]
-fn any_frames_are_survived() {
+fn random_frames_do_not_stop_the_server() {
     requires!(tool("mke2fs"));
-    let (_bench, shared, socket, mut other) = bench();
+    let (_files, shared, socket, mut other) = share_with_client();
     let mut state = 0x1234_5678;
     for _ in 0..40 {
-        let mut wire = Wire::begin(&socket);
-        wire.stream.set_nonblocking(true).unwrap();
+        let mut client = RawClient::begin(&socket);
+        client.stream.set_nonblocking(true).unwrap();
         for _ in 0..50 {
-            let opcode = chance(&mut state) as u32 % 55;
-            let body: Vec<u8> = (0..chance(&mut state) % 120)
-                .map(|_| (chance(&mut state) % 4) as u8)
+            let opcode = random(&mut state) as u32 % 55;
+            let body: Vec<u8> = (0..random(&mut state) % 120)
+                .map(|_| (random(&mut state) % 4) as u8)
                 .collect();
-            let mut bytes = message(opcode, chance(&mut state) % 3, &body);
-            if chance(&mut state).is_multiple_of(40) {
-                let at = chance(&mut state) as usize % bytes.len();
-                bytes[at] ^= chance(&mut state) as u8;
+            let mut bytes = message(opcode, random(&mut state) % 3, &body);
+            if random(&mut state).is_multiple_of(40) {
+                let at = random(&mut state) as usize % bytes.len();
+                bytes[at] ^= random(&mut state) as u8;
             }
-            let kind = if chance(&mut state).is_multiple_of(60) {
-                chance(&mut state) as u32 % 6
+            let kind = if random(&mut state).is_multiple_of(60) {
+                random(&mut state) as u32 % 6
             } else {
                 MESSAGE
             };
-            if wire.frame(kind, 0, &bytes).is_err() {
+            if client.frame(kind, 0, &bytes).is_err() {
                 break;
             }
         }
-        drop(wire);
+        drop(client);
     }
     other.still_works();
     shared.stop();
 }
 
-/// Memory that the server has, in bytes.
-fn resident(shared: &Shared) -> u64 {
+/// Returns the server's resident memory in bytes.
+fn resident_bytes(shared: &ShareServer) -> u64 {
     let status =
         std::fs::read_to_string(format!("/proc/{}/status", shared.running.child.id())).unwrap();
     let line = status
@@ -151,16 +151,16 @@ fn resident(shared: &Shared) -> u64 {
 }
 
 #[test]
-fn a_client_that_takes_no_replies_is_cut_off() {
+fn client_that_takes_no_replies_is_disconnected() {
     requires!(tool("mke2fs"));
-    let (_bench, shared, socket, mut other) = bench();
-    let mut deaf = Wire::begin(&socket);
-    // A file of 8 MiB, made with the rules kept.
+    let (_files, shared, socket, mut other) = share_with_client();
+    let mut silent = RawClient::begin(&socket);
+    // Create a file of 8 MiB.
     let create = [0x8042_u32, 0o100_644, 0, 0].map(u32::to_ne_bytes).concat();
-    deaf.request(35, 1, &[&create[..], b"large\0"].concat());
-    let (error, made) = deaf.reply();
+    silent.request(35, 1, &[&create[..], b"large\0"].concat());
+    let (error, created) = silent.reply();
     assert_eq!(error, 0);
-    let number = |at: usize| u64::from_ne_bytes(made[at..at + 8].try_into().unwrap());
+    let number = |at: usize| u64::from_ne_bytes(created[at..at + 8].try_into().unwrap());
     let (node, file) = (number(0), number(128));
     for piece in 0..8_u64 {
         let head = [
@@ -170,10 +170,10 @@ fn a_client_that_takes_no_replies_is_cut_off() {
             &[0; 20],
         ]
         .concat();
-        deaf.request(16, node, &[&head[..], &vec![7; 1 << 20]].concat());
-        assert_eq!(deaf.reply().0, 0);
+        silent.request(16, node, &[&head[..], &vec![7; 1 << 20]].concat());
+        assert_eq!(silent.reply().0, 0);
     }
-    // Reads of it without end, and nobody takes what was read.
+    // Endless reads of it, whose replies the client does not take.
     let read = [
         &file.to_ne_bytes()[..],
         &[0; 8],
@@ -183,70 +183,74 @@ fn a_client_that_takes_no_replies_is_cut_off() {
     .concat();
     let message = message(READ, node, &read);
     let mut sent = 0;
-    while deaf.frame(MESSAGE, 0, &message).is_ok() {
+    while silent.frame(MESSAGE, 0, &message).is_ok() {
         sent += 1;
-        assert!(sent < 1_000_000, "it is never cut off");
+        assert!(sent < 1_000_000, "the client is never disconnected");
         if sent % 16 == 0 {
             other.still_works();
         }
     }
-    shared.running.told.line("replies are not taken");
-    let most = resident(&shared);
+    shared.running.stderr.line("takes no replies");
+    let most = resident_bytes(&shared);
     assert!(most < 400 << 20, "{most} bytes");
-    wait_until("its memory is given back", || resident(&shared) < 300 << 20);
+    wait_until("its memory is freed", || {
+        resident_bytes(&shared) < 300 << 20
+    });
     other.still_works();
     shared.stop();
 }
 
 #[test]
-fn more_clients_than_there_may_be_are_told() {
+fn clients_over_the_limit_are_refused() {
     requires!(tool("mke2fs"));
-    let bench = Bench::new();
-    let shared = Shared::new(&bench.image, &bench.socket(), &["--max-clients", "2"]);
-    let socket = bench.folder.path().join("socket");
-    let mut wires = [Wire::begin(&socket), Wire::begin(&socket)];
-    assert!(Wire::resume(&socket, [0; 16], 0).is_err_and(|why| why.contains("as many clients")));
-    wires.iter_mut().for_each(Wire::still_works);
-    // One that says goodbye makes room at once.
-    let [mut one, two] = wires;
+    let files = ImageFolder::new();
+    let shared = ShareServer::new(&files.image, &files.socket(), &["--max-clients", "2"]);
+    let socket = files.folder.path().join("socket");
+    let mut clients = [RawClient::begin(&socket), RawClient::begin(&socket)];
+    assert!(
+        RawClient::resume(&socket, [0; 16], 0).is_err_and(|why| why.contains("as many clients"))
+    );
+    clients.iter_mut().for_each(RawClient::still_works);
+    // A goodbye ends a session at once.
+    let [mut one, two] = clients;
     one.frame(GOODBYE, 0, b"").unwrap();
-    one.ends();
-    Wire::begin(&socket).still_works();
+    one.expect_close();
+    RawClient::begin(&socket).still_works();
     drop(two);
     shared.stop();
 }
 
-/// A session is resumed by who knows it, with replies that were not taken, and not with numbers
-/// that make no sense.
+/// A client that knows a session resumes it and gets the lost replies. An impossible number of
+/// received frames is refused.
 #[test]
-fn a_session_goes_on_where_it_stopped() {
+fn resumed_session_continues_where_it_stopped() {
     requires!(tool("mke2fs"));
-    let (_bench, shared, socket, mut other) = bench();
-    let mut wire = Wire::begin(&socket);
-    wire.still_works();
-    wire.request(LOOKUP, 1, b"lost+found\0");
-    let (_, found) = wire.reply();
+    let (_files, shared, socket, mut other) = share_with_client();
+    let mut client = RawClient::begin(&socket);
+    client.still_works();
+    client.request(LOOKUP, 1, b"lost+found\0");
+    let (_, found) = client.reply();
     let node = u64::from_ne_bytes(found[..8].try_into().unwrap());
-    let session = wire.session;
+    let session = client.session;
     // Replies: INIT, GETATTR, LOOKUP. The last one is lost.
-    drop(wire);
-    let mut wire = Wire::resume(&socket, session, 2).unwrap();
-    assert!(wire.is_resumed);
-    assert_eq!(wire.reply(), (0, found));
-    wire.request(GETATTR, node, &[0; 16]);
-    assert_eq!(wire.reply().0, 0, "the node is known");
+    drop(client);
+    let mut client = RawClient::resume(&socket, session, 2).unwrap();
+    assert!(client.is_resumed);
+    assert_eq!(client.reply(), (0, found));
+    client.request(GETATTR, node, &[0; 16]);
+    assert_eq!(client.reply().0, 0, "the node is unknown");
     // A second connection takes the session over.
-    let mut second = Wire::resume(&socket, session, 4).unwrap();
-    wire.ends();
+    let mut second = RawClient::resume(&socket, session, 4).unwrap();
+    client.expect_close();
     second.still_works();
     drop(second);
     assert!(
-        Wire::resume(&socket, session, 99)
-            .map(|mut wire| wire.ends())
+        RawClient::resume(&socket, session, 99)
+            .map(|mut client| client.expect_close())
             .is_ok_and(|why| why.is_empty())
     );
-    assert!(!Wire::resume(&socket, [1; 16], 0).unwrap().is_resumed);
-    let mut kept = Wire::resume(&socket, session, 5).unwrap();
+    assert!(!RawClient::resume(&socket, [1; 16], 0).unwrap().is_resumed);
+    let mut kept = RawClient::resume(&socket, session, 5).unwrap();
     assert!(kept.is_resumed);
     kept.request(OPEN, 999, &[0; 8]);
     assert!(kept.reply().0 < 0);

@@ -1,7 +1,7 @@
-//! Who may use a share.
+//! Access control of a share: keys, loopback addresses, the mode of the socket.
 
 use crate::remote::mount::RemoteMount;
-use crate::remote::{Bench, Shared};
+use crate::remote::{ImageFolder, ShareServer};
 use crate::support::requires;
 use crate::support::tools::text;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -16,44 +16,41 @@ fn folio(words: &[&str]) -> Output {
 }
 
 #[track_caller]
-fn refused(words: &[&str], why: &str) {
+fn expect_refusal(words: &[&str], reason: &str) {
     let output = folio(words);
     assert!(
-        !output.status.success() && text(&output).contains(why),
+        !output.status.success() && text(&output).contains(reason),
         "{words:?}: {}",
         text(&output)
     );
 }
 
 #[test]
-fn only_who_knows_the_key_gets_in() {
+fn only_clients_with_the_key_connect() {
     requires!(root, fuse, tool("mke2fs"));
-    let bench = Bench::new();
-    let right = bench.key("right", "a key of more than sixteen bytes");
-    let wrong = bench.key("wrong", "a key of more than sixteen byteS");
-    let folder = bench.folder.path().join("mnt");
+    let files = ImageFolder::new();
+    let right = files.key("right", "a key of more than sixteen bytes");
+    let wrong = files.key("wrong", "a key of more than sixteen byteS");
+    let folder = files.folder.path().join("mnt");
     std::fs::create_dir(&folder).unwrap();
     let target = folder.to_str().unwrap();
-    let shared = Shared::new(&bench.image, "tcp:0", &["--key-file", &right]);
+    let shared = ShareServer::new(&files.image, "tcp:0", &["--key-file", &right]);
     assert!(
         shared.address.starts_with("tcp:127.0.0.1:"),
         "{}",
         shared.address
     );
-    refused(
+    expect_refusal(
         &["mount", &shared.address, target, "--key-file", &wrong],
-        "keys of client and server are not the same",
+        "keys of client and server differ",
     );
-    shared
-        .running
-        .told
-        .line("keys of client and server are not the same");
-    refused(&["mount", &shared.address, target], "--key-file");
+    shared.running.stderr.line("keys of client and server differ");
+    expect_refusal(&["mount", &shared.address, target], "--key-file");
     RemoteMount::new(&shared.address, &["--key-file", &right]).unmount();
     shared.stop();
-    // A server that cannot prove that it knows the key is not trusted.
-    let shared = Shared::new(&bench.image, "tcp:0", &[]);
-    refused(
+    // A client with a key does not trust a server without one.
+    let shared = ShareServer::new(&files.image, "tcp:0", &[]);
+    expect_refusal(
         &["mount", &shared.address, target, "--key-file", &right],
         "cannot prove",
     );
@@ -61,58 +58,58 @@ fn only_who_knows_the_key_gets_in() {
 }
 
 #[test]
-fn nobody_beyond_this_machine_gets_in_without_a_key() {
+fn tcp_beyond_loopback_requires_a_key() {
     requires!(tool("mke2fs"));
-    let bench = Bench::new();
-    let image = bench.image.to_str().unwrap();
-    refused(&["share", image, "--listen", "tcp:0.0.0.0:0"], "--key-file");
-    refused(&["share", image, "--listen", "tcp:[::]:0"], "--key-file");
-    let key = bench.key("key", "a key of more than sixteen bytes");
+    let files = ImageFolder::new();
+    let image = files.image.to_str().unwrap();
+    expect_refusal(&["share", image, "--listen", "tcp:0.0.0.0:0"], "--key-file");
+    expect_refusal(&["share", image, "--listen", "tcp:[::]:0"], "--key-file");
+    let key = files.key("key", "a key of more than sixteen bytes");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
-    refused(
+    expect_refusal(
         &["share", image, "--listen", "tcp:0", "--key-file", &key],
         "chmod 600",
     );
-    refused(
+    expect_refusal(
         &[
             "share",
             image,
             "--listen",
             "tcp:0",
             "--key-file",
-            &bench.key("short", "short\n"),
+            &files.key("short", "short\n"),
         ],
         "16 bytes",
     );
-    refused(
+    expect_refusal(
         &["share", image, "--listen", "nonsense:1"],
-        "unix:, vsock: and tcp:",
+        "unix:, vsock: or tcp:",
     );
-    refused(&["share", image], "--listen");
-    refused(
+    expect_refusal(&["share", image], "--listen");
+    expect_refusal(
         &["share", image, "--listen", "tcp:0", "--allow-cid", "3"],
         "vsock",
     );
 }
 
 #[test]
-fn a_socket_is_its_owners_alone_and_goes_with_the_server() {
+fn socket_is_private_and_removed_with_the_server() {
     requires!(tool("mke2fs"));
-    let bench = Bench::new();
-    let shared = bench.share();
-    let path = bench.folder.path().join("socket");
+    let files = ImageFolder::new();
+    let shared = files.share();
+    let path = files.folder.path().join("socket");
     let found = std::fs::metadata(&path).unwrap();
     assert!(
         found.file_type().is_socket() && found.mode() & 0o777 == 0o600,
         "{:o}",
         found.mode()
     );
-    refused(
+    expect_refusal(
         &[
             "share",
-            bench.image.to_str().unwrap(),
+            files.image.to_str().unwrap(),
             "--listen",
-            &bench.socket(),
+            &files.socket(),
         ],
         "",
     );

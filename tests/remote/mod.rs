@@ -1,11 +1,11 @@
-//! Remote shares: real mounts over Unix sockets and TCP, connections that are cut, servers that are
-//! killed, clients that break the rules.
+//! Remote shares: real mounts over Unix sockets and TCP, cut connections, killed servers, and
+//! clients that violate the protocol.
 //!
 //! ```text
 //!   calls of this machine --> kernel --> folio mount unix:...  --[proxy.rs: cuts]-->  folio share --listen --> image
 //!     trees.rs     whole trees, two clients           resume.rs   cut and killed
 //!     host.rs      a directory that the host changes too      guest.rs    in a guest
-//!     hostile.rs   what no client should send (wire.rs)   keys.rs  who may
+//!     hostile.rs   invalid bytes of a client (wire.rs)   keys.rs  access control
 //! ```
 
 mod guest;
@@ -27,34 +27,34 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long anything may take; nothing is right because it was fast.
+/// Longest time to wait for any event; no test depends on speed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a command tells on standard error, as it comes.
+/// The lines of a command's standard error so far.
 #[derive(Clone, Default)]
-struct Told(Arc<(Mutex<Vec<String>>, Condvar)>);
+struct StderrLines(Arc<(Mutex<Vec<String>>, Condvar)>);
 
-impl Told {
+impl StderrLines {
     fn of(stderr: ChildStderr) -> Self {
         let this = Self::default();
-        let theirs = this.clone();
+        let reader = this.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                theirs
+                reader
                     .0
                     .0
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .push(line);
-                theirs.0.1.notify_all();
+                reader.0.1.notify_all();
             }
-            theirs
+            reader
                 .0
                 .0
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push("(end)".to_owned());
-            theirs.0.1.notify_all();
+            reader.0.1.notify_all();
         });
         this
     }
@@ -67,14 +67,14 @@ impl Told {
             .join("\n")
     }
 
-    /// The first line with these words; fails if the command ends without.
+    /// Waits for the first line with `words`; panics if the command ends without it.
     #[track_caller]
     fn line(&self, words: &str) -> String {
         self.lines(words, 1)
     }
 
-    /// Whether a line has these words; waits for it or for the command's end.
-    fn is_told_before_the_end(&self, words: &str) -> bool {
+    /// Waits for a line with `words` or for the command's end; returns whether the line exists.
+    fn has_line_before_end(&self, words: &str) -> bool {
         let mut lines = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if lines.iter().any(|line| line.contains(words)) {
@@ -87,10 +87,10 @@ impl Told {
         }
     }
 
-    /// The line with these words that comes as the `count`th.
+    /// Waits for the `count`th line with `words`.
     #[track_caller]
     fn lines(&self, words: &str, count: usize) -> String {
-        let until = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         let mut lines = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(line) = lines
@@ -100,9 +100,9 @@ impl Told {
             {
                 return line.clone();
             }
-            let left = until.saturating_duration_since(Instant::now());
-            let is_over = lines.last().is_some_and(|line| line == "(end)") || left.is_zero();
-            assert!(!is_over, "{words:?} is not told: {lines:?}");
+            let left = deadline.saturating_duration_since(Instant::now());
+            let has_ended = lines.last().is_some_and(|line| line == "(end)") || left.is_zero();
+            assert!(!has_ended, "no line with {words:?}: {lines:?}");
             lines = self
                 .0
                 .1
@@ -113,13 +113,13 @@ impl Told {
     }
 }
 
-/// A command that runs until it is stopped, or the value is dropped.
-struct Running {
+/// A running command; dropping it kills it.
+struct RunningCommand {
     child: Child,
-    told: Told,
+    stderr: StderrLines,
 }
 
-impl Running {
+impl RunningCommand {
     fn start(words: &[&str]) -> Self {
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_folio")).args(words))
     }
@@ -130,8 +130,8 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .expect("folio starts");
-        let told = Told::of(child.stderr.take().expect("standard error is a pipe"));
-        Self { child, told }
+        let stderr = StderrLines::of(child.stderr.take().expect("standard error is a pipe"));
+        Self { child, stderr }
     }
 
     fn signal(&self, signal: rustix::process::Signal) {
@@ -139,14 +139,14 @@ impl Running {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// As when the power fails.
+    /// Kills the command by SIGKILL.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = self.child.kill();
@@ -155,25 +155,25 @@ impl Drop for Running {
     }
 }
 
-/// A share of an image or a directory.
-struct Shared {
-    running: Running,
+/// A running `folio share` of an image or a directory.
+struct ShareServer {
+    running: RunningCommand,
     address: String,
 }
 
-impl Shared {
+impl ShareServer {
     #[track_caller]
     fn new(source: &Path, listen: &str, words: &[&str]) -> Self {
         let source = source.to_str().unwrap();
-        Self::told(Running::start(
+        Self::from_running(RunningCommand::start(
             &[&["share", source, "--listen", listen], words].concat(),
         ))
     }
 
-    /// One that is started somehow.
+    /// Reads the address of a started share from its standard error.
     #[track_caller]
-    fn told(running: Running) -> Self {
-        let line = running.told.line("until Ctrl-C");
+    fn from_running(running: RunningCommand) -> Self {
+        let line = running.stderr.line("until Ctrl-C");
         let address = line
             .split(" is shared at ")
             .nth(1)
@@ -182,22 +182,22 @@ impl Shared {
         Self { running, address }
     }
 
-    /// Ends it as an operator would.
+    /// Stops the server by SIGTERM, as an operator does.
     #[track_caller]
     fn stop(mut self) {
         self.running.signal(rustix::process::Signal::TERM);
         let status = self.running.child.wait().unwrap();
-        assert!(status.success(), "{status}: {}", self.running.told.all());
+        assert!(status.success(), "{status}: {}", self.running.stderr.all());
     }
 }
 
-/// An image with an empty ext4 in a folder of its own, and where its share listens.
-struct Bench {
+/// A folder with an image of an empty ext4, and the socket of its share.
+struct ImageFolder {
     folder: TempDir,
     image: PathBuf,
 }
 
-impl Bench {
+impl ImageFolder {
     fn new() -> Self {
         let folder = TempDir::with_prefix("folio-remote-").unwrap();
         let image = folder.path().join("disk.img");
@@ -209,7 +209,7 @@ impl Bench {
         format!("unix:{}", self.folder.path().join("socket").display())
     }
 
-    /// A file with a key.
+    /// Creates a key file.
     fn key(&self, name: &str, key: &str) -> String {
         use std::os::unix::fs::PermissionsExt;
         let path = self.folder.path().join(name);
@@ -218,18 +218,18 @@ impl Bench {
         path.to_str().unwrap().to_owned()
     }
 
-    fn share(&self) -> Shared {
-        Shared::new(&self.image, &self.socket(), &[])
+    fn share(&self) -> ShareServer {
+        ShareServer::new(&self.image, &self.socket(), &[])
     }
 }
 
-/// Waits until something is so.
+/// Waits until `is_true` returns true; `event` names the event in the panic message.
 #[track_caller]
-#[expect(clippy::disallowed_methods, reason = "nothing tells when it is")]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "never: {what}");
+#[expect(clippy::disallowed_methods, reason = "the event has no notification")]
+fn wait_until(event: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_true() {
+        assert!(Instant::now() < deadline, "never: {event}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -1,36 +1,36 @@
-//! `folio mount` of a remote share; no mount outlives its test.
+//! `folio mount` of a remote share. Each mount ends with its test.
 
-use crate::remote::Running;
+use crate::remote::RunningCommand;
 use crate::support::tools::{command, text};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A mount. Dropping it detaches it and ends the command.
+/// A mounted share. Dropping it detaches the mount and ends the command.
 pub(crate) struct RemoteMount {
     folder: TempDir,
-    pub(crate) running: Running,
+    pub(crate) running: RunningCommand,
 }
 
 impl RemoteMount {
     #[track_caller]
     pub(crate) fn new(address: &str, words: &[&str]) -> Self {
         let this = Self::start(address, words);
-        this.running.told.line("until Ctrl-C");
+        this.running.stderr.line("until Ctrl-C");
         this
     }
 
     fn start(address: &str, words: &[&str]) -> Self {
         let folder = TempDir::with_prefix("folio-remote-").unwrap();
         let target = folder.path().to_str().unwrap();
-        let running = Running::start(&[&["mount", address, target], words].concat());
+        let running = RunningCommand::start(&[&["mount", address, target], words].concat());
         Self { folder, running }
     }
 
-    /// A mount that may fail.
+    /// Mounts; returns `None` if that fails.
     pub(crate) fn try_new(address: &str, words: &[&str]) -> Option<Self> {
         let this = Self::start(address, words);
-        let is_mounted = this.running.told.is_told_before_the_end("until Ctrl-C");
-        // It is told before the server has answered the kernel's first request.
+        let is_mounted = this.running.stderr.has_line_before_end("until Ctrl-C");
+        // The line is printed before the server has answered the kernel's first request.
         (is_mounted && std::fs::read_dir(this.path()).is_ok()).then_some(this)
     }
 
@@ -42,7 +42,7 @@ impl RemoteMount {
         self.folder.path().join(name)
     }
 
-    /// Unmounts as its owner does.
+    /// Unmounts by umount(8), once no process uses the mount.
     #[track_caller]
     pub(crate) fn unmount(mut self) {
         crate::remote::wait_until("nobody uses the mount", || {
@@ -61,7 +61,7 @@ impl RemoteMount {
         assert!(
             status.success(),
             "folio mount: {status}: {}",
-            self.running.told.all()
+            self.running.stderr.all()
         );
     }
 }
@@ -80,7 +80,7 @@ impl Drop for RemoteMount {
 }
 
 impl RemoteMount {
-    /// The same when a file of it is closed.
+    /// Closes `file`, then unmounts.
     #[track_caller]
     pub(crate) fn unmount_after<T>(self, file: T) {
         drop(file);

@@ -1,4 +1,4 @@
-//! Somebody between client and server who cuts connections, in the middle of frames too.
+//! A proxy between client and server that cuts connections, also within frames.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Passes bytes on, of each connection only so many.
+/// Forwards a limited number of bytes of each connection.
 pub(crate) struct Proxy {
     path: PathBuf,
     pub(crate) cuts: Arc<AtomicUsize>,
-    is_calm: Arc<AtomicBool>,
+    has_stopped_cutting: Arc<AtomicBool>,
     open: Arc<Mutex<Vec<UnixStream>>>,
 }
 
 impl Proxy {
-    /// Listens at `path` for who wants to `server`; the connections after the first are cut after
-    /// numbers of bytes that come from `seed`.
+    /// Listens at `path` and forwards connections to `server`. Cuts each after a number of bytes
+    /// derived from `seed`.
     pub(crate) fn new(path: &Path, server: &Path, seed: u64) -> Self {
         let listener = UnixListener::bind(path).unwrap();
-        let (cuts, is_calm) = (
+        let (cuts, has_stopped_cutting) = (
             Arc::new(AtomicUsize::new(0)),
             Arc::new(AtomicBool::new(false)),
         );
@@ -28,35 +28,36 @@ impl Proxy {
         let this = Self {
             path: path.to_owned(),
             cuts: cuts.clone(),
-            is_calm: is_calm.clone(),
+            has_stopped_cutting: has_stopped_cutting.clone(),
             open: open.clone(),
         };
         let server = server.to_owned();
         std::thread::spawn(move || {
-            let mut chance = seed;
+            let mut random = seed;
             while let Ok((client, _)) = listener.accept() {
                 // xorshift64 (Marsaglia, 2003).
-                chance ^= chance << 13;
-                chance ^= chance >> 7;
-                chance ^= chance << 17;
-                // Short ones, that end in the handshake, and long ones.
-                let most = if chance.is_multiple_of(5) {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                // Some connections end within the handshake.
+                let most = if random.is_multiple_of(5) {
                     300
                 } else {
                     200_000
                 };
-                let bytes = (chance >> 20) % most;
-                let Ok(there) = UnixStream::connect(&server) else {
+                let bytes = (random >> 20) % most;
+                let Ok(upstream) = UnixStream::connect(&server) else {
                     continue;
                 };
-                let (cuts, is_calm) = (cuts.clone(), is_calm.clone());
+                let (cuts, has_stopped_cutting) = (cuts.clone(), has_stopped_cutting.clone());
                 open.lock().unwrap().push(client.try_clone().unwrap());
                 std::thread::spawn(move || {
                     let left = Arc::new(AtomicUsize::new(bytes as usize));
                     std::thread::scope(|scope| {
-                        for (from, to) in [(&client, &there), (&there, &client)] {
-                            let (left, is_calm) = (left.clone(), is_calm.clone());
-                            scope.spawn(move || pass(from, to, &left, &is_calm));
+                        for (from, to) in [(&client, &upstream), (&upstream, &client)] {
+                            let (left, has_stopped_cutting) =
+                                (left.clone(), has_stopped_cutting.clone());
+                            scope.spawn(move || pass(from, to, &left, &has_stopped_cutting));
                         }
                     });
                     cuts.fetch_add(1, Ordering::SeqCst);
@@ -66,12 +67,12 @@ impl Proxy {
         this
     }
 
-    /// Cuts nothing any more.
-    pub(crate) fn calm(&self) {
-        self.is_calm.store(true, Ordering::SeqCst);
+    /// Stops cutting connections.
+    pub(crate) fn stop_cutting(&self) {
+        self.has_stopped_cutting.store(true, Ordering::SeqCst);
     }
 
-    /// Cuts the connections that there are.
+    /// Cuts all open connections.
     pub(crate) fn cut(&self) {
         for stream in self.open.lock().unwrap().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -83,11 +84,16 @@ impl Proxy {
     }
 }
 
-fn pass(mut from: &UnixStream, mut to: &UnixStream, left: &AtomicUsize, is_calm: &AtomicBool) {
+fn pass(
+    mut from: &UnixStream,
+    mut to: &UnixStream,
+    left: &AtomicUsize,
+    has_stopped_cutting: &AtomicBool,
+) {
     let mut buffer = [0; 4096];
     while let Ok(count) = from.read(&mut buffer) {
         let mut kept = count;
-        if !is_calm.load(Ordering::SeqCst) {
+        if !has_stopped_cutting.load(Ordering::SeqCst) {
             let take = |left: usize| Some(left.saturating_sub(count));
             kept = count.min(
                 left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)

@@ -1,8 +1,8 @@
-//! Connections that are cut and servers that are killed.
+//! Cut connections and killed servers.
 
 use crate::remote::mount::RemoteMount;
 use crate::remote::proxy::Proxy;
-use crate::remote::{Bench, wait_until};
+use crate::remote::{ImageFolder, wait_until};
 use crate::support::requires;
 use crate::support::tools::fsck;
 use std::fs;
@@ -16,13 +16,13 @@ fn is_lost(error: &std::io::Error) -> bool {
         .contains(&error.raw_os_error())
 }
 
-/// docs/remote.md: a server that is killed and started again is found again; open files are lost,
-/// what was synced is not, and nothing that was cached is believed any more.
+/// docs/remote.md: a client reconnects to a restarted server. Open files are lost, synced data is
+/// not, and all cached data is invalidated.
 #[test]
-fn a_server_that_is_killed_is_found_again() {
+fn client_reconnects_to_a_restarted_server() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new();
-    let mut shared = bench.share();
+    let files = ImageFolder::new();
+    let mut shared = files.share();
     let mount = RemoteMount::new(&shared.address, &[]);
     fs::create_dir(mount.at("folder")).unwrap();
     let mut open = fs::File::create_new(mount.at("folder/open")).unwrap();
@@ -35,15 +35,15 @@ fn a_server_that_is_killed_is_found_again() {
         .unwrap();
     assert_eq!(fs::read_to_string(mount.at("cached")).unwrap(), "as it was");
     shared.running.kill();
-    mount.running.told.line("the connection is lost");
-    // Somebody else changes the image meanwhile.
+    mount.running.stderr.line("the connection is lost");
+    // Another process changes the image meanwhile.
     let changed = std::process::Command::new(env!("CARGO_BIN_EXE_folio"))
-        .args(["rm", &format!("{}:/cached", bench.image.display())])
+        .args(["rm", &format!("{}:/cached", files.image.display())])
         .status();
     assert!(changed.unwrap().success());
-    let shared = bench.share();
-    mount.running.told.line("does not know this mount");
-    wait_until("what was cached is forgotten", || {
+    let shared = files.share();
+    mount.running.stderr.line("does not know this mount");
+    wait_until("cached names are invalidated", || {
         !mount.at("cached").exists()
     });
     let error = open
@@ -51,31 +51,31 @@ fn a_server_that_is_killed_is_found_again() {
         .and_then(|()| open.sync_all())
         .unwrap_err();
     assert!(is_lost(&error), "{error}");
-    // While the kernel forgets what it had, a path may be stale once more.
+    // While the kernel drops its cache, a path may give ESTALE once more.
     let synced = || fs::read_to_string(mount.at("folder/open")).is_ok_and(|text| text == "synced");
-    wait_until("what was synced is read", synced);
+    wait_until("synced data is read", synced);
     wait_until("the folder can be written to", || {
         fs::write(mount.at("folder/new"), "new").is_ok()
     });
     drop(open);
     mount.unmount();
     shared.stop();
-    fsck(&bench.image);
+    fsck(&files.image);
 }
 
-/// docs/remote.md: who does not want to wait for ever does not.
+/// docs/remote.md: calls do not wait forever for a lost server.
 #[test]
 fn calls_fail_when_the_server_stays_away() {
     requires!(root, fuse, tool("mke2fs"));
-    let bench = Bench::new();
-    let mut shared = bench.share();
+    let files = ImageFolder::new();
+    let mut shared = files.share();
     let mount = RemoteMount::new(&shared.address, &["--retry", "1"]);
     fs::write(mount.at("file"), "text").unwrap();
     shared.running.kill();
     let error = fs::write(mount.at("other"), "more").unwrap_err();
     assert!(is_lost(&error), "{error}");
-    mount.running.told.line("calls fail with EIO");
-    let shared = bench.share();
+    mount.running.stderr.line("calls fail with EIO");
+    let shared = files.share();
     wait_until("calls succeed again", || {
         fs::write(mount.at("other"), "more").is_ok()
     });
@@ -83,17 +83,17 @@ fn calls_fail_when_the_server_stays_away() {
     shared.stop();
 }
 
-/// docs/remote.md: whatever happens to the connection, a request is done once.
+/// docs/remote.md: a request runs exactly once, even if its connection is cut.
 ///
-/// Each of these calls tells if it is done twice (the second time it fails) or never (its effect is
+/// Each of these calls detects a second run (it would fail) and a missing run (its effect would be
 /// missing).
 #[test]
-fn connections_that_are_cut_lose_nothing_and_double_nothing() {
+fn cut_connections_lose_and_repeat_no_request() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
     for seed in [1, 0x5eed, 0xdead_beef] {
-        let bench = Bench::new();
-        let shared = bench.share();
-        let path = |name: &str| bench.folder.path().join(name);
+        let files = ImageFolder::new();
+        let shared = files.share();
+        let path = |name: &str| files.folder.path().join(name);
         let proxy = Proxy::new(&path("proxy"), &path("socket"), seed);
         // Some first connections are cut before there is a mount.
         let mut mount = None;
@@ -110,7 +110,7 @@ fn connections_that_are_cut_lose_nothing_and_double_nothing() {
         });
         let cuts = proxy.cuts.load(Ordering::SeqCst);
         assert!(cuts > 3, "{cuts} connections were cut with seed {seed}");
-        proxy.calm();
+        proxy.stop_cutting();
         mount.unmount();
         let mount = RemoteMount::new(&shared.address, &[]);
         for worker in 0..4 {
@@ -124,7 +124,7 @@ fn connections_that_are_cut_lose_nothing_and_double_nothing() {
         }
         mount.unmount();
         shared.stop();
-        fsck(&bench.image);
+        fsck(&files.image);
     }
 }
 
@@ -136,13 +136,13 @@ fn line(worker: u32, round: u32) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Makes, appends, renames and removes; every call succeeds.
+/// Creates, appends, renames and removes; every call has to succeed.
 fn work(mount: &RemoteMount, worker: u32, seed: u64) {
     let at = |name: String| mount.at(format!("w{worker}")).join(name);
-    let told =
+    let context =
         |what: &str, round: u32| format!("{what} in round {round} of worker {worker}, seed {seed}");
     fs::create_dir(mount.at(format!("w{worker}")))
-        .unwrap_or_else(|error| panic!("{}: {error}", told("mkdir", 0)));
+        .unwrap_or_else(|error| panic!("{}: {error}", context("mkdir", 0)));
     let mut log = fs::OpenOptions::new()
         .append(true)
         .create_new(true)
@@ -150,14 +150,16 @@ fn work(mount: &RemoteMount, worker: u32, seed: u64) {
         .unwrap();
     for round in 0..60 {
         let (old, new) = (at(format!("old{round}")), at(format!("new{round}")));
-        fs::create_dir(&old).unwrap_or_else(|error| panic!("{}: {error}", told("mkdir", round)));
-        fs::rename(&old, &new).unwrap_or_else(|error| panic!("{}: {error}", told("rename", round)));
+        fs::create_dir(&old).unwrap_or_else(|error| panic!("{}: {error}", context("mkdir", round)));
+        fs::rename(&old, &new)
+            .unwrap_or_else(|error| panic!("{}: {error}", context("rename", round)));
         log.write_all(&line(worker, round))
-            .unwrap_or_else(|error| panic!("{}: {error}", told("write", round)));
+            .unwrap_or_else(|error| panic!("{}: {error}", context("write", round)));
         let link = at(format!("link{round}"));
         std::os::unix::fs::symlink("new0", &link)
-            .unwrap_or_else(|error| panic!("{}: {error}", told("symlink", round)));
-        fs::remove_file(&link).unwrap_or_else(|error| panic!("{}: {error}", told("unlink", round)));
+            .unwrap_or_else(|error| panic!("{}: {error}", context("symlink", round)));
+        fs::remove_file(&link)
+            .unwrap_or_else(|error| panic!("{}: {error}", context("unlink", round)));
         assert_eq!(
             log.metadata().unwrap().len(),
             (0..=round)
@@ -166,15 +168,15 @@ fn work(mount: &RemoteMount, worker: u32, seed: u64) {
         );
     }
     log.sync_all()
-        .unwrap_or_else(|error| panic!("{}: {error}", told("fsync", 60)));
+        .unwrap_or_else(|error| panic!("{}: {error}", context("fsync", 60)));
 }
 
-/// docs/remote.md: a client that is lost keeps its files for the time of grace, and no longer.
+/// docs/remote.md: a lost client keeps its files for the grace period, and no longer.
 #[test]
-fn a_client_that_is_killed_leaves_nothing_behind() {
+fn killed_client_leaves_no_files_behind() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new();
-    let shared = crate::remote::Shared::new(
+    let bench = ImageFolder::new();
+    let shared = crate::remote::ShareServer::new(
         &bench.image,
         &bench.socket(),
         &["--grace", "1", "--max-clients", "1"],
@@ -183,29 +185,29 @@ fn a_client_that_is_killed_leaves_nothing_behind() {
     let mut open = fs::File::create_new(mount.at("file")).unwrap();
     open.write_all(&[7; 1 << 20]).unwrap();
     fs::remove_file(mount.at("file")).unwrap();
-    // An open file without a name takes space until its client is given up.
+    // An open file without a name takes space until its client's session ends.
     mount.running.kill();
-    shared.running.told.line("stayed away");
+    shared.running.stderr.line("stayed away");
     drop(open);
     drop(mount);
     let mount = RemoteMount::new(&shared.address, &[]);
     mount.unmount();
     shared.stop();
-    fsck(&bench.image);
+    fsck(&files.image);
 }
 
-/// docs/remote.md: a program that waits for a server that is away can be killed, and the mount can
-/// be ended.
+/// docs/remote.md: a program that waits for a lost server can be killed, and the mount can be
+/// ended.
 #[test]
-fn nobody_has_to_wait_for_a_server_that_is_away() {
+fn waiting_calls_can_be_killed_or_abandoned() {
     requires!(root, fuse, tool("mke2fs"));
-    let bench = Bench::new();
-    let mut shared = bench.share();
+    let files = ImageFolder::new();
+    let mut shared = files.share();
     let mut mount = RemoteMount::new(&shared.address, &["--retry", "1000"]);
     fs::write(mount.at("file"), "text").unwrap();
     let open = fs::File::open(mount.at("file")).unwrap();
     shared.running.kill();
-    mount.running.told.line("the connection is lost");
+    mount.running.stderr.line("the connection is lost");
     let mut waiting = std::process::Command::new("mkdir")
         .arg(mount.at("folder"))
         .spawn()
@@ -216,25 +218,25 @@ fn nobody_has_to_wait_for_a_server_that_is_away() {
     });
     waiting.kill().unwrap();
     waiting.wait().unwrap();
-    // The file that is open keeps it busy: it is detached, and what waits fails.
+    // The open file keeps the mount busy: it is detached, and waiting calls fail.
     mount.running.signal(rustix::process::Signal::TERM);
-    mount.running.told.line("detached");
+    mount.running.stderr.line("detached");
     let error = open.sync_all().unwrap_err();
     assert!(is_lost(&error), "{error}");
     drop(open);
     assert!(mount.running.child.wait().unwrap().success());
 }
 
-/// With a connection, who uses a mount that was detached goes on.
+/// With a connection, open files of a detached mount stay usable.
 #[test]
-fn a_mount_that_is_detached_serves_on() {
+fn detached_mount_still_serves_open_files() {
     requires!(root, fuse, tool("mke2fs"));
-    let bench = Bench::new();
-    let shared = bench.share();
+    let files = ImageFolder::new();
+    let shared = files.share();
     let mut mount = RemoteMount::new(&shared.address, &[]);
     let mut open = fs::File::create_new(mount.at("file")).unwrap();
     mount.running.signal(rustix::process::Signal::TERM);
-    mount.running.told.line("detached");
+    mount.running.stderr.line("detached");
     open.write_all(b"text").unwrap();
     open.sync_all().unwrap();
     drop(open);

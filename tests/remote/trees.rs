@@ -1,26 +1,26 @@
 //! Whole trees through a remote mount, and two clients of one share.
 
 use crate::remote::mount::RemoteMount;
-use crate::remote::{Bench, Shared, wait_until};
+use crate::remote::{ImageFolder, ShareServer, wait_until};
 use crate::support::tools::{fsck, run};
 use crate::support::{report_skip, requires};
 use std::fs;
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// A tree of the sources of this project, copied in, compared, taken out and compared again.
-fn a_tree_survives(listen: &str, bench: &Bench, words: &[&str]) {
-    let shared = Shared::new(&bench.image, listen, words);
+/// Copies this project's sources in, compares them, copies them out and compares again.
+fn copy_tree_both_ways(listen: &str, files: &ImageFolder, words: &[&str]) {
+    let shared = ShareServer::new(&files.image, listen, words);
     let mount = RemoteMount::new(&shared.address, words);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     let there = mount.at("tree");
     run("cp", ["-a", source, there.to_str().unwrap()]);
     run("diff", ["-r", source, there.to_str().unwrap()]);
     mount.unmount();
-    // Nothing of it is in the first mount's memory.
+    // A new mount has cached nothing.
     let mount = RemoteMount::new(&shared.address, words);
     run("diff", ["-r", source, mount.at("tree").to_str().unwrap()]);
-    let back = bench.folder.path().join("back");
+    let back = files.folder.path().join("back");
     run(
         "cp",
         [
@@ -34,34 +34,34 @@ fn a_tree_survives(listen: &str, bench: &Bench, words: &[&str]) {
     assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 1, "lost+found");
     mount.unmount();
     shared.stop();
-    fsck(&bench.image);
+    fsck(&files.image);
 }
 
 #[test]
-fn trees_survive_a_unix_socket() {
+fn tree_copies_over_unix_are_identical() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new();
-    a_tree_survives(&bench.socket(), &bench, &[]);
+    let files = ImageFolder::new();
+    copy_tree_both_ways(&files.socket(), &files, &[]);
 }
 
 #[test]
-fn trees_survive_tcp_with_a_key() {
+fn tree_copies_over_tcp_are_identical() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new();
-    let key = bench.key("key", "a key of more than sixteen bytes\n");
-    a_tree_survives("tcp:0", &bench, &["--key-file", &key]);
+    let files = ImageFolder::new();
+    let key = files.key("key", "a key of more than sixteen bytes\n");
+    copy_tree_both_ways("tcp:0", &files, &["--key-file", &key]);
 }
 
 #[test]
-fn trees_survive_vsock() {
+fn tree_copies_over_vsock_are_identical() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
     if !std::path::Path::new("/dev/vsock").exists() {
         return report_skip("needs /dev/vsock");
     }
-    let bench = Bench::new();
+    let files = ImageFolder::new();
     let listen = format!("vsock:{}", 50_000 + std::process::id() % 10_000);
-    let shared = Shared::new(&bench.image, &listen, &[]);
-    // This machine as it calls itself (vsock(7), VMADDR_CID_LOCAL).
+    let shared = ShareServer::new(&files.image, &listen, &[]);
+    // The local context id (vsock(7), VMADDR_CID_LOCAL).
     let here = shared.address.replace("vsock:", "vsock:1:");
     let Some(mount) = RemoteMount::try_new(&here, &[]) else {
         shared.stop();
@@ -72,14 +72,14 @@ fn trees_survive_vsock() {
     run("diff", ["-r", source, mount.at("tree").to_str().unwrap()]);
     mount.unmount();
     shared.stop();
-    fsck(&bench.image);
+    fsck(&files.image);
 }
 
 #[test]
-fn large_files_and_sparse_ones_survive() {
+fn large_sparse_file_is_identical() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = Bench::new();
-    let shared = bench.share();
+    let files = ImageFolder::new();
+    let shared = files.share();
     let mount = RemoteMount::new(&shared.address, &[]);
     let bytes: Vec<u8> = (0..12 << 20)
         .map(|number: u32| (number.wrapping_mul(2_654_435_761) >> 24) as u8)
@@ -105,22 +105,22 @@ fn large_files_and_sparse_ones_survive() {
     assert_eq!(back, b"end");
     mount.unmount_after(file);
     shared.stop();
-    fsck(&bench.image);
+    fsck(&files.image);
 }
 
 #[test]
-fn what_one_client_changes_the_other_sees() {
+fn change_by_one_client_is_seen_by_another() {
     requires!(root, fuse, tool("mke2fs"));
-    let bench = Bench::new();
-    let shared = bench.share();
+    let files = ImageFolder::new();
+    let shared = files.share();
     let (one, two) = (
         RemoteMount::new(&shared.address, &[]),
         RemoteMount::new(&shared.address, &[]),
     );
-    // Names that were not there, contents and attributes that were cached, names that are gone.
+    // Negative names, cached contents and attributes, removed names.
     assert!(!two.at("file").exists());
     fs::write(one.at("file"), "first").unwrap();
-    wait_until("the file is there", || two.at("file").exists());
+    wait_until("the file exists", || two.at("file").exists());
     wait_until("it has its contents", || {
         fs::read_to_string(two.at("file")).unwrap() == "first"
     });
@@ -132,8 +132,8 @@ fn what_one_client_changes_the_other_sees() {
         });
     }
     fs::rename(one.at("file"), one.at("other")).unwrap();
-    wait_until("the old name is gone", || !two.at("file").exists());
-    wait_until("the new name is there", || two.at("other").exists());
+    wait_until("the old name is removed", || !two.at("file").exists());
+    wait_until("the new name exists", || two.at("other").exists());
     let mut names: Vec<_> = fs::read_dir(two.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
@@ -141,7 +141,7 @@ fn what_one_client_changes_the_other_sees() {
     names.sort();
     assert_eq!(names, ["lost+found", "other"]);
     fs::remove_file(two.at("other")).unwrap();
-    wait_until("the file is gone", || !one.at("other").exists());
+    wait_until("the file is removed", || !one.at("other").exists());
     one.unmount();
     two.unmount();
     shared.stop();

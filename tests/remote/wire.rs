@@ -1,4 +1,4 @@
-//! A client of our own that sends any bytes, rightly and wrongly (docs/design/remote.md).
+//! A client that sends raw bytes, valid or not (docs/design/remote.md).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -17,15 +17,15 @@ pub(crate) const OPEN: u32 = 14;
 pub(crate) const READ: u32 = 15;
 pub(crate) const INIT: u32 = 26;
 
-/// A connection.
-pub(crate) struct Wire {
+/// A client of raw bytes.
+pub(crate) struct RawClient {
     pub(crate) stream: UnixStream,
     pub(crate) session: [u8; 16],
     pub(crate) is_resumed: bool,
     received: u64,
 }
 
-/// Magic, version and layout of this machine.
+/// Encodes magic, version and layout of this machine.
 pub(crate) fn preface() -> Vec<u8> {
     let order = if cfg!(target_endian = "little") {
         b'l'
@@ -53,13 +53,16 @@ fn take<const N: usize>(stream: &mut UnixStream) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-impl Wire {
-    /// Agrees with the server without a key.
+impl RawClient {
+    /// Runs the handshake for a new session, without a key.
     pub(crate) fn greet(socket: &Path) -> Self {
         Self::resume(socket, [0; 16], 0).unwrap()
     }
 
-    /// The same with a session that shall go on; what the server says if it refuses.
+    /// Runs the handshake to resume a session.
+    ///
+    /// # Errors
+    /// The server's refusal, or the failure of the connection.
     pub(crate) fn resume(socket: &Path, session: [u8; 16], received: u64) -> Result<Self, String> {
         let mut stream = connect(socket);
         let lost = |error: io::Error| error.to_string();
@@ -83,13 +86,13 @@ impl Wire {
         })
     }
 
-    /// Agrees, and sends the kernel's first request.
+    /// Runs the handshake and sends the kernel's first request.
     pub(crate) fn begin(socket: &Path) -> Self {
-        let mut this = Self::greet(socket);
+        let mut client = Self::greet(socket);
         let init = [7_u32, 39, 1 << 17, 0].map(u32::to_ne_bytes).concat();
-        this.request(INIT, 0, &init);
-        assert_eq!(this.reply().0, 0);
-        this
+        client.request(INIT, 0, &init);
+        assert_eq!(client.reply().0, 0);
+        client
     }
 
     pub(crate) fn frame(&mut self, kind: u32, acknowledged: u64, body: &[u8]) -> io::Result<()> {
@@ -107,7 +110,7 @@ impl Wire {
         self.frame(MESSAGE, self.received, &message).unwrap();
     }
 
-    /// The next reply: its error and its body; changes that are told are skipped.
+    /// Receives the next reply: error and body. Skips notices of changes.
     pub(crate) fn reply(&mut self) -> (i32, Vec<u8>) {
         loop {
             let (kind, body) = self.next().expect("a frame");
@@ -132,9 +135,9 @@ impl Wire {
         Ok((number(4), body))
     }
 
-    /// The server closes the connection, and says why if it says anything.
+    /// Checks that the server closes the connection; returns its reason, empty if there is none.
     #[track_caller]
-    pub(crate) fn ends(&mut self) -> String {
+    pub(crate) fn expect_close(&mut self) -> String {
         let mut why = String::new();
         while let Ok((kind, body)) = self.next() {
             if kind == GOODBYE {
@@ -152,7 +155,7 @@ impl Wire {
         why
     }
 
-    /// The root has attributes.
+    /// Checks that the connection works: reads the root's attributes.
     #[track_caller]
     pub(crate) fn still_works(&mut self) {
         self.request(GETATTR, 1, &[0; 16]);
@@ -161,7 +164,7 @@ impl Wire {
     }
 }
 
-/// A request of user 0.
+/// Encodes a request of user 0.
 pub(crate) fn message(opcode: u32, node: u64, body: &[u8]) -> Vec<u8> {
     let head = [
         &(40 + body.len() as u32).to_ne_bytes()[..],

@@ -136,16 +136,12 @@ fn serve(
             continue;
         }
         buffers.replies.send(&client)?;
-        let handed_over = if client.begin_request() {
-            let turn = ReadTurn {
-                client: client.clone(),
-                mode,
-                reader,
-            };
-            hand_over(turn, pool)
-        } else {
-            Err(reader)
+        let turn = ReadTurn {
+            client: client.clone(),
+            mode,
+            reader,
         };
+        let handed_over = hand_over(turn, pool);
         let start = Instant::now();
         let run = request.run(buffers);
         if may_be_quick {
@@ -173,8 +169,12 @@ fn may_be_quick(request: &Request) -> bool {
         && !request.flags.contains(CommandFlags::FUA)
 }
 
-/// Passes the read turn to another thread, or returns the reader if there is none.
+/// Passes the read turn to another thread. Returns the reader if there is none, or if the client
+/// has too many requests in flight.
 fn hand_over(turn: ReadTurn, pool: &WorkerPool<ConnectionTask>) -> Result<(), Box<RequestReader>> {
+    if !turn.client.begin_request() {
+        return Err(turn.reader);
+    }
     match pool.try_run(ConnectionTask::Read(turn)) {
         Ok(()) => Ok(()),
         Err(ConnectionTask::Read(turn)) => {

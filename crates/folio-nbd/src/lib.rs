@@ -21,7 +21,7 @@
 //! The server is our own because the crate `nbd` (0.3.1) is an early one: one request at a time,
 //! and without structured replies.
 //!
-//! Neighbours: `folio-cli` above; below, the devices of `folio` and the sockets of `folio-net`.
+//! Neighbors: `folio-cli` above; below, the devices of `folio` and the sockets of `folio-net`.
 //!
 //! Locks, never held together: the worker pool's queue; the list of connections; one connection's
 //! output, held while bytes are sent.

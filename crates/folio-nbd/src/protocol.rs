@@ -158,7 +158,8 @@ impl Command {
         }
     }
 
-    /// Returns the valid flags. FUA is valid for all, since clients set it on reads and flushes too.
+    /// Returns the valid flags. FUA is valid for all commands: clients set it on reads and flushes
+    /// too.
     pub(crate) fn flags(self) -> CommandFlags {
         CommandFlags::FUA
             | match self {

@@ -11,7 +11,7 @@
 //!      +------------- worker_pool.rs ----------+      threads, started on demand
 //! ```
 //!
-//! Neighbours: above, the three servers; below, the error type of `folio` and the host's sockets.
+//! Neighbors: above, the three servers; below, the error type of `folio` and the host's sockets.
 //!
 //! Locks: the queue of a [`WorkerPool`], never held while a task runs.
 //!

@@ -15,8 +15,8 @@
 //! The relay forwards the kernel's requests unchanged, and [`folio_fuse::Server`] answers them;
 //! docs/design/remote.md gives the reasons.
 //!
-//! Neighbours: `folio-cli` above; below, the FUSE server of `folio-fuse`, and the sockets
-//! of `folio-net`.
+//! Neighbors: `folio-cli` above; below, the FUSE server of `folio-fuse`, and the sockets of
+//! `folio-net`.
 //!
 //! Locks and invariants: server/mod.rs, client/mod.rs, link.rs.
 

@@ -189,7 +189,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends the reason of the session's end, unless there is no stream or another thread is sending.
+    /// Sends the reason of the session's end, if there is a stream and no other thread is sending.
     pub(crate) fn send_goodbye(&self, reason: &str) {
         let mut state = self.state.lock();
         let Some(stream) = state.stream.clone() else {
@@ -291,13 +291,20 @@ impl State {
 mod tests {
     use super::*;
     use crate::frame::FrameReader;
+    use crate::stream::set_timeouts;
     use folio_net::StreamReader;
     use proptest::prelude::*;
     use std::os::unix::net::UnixStream;
 
     fn pair() -> (Arc<Stream>, Arc<Stream>) {
         let (one, two) = UnixStream::pair().unwrap();
-        (Arc::new(one.into()), Arc::new(two.into()))
+        [one, two]
+            .map(|stream| {
+                let stream = Arc::new(Stream::from(stream));
+                set_timeouts(&stream).unwrap();
+                stream
+            })
+            .into()
     }
 
     #[test]

@@ -11,18 +11,18 @@
 //! Files, each above the ones it uses: this one, server_connection.rs, relay.rs, notices.rs,
 //! kernel_cache.rs.
 //!
-//! Neighbours: `folio-cli` above; below, the frames of `link.rs`, and the kernel.
+//! Neighbors: `folio-cli` above; below, the frames of `link.rs`, and the kernel.
 //!
 //! Locks, never held together, nor while bytes are sent or received: the requests under way; the
 //! index of the kernel's cache; the notices.
 //!
 //! Invariants:
-//! - C1: every request of the kernel is answered once: by the server, or by the client with an error
-//!   if the server cannot answer any more.
+//! - C1: every request of the kernel is answered once: by the server, or by the client with an
+//!   error if the server cannot answer any more.
 //! - C2: a resumed session has missed neither replies nor changes. With any other session, all that
 //!   the kernel has cached is invalidated, and open files are lost.
-//! - C3: only the thread that receives from the server writes replies, except for requests that fail
-//!   here. Notices have a thread of their own.
+//! - C3: only the thread that receives from the server writes replies, except for requests that
+//!   fail here. Notices have a thread of their own.
 
 mod kernel_cache;
 mod notices;

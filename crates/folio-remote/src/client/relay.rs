@@ -1,5 +1,5 @@
-//! The relay of requests: reads them from the kernel, keeps them until they are answered, and passes
-//! them to the current link.
+//! The relay of requests: reads them from the kernel, keeps them until they are answered, and
+//! passes them to the current link.
 
 use super::kernel_cache::KernelCache;
 use super::notices::Notices;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Longest reply without data, in bytes.
 const SMALL_REPLY_BYTES: usize = 256;
-/// Bytes that may be under way whatever the server grants, so that requests always make progress.
+/// Bytes that may be under way whatever the server grants, so that requests make progress.
 const UNDER_WAY_BYTES_MIN: usize = 4 << 20;
 /// Smallest buffer that /dev/fuse reads into (linux/fuse.h, `FUSE_MIN_READ_BUFFER`).
 const BUFFER_BYTES_MIN: usize = 64 << 10;
@@ -336,8 +336,9 @@ impl Relay {
     }
 }
 
-/// Returns the error of a request whose server was lost and may have run it. ESTALE makes the kernel
-/// look the path up and retry (`retry_estale`), which is correct for requests that change nothing.
+/// Returns the error of a request whose server was lost and may have run it. ESTALE makes the
+/// kernel look the path up and retry (`retry_estale`), which is correct for requests that change
+/// nothing.
 fn lost_errno(request: &[u8]) -> Errno {
     const READ_ONLY: [u32; 13] = [
         op::LOOKUP,

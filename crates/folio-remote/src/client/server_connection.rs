@@ -23,7 +23,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 const CACHE_VALIDITY: Duration = Duration::from_secs(1);
 /// Longest time for the first reply.
 const FIRST_REPLY: Duration = Duration::from_secs(30);
-/// Offset of the longest write in the reply to `FUSE_INIT` (`struct fuse_init_out`), with the header.
+/// Offset of the longest write in the reply to `FUSE_INIT`: header and `struct fuse_init_out`.
 const WRITE_MAX_AT: usize = 16 + 20;
 /// Bytes of a write request beside its data.
 const WRITE_HEAD_BYTES: usize = 4096;

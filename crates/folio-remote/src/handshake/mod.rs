@@ -1,5 +1,5 @@
-//! The handshake before the first frame: both sides check protocol and key, and agree on the session
-//! to start or resume.
+//! The handshake before the first frame: both sides check protocol and key, and agree on the
+//! session to start or resume.
 //!
 //! ```text
 //!   client                                     server
@@ -11,9 +11,9 @@
 //!                                                          HMAC(key, "server", all so far)
 //! ```
 //!
-//! Little-endian; each part has a fixed length, except the text of the welcome. A side without a key
-//! sends zeros for a proof. Before a side has checked the other's proof, it sends nothing about the
-//! share.
+//! Little-endian; each part has a fixed length, except the text of the welcome. A side without a
+//! key sends zeros for a proof. Before a side has checked the other's proof, it sends nothing about
+//! the share.
 
 use crate::key::{Key, PROOF_BYTES};
 use folio::{Errno, Error, Result};

@@ -11,8 +11,7 @@
 //! Files, each above the ones it uses: this one, connection.rs, state.rs, session.rs, effects.rs,
 //! limits.rs.
 //!
-//! Neighbours: `folio-cli` above; below, the FUSE server, and the frames of
-//! `link.rs`.
+//! Neighbors: `folio-cli` above; below, the FUSE server, and the frames of `link.rs`.
 //!
 //! Locks, in this order: a session's `resuming`, then the list of sessions, then a session's grace,
 //! then its link. None but `resuming` is held while a request runs or bytes are sent or received.
@@ -135,8 +134,8 @@ impl Server {
         self.0.listener.address()
     }
 
-    /// Serves clients until [`Stopper::stop`], and then finishes the requests under way, for at most
-    /// 10 seconds.
+    /// Serves clients until [`Stopper::stop`], and then finishes the requests under way, for at
+    /// most 10 seconds.
     ///
     /// # Errors
     /// EAGAIN if the host has no thread left, else the host's error if no further client can
