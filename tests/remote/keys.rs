@@ -44,7 +44,10 @@ fn only_clients_with_the_key_connect() {
         &["mount", &shared.address, target, "--key-file", &wrong],
         "keys of client and server differ",
     );
-    shared.running.stderr.line("keys of client and server differ");
+    shared
+        .running
+        .stderr
+        .line("keys of client and server differ");
     expect_refusal(&["mount", &shared.address, target], "--key-file");
     RemoteMount::new(&shared.address, &["--key-file", &right]).unmount();
     shared.stop();

@@ -175,10 +175,10 @@ fn work(mount: &RemoteMount, worker: u32, seed: u64) {
 #[test]
 fn killed_client_leaves_no_files_behind() {
     requires!(root, fuse, tool("mke2fs"), tool("e2fsck"));
-    let bench = ImageFolder::new();
+    let files = ImageFolder::new();
     let shared = crate::remote::ShareServer::new(
-        &bench.image,
-        &bench.socket(),
+        &files.image,
+        &files.socket(),
         &["--grace", "1", "--max-clients", "1"],
     );
     let mut mount = RemoteMount::new(&shared.address, &[]);
