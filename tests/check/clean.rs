@@ -1,7 +1,7 @@
-//! Where nothing is wrong, nothing is found.
+//! Sound images: e2fsck and folio check find nothing.
 
 use crate::check::images::{RECIPES, Recipe};
-use crate::check::judge::{fsck, own, own_without_replay};
+use crate::check::judge::{folio_check, folio_check_without_replay, fsck};
 use crate::support::real_tree::{self, Limits};
 use crate::support::tools::command;
 use crate::support::{self, Mounted, requires};
@@ -18,13 +18,13 @@ use std::sync::Arc;
 #[track_caller]
 fn assert_clean(name: &str, image: &Path) {
     let fsck = fsck(image);
-    assert!(!fsck.complains(), "{name}: e2fsck: {}", fsck.said);
-    let own = own(image);
-    assert!(!own.speaks(), "{name}: {}", own.text());
+    assert!(!fsck.found_damage(), "{name}: e2fsck: {}", fsck.output);
+    let check = folio_check(image);
+    assert!(!check.has_findings(), "{name}: {}", check.text());
 }
 
 #[test]
-fn nothing_is_found_in_images_of_mke2fs() {
+fn images_of_mke2fs_are_clean() {
     requires!(tool("mke2fs"), tool("e2fsck"), tool("debugfs"));
     for recipe in &RECIPES {
         assert_clean(recipe.name, &recipe.empty().path);
@@ -32,7 +32,7 @@ fn nothing_is_found_in_images_of_mke2fs() {
     }
 }
 
-/// Every kind of file that Folio can make, some of them removed again.
+/// Creates every kind of file that Folio supports, and removes some of them.
 fn fill(device: &Arc<dyn Device>) -> Result<(), folio::Error> {
     let kernel = Kernel::new(KernelOptions {
         background_writeback: false,
@@ -79,7 +79,7 @@ fn fill(device: &Arc<dyn Device>) -> Result<(), folio::Error> {
 }
 
 #[test]
-fn nothing_is_found_in_what_folio_makes_and_writes() {
+fn images_formatted_and_written_by_folio_are_clean() {
     requires!(tool("e2fsck"));
     let folder = tempfile::tempdir().unwrap();
     for (block_size, mib) in [(1024, 32), (2048, 48), (4096, 64), (4096, 1024)] {
@@ -95,9 +95,9 @@ fn nothing_is_found_in_what_folio_makes_and_writes() {
     }
 }
 
-/// What programs do on the kernel's mount: shared attribute blocks, holes, preallocation, indexes,
-/// removals.
-fn write_as_programs(root: &Path) {
+/// Writes like a program on the kernel's mount: shared attribute blocks, holes, preallocation,
+/// indexes, removals.
+fn write_various_files(root: &Path) {
     fs::create_dir_all(root.join("a/b/c/d")).unwrap();
     for i in 0..900 {
         let path = root.join(format!("a/a-rather-long-name-for-a-file-{i}"));
@@ -136,20 +136,20 @@ fn write_as_programs(root: &Path) {
 }
 
 #[test]
-fn nothing_is_found_in_what_the_kernel_writes() {
+fn images_written_by_the_kernel_are_clean() {
     requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
-    // Quota needs more than this kernel may have.
+    // The kernel may lack quota support.
     for recipe in RECIPES.iter().filter(|recipe| recipe.name != "quota") {
         let image = recipe.empty();
         let mounted = Mounted::new(&image.path, "rw");
-        write_as_programs(&mounted.path());
+        write_various_files(&mounted.path());
         mounted.unmount();
         assert_clean(recipe.name, &image.path);
     }
 }
 
 #[test]
-fn nothing_is_found_in_a_real_tree() {
+fn image_of_a_real_tree_is_clean() {
     requires!(tool("mke2fs"), tool("e2fsck"));
     let folder = tempfile::tempdir().unwrap();
     let (tree, image) = (folder.path().join("tree"), folder.path().join("image"));
@@ -167,11 +167,11 @@ fn nothing_is_found_in_a_real_tree() {
     assert_clean("tree", &image);
 }
 
-/// A copy of an image that is in use: what a power cut would leave.
+/// Returns a copy of a mounted image, the state after a power cut.
 fn copy_in_use(folder: &Path, recipe: &Recipe) -> PathBuf {
     let image = recipe.empty();
     let mounted = Mounted::new(&image.path, "rw");
-    write_as_programs(&mounted.path());
+    write_various_files(&mounted.path());
     let orphan = mounted.path().join("orphan");
     let file = fs::File::create(&orphan).unwrap();
     file.write_all_at(&[3; 50_000], 0).unwrap();
@@ -186,7 +186,7 @@ fn copy_in_use(folder: &Path, recipe: &Recipe) -> PathBuf {
 }
 
 #[test]
-fn a_journal_is_replayed_in_memory_first() {
+fn dirty_journal_is_replayed_in_memory() {
     requires!(root, loop_devices, tool("mke2fs"), tool("e2fsck"));
     let folder = tempfile::tempdir().unwrap();
     for recipe in RECIPES
@@ -195,9 +195,9 @@ fn a_journal_is_replayed_in_memory_first() {
     {
         let copy = copy_in_use(folder.path(), recipe);
         let before = fs::read(&copy).unwrap();
-        let own = own(&copy);
-        assert!(!own.complains(), "{}: {}", recipe.name, own.text());
-        let text = own.text();
+        let check = folio_check(&copy);
+        assert!(!check.found_damage(), "{}: {}", recipe.name, check.text());
+        let text = check.text();
         assert!(
             text.contains("transactions to be replayed") && text.contains("orphan"),
             "{}: {text}",
@@ -208,18 +208,18 @@ fn a_journal_is_replayed_in_memory_first() {
             "{}: the image was written",
             recipe.name
         );
-        let as_it_lies = own_without_replay(&copy);
+        let unreplayed = folio_check_without_replay(&copy);
         assert!(
-            as_it_lies.complains() && fsck(&copy).complains(),
+            unreplayed.found_damage() && fsck(&copy).found_damage(),
             "{}: {}",
             recipe.name,
-            as_it_lies.text()
+            unreplayed.text()
         );
-        let mended = command("e2fsck").arg("-fy").arg(&copy).output().unwrap();
+        let repaired = command("e2fsck").arg("-fy").arg(&copy).output().unwrap();
         assert!(
-            mended.status.code().is_some_and(|code| code < 4),
+            repaired.status.code().is_some_and(|code| code < 4),
             "{}",
-            support::tools::text(&mended)
+            support::tools::text(&repaired)
         );
         assert_clean(recipe.name, &copy);
     }

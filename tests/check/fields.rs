@@ -1,26 +1,27 @@
-//! Every number of every kind of structure, changed alone, with good checksums: whatever e2fsck
-//! complains of then, folio check finds.
+//! Single numbers of every kind of structure, changed with valid checksums: folio check finds all
+//! damage that e2fsck reports.
 //!
-//! Numbers are taken as two bytes wherever they may start. By default every twelfth gets one of the
-//! values, in turn; `FOLIO_CHECK_ALL=1` gives one to each, `FOLIO_CHECK_ALL=2` all to each.
+//! A number is any two bytes at an even offset. By default every twelfth number gets one of the
+//! values, in turn; `FOLIO_CHECK_ALL=1` changes each number once, `FOLIO_CHECK_ALL=2` to all
+//! values.
 
-use crate::check::flips::{Bench, number};
+use crate::check::flips::{CheckBench, number};
 use crate::check::images::{RECIPES, Recipe};
-use crate::check::map::{Kind, Map, Piece};
+use crate::check::map::{ImageMap, Piece, PieceKind};
 use crate::support::requires;
 use std::mem::discriminant;
 
-/// Bytes at the start of a piece in which all that is not a list lies.
+/// Bytes at the start of a piece that contain all fields outside of lists.
 const REACH: usize = 256;
 
-/// Pieces that stand for all: of each kind the first and the last, and inodes of each sort.
-fn chosen(map: &Map, image: &[u8]) -> Vec<Piece> {
+/// Returns one piece of each kind, and inodes of each type.
+fn chosen(map: &ImageMap, image: &[u8]) -> Vec<Piece> {
     let mut chosen: Vec<Piece> = Vec::new();
     for piece in &map.pieces {
         let sort = |piece: &Piece| match piece.kind {
-            Kind::Inode(number) if number <= 11 => (number, 0),
-            // Type, and whether by extents, indexed or inline.
-            Kind::Inode(_) => (
+            PieceKind::Inode(number) if number <= 11 => (number, 0),
+            // File type and flags: extents, index, inline data.
+            PieceKind::Inode(_) => (
                 0,
                 u32::from(image[piece.offset + 1] >> 4) << 16 | flags(image, piece),
             ),
@@ -57,11 +58,11 @@ fn values(old: u16) -> [u16; 8] {
 }
 
 fn run(recipe: &Recipe) {
-    let mut bench = Bench::new(recipe);
+    let mut bench = CheckBench::new(recipe);
     let how = number("FOLIO_CHECK_ALL", 0);
     let mut turn = 0;
     for piece in chosen(&bench.map, &bench.sound) {
-        let reach = if piece.kind == Kind::Superblock {
+        let reach = if piece.kind == PieceKind::Superblock {
             piece.len
         } else {
             piece.len.min(REACH)
@@ -91,7 +92,7 @@ fn run(recipe: &Recipe) {
     bench.conclude(&format!("{}: fields", recipe.name));
 }
 
-/// One test for each image, so that they run side by side.
+/// One test per image, so that they run in parallel.
 macro_rules! fields {
     ($($name:ident: $index:expr;)+) => {
         $(
@@ -105,12 +106,12 @@ macro_rules! fields {
 }
 
 fields! {
-    fields_of_1k_checksums: 0;
-    fields_of_4k_checksums: 1;
-    fields_of_1k_plain: 2;
-    fields_of_inline_checksums: 5;
-    fields_of_ext3: 6;
-    fields_of_uninit_bg: 8;
-    fields_of_quota: 10;
-    fields_of_bigalloc: 11;
+    changed_fields_of_1k_checksums_are_reported: 0;
+    changed_fields_of_4k_checksums_are_reported: 1;
+    changed_fields_of_1k_plain_are_reported: 2;
+    changed_fields_of_inline_checksums_are_reported: 5;
+    changed_fields_of_ext3_are_reported: 6;
+    changed_fields_of_uninit_bg_are_reported: 8;
+    changed_fields_of_quota_are_reported: 10;
+    changed_fields_of_bigalloc_are_reported: 11;
 }

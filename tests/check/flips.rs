@@ -1,8 +1,8 @@
-//! Random changes of structures: whatever e2fsck complains of then, folio check finds.
+//! Random changes of structures: folio check finds all damage that e2fsck reports.
 
 use crate::check::images::{Image, RECIPES, Recipe};
 use crate::check::judge::{Verdict, compare};
-use crate::check::map::{Map, Piece};
+use crate::check::map::{ImageMap, Piece};
 use crate::check::random::{Random, mix};
 use crate::support::requires;
 use std::fs::{File, OpenOptions};
@@ -10,14 +10,14 @@ use std::mem::discriminant;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// What a variable of the environment says.
+/// Returns the number in an environment variable.
 pub(crate) fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable)
         .ok()
         .map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// What came of all changes to one image.
+/// The verdicts on all changes to one image.
 #[derive(Debug, Default)]
 struct Tally {
     cases: u64,
@@ -27,9 +27,9 @@ struct Tally {
     missed: Vec<String>,
 }
 
-/// Changes something in a piece.
+/// Changes some bytes of a piece.
 fn change(bytes: &mut [u8], random: &mut Random) {
-    // Most of what matters stands at the start, or is a number of two or four bytes.
+    // Most fields are at the start, or are numbers of two or four bytes.
     let reach = if random.percent(50) {
         bytes.len().min(64)
     } else {
@@ -86,8 +86,8 @@ fn change(bytes: &mut [u8], random: &mut Random) {
     }
 }
 
-/// A piece: each kind is as likely as any other.
-fn pick(map: &Map, random: &mut Random) -> Piece {
+/// Returns a random piece; all kinds are equally likely.
+fn pick(map: &ImageMap, random: &mut Random) -> Piece {
     let mut kinds: Vec<_> = map
         .pieces
         .iter()
@@ -104,8 +104,8 @@ fn pick(map: &Map, random: &mut Random) -> Piece {
     random.pick(&of_kind)
 }
 
-/// A piece of the same kind, or the same one.
-fn pick_like(map: &Map, piece: &Piece, random: &mut Random) -> Piece {
+/// Returns a random piece of the same kind and length.
+fn pick_like(map: &ImageMap, piece: &Piece, random: &mut Random) -> Piece {
     let is_alike = |other: &&Piece| {
         discriminant(&other.kind) == discriminant(&piece.kind) && other.len == piece.len
     };
@@ -113,20 +113,20 @@ fn pick_like(map: &Map, piece: &Piece, random: &mut Random) -> Piece {
     random.pick(&alike)
 }
 
-/// An image that is changed, judged and put right again.
-pub(crate) struct Bench {
+/// An image that is changed, checked and restored.
+pub(crate) struct CheckBench {
     image: Image,
     file: File,
-    pub(crate) map: Map,
-    /// The image as it was made.
+    pub(crate) map: ImageMap,
+    /// The original image.
     pub(crate) sound: Vec<u8>,
-    /// The image to be judged next.
+    /// The image to be checked next.
     pub(crate) bytes: Vec<u8>,
     tally: Tally,
 }
 
-impl Bench {
-    /// An image made by this recipe.
+impl CheckBench {
+    /// Creates an image from a recipe.
     pub(crate) fn new(recipe: &Recipe) -> Self {
         let image = recipe.filled();
         let sound = std::fs::read(&image.path).expect("the image");
@@ -134,7 +134,7 @@ impl Bench {
             .write(true)
             .open(&image.path)
             .expect("the image");
-        let map = Map::new(&sound);
+        let map = ImageMap::new(&sound);
         Self {
             image,
             file,
@@ -145,9 +145,9 @@ impl Bench {
         }
     }
 
-    /// Lets both judge the changed image, and puts it right again.
-    pub(crate) fn judge(&mut self, told: String) {
-        // A bitmap's checksum lies in a descriptor: everything that may have changed is written.
+    /// Compares both programs on the changed image, then restores it. `case` describes the change.
+    pub(crate) fn judge(&mut self, case: String) {
+        // Write all changed parts, because a bitmap's checksum is in another block.
         let is_changed = |at: &usize| self.sound[*at..at + 1024] != self.bytes[*at..at + 1024];
         let touched: Vec<usize> = (0..self.bytes.len())
             .step_by(1024)
@@ -158,10 +158,10 @@ impl Bench {
         match compare(&self.image.path) {
             (Verdict::Sound, _) => self.tally.sound += 1,
             (Verdict::Damaged, _) => self.tally.damaged += 1,
-            (Verdict::Stricter, said) => self.tally.stricter.push(format!("{told}\n{said}")),
-            (Verdict::Missed, said) => {
-                self.keep(&told);
-                self.tally.missed.push(format!("{told}\n{said}"));
+            (Verdict::Stricter, output) => self.tally.stricter.push(format!("{case}\n{output}")),
+            (Verdict::Missed, output) => {
+                self.keep(&case);
+                self.tally.missed.push(format!("{case}\n{output}"));
             }
         }
         for at in &touched {
@@ -178,9 +178,9 @@ impl Bench {
         }
     }
 
-    fn keep(&self, told: &str) {
+    fn keep(&self, case: &str) {
         if let Some(folder) = std::env::var_os("FOLIO_CHECK_KEEP") {
-            let name: String = told
+            let name: String = case
                 .chars()
                 .take(80)
                 .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
@@ -190,7 +190,7 @@ impl Bench {
         }
     }
 
-    /// Tells the figures; panics if anything was missed.
+    /// Prints the totals; panics if folio check missed damage.
     pub(crate) fn conclude(self, what: &str) {
         let Tally {
             cases,
@@ -201,8 +201,8 @@ impl Bench {
         } = self.tally;
         let (strict, only_fsck) = (stricter.len(), missed.len());
         println!(
-            "{what}: {cases} changes: {sound} sound, {damaged} damaged to both, {strict} only to folio check, {only_fsck} \
-             only to e2fsck"
+            "{what}: {cases} changes: {sound} sound, {damaged} reported by both, {strict} by folio check only, \
+             {only_fsck} by e2fsck only"
         );
         if std::env::var_os("FOLIO_CHECK_STRICTER").is_some() {
             println!("{}", stricter.join("\n"));
@@ -215,7 +215,7 @@ impl Bench {
     }
 }
 
-/// One test for each image, so that they run side by side.
+/// One test per image, so that they run in parallel.
 macro_rules! flips {
     ($($name:ident: $index:expr;)+) => {
         $(
@@ -229,18 +229,18 @@ macro_rules! flips {
 }
 
 flips! {
-    changes_of_1k_checksums: 0;
-    changes_of_4k_checksums: 1;
-    changes_of_1k_plain: 2;
-    changes_of_4k_plain: 3;
-    changes_of_inline: 4;
-    changes_of_inline_checksums: 5;
-    changes_of_ext3: 6;
-    changes_of_ext2: 7;
-    changes_of_uninit_bg: 8;
-    changes_of_meta_bg: 9;
-    changes_of_quota: 10;
-    changes_of_bigalloc: 11;
+    random_changes_of_1k_checksums_are_reported: 0;
+    random_changes_of_4k_checksums_are_reported: 1;
+    random_changes_of_1k_plain_are_reported: 2;
+    random_changes_of_4k_plain_are_reported: 3;
+    random_changes_of_inline_are_reported: 4;
+    random_changes_of_inline_checksums_are_reported: 5;
+    random_changes_of_ext3_are_reported: 6;
+    random_changes_of_ext2_are_reported: 7;
+    random_changes_of_uninit_bg_are_reported: 8;
+    random_changes_of_meta_bg_are_reported: 9;
+    random_changes_of_quota_are_reported: 10;
+    random_changes_of_bigalloc_are_reported: 11;
 }
 
 fn run(recipe: &Recipe) {
@@ -248,19 +248,19 @@ fn run(recipe: &Recipe) {
         number("FOLIO_CHECK_SEED", 1),
         number("FOLIO_CHECK_CASES", 60),
     );
-    let mut bench = Bench::new(recipe);
+    let mut bench = CheckBench::new(recipe);
     let name: u64 = recipe
         .name
         .bytes()
         .fold(0, |sum, byte| mix(sum ^ u64::from(byte)));
     for case in 0..cases {
         let mut random = Random::new(seed ^ name ^ case << 32);
-        let mut told = format!("{} seed {seed} case {case}", recipe.name);
+        let mut description = format!("{} seed {seed} case {case}", recipe.name);
         for _ in 0..if random.percent(80) { 1 } else { 3 } {
             let piece = pick(&bench.map, &mut random);
             let range = piece.offset..piece.offset + piece.len;
             if random.percent(12) {
-                // As if a block had been written to the wrong place.
+                // A misdirected write of another block.
                 let other = pick_like(&bench.map, &piece, &mut random);
                 bench
                     .bytes
@@ -277,12 +277,12 @@ fn run(recipe: &Recipe) {
                 .find(|at| bench.sound[*at] != bench.bytes[*at])
                 .map(|at| at - range.start);
             let sealed = if is_sealed { "sealed" } else { "as is" };
-            told.push_str(&format!(
+            description.push_str(&format!(
                 "; {:x?} at {:#x}, byte {first:x?}, {sealed}",
                 piece.kind, range.start
             ));
         }
-        bench.judge(told);
+        bench.judge(description);
     }
     bench.conclude(&format!("{}: seed {seed}", recipe.name));
 }

@@ -1,4 +1,4 @@
-//! Small file systems with every kind of structure in them.
+//! Small file systems with every kind of structure.
 
 use crate::support::tools::{command, run};
 use std::ffi::OsStr;
@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What mke2fs makes.
+/// A recipe for mke2fs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recipe {
     /// For messages.
@@ -29,7 +29,7 @@ const fn recipe(
     }
 }
 
-/// The sets of features that are tried.
+/// The tested feature sets.
 pub(crate) const RECIPES: [Recipe; 12] = [
     recipe(
         "1k-checksums",
@@ -136,7 +136,7 @@ pub(crate) const RECIPES: [Recipe; 12] = [
     ),
 ];
 
-/// An image in a folder of its own.
+/// An image in its own folder.
 pub(crate) struct Image {
     folder: TempDir,
     /// The image file.
@@ -144,7 +144,7 @@ pub(crate) struct Image {
 }
 
 impl Recipe {
-    /// The file system, without a file.
+    /// Creates the empty file system.
     pub(crate) fn empty(&self) -> Image {
         let folder = tempfile::tempdir().expect("a folder for an image");
         let path = folder.path().join("image");
@@ -174,28 +174,28 @@ impl Recipe {
         Image { folder, path }
     }
 
-    /// The file system with a bit of everything.
+    /// Creates the file system with every kind of structure.
     pub(crate) fn filled(&self) -> Image {
         let image = self.empty();
         let folder = image.folder.path();
         let sources = Sources::new(folder);
         debugfs(&image.path, folder, &sources.script());
-        // Directories get their index, and whatever debugfs left undone is mended: links, quota.
-        let mended = command("e2fsck")
+        // e2fsck builds directory indexes and repairs link counts and quota, which debugfs omits.
+        let repaired = command("e2fsck")
             .arg("-fyD")
             .arg(&image.path)
             .output()
             .expect("e2fsck runs");
         assert!(
-            mended.status.code().is_some_and(|code| code < 4),
+            repaired.status.code().is_some_and(|code| code < 4),
             "{}",
-            crate::support::tools::text(&mended)
+            crate::support::tools::text(&repaired)
         );
         image
     }
 }
 
-/// Files on the host that debugfs copies.
+/// Host files that debugfs copies.
 struct Sources {
     small: PathBuf,
     empty: PathBuf,
@@ -230,7 +230,7 @@ impl Sources {
         }
     }
 
-    /// Commands for debugfs.
+    /// Returns the commands for debugfs.
     fn script(&self) -> String {
         let mut text = String::new();
         let show = |path: &PathBuf| path.display().to_string();
@@ -265,7 +265,7 @@ impl Sources {
     }
 }
 
-/// Runs commands of debugfs on an image.
+/// Runs debugfs commands on an image.
 pub(crate) fn debugfs(image: &Path, folder: &Path, script: &str) {
     let file = folder.join("script");
     std::fs::write(&file, script).expect("a script");

@@ -1,19 +1,19 @@
-//! Two judges of the same bytes: e2fsck -fn and folio check.
+//! The verdicts of e2fsck -fn and folio check on the same bytes.
 
 use crate::support::tools::{command, text};
 use folio::block::{self, OpenOptions};
 use folio::kernel::{CheckFinding, CheckOptions, Severity, check_ext4};
 use std::path::Path;
 
-/// What e2fsck says of an image.
+/// The result of e2fsck on an image.
 pub(crate) struct Fsck {
-    /// Its exit status; `None` if a signal ended it.
+    /// Exit status; `None` if a signal ended e2fsck.
     pub(crate) status: Option<i32>,
-    /// Its words.
-    pub(crate) said: String,
+    /// Output.
+    pub(crate) output: String,
 }
 
-/// `e2fsck -fn`.
+/// Runs `e2fsck -fn`.
 pub(crate) fn fsck(image: &Path) -> Fsck {
     let output = command("e2fsck")
         .arg("-fn")
@@ -22,36 +22,37 @@ pub(crate) fn fsck(image: &Path) -> Fsck {
         .expect("e2fsck runs");
     Fsck {
         status: output.status.code(),
-        said: text(&output),
+        output: text(&output),
     }
 }
 
 impl Fsck {
-    /// Whether it found damage: it says so by its status, or would mend something that it does not
-    /// count as damage.
-    pub(crate) fn complains(&self) -> bool {
-        self.status != Some(0) || self.said.lines().any(is_complaint)
+    /// Returns whether e2fsck found damage: by its status, or by a repair that it offered without
+    /// counting damage.
+    pub(crate) fn found_damage(&self) -> bool {
+        self.status != Some(0) || self.output.lines().any(is_offered_repair)
     }
 }
 
-/// A question that was answered with no, unless it is about the shape of a sound extent tree.
-fn is_complaint(line: &str) -> bool {
+/// Returns whether a line is a question answered with no, except one about the shape of a sound
+/// extent tree.
+fn is_offered_repair(line: &str) -> bool {
     line.contains("? no") && !line.contains("Optimize? no") && !line.starts_with("Optimize")
 }
 
-/// What folio check says of an image: its findings, or why there are none.
-pub(crate) struct Own {
+/// The result of folio check on an image: its findings, or the error that ended it.
+pub(crate) struct FolioCheck {
     pub(crate) findings: Result<Vec<CheckFinding>, String>,
 }
 
-/// `folio check`.
-pub(crate) fn own(image: &Path) -> Own {
-    own_with(image, &CheckOptions::default())
+/// Runs `folio check`.
+pub(crate) fn folio_check(image: &Path) -> FolioCheck {
+    check_with(image, &CheckOptions::default())
 }
 
-/// `folio check --no-replay`.
-pub(crate) fn own_without_replay(image: &Path) -> Own {
-    own_with(
+/// Runs `folio check --no-replay`.
+pub(crate) fn folio_check_without_replay(image: &Path) -> FolioCheck {
+    check_with(
         image,
         &CheckOptions {
             replays_journal: false,
@@ -60,7 +61,7 @@ pub(crate) fn own_without_replay(image: &Path) -> Own {
     )
 }
 
-fn own_with(image: &Path, how: &CheckOptions) -> Own {
+fn check_with(image: &Path, how: &CheckOptions) -> FolioCheck {
     let options = OpenOptions {
         read_only: true,
         ..OpenOptions::default()
@@ -82,16 +83,16 @@ fn own_with(image: &Path, how: &CheckOptions) -> Own {
             );
         }
     });
-    Own {
+    FolioCheck {
         findings: checked
             .map(|()| findings)
             .map_err(|error| error.to_string()),
     }
 }
 
-impl Own {
-    /// Whether it found damage, or refused to check.
-    pub(crate) fn complains(&self) -> bool {
+impl FolioCheck {
+    /// Returns whether the check found damage or failed.
+    pub(crate) fn found_damage(&self) -> bool {
         match &self.findings {
             Ok(findings) => findings
                 .iter()
@@ -100,14 +101,14 @@ impl Own {
         }
     }
 
-    /// Whether it said anything at all.
-    pub(crate) fn speaks(&self) -> bool {
+    /// Returns whether the check has findings, warnings included, or failed.
+    pub(crate) fn has_findings(&self) -> bool {
         self.findings
             .as_ref()
             .map_or(true, |findings| !findings.is_empty())
     }
 
-    /// Its words.
+    /// Returns the findings as text.
     pub(crate) fn text(&self) -> String {
         match &self.findings {
             Ok(findings) => findings
@@ -119,26 +120,26 @@ impl Own {
     }
 }
 
-/// How the two judge.
+/// The combined verdict of both programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Neither finds damage.
     Sound,
     /// Both find damage.
     Damaged,
-    /// Only folio check does.
+    /// Only folio check finds damage.
     Stricter,
-    /// Only e2fsck does.
+    /// Only e2fsck finds damage.
     Missed,
 }
 
-/// Lets both judge, and shows what they said if they differ.
+/// Runs both programs; returns the verdict and their output.
 pub(crate) fn compare(image: &Path) -> (Verdict, String) {
-    let (fsck, own) = (fsck(image), own(image));
-    // What e2fsck asks about and does not count as damage may be a warning here.
+    let (fsck, check) = (fsck(image), folio_check(image));
+    // A repair that e2fsck offers without counting damage may be a warning of folio check.
     let is_mild = fsck.status == Some(0);
-    let verdict = match (fsck.complains(), own.complains()) {
-        (true, false) if !(is_mild && own.speaks()) => Verdict::Missed,
+    let verdict = match (fsck.found_damage(), check.found_damage()) {
+        (true, false) if !(is_mild && check.has_findings()) => Verdict::Missed,
         (false, true) => Verdict::Stricter,
         (true, _) => Verdict::Damaged,
         (false, false) => Verdict::Sound,
@@ -148,8 +149,8 @@ pub(crate) fn compare(image: &Path) -> (Verdict, String) {
         format!(
             "e2fsck ({:?}):\n{}folio:\n{}",
             fsck.status,
-            fsck.said,
-            own.text()
+            fsck.output,
+            check.text()
         ),
     )
 }

@@ -1,21 +1,20 @@
-//! Where the structures of a sound image lie, and how their checksums are made good after a change.
+//! The map of a sound image: offsets of its structures, and the update of checksums after a change.
 //!
-//! A reader of its own, so that what it finds does not hang on the code under test. It trusts the
-//! image.
+//! A separate reader, so that it does not depend on the code under test. It trusts the image.
 
 use crc32c::crc32c_append;
 use std::collections::BTreeSet;
 
-/// What lies in a piece of an image.
+/// The kind of a piece of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum PieceKind {
     Superblock,
     Descriptor(u32),
     BlockBitmap(u32),
     InodeBitmap(u32),
-    /// With its number.
+    /// An inode, with its number.
     Inode(u32),
-    /// A node of an extent tree, of the inode whose checksum seed this is.
+    /// A node of an extent tree, with the checksum seed of its inode.
     ExtentNode(u32),
     PointerBlock,
     DirectoryLeaf(u32),
@@ -28,13 +27,13 @@ pub(crate) enum Kind {
 /// A structure in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Piece {
-    pub(crate) kind: Kind,
+    pub(crate) kind: PieceKind,
     pub(crate) offset: usize,
     pub(crate) len: usize,
 }
 
 /// All structures of an image.
-pub(crate) struct Map {
+pub(crate) struct ImageMap {
     pub(crate) pieces: Vec<Piece>,
     block_size: usize,
     inode_size: usize,
@@ -44,13 +43,13 @@ pub(crate) struct Map {
     blocks_per_group: u32,
     cluster_blocks: u32,
     first_data_block: usize,
-    /// With metadata_csum.
+    /// Checksum seed, with metadata_csum.
     seed: Option<u32>,
-    /// With uninit_bg.
+    /// UUID, with uninit_bg.
     uuid: Option<[u8; 16]>,
 }
 
-/// ext4's crc32c: no inversion at either end.
+/// Returns ext4's crc32c, without inversion at either end.
 fn crc(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c_append(!seed, bytes)
 }
@@ -63,8 +62,8 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-impl Map {
-    /// The structures of `image`.
+impl ImageMap {
+    /// Finds the structures of `image`.
     pub(crate) fn new(image: &[u8]) -> Self {
         let sb = &image[1024..2048];
         let (compat, incompat, ro_compat) = (u32_at(sb, 0x5C), u32_at(sb, 0x60), u32_at(sb, 0x64));
@@ -80,7 +79,7 @@ impl Map {
         let blocks = u32_at(sb, 4) as usize - first_data_block;
         let mut map = Self {
             pieces: vec![Piece {
-                kind: Kind::Superblock,
+                kind: PieceKind::Superblock,
                 offset: 1024,
                 len: 1024,
             }],
@@ -121,7 +120,7 @@ impl Map {
         let (table, slot) = (group as usize / per_block, group as usize % per_block);
         let table_block = match has_meta_bg {
             false => (if self.block_size == 1024 { 2 } else { 1 }) + table,
-            // Small images have one meta group, whose first group starts with the superblock.
+            // Small images have one meta group; its first group starts with the superblock.
             true => {
                 self.first_data_block
                     + table * per_block * self.blocks_per_group as usize
@@ -131,7 +130,7 @@ impl Map {
         table_block * self.block_size + slot * self.descriptor_len
     }
 
-    fn add(&mut self, kind: Kind, block: usize) {
+    fn add(&mut self, kind: PieceKind, block: usize) {
         self.pieces.push(Piece {
             kind,
             offset: block * self.block_size,
@@ -142,7 +141,7 @@ impl Map {
     fn add_group(&mut self, image: &[u8], group: u32, has_meta_bg: bool, journal: u32) {
         let offset = self.descriptor_at(group, has_meta_bg);
         self.pieces.push(Piece {
-            kind: Kind::Descriptor(group),
+            kind: PieceKind::Descriptor(group),
             offset,
             len: self.descriptor_len,
         });
@@ -154,22 +153,28 @@ impl Map {
             0
         };
         if flags & 2 == 0 {
-            self.add(Kind::BlockBitmap(group), u32_at(descriptor, 0) as usize);
+            self.add(
+                PieceKind::BlockBitmap(group),
+                u32_at(descriptor, 0) as usize,
+            );
         }
         if flags & 1 != 0 {
             return;
         }
-        self.add(Kind::InodeBitmap(group), u32_at(descriptor, 4) as usize);
+        self.add(
+            PieceKind::InodeBitmap(group),
+            u32_at(descriptor, 4) as usize,
+        );
         let table = u32_at(descriptor, 8) as usize * self.block_size;
         for index in 0..self.inodes_per_group {
             let offset = table + index as usize * self.inode_size;
             let bytes = &image[offset..offset + self.inode_size];
             let number = group * self.inodes_per_group + index + 1;
-            // Some that are not in use, too.
+            // Some unused inodes too.
             let is_in_use = u16_at(bytes, 0x1A) != 0;
             if is_in_use || number <= 10 || number.is_multiple_of(97) {
                 self.pieces.push(Piece {
-                    kind: Kind::Inode(number),
+                    kind: PieceKind::Inode(number),
                     offset,
                     len: self.inode_size,
                 });
@@ -181,7 +186,7 @@ impl Map {
         }
     }
 
-    /// Blocks that an inode maps, with its metadata taken down on the way.
+    /// Adds the metadata blocks of an inode.
     fn add_inode(&mut self, image: &[u8], number: u32, bytes: &[u8], is_journal: bool) {
         let (mode, flags) = (u16_at(bytes, 0) >> 12, u32_at(bytes, 0x20));
         let seed = self.seed.map_or(0, |seed| {
@@ -189,7 +194,7 @@ impl Map {
         });
         let xattr = u32_at(bytes, 0x68) as usize;
         if xattr != 0 {
-            self.add(Kind::XattrBlock, xattr);
+            self.add(PieceKind::XattrBlock, xattr);
         }
         let is_mapped = mode == 8 || mode == 4 || (mode == 10 && u32_at(bytes, 4) >= 60);
         if flags & 0x1000_0000 != 0 || !is_mapped || number == 7 {
@@ -203,7 +208,7 @@ impl Map {
         }
         if is_journal {
             self.pieces.push(Piece {
-                kind: Kind::JournalSuperblock,
+                kind: PieceKind::JournalSuperblock,
                 offset: data[0] * self.block_size,
                 len: 1024,
             });
@@ -217,9 +222,9 @@ impl Map {
             let is_node =
                 u32_at(leaf, 0) == 0 && u16_at(leaf, 4) == self.block_size && leaf[6] == 0;
             let kind = match (is_indexed, position) {
-                (true, 0) => Kind::IndexRoot(seed),
-                (true, _) if is_node => Kind::IndexNode(seed),
-                _ => Kind::DirectoryLeaf(seed),
+                (true, 0) => PieceKind::IndexRoot(seed),
+                (true, _) if is_node => PieceKind::IndexNode(seed),
+                _ => PieceKind::DirectoryLeaf(seed),
             };
             self.add(kind, *block);
         }
@@ -235,7 +240,7 @@ impl Map {
                 continue;
             }
             let block = u32_at(entry, 4) as usize;
-            self.add(Kind::ExtentNode(seed), block);
+            self.add(PieceKind::ExtentNode(seed), block);
             self.extents(
                 image,
                 &image[block * self.block_size..][..self.block_size],
@@ -262,20 +267,20 @@ impl Map {
         if depth == 0 {
             return data.push(block);
         }
-        self.add(Kind::PointerBlock, block);
+        self.add(PieceKind::PointerBlock, block);
         for pointer in image[block * self.block_size..][..self.block_size].chunks_exact(4) {
             self.branch(image, u32_at(pointer, 0) as usize, depth - 1, data);
         }
     }
 
-    /// Makes the checksums of a changed piece good again, where the image has any.
+    /// Updates the checksums of a changed piece, if the image has checksums.
     pub(crate) fn seal(&self, image: &mut [u8], piece: &Piece) {
         let range = piece.offset..piece.offset + piece.len;
         let put = |image: &mut [u8], at: usize, sum: u32| {
             image[at..at + 4].copy_from_slice(&sum.to_le_bytes())
         };
         let Some(seed) = self.seed else {
-            if let (Kind::Descriptor(group), Some(uuid)) = (piece.kind, self.uuid) {
+            if let (PieceKind::Descriptor(group), Some(uuid)) = (piece.kind, self.uuid) {
                 let sum = descriptor_crc16(&uuid, group, &image[range]);
                 image[piece.offset + 0x1E..piece.offset + 0x20].copy_from_slice(&sum.to_le_bytes());
             }
@@ -283,48 +288,48 @@ impl Map {
         };
         let start = piece.offset;
         match piece.kind {
-            Kind::Superblock => {
+            PieceKind::Superblock => {
                 let sum = crc(!0, &image[start..start + 0x3FC]);
                 put(image, start + 0x3FC, sum);
             }
-            Kind::Descriptor(group) => self.seal_descriptor(image, group, start, seed),
-            Kind::BlockBitmap(group) => {
+            PieceKind::Descriptor(group) => self.seal_descriptor(image, group, start, seed),
+            PieceKind::BlockBitmap(group) => {
                 let len = (self.blocks_per_group / self.cluster_blocks / 8) as usize;
                 let sum = crc(seed, &image[start..start + len]);
                 self.seal_bitmap(image, group, sum, 0x18, 0x38, seed);
             }
-            Kind::InodeBitmap(group) => {
+            PieceKind::InodeBitmap(group) => {
                 let sum = crc(
                     seed,
                     &image[start..start + self.inodes_per_group as usize / 8],
                 );
                 self.seal_bitmap(image, group, sum, 0x1A, 0x3A, seed);
             }
-            Kind::Inode(number) => seal_inode(&mut image[range], number, seed),
-            Kind::ExtentNode(seed) => {
+            PieceKind::Inode(number) => seal_inode(&mut image[range], number, seed),
+            PieceKind::ExtentNode(seed) => {
                 let tail = start + 12 * (1 + (self.block_size - 12) / 12);
                 let sum = crc(seed, &image[start..tail]);
                 put(image, tail, sum);
             }
-            Kind::DirectoryLeaf(seed) => {
+            PieceKind::DirectoryLeaf(seed) => {
                 let tail = start + piece.len - 12;
                 let sum = crc(seed, &image[start..tail]);
                 put(image, tail + 8, sum);
             }
-            Kind::IndexRoot(seed) => self.seal_index(&mut image[range], 32, seed),
-            Kind::IndexNode(seed) => self.seal_index(&mut image[range], 8, seed),
-            Kind::XattrBlock => {
+            PieceKind::IndexRoot(seed) => self.seal_index(&mut image[range], 32, seed),
+            PieceKind::IndexNode(seed) => self.seal_index(&mut image[range], 8, seed),
+            PieceKind::XattrBlock => {
                 let block = (start / self.block_size) as u64;
                 image[start + 16..start + 20].fill(0);
                 let sum = crc(crc(seed, &block.to_le_bytes()), &image[range]);
                 image[start + 16..start + 20].copy_from_slice(&sum.to_le_bytes());
             }
-            Kind::JournalSuperblock => {
+            PieceKind::JournalSuperblock => {
                 image[start + 0xFC..start + 0x100].fill(0);
                 let sum = crc(!0, &image[range]);
                 image[start + 0xFC..start + 0x100].copy_from_slice(&sum.to_be_bytes());
             }
-            Kind::PointerBlock => {}
+            PieceKind::PointerBlock => {}
         }
     }
 
@@ -344,12 +349,12 @@ impl Map {
         high: usize,
         seed: u32,
     ) {
-        let place = self
+        let descriptor = self
             .pieces
             .iter()
-            .find(|piece| piece.kind == Kind::Descriptor(group))
+            .find(|piece| piece.kind == PieceKind::Descriptor(group))
             .expect("a descriptor");
-        let start = place.offset;
+        let start = descriptor.offset;
         image[start + low..start + low + 2].copy_from_slice(&sum.to_le_bytes()[..2]);
         if self.descriptor_len >= 64 {
             image[start + high..start + high + 2].copy_from_slice(&sum.to_le_bytes()[2..]);
@@ -381,8 +386,8 @@ fn seal_inode(bytes: &mut [u8], number: u32, seed: u32) {
     }
 }
 
-/// The checksum of a descriptor under uninit_bg: CRC-16 with the reflected polynomial 0x8005, from
-/// ones.
+/// Returns the checksum of a descriptor with uninit_bg: CRC-16 with the reflected polynomial 0x8005
+/// and all ones as the initial value.
 fn descriptor_crc16(uuid: &[u8; 16], group: u32, bytes: &[u8]) -> u16 {
     let parts = [
         &uuid[..],

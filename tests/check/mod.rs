@@ -1,17 +1,16 @@
-//! `folio check` against e2fsck: what e2fsck complains of is found, and nothing is found where
-//! nothing is wrong.
+//! `folio check` against e2fsck: it finds all damage that e2fsck reports, and nothing in sound
+//! images.
 //!
 //! ```text
-//!   images    small file systems with many sets of features, filled with every kind of structure
-//!   map       where their structures lie, and how their checksums are made good after a change
-//!   flips     bytes changed at random    fields   every number in turn    scenes   damage that spans structures
-//!   clean     images with nothing wrong in them
+//!   images    small file systems with many feature sets, filled with every kind of structure
+//!   map       the offsets of their structures, and the update of checksums after a change
+//!   flips     random changes    fields   every number in turn    scenes   damage across structures
+//!   clean     sound images
 //!   judge     e2fsck -fn and folio check on the same bytes
 //! ```
 //!
-//! `FOLIO_CHECK_CASES=5000` asks for that many random changes of each image, `FOLIO_CHECK_SEED` for
-//! other ones than those of seed 1, `FOLIO_CHECK_KEEP=folder` keeps the images on which the two
-//! differ.
+//! `FOLIO_CHECK_CASES=5000` sets the number of random changes per image, `FOLIO_CHECK_SEED` the seed
+//! (default 1). `FOLIO_CHECK_KEEP=folder` keeps the images on which the two differ.
 
 mod clean;
 mod fields;

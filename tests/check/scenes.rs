@@ -1,12 +1,11 @@
-//! Damage that spans structures, made by debugfs: blocks with two owners, directories in a loop,
-//! names without inodes.
+//! Damage across structures, made by debugfs: blocks with two owners, directory cycles, names
+//! without inodes.
 
 use crate::check::images::{RECIPES, debugfs};
 use crate::check::judge::{Verdict, compare};
 use crate::support::requires;
 
-/// Commands of debugfs, of which each scene is one image's damage. A name that a file system lacks
-/// changes nothing.
+/// Commands of debugfs; each entry damages one image. A command on a missing name changes nothing.
 const SCENES: [&str; 44] = [
     "clri /small",
     "clri /folder",
@@ -55,7 +54,7 @@ const SCENES: [&str; 44] = [
 ];
 
 #[test]
-fn damage_that_spans_structures_is_found() {
+fn damage_across_structures_is_reported() {
     requires!(tool("mke2fs"), tool("e2fsck"), tool("debugfs"));
     let (mut missed, mut damaged, mut images) = (Vec::new(), 0, 0);
     for recipe in RECIPES.iter().step_by(2).chain(&RECIPES[5..6]) {
@@ -64,21 +63,21 @@ fn damage_that_spans_structures_is_found() {
         let sound = std::fs::read(&image.path).expect("the image");
         for scene in SCENES {
             debugfs(&image.path, image.path.parent().expect("a folder"), scene);
-            let (verdict, said) = compare(&image.path);
+            let (verdict, output) = compare(&image.path);
             damaged += usize::from(verdict == Verdict::Damaged);
             if verdict == Verdict::Missed {
-                missed.push(format!("{}: {scene}\n{said}", recipe.name));
+                missed.push(format!("{}: {scene}\n{output}", recipe.name));
             }
             std::fs::write(&image.path, &sound).expect("the image");
         }
     }
     println!(
-        "{images} images, {} scenes: {damaged} damaged to both",
+        "{images} images, {} scenes: both find damage in {damaged}",
         images * SCENES.len()
     );
     assert!(
         damaged > images * SCENES.len() / 2,
-        "the scenes do too little"
+        "too few scenes cause damage"
     );
     assert!(
         missed.is_empty(),

@@ -1,5 +1,5 @@
-//! What files hold: bytes that tell which file, which write and which place they are of, and what
-//! may be there.
+//! File contents: a byte pattern that identifies file, operation and offset, and the contents
+//! allowed after a power cut.
 
 use crate::crash::random::mix;
 use std::ops::Range;
@@ -8,36 +8,36 @@ use std::sync::Arc;
 /// Number of an operation in its workload.
 pub(crate) type Step = usize;
 
-/// Puts the bytes of one write into `buf`, which stands at `offset` of the file. No byte is zero.
+/// Fills `buf` with the pattern of one write at `offset` of the file. No byte is zero.
 pub(crate) fn fill(buf: &mut [u8], file: usize, step: Step, offset: u64) {
     let key = mix((file as u64) << 32 ^ step as u64);
     let mut at = 0;
     while at < buf.len() {
-        let place = offset + at as u64;
-        let word = (mix(key ^ (place / 8)) | 0x0101_0101_0101_0101).to_le_bytes();
-        let from = (place % 8) as usize;
+        let position = offset + at as u64;
+        let word = (mix(key ^ (position / 8)) | 0x0101_0101_0101_0101).to_le_bytes();
+        let from = (position % 8) as usize;
         let count = (8 - from).min(buf.len() - at);
         buf[at..at + count].copy_from_slice(&word[from..from + count]);
         at += count;
     }
 }
 
-fn byte(file: usize, step: Step, place: u64) -> u8 {
+fn byte(file: usize, step: Step, offset: u64) -> u8 {
     let mut one = [0];
-    fill(&mut one, file, step, place);
+    fill(&mut one, file, step, offset);
     one[0]
 }
 
-/// What an operation did to a file's bytes.
+/// The effect of an operation on a file's bytes.
 #[derive(Debug, Clone)]
 pub(crate) enum Effect {
-    /// Pattern bytes of the operation's own number.
+    /// Pattern bytes of the operation.
     Write(Range<u64>),
     /// Zeros.
     Zero(Range<u64>),
-    /// The end, and zeros behind it should the file grow again.
+    /// A new size; zeros after the old end if the file grows.
     Truncate(u64),
-    /// The bytes of another time.
+    /// Earlier contents.
     Restore(Arc<Vec<u8>>),
 }
 
@@ -48,10 +48,10 @@ struct Change {
     size_after: u64,
 }
 
-/// A moment from which on the content was promised to survive.
+/// A sync, from which on the content must survive.
 #[derive(Debug, Clone)]
 struct Promise {
-    /// Length of the record when the promise was made.
+    /// Length of the record when the sync returned.
     recorded: usize,
     step: Step,
     content: Arc<Vec<u8>>,
@@ -64,9 +64,9 @@ struct Version {
     content: Arc<Vec<u8>>,
 }
 
-/// All that one file ever held.
+/// The model of one file's contents over time.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Content {
+pub(crate) struct ContentModel {
     file: usize,
     now: Arc<Vec<u8>>,
     changes: Vec<Change>,
@@ -74,21 +74,21 @@ pub(crate) struct Content {
     versions: Vec<Version>,
 }
 
-/// What a power cut made of a file that is only ever replaced as a whole.
+/// The state after a power cut of a file that is only replaced as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whole {
+pub(crate) enum ReplacedState {
     /// One of its versions.
     Version,
-    /// Nothing.
+    /// Empty.
     Empty,
-    /// Zeros in the place of some bytes.
+    /// Some bytes are zeros.
     ZeroFilled,
-    /// Bytes of several versions, or not all of one.
+    /// Bytes of several versions, or an incomplete version.
     Torn,
 }
 
-impl Content {
-    /// Nothing yet, of the file with this number.
+impl ContentModel {
+    /// Creates the model of an empty file with this number.
     pub(crate) fn new(file: usize) -> Self {
         Self {
             file,
@@ -96,12 +96,12 @@ impl Content {
         }
     }
 
-    /// What a program reads now.
+    /// Returns the current contents.
     pub(crate) fn now(&self) -> &[u8] {
         &self.now
     }
 
-    /// Notes an operation.
+    /// Records an operation.
     pub(crate) fn change(&mut self, step: Step, effect: Effect) {
         let now = Arc::make_mut(&mut self.now);
         match &effect {
@@ -128,7 +128,7 @@ impl Content {
         });
     }
 
-    /// Notes that fsync(2) or sync(2) returned when the record had `recorded` entries.
+    /// Records that fsync(2) or sync(2) returned when the record had `recorded` entries.
     pub(crate) fn promise(&mut self, step: Step, recorded: usize) {
         let last = self.promises.last().map_or(0, |promise| promise.step);
         let has_changed = self.changes.last().is_some_and(|change| change.step > last);
@@ -141,7 +141,7 @@ impl Content {
         }
     }
 
-    /// Notes that the content is now one that may be found after a power cut.
+    /// Records that the current contents are a complete version.
     pub(crate) fn version(&mut self, step: Step) {
         self.versions.push(Version {
             step,
@@ -149,8 +149,8 @@ impl Content {
         });
     }
 
-    /// Whether `found` may be there after a power cut when the record had `recorded` entries, and
-    /// operations up to `begun` had begun; what is wrong otherwise.
+    /// Checks whether `found` is allowed after a power cut when the record had `recorded` entries
+    /// and operations up to `begun` had begun. Returns a description of the first error.
     pub(crate) fn allows(&self, found: &[u8], recorded: usize, begun: Step) -> Result<(), String> {
         let promise = self
             .promises
@@ -172,7 +172,7 @@ impl Content {
         let size = found.len() as u64;
         if !(least..=most).contains(&size) {
             return Err(format!(
-                "{size} bytes long, promised in operation {since}: {least} to {most}"
+                "{size} bytes long, expected {least} to {most} since the sync in operation {since}"
             ));
         }
         const PART: usize = 512;
@@ -186,8 +186,8 @@ impl Content {
         Ok(())
     }
 
-    /// The operation that made the last promise, and some before and after it.
-    pub(crate) fn story(&self, recorded: usize, begun: Step) -> (Step, Vec<Step>) {
+    /// Returns the operation of the last sync, and some changes before and all after it.
+    pub(crate) fn history(&self, recorded: usize, begun: Step) -> (Step, Vec<Step>) {
         let promise = self
             .promises
             .iter()
@@ -215,7 +215,7 @@ impl Content {
     ) -> Result<(), String> {
         let mut is_fine = vec![false; bytes.len()];
         for (at, byte) in bytes.iter().enumerate() {
-            // Behind the old end zeros may stand for what was not written yet.
+            // After the old end, zeros are allowed for bytes not written yet.
             is_fine[at] = *byte == base.get(start as usize + at).copied().unwrap_or(0);
         }
         let mut pattern = vec![0; bytes.len()];
@@ -254,16 +254,16 @@ impl Content {
             Some(at) => Err(format!(
                 "at {}: {}",
                 start + at as u64,
-                self.tell(bytes, at, start)
+                self.describe(bytes, at, start)
             )),
         }
     }
 
-    /// Whose byte it may be that should not be there.
-    fn tell(&self, bytes: &[u8], at: usize, start: u64) -> String {
+    /// Describes an unexpected byte by its possible origin.
+    fn describe(&self, bytes: &[u8], at: usize, start: u64) -> String {
         let found = &bytes[at..bytes.len().min(at + 8)];
         if found.iter().all(|byte| *byte == 0) {
-            return "zeros that nobody wrote".to_owned();
+            return "zeros that no operation wrote".to_owned();
         }
         let is_of = |step: &Step| {
             found
@@ -273,21 +273,26 @@ impl Content {
         };
         let step = self.changes.iter().map(|change| change.step).find(is_of);
         match step {
-            Some(step) => format!("bytes of operation {step}, which may not be here"),
+            Some(step) => format!("bytes of operation {step}, not allowed here"),
             None => format!("bytes that are not of this file: {found:02x?}"),
         }
     }
 
-    /// What became of a file that is only replaced as a whole; versions before the one promised are
-    /// `Torn` too.
-    pub(crate) fn whole(&self, found: &[u8], recorded: usize, begun: Step) -> Whole {
+    /// Returns the state of a file that is only replaced as a whole; versions older than the last
+    /// sync count as `Torn`.
+    pub(crate) fn replaced_state(
+        &self,
+        found: &[u8],
+        recorded: usize,
+        begun: Step,
+    ) -> ReplacedState {
         let promise = self
             .promises
             .iter()
             .rev()
             .find(|promise| promise.recorded <= recorded);
         let since = promise.map_or(0, |promise| promise.step);
-        // The version that the promise was about is the last one before it.
+        // The synced version is the last one before the sync.
         let first = self
             .versions
             .iter()
@@ -297,13 +302,13 @@ impl Content {
             .iter()
             .filter(|version| version.step <= begun);
         if fine.any(|version| version.content[..] == *found) {
-            Whole::Version
+            ReplacedState::Version
         } else if found.is_empty() {
-            Whole::Empty
+            ReplacedState::Empty
         } else if found.contains(&0) {
-            Whole::ZeroFilled
+            ReplacedState::ZeroFilled
         } else {
-            Whole::Torn
+            ReplacedState::Torn
         }
     }
 }
@@ -312,8 +317,8 @@ impl Content {
 mod tests {
     use super::*;
 
-    fn file() -> Content {
-        let mut content = Content::new(7);
+    fn file() -> ContentModel {
+        let mut content = ContentModel::new(7);
         content.change(1, Effect::Write(0..5000));
         content.promise(2, 10);
         content.change(3, Effect::Write(1000..2000));
@@ -323,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_promised_must_be_there_and_later_bytes_may() {
+    fn synced_bytes_are_required_and_later_allowed() {
         let content = file();
         let mut old = vec![0; 5000];
         fill(&mut old, 7, 1, 0);
@@ -350,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_and_foreign_bytes_are_seen() {
+    fn lost_and_foreign_bytes_are_reported() {
         let content = file();
         let mut found = vec![0; 5000];
         fill(&mut found, 7, 1, 0);
@@ -363,15 +368,14 @@ mod tests {
                 .unwrap_err()
                 .contains("not of this file")
         );
-        // Before any promise the file may be empty, and zeros may stand for bytes that are not
-        // written yet.
+        // Before any sync the file may be empty, and zeros are allowed for bytes not written yet.
         content.allows(&[], 9, 1).unwrap();
         content.allows(&[0; 100], 9, 1).unwrap();
     }
 
     #[test]
-    fn whole_files_are_one_of_their_versions() {
-        let mut content = Content::new(1);
+    fn replaced_file_states_are_distinguished() {
+        let mut content = ContentModel::new(1);
         for step in [1, 3, 5] {
             content.change(step, Effect::Truncate(0));
             content.change(step, Effect::Write(0..9000));
@@ -385,12 +389,30 @@ mod tests {
             fill(&mut bytes, 1, step, 0);
             bytes
         };
-        assert_eq!(content.whole(&version(5), 30, 6), Whole::Version);
-        assert_eq!(content.whole(&version(3), 30, 6), Whole::Version);
-        assert_eq!(content.whole(&version(1), 30, 6), Whole::Torn);
-        assert_eq!(content.whole(&version(1), 10, 6), Whole::Version);
-        assert_eq!(content.whole(&[], 30, 6), Whole::Empty);
-        assert_eq!(content.whole(&[0; 9000], 30, 6), Whole::ZeroFilled);
-        assert_eq!(content.whole(&version(5)[..8000], 30, 6), Whole::Torn);
+        assert_eq!(
+            content.replaced_state(&version(5), 30, 6),
+            ReplacedState::Version
+        );
+        assert_eq!(
+            content.replaced_state(&version(3), 30, 6),
+            ReplacedState::Version
+        );
+        assert_eq!(
+            content.replaced_state(&version(1), 30, 6),
+            ReplacedState::Torn
+        );
+        assert_eq!(
+            content.replaced_state(&version(1), 10, 6),
+            ReplacedState::Version
+        );
+        assert_eq!(content.replaced_state(&[], 30, 6), ReplacedState::Empty);
+        assert_eq!(
+            content.replaced_state(&[0; 9000], 30, 6),
+            ReplacedState::ZeroFilled
+        );
+        assert_eq!(
+            content.replaced_state(&version(5)[..8000], 30, 6),
+            ReplacedState::Torn
+        );
     }
 }

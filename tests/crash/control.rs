@@ -1,19 +1,19 @@
-//! The control: where something is lost, the harness says so.
+//! The control: the harness reports deliberate losses.
 
 use crate::crash::cut::{Cut, Loss, Replay};
 use crate::crash::images;
 use crate::crash::judge::Judge;
 use crate::crash::mix::{self, Mix};
+use crate::crash::program::RecordedRun;
 use crate::crash::trial::Trial;
-use crate::crash::world::Run;
 use folio::block::Recorded;
 use folio::vfs::MountOptions;
 use std::sync::Arc;
 
-fn recorded_mix(name: &str) -> Run {
-    Trial::new(name).record(images::folio(16, 1024), |world, random| {
+fn recorded_mix(name: &str) -> RecordedRun {
+    Trial::new(name).record(images::folio(16, 1024), |program, random| {
         mix::run(
-            world,
+            program,
             random,
             Mix {
                 operations: 300,
@@ -24,9 +24,9 @@ fn recorded_mix(name: &str) -> Run {
     })
 }
 
-/// A disk that promises to have written what it still holds in memory: flushes that order nothing.
+/// A disk that ignores flushes, so that they order nothing.
 #[test]
-fn a_disk_that_lies_about_flushes_loses_what_was_synced() {
+fn ignored_flushes_lose_synced_data() {
     let mut run = recorded_mix("liar");
     let trial = Trial::new("liar");
     for entry in &mut run.record {
@@ -46,10 +46,9 @@ fn a_disk_that_lies_about_flushes_loses_what_was_synced() {
     );
 }
 
-/// The last write before each return of fsync(2) or sync(2) is lost: recovery without the journal's
-/// last block.
+/// Drops the last write before each return of fsync(2) or sync(2), the journal's last block.
 #[test]
-fn the_last_write_before_a_sync_returned_is_missed() {
+fn lost_last_write_of_a_sync_is_reported() {
     let run = recorded_mix("last-write");
     let mut judge = Judge::new(MountOptions::default());
     let (mut seen, mut tried) = (0, 0);

@@ -3,38 +3,38 @@
 //! ```text
 //!   record:   W W F W W W F W W W | W W ...        F flush
 //!                         ^       ^ the cut
-//!             all of this survives | of this some: each sector has what some write to it left, or none did
+//!             all of this survives | of this some: each sector holds one of its writes, or none
 //! ```
 
+use crate::crash::program::copy_of;
 use crate::crash::random::Random;
-use crate::crash::world::copy_of;
 use folio::block::{Device, MemoryDevice, OverlayDevice, Recorded};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// What became of the writes between the last flush and the cut.
+/// The fate of the writes between the last flush and the cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// All are there.
+    /// All writes survive.
     Nothing,
-    /// Each write is there or not, by chance: in so many of a hundred cases.
+    /// Each write survives with this probability in percent.
     Some(usize),
-    /// All but one.
+    /// One write is lost.
     One,
-    /// None but one.
+    /// All writes but one are lost.
     AllButOne,
-    /// Each sector of so many bytes stops at one of its own writes, or before the first.
+    /// Each sector of this many bytes holds one of its writes, or none.
     Torn(usize),
 }
 
 /// One power cut.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut {
-    /// How many entries of the record come before it.
+    /// Number of record entries before the cut.
     pub(crate) recorded: usize,
     pub(crate) loss: Loss,
-    /// Brings back the choice of what is lost.
+    /// Seed of the choice of lost writes.
     pub(crate) seed: u64,
 }
 
@@ -48,14 +48,14 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Brings back the device as it was at a place of the record; places only grow.
+/// Rebuilds the device as of a position in the record; positions only grow.
 pub(crate) struct Replay<'r> {
     record: &'r [Recorded],
     device: Arc<MemoryDevice>,
     done: usize,
 }
 
-/// What a discarded range reads as: anything but what was there.
+/// The byte that a discarded range reads as, different from the old contents.
 const DISCARDED: u8 = 0xdd;
 
 fn apply(entry: &Recorded, onto: &dyn Device) {
@@ -68,7 +68,7 @@ fn apply(entry: &Recorded, onto: &dyn Device) {
     }
 }
 
-/// Place and length of what an entry changes.
+/// Returns offset and length of the range that an entry changes.
 fn range(entry: &Recorded) -> Option<(u64, u64)> {
     match entry {
         Recorded::Write { offset, bytes } => Some((*offset, bytes.len() as u64)),
@@ -80,7 +80,7 @@ fn range(entry: &Recorded) -> Option<(u64, u64)> {
 }
 
 impl<'r> Replay<'r> {
-    /// Nothing replayed yet.
+    /// Creates a replay at the start of the record.
     pub(crate) fn new(before: &MemoryDevice, record: &'r [Recorded]) -> Self {
         Self {
             record,
@@ -90,7 +90,7 @@ impl<'r> Replay<'r> {
     }
 
     fn advance(&mut self, to: usize) -> Arc<dyn Device> {
-        assert!(self.done <= to, "places only grow");
+        assert!(self.done <= to, "positions only grow");
         self.record[self.done..to]
             .iter()
             .for_each(|entry| apply(entry, &*self.device));
@@ -98,13 +98,13 @@ impl<'r> Replay<'r> {
         self.device.clone()
     }
 
-    /// The device as it was at a place of the record.
+    /// Returns the device as of a position in the record.
     pub(crate) fn upto(mut self, to: usize) -> Arc<MemoryDevice> {
         self.advance(to);
         self.device
     }
 
-    /// The device after a cut, with a layer of its own for what is done to it now.
+    /// Returns the device after a cut, with an overlay for later writes.
     pub(crate) fn device(&mut self, cut: Cut) -> Arc<dyn Device> {
         let flushed = match cut.loss {
             Loss::Nothing => cut.recorded,
@@ -139,7 +139,7 @@ impl<'r> Replay<'r> {
     }
 }
 
-/// The place after the last flush before `recorded`.
+/// Returns the position after the last flush before `recorded`.
 pub(crate) fn last_flush(record: &[Recorded], recorded: usize) -> usize {
     record[..recorded]
         .iter()
@@ -147,7 +147,7 @@ pub(crate) fn last_flush(record: &[Recorded], recorded: usize) -> usize {
         .map_or(0, |at| at + 1)
 }
 
-/// Writes each sector up to one of its own writes.
+/// Applies the writes of each sector up to a random one.
 fn tear(volatile: &[&Recorded], device: &dyn Device, sector: u64, random: &mut Random) {
     let sectors = |entry: &Recorded| {
         let (offset, len_bytes) = range(entry).unwrap_or_default();
@@ -191,9 +191,8 @@ fn tear(volatile: &[&Recorded], device: &dyn Device, sector: u64, random: &mut R
     }
 }
 
-/// `count` cuts of a record: half of them with everything there, spread evenly or after every write
-/// if there are enough; the others at random places with losses. In the order of what is durable
-/// before them.
+/// Returns `count` cuts of a record, each list in record order. Half of them lose nothing and are
+/// spread evenly, after every write if possible; the other cuts are at random positions with losses.
 pub(crate) fn plan(record: &[Recorded], count: usize, random: &mut Random) -> (Vec<Cut>, Vec<Cut>) {
     let writes: Vec<usize> = (0..record.len())
         .filter(|at| range(&record[*at]).is_some())
@@ -225,7 +224,7 @@ pub(crate) fn plan(record: &[Recorded], count: usize, random: &mut Random) -> (V
                 5 => Loss::Torn(4096),
                 _ => Loss::Torn(512),
             };
-            // A place before a flush, half of the time: that is where most is at stake.
+            // Half of the cuts are before a flush, where most writes can be lost.
             let mut recorded = 1 + random.below(record.len());
             if random.percent(50) {
                 let flush = record[recorded..]
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_flushed_is_there_whatever_is_lost() {
+    fn flushed_writes_survive_all_losses() {
         let (before, record) = record();
         let mut stops = [false; 4];
         for seed in 0..100 {
@@ -284,12 +283,12 @@ mod tests {
         assert_eq!(
             stops,
             [false, true, true, true],
-            "every write of the sector was the last one once"
+            "each write of the sector must be the last one at least once"
         );
     }
 
     #[test]
-    fn nothing_lost_is_a_prefix() {
+    fn cut_without_loss_is_a_prefix() {
         let (before, record) = record();
         let mut replay = Replay::new(&before, &record);
         for (recorded, first, second) in [(0, 0, 0), (1, 1, 1), (3, 2, 2), (4, 2, 3), (5, 2, 3)] {
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_reaches_every_write() {
+    fn plan_cuts_after_every_write() {
         let (_, record) = record();
         let (plain, lossy) = plan(&record, 40, &mut Random::new(1));
         assert_eq!(

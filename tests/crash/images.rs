@@ -1,4 +1,4 @@
-//! The file systems that workloads start from: made by Folio, and by mke2fs in its variants.
+//! Initial file systems of workloads, formatted by Folio and by mke2fs.
 
 use crate::crash::judge::load;
 use crate::support::tools::mke2fs;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
-/// Folio's own, with a journal of 1024 blocks.
+/// Returns a file system formatted by Folio, with a journal of 1024 blocks.
 pub(crate) fn folio(mib: u64, block_size: u32) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(mib * MIB);
     let uuid = Some([0x5a; 16]);
@@ -22,7 +22,7 @@ pub(crate) fn folio(mib: u64, block_size: u32) -> Arc<MemoryDevice> {
     Arc::new(device)
 }
 
-/// mke2fs with these options.
+/// Returns a file system formatted by mke2fs with these options.
 pub(crate) fn by_mke2fs(size: &str, options: &[&str]) -> Arc<dyn Device> {
     let folder = tempfile::TempDir::with_prefix("folio-crash-").unwrap();
     let path = folder.path().join("image");

@@ -1,9 +1,8 @@
-//! Mounts what a power cut left, reads all of it, and compares it with what must and what may be
-//! there.
+//! The judge: mounts a device after a power cut, reads all of it, and compares it with the model.
 
-use crate::crash::content::{Step, Whole};
-use crate::crash::names::{Fact, Names};
-use crate::crash::world::{ROOT, for_data, full, kernel, look};
+use crate::crash::content::{ReplacedState, Step};
+use crate::crash::names::{Fact, NamespaceModel};
+use crate::crash::program::{ROOT, for_data, full, inode_attributes, kernel};
 use folio::block::{Device, MemoryDevice};
 use folio::kernel::{CheckOptions, check_ext4};
 use folio::syscall::{OpenFlags, Process};
@@ -12,39 +11,39 @@ use folio::{Kernel, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Names that begin so are of files that are only ever replaced as a whole.
-pub(crate) const KEPT: &str = "kept-";
+/// Name prefix of files that are only replaced as a whole.
+pub(crate) const REPLACED_PREFIX: &str = "kept-";
 
-/// What became of files that are only replaced as a whole, over all cuts.
+/// States of files that are only replaced as a whole, counted over all cuts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Replaced {
+pub(crate) struct ReplacedCounts {
     pub(crate) versions: usize,
     pub(crate) empty: usize,
     pub(crate) zero_filled: usize,
     pub(crate) torn: usize,
 }
 
-impl Replaced {
-    /// How many files were damaged.
+impl ReplacedCounts {
+    /// Returns the number of damaged files.
     pub(crate) fn lost(&self) -> usize {
         self.empty + self.zero_filled + self.torn
     }
 }
 
-/// Mounts devices, one after the other, in a kernel of its own.
+/// Mounts and checks devices one after the other.
 pub(crate) struct Judge {
     kernel: Arc<Kernel>,
     process: Process,
     mount: MountOptions,
-    pub(crate) replaced: Replaced,
-    /// The last of them that was damaged, in words.
+    pub(crate) replaced: ReplacedCounts,
+    /// A description of the last damaged file.
     pub(crate) damaged: String,
 }
 
-/// A file that was found: its inode number, its path, its bytes.
+/// A regular file: inode number, path, bytes.
 type Found = (u64, String, Vec<u8>);
 
-/// All that a mounted file system holds.
+/// The contents of a mounted file system.
 #[derive(Default)]
 struct Observed {
     facts: BTreeSet<Fact>,
@@ -55,7 +54,7 @@ struct Observed {
 impl Observed {
     fn add(&mut self, fact: Fact) {
         let hash = fact.hash();
-        // An inode with two names is seen twice, and is one fact.
+        // An inode with two names is read twice but is one fact.
         if self.facts.insert(fact) {
             self.hash ^= hash;
         }
@@ -63,24 +62,24 @@ impl Observed {
 }
 
 impl Judge {
-    /// A judge who mounts with these options.
+    /// Creates a judge that mounts with these options.
     pub(crate) fn new(mount: MountOptions) -> Self {
         let (kernel, process) = kernel(16 << 20, false);
         Self {
             kernel,
             process,
             mount,
-            replaced: Replaced::default(),
+            replaced: ReplacedCounts::default(),
             damaged: String::new(),
         }
     }
 
-    /// Mounts `device`, which stopped when the record had `recorded` entries, compares and
-    /// unmounts; what is wrong otherwise.
+    /// Mounts `device` after a cut at `recorded` entries, compares it with the models and unmounts.
+    /// Returns a description of the first error.
     pub(crate) fn judge(
         &mut self,
         device: &Arc<dyn Device>,
-        programs: &[Names],
+        programs: &[NamespaceModel],
         recorded: usize,
     ) -> std::result::Result<(), String> {
         let mounted = self.kernel.mount_ext4(device.clone(), ROOT, &self.mount);
@@ -103,7 +102,7 @@ impl Judge {
     fn compare(
         &mut self,
         observed: &Observed,
-        names: &Names,
+        names: &NamespaceModel,
         recorded: usize,
     ) -> std::result::Result<(), String> {
         let steps = names.states_like(observed.hash, recorded);
@@ -112,11 +111,11 @@ impl Judge {
         };
         let begun = names.begun(recorded);
         let mut wrong = None;
-        // Two states may look the same and be of different files, where an inode number came back.
+        // Two states may have equal facts but different files, if an inode number was reused.
         for step in &steps {
             match files_are_fine(observed, names, recorded, begun, *step) {
                 Ok(()) => {
-                    self.look_at_replaced(observed, names, recorded, begun, *step);
+                    self.count_replaced(observed, names, recorded, begun, *step);
                     return Ok(());
                 }
                 Err(error) => wrong = wrong.or(Some(error)),
@@ -129,10 +128,10 @@ impl Judge {
         ))
     }
 
-    fn look_at_replaced(
+    fn count_replaced(
         &mut self,
         observed: &Observed,
-        names: &Names,
+        names: &NamespaceModel,
         recorded: usize,
         begun: Step,
         step: Step,
@@ -141,24 +140,24 @@ impl Judge {
             let is_kept = path
                 .rsplit('/')
                 .next()
-                .is_some_and(|name| name.starts_with(KEPT));
+                .is_some_and(|name| name.starts_with(REPLACED_PREFIX));
             let Some(node) = names.node_of(*number, step).filter(|_| is_kept) else {
                 continue;
             };
             let content = &names.inodes[node].content;
-            let whole = content.whole(bytes, recorded, begun);
-            if whole != Whole::Version {
-                let (len, story) = (bytes.len(), names.story(node, recorded));
+            let whole = content.replaced_state(bytes, recorded, begun);
+            if whole != ReplacedState::Version {
+                let (len, history) = (bytes.len(), names.history(node, recorded));
                 self.damaged = format!(
-                    "{path}: {whole:?}, {len} bytes, {}\n{story}",
+                    "{path}: {whole:?}, {len} bytes, {}\n{history}",
                     names.what(step)
                 );
             }
             let count = match whole {
-                Whole::Version => &mut self.replaced.versions,
-                Whole::Empty => &mut self.replaced.empty,
-                Whole::ZeroFilled => &mut self.replaced.zero_filled,
-                Whole::Torn => &mut self.replaced.torn,
+                ReplacedState::Version => &mut self.replaced.versions,
+                ReplacedState::Empty => &mut self.replaced.empty,
+                ReplacedState::ZeroFilled => &mut self.replaced.zero_filled,
+                ReplacedState::Torn => &mut self.replaced.torn,
             };
             *count += 1;
         }
@@ -167,31 +166,34 @@ impl Judge {
 
 fn files_are_fine(
     observed: &Observed,
-    names: &Names,
+    names: &NamespaceModel,
     recorded: usize,
     begun: Step,
     step: Step,
 ) -> std::result::Result<(), String> {
     for (number, path, bytes) in &observed.files {
         let node = names.node_of(*number, step);
-        let node = node.ok_or_else(|| format!("{path}: nobody had inode {number} then"))?;
+        let node = node.ok_or_else(|| format!("{path}: inode {number} was not in use"))?;
         let fine = names.inodes[node].content.allows(bytes, recorded, begun);
         fine.map_err(|error| {
-            let story = names.story(node, recorded);
-            format!("{path} (inode {number}): {error}\n{story}")
+            let history = names.history(node, recorded);
+            format!("{path} (inode {number}): {error}\n{history}")
         })?;
     }
     Ok(())
 }
 
-/// Reads everything below a directory.
+/// Reads all files below a directory.
 fn observe(process: &Process, base: &str) -> Result<Observed> {
     let mut observed = Observed::default();
     let root = process.stat(base)?;
     let up = process.stat(full(base, ".."))?.number.0;
     let up = if base == ROOT { root.number.0 } else { up };
     let mut waiting = vec![(String::new(), root.number.0, up)];
-    observed.add(Fact::Inode(root.number.0, look(process, base, &root)?));
+    observed.add(Fact::Inode(
+        root.number.0,
+        inode_attributes(process, base, &root)?,
+    ));
     while let Some((path, number, parent)) = waiting.pop() {
         let fd = process.open(full(base, &path), OpenFlags::DIRECTORY, 0)?;
         loop {
@@ -202,7 +204,7 @@ fn observe(process: &Process, base: &str) -> Result<Observed> {
             for entry in entries {
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
                 if name == "." || name == ".." {
-                    // Told as names only if they are wrong, and then no state has them.
+                    // Added as facts only if they are wrong; then no state has them.
                     if entry.number != if name == "." { number } else { parent } && number != parent
                     {
                         observed.add(Fact::Entry(number, name, entry.number));
@@ -217,10 +219,10 @@ fn observe(process: &Process, base: &str) -> Result<Observed> {
                 let found = process
                     .lstat(full(base, &at))
                     .map_err(|error| error.at(at.clone()))?;
-                let looks = look(process, &full(base, &at), &found)
+                let attributes = inode_attributes(process, &full(base, &at), &found)
                     .map_err(|error| error.at(at.clone()))?;
                 observed.add(Fact::Entry(number, name, entry.number));
-                match looks.kind {
+                match attributes.kind {
                     'd' => waiting.push((at, found.number.0, number)),
                     'f' => observed.files.push((
                         found.number.0,
@@ -229,7 +231,7 @@ fn observe(process: &Process, base: &str) -> Result<Observed> {
                     )),
                     _ => {}
                 }
-                observed.add(Fact::Inode(found.number.0, looks));
+                observed.add(Fact::Inode(found.number.0, attributes));
             }
         }
         process.close(fd)?;
@@ -254,7 +256,7 @@ fn read(process: &Process, path: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether the superblock says that nothing is left to be done.
+/// Checks that the superblock is clean: no recovery, no orphans.
 fn is_clean(device: &dyn Device) -> std::result::Result<(), String> {
     let mut superblock = [0; 1024];
     device
@@ -278,20 +280,20 @@ fn is_clean(device: &dyn Device) -> std::result::Result<(), String> {
     ))
 }
 
-/// Whether Folio's own check has nothing to say.
+/// Checks that `folio check` finds nothing.
 fn is_sound(device: &Arc<dyn Device>) -> std::result::Result<(), String> {
-    let mut said = Vec::new();
-    let checked = check_ext4(device, &CheckOptions::default(), &mut said);
+    let mut findings = Vec::new();
+    let checked = check_ext4(device, &CheckOptions::default(), &mut findings);
     checked.map_err(|error| format!("folio check: {error}"))?;
-    let said: Vec<_> = said.iter().map(ToString::to_string).collect();
-    if said.is_empty() {
+    let findings: Vec<_> = findings.iter().map(ToString::to_string).collect();
+    if findings.is_empty() {
         Ok(())
     } else {
-        Err(format!("folio check:\n{}", said.join("\n")))
+        Err(format!("folio check:\n{}", findings.join("\n")))
     }
 }
 
-/// A device as a file, for e2fsck.
+/// Writes a device to a file, for e2fsck.
 pub(crate) fn dump(device: &dyn Device, path: &std::path::Path) {
     use std::os::unix::fs::FileExt;
     let _ = std::fs::remove_file(path);
@@ -300,7 +302,7 @@ pub(crate) fn dump(device: &dyn Device, path: &std::path::Path) {
     for_data(device, |at, bytes| file.write_all_at(bytes, at).unwrap());
 }
 
-/// A file as a device in memory.
+/// Loads a file as a device in memory.
 pub(crate) fn load(path: &std::path::Path) -> Arc<dyn Device> {
     let bytes = std::fs::read(path).unwrap();
     let device = MemoryDevice::new(bytes.len() as u64);

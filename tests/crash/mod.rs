@@ -1,22 +1,21 @@
-//! Power cuts: what was synced is there, nothing foreign is, and the file system is sound, wherever
-//! the power goes.
+//! Power cuts: after a cut at any write, synced data is present, no foreign data is, and the file
+//! system is sound.
 //!
 //! ```text
-//!   mix, workloads    what programs do, call by call     world    makes the calls and notes them
-//!                                                        names    the state after each call, as facts
-//!                                                        content  which bytes may be where
-//!   images            what they do it on
-//!   cut               what a cut leaves of the record of writes
-//!   judge             mounts that, reads everything, compares
-//!   trial             all of it, for one workload; e2fsck on a sample
+//!   mix, workloads    sequences of calls    program    makes the calls and logs them
+//!                                           names      the state after each call, as facts
+//!                                           content    the bytes allowed at each offset
+//!   images            file systems to start from
+//!   cut               the device after a cut, from the record of writes
+//!   judge             mounts that device, reads all of it, compares
+//!   trial             all steps for one workload; e2fsck on a sample
 //!   sqlite            databases in each journal mode
-//!   control           the harness sees losses
-//!   qcow2             the same under an image: its own notes and judges
+//!   control           shows that the harness detects losses
+//!   qcow2             the same for qcow2 images, with its own log and judge
 //! ```
 //!
-//! `FOLIO_CRASH_CUTS=10000` asks for a full run, `FOLIO_CRASH_SEED` for other numbers than those of
-//! seed 1, `FOLIO_CRASH_KEEP=folder` keeps the images of cuts that went wrong, as they were before
-//! recovery.
+//! `FOLIO_CRASH_CUTS=10000` is a full run. `FOLIO_CRASH_SEED` sets the seed (default 1).
+//! `FOLIO_CRASH_KEEP=folder` keeps the images of failed cuts, as they were before recovery.
 
 mod content;
 mod control;
@@ -25,32 +24,32 @@ mod images;
 mod judge;
 mod mix;
 mod names;
+mod program;
 mod qcow2;
 use crate::support::random;
 mod sqlite;
 use crate::support;
 mod trial;
 mod workloads;
-mod world;
 
 use folio::vfs::MountOptions;
 use mix::Mix;
 use support::requires;
 use trial::Trial;
 
-type Workload = fn(&mut world::World, &mut random::Random);
+type Workload = fn(&mut program::Program, &mut random::Random);
 const REPLACING: [(&str, Workload); 2] = [
     ("by rename", workloads::replace_by_rename),
     ("by truncation", workloads::replace_by_truncation),
 ];
 
-/// The harness itself: without a cut, its notes are what is there.
+/// The harness itself: without a cut, its model equals the file system.
 #[test]
-fn notes_are_what_is_there_after_each_sync() {
+fn model_equals_the_image_after_each_sync() {
     let trial = Trial::new("sync");
-    let run = trial.record(images::folio(16, 1024), |world, random| {
+    let run = trial.record(images::folio(16, 1024), |program, random| {
         mix::run(
-            world,
+            program,
             random,
             Mix {
                 sync_permille: 100,
@@ -67,44 +66,45 @@ fn notes_are_what_is_there_after_each_sync() {
     );
 }
 
-/// Trials on a file system that Folio made: 16 MiB with blocks of 1 KiB, a journal of 1 MiB.
+/// Trials on a file system of Folio: 16 MiB with blocks of 1 KiB, a journal of 1 MiB. The label
+/// selects the random numbers.
 macro_rules! trials {
-    ($($name:ident: $workload:expr;)+) => {
+    ($($name:ident($label:literal): $workload:expr;)+) => {
         $(
             #[test]
             fn $name() {
-                Trial::new(stringify!($name)).run(images::folio(16, 1024), $workload);
+                Trial::new($label).run(images::folio(16, 1024), $workload);
             }
         )+
     };
 }
 
 trials! {
-    mix_of_everything: |world, random| mix::run(world, random, Mix::default());
-    mix_with_many_syncs: |world, random| {
-        mix::run(world, random, Mix { fsync_permille: 300, sync_permille: 60, ..Mix::default() });
+    random_mix_survives_cuts("mix_of_everything"): |program, random| mix::run(program, random, Mix::default());
+    mix_with_many_syncs_survives_cuts("mix_with_many_syncs"): |program, random| {
+        mix::run(program, random, Mix { fsync_permille: 300, sync_permille: 60, ..Mix::default() });
     };
-    mix_with_few_syncs: |world, random| {
-        mix::run(world, random, Mix { fsync_permille: 5, sync_permille: 3, operations: 1000, ..Mix::default() });
+    mix_with_few_syncs_survives_cuts("mix_with_few_syncs"): |program, random| {
+        mix::run(program, random, Mix { fsync_permille: 5, sync_permille: 3, operations: 1000, ..Mix::default() });
     };
-    journal_that_wraps: |world, random| {
-        mix::run(world, random, Mix { operations: 2500, sync_permille: 40, ..Mix::default() });
+    wrapping_journal_survives_cuts("journal_that_wraps"): |program, random| {
+        mix::run(program, random, Mix { operations: 2500, sync_permille: 40, ..Mix::default() });
     };
-    orphans: workloads::orphans;
-    replace_by_rename: workloads::replace_by_rename;
-    replace_by_truncation: workloads::replace_by_truncation;
-    copy_of_a_tree: workloads::copy_of_a_tree;
-    large_directory: workloads::large_directory;
-    no_space: workloads::no_space;
-    metadata_becomes_data: workloads::metadata_becomes_data;
-    many_extents: workloads::many_extents;
+    orphans_survive_cuts("orphans"): workloads::orphans;
+    replace_by_rename_survives_cuts("replace_by_rename"): workloads::replace_by_rename;
+    replace_by_truncation_survives_cuts("replace_by_truncation"): workloads::replace_by_truncation;
+    copy_of_a_tree_survives_cuts("copy_of_a_tree"): workloads::copy_of_a_tree;
+    large_directory_survives_cuts("large_directory"): workloads::large_directory;
+    full_disk_survives_cuts("no_space"): workloads::no_space;
+    metadata_reused_as_data_survives_cuts("metadata_becomes_data"): workloads::metadata_becomes_data;
+    many_extents_survive_cuts("many_extents"): workloads::many_extents;
 }
 
 #[test]
-fn mix_on_blocks_of_4_kib() {
-    Trial::new("mix_4k").run(images::folio(32, 4096), |world, random| {
+fn mix_on_4_kib_blocks_survives_cuts() {
+    Trial::new("mix_4k").run(images::folio(32, 4096), |program, random| {
         mix::run(
-            world,
+            program,
             random,
             Mix {
                 file_bytes_max: 100_000,
@@ -114,13 +114,13 @@ fn mix_on_blocks_of_4_kib() {
     });
 }
 
-/// Programs at work at the same time: of each a prefix of what it did.
+/// Parallel programs: a cut leaves a prefix of the operations of each.
 #[test]
-fn programs_side_by_side() {
+fn parallel_programs_survive_cuts() {
     let trial = Trial::new("programs_side_by_side");
-    let run = trial.record_threads(images::folio(24, 1024), 4, |world, random| {
+    let run = trial.record_threads(images::folio(24, 1024), 4, |program, random| {
         mix::run(
-            world,
+            program,
             random,
             Mix {
                 operations: 250,
@@ -132,16 +132,15 @@ fn programs_side_by_side() {
     trial.judge(&run);
 }
 
-/// With threads that write on their own, the record is another in each run; what it may lead to is
-/// not.
+/// With background writeback the record differs in each run; the allowed states do not.
 #[test]
-fn mix_with_background_threads() {
+fn mix_with_background_writeback_survives_cuts() {
     let mut trial = Trial::new("mix_background");
     trial.setup.background_writeback = true;
     trial.setup.cache_bytes = 1 << 20;
-    trial.run(images::folio(16, 1024), |world, random| {
+    trial.run(images::folio(16, 1024), |program, random| {
         mix::run(
-            world,
+            program,
             random,
             Mix {
                 operations: 1500,
@@ -151,16 +150,16 @@ fn mix_with_background_threads() {
     });
 }
 
-/// Mixes under mount options that change how things reach the device.
+/// Mixes under mount options that change the writes to the device.
 macro_rules! option_trials {
-    ($($name:ident: $options:literal;)+) => {
+    ($($name:ident($label:literal): $options:literal;)+) => {
         $(
             #[test]
             fn $name() {
-                let mut trial = Trial::new(stringify!($name));
+                let mut trial = Trial::new($label);
                 trial.setup.mount = MountOptions::parse($options).unwrap();
-                trial.run(images::folio(16, 1024), |world, random| {
-                    mix::run(world, random, Mix::default());
+                trial.run(images::folio(16, 1024), |program, random| {
+                    mix::run(program, random, Mix::default());
                 });
             }
         )+
@@ -168,19 +167,19 @@ macro_rules! option_trials {
 }
 
 option_trials! {
-    option_nodelalloc: "nodelalloc";
-    option_data_writeback: "data=writeback";
-    option_data_journal: "data=journal";
-    option_discard: "discard";
-    option_noauto_da_alloc: "noauto_da_alloc";
-    option_auto_da_alloc_at_close: "auto_da_alloc=close";
-    option_sync: "sync";
+    mix_with_nodelalloc_survives_cuts("option_nodelalloc"): "nodelalloc";
+    mix_with_data_writeback_survives_cuts("option_data_writeback"): "data=writeback";
+    mix_with_data_journal_survives_cuts("option_data_journal"): "data=journal";
+    mix_with_discard_survives_cuts("option_discard"): "discard";
+    mix_with_noauto_da_alloc_survives_cuts("option_noauto_da_alloc"): "noauto_da_alloc";
+    mix_with_auto_da_alloc_close_survives_cuts("option_auto_da_alloc_at_close"): "auto_da_alloc=close";
+    mix_with_sync_survives_cuts("option_sync"): "sync";
 }
 
-/// Where the protection is another or none, files may be found damaged: that is told, and that the
-/// judge sees it.
+/// With another protection or none, replaced files may be damaged. The judge detects and counts
+/// them.
 #[test]
-fn replaced_files_in_other_modes() {
+fn unprotected_replaced_files_are_reported() {
     let mut lost = 0;
     for options in [
         "auto_da_alloc=close",
@@ -206,18 +205,18 @@ fn replaced_files_in_other_modes() {
             lost += outcome.replaced.lost();
         }
     }
-    assert!(lost > 0, "without protection something gets lost");
+    assert!(lost > 0, "no file was lost without protection");
 }
 
-/// Trials on what mke2fs makes with these options.
+/// Trials on file systems of mke2fs with these options.
 macro_rules! mke2fs_trials {
-    ($($name:ident: $size:literal $options:expr;)+) => {
+    ($($name:ident($label:literal): $size:literal $options:expr;)+) => {
         $(
             #[test]
             fn $name() {
                 requires!(tool("mke2fs"));
-                Trial::new(stringify!($name)).run(images::by_mke2fs($size, &$options), |world, random| {
-                    mix::run(world, random, Mix::default());
+                Trial::new($label).run(images::by_mke2fs($size, &$options), |program, random| {
+                    mix::run(program, random, Mix::default());
                 });
             }
         )+
@@ -225,8 +224,8 @@ macro_rules! mke2fs_trials {
 }
 
 mke2fs_trials! {
-    mke2fs_orphan_file: "24M" ["-O", "orphan_file", "-b", "1024"];
-    mke2fs_without_64bit: "24M" ["-O", "^64bit", "-b", "4096"];
-    mke2fs_without_checksums: "24M" ["-O", "^metadata_csum", "-b", "1024"];
-    mke2fs_of_two_kib_blocks: "32M" ["-b", "2048", "-O", "orphan_file,metadata_csum_seed"];
+    mix_with_orphan_file_survives_cuts("mke2fs_orphan_file"): "24M" ["-O", "orphan_file", "-b", "1024"];
+    mix_without_64bit_survives_cuts("mke2fs_without_64bit"): "24M" ["-O", "^64bit", "-b", "4096"];
+    mix_without_checksums_survives_cuts("mke2fs_without_checksums"): "24M" ["-O", "^metadata_csum", "-b", "1024"];
+    mix_on_2_kib_blocks_survives_cuts("mke2fs_of_two_kib_blocks"): "32M" ["-b", "2048", "-O", "orphan_file,metadata_csum_seed"];
 }

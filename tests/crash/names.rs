@@ -1,21 +1,21 @@
-//! What a workload did to names and attributes: the state after each operation, as a set of facts.
+//! The model of names and attributes: the state after each operation, as a set of facts.
 //!
-//! A journal applies operations in order and each as a whole, so what a power cut leaves must be
-//! the state after one of them. States are compared by a hash to which each fact adds its own; only
-//! a mismatch looks at the facts.
+//! A journal applies operations in order and atomically, so a power cut must leave the state after
+//! one of them. States are compared by the xor of their facts' hashes; the facts are compared only
+//! after a mismatch.
 
-use crate::crash::content::{Content, Step};
+use crate::crash::content::{ContentModel, Step};
 use crate::crash::random::mix;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Number of an inode of the workload, never used again, otherwise than the file system's numbers.
+/// Number of an inode of the workload; unlike inode numbers, it is never reused.
 pub(crate) type Node = usize;
 
-/// What stat(2), listxattr(2) and readlink(2) tell, but for times, sizes and blocks.
+/// Results of stat(2), listxattr(2) and readlink(2), without times, sizes and blocks.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Look {
+pub(crate) struct InodeAttributes {
     pub(crate) kind: char,
     pub(crate) mode: u16,
     pub(crate) owner: (u32, u32),
@@ -24,7 +24,7 @@ pub(crate) struct Look {
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-impl fmt::Debug for Look {
+impl fmt::Debug for InodeAttributes {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             kind,
@@ -51,17 +51,17 @@ impl fmt::Debug for Look {
     }
 }
 
-/// One thing that is so.
+/// One fact about the namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Fact {
-    /// A directory's inode number, a name in it, and the number it leads to.
+    /// A directory's inode number, a name in it, and the inode number of that name.
     Entry(u64, String, u64),
-    /// An inode number, and what it looks like.
-    Inode(u64, Look),
+    /// An inode number and its attributes.
+    Inode(u64, InodeAttributes),
 }
 
 impl Fact {
-    /// What it adds to the hash of a state.
+    /// Returns the fact's part of a state's hash.
     pub(crate) fn hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         Hash::hash(self, &mut hasher);
@@ -73,17 +73,18 @@ impl Fact {
 #[derive(Debug)]
 pub(crate) struct Inode {
     pub(crate) number: u64,
-    pub(crate) look: Look,
-    /// Names, of a directory.
+    pub(crate) attributes: InodeAttributes,
+    /// Entries of a directory.
     pub(crate) entries: BTreeMap<String, Node>,
     pub(crate) parent: Node,
-    /// Bytes, of a regular file.
-    pub(crate) content: Content,
-    /// The first operation after which it has a name, and the first after which it has none.
-    lived: (Step, Step),
-    /// Its last change, and the last that fdatasync(2) must bring to the disk.
+    /// Contents of a regular file.
+    pub(crate) content: ContentModel,
+    /// The first operation after which the inode has a name, and the first after which it has none.
+    named: (Step, Step),
+    /// The last operation that changed the inode.
     touched: Step,
-    born: Step,
+    /// The operation that created the inode, which fdatasync(2) must make durable.
+    created: Step,
 }
 
 #[derive(Debug)]
@@ -92,34 +93,34 @@ struct State {
     begun: usize,
     hash: u64,
     what: String,
-    /// Facts that became true or ceased to be.
+    /// Facts that became true or false.
     toggled: Vec<Fact>,
 }
 
-/// Everything that a workload did.
+/// The model of all operations of a workload.
 #[derive(Debug)]
-pub(crate) struct Names {
-    /// The directory below which it worked.
+pub(crate) struct NamespaceModel {
+    /// The directory of the workload.
     pub(crate) base: String,
-    /// Length of the record when that directory was there for good.
+    /// Length of the record when that directory was durable.
     pub(crate) since: usize,
     pub(crate) inodes: Vec<Inode>,
     by_number: HashMap<u64, Vec<Node>>,
     states: Vec<State>,
-    /// Lengths of the record, and the operation that must not be missing from then on.
+    /// Lengths of the record, and the operation that must survive from then on.
     floors: Vec<(usize, Step)>,
 }
 
-/// Never: the end of what still lives.
+/// A step that is never reached.
 const NEVER: Step = Step::MAX;
 
-impl Names {
-    /// A tree of nothing but a root directory.
-    pub(crate) fn new(base: &str, since: usize, root_number: u64, root: Look) -> Self {
+impl NamespaceModel {
+    /// Creates the model of a root directory.
+    pub(crate) fn new(base: &str, since: usize, root_number: u64, root: InodeAttributes) -> Self {
         let state = State {
             begun: 0,
             hash: 0,
-            what: "the beginning".to_owned(),
+            what: "initial state".to_owned(),
             toggled: Vec::new(),
         };
         let mut names = Self {
@@ -131,23 +132,23 @@ impl Names {
             floors: Vec::new(),
         };
         let root = names.add_inode(root_number, root, 0);
-        names.inodes[root].lived.0 = 0;
+        names.inodes[root].named.0 = 0;
         let fact = names.inode_fact(root);
         names.toggle(fact);
         names
     }
 
-    /// The last operation.
+    /// Returns the last operation.
     pub(crate) fn step(&self) -> Step {
         self.states.len() - 1
     }
 
-    /// What an operation was.
+    /// Returns the description of an operation.
     pub(crate) fn what(&self, step: Step) -> &str {
         &self.states[step].what
     }
 
-    /// An operation begins, when the record has `begun` entries.
+    /// Records the start of an operation, when the record has `begun` entries.
     pub(crate) fn begin(&mut self, begun: usize, what: String) {
         let hash = self.states[self.step()].hash;
         self.states.push(State {
@@ -158,7 +159,7 @@ impl Names {
         });
     }
 
-    /// The node at a path from the root; panics if there is none.
+    /// Returns the node at a path from the root; panics for a missing path.
     pub(crate) fn find(&self, path: &str) -> Node {
         let mut node = 0;
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -170,7 +171,7 @@ impl Names {
         node
     }
 
-    /// Whether there is such a path.
+    /// Returns whether a path exists.
     pub(crate) fn exists(&self, path: &str) -> bool {
         let mut names = path.split('/').filter(|name| !name.is_empty());
         names
@@ -178,7 +179,7 @@ impl Names {
             .is_some()
     }
 
-    /// Every path of that kind (`d`, `f`, `l`), in order.
+    /// Returns all paths of a kind (`d`, `f`, `l`), sorted.
     pub(crate) fn paths(&self, kind: char) -> Vec<String> {
         let mut found = Vec::new();
         let mut open = vec![(0, String::new())];
@@ -189,10 +190,10 @@ impl Names {
                 } else {
                     format!("{path}/{name}")
                 };
-                if self.inodes[*child].look.kind == kind && name != "lost+found" {
+                if self.inodes[*child].attributes.kind == kind && name != "lost+found" {
                     found.push(at.clone());
                 }
-                if self.inodes[*child].look.kind == 'd' {
+                if self.inodes[*child].attributes.kind == 'd' {
                     open.push((*child, at));
                 }
             }
@@ -201,47 +202,55 @@ impl Names {
         found
     }
 
-    /// A new inode without a name.
-    pub(crate) fn add_inode(&mut self, number: u64, look: Look, parent: Node) -> Node {
+    /// Adds an inode without a name.
+    pub(crate) fn add_inode(
+        &mut self,
+        number: u64,
+        attributes: InodeAttributes,
+        parent: Node,
+    ) -> Node {
         let node = self.inodes.len();
         let step = self.step();
         self.inodes.push(Inode {
             number,
-            look,
+            attributes,
             entries: BTreeMap::new(),
             parent,
-            content: Content::new(node),
-            lived: (NEVER, NEVER),
+            content: ContentModel::new(node),
+            named: (NEVER, NEVER),
             touched: step,
-            born: step,
+            created: step,
         });
         self.by_number.entry(number).or_default().push(node);
         node
     }
 
     fn inode_fact(&self, node: Node) -> Fact {
-        Fact::Inode(self.inodes[node].number, self.inodes[node].look.clone())
+        Fact::Inode(
+            self.inodes[node].number,
+            self.inodes[node].attributes.clone(),
+        )
     }
 
     fn toggle(&mut self, fact: Fact) {
-        let state = self.states.last_mut().expect("there is a beginning");
+        let state = self.states.last_mut().expect("the initial state");
         state.hash ^= fact.hash();
         state.toggled.push(fact);
     }
 
-    /// Changes what a node looks like.
-    pub(crate) fn change(&mut self, node: Node, change: impl FnOnce(&mut Look)) {
+    /// Changes the attributes of a node.
+    pub(crate) fn change(&mut self, node: Node, change: impl FnOnce(&mut InodeAttributes)) {
         let step = self.step();
         let before = self.inode_fact(node);
         let inode = &mut self.inodes[node];
-        let was = inode.look.links > 0;
-        change(&mut inode.look);
+        let was = inode.attributes.links > 0;
+        change(&mut inode.attributes);
         inode.touched = step;
-        let is = inode.look.links > 0;
-        if is && inode.lived.0 == NEVER {
-            inode.lived.0 = step;
+        let is = inode.attributes.links > 0;
+        if is && inode.named.0 == NEVER {
+            inode.named.0 = step;
         } else if was && !is {
-            inode.lived.1 = step;
+            inode.named.1 = step;
         }
         let after = self.inode_fact(node);
         if (was, &before) == (is, &after) {
@@ -255,12 +264,12 @@ impl Names {
         }
     }
 
-    /// Notes a change that no fact tells: of bytes, or times.
+    /// Records a change without facts: of contents or times.
     pub(crate) fn touch(&mut self, node: Node) {
         self.inodes[node].touched = self.step();
     }
 
-    /// Gives `node` the name `name` in `parent`.
+    /// Adds the name `name` in `parent` for `node`.
     pub(crate) fn link(&mut self, parent: Node, name: &str, node: Node) {
         let fact = Fact::Entry(
             self.inodes[parent].number,
@@ -274,15 +283,15 @@ impl Names {
         self.touch(node);
     }
 
-    /// Gives a name to what was there before the first operation.
+    /// Adds a name that existed before the first operation.
     pub(crate) fn adopt(&mut self, parent: Node, name: &str, node: Node) {
-        self.inodes[node].lived.0 = 0;
+        self.inodes[node].named.0 = 0;
         let fact = self.inode_fact(node);
         self.toggle(fact);
         self.link(parent, name, node);
     }
 
-    /// Takes the name `name` away from `parent`.
+    /// Removes the name `name` from `parent`; returns its node.
     pub(crate) fn unlink(&mut self, parent: Node, name: &str) -> Node {
         let node = self.inodes[parent]
             .entries
@@ -299,17 +308,21 @@ impl Names {
         node
     }
 
-    /// fsync(2) of a node returned (`data_only`: fdatasync(2)), when the record had so many
-    /// entries.
+    /// Records the return of fsync(2) for a node (`data_only`: fdatasync(2)), when the record had
+    /// `recorded` entries.
     pub(crate) fn synced(&mut self, node: Node, recorded: usize, data_only: bool) {
         let step = self.step();
         let inode = &mut self.inodes[node];
         inode.content.promise(step, recorded);
-        let floor = if data_only { inode.born } else { inode.touched };
+        let floor = if data_only {
+            inode.created
+        } else {
+            inode.touched
+        };
         self.floors.push((recorded, floor));
     }
 
-    /// sync(2) returned.
+    /// Records the return of sync(2), when the record had `recorded` entries.
     pub(crate) fn synced_all(&mut self, recorded: usize) {
         let step = self.step();
         for inode in &mut self.inodes {
@@ -318,15 +331,14 @@ impl Names {
         self.floors.push((recorded, step));
     }
 
-    /// The last operation that may have left something in the first `recorded` entries of the
-    /// record.
+    /// Returns the last operation that may have written one of the first `recorded` entries.
     pub(crate) fn begun(&self, recorded: usize) -> Step {
         self.states
             .partition_point(|state| state.begun < recorded)
             .saturating_sub(1)
     }
 
-    /// The operations whose states may be found when the record had so many entries.
+    /// Returns the operations whose states are allowed after a cut at `recorded` entries.
     pub(crate) fn allowed(&self, recorded: usize) -> std::ops::RangeInclusive<Step> {
         let floors = self
             .floors
@@ -336,28 +348,28 @@ impl Names {
         floors.max().unwrap_or(0)..=self.begun(recorded)
     }
 
-    /// The operations after which the state had this hash, of those allowed.
+    /// Returns the allowed operations after which the state has this hash.
     pub(crate) fn states_like(&self, hash: u64, recorded: usize) -> Vec<Step> {
         self.allowed(recorded)
             .filter(|step| self.states[*step].hash == hash)
             .collect()
     }
 
-    /// Which node had an inode number after an operation.
+    /// Returns the node that had an inode number after an operation.
     pub(crate) fn node_of(&self, number: u64, step: Step) -> Option<Node> {
         let nodes = self.by_number.get(&number)?;
         nodes.iter().copied().find(|node| {
-            let (from, to) = self.inodes[*node].lived;
+            let (from, to) = self.inodes[*node].named;
             from <= step && step < to
         })
     }
 
-    /// Lengths of the record when a sync returned, of any kind.
+    /// Iterates over the lengths of the record at each return of a sync of any kind.
     pub(crate) fn returns(&self) -> impl Iterator<Item = usize> {
         self.floors.iter().map(|(at, _)| *at)
     }
 
-    /// Lengths of the record when sync(2) had just returned: everything had to be there.
+    /// Iterates over the lengths of the record at each return of sync(2), when all is durable.
     pub(crate) fn sync_points(&self) -> impl Iterator<Item = usize> {
         let all = self
             .floors
@@ -366,20 +378,20 @@ impl Names {
         all.map(|(at, _)| *at)
     }
 
-    /// The last operations on a file's bytes before a cut, in words.
-    pub(crate) fn story(&self, node: Node, recorded: usize) -> String {
+    /// Describes the last operations on a file's contents before a cut.
+    pub(crate) fn history(&self, node: Node, recorded: usize) -> String {
         let (promise, steps) = self.inodes[node]
             .content
-            .story(recorded, self.begun(recorded));
-        let mut told: Vec<String> = steps
+            .history(recorded, self.begun(recorded));
+        let mut lines: Vec<String> = steps
             .iter()
             .map(|step| format!("{step} {}", self.what(*step)))
             .collect();
-        told.push(format!("promised by {promise} {}", self.what(promise)));
-        told.join("\n")
+        lines.push(format!("synced by {promise} {}", self.what(promise)));
+        lines.join("\n")
     }
 
-    /// How what was found differs from the allowed state that is most like it.
+    /// Describes the difference between the found facts and the nearest allowed state.
     pub(crate) fn difference(&self, found: &BTreeSet<Fact>, recorded: usize) -> String {
         let allowed = self.allowed(recorded);
         let mut state = BTreeSet::new();
@@ -395,11 +407,11 @@ impl Names {
                 && nearest.as_ref().is_none_or(|(least, ..)| distance < *least)
             {
                 let lost: Vec<_> = state.difference(found).take(6).collect();
-                let strange: Vec<_> = found.difference(&state).take(6).collect();
+                let unexpected: Vec<_> = found.difference(&state).take(6).collect();
                 nearest = Some((
                     distance,
                     step,
-                    format!("missing {lost:?}\nnot expected {strange:?}"),
+                    format!("missing {lost:?}\nunexpected {unexpected:?}"),
                 ));
             }
         }

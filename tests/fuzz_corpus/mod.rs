@@ -1,5 +1,4 @@
-//! The stored corpora of the fuzz targets, through the same functions, with stable Rust; and a few
-//! inputs by chance.
+//! The fuzz targets on stable Rust, with their stored corpora and a few random inputs.
 
 #[path = "../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub, reason = "it is a crate of its own under fuzz/")]
@@ -8,7 +7,7 @@ mod targets;
 use std::fs;
 use std::path::Path;
 
-/// Inputs by chance for each target; `FOLIO_FUZZ_CASES` asks for more.
+/// Random inputs per target; `FOLIO_FUZZ_CASES` overrides it.
 const CASES: u64 = 40;
 
 fn cases() -> u64 {
@@ -18,7 +17,7 @@ fn cases() -> u64 {
         .unwrap_or(CASES)
 }
 
-/// Runs `target` on every stored input and on some that a small generator makes.
+/// Runs `target` on all stored inputs and on some random ones.
 fn run(name: &str, target: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../fuzz/corpus")
@@ -33,7 +32,7 @@ fn run(name: &str, target: fn(&[u8])) {
         assert!(outcome.is_ok(), "{name}: {} panics", path.display());
         stored += 1;
     }
-    assert!(stored > 0, "{}: nothing is stored", folder.display());
+    assert!(stored > 0, "{}: the corpus is empty", folder.display());
     for seed in 0..cases() {
         let mut state = seed;
         let bytes: Vec<u8> = (0..200)
@@ -50,61 +49,61 @@ fn run(name: &str, target: fn(&[u8])) {
 }
 
 #[test]
-fn superblock() {
+fn superblock_inputs_do_not_panic() {
     run("superblock", targets::superblock);
 }
 
 #[test]
-fn directory() {
+fn directory_inputs_do_not_panic() {
     run("directory", targets::directory);
 }
 
 #[test]
-fn extent() {
+fn extent_inputs_do_not_panic() {
     run("extent", targets::extent);
 }
 
 #[test]
-fn xattr() {
+fn xattr_inputs_do_not_panic() {
     run("xattr", targets::xattr);
 }
 
 #[test]
-fn journal() {
+fn journal_inputs_do_not_panic() {
     run("journal", targets::journal);
 }
 
 #[test]
-fn operations() {
+fn operations_inputs_do_not_panic() {
     run("operations", targets::operations);
 }
 
 #[test]
-fn qcow2_header() {
+fn qcow2_header_inputs_do_not_panic() {
     run("qcow2_header", targets::qcow2_header);
 }
 
 #[test]
-fn qcow2_tables() {
+fn qcow2_tables_inputs_do_not_panic() {
     run("qcow2_tables", targets::qcow2_tables);
 }
 
 #[test]
-fn qcow2_refcounts() {
+fn qcow2_refcounts_inputs_do_not_panic() {
     run("qcow2_refcounts", targets::qcow2_refcounts);
 }
 
 #[test]
-fn qcow2_snapshots() {
+fn qcow2_snapshots_inputs_do_not_panic() {
     run("qcow2_snapshots", targets::qcow2_snapshots);
 }
 
 #[test]
-fn qcow2_compressed() {
+fn qcow2_compressed_inputs_do_not_panic() {
     run("qcow2_compressed", targets::qcow2_compressed);
 }
 
 #[test]
-fn qcow2_operations() {
+fn qcow2_operations_inputs_do_not_panic() {
     run("qcow2_operations", targets::qcow2_operations);
 }

@@ -1,8 +1,8 @@
-//! Damaged ext4 images: whatever the bytes say, there is an answer or an error, never a panic, a
-//! hang or a flood.
+//! Damaged ext4 images: every call returns a result or an error, without a panic, a hang or a huge
+//! allocation.
 //!
-//! Each case damages a small image that holds every kind of structure, then walks and reads all of
-//! it, and on a second pass changes it. `FOLIO_HOSTILE_CASES` asks for more cases than the default.
+//! Each case damages a small image with every kind of structure, then walks and reads all of it,
+//! and in a second pass changes it. `FOLIO_HOSTILE_CASES` sets the number of cases.
 
 use crate::support::{self, requires};
 
@@ -16,14 +16,14 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 const IMAGE_BYTES: u64 = 12 << 20;
-/// What file data consists of, so that damage goes to metadata.
+/// The byte of all file data, so that only metadata is damaged.
 const DATA: u8 = 0xDA;
-/// Names looked at in one walk: a directory that contains itself must not be walked for ever.
+/// Names visited in one walk, at most: a directory may contain itself.
 const NAMES_MAX: usize = 4000;
-/// No case takes longer than this, by far.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a case, far above the normal duration.
+const CASE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A small generator, so that a printed seed brings a case back.
+/// A small generator, so that a printed seed reproduces a case.
 struct Random(u64);
 
 impl Random {
@@ -48,7 +48,7 @@ fn kernel() -> (Arc<Kernel>, Process) {
     (kernel, process)
 }
 
-/// Puts every kind of structure into the file system on `device`.
+/// Creates every kind of structure in the file system on `device`.
 fn fill(device: &Arc<MemoryDevice>) {
     let (kernel, process) = kernel();
     kernel
@@ -102,8 +102,8 @@ fn contents(device: &MemoryDevice) -> Vec<u8> {
     bytes
 }
 
-/// Looks at everything there is; errors are answers. Returns how many names it met.
-fn look(process: &Process) -> usize {
+/// Reads all files and attributes, ignoring errors. Returns the number of names found.
+fn read_all(process: &Process) -> usize {
     let mut waiting = vec!["/disk".to_owned()];
     let mut names_left = NAMES_MAX;
     let mut buf = vec![0; 64 << 10];
@@ -149,7 +149,7 @@ fn look(process: &Process) -> usize {
     NAMES_MAX - names_left
 }
 
-/// Changes a little of everything.
+/// Makes a few changes of every kind.
 fn change(process: &Process) {
     for i in 0..20 {
         if let Ok(fd) = process.open(
@@ -173,8 +173,8 @@ fn change(process: &Process) {
     let _ = process.sync();
 }
 
-/// Mounts what `bytes` hold, reads it all, then mounts it for writing and changes it. Returns the
-/// names met.
+/// Mounts the image `bytes` read-only and reads all of it, then mounts it for writing and changes
+/// it. Returns the number of names found.
 fn exercise(bytes: &[u8]) -> usize {
     let mut names = 0;
     for read_only in [true, false] {
@@ -190,7 +190,7 @@ fn exercise(bytes: &[u8]) -> usize {
             ..MountOptions::default()
         };
         let Err(error) = kernel.mount_ext4(device, "/disk", &options) else {
-            names += look(&process);
+            names += read_all(&process);
             if !read_only {
                 change(&process);
             }
@@ -200,21 +200,20 @@ fn exercise(bytes: &[u8]) -> usize {
         };
         assert!(
             error.to_string().contains("ext4"),
-            "no structure named: {error}"
+            "the error names no structure: {error}"
         );
     }
     names
 }
 
-/// Runs `case` for each seed in turn; one that takes too long ends the whole program with its seed
-/// told.
-fn under_watch(what: &str, seeds: std::ops::Range<u64>, mut case: impl FnMut(u64)) {
+/// Runs `case` for each seed. Prints the seed and aborts the program if a case takes too long.
+fn run_with_timeout(what: &str, seeds: std::ops::Range<u64>, mut case: impl FnMut(u64)) {
     let (heartbeat, beats) = channel::<u64>();
     let name = what.to_owned();
     let watch = std::thread::spawn(move || {
         let mut last = None;
         loop {
-            match beats.recv_timeout(PATIENCE) {
+            match beats.recv_timeout(CASE_TIMEOUT) {
                 Ok(seed) => last = Some(seed),
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
@@ -240,7 +239,7 @@ fn cases() -> u64 {
         .unwrap_or(250)
 }
 
-/// Damages one to four places that hold metadata.
+/// Damages one to four words of metadata.
 fn damage(bytes: &mut [u8], interesting: &[usize], random: &mut Random) {
     for _ in 0..=random.below(4) {
         let block = interesting[random.below(interesting.len() as u64) as usize];
@@ -262,8 +261,8 @@ fn damage(bytes: &mut [u8], interesting: &[usize], random: &mut Random) {
     }
 }
 
-/// Where metadata lies: pieces of 1 KiB that are neither zeros nor file data, without the empty
-/// journal.
+/// Returns the offsets of metadata: pieces of 1 KiB that are neither zeros nor file data. The empty
+/// journal is not included.
 fn interesting(bytes: &[u8]) -> Vec<usize> {
     let mut found: Vec<usize> = bytes
         .chunks(1024)
@@ -273,7 +272,7 @@ fn interesting(bytes: &[u8]) -> Vec<usize> {
         })
         .map(|(index, _)| index * 1024)
         .collect();
-    // The superblock is one piece of hundreds, and the richest.
+    // The superblock has the most fields, so give it more weight.
     found.extend([1024; 8]);
     found
 }
@@ -282,14 +281,14 @@ fn bit_flips(what: &str, device: &Arc<MemoryDevice>) {
     let intact = contents(device);
     assert!(
         exercise(&intact) > 800,
-        "the intact image is read twice, whole"
+        "the intact image must be read completely, twice"
     );
-    let places = interesting(&intact);
-    under_watch(what, 0..cases(), |seed| {
+    let offsets = interesting(&intact);
+    run_with_timeout(what, 0..cases(), |seed| {
         let mut bytes = intact.clone();
         damage(
             &mut bytes,
-            &places,
+            &offsets,
             &mut Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1),
         );
         exercise(&bytes);
@@ -297,14 +296,14 @@ fn bit_flips(what: &str, device: &Arc<MemoryDevice>) {
 }
 
 #[test]
-fn flips_with_checksums() {
+fn damage_with_checksums_is_survived() {
     let device = Arc::new(MemoryDevice::new(IMAGE_BYTES));
     format_ext4(&*device, &FormatOptions::default()).unwrap();
     fill(&device);
     bit_flips("with checksums", &device);
 }
 
-/// Loads an image that mke2fs made.
+/// Loads an image made by mke2fs.
 fn foreign(options: &[&str]) -> Arc<MemoryDevice> {
     let file = tempfile::NamedTempFile::new().unwrap();
     support::tools::mke2fs(file.path(), "12M", options);
@@ -315,7 +314,7 @@ fn foreign(options: &[&str]) -> Arc<MemoryDevice> {
 }
 
 #[test]
-fn flips_without_checksums() {
+fn damage_without_checksums_is_survived() {
     requires!(tool("mke2fs"));
     let device = foreign(&["-O", "^metadata_csum,^metadata_csum_seed,^64bit"]);
     fill(&device);
@@ -323,7 +322,7 @@ fn flips_without_checksums() {
 }
 
 #[test]
-fn flips_without_checksums_in_large_blocks() {
+fn damage_without_checksums_in_4k_is_survived() {
     requires!(tool("mke2fs"));
     let device = foreign(&[
         "-b",
@@ -336,12 +335,12 @@ fn flips_without_checksums_in_large_blocks() {
 }
 
 #[test]
-fn every_superblock_field_at_its_extremes() {
+fn extreme_superblock_fields_are_survived() {
     requires!(tool("mke2fs"));
     let device = foreign(&["-O", "^metadata_csum,^metadata_csum_seed"]);
     fill(&device);
     let intact = contents(&device);
-    under_watch("superblock fields", 0..256, |field| {
+    run_with_timeout("superblock fields", 0..256, |field| {
         for value in [0_u32, 1, 0x7FFF_FFFF, 0xFFFF_FFFF] {
             let mut bytes = intact.clone();
             let at = 1024 + field as usize * 4;
@@ -352,12 +351,12 @@ fn every_superblock_field_at_its_extremes() {
 }
 
 #[test]
-fn truncated_images_are_refused_or_read() {
+fn truncated_images_are_rejected_or_read() {
     let device = Arc::new(MemoryDevice::new(IMAGE_BYTES));
     format_ext4(&*device, &FormatOptions::default()).unwrap();
     fill(&device);
     let intact = contents(&device);
-    under_watch("truncation", 0..12, |step| {
+    run_with_timeout("truncation", 0..12, |step| {
         exercise(&intact[..(step as usize) << 20]);
     });
     let short = Arc::new(MemoryDevice::new(IMAGE_BYTES / 2));

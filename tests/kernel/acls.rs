@@ -1,4 +1,4 @@
-//! POSIX ACLs: who may do what, and what new inodes inherit, as the kernel's ext4 has it.
+//! POSIX ACLs: permissions and inheritance equal those of the kernel's ext4.
 
 use crate::support::tools::{command, fsck, mke2fs, run, succeed};
 use crate::support::{Mounted, requires};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const OWNER: (u32, u32) = (1001, 2001);
 /// User, group, supplementary groups.
-const WHO: [(u32, u32, &[u32]); 8] = [
+const USERS: [(u32, u32, &[u32]); 8] = [
     (1001, 2009, &[]),
     (1002, 2009, &[]),
     (1003, 2009, &[]),
@@ -25,8 +25,8 @@ const WHO: [(u32, u32, &[u32]); 8] = [
     (1003, 2009, &[2002, 2003]),
     (1002, 2001, &[2003]),
 ];
-/// Entries beyond those of the mode, in setfacl's words. The mask is told, so that setfacl does not
-/// reckon it.
+/// ACL entries beyond those of the mode, in setfacl's syntax. The mask is explicit, so that setfacl
+/// does not compute it.
 const ACLS: [&str; 12] = [
     "",
     "u:1002:rwx,m::rwx",
@@ -43,7 +43,7 @@ const ACLS: [&str; 12] = [
 ];
 const MODES: [u32; 5] = [0o640, 0o604, 0o007, 0o750, 0o070];
 
-/// A kernel of Folio's in which the image is `/`.
+/// Returns a Folio kernel with the image mounted as `/`.
 fn open(image: &Path, read_only: bool) -> Arc<Kernel> {
     let device = block::open(
         image,
@@ -66,7 +66,7 @@ fn process(kernel: &Arc<Kernel>, (uid, gid, groups): (u32, u32, &[u32])) -> Proc
     kernel.process(Credentials::user(uid, gid, groups.to_vec()))
 }
 
-/// Runs a script of the shell as somebody else.
+/// Runs a shell script as another user; returns its output.
 fn run_as((uid, gid, groups): (u32, u32, &[u32]), script: &str, folder: &Path) -> String {
     let list: Vec<_> = groups.iter().map(u32::to_string).collect();
     let groups = if list.is_empty() {
@@ -84,25 +84,12 @@ fn run_as((uid, gid, groups): (u32, u32, &[u32]), script: &str, folder: &Path) -
     String::from_utf8(output.stdout).unwrap()
 }
 
-#[test]
-fn the_kernel_and_folio_let_the_same_people_in() {
-    requires!(
-        root,
-        loop_devices,
-        tool("mke2fs"),
-        tool("e2fsck"),
-        tool("setfacl"),
-        tool("setpriv")
-    );
-    let scratch = TempDir::new().unwrap();
-    let image = scratch.path().join("disk.img");
-    mke2fs(&image, "32M", &[]);
-    let mounted = Mounted::new(&image, "rw,acl");
-    fs::set_permissions(mounted.path(), Permissions::from_mode(0o755)).unwrap();
+/// Creates a file and a directory for each ACL and mode.
+fn create_acl_files(root: &Path) {
     for (index, acl) in ACLS.iter().enumerate() {
         for mode in MODES {
             for kind in ["file", "folder"] {
-                let path = mounted.path().join(format!("{index}-{mode:03o}-{kind}"));
+                let path = root.join(format!("{index}-{mode:03o}-{kind}"));
                 match kind {
                     "file" => fs::write(&path, "x").unwrap(),
                     _ => fs::create_dir(&path).unwrap(),
@@ -118,58 +105,83 @@ fn the_kernel_and_folio_let_the_same_people_in() {
             }
         }
     }
+}
+
+/// Returns the lines "name permission" of all access that Folio grants on a read-only mount.
+fn access_granted_by_folio(process: &Process) -> String {
+    let mut granted = String::new();
+    let root = process.open("/", OpenFlags::DIRECTORY, 0).unwrap();
+    let mut names: Vec<_> = process
+        .getdents(root, 1000)
+        .unwrap()
+        .into_iter()
+        .map(|e| e.name)
+        .collect();
+    names.sort();
+    for name in names.iter().filter(|name| name.contains(&b'-')) {
+        let name = String::from_utf8_lossy(name);
+        for (letter, bit) in [('r', 4), ('x', 1)] {
+            // Twice: from the file system, and from the cache.
+            let is_allowed = process.access(&*name, bit).is_ok();
+            assert_eq!(is_allowed, process.access(&*name, bit).is_ok());
+            if is_allowed {
+                granted.push_str(&format!("{name} {letter}\n"));
+            }
+        }
+    }
+    // The mount is read-only, so every write is rejected: with EROFS instead of EACCES if the
+    // permissions allow it.
+    let writable = names
+        .iter()
+        .filter(|name| name.contains(&b'-'))
+        .filter_map(|name| {
+            let name = String::from_utf8_lossy(name).into_owned();
+            let errno = process.access(&name, 2).unwrap_err().errno();
+            (errno == folio::Errno::ROFS).then(|| format!("{name} w\n"))
+        });
+    granted.extend(writable);
+    granted
+}
+
+#[test]
+fn acl_permissions_equal_the_kernel() {
+    requires!(
+        root,
+        loop_devices,
+        tool("mke2fs"),
+        tool("e2fsck"),
+        tool("setfacl"),
+        tool("setpriv")
+    );
+    let scratch = TempDir::new().unwrap();
+    let image = scratch.path().join("disk.img");
+    mke2fs(&image, "32M", &[]);
+    let mounted = Mounted::new(&image, "rw,acl");
+    fs::set_permissions(mounted.path(), Permissions::from_mode(0o755)).unwrap();
+    create_acl_files(&mounted.path());
     let script = r#"cd "$1"; for name in *-*; do
         for want in r w x; do test -$want "$name" && echo "$name $want"; done; done; true"#;
-    let want: Vec<_> = WHO
+    let want: Vec<_> = USERS
         .iter()
-        .map(|who| run_as(*who, script, &mounted.path()))
+        .map(|user| run_as(*user, script, &mounted.path()))
         .collect();
     mounted.unmount();
     let kernel = open(&image, true);
-    for (who, want) in WHO.iter().zip(want) {
-        let process = process(&kernel, *who);
-        let mut got = String::new();
-        let root = process.open("/", OpenFlags::DIRECTORY, 0).unwrap();
-        let mut names: Vec<_> = process
-            .getdents(root, 1000)
-            .unwrap()
-            .into_iter()
-            .map(|e| e.name)
-            .collect();
-        names.sort();
-        for name in names.iter().filter(|name| name.contains(&b'-')) {
-            let name = String::from_utf8_lossy(name);
-            for (letter, bit) in [('r', 4), ('x', 1)] {
-                // Twice: from the file system, and from memory.
-                let is_allowed = process.access(&*name, bit).is_ok();
-                assert_eq!(is_allowed, process.access(&*name, bit).is_ok());
-                if is_allowed {
-                    got.push_str(&format!("{name} {letter}\n"));
-                }
-            }
-        }
-        // The mount is read-only, so that writing is refused to all: EROFS comes after EACCES.
-        let writable = names
-            .iter()
-            .filter(|name| name.contains(&b'-'))
-            .filter_map(|name| {
-                let name = String::from_utf8_lossy(name).into_owned();
-                let refused = process.access(&name, 2).unwrap_err().errno();
-                (refused == folio::Errno::ROFS).then(|| format!("{name} w\n"))
-            });
-        got.extend(writable);
+    for (user, want) in USERS.iter().zip(want) {
+        let process = process(&kernel, *user);
+        let got = access_granted_by_folio(&process);
         let sorted = |text: &str| {
             let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
             lines.sort();
             lines
         };
-        assert_eq!(sorted(&got), sorted(&want), "{who:?}");
+        assert_eq!(sorted(&got), sorted(&want), "{user:?}");
         drop(process);
     }
 }
 
-/// What a directory with a default ACL makes of new inodes, by name: mode and both ACLs.
-type Made = BTreeMap<String, (u16, Option<Vec<u8>>, Option<Vec<u8>>)>;
+/// New inodes in a directory with a default ACL, by name: mode and both ACLs.
+type NewInodes = BTreeMap<String, (u16, Option<Vec<u8>>, Option<Vec<u8>>)>;
 
 const DEFAULTS: [&str; 5] = [
     "",
@@ -181,7 +193,7 @@ const DEFAULTS: [&str; 5] = [
 const UMASKS: [u16; 2] = [0o022, 0o077];
 
 #[test]
-fn new_inodes_inherit_as_in_the_kernel() {
+fn inherited_acls_equal_the_kernel() {
     requires!(
         root,
         loop_devices,
@@ -240,19 +252,20 @@ fn new_inodes_inherit_as_in_the_kernel() {
             root.mkdir(format!("{}/in", at("d")), 0o777).unwrap();
             root.symlink("x", at("l")).unwrap();
         }
-        let [want, got] = ["kernel", "folio"].map(|side| made(&root, &format!("/{side}-{index}")));
+        let [want, got] =
+            ["kernel", "folio"].map(|side| new_inodes(&root, &format!("/{side}-{index}")));
         assert_eq!(want.len(), 10);
         assert_eq!(got, want, "default ACL {:?}", acl);
     }
-    chmod_and_setgid(&kernel, &root);
+    check_chmod_and_setgid(&kernel, &root);
     drop(root);
     kernel.unmount("/").unwrap();
     fsck(&image);
 }
 
-/// What is in a folder, and one folder deeper.
-fn made(process: &Process, folder: &str) -> Made {
-    let mut out = Made::new();
+/// Returns the inodes below a folder.
+fn new_inodes(process: &Process, folder: &str) -> NewInodes {
+    let mut out = NewInodes::new();
     let mut open = vec![folder.to_owned()];
     while let Some(at) = open.pop() {
         let fd = process.open(&*at, OpenFlags::DIRECTORY, 0).unwrap();
@@ -278,8 +291,9 @@ fn made(process: &Process, folder: &str) -> Made {
     out
 }
 
-/// The ACL in memory follows chmod(2), and a new ACL takes setgid from whoever is not of the group.
-fn chmod_and_setgid(kernel: &Arc<Kernel>, root: &Process) {
+/// Checks that chmod(2) updates the cached ACL, and that a new ACL clears setgid for a caller
+/// outside of the group.
+fn check_chmod_and_setgid(kernel: &Arc<Kernel>, root: &Process) {
     let fd = root
         .open("/f", OpenFlags::CREAT | OpenFlags::WRONLY, 0o600)
         .unwrap();
@@ -314,7 +328,7 @@ fn chmod_and_setgid(kernel: &Arc<Kernel>, root: &Process) {
     owner
         .setxattr("/f", b"system.posix_acl_access", &acl, XattrFlags::empty())
         .unwrap();
-    assert_eq!(root.stat("/f").unwrap().mode, 0o660, "setgid is gone");
+    assert_eq!(root.stat("/f").unwrap().mode, 0o660, "setgid is still set");
     root.removexattr("/f", b"system.posix_acl_access").unwrap();
     assert!(named.access("/f", 4).is_err());
 }

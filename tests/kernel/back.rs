@@ -1,4 +1,4 @@
-//! The kernel writes, Folio reads.
+//! Trees written by the kernel and read by Folio.
 
 use crate::kernel::images::{
     self, DEFAULT, EXACT, Format, LOOSE, Maker, OLD, SMALL_BLOCKS, UPSTREAM, at, folio_copy,
@@ -9,7 +9,7 @@ use crate::support::{Manifest, Mounted, Scope, requires};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A raw image with `tree` at `/srv`, written by the kernel.
+/// Creates a raw image with `tree` at `/srv`, written by the kernel.
 fn written_by_the_kernel(folder: &Path, tree: &Path, maker: Maker) -> PathBuf {
     let image = images::empty(folder, Format::Raw, maker, "2G");
     let mounted = Mounted::new(&image, "rw");
@@ -18,7 +18,7 @@ fn written_by_the_kernel(folder: &Path, tree: &Path, maker: Maker) -> PathBuf {
     image
 }
 
-fn back(tree: &Path, scope: Scope, maker: Maker) {
+fn copy_back(tree: &Path, scope: Scope, maker: Maker) {
     let scratch = TempDir::new().unwrap();
     let want = Manifest::of(tree, scope);
     let raw = written_by_the_kernel(scratch.path(), tree, maker);
@@ -33,13 +33,13 @@ fn back(tree: &Path, scope: Scope, maker: Maker) {
             &format!("{maker:?}, {}", image.display()),
         );
         let after = std::fs::metadata(image).unwrap().modified().unwrap();
-        assert_eq!(before, after, "reading leaves the image as it was");
+        assert_eq!(before, after, "reading changed the image");
         std::fs::remove_dir_all(out).unwrap();
     }
 }
 
 #[test]
-fn a_real_tree_comes_back() {
+fn real_tree_from_the_kernel_is_equal() {
     requires!(
         root,
         loop_devices,
@@ -50,12 +50,12 @@ fn a_real_tree_comes_back() {
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     if trees::real(&tree) {
-        back(&tree, LOOSE, UPSTREAM);
+        copy_back(&tree, LOOSE, UPSTREAM);
     }
 }
 
 #[test]
-fn every_attribute_comes_back() {
+fn attributes_from_the_kernel_are_equal() {
     requires!(
         root,
         loop_devices,
@@ -67,12 +67,12 @@ fn every_attribute_comes_back() {
     let tree = scratch.path().join("tree");
     trees::attributes(&tree, LARGE_BLOCKS);
     for maker in [UPSTREAM, DEFAULT, OLD] {
-        back(&tree, EXACT, maker);
+        copy_back(&tree, EXACT, maker);
     }
 }
 
 #[test]
-fn every_attribute_comes_back_from_small_blocks() {
+fn attributes_from_the_kernel_in_1k_are_equal() {
     requires!(
         root,
         loop_devices,
@@ -83,5 +83,5 @@ fn every_attribute_comes_back_from_small_blocks() {
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     trees::attributes(&tree, trees::SMALL_BLOCKS);
-    back(&tree, EXACT, SMALL_BLOCKS);
+    copy_back(&tree, EXACT, SMALL_BLOCKS);
 }

@@ -1,5 +1,4 @@
-//! Images that hold files already: adding, deleting, copying on, and images that the kernel left
-//! dirty.
+//! Images with files: adding, deleting, copying to other images, and dirty journals of the kernel.
 
 use crate::kernel::images::{self, EXACT, Format, Maker, UPSTREAM, at, folio, folio_copy};
 use crate::kernel::trees::{self, LARGE_BLOCKS};
@@ -10,7 +9,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A scratch folder with the tree of attributes, and its manifest.
+/// Creates a scratch folder with the attribute tree, and its manifest.
 fn prepared() -> (TempDir, PathBuf, Manifest) {
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
@@ -29,17 +28,17 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Free blocks and free inodes, as the superblock tells them.
+/// Returns the superblock's counts of free blocks and free inodes.
 fn free(image: &Path) -> Vec<String> {
-    let said = run("dumpe2fs", [OsStr::new("-h"), image.as_os_str()]);
-    said.lines()
+    let text = run("dumpe2fs", [OsStr::new("-h"), image.as_os_str()]);
+    text.lines()
         .filter(|line| line.starts_with("Free "))
         .map(str::to_owned)
         .collect()
 }
 
 #[test]
-fn files_are_added_to_an_image_in_use_and_deleted_again() {
+fn added_files_are_deleted_without_a_trace() {
     requires!(
         root,
         loop_devices,
@@ -55,41 +54,37 @@ fn files_are_added_to_an_image_in_use_and_deleted_again() {
     mounted.unmount();
     let before = free(&image);
     folio_copy(&tree, at(&image, "/second"), None);
-    images::judge(&image, |mounted| {
-        want.assert_same(
-            &Manifest::of(&mounted.join("first"), EXACT),
-            "what was there",
-        );
+    images::check_in_kernel(&image, |mounted| {
+        want.assert_same(&Manifest::of(&mounted.join("first"), EXACT), "the old tree");
         want.assert_same(
             &Manifest::of(&mounted.join("second"), EXACT),
-            "what was added",
+            "the added tree",
         );
     });
-    assert_ne!(before, free(&image), "the second tree takes space");
+    assert_ne!(before, free(&image), "the second tree takes no space");
     succeed(&mut folio([
         OsStr::new("rm"),
         OsStr::new("-r"),
         &at(&image, "/second"),
     ]));
-    images::judge(&image, |mounted| {
-        want.assert_same(&Manifest::of(&mounted.join("first"), EXACT), "what is left");
+    images::check_in_kernel(&image, |mounted| {
+        want.assert_same(
+            &Manifest::of(&mounted.join("first"), EXACT),
+            "the remaining tree",
+        );
         assert_eq!(names(mounted), ["first"]);
     });
-    assert_eq!(
-        before,
-        free(&image),
-        "a deleted tree gives all its space back"
-    );
+    assert_eq!(before, free(&image), "deletion did not free all space");
     succeed(&mut folio([
         OsStr::new("rm"),
         OsStr::new("-r"),
         &at(&image, "/first"),
     ]));
-    images::judge(&image, |mounted| assert_eq!(names(mounted), [""; 0]));
+    images::check_in_kernel(&image, |mounted| assert_eq!(names(mounted), [""; 0]));
 }
 
 #[test]
-fn the_kernel_goes_on_where_folio_stopped() {
+fn kernel_writes_to_an_image_of_folio_are_read() {
     requires!(root, loop_devices, linux(5, 15), tool("e2fsck"));
     let (scratch, tree, want) = prepared();
     let image = images::empty(scratch.path(), Format::Raw, Maker::Folio, "1G");
@@ -99,11 +94,17 @@ fn the_kernel_goes_on_where_folio_stopped() {
     std::fs::remove_dir_all(mounted.path().join("first/many")).unwrap();
     mounted.unmount();
     fsck(&image);
-    images::assert_holds(&image, "/second", &want, EXACT, "what the kernel added");
+    images::assert_holds(
+        &image,
+        "/second",
+        &want,
+        EXACT,
+        "the tree added by the kernel",
+    );
 }
 
 #[test]
-fn a_tree_goes_from_image_to_image() {
+fn tree_copied_between_images_is_equal() {
     requires!(
         root,
         loop_devices,
@@ -120,16 +121,15 @@ fn a_tree_goes_from_image_to_image() {
     images::assert_holds(&other, "/copy", &want, EXACT, "from raw to qcow2");
 }
 
-/// A copy of an image taken while the kernel had it mounted, and the tree at `/renamed` as the
-/// kernel saw it. The last changes stand in the journal alone, and one inode has lost its name
-/// while it was open.
+/// Returns a copy of an image taken while the kernel had it mounted, and the kernel's tree at
+/// `/renamed`. The last changes are only in the journal, and one inode was unlinked while open.
 fn left_dirty(scratch: &TempDir, tree: &Path) -> (PathBuf, Manifest) {
     let image = images::empty(scratch.path(), Format::Raw, UPSTREAM, "1G");
     let dirty = scratch.path().join("dirty.img");
     let mounted = Mounted::new(&image, "rw");
     let (srv, renamed) = (mounted.path().join("srv"), mounted.path().join("renamed"));
     images::kernel_copy(tree, &srv);
-    // syncfs puts everything in its place; fsync only commits to the journal.
+    // syncfs checkpoints all changes; fsync only commits to the journal.
     run("sync", [OsStr::new("-f"), mounted.path().as_os_str()]);
     std::fs::rename(&srv, &renamed).unwrap();
     std::fs::remove_dir_all(renamed.join("many")).unwrap();
@@ -158,24 +158,24 @@ fn left_dirty(scratch: &TempDir, tree: &Path) -> (PathBuf, Manifest) {
     let want = Manifest::of(&renamed, EXACT);
     drop(open);
     mounted.unmount();
-    let said = run("dumpe2fs", [OsStr::new("-h"), dirty.as_os_str()]);
+    let text = run("dumpe2fs", [OsStr::new("-h"), dirty.as_os_str()]);
     assert!(
-        said.contains("needs_recovery"),
-        "the copy is dirty:\n{said}"
+        text.contains("needs_recovery"),
+        "the copy is not dirty:\n{text}"
     );
-    let said = run(
+    let text = run(
         "debugfs",
         [OsStr::new("-R"), OsStr::new("ls -p /"), dirty.as_os_str()],
     );
     assert!(
-        !said.contains("renamed"),
-        "the copy needs its journal:\n{said}"
+        !text.contains("renamed"),
+        "the copy does not need its journal:\n{text}"
     );
     (dirty, want)
 }
 
 #[test]
-fn an_image_left_dirty_by_the_kernel_is_read_right() {
+fn dirty_kernel_image_is_read_with_its_journal() {
     requires!(
         root,
         loop_devices,
@@ -189,19 +189,16 @@ fn an_image_left_dirty_by_the_kernel_is_read_right() {
     let before = std::fs::metadata(&dirty).unwrap().modified().unwrap();
     let out = scratch.path().join("out");
     folio_copy(at(&dirty, "/renamed"), &out, None);
-    want.assert_same(
-        &Manifest::of(&out, EXACT),
-        "read with the journal replayed in memory",
-    );
+    want.assert_same(&Manifest::of(&out, EXACT), "read with a replay in memory");
     assert_eq!(
         before,
         std::fs::metadata(&dirty).unwrap().modified().unwrap(),
-        "reading writes nothing"
+        "reading changed the image"
     );
 }
 
 #[test]
-fn an_image_left_dirty_by_the_kernel_is_replayed_and_written() {
+fn dirty_kernel_image_is_replayed_before_writes() {
     requires!(
         root,
         loop_devices,
@@ -214,14 +211,14 @@ fn an_image_left_dirty_by_the_kernel_is_replayed_and_written() {
     let (scratch, tree, added) = prepared();
     let (dirty, want) = left_dirty(&scratch, &tree);
     folio_copy(&tree, at(&dirty, "/second"), None);
-    images::judge(&dirty, |mounted| {
+    images::check_in_kernel(&dirty, |mounted| {
         want.assert_same(
             &Manifest::of(&mounted.join("renamed"), EXACT),
-            "what the journal held",
+            "the tree in the journal",
         );
         added.assert_same(
             &Manifest::of(&mounted.join("second"), EXACT),
-            "what was added",
+            "the added tree",
         );
         assert_eq!(names(mounted), ["renamed", "second"]);
     });

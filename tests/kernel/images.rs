@@ -1,4 +1,4 @@
-//! Images of every kind that the tests use, and the ways into them.
+//! Images of all tested formats, and the copies into and out of them.
 
 use crate::support::tools::{command, fsck, mke2fs, qemu_check, succeed, text, to_qcow2, to_raw};
 use crate::support::{Manifest, Mounted, Scope};
@@ -6,12 +6,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Trees made here: holes are looked at.
+/// Generated trees: holes are compared.
 pub(crate) const EXACT: Scope = Scope {
     holes: true,
     below_root: false,
 };
-/// Trees of the machine: whether a file has holes is the host's business.
+/// Trees of the machine: holes depend on the host and are not compared.
 pub(crate) const LOOSE: Scope = Scope {
     holes: false,
     below_root: false,
@@ -24,7 +24,7 @@ pub(crate) enum Format {
     Qcow2,
 }
 
-/// Who made the file system.
+/// The program that formats the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Maker {
     /// `folio cp --create`.
@@ -33,23 +33,23 @@ pub(crate) enum Maker {
     Mke2fs(&'static [&'static str]),
 }
 
-/// What mke2fs 1.47 makes as its authors ship it; distributions leave these two features out.
+/// Upstream defaults of mke2fs 1.47; distributions omit these two features.
 pub(crate) const UPSTREAM: Maker = Maker::Mke2fs(&["-O", "orphan_file,metadata_csum_seed"]);
-/// What the installed mke2fs makes.
+/// Defaults of the installed mke2fs.
 pub(crate) const DEFAULT: Maker = Maker::Mke2fs(&[]);
 /// Blocks of 1 KiB.
 pub(crate) const SMALL_BLOCKS: Maker = Maker::Mke2fs(&["-b", "1024"]);
-/// What mke2fs made in 2012: no checksums, 32-bit block numbers.
+/// Features of mke2fs in 2012: no checksums, 32-bit block numbers.
 pub(crate) const OLD: Maker = Maker::Mke2fs(&["-O", "^metadata_csum,^64bit,uninit_bg"]);
 
-/// A `folio` command.
+/// Returns a `folio` command.
 pub(crate) fn folio<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_folio"));
     command.args(arguments);
     command
 }
 
-/// `IMAGE:/path` as an argument.
+/// Returns the argument `IMAGE:/path`.
 pub(crate) fn at(image: &Path, path: &str) -> OsString {
     let mut argument = image.as_os_str().to_owned();
     argument.push(":");
@@ -57,7 +57,7 @@ pub(crate) fn at(image: &Path, path: &str) -> OsString {
     argument
 }
 
-/// `folio cp -a FROM TO`, which has to succeed and say nothing.
+/// Runs `folio cp -a FROM TO` and asserts success without output.
 #[track_caller]
 pub(crate) fn folio_copy(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>, create: Option<&str>) {
     let mut command = folio([
@@ -70,14 +70,10 @@ pub(crate) fn folio_copy(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>, create:
         command.args(["--create", size]);
     }
     let output = succeed(&mut command);
-    assert_eq!(
-        text(&output),
-        "",
-        "{command:?} has nothing to complain about"
-    );
+    assert_eq!(text(&output), "", "{command:?} has unexpected output");
 }
 
-/// Copies with the kernel's own calls; `to` is absent before.
+/// Copies with the kernel's calls; `to` must not exist.
 #[track_caller]
 pub(crate) fn kernel_copy(from: &Path, to: &Path) {
     let options = ["-a", "--sparse=auto"].map(OsStr::new);
@@ -88,7 +84,7 @@ pub(crate) fn kernel_copy(from: &Path, to: &Path) {
     );
 }
 
-/// An image with an empty file system, for makers other than Folio; its path.
+/// Creates an image with an empty file system, except for Folio as the maker; returns its path.
 #[track_caller]
 pub(crate) fn empty(folder: &Path, format: Format, maker: Maker, size: &str) -> PathBuf {
     let path = path(folder, format);
@@ -114,14 +110,14 @@ fn path(folder: &Path, format: Format) -> PathBuf {
     })
 }
 
-/// e2fsck and qemu-img find nothing; `look` sees the file system in the kernel's mount.
+/// Asserts that e2fsck and qemu-img find nothing; calls `check` with the kernel's mount.
 #[track_caller]
-pub(crate) fn judge(image: &Path, look: impl FnOnce(&Path)) {
+pub(crate) fn check_in_kernel(image: &Path, check: impl FnOnce(&Path)) {
     let is_qcow2 = image
         .extension()
         .is_some_and(|extension| extension == "qcow2");
     let raw = if is_qcow2 {
-        image.with_extension("judge")
+        image.with_extension("converted")
     } else {
         image.to_path_buf()
     };
@@ -131,17 +127,17 @@ pub(crate) fn judge(image: &Path, look: impl FnOnce(&Path)) {
     }
     fsck(&raw);
     let mounted = Mounted::new(&raw, "ro");
-    look(&mounted.path());
+    check(&mounted.path());
     mounted.unmount();
     if is_qcow2 {
         std::fs::remove_file(raw).unwrap();
     }
 }
 
-/// The tree at `path` of the image is `want`, for the judges and for Folio itself.
+/// Asserts that the tree at `path` of the image equals `want`, for the kernel and for Folio.
 #[track_caller]
 pub(crate) fn assert_holds(image: &Path, path: &str, want: &Manifest, scope: Scope, what: &str) {
-    judge(image, |mounted| {
+    check_in_kernel(image, |mounted| {
         let got = Manifest::of(&mounted.join(path.trim_start_matches('/')), scope);
         want.assert_same(&got, &format!("{what}, in the kernel's mount"));
     });

@@ -1,4 +1,4 @@
-//! Folio writes, the kernel reads.
+//! Trees written by Folio and read by the kernel.
 
 use crate::kernel::images::{
     self, DEFAULT, EXACT, Format, LOOSE, Maker, OLD, SMALL_BLOCKS, UPSTREAM, at, folio_copy,
@@ -8,7 +8,7 @@ use crate::support::{Manifest, Scope, requires};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Copies `tree` to `/srv` of an image of that kind and has it judged.
+/// Copies `tree` to `/srv` of an image and compares it there.
 fn into(tree: &Path, want: &Manifest, scope: Scope, format: Format, maker: Maker) {
     let scratch = TempDir::new().unwrap();
     let image = images::empty(scratch.path(), format, maker, "2G");
@@ -23,7 +23,7 @@ fn into(tree: &Path, want: &Manifest, scope: Scope, format: Format, maker: Maker
     );
 }
 
-fn attributes_into(format: Format, maker: Maker, limits: trees::Limits) {
+fn attributes_into(format: Format, maker: Maker, limits: trees::BlockLimits) {
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     trees::attributes(&tree, limits);
@@ -31,7 +31,7 @@ fn attributes_into(format: Format, maker: Maker, limits: trees::Limits) {
 }
 
 #[test]
-fn a_real_tree_in_every_kind_of_image() {
+fn real_tree_in_all_image_formats_is_equal() {
     requires!(
         root,
         loop_devices,
@@ -54,7 +54,7 @@ fn a_real_tree_in_every_kind_of_image() {
 }
 
 #[test]
-fn every_attribute_in_a_file_system_made_by_folio() {
+fn attributes_in_folio_format_are_equal() {
     requires!(
         root,
         loop_devices,
@@ -67,7 +67,7 @@ fn every_attribute_in_a_file_system_made_by_folio() {
 }
 
 #[test]
-fn every_attribute_in_upstream_defaults() {
+fn attributes_in_upstream_defaults_are_equal() {
     requires!(
         root,
         loop_devices,
@@ -81,7 +81,7 @@ fn every_attribute_in_upstream_defaults() {
 }
 
 #[test]
-fn every_attribute_in_the_distribution_defaults() {
+fn attributes_in_distribution_defaults_are_equal() {
     requires!(
         root,
         loop_devices,
@@ -93,7 +93,7 @@ fn every_attribute_in_the_distribution_defaults() {
 }
 
 #[test]
-fn every_attribute_in_small_blocks() {
+fn attributes_in_small_blocks_are_equal() {
     requires!(
         root,
         loop_devices,
@@ -105,7 +105,7 @@ fn every_attribute_in_small_blocks() {
 }
 
 #[test]
-fn every_attribute_without_checksums() {
+fn attributes_without_checksums_are_equal() {
     requires!(
         root,
         loop_devices,

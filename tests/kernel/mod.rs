@@ -1,11 +1,10 @@
-//! The kernel as judge: what Folio writes the kernel reads, what the kernel writes Folio reads,
-//! e2fsck agrees.
+//! Interoperation with the kernel: each reads what the other writes, and e2fsck finds nothing.
 //!
 //! ```text
 //!   tree on the host --folio cp -a--> image --kernel's mount--> the same tree?      into.rs
 //!   tree on the host --kernel's cp--> image --folio cp -a-----> the same tree?      back.rs
-//!   ACLs: who is let in, what is inherited                                           acls.rs
-//!   images that hold files: add, delete, copy on, left dirty by the kernel          change.rs
+//!   ACLs: permissions and inheritance                                               acls.rs
+//!   images with files: add, delete, copy, replay after the kernel                   change.rs
 //!   mount options: access times, reserved blocks                                    options.rs
 //! ```
 
@@ -22,9 +21,9 @@ use support::tools::{fsck, mke2fs};
 use support::{Manifest, Mounted, Scope, requires};
 use tempfile::TempDir;
 
-/// The control: what the other tests compare can be told apart and survives the kernel's own copy.
+/// The control: the kernel's own copy is equal, and a changed byte is detected.
 #[test]
-fn the_kernel_agrees_with_itself() {
+fn kernel_copy_equals_its_source() {
     requires!(
         root,
         loop_devices,
@@ -48,13 +47,13 @@ fn the_kernel_agrees_with_itself() {
     assert_ne!(
         want,
         Manifest::of(&tree, images::EXACT),
-        "a changed byte is seen"
+        "a changed byte is not detected"
     );
 }
 
-/// The machine's own files make a tree that is worth copying.
+/// The machine's own files give a tree with all kinds of links.
 #[test]
-fn the_machine_has_a_real_tree() {
+fn real_tree_has_symlinks_and_hard_links() {
     let scratch = TempDir::new().unwrap();
     let tree = scratch.path().join("tree");
     if !trees::real(&tree) {

@@ -1,4 +1,4 @@
-//! Mount options mean the same here and in the kernel: access times, and the blocks kept for root.
+//! Mount options: access times and reserved blocks equal those of the kernel.
 
 use crate::support::tools::{fsck, mke2fs};
 use crate::support::{Mounted, requires};
@@ -29,17 +29,17 @@ fn mount(image: &Path, options: &str) -> (Arc<Kernel>, Process) {
     (kernel, process)
 }
 
-/// Two reads of a file whose access time is old, a listing of its directory: which of them change
-/// the access time.
+/// Steps that may update the access time: two reads of a file with an old access time, and a
+/// listing of its directory.
 const STEPS: [&str; 3] = ["first read", "second read", "listing"];
 
-fn noted_by_the_kernel(image: &Path, options: &str) -> Vec<bool> {
+fn atime_updates_by_kernel(image: &Path, options: &str) -> Vec<bool> {
     let mounted = Mounted::new(image, &format!("rw,{options}"));
     let (folder, file) = (mounted.path().join("d"), mounted.path().join("d/f"));
-    let noted = STEPS.map(|step| {
+    let updates = STEPS.map(|step| {
         let path = if step == "listing" { &folder } else { &file };
         let before = fs::metadata(path).unwrap();
-        // The second read comes after a time that is newer than the change.
+        // The second read sees an access time newer than the modification.
         pause();
         match step {
             "listing" => assert_eq!(fs::read_dir(path).unwrap().count(), 1),
@@ -49,12 +49,12 @@ fn noted_by_the_kernel(image: &Path, options: &str) -> Vec<bool> {
         (after.atime(), after.atime_nsec()) != (before.atime(), before.atime_nsec())
     });
     mounted.unmount();
-    noted.to_vec()
+    updates.to_vec()
 }
 
-fn noted_by_folio(image: &Path, options: &str) -> Vec<bool> {
+fn atime_updates_by_folio(image: &Path, options: &str) -> Vec<bool> {
     let (kernel, process) = mount(image, options);
-    let noted = STEPS.map(|step| {
+    let updates = STEPS.map(|step| {
         let path = if step == "listing" {
             "/disk/d"
         } else {
@@ -72,20 +72,20 @@ fn noted_by_folio(image: &Path, options: &str) -> Vec<bool> {
     });
     drop(process);
     kernel.unmount("/disk").unwrap();
-    noted.to_vec()
+    updates.to_vec()
 }
 
-/// Until the clock that stamps inodes has moved on.
+/// Waits until the clock of inode timestamps has advanced.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the kernel's coarse clock moves by itself"
+    reason = "waits for the kernel's coarse clock"
 )]
 fn pause() {
     std::thread::sleep(std::time::Duration::from_millis(20));
 }
 
 #[test]
-fn access_times_are_noted_as_by_the_kernel() {
+fn access_time_updates_equal_the_kernel() {
     requires!(root, loop_devices, linux(5, 15), tool("mke2fs"));
     let scratch = TempDir::new().unwrap();
     let image = scratch.path().join("disk.img");
@@ -108,11 +108,10 @@ fn access_times_are_noted_as_by_the_kernel() {
             mounted.unmount();
         };
         fresh();
-        let kernel = noted_by_the_kernel(&image, options);
+        let kernel = atime_updates_by_kernel(&image, options);
         fresh();
-        let ours = noted_by_folio(&image, options);
-        // Of two words the kernel takes noatime whatever comes later, mount(8) and Folio the later
-        // one.
+        let ours = atime_updates_by_folio(&image, options);
+        // The kernel always prefers noatime; mount(8) and Folio use the later word.
         if options != "noatime,relatime" {
             assert_eq!(ours, kernel, "{options}: {STEPS:?}");
         }
@@ -120,12 +119,12 @@ fn access_times_are_noted_as_by_the_kernel() {
     }
 }
 
-/// Blocks that are left when user 5 has written all that fits.
-fn left_by_the_kernel(image: &Path, options: &str) -> u64 {
+/// Returns the number of free blocks after user 5 filled the file system.
+fn blocks_left_by_kernel(image: &Path, options: &str) -> u64 {
     let mounted = Mounted::new(image, &format!("rw,{options}"));
     let root = mounted.path();
     chown(&root, Some(5), Some(5)).unwrap();
-    // The mount's folder is root's alone otherwise.
+    // Otherwise only root can enter the mount's folder.
     let file = root.join("f");
     let script = format!(
         "dd if=/dev/zero of={} bs=1k 2>/dev/null; sync",
@@ -149,7 +148,7 @@ fn left_by_the_kernel(image: &Path, options: &str) -> u64 {
     left
 }
 
-fn left_by_folio(image: &Path, options: &str) -> u64 {
+fn blocks_left_by_folio(image: &Path, options: &str) -> u64 {
     let (kernel, root) = mount(image, options);
     root.chown("/disk", Some(5), Some(5)).unwrap();
     let user = kernel.process(Credentials::user(5, 5, Vec::new()));
@@ -158,7 +157,7 @@ fn left_by_folio(image: &Path, options: &str) -> u64 {
         .unwrap();
     loop {
         while user.write(fd, &[0; 1024]).is_ok() {}
-        // What was promised for the worst placement of delayed blocks is free again.
+        // Frees the reservation for the worst-case metadata of delayed blocks.
         root.sync().unwrap();
         if user.write(fd, &[0; 1024]).is_err() {
             break;
@@ -173,7 +172,7 @@ fn left_by_folio(image: &Path, options: &str) -> u64 {
 }
 
 #[test]
-fn the_last_blocks_are_kept_as_by_the_kernel() {
+fn reserved_blocks_equal_the_kernel() {
     requires!(
         root,
         loop_devices,
@@ -190,7 +189,7 @@ fn the_last_blocks_are_kept_as_by_the_kernel() {
         ("resgid=5", true),
         ("resgid=6", false),
     ] {
-        let left = [left_by_the_kernel, left_by_folio].map(|fill| {
+        let left = [blocks_left_by_kernel, blocks_left_by_folio].map(|fill| {
             mke2fs(&image, "32M", &["-b", "1024", "-m", "10"]);
             let left = fill(&image, options);
             fsck(&image);
@@ -198,7 +197,7 @@ fn the_last_blocks_are_kept_as_by_the_kernel() {
             left
         });
         for left in left {
-            // A tenth of 32768 blocks is kept; the kernel keeps some more for its own bookkeeping.
+            // A tenth of 32768 blocks is reserved; the kernel reserves some more internally.
             assert_eq!(
                 left < 1500,
                 may,

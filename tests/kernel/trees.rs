@@ -1,4 +1,4 @@
-//! Trees to copy: one that the machine has, and one made by hand that holds every attribute.
+//! Trees to copy: one of the machine's files, and a generated one with every attribute.
 
 use crate::support::real_tree;
 use crate::support::require::{find, report_skip};
@@ -11,14 +11,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-/// What makes a tree a real one, and what a test can afford.
+/// The size of a real tree: large enough to be typical, small enough for a test.
 pub(crate) const REAL: real_tree::Limits = real_tree::Limits {
     files_min: 10_000,
     files_max: 25_000,
     bytes_max: 400 << 20,
 };
 
-/// Makes a tree of the machine's own files; false, with the skip reported, if it has too few.
+/// Creates a tree of the machine's own files. Returns false and reports a skip if there are too
+/// few.
 pub(crate) fn real(target: &Path) -> bool {
     fs::create_dir(target).unwrap();
     real_tree::copy_to(target, REAL)
@@ -26,26 +27,26 @@ pub(crate) fn real(target: &Path) -> bool {
         .is_ok()
 }
 
-/// What the size of a block limits.
+/// Limits that depend on the block size.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct BlockLimits {
     xattr_bytes: usize,
     symlink_bytes: usize,
 }
 
 /// Blocks of 4 KiB.
-pub(crate) const LARGE_BLOCKS: Limits = Limits {
+pub(crate) const LARGE_BLOCKS: BlockLimits = BlockLimits {
     xattr_bytes: 3000,
     symlink_bytes: 4095,
 };
 /// Blocks of 1 KiB.
-pub(crate) const SMALL_BLOCKS: Limits = Limits {
+pub(crate) const SMALL_BLOCKS: BlockLimits = BlockLimits {
     xattr_bytes: 600,
     symlink_bytes: 1023,
 };
 
-/// Every kind of file and attribute that ext4 keeps, in the new folder `target`.
-pub(crate) fn attributes(target: &Path, limits: Limits) {
+/// Creates every kind of file and attribute of ext4 in the new folder `target`.
+pub(crate) fn attributes(target: &Path, limits: BlockLimits) {
     fs::create_dir(target).unwrap();
     kinds(target, limits.symlink_bytes);
     names(target);

@@ -1,4 +1,4 @@
-//! mkfs: what Folio formats is what mke2fs formats, e2fsck finds nothing, the kernel writes on it.
+//! mkfs: Folio's images equal those of mke2fs, pass e2fsck, and are writable by the kernel.
 
 use crate::support;
 
@@ -18,7 +18,7 @@ const UUID: [u8; 16] = [0x11; 16];
 const UUID_TEXT: &str = "11111111-1111-1111-1111-111111111111";
 const NOW_SECS: i64 = 1_700_000_000;
 
-/// Options that make the same bytes each time.
+/// Returns options that give reproducible images.
 fn fixed() -> FormatOptions {
     let clock = Clock::Fixed(Timespec::new(NOW_SECS, 0));
     FormatOptions {
@@ -33,8 +33,7 @@ fn format_file(path: &Path, len_bytes: u64, options: &FormatOptions) -> FormatRe
     format_ext4(&device, options).unwrap_or_else(|e| panic!("{len_bytes} bytes, {options:?}: {e}"))
 }
 
-/// mke2fs with upstream's default features, and with the hash seed and the clock that Folio used on
-/// `ours`.
+/// Runs mke2fs with upstream's default features and with the hash seed and clock of `ours`.
 fn mke2fs_like(
     ours: &Path,
     theirs: &Path,
@@ -74,7 +73,7 @@ fn mke2fs_like(
     succeed(mke2fs.arg(theirs));
 }
 
-/// Where two images differ, as offsets of pages, holes taken as zeros.
+/// Returns the offsets of pages that differ; holes equal zeros.
 fn differing_pages(a: &RawDevice, b: &RawDevice) -> Vec<u64> {
     const PAGE: u64 = 4 * KIB;
     assert_eq!(a.len_bytes(), b.len_bytes());
@@ -94,8 +93,8 @@ fn differing_pages(a: &RawDevice, b: &RawDevice) -> Vec<u64> {
         a.read_at(&mut page_a[..len], at).unwrap();
         b.read_at(&mut page_b[..len], at).unwrap();
         for superblock in [0, 1024] {
-            forget_kbytes_written(&mut page_a[superblock..][..1024]);
-            forget_kbytes_written(&mut page_b[superblock..][..1024]);
+            clear_kbytes_written(&mut page_a[superblock..][..1024]);
+            clear_kbytes_written(&mut page_b[superblock..][..1024]);
         }
         if page_a[..len] != page_b[..len] {
             found.push(at);
@@ -105,9 +104,8 @@ fn differing_pages(a: &RawDevice, b: &RawDevice) -> Vec<u64> {
     found
 }
 
-/// Blanks what depends on how a superblock was written: `s_kbytes_written`, and the checksum over
-/// it.
-fn forget_kbytes_written(superblock: &mut [u8]) {
+/// Clears `s_kbytes_written` and the checksum, which depend on how a superblock was written.
+fn clear_kbytes_written(superblock: &mut [u8]) {
     if superblock[0x38..0x3A] == [0x53, 0xEF] {
         superblock[0x178..0x180].fill(0);
         superblock[0x3FC..].fill(0);
@@ -132,7 +130,7 @@ impl Scratch {
     }
 }
 
-/// Formats with Folio and with mke2fs; says how they differ, if they do.
+/// Formats with Folio and with mke2fs; returns a description of differences.
 fn difference_to_mke2fs(
     len_bytes: u64,
     options: &FormatOptions,
@@ -142,7 +140,7 @@ fn difference_to_mke2fs(
     let (ours, theirs) = (scratch.path("ours.img"), scratch.path("theirs.img"));
     let report = format_file(&ours, len_bytes, options);
     fsck(&ours);
-    // A group alone in its flex group: mke2fs leaves holes between its bitmaps and its inode table.
+    // A flex group of a single group: mke2fs leaves holes between bitmaps and inode table.
     if report.group_count % 16 == 1 {
         return None;
     }
@@ -169,7 +167,7 @@ fn difference_to_mke2fs(
     ))
 }
 
-/// Sizes in bytes and block sizes (0: the default) of the matrix.
+/// The matrix: size in bytes, block size (0: the default).
 const MATRIX: [(u64, u32); 24] = [
     (MIB, 0),
     (2 * MIB, 0),
@@ -205,7 +203,7 @@ fn with_block_size(block_size: u32) -> FormatOptions {
 }
 
 #[test]
-fn e2fsck_finds_nothing() {
+fn new_images_pass_e2fsck() {
     requires!(tool("e2fsck"));
     let scratch = Scratch::new();
     for (len_bytes, block_size) in
@@ -220,7 +218,7 @@ fn e2fsck_finds_nothing() {
 }
 
 #[test]
-fn every_byte_is_as_mke2fs_writes_it() {
+fn new_images_equal_mke2fs() {
     requires!(tool("mke2fs"), tool("dumpe2fs"), tool("e2fsck"));
     let differences: Vec<String> = MATRIX
         .into_iter()
@@ -231,10 +229,9 @@ fn every_byte_is_as_mke2fs_writes_it() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Sizes that no table would think of: last groups too small to keep, odd inode counts, short flex
-/// groups.
+/// Random sizes: omitted last groups, odd inode counts, short flex groups.
 #[test]
-fn every_byte_is_as_mke2fs_writes_it_at_odd_sizes() {
+fn new_images_of_random_sizes_equal_mke2fs() {
     requires!(tool("mke2fs"), tool("dumpe2fs"), tool("e2fsck"));
     let mut random = 0x853C_49E6_748F_EA9B_u64;
     let mut next = |below: u64| {
@@ -270,7 +267,7 @@ fn every_byte_is_as_mke2fs_writes_it_at_odd_sizes() {
 }
 
 #[test]
-fn options_mean_what_they_mean_to_mke2fs() {
+fn options_have_the_effect_of_mke2fs() {
     requires!(tool("mke2fs"), tool("dumpe2fs"), tool("e2fsck"));
     let options = FormatOptions {
         label: "sixteen bytes ok".to_owned(),
@@ -282,7 +279,7 @@ fn options_mean_what_they_mean_to_mke2fs() {
     assert_eq!(difference_to_mke2fs(300 * MIB, &options, &arguments), None);
 }
 
-/// What dumpe2fs says of the superblock, without what follows from when and how it was written.
+/// Returns the superblock's fields from dumpe2fs, without those that depend on time and writes.
 fn header(image: &Path) -> Vec<String> {
     let free = ["Lifetime writes:", "Checksum:"];
     let text = run("dumpe2fs", [Path::new("-h"), image]);
@@ -292,10 +289,9 @@ fn header(image: &Path) -> Vec<String> {
     kept.map(str::to_owned).collect()
 }
 
-/// Where bytes may differ (one group in a flex group, journals of many extents), the numbers still
-/// do not.
+/// Sizes at which bytes may differ: a flex group of one group, journals of many extents.
 #[test]
-fn numbers_are_as_mke2fs_has_them() {
+fn superblock_fields_equal_mke2fs() {
     requires!(tool("mke2fs"), tool("dumpe2fs"));
     let scratch = Scratch::new();
     let sizes = [
@@ -317,7 +313,7 @@ fn numbers_are_as_mke2fs_has_them() {
 }
 
 #[test]
-fn old_contents_leave_no_trace_and_two_runs_write_the_same() {
+fn format_of_a_dirty_device_is_reproducible() {
     let read = |device: &MemoryDevice| {
         let mut bytes = vec![0; 40 * MIB as usize];
         device.read_at(&mut bytes, 0).unwrap();
@@ -333,7 +329,7 @@ fn old_contents_leave_no_trace_and_two_runs_write_the_same() {
     dirty.write_at(&vec![0xA5; 40 * MIB as usize], 0).unwrap();
     format_ext4(&dirty, &fixed()).unwrap();
     let got = read(&dirty);
-    // What is not in use keeps its old bytes; every other block is as on a clean device.
+    // Free blocks keep their old bytes; all other blocks are as on a clean device.
     let differing = want
         .chunks(1024)
         .zip(got.chunks(1024))
@@ -347,13 +343,13 @@ fn old_contents_leave_no_trace_and_two_runs_write_the_same() {
 }
 
 #[test]
-fn each_file_system_is_its_own() {
+fn new_uuids_are_unique() {
     let format = || format_ext4(&MemoryDevice::new(8 * MIB), &FormatOptions::default()).unwrap();
     assert_ne!(format().uuid, format().uuid);
 }
 
 #[test]
-fn the_kernel_writes_on_it() {
+fn new_images_are_writable_by_the_kernel() {
     requires!(root, loop_devices, linux(5, 15), tool("e2fsck"));
     let scratch = Scratch::new();
     for (len_bytes, block_size) in [
@@ -390,7 +386,7 @@ fn the_kernel_writes_on_it() {
 }
 
 #[test]
-fn resize2fs_grows_it() {
+fn resize2fs_grows_new_images() {
     requires!(tool("e2fsck"), tool("resize2fs"), tool("dumpe2fs"));
     let scratch = Scratch::new();
     for (len_bytes, grown) in [(8 * MIB, "2000M"), (256 * MIB, "3G"), (2 * GIB, "300G")] {
@@ -401,7 +397,7 @@ fn resize2fs_grows_it() {
     }
 }
 
-/// Whether the process has a capability, by its number in capabilities(7).
+/// Returns whether the process has a capability, by its number in capabilities(7).
 fn has_capability(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let effective = status
@@ -412,9 +408,9 @@ fn has_capability(number: u32) -> bool {
     u64::from_str_radix(effective, 16).unwrap() >> number & 1 == 1
 }
 
-/// Growth while mounted, by the kernel, takes the reserved blocks that the resize inode lists.
+/// The kernel grows a mounted file system into the reserved blocks of the resize inode.
 #[test]
-fn the_kernel_grows_it_while_mounted() {
+fn the_kernel_grows_a_mounted_new_image() {
     requires!(
         root,
         loop_devices,
@@ -447,7 +443,7 @@ fn the_kernel_grows_it_while_mounted() {
 }
 
 #[test]
-fn refusals_say_why() {
+fn invalid_options_fail_with_a_reason() {
     let refuse = |len_bytes: u64, options: FormatOptions| {
         format_ext4(&MemoryDevice::new(len_bytes), &options)
             .unwrap_err()
@@ -472,9 +468,9 @@ fn refusals_say_why() {
     );
 }
 
-/// Every size from nothing up: an error or a clean file system, never a panic.
+/// All sizes from 0 to 1 MiB give an error or a clean file system, never a panic.
 #[test]
-fn the_smallest_sizes() {
+fn smallest_sizes_fail_or_pass_e2fsck() {
     requires!(tool("e2fsck"));
     let scratch = Scratch::new();
     for block_size in [1024, 2048, 4096] {

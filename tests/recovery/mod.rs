@@ -1,5 +1,5 @@
-//! Journals that the kernel left behind, fast commits above all: what was synced is there, and
-//! e2fsck agrees.
+//! Replay of dirty journals written by the kernel, mainly fast commits: all synced changes are
+//! present, and e2fsck finds nothing.
 
 use crate::support;
 
@@ -17,11 +17,10 @@ use support::tools::{fsck, mke2fs};
 use support::{Mounted, requires};
 use tempfile::TempDir;
 
-/// What one name leads to: mode with type, links (of what is no directory), size, contents or
-/// target.
+/// Files by path: mode with type, link count (0 for directories), contents or target.
 type Tree = BTreeMap<String, (u32, u64, Vec<u8>)>;
 
-/// A small generator, so that a printed seed brings a case back.
+/// A small generator, so that a printed seed reproduces a case.
 struct Random(u64);
 
 impl Random {
@@ -113,7 +112,7 @@ fn raw(image: &Path, read_only: bool) -> Arc<dyn Device> {
     Arc::new(RawDevice::open(image, read_only).unwrap())
 }
 
-/// Mounts the image, which replays its journal, takes down what is there, and unmounts.
+/// Mounts the image, which replays its journal, reads the tree, and unmounts.
 fn replayed(device: Arc<dyn Device>, options: &str) -> Tree {
     let kernel = Kernel::new(KernelOptions::default());
     let process = kernel.process(Credentials::root());
@@ -126,7 +125,7 @@ fn replayed(device: Arc<dyn Device>, options: &str) -> Tree {
     tree
 }
 
-/// Fails with the first names that differ.
+/// Asserts that two trees are equal; the message lists the names that differ.
 #[track_caller]
 fn assert_same(want: &Tree, got: &Tree, what: &str) {
     let short = |entry: Option<&(u32, u64, Vec<u8>)>| {
@@ -159,12 +158,12 @@ fn assert_same(want: &Tree, got: &Tree, what: &str) {
     );
 }
 
-/// One change to the tree at `root`, as a fast commit can hold it.
+/// Makes one random change to the tree at `root` that a fast commit can record.
 fn change(root: &Path, random: &mut Random) {
     let folder = |random: &mut Random| root.join(["", "d0", "d1"][random.below(3) as usize]);
     let name = |random: &mut Random| folder(random).join(format!("f{}", random.below(8)));
     let path = name(random);
-    // What cannot be done is not done.
+    // A change may fail, for example on a missing name.
     let _ = match random.below(10) {
         0..=3 => File::options()
             .create(true)
@@ -193,8 +192,8 @@ fn change(root: &Path, random: &mut Random) {
     };
 }
 
-/// Makes an image with fast commits: returns what is synced. `None` where this kernel made only
-/// full commits.
+/// Creates an image with fast commits in its journal. Returns the synced tree, and the number of
+/// fast commits that the kernel made.
 fn dirty_image(image: &Path, work: &Path, options: &[&str], seed: u64) -> (Tree, u64) {
     let options: Vec<_> = ["-O", "fast_commit"]
         .iter()
@@ -211,7 +210,7 @@ fn dirty_image(image: &Path, work: &Path, options: &[&str], seed: u64) -> (Tree,
     for _ in 0..random.below(30) {
         change(&root, &mut random);
     }
-    // A full commit, after which all is noted.
+    // A full commit; fast commits follow.
     rustix::fs::syncfs(File::open(&root).unwrap()).unwrap();
     let last = File::create(root.join("last")).unwrap();
     last.sync_all().unwrap();
@@ -222,7 +221,7 @@ fn dirty_image(image: &Path, work: &Path, options: &[&str], seed: u64) -> (Tree,
         last.write_all_at(&round.to_le_bytes(), round * 8).unwrap();
         last.sync_all().unwrap();
     }
-    // Sizes and data of files that nobody synced may be missing; names may not.
+    // Sync all files, because sizes and data of unsynced files may be missing. Names may not.
     let tree = host_tree(&root);
     for (path, (mode, ..)) in &tree {
         if mode & 0o170_000 == 0o100_000 {
@@ -239,7 +238,7 @@ fn dirty_image(image: &Path, work: &Path, options: &[&str], seed: u64) -> (Tree,
     (tree, commits)
 }
 
-/// How many fast commits the kernel says it made on the file system at `root`.
+/// Returns the kernel's count of fast commits on the file system at `root`.
 fn fast_commits(root: &Path) -> u64 {
     let device = fs::metadata(root).unwrap().dev();
     let name = fs::read_link(format!("/sys/dev/block/{}:{}", device >> 8, device & 0xFF)).unwrap();
@@ -253,7 +252,7 @@ fn fast_commits(root: &Path) -> u64 {
 }
 
 #[test]
-fn what_the_kernel_noted_in_fast_commits_is_there() {
+fn kernel_fast_commits_are_replayed() {
     requires!(
         root,
         loop_devices,
@@ -266,7 +265,7 @@ fn what_the_kernel_noted_in_fast_commits_is_there() {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(12);
-    let mut noted = 0;
+    let mut commits_total = 0;
     for seed in 1..=cases {
         let (image, work) = (
             scratch.path().join("dirty.img"),
@@ -278,7 +277,7 @@ fn what_the_kernel_noted_in_fast_commits_is_there() {
             _ => &["-b", "1024", "-O", "^metadata_csum,^64bit"],
         };
         let (want, commits) = dirty_image(&image, &work, options, seed);
-        noted += commits;
+        commits_total += commits;
         let before = fs::read(&image).unwrap();
         assert_same(
             &want,
@@ -301,12 +300,12 @@ fn what_the_kernel_noted_in_fast_commits_is_there() {
             &format!("seed {seed}, again"),
         );
     }
-    assert!(noted > 0, "the kernel made no fast commit");
+    assert!(commits_total > 0, "the kernel made no fast commit");
 }
 
-/// The power goes during the replay, after each write in turn: the next one brings the same.
+/// A power cut after each write of a replay: the next replay gives the same tree.
 #[test]
-fn a_replay_that_is_cut_short_is_replayed_again() {
+fn interrupted_replay_is_repeated() {
     requires!(root, loop_devices, linux(5, 10), tool("mke2fs"));
     let scratch = TempDir::new().unwrap();
     let (image, work) = (
@@ -331,7 +330,7 @@ fn a_replay_that_is_cut_short_is_replayed_again() {
     let cut = fresh();
     for (entry, index) in record.iter().zip(1..) {
         entry.replay(&*cut).unwrap();
-        // Each looks through a layer of its own, so that the cuts do not build on one another.
+        // Each replay writes to its own overlay, so that the cuts are independent.
         let layer: Arc<dyn Device> = Arc::new(OverlayDevice::new(cut.clone()));
         assert_same(
             &want,

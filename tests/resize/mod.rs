@@ -1,5 +1,5 @@
-//! Growing an ext4: e2fsck and resize2fs agree, the kernel and Folio use the new space, and the
-//! power may go at any moment.
+//! Growing an ext4: results equal resize2fs and pass e2fsck, the kernel and Folio use the new
+//! space, and a power cut at any write is harmless.
 
 use crate::support;
 
@@ -24,7 +24,7 @@ use tempfile::TempDir;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Files that are in every file system before it grows, by name and content.
+/// Returns name and content of the files that every file system has before it grows.
 fn files() -> Vec<(String, Vec<u8>)> {
     let content = |file: usize| {
         (0..file * 3000)
@@ -36,7 +36,7 @@ fn files() -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Works in the file system on `device`, mounted by Folio as `/`.
+/// Runs `work` in the file system on `device`, mounted by Folio as `/`.
 fn mounted<T>(device: &Arc<dyn Device>, work: impl FnOnce(&folio::Process) -> T) -> T {
     let options = KernelOptions {
         cache_bytes: 16 << 20,
@@ -91,9 +91,9 @@ fn check_contents(device: &Arc<dyn Device>) {
     });
 }
 
-struct Quiet(Vec<String>);
+struct FindingTexts(Vec<String>);
 
-impl CheckListener for Quiet {
+impl CheckListener for FindingTexts {
     fn finding(&mut self, finding: &CheckFinding) {
         self.0.push(finding.to_string());
     }
@@ -103,11 +103,11 @@ impl CheckListener for Quiet {
     }
 }
 
-/// `folio check` finds nothing.
+/// Asserts that `folio check` finds nothing.
 fn check_clean(device: &Arc<dyn Device>) {
-    let mut told = Quiet(Vec::new());
-    let report = check_ext4(device, &CheckOptions::default(), &mut told).unwrap();
-    assert!(report.is_clean(), "{:?}", told.0);
+    let mut findings = FindingTexts(Vec::new());
+    let report = check_ext4(device, &CheckOptions::default(), &mut findings).unwrap();
+    assert!(report.is_clean(), "{:?}", findings.0);
 }
 
 fn open(image: &Path) -> Arc<dyn Device> {
@@ -133,7 +133,7 @@ fn grow(image: &Path, len_bytes: u64) -> ResizeReport {
     report
 }
 
-/// What dumpe2fs says of the superblock, without what follows from when and how it was written.
+/// Returns the superblock's counts and features from dumpe2fs.
 fn totals(image: &Path) -> Vec<String> {
     let wanted = [
         "Inode count:",
@@ -165,9 +165,9 @@ impl Scratch {
     }
 }
 
-/// Options of mke2fs, the size it begins with, and the sizes it grows to, in MiB.
+/// Options of mke2fs, the initial size, and the sizes to grow to, in MiB.
 const SETS: [(&[&str], u64, &[u64]); 13] = [
-    // Within the last group, by a group, by many, over a flex group's end.
+    // Within the last group, by one group, by many, over the end of a flex group.
     (&["-b", "1024"], 12, &[13, 16, 24, 25, 150, 700]),
     (&["-b", "4096"], 100, &[101, 128, 256, 300, 5000]),
     (&["-b", "2048"], 40, &[41, 64, 700]),
@@ -195,8 +195,8 @@ const SETS: [(&[&str], u64, &[u64]); 13] = [
         20,
         &[30, 300, 1000],
     ),
-    // Once: resize2fs moves the second copy of the superblock to the new last group, Folio leaves
-    // it.
+    // A single step, because resize2fs moves the second backup to the new last group and Folio does
+    // not.
     (
         &["-b", "1024", "-O", "sparse_super2,^resize_inode"],
         20,
@@ -206,7 +206,7 @@ const SETS: [(&[&str], u64, &[u64]); 13] = [
 ];
 
 #[test]
-fn totals_are_as_resize2fs_has_them_and_nothing_is_lost() {
+fn grown_images_equal_resize2fs_and_keep_files() {
     requires!(
         tool("mke2fs"),
         tool("e2fsck"),
@@ -228,7 +228,7 @@ fn totals_are_as_resize2fs_has_them_and_nothing_is_lost() {
                     theirs.as_os_str(),
                 ],
             );
-            // resize2fs asks for a check that is newer than the last mount.
+            // resize2fs requires a check that is newer than the last mount.
             run("e2fsck", ["-fy".as_ref(), theirs.as_os_str()]);
             run(
                 "resize2fs",
@@ -239,7 +239,7 @@ fn totals_are_as_resize2fs_has_them_and_nothing_is_lost() {
             let device = open(&image);
             let free = report.new.free_blocks * u64::from(report.block_size);
             mounted(&device, |process| {
-                // So much that it cannot all lie in the old groups, up to a limit.
+                // More than fits in the old groups, up to a limit.
                 write(
                     process,
                     "/new",
@@ -254,7 +254,7 @@ fn totals_are_as_resize2fs_has_them_and_nothing_is_lost() {
 }
 
 #[test]
-fn many_small_steps() {
+fn many_small_steps_keep_the_image_clean() {
     requires!(tool("e2fsck"));
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
@@ -272,9 +272,9 @@ fn many_small_steps() {
     }
 }
 
-/// The blocks kept for descriptors end at 32 GiB; what comes then needs meta_bg.
+/// The reserved descriptor blocks suffice up to 32 GiB; larger sizes need meta_bg.
 #[test]
-fn from_8_mib_to_64_gib() {
+fn growth_beyond_the_reserve_uses_meta_bg() {
     requires!(tool("e2fsck"), tool("dumpe2fs"));
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
@@ -298,7 +298,7 @@ fn from_8_mib_to_64_gib() {
 }
 
 #[test]
-fn the_kernel_uses_the_new_space() {
+fn new_space_is_usable_by_the_kernel() {
     requires!(root, loop_devices, tool("e2fsck"), tool("mke2fs"));
     let scratch = Scratch::new();
     let sets: [(&[&str], u64, u64); 4] = [
@@ -316,7 +316,7 @@ fn the_kernel_uses_the_new_space() {
         for (name, want) in files() {
             assert_eq!(std::fs::read(kernel.path().join(&name)).unwrap(), want);
         }
-        // Until it is full.
+        // Write until the file system is full.
         let chunk = vec![0x3C; 4 << 20];
         let full = (0..)
             .find(|at| std::fs::write(kernel.path().join(format!("new-{at}")), &chunk).is_err());
@@ -331,7 +331,7 @@ fn the_kernel_uses_the_new_space() {
 }
 
 #[test]
-fn refusals_say_why_and_change_nothing() {
+fn rejected_resizes_change_nothing() {
     requires!(tool("mke2fs"));
     let scratch = Scratch::new();
     let refuse = |options: &[&str], size: &str, len_bytes: Option<u64>| {
@@ -357,7 +357,7 @@ fn refusals_say_why_and_change_nothing() {
 }
 
 #[test]
-fn it_can_be_ended_between_two_steps() {
+fn interrupted_resize_can_be_continued() {
     requires!(tool("e2fsck"));
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
@@ -369,22 +369,22 @@ fn it_can_be_ended_between_two_steps() {
     fill(&open(&image));
     block::resize(&image, 20 * GIB, &ResizeImage::default()).unwrap();
     let device = open(&image);
-    let mut told = 0;
+    let mut reported = 0;
     let error = resize_ext4(&device, &ResizeOptions::default(), &mut |done, _| {
-        told = done;
+        reported = done;
         ControlFlow::Break(())
     });
     assert_eq!(error.unwrap_err().errno(), Errno::INTR);
     check_clean(&device);
     let report = resize(&device);
-    assert_eq!((report.old.blocks, report.new.blocks), (told, 20 << 20));
-    assert!(told > 8192);
+    assert_eq!((report.old.blocks, report.new.blocks), (reported, 20 << 20));
+    assert!(reported > 8192);
     drop(device);
     fsck(&image);
 }
 
-/// The device after a power cut: all of the record up to the last flush before `cut`, and of what
-/// follows it up to `cut` what `is_kept` says.
+/// Returns the device after a power cut: all writes of the record up to the last flush before
+/// `cut`, and of the later writes those for which `is_kept` is true.
 fn cut(
     before: &Arc<dyn Device>,
     record: &[Recorded],
@@ -410,9 +410,9 @@ fn copy_to_file(device: &dyn Device, image: &Path) {
     std::fs::write(image, bytes).unwrap();
 }
 
-/// Cuts the power after every write of a growth, with all or some of the last writes there. `mends`
-/// is whether e2fsck may find something before that is mended.
-fn cut_everywhere(features: &[&str], start: u64, end: u64, mends: bool) {
+/// Cuts the power after each write of a growth, with all or some of the unflushed writes.
+/// `may_repair` says whether e2fsck may have to repair the image.
+fn cut_everywhere(features: &[&str], start: u64, end: u64, may_repair: bool) {
     let scratch = Scratch::new();
     let image = scratch.path("disk.img");
     mke2fs(
@@ -423,7 +423,7 @@ fn cut_everywhere(features: &[&str], start: u64, end: u64, mends: bool) {
     fill(&open(&image));
     let memory = Arc::new(MemoryDevice::new(end * MIB));
     memory.write_at(&std::fs::read(&image).unwrap(), 0).unwrap();
-    // What was there before: no zeros to rely on.
+    // Old contents instead of zeros past the end.
     memory
         .write_at(&vec![0xE5; ((end - start) * MIB) as usize], start * MIB)
         .unwrap();
@@ -447,18 +447,21 @@ fn cut_everywhere(features: &[&str], start: u64, end: u64, mends: bool) {
             });
             copy_to_file(&*left, &image);
             let output = command("e2fsck").arg("-fy").arg(&image).output().unwrap();
-            let said = text(&output);
-            let is_mended = said.contains("? yes");
+            let fsck_text = text(&output);
+            let is_repaired = fsck_text.contains("? yes");
             assert!(
-                mends || !is_mended,
-                "{features:?}, cut after {at} of {}, lossy {lossy}:\n{said}",
+                may_repair || !is_repaired,
+                "{features:?}, cut after {at} of {}, lossy {lossy}:\n{fsck_text}",
                 record.len()
             );
-            assert!(output.status.code().is_some_and(|code| code <= 1), "{said}");
+            assert!(
+                output.status.code().is_some_and(|code| code <= 1),
+                "{fsck_text}"
+            );
             fsck(&image);
             check_contents(&open(&image));
-            if !is_mended {
-                // Folio replays the journal by itself.
+            if !is_repaired {
+                // Here Folio replays the journal, not e2fsck.
                 check_contents(&left);
                 check_clean(&left);
                 let blocks = resize(&left).old.blocks;
@@ -478,20 +481,20 @@ fn cut_everywhere(features: &[&str], start: u64, end: u64, mends: bool) {
 }
 
 #[test]
-fn a_power_cut_at_any_write() {
+fn power_cut_at_any_write_is_replayed() {
     requires!(tool("mke2fs"), tool("e2fsck"));
     cut_everywhere(&[], 12, 37, false);
 }
 
 #[test]
-fn a_power_cut_at_any_write_of_a_file_system_that_needs_meta_bg() {
+fn power_cut_with_meta_bg_is_replayed() {
     requires!(tool("mke2fs"), tool("e2fsck"));
-    // No block is kept for more descriptors, and the first one is full with 16 groups of 2 MiB.
+    // No block is reserved for descriptors, and 16 groups of 2 MiB fill the first one.
     cut_everywhere(&["-g", "2048", "-O", "^resize_inode"], 30, 40, false);
 }
 
 #[test]
-fn a_power_cut_at_any_write_without_a_journal() {
+fn power_cut_without_a_journal_is_repairable() {
     requires!(tool("mke2fs"), tool("e2fsck"));
     cut_everywhere(&["-O", "^has_journal"], 12, 37, true);
 }

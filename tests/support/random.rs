@@ -1,10 +1,10 @@
-//! A small generator of numbers, so that a printed seed brings a run back.
+//! A small random number generator, so that a printed seed reproduces a run.
 
 /// splitmix64.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
-/// One step of splitmix64: spreads the bits of a number over all of the result.
+/// Returns one step of splitmix64, which spreads the bits of a number.
 pub fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -13,28 +13,28 @@ pub fn mix(number: u64) -> u64 {
 }
 
 impl Random {
-    /// The numbers of a seed.
+    /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self(mix(seed))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// True in so many of a hundred cases.
+    /// Returns true with a probability of `percent`.
     pub fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    /// One of these.
+    /// Returns a random element.
     pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())].clone()
     }

@@ -1,10 +1,10 @@
-//! A qcow2 image on a recording device, and notes of all that was done to the disk in it.
+//! A qcow2 image on a recording device, and a log of all operations on its disk.
 
 use super::source::{Origin, Source};
-use crate::crash::content::{Content, Effect, Step, fill};
+use crate::crash::content::{ContentModel, Effect, Step, fill};
 use crate::crash::cut::Replay;
+use crate::crash::program::copy_of;
 use crate::crash::random::Random;
-use crate::crash::world::copy_of;
 use folio::base::Timespec;
 use folio::block::{
     Device, MemoryDevice, Qcow2Device, RecordDevice, Recorded, apply_snapshot_on,
@@ -12,64 +12,63 @@ use folio::block::{
 };
 use std::sync::Arc;
 
-/// Bytes that are there or not together.
+/// Unit of atomic writes, in bytes.
 const SECTOR: usize = 512;
 
-/// An internal snapshot. Places are lengths of the record.
+/// An internal snapshot. Positions are lengths of the record.
 pub(crate) struct Snapshot {
     pub(crate) name: String,
     pub(crate) bytes: Arc<Vec<u8>>,
-    /// From here on it is there.
-    pub(crate) made: usize,
-    /// From here on it may be gone.
-    pub(crate) given_up: Option<usize>,
+    /// Position from which on the snapshot must exist.
+    pub(crate) created: usize,
+    /// Position from which on the snapshot may be deleted.
+    pub(crate) deleted: Option<usize>,
 }
 
 impl Snapshot {
-    /// Whether it has to be there when the record had so many entries.
+    /// Returns whether the snapshot must exist after a cut at `recorded` entries.
     pub(crate) fn is_due(&self, recorded: usize) -> bool {
-        self.made <= recorded && self.given_up.is_none_or(|place| recorded <= place)
+        self.created <= recorded && self.deleted.is_none_or(|position| recorded <= position)
     }
 }
 
-/// Snapshots at a time.
+/// Maximum number of snapshots at a time.
 const SNAPSHOTS_MAX: usize = 3;
 
-/// A disk at work.
+/// A disk with a recorded workload.
 pub(crate) struct Disk {
     device: Option<Qcow2Device>,
     record: Arc<RecordDevice>,
-    /// The record before this is the making of the image.
-    born: usize,
+    /// Entries of the record that created the image.
+    creation_len: usize,
     before: Arc<MemoryDevice>,
     source: Source,
-    content: Content,
+    content: ContentModel,
     snapshots: Vec<Snapshot>,
-    /// How long the record was when each step began.
+    /// Length of the record at the start of each step.
     starts: Vec<usize>,
 }
 
-/// What came of it: all that the cuts need.
-pub(crate) struct Past {
+/// A recorded workload, the input of the cuts.
+pub(crate) struct Recording {
     pub(crate) source: Source,
     /// The file before the first write.
     pub(crate) before: Arc<MemoryDevice>,
     pub(crate) record: Vec<Recorded>,
-    /// Who worked on the disk, each in a part of it, one after the other.
-    pub(crate) parts: Vec<Part>,
+    /// The log of each writer, in the order of their parts of the disk.
+    pub(crate) parts: Vec<WriterLog>,
     pub(crate) snapshots: Vec<Snapshot>,
 }
 
-/// Notes of one who works on the disk, or on a part of it.
-pub(crate) struct Part {
-    pub(crate) content: Content,
-    /// How long the record was when each step began.
+/// The log of a writer on the disk or on a part of it.
+pub(crate) struct WriterLog {
+    pub(crate) content: ContentModel,
+    /// Length of the record at the start of each step.
     pub(crate) starts: Vec<usize>,
 }
 
-impl Part {
-    /// The last operation that may have left something in the first `recorded` entries of the
-    /// record.
+impl WriterLog {
+    /// Returns the last operation that may have written one of the first `recorded` entries.
     pub(crate) fn begun(&self, recorded: usize) -> Step {
         self.starts
             .partition_point(|start| *start < recorded)
@@ -77,9 +76,9 @@ impl Part {
     }
 }
 
-/// What is done how often, in so many of a thousand operations; the rest are writes.
+/// Rates of operations per 1000; the rest are writes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct WorkloadShape {
     pub(crate) operations: usize,
     pub(crate) write_bytes_max: usize,
     pub(crate) flush_permille: usize,
@@ -89,7 +88,7 @@ pub(crate) struct Shape {
     pub(crate) snapshot_permille: usize,
 }
 
-impl Default for Shape {
+impl Default for WorkloadShape {
     fn default() -> Self {
         Self {
             operations: 300,
@@ -104,7 +103,7 @@ impl Default for Shape {
 }
 
 impl Disk {
-    /// Opens the image, or makes it; what happens from here on is recorded.
+    /// Opens or creates the image; records all later writes.
     pub(crate) fn new(mut source: Source) -> Self {
         let before = copy_of(&*source.image);
         let record = Arc::new(RecordDevice::new(source.image.clone()));
@@ -116,18 +115,18 @@ impl Disk {
             Origin::Image => source.open(record.clone()).unwrap(),
         };
         device.flush().unwrap();
-        let born = record.recorded_len();
+        let creation_len = record.recorded_len();
         let made = record.recorded();
         let (before, content) = (
-            Replay::new(&before, &made).upto(born),
+            Replay::new(&before, &made).upto(creation_len),
             source.take_content(),
         );
         let starts = vec![0; content.1 + 1];
         let of_source = |(name, bytes)| Snapshot {
             name,
             bytes: Arc::new(bytes),
-            made: 0,
-            given_up: None,
+            created: 0,
+            deleted: None,
         };
         let snapshots = std::mem::take(&mut source.snapshots)
             .into_iter()
@@ -137,7 +136,7 @@ impl Disk {
         let mut disk = Self {
             device,
             record,
-            born,
+            creation_len,
             before,
             source,
             content,
@@ -148,13 +147,13 @@ impl Disk {
         disk
     }
 
-    /// The device, which is open between operations.
+    /// Returns the device, which is open between operations.
     fn device(&self) -> &Qcow2Device {
         self.device.as_ref().expect("open")
     }
 
     fn recorded(&self) -> usize {
-        self.record.recorded_len() - self.born
+        self.record.recorded_len() - self.creation_len
     }
 
     fn begin(&mut self) -> Step {
@@ -162,7 +161,7 @@ impl Disk {
         self.starts.len() - 1
     }
 
-    /// Writes bytes that tell where they are from.
+    /// Writes pattern bytes.
     pub(crate) fn write(&mut self, offset: u64, len_bytes: usize) {
         let step = self.begin();
         let mut bytes = vec![0; len_bytes];
@@ -172,7 +171,7 @@ impl Disk {
             .change(step, Effect::Write(offset..offset + len_bytes as u64));
     }
 
-    /// Makes a range zero.
+    /// Zeroes a range.
     pub(crate) fn zero(&mut self, offset: u64, len_bytes: u64) {
         let step = self.begin();
         self.device().write_zeroes(offset, len_bytes).unwrap();
@@ -180,7 +179,7 @@ impl Disk {
             .change(step, Effect::Zero(offset..offset + len_bytes));
     }
 
-    /// Gives a range up: sectors of it read as before, or as zeros.
+    /// Discards a range; its sectors then read as before, or as zeros.
     pub(crate) fn discard(&mut self, offset: u64, len_bytes: u64) {
         let step = self.begin();
         self.device().discard(offset, len_bytes).unwrap();
@@ -218,17 +217,17 @@ impl Disk {
         self.compare();
     }
 
-    /// Closes the image, makes, applies or deletes a snapshot, and opens it again. All of that is
-    /// durable at the end.
+    /// Closes the image, creates, applies or deletes a snapshot, and opens the image again. The
+    /// change is durable afterwards.
     pub(crate) fn snapshot(&mut self, random: &mut Random) {
         self.begin();
         drop(self.device.take());
         let step = self.begin();
         let alive: Vec<usize> = (0..self.snapshots.len())
-            .filter(|index| self.snapshots[*index].given_up.is_none())
+            .filter(|index| self.snapshots[*index].deleted.is_none())
             .collect();
         let choice = if alive.is_empty() { 0 } else { random.below(3) };
-        let place = self.recorded();
+        let position = self.recorded();
         match choice {
             0 if alive.len() < SNAPSHOTS_MAX => {
                 let (name, bytes) = (format!("s{step}"), Arc::new(self.content.now().to_vec()));
@@ -236,8 +235,8 @@ impl Disk {
                 self.snapshots.push(Snapshot {
                     name,
                     bytes,
-                    made: self.recorded(),
-                    given_up: None,
+                    created: self.recorded(),
+                    deleted: None,
                 });
             }
             1 => {
@@ -248,7 +247,7 @@ impl Disk {
             }
             _ => {
                 let chosen = &mut self.snapshots[random.pick(&alive)];
-                chosen.given_up = Some(place);
+                chosen.deleted = Some(position);
                 delete_snapshot_on(self.record.clone(), &chosen.name).unwrap();
             }
         }
@@ -257,18 +256,18 @@ impl Disk {
         self.compare();
     }
 
-    /// What is read is what was noted.
+    /// Asserts that the disk equals the model.
     fn compare(&self) {
         let mut found = vec![0xaa; self.content.now().len()];
         assert_eq!(self.device().len_bytes(), found.len() as u64);
         self.device().read_at(&mut found, 0).unwrap();
         if let Some(at) = (0..found.len()).find(|at| found[*at] != self.content.now()[*at]) {
-            panic!("without any cut the disk reads wrong at {at}");
+            panic!("without a cut the disk differs from the model at {at}");
         }
     }
 
     /// Random operations.
-    pub(crate) fn mix(&mut self, random: &mut Random, shape: Shape) {
+    pub(crate) fn mix(&mut self, random: &mut Random, shape: WorkloadShape) {
         let len = self.content.now().len();
         for _ in 0..shape.operations {
             let most = if random.percent(20) {
@@ -277,7 +276,7 @@ impl Disk {
                 shape.write_bytes_max / 8
             };
             let count = (1 + random.below(most)).min(len);
-            // Half of all goes to the first part of the disk, so that things meet.
+            // Half of the operations are in the first eighth of the disk, so that they overlap.
             let places = if random.percent(50) { len / 8 } else { len };
             let offset = random.below(places).min(len - count);
             let (offset, count) = match random.below(3) {
@@ -309,11 +308,11 @@ impl Disk {
     }
 
     /// Closes the image.
-    pub(crate) fn end(mut self) -> Past {
+    pub(crate) fn end(mut self) -> Recording {
         self.compare();
         self.begin();
         drop(self.device.take());
-        let record = self.record.recorded().split_off(self.born);
+        let record = self.record.recorded().split_off(self.creation_len);
         let Self {
             source,
             before,
@@ -322,11 +321,11 @@ impl Disk {
             starts,
             ..
         } = self;
-        Past {
+        Recording {
             source,
             before,
             record,
-            parts: vec![Part { content, starts }],
+            parts: vec![WriterLog { content, starts }],
             snapshots,
         }
     }

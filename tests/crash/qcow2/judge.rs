@@ -1,7 +1,7 @@
-//! Judges what a power cut left of an image: by Folio, which reads it, checks it and goes on with
-//! it, and by QEMU.
+//! The judge of an image after a power cut: reads, checks and continues it with Folio, and compares
+//! with QEMU.
 
-use super::disk::Past;
+use super::disk::Recording;
 use crate::crash::content::fill;
 use crate::crash::cut::{Cut, Replay, plan};
 use crate::crash::judge::dump;
@@ -16,13 +16,13 @@ use folio::block::{
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Of so many cuts one is checked and read by QEMU, with its snapshots, and another is written on
-/// and checked again.
-const ONE_OF: usize = 4;
-/// Failures told in full.
-const TOLD_MAX: usize = 3;
+/// One cut in this many is checked and read by QEMU, another has its snapshots checked, and another
+/// is written to and checked again.
+const EXTRA_CHECK_INTERVAL: usize = 4;
+/// Failures shown in full, at most.
+const FAILURES_SHOWN_MAX: usize = 3;
 
-/// What came out.
+/// The result of a trial.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) cuts: usize,
@@ -30,67 +30,68 @@ pub(crate) struct Outcome {
     leaky: usize,
     dirty: usize,
     by_qemu: usize,
-    went_on: usize,
+    continued: usize,
 }
 
-/// Cuts the power, and fails if anything was lost.
-pub(crate) fn judge(name: &str, past: &Past, random: &mut Random) {
-    let outcome = cut(name, past, random);
+/// Cuts the power; fails if anything was lost.
+pub(crate) fn judge(name: &str, recording: &Recording, random: &mut Random) {
+    let outcome = cut(name, recording, random);
     assert!(
         outcome.failures.is_empty(),
-        "{name}: seed {}: {} of {} cuts went wrong:\n{}",
+        "{name}: seed {}: {} of {} cuts failed:\n{}",
         seed(),
         outcome.failures.len(),
         outcome.cuts,
-        outcome.failures[..outcome.failures.len().min(TOLD_MAX)].join("\n\n")
+        outcome.failures[..outcome.failures.len().min(FAILURES_SHOWN_MAX)].join("\n\n")
     );
 }
 
-/// Cuts the power.
-pub(crate) fn cut(name: &str, past: &Past, random: &mut Random) -> Outcome {
-    let (plain, lossy) = plan(&past.record, cuts_per_trial(), random);
-    let mut court = Court {
+/// Cuts the power at planned positions.
+pub(crate) fn cut(name: &str, recording: &Recording, random: &mut Random) -> Outcome {
+    let (plain, lossy) = plan(&recording.record, cuts_per_trial(), random);
+    let mut checker = CutChecker {
         name,
-        past,
+        recording,
         has_qemu: find("qemu-img").is_some(),
         outcome: Outcome::default(),
     };
     for cuts in [&plain, &lossy] {
-        let mut replay = Replay::new(&past.before, &past.record);
+        let mut replay = Replay::new(&recording.before, &recording.record);
         cuts.iter()
-            .for_each(|cut| court.hear(&replay.device(*cut), *cut));
+            .for_each(|cut| checker.check_cut(&replay.device(*cut), *cut));
     }
-    let outcome = court.outcome;
+    let outcome = checker.outcome;
     println!(
-        "{name}: seed {}: {} operations, {} entries; {} cuts in order, {} with losses; {} leaky, {} dirty, judged by \
-         QEMU {}, went on {}; {} failures",
+        "{name}: seed {}: {} operations, {} entries; {} cuts in order, {} with losses; {} leaky, {} dirty, checked by \
+         QEMU {}, continued {}; {} failures",
         seed(),
-        past.parts
+        recording
+            .parts
             .iter()
             .map(|part| part.starts.len())
             .sum::<usize>(),
-        past.record.len(),
+        recording.record.len(),
         plain.len(),
         lossy.len(),
         outcome.leaky,
         outcome.dirty,
         outcome.by_qemu,
-        outcome.went_on,
+        outcome.continued,
         outcome.failures.len()
     );
     outcome
 }
 
-struct Court<'t> {
+struct CutChecker<'t> {
     name: &'t str,
-    past: &'t Past,
+    recording: &'t Recording,
     has_qemu: bool,
     outcome: Outcome,
 }
 
-impl Court<'_> {
-    fn hear(&mut self, device: &Arc<dyn Device>, cut: Cut) {
-        let turn = self.outcome.cuts % ONE_OF;
+impl CutChecker<'_> {
+    fn check_cut(&mut self, device: &Arc<dyn Device>, cut: Cut) {
+        let turn = self.outcome.cuts % EXTRA_CHECK_INTERVAL;
         self.outcome.cuts += 1;
         if let Err(error) = self.judge(device, cut, turn) {
             if let Some(folder) = std::env::var_os("FOLIO_CRASH_KEEP").map(PathBuf::from) {
@@ -111,9 +112,9 @@ impl Court<'_> {
             self.read(device)
         }?;
         let mut rest = &found[..];
-        for part in &self.past.parts {
+        for part in &self.recording.parts {
             let (begun, own) = (part.begun(cut.recorded), part.content.now().len());
-            let bytes = if self.past.parts.len() == 1 {
+            let bytes = if self.recording.parts.len() == 1 {
                 rest
             } else {
                 &rest[..own]
@@ -122,10 +123,10 @@ impl Court<'_> {
             part.content
                 .allows(bytes, cut.recorded, begun)
                 .map_err(|error| {
-                    let story = part.content.story(cut.recorded, begun);
+                    let history = part.content.history(cut.recorded, begun);
                     format!(
-                        "{error}; promised in operation {}, changed in {:?}",
-                        story.0, story.1
+                        "{error}; synced in operation {}, changed in {:?}",
+                        history.0, history.1
                     )
                 })?;
         }
@@ -140,10 +141,10 @@ impl Court<'_> {
         if turn == 1 {
             self.snapshots(device, cut.recorded)?;
         }
-        if turn != ONE_OF / 2 {
+        if turn != EXTRA_CHECK_INTERVAL / 2 {
             return Ok(());
         }
-        // Mended by a check, or as it is.
+        // With or without a repair before.
         let layer = overlay(device.clone());
         if cut.seed.is_multiple_of(2) {
             let report = sound(&layer, Repair::All)?;
@@ -151,31 +152,31 @@ impl Court<'_> {
                 return Err(format!("after repair: {report:?}"));
             }
         }
-        self.go_on(&layer, found, cut.seed)
+        self.continue_writing(&layer, found, cut.seed)
     }
 
-    /// Reads the whole disk, and compares what is told of its holes.
+    /// Reads the whole disk, and checks that reported holes are zeros.
     fn read(&self, device: &Arc<dyn Device>) -> Result<Vec<u8>, String> {
-        let told = |error: folio::Error| error.to_string();
-        let opened = self.past.source.open(device.clone()).map_err(told)?;
+        let text = |error: folio::Error| error.to_string();
+        let opened = self.recording.source.open(device.clone()).map_err(text)?;
         let mut found = vec![0xaa; opened.len_bytes() as usize];
-        opened.read_at(&mut found, 0).map_err(told)?;
+        opened.read_at(&mut found, 0).map_err(text)?;
         let mut at = 0;
         while at < found.len() {
             let (kind, count) = opened
                 .allocation(at as u64, (found.len() - at) as u64)
-                .map_err(told)?;
+                .map_err(text)?;
             let bytes = &found[at..at + count as usize];
             if kind != Allocation::Data && bytes.iter().any(|byte| *byte != 0) {
-                return Err(format!("{kind:?} at {at} reads as data"));
+                return Err(format!("{kind:?} at {at} has nonzero bytes"));
             }
             at += count as usize;
         }
         Ok(found)
     }
 
-    /// `qemu-img check` finds leaks at worst, in a dirty image after it has mended the refcounts;
-    /// QEMU reads the same, and the snapshots are what they were.
+    /// Checks with `qemu-img check` that clusters leak at most, after a repair of the refcounts of
+    /// a dirty image. QEMU must read the same bytes and snapshots.
     fn by_qemu(
         &mut self,
         device: &Arc<dyn Device>,
@@ -204,10 +205,10 @@ impl Court<'_> {
             std::fs::read(&raw).map_err(|error| error.to_string())
         };
         if convert(&[])? != found {
-            return Err("QEMU reads something else".to_owned());
+            return Err("QEMU reads different bytes".to_owned());
         }
         for snapshot in self
-            .past
+            .recording
             .snapshots
             .iter()
             .filter(|snapshot| snapshot.is_due(recorded))
@@ -219,9 +220,9 @@ impl Court<'_> {
         Ok(())
     }
 
-    /// Snapshots that have to be there can be applied, and all that are there hold what they held.
+    /// Checks that required snapshots can be applied, and that all snapshots are unchanged.
     fn snapshots(&self, device: &Arc<dyn Device>, recorded: usize) -> Result<(), String> {
-        for snapshot in &self.past.snapshots {
+        for snapshot in &self.recording.snapshots {
             let name = &snapshot.name;
             let layer = overlay(device.clone());
             match apply_snapshot_on(layer.clone(), name) {
@@ -237,19 +238,19 @@ impl Court<'_> {
     }
 
     fn path(&self) -> PathBuf {
-        self.past.source.folder.path().join("cut.qcow2")
+        self.recording.source.folder.path().join("cut.qcow2")
     }
 
-    /// The image is written on, and stays sound.
-    fn go_on(
+    /// Continues writing to the image and checks it.
+    fn continue_writing(
         &mut self,
         layer: &Arc<dyn Device>,
         mut found: Vec<u8>,
         seed: u64,
     ) -> Result<(), String> {
-        self.outcome.went_on += 1;
-        let told = |error: folio::Error| format!("writing on: {error}");
-        let opened = self.past.source.open(layer.clone()).map_err(told)?;
+        self.outcome.continued += 1;
+        let text = |error: folio::Error| format!("continued writes: {error}");
+        let opened = self.recording.source.open(layer.clone()).map_err(text)?;
         let mut random = Random::new(seed);
         for step in 0..12 {
             let offset = random.below(found.len());
@@ -259,35 +260,35 @@ impl Court<'_> {
                 bytes.fill(0);
                 opened
                     .write_zeroes(offset as u64, count as u64)
-                    .map_err(told)?;
+                    .map_err(text)?;
             } else {
                 fill(bytes, 1, step, offset as u64);
-                opened.write_at(bytes, offset as u64).map_err(told)?;
+                opened.write_at(bytes, offset as u64).map_err(text)?;
             }
             if random.percent(20) {
-                opened.flush().map_err(told)?;
+                opened.flush().map_err(text)?;
             }
         }
-        opened.flush().map_err(told)?;
+        opened.flush().map_err(text)?;
         drop(opened);
         if self.read(layer)? != found {
-            return Err("written on, it reads wrong".to_owned());
+            return Err("continued writes: the disk reads wrong".to_owned());
         }
-        sound(layer, Repair::Nothing).map_err(|error| format!("written on: {error}"))?;
+        sound(layer, Repair::Nothing).map_err(|error| format!("continued writes: {error}"))?;
         if self.has_qemu && random.percent(25) {
             dump(&**layer, &self.path());
-            qemu_check(&self.path(), &[]).map_err(|error| format!("written on: {error}"))?;
+            qemu_check(&self.path(), &[]).map_err(|error| format!("continued writes: {error}"))?;
         }
         Ok(())
     }
 }
 
-/// The same device, for reading only.
+/// Returns the device as read-only.
 fn sealed(device: &Arc<dyn Device>) -> Arc<dyn Device> {
     Arc::new(OverlayDevice::new(device.clone()).sealed())
 }
 
-/// Whether the header says that the refcounts are stale.
+/// Returns whether the header marks the refcounts as stale.
 fn has_dirty_bit(device: &dyn Device) -> bool {
     let (mut version, mut features) = ([0; 8], [0; 8]);
     device.read_at(&mut version, 0).unwrap();
@@ -295,24 +296,24 @@ fn has_dirty_bit(device: &dyn Device) -> bool {
     version[7] >= 3 && features[7] & 1 != 0
 }
 
-/// Folio's check finds leaks at worst, after what it mends.
+/// Checks with Folio that clusters leak at most, after the repair.
 fn sound(device: &Arc<dyn Device>, repair: Repair) -> Result<ImageCheck, String> {
-    let mut said = Vec::new();
+    let mut findings = Vec::new();
     let checked = check_on(device.clone(), repair, &mut |finding| {
-        said.push(finding.to_string())
+        findings.push(finding.to_string())
     });
     let report = checked.map_err(|error| format!("check: {error}"))?;
     if report.corruptions + report.check_errors == 0 {
         return Ok(report);
     }
-    said.truncate(20);
+    findings.truncate(20);
     Err(format!(
         "check, repair {repair:?}: {report:?}\n{}",
-        said.join("\n")
+        findings.join("\n")
     ))
 }
 
-/// `qemu-img check` finds leaks at worst.
+/// Checks with `qemu-img check` that clusters leak at most.
 fn qemu_check(path: &Path, options: &[&str]) -> Result<(), String> {
     const LEAKS: i32 = 3;
     let output = command("qemu-img")

@@ -1,41 +1,41 @@
-//! The images that workloads start from: new ones, and qemu-img's in its variants.
+//! Initial images of workloads: new ones, and variants of qemu-img.
 
-use crate::crash::content::{Content, Effect, Step, fill};
+use crate::crash::content::{ContentModel, Effect, Step, fill};
 use crate::crash::judge::load;
+use crate::crash::program::for_data;
 use crate::crash::random::Random;
-use crate::crash::world::for_data;
 use crate::support::tools::{command, succeed};
 use folio::block::{Compat, CreateOptions, Device, MemoryDevice, OpenOptions, Qcow2Device, open};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// How an image comes to be.
+/// The origin of an image.
 pub(crate) enum Origin {
-    /// Folio makes it on the recording device.
+    /// Folio creates it on the recording device.
     New {
-        /// Bytes of the disk.
+        /// Length of the disk in bytes.
         len_bytes: u64,
         options: CreateOptions,
     },
-    /// It is there.
+    /// The image exists.
     Image,
 }
 
-/// An image, the disk in it, and what belongs to it.
+/// An image, its disk, and its backing file and snapshots.
 pub(crate) struct Source {
     pub(crate) origin: Origin,
     /// The file, with room to grow.
     pub(crate) image: Arc<MemoryDevice>,
     pub(crate) backing: Option<Arc<dyn Device>>,
-    /// Names and bytes of internal snapshots.
+    /// NamespaceModel and bytes of internal snapshots.
     pub(crate) snapshots: Vec<(String, Vec<u8>)>,
-    /// Where the image's backing file is, and where QEMU may look at it.
+    /// The folder of the image's backing file, also used for QEMU.
     pub(crate) folder: TempDir,
-    content: Option<(Content, Step)>,
+    content: Option<(ContentModel, Step)>,
 }
 
-/// A folder in memory where there is one.
+/// Returns a scratch folder, in memory if possible.
 fn scratch() -> TempDir {
     let prefix = "folio-crash-";
     TempDir::with_prefix_in(prefix, "/dev/shm")
@@ -44,9 +44,9 @@ fn scratch() -> TempDir {
 }
 
 impl Source {
-    /// A new image on a device of `file_bytes`.
+    /// Returns a new image on a device of `file_bytes`.
     pub(crate) fn new(file_bytes: u64, len_bytes: u64, cluster_bytes: u32, compat: Compat) -> Self {
-        let mut content = Content::new(0);
+        let mut content = ContentModel::new(0);
         content.change(0, Effect::Truncate(len_bytes));
         let options = CreateOptions {
             cluster_bytes,
@@ -63,7 +63,7 @@ impl Source {
         }
     }
 
-    /// Opens what the device holds, over the same backing file.
+    /// Opens the image on `device` over the same backing file.
     pub(crate) fn open(&self, device: Arc<dyn Device>) -> folio::Result<Qcow2Device> {
         match &self.backing {
             Some(backing) => Qcow2Device::open_over(device, backing.clone()),
@@ -71,25 +71,25 @@ impl Source {
         }
     }
 
-    /// What the disk holds, and the last step of its making.
-    pub(crate) fn take_content(&mut self) -> (Content, Step) {
+    /// Returns the model of the disk, and the last step of its creation.
+    pub(crate) fn take_content(&mut self) -> (ContentModel, Step) {
         self.content.take().expect("recorded once")
     }
 }
 
-/// An image in the making, by qemu-img, in a folder of its own.
+/// Builds an image with qemu-img in its own folder.
 pub(crate) struct Maker {
     folder: TempDir,
-    content: Content,
+    content: ContentModel,
     step: Step,
     backing: Option<Arc<dyn Device>>,
     snapshots: Vec<(String, Vec<u8>)>,
 }
 
 impl Maker {
-    /// A disk of `len_bytes` zeros.
+    /// Starts with a disk of `len_bytes` zeros.
     pub(crate) fn empty(len_bytes: u64) -> Self {
-        let mut content = Content::new(0);
+        let mut content = ContentModel::new(0);
         content.change(0, Effect::Truncate(len_bytes));
         Self {
             folder: scratch(),
@@ -100,8 +100,8 @@ impl Maker {
         }
     }
 
-    /// A disk of `len_bytes`: of each 4 KiB half are bytes that tell where they are from, if they
-    /// are there at all.
+    /// Starts with a disk of `len_bytes`. In 60 percent of the blocks of 4 KiB, the first half is
+    /// pattern bytes.
     pub(crate) fn new(len_bytes: u64, random: &mut Random) -> Self {
         let mut maker = Self::empty(len_bytes);
         for start in (0..len_bytes).step_by(4096) {
@@ -118,7 +118,7 @@ impl Maker {
         self.folder.path().join("disk.qcow2")
     }
 
-    /// Runs a program with words that have no spaces in them, in the image's folder.
+    /// Runs a program in the image's folder; spaces separate the arguments in `line`.
     fn run(&self, program: &str, line: &str) {
         succeed(
             command(program)
@@ -127,7 +127,7 @@ impl Maker {
         );
     }
 
-    /// The disk's bytes in an image of these options, as `qemu-img convert` takes them.
+    /// Creates an image of the disk with these options of `qemu-img convert`.
     pub(crate) fn convert(self, options: &str) -> Self {
         std::fs::write(self.folder.path().join("source.raw"), self.content.now()).unwrap();
         self.run(
@@ -137,8 +137,8 @@ impl Maker {
         self
     }
 
-    /// An empty image over the disk's bytes, of which the backing file has all but the last `less`
-    /// zeros.
+    /// Creates an empty image over a backing file of the disk. The backing file lacks the last
+    /// `less` bytes, which are zeros.
     pub(crate) fn overlay(mut self, options: &str, less: usize) -> Self {
         let len = self.content.now().len();
         let end = len as u64;
@@ -154,7 +154,7 @@ impl Maker {
         self
     }
 
-    /// Has qemu-io make a range zero, and keep its clusters or not.
+    /// Zeroes a range with qemu-io; `flags` say whether it unmaps clusters.
     pub(crate) fn zero(mut self, offset: u64, len_bytes: u64, flags: &str) -> Self {
         let line = format!("write -z {flags} {offset} {len_bytes}");
         succeed(command("qemu-io").args(["-c", &line]).arg(self.path()));
@@ -163,7 +163,7 @@ impl Maker {
         self
     }
 
-    /// An internal snapshot; then some of the disk is written.
+    /// Creates an internal snapshot, then writes to the disk.
     pub(crate) fn snapshot(mut self, name: &str, random: &mut Random) -> Self {
         self.run("qemu-img", &format!("snapshot -c {name} disk.qcow2"));
         self.snapshots
@@ -182,7 +182,7 @@ impl Maker {
         self
     }
 
-    /// The image, on a device with room for `room` bytes more.
+    /// Returns the image on a device with `room` more bytes.
     pub(crate) fn source(self, room: u64) -> Source {
         let image = with_room(&self.path(), room);
         let Self {

@@ -1,16 +1,63 @@
-//! Several writers on one disk, each in a part of its own; the borders lie inside clusters.
+//! Several writers on one disk, each in its own part; the borders are inside clusters.
 
-use super::disk::{Part, Past};
+use super::disk::{Recording, WriterLog};
 use super::source::{Origin, Source};
-use crate::crash::content::{Content, Effect, fill};
+use crate::crash::content::{ContentModel, Effect, Step, fill};
 use crate::crash::cut::Replay;
+use crate::crash::program::copy_of;
 use crate::crash::random::Random;
-use crate::crash::world::copy_of;
 use folio::block::{Device, Qcow2Device, RecordDevice};
 use std::sync::Arc;
 
-/// Makes a new image and lets `count` threads do random operations on it.
-pub(crate) fn record(source: Source, count: usize, operations: usize, random: &mut Random) -> Past {
+/// A writer on its part of the disk.
+struct Writer<'a> {
+    device: &'a Qcow2Device,
+    /// Offset of the part on the disk.
+    start: u64,
+    index: usize,
+    log: WriterLog,
+}
+
+impl Writer<'_> {
+    /// Makes one random operation in the part of `len` bytes.
+    fn operate(
+        &mut self,
+        step: Step,
+        len: usize,
+        random: &mut Random,
+        recorded: impl Fn() -> usize,
+    ) {
+        let most = if random.percent(20) { 60_000 } else { 4000 };
+        let at = random.below(len);
+        let count = (1 + random.below(most)).min(len - at);
+        let (offset, range) = (self.start + at as u64, at as u64..(at + count) as u64);
+        let content = &mut self.log.content;
+        match random.below(10) {
+            0 => {
+                self.device.flush().unwrap();
+                content.promise(step, recorded());
+            }
+            1 => {
+                self.device.write_zeroes(offset, count as u64).unwrap();
+                content.change(step, Effect::Zero(range));
+            }
+            _ => {
+                let mut bytes = vec![0; count];
+                fill(&mut bytes, self.index, step, at as u64);
+                self.device.write_at(&bytes, offset).unwrap();
+                content.change(step, Effect::Write(range));
+            }
+        }
+    }
+}
+
+/// Creates a new image and runs random operations on it in `count` threads.
+pub(crate) fn record(
+    source: Source,
+    count: usize,
+    operations: usize,
+    random: &mut Random,
+) -> Recording {
     let Origin::New {
         len_bytes,
         ref options,
@@ -22,8 +69,8 @@ pub(crate) fn record(source: Source, count: usize, operations: usize, random: &m
     let record = Arc::new(RecordDevice::new(source.image.clone()));
     let device = Qcow2Device::create_on(record.clone(), len_bytes, options).unwrap();
     device.flush().unwrap();
-    let born = record.recorded_len();
-    let before = Replay::new(&before, &record.recorded()).upto(born);
+    let creation_len = record.recorded_len();
+    let before = Replay::new(&before, &record.recorded()).upto(creation_len);
     let own = (len_bytes as usize / count) | 1;
     let seeds: Vec<u64> = (0..count).map(|_| random.next()).collect();
     let work = |index: usize| {
@@ -33,38 +80,25 @@ pub(crate) fn record(source: Source, count: usize, operations: usize, random: &m
         } else {
             own
         };
-        let recorded = || record.recorded_len() - born;
-        let mut random = Random::new(seeds[index]);
-        let mut part = Part {
-            content: Content::new(index),
-            starts: vec![0],
+        let mut writer = Writer {
+            device: &device,
+            start: start as u64,
+            index,
+            log: WriterLog {
+                content: ContentModel::new(index),
+                starts: vec![0],
+            },
         };
-        part.content.change(0, Effect::Truncate(len as u64));
-        part.content.promise(0, 0);
+        let content = &mut writer.log.content;
+        content.change(0, Effect::Truncate(len as u64));
+        content.promise(0, 0);
+        let mut random = Random::new(seeds[index]);
+        let recorded = || record.recorded_len() - creation_len;
         for step in 1..operations {
-            part.starts.push(recorded());
-            let most = if random.percent(20) { 60_000 } else { 4000 };
-            let at = random.below(len);
-            let count = (1 + random.below(most)).min(len - at);
-            let (place, range) = ((start + at) as u64, at as u64..(at + count) as u64);
-            match random.below(10) {
-                0 => {
-                    device.flush().unwrap();
-                    part.content.promise(step, recorded());
-                }
-                1 => {
-                    device.write_zeroes(place, count as u64).unwrap();
-                    part.content.change(step, Effect::Zero(range));
-                }
-                _ => {
-                    let mut bytes = vec![0; count];
-                    fill(&mut bytes, index, step, at as u64);
-                    device.write_at(&bytes, place).unwrap();
-                    part.content.change(step, Effect::Write(range));
-                }
-            }
+            writer.log.starts.push(recorded());
+            writer.operate(step, len, &mut random, recorded);
         }
-        part
+        writer.log
     };
     let parts = std::thread::scope(|scope| {
         let work = &work;
@@ -77,8 +111,8 @@ pub(crate) fn record(source: Source, count: usize, operations: usize, random: &m
             .collect()
     });
     drop(device);
-    let record = record.recorded().split_off(born);
-    Past {
+    let record = record.recorded().split_off(creation_len);
+    Recording {
         source,
         before,
         record,

@@ -1,24 +1,24 @@
-//! SQLite on Folio's ext4: after a power cut the database is sound, and every committed transaction
-//! is in it.
+//! SQLite on Folio's ext4: after a power cut the database is sound and has every committed
+//! transaction.
 //!
 //! ```text
 //!   vfs     SQLite's files are files of the mount under test
-//!   here    transactions in each journal mode, cuts, and what is found afterwards
+//!   mod     transactions in each journal mode, cuts, and the check of the database
 //! ```
 //!
-//! `journal_mode=MEMORY` and `OFF` are left out: SQLite itself says that a crash may corrupt the
+//! `journal_mode=MEMORY` and `OFF` are excluded: SQLite documents that a crash may corrupt the
 //! database then. WAL runs with `locking_mode=EXCLUSIVE`, which needs no shared memory. DELETE runs
-//! with `synchronous=EXTRA`: with FULL SQLite does not sync the folder after it removes the
-//! journal, so the last transaction may be rolled back.
+//! with `synchronous=EXTRA`: with FULL, SQLite does not sync the folder after removing the journal,
+//! so the last transaction may be rolled back.
 
 mod vfs;
 
 use crate::crash::cut::{Cut, Loss, Replay, plan};
 use crate::crash::images;
 use crate::crash::judge::Judge;
+use crate::crash::program::{Machine, MountSetup, ROOT, kernel};
 use crate::crash::random::Random;
 use crate::crash::trial::{cuts_per_trial, seed};
-use crate::crash::world::{Machine, ROOT, Setup, kernel};
 use folio::Kernel;
 use folio::block::{Device, Recorded};
 use folio::syscall::Credentials;
@@ -26,7 +26,7 @@ use folio::vfs::MountOptions;
 use rusqlite::{Connection, OpenFlags, params};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vfs::Registered;
+use vfs::RegisteredVfs;
 
 /// The database.
 const FILE: &str = "/disk/data.db";
@@ -35,21 +35,21 @@ const TRANSACTIONS: usize = 40;
 /// Rows by key: length and the byte that fills it.
 type Rows = BTreeMap<i64, (usize, u8)>;
 
-/// A transaction, and the record when it began and when its COMMIT had returned.
+/// A transaction: lengths of the record at its start and at the return of COMMIT, and the rows.
 struct Committed {
     begun: usize,
     recorded: usize,
     rows: Rows,
 }
 
-fn connect(vfs: &Registered, mode: &str) -> rusqlite::Result<Connection> {
+fn connect(vfs: &RegisteredVfs, mode: &str) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let database = Connection::open_with_flags_and_vfs(FILE, flags, vfs.name())?;
     let synchronous = if mode == "DELETE" { "EXTRA" } else { "FULL" };
     let locking = if mode == "WAL" { "EXCLUSIVE" } else { "NORMAL" };
-    // Few pages in memory, so that some reach the file before the commit.
+    // A small cache, so that some pages are written before the commit.
     database.execute_batch(&format!(
         "PRAGMA locking_mode={locking}; PRAGMA journal_mode={mode}; PRAGMA synchronous={synchronous};
          PRAGMA temp_store=MEMORY; PRAGMA cache_size=10; PRAGMA wal_autocheckpoint=20;"
@@ -57,7 +57,7 @@ fn connect(vfs: &Registered, mode: &str) -> rusqlite::Result<Connection> {
     Ok(database)
 }
 
-/// Random changes, one transaction after the other.
+/// Runs transactions of random changes.
 fn work(database: &Connection, recorded: impl Fn() -> usize) -> rusqlite::Result<Vec<Committed>> {
     let mut random = Random::new(seed());
     let mut done = vec![Committed {
@@ -105,7 +105,7 @@ fn work(database: &Connection, recorded: impl Fn() -> usize) -> rusqlite::Result
     Ok(done)
 }
 
-/// The number of the last transaction that is there, and all rows.
+/// Returns the number of the last transaction in the database, and all rows.
 fn read(database: &Connection) -> rusqlite::Result<(usize, Rows)> {
     let sound: String = database.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
     if sound != "ok" {
@@ -123,15 +123,15 @@ fn read(database: &Connection) -> rusqlite::Result<(usize, Rows)> {
     let found = statement.query_map([], |row| {
         let bytes: Vec<u8> = row.get(1)?;
         let byte = bytes.first().copied().unwrap_or_default();
-        // A row of two versions is like none that was ever written.
+        // A row with bytes of two versions never matches.
         let is_whole = bytes.iter().all(|other| *other == byte);
         Ok((row.get(0)?, (if is_whole { bytes.len() } else { 0 }, byte)))
     })?;
     Ok((number as usize, found.collect::<rusqlite::Result<Rows>>()?))
 }
 
-/// What is wrong with the database after a cut, if anything is.
-fn look(
+/// Checks the database after a cut. Returns a description of the first error.
+fn check_database(
     kernel: &Arc<Kernel>,
     device: &Arc<dyn Device>,
     mode: &str,
@@ -142,7 +142,7 @@ fn look(
         .mount_ext4(device.clone(), ROOT, &MountOptions::default())
         .map_err(|error| error.to_string())?;
     let opened = {
-        let vfs = Registered::new(
+        let vfs = RegisteredVfs::new(
             &format!("judge-{mode}"),
             kernel.process(Credentials::root()),
         );
@@ -172,10 +172,10 @@ fn look(
 }
 
 fn trial(mode: &str) {
-    let machine = Machine::new(images::folio(16, 1024), &Setup::default());
+    let machine = Machine::new(images::folio(16, 1024), &MountSetup::default());
     let done = {
-        let world = machine.program(ROOT);
-        let vfs = Registered::new(&format!("work-{mode}"), world.process);
+        let program = machine.program(ROOT);
+        let vfs = RegisteredVfs::new(&format!("work-{mode}"), program.process);
         let database = connect(&vfs, mode).unwrap();
         work(&database, || machine.recorded()).unwrap()
     };
@@ -188,9 +188,9 @@ fn trial(mode: &str) {
         let mut replay = Replay::new(&run.before, &run.record);
         for cut in cuts {
             let device = replay.device(*cut);
-            let looked = look(&kernel, &device, mode, &done, *cut);
-            // Afterwards the file system is sound.
-            let judged = looked.and_then(|()| judge.judge(&device, &[], cut.recorded));
+            let checked = check_database(&kernel, &device, mode, &done, *cut);
+            // The file system must be sound too.
+            let judged = checked.and_then(|()| judge.judge(&device, &[], cut.recorded));
             failures.extend(judged.err().map(|error| format!("{mode}: {cut}: {error}")));
         }
     }
@@ -216,32 +216,32 @@ fn trial(mode: &str) {
 }
 
 #[test]
-fn sqlite_delete() {
+fn sqlite_in_delete_mode_survives_cuts() {
     trial("DELETE");
 }
 
 #[test]
-fn sqlite_truncate() {
+fn sqlite_in_truncate_mode_survives_cuts() {
     trial("TRUNCATE");
 }
 
 #[test]
-fn sqlite_persist() {
+fn sqlite_in_persist_mode_survives_cuts() {
     trial("PERSIST");
 }
 
 #[test]
-fn sqlite_wal() {
+fn sqlite_in_wal_mode_survives_cuts() {
     trial("WAL");
 }
 
-/// The control: a database that is cut under a disk that lies about flushes loses transactions.
+/// The control: a disk that ignores flushes loses transactions.
 #[test]
-fn sqlite_on_a_disk_that_lies_loses_transactions() {
-    let machine = Machine::new(images::folio(16, 1024), &Setup::default());
+fn sqlite_without_flushes_loses_transactions() {
+    let machine = Machine::new(images::folio(16, 1024), &MountSetup::default());
     let done = {
-        let world = machine.program(ROOT);
-        let vfs = Registered::new("work-liar", world.process);
+        let program = machine.program(ROOT);
+        let vfs = RegisteredVfs::new("work-liar", program.process);
         let database = connect(&vfs, "TRUNCATE").unwrap();
         work(&database, || machine.recorded()).unwrap()
     };
@@ -258,7 +258,7 @@ fn sqlite_on_a_disk_that_lies_loses_transactions() {
             seed: random.next(),
         };
         let device = Replay::new(&run.before, &run.record).device(cut);
-        lost += usize::from(look(&kernel, &device, "TRUNCATE", &done, cut).is_err());
+        lost += usize::from(check_database(&kernel, &device, "TRUNCATE", &done, cut).is_err());
     }
     assert!(lost > 10, "{lost} of 20");
 }

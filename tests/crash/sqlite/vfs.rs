@@ -1,8 +1,8 @@
-//! SQLite's files on a mount of Folio's: as little of an `sqlite3_vfs` as one connection needs.
+//! A minimal `sqlite3_vfs` for one connection, with its files on a Folio mount.
 //!
-//! Calls are those that SQLite's own `unix` VFS makes: fsync of the folder after a journal's first
-//! sync, and after a removal that asks for it. Locks are not needed: one connection at a time.
-//! Source: sqlite.org/c3ref/vfs.html.
+//! Makes the calls of SQLite's `unix` VFS: fsync of the folder after a journal's first sync, and
+//! after a removal that requests it. A single connection needs no locks. Source:
+//! sqlite.org/c3ref/vfs.html.
 
 use folio::syscall::{Fd, OpenFlags, Process};
 use folio::{Errno, Error};
@@ -11,21 +11,21 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::slice;
 
-/// A VFS that SQLite knows by name, until it is dropped; connections must be closed before.
-pub(super) struct Registered {
+/// A VFS that is registered with SQLite until it is dropped; connections must be closed before.
+pub(super) struct RegisteredVfs {
     vfs: Box<sqlite3_vfs>,
-    /// What `vfs` points to.
+    /// Owned here, because `vfs` points to it.
     _process: Box<Process>,
     name: CString,
 }
 
-/// An open file, as SQLite keeps it.
+/// An open file in the layout of SQLite.
 #[repr(C)]
-struct File {
+struct SqliteFile {
     base: sqlite3_file,
     process: *const Process,
     fd: Fd,
-    /// Whether the folder has to be synced with the file: it is a journal that was made just now.
+    /// Whether the file is a new journal, so that the folder must be synced with it.
     is_new: bool,
 }
 
@@ -51,13 +51,13 @@ static METHODS: ffi::sqlite3_io_methods = ffi::sqlite3_io_methods {
     xUnfetch: None,
 };
 
-impl Registered {
-    /// SQLite reaches the files of `process` under this name of a VFS.
+impl RegisteredVfs {
+    /// Registers a VFS with this name for the files of `process`.
     pub(super) fn new(name: &str, process: Process) -> Self {
         let (name, mut process) = (CString::new(name).expect("no zero byte"), Box::new(process));
         let mut vfs = Box::new(sqlite3_vfs {
             iVersion: 1,
-            szOsFile: size_of::<File>() as c_int,
+            szOsFile: size_of::<SqliteFile>() as c_int,
             mxPathname: 512,
             pNext: null_mut(),
             zName: name.as_ptr(),
@@ -79,7 +79,7 @@ impl Registered {
             xGetSystemCall: None,
             xNextSystemCall: None,
         });
-        // SAFETY: vfs, name and process stay where they are until `drop` has unregistered them.
+        // SAFETY: vfs, name and process are not moved or freed before `drop` unregisters them.
         let status = unsafe { ffi::sqlite3_vfs_register(&raw mut *vfs, 0) };
         assert_eq!(status, ffi::SQLITE_OK);
         Self {
@@ -89,15 +89,15 @@ impl Registered {
         }
     }
 
-    /// The name for `Connection::open_with_flags_and_vfs`.
+    /// Returns the name for `Connection::open_with_flags_and_vfs`.
     pub(super) fn name(&self) -> &CStr {
         &self.name
     }
 }
 
-impl Drop for Registered {
+impl Drop for RegisteredVfs {
     fn drop(&mut self) {
-        // SAFETY: registered in `new`; no connection uses it any more.
+        // SAFETY: registered in `new`; all connections are closed.
         unsafe { ffi::sqlite3_vfs_unregister(&raw mut *self.vfs) };
     }
 }
@@ -114,32 +114,34 @@ fn answer(result: Result<(), Error>, otherwise: c_int) -> c_int {
     result.map_or_else(|error| status(&error, otherwise), |()| ffi::SQLITE_OK)
 }
 
-/// The process of a VFS.
+/// Returns the process of a VFS.
 ///
 /// # Safety
-/// `vfs` is one that [`Registered::new`] made.
+/// `vfs` was created by [`RegisteredVfs::new`].
 unsafe fn process<'a>(vfs: *mut sqlite3_vfs) -> &'a Process {
-    // SAFETY: as above, and SQLite calls only while it is registered.
+    // SAFETY: as above; SQLite calls it only while it is registered.
     let data = unsafe { (*vfs).pAppData };
-    // SAFETY: `new` put a process there.
+    // SAFETY: `new` stored a process there.
     unsafe { &*data.cast::<Process>() }
 }
 
+/// Converts a string of SQLite.
+///
 /// # Safety
-/// `name` is a string of SQLite's.
+/// `name` is a string of SQLite.
 unsafe fn text<'a>(name: *const c_char) -> &'a str {
     // SAFETY: as above; SQLite's strings end with a zero byte and outlive the call.
     unsafe { CStr::from_ptr(name) }.to_str().unwrap_or_default()
 }
 
-/// An open file and its process.
+/// Returns an open file and its process.
 ///
 /// # Safety
 /// `file` was filled by [`open`].
-unsafe fn parts<'a>(file: *mut sqlite3_file) -> (&'a mut File, &'a Process) {
-    // SAFETY: SQLite gave `open` room for a `File`, and calls on one file come one at a time.
-    let file = unsafe { &mut *file.cast::<File>() };
-    // SAFETY: the process outlives the connection, see `Registered`.
+unsafe fn parts<'a>(file: *mut sqlite3_file) -> (&'a mut SqliteFile, &'a Process) {
+    // SAFETY: SQLite gave `open` room for a `SqliteFile`, and calls on one file come one at a time.
+    let file = unsafe { &mut *file.cast::<SqliteFile>() };
+    // SAFETY: the process outlives the connection, see `RegisteredVfs`.
     let process = unsafe { &*file.process };
     (file, process)
 }
@@ -162,12 +164,12 @@ unsafe extern "C" fn open(
     if name.is_null() {
         return ffi::SQLITE_CANTOPEN;
     }
-    // SAFETY: SQLite calls with a VFS of ours.
+    // SAFETY: SQLite passes the VFS registered by `RegisteredVfs::new`.
     let process = unsafe { process(vfs) };
-    // SAFETY: a string of SQLite's.
+    // SAFETY: a string of SQLite.
     let path = unsafe { text(name) };
-    // SAFETY: room for a file of ours, all of it zeros.
-    let file = unsafe { &mut *file.cast::<File>() };
+    // SAFETY: SQLite allocated `szOsFile` zeroed bytes for it.
+    let file = unsafe { &mut *file.cast::<SqliteFile>() };
     let creates = flags & ffi::SQLITE_OPEN_CREATE != 0;
     let mut how = if flags & ffi::SQLITE_OPEN_READWRITE != 0 {
         OpenFlags::RDWR
@@ -185,14 +187,14 @@ unsafe extern "C" fn open(
     };
     let journals =
         ffi::SQLITE_OPEN_MAIN_JOURNAL | ffi::SQLITE_OPEN_WAL | ffi::SQLITE_OPEN_SUPER_JOURNAL;
-    *file = File {
+    *file = SqliteFile {
         base: sqlite3_file { pMethods: &METHODS },
         process,
         fd,
         is_new: creates && flags & journals != 0,
     };
     if !out_flags.is_null() {
-        // SAFETY: an integer of SQLite's.
+        // SAFETY: an integer of SQLite.
         unsafe { *out_flags = flags };
     }
     ffi::SQLITE_OK
@@ -203,9 +205,9 @@ unsafe extern "C" fn delete(
     name: *const c_char,
     syncs_folder: c_int,
 ) -> c_int {
-    // SAFETY: SQLite calls with a VFS of ours.
+    // SAFETY: SQLite passes the VFS registered by `RegisteredVfs::new`.
     let process = unsafe { process(vfs) };
-    // SAFETY: a string of SQLite's.
+    // SAFETY: a string of SQLite.
     let path = unsafe { text(name) };
     match process.unlink(path) {
         Err(error) if error.errno() == Errno::NOENT => ffi::SQLITE_IOERR_DELETE_NOENT,
@@ -223,11 +225,11 @@ unsafe extern "C" fn access(
     _: c_int,
     out: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite calls with a VFS of ours.
+    // SAFETY: SQLite passes the VFS registered by `RegisteredVfs::new`.
     let process = unsafe { process(vfs) };
-    // SAFETY: a string of SQLite's.
+    // SAFETY: a string of SQLite.
     let path = unsafe { text(name) };
-    // SAFETY: an integer of SQLite's.
+    // SAFETY: an integer of SQLite.
     unsafe { *out = c_int::from(process.stat(path).is_ok()) };
     ffi::SQLITE_OK
 }
@@ -238,7 +240,7 @@ unsafe extern "C" fn full_path(
     len: c_int,
     out: *mut c_char,
 ) -> c_int {
-    // SAFETY: a string of SQLite's.
+    // SAFETY: a string of SQLite.
     let from = unsafe { CStr::from_ptr(name) };
     // SAFETY: room for `len` bytes.
     let out = unsafe { slice::from_raw_parts_mut(out.cast::<u8>(), len as usize) };
@@ -253,7 +255,7 @@ unsafe extern "C" fn full_path(
 unsafe extern "C" fn randomness(_: *mut sqlite3_vfs, len: c_int, out: *mut c_char) -> c_int {
     // SAFETY: room for `len` bytes.
     let out = unsafe { slice::from_raw_parts_mut(out.cast::<u8>(), len as usize) };
-    // The same in each run.
+    // Deterministic.
     out.iter_mut()
         .zip(1_u8..)
         .for_each(|(byte, n)| *byte = n.wrapping_mul(89));
@@ -265,7 +267,7 @@ unsafe extern "C" fn sleep(_: *mut sqlite3_vfs, microseconds: c_int) -> c_int {
 }
 
 unsafe extern "C" fn current_time(_: *mut sqlite3_vfs, out: *mut f64) -> c_int {
-    // SAFETY: a number of SQLite's: a Julian day.
+    // SAFETY: a number of SQLite, a Julian day.
     unsafe { *out = 2_460_000.5 };
     ffi::SQLITE_OK
 }
@@ -275,7 +277,7 @@ unsafe extern "C" fn last_error(_: *mut sqlite3_vfs, _: c_int, _: *mut c_char) -
 }
 
 unsafe extern "C" fn close(file: *mut sqlite3_file) -> c_int {
-    // SAFETY: a file of ours.
+    // SAFETY: filled by `open`.
     let (file, process) = unsafe { parts(file) };
     answer(process.close(file.fd), ffi::SQLITE_IOERR_CLOSE)
 }
@@ -286,7 +288,7 @@ unsafe extern "C" fn read(
     len: c_int,
     offset: sqlite3_int64,
 ) -> c_int {
-    // SAFETY: a file of ours.
+    // SAFETY: filled by `open`.
     let (file, process) = unsafe { parts(file) };
     // SAFETY: room for `len` bytes.
     let out = unsafe { slice::from_raw_parts_mut(out.cast::<u8>(), len as usize) };
@@ -306,9 +308,9 @@ unsafe extern "C" fn write(
     len: c_int,
     offset: sqlite3_int64,
 ) -> c_int {
-    // SAFETY: a file of ours.
+    // SAFETY: filled by `open`.
     let (file, process) = unsafe { parts(file) };
-    // SAFETY: `len` bytes of SQLite's.
+    // SAFETY: `len` bytes of SQLite.
     let from = unsafe { slice::from_raw_parts(from.cast::<u8>(), len as usize) };
     match process.pwrite(file.fd, from, offset as u64) {
         Ok(count) if count == from.len() => ffi::SQLITE_OK,
@@ -318,7 +320,7 @@ unsafe extern "C" fn write(
 }
 
 unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: sqlite3_int64) -> c_int {
-    // SAFETY: a file of ours.
+    // SAFETY: filled by `open`.
     let (file, process) = unsafe { parts(file) };
     answer(
         process.ftruncate(file.fd, size as u64),
@@ -327,7 +329,7 @@ unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: sqlite3_int64) -> c
 }
 
 unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
-    // SAFETY: a file of ours.
+    // SAFETY: filled by `open`.
     let (file, process) = unsafe { parts(file) };
     let synced = if flags & ffi::SQLITE_SYNC_DATAONLY != 0 {
         process.fdatasync(file.fd)
@@ -346,12 +348,12 @@ unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
 }
 
 unsafe extern "C" fn size(file: *mut sqlite3_file, out: *mut sqlite3_int64) -> c_int {
-    // SAFETY: a file of ours.
+    // SAFETY: filled by `open`.
     let (file, process) = unsafe { parts(file) };
     let Ok(found) = process.fstat(file.fd) else {
         return ffi::SQLITE_IOERR_FSTAT;
     };
-    // SAFETY: a number of SQLite's.
+    // SAFETY: a number of SQLite.
     unsafe { *out = found.size_bytes as sqlite3_int64 };
     ffi::SQLITE_OK
 }
@@ -361,7 +363,7 @@ unsafe extern "C" fn lock(_: *mut sqlite3_file, _: c_int) -> c_int {
 }
 
 unsafe extern "C" fn check_lock(_: *mut sqlite3_file, out: *mut c_int) -> c_int {
-    // SAFETY: an integer of SQLite's.
+    // SAFETY: an integer of SQLite.
     unsafe { *out = 0 };
     ffi::SQLITE_OK
 }
@@ -375,6 +377,6 @@ unsafe extern "C" fn sector_size(_: *mut sqlite3_file) -> c_int {
 }
 
 unsafe extern "C" fn characteristics(_: *mut sqlite3_file) -> c_int {
-    // As the unix VFS says by default.
+    // The default of the unix VFS.
     ffi::SQLITE_IOCAP_POWERSAFE_OVERWRITE
 }

@@ -1,7 +1,7 @@
-//! A file system on a recording device, and a program on it whose every call is noted.
+//! A file system on a recording device, and a program that logs each of its calls.
 
 use crate::crash::content::{Effect, Step};
-use crate::crash::names::{Look, Names, Node};
+use crate::crash::names::{InodeAttributes, NamespaceModel, Node};
 use folio::block::{Device, MemoryDevice, RecordDevice, Recorded};
 use folio::syscall::{AT_FDCWD, AtFlags, Credentials, Fd, OpenFlags, Process};
 use folio::vfs::{Attributes, FallocateMode, FileType, MountOptions, RenameFlags, XattrFlags};
@@ -9,21 +9,21 @@ use folio::{Errno, Kernel, KernelOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Where the file system under test is mounted.
+/// Mount point of the file system under test.
 pub(crate) const ROOT: &str = "/disk";
 
-/// How the file system is mounted and served.
+/// Options of the mount and the page cache.
 #[derive(Debug, Clone)]
-pub(crate) struct Setup {
-    /// Options of the mount under test.
+pub(crate) struct MountSetup {
+    /// Mount options.
     pub(crate) mount: MountOptions,
-    /// Memory of the page cache.
+    /// Page cache in bytes.
     pub(crate) cache_bytes: u64,
-    /// Whether threads of the cache write on their own.
+    /// Whether writeback threads run.
     pub(crate) background_writeback: bool,
 }
 
-impl Default for Setup {
+impl Default for MountSetup {
     fn default() -> Self {
         Self {
             mount: MountOptions::default(),
@@ -40,38 +40,38 @@ pub(crate) struct File {
     pub(crate) node: Node,
 }
 
-/// What came of a workload: all that the cuts need.
-pub(crate) struct Run {
+/// A recorded workload, the input of the cuts.
+pub(crate) struct RecordedRun {
     /// The device before the first write.
     pub(crate) before: Arc<MemoryDevice>,
     /// Writes and flushes, in order.
     pub(crate) record: Vec<Recorded>,
-    /// What they were for: one set of notes for each program.
-    pub(crate) programs: Vec<Names>,
+    /// The model of each program.
+    pub(crate) programs: Vec<NamespaceModel>,
 }
 
-/// The file system under test, mounted.
+/// The mounted file system under test.
 pub(crate) struct Machine {
     kernel: Arc<Kernel>,
     record: Arc<RecordDevice>,
     before: Arc<MemoryDevice>,
 }
 
-/// A program, and notes of what it did.
-pub(crate) struct World {
+/// A program with the model of its operations.
+pub(crate) struct Program {
     pub(crate) process: Process,
-    pub(crate) names: Names,
+    pub(crate) names: NamespaceModel,
     record: Arc<RecordDevice>,
 }
 
-/// A copy of a device in memory.
+/// Returns a copy of a device in memory.
 pub(crate) fn copy_of(device: &dyn Device) -> Arc<MemoryDevice> {
     let copy = MemoryDevice::new(device.len_bytes());
     for_data(device, |at, bytes| copy.write_at(bytes, at).unwrap());
     Arc::new(copy)
 }
 
-/// Calls `visit` with each part of a device that holds other bytes than zeros.
+/// Calls `visit` for each part of a device with nonzero bytes.
 pub(crate) fn for_data(device: &dyn Device, mut visit: impl FnMut(u64, &[u8])) {
     let mut buf = vec![0; 64 << 10];
     let mut at = 0;
@@ -85,7 +85,7 @@ pub(crate) fn for_data(device: &dyn Device, mut visit: impl FnMut(u64, &[u8])) {
     }
 }
 
-/// A kernel, and a program.
+/// Returns a kernel and a process of root.
 pub(crate) fn kernel(cache_bytes: u64, background_writeback: bool) -> (Arc<Kernel>, Process) {
     let kernel = Kernel::new(KernelOptions {
         cache_bytes,
@@ -97,8 +97,12 @@ pub(crate) fn kernel(cache_bytes: u64, background_writeback: bool) -> (Arc<Kerne
     (kernel, process)
 }
 
-/// What an inode looks like.
-pub(crate) fn look(process: &Process, path: &str, found: &Attributes) -> folio::Result<Look> {
+/// Reads the attributes of an inode.
+pub(crate) fn inode_attributes(
+    process: &Process,
+    path: &str,
+    found: &Attributes,
+) -> folio::Result<InodeAttributes> {
     let kind = match found.file_type {
         FileType::Directory => 'd',
         FileType::Regular => 'f',
@@ -116,7 +120,7 @@ pub(crate) fn look(process: &Process, path: &str, found: &Attributes) -> folio::
         xattrs.insert(name, value);
     }
     let (owner, links) = ((found.uid, found.gid), found.link_count);
-    Ok(Look {
+    Ok(InodeAttributes {
         kind,
         mode: found.mode,
         owner,
@@ -127,8 +131,8 @@ pub(crate) fn look(process: &Process, path: &str, found: &Attributes) -> folio::
 }
 
 impl Machine {
-    /// Mounts the image, which is recorded from here on.
-    pub(crate) fn new(image: Arc<dyn Device>, setup: &Setup) -> Self {
+    /// Mounts the image; records all writes from here on.
+    pub(crate) fn new(image: Arc<dyn Device>, setup: &MountSetup) -> Self {
         let before = copy_of(&*image);
         let record = Arc::new(RecordDevice::new(image));
         let (kernel, process) = kernel(setup.cache_bytes, setup.background_writeback);
@@ -143,9 +147,8 @@ impl Machine {
         }
     }
 
-    /// A program that works below a directory: `ROOT`, or one made for it that nobody else looks
-    /// into.
-    pub(crate) fn program(&self, base: &str) -> World {
+    /// Starts a program in a directory: `ROOT`, or a new one that no other program uses.
+    pub(crate) fn program(&self, base: &str) -> Program {
         let process = self.kernel.process(Credentials::root());
         process.umask(0);
         if base != ROOT {
@@ -159,37 +162,42 @@ impl Machine {
         } else {
             self.record.recorded_len()
         };
-        let mut names = Names::new(
+        let mut names = NamespaceModel::new(
             base,
             since,
             root.number.0,
-            look(&process, base, &root).unwrap(),
+            inode_attributes(&process, base, &root).unwrap(),
         );
         let lost = format!("{base}/lost+found");
         if let Ok(found) = process.stat(&lost) {
-            let node = names.add_inode(found.number.0, look(&process, &lost, &found).unwrap(), 0);
+            let node = names.add_inode(
+                found.number.0,
+                inode_attributes(&process, &lost, &found).unwrap(),
+                0,
+            );
             names.adopt(0, "lost+found", node);
         }
-        World {
+        Program {
             process,
             names,
             record: self.record.clone(),
         }
     }
 
-    /// Entries in the record.
+    /// Returns the length of the record.
     pub(crate) fn recorded(&self) -> usize {
         self.record.recorded_len()
     }
 
-    /// An orderly unmount after the programs have ended.
-    pub(crate) fn end(self, programs: Vec<World>) -> Run {
+    /// Unmounts after the programs have ended.
+    pub(crate) fn end(self, programs: Vec<Program>) -> RecordedRun {
         let Self {
             kernel,
             record,
             before,
         } = self;
-        let mut programs: Vec<Names> = programs.into_iter().map(|world| world.names).collect();
+        let mut programs: Vec<NamespaceModel> =
+            programs.into_iter().map(|program| program.names).collect();
         let begun = record.recorded_len();
         programs
             .iter_mut()
@@ -199,7 +207,7 @@ impl Machine {
         programs
             .iter_mut()
             .for_each(|names| names.synced_all(recorded));
-        Run {
+        RecordedRun {
             before,
             record: record.recorded(),
             programs,
@@ -207,8 +215,8 @@ impl Machine {
     }
 }
 
-impl World {
-    /// Makes a call; `None` if there was no space for it. Any other failure is one of the test.
+impl Program {
+    /// Makes a call; returns `None` for ENOSPC and panics on any other error.
     fn call<T>(
         &mut self,
         what: String,
@@ -231,13 +239,20 @@ impl World {
         (self.names.find(parent), name.to_owned())
     }
 
-    fn made(&mut self, path: &str, kind: char, mode: u16, number: u64, target: &[u8]) -> Node {
+    fn add_new_inode(
+        &mut self,
+        path: &str,
+        kind: char,
+        mode: u16,
+        number: u64,
+        target: &[u8],
+    ) -> Node {
         let (parent, name) = self.parent(path);
         let owner = (0, 0);
         let (target, xattrs) = (target.to_vec(), BTreeMap::new());
         let node = self.names.add_inode(
             number,
-            Look {
+            InodeAttributes {
                 kind,
                 mode,
                 owner,
@@ -247,11 +262,13 @@ impl World {
             },
             parent,
         );
-        self.names
-            .change(node, |look| look.links = if kind == 'd' { 2 } else { 1 });
+        self.names.change(node, |attributes| {
+            attributes.links = if kind == 'd' { 2 } else { 1 }
+        });
         self.names.link(parent, &name, node);
         if kind == 'd' {
-            self.names.change(parent, |look| look.links += 1);
+            self.names
+                .change(parent, |attributes| attributes.links += 1);
         }
         node
     }
@@ -267,11 +284,11 @@ impl World {
             p.open(here(path), flags, 0o644)
         })?;
         let number = self.process.fstat(fd).unwrap().number.0;
-        let node = self.made(path, 'f', 0o644, number, b"");
+        let node = self.add_new_inode(path, 'f', 0o644, number, b"");
         Some(File { fd, node })
     }
 
-    /// open(2) of a file that is there.
+    /// open(2) of an existing file.
     pub(crate) fn open(&mut self, path: &str) -> File {
         let fd = self.process.open(here(path), OpenFlags::RDWR, 0).unwrap();
         File {
@@ -280,7 +297,7 @@ impl World {
         }
     }
 
-    /// open(2) with O_TRUNC of a file that is there.
+    /// open(2) of an existing file with O_TRUNC.
     pub(crate) fn open_truncating(&mut self, path: &str) -> File {
         let flags = OpenFlags::RDWR | OpenFlags::TRUNC;
         let fd = self
@@ -298,7 +315,7 @@ impl World {
         self.process.close(file.fd).unwrap();
     }
 
-    /// Notes that the file's bytes are now those of a complete version.
+    /// Records that the file's contents are a complete version.
     pub(crate) fn version(&mut self, file: File) {
         let step = self.step();
         self.names.inodes[file.node].content.version(step);
@@ -310,7 +327,7 @@ impl World {
         self.names.touch(node);
     }
 
-    /// pwrite(2) of bytes that tell where they are from; how many were written.
+    /// pwrite(2) of pattern bytes; returns the number of bytes written.
     pub(crate) fn write(&mut self, file: File, offset: u64, len_bytes: usize) -> usize {
         let mut bytes = vec![0; len_bytes];
         let what = format!(
@@ -416,7 +433,7 @@ impl World {
             return false;
         }
         let number = self.number(path);
-        self.made(path, 'd', 0o755, number, b"");
+        self.add_new_inode(path, 'd', 0o755, number, b"");
         true
     }
 
@@ -428,8 +445,9 @@ impl World {
         {
             let (parent, name) = self.parent(path);
             let node = self.names.unlink(parent, &name);
-            self.names.change(node, |look| look.links = 0);
-            self.names.change(parent, |look| look.links -= 1);
+            self.names.change(node, |attributes| attributes.links = 0);
+            self.names
+                .change(parent, |attributes| attributes.links -= 1);
         }
     }
 
@@ -440,7 +458,7 @@ impl World {
             .is_some()
         {
             let number = self.number(path);
-            self.made(path, 'l', 0o777, number, target.as_bytes());
+            self.add_new_inode(path, 'l', 0o777, number, target.as_bytes());
         }
     }
 
@@ -455,7 +473,7 @@ impl World {
             let node = self.names.find(from);
             let (parent, name) = self.parent(to);
             self.names.link(parent, &name, node);
-            self.names.change(node, |look| look.links += 1);
+            self.names.change(node, |attributes| attributes.links += 1);
         }
     }
 
@@ -465,24 +483,24 @@ impl World {
             .call(format!("unlink {path}"), |p| p.unlink(here(path)))
             .is_some()
         {
-            self.forget(path);
+            self.remove_name(path);
         }
     }
 
-    /// A name is gone, and with the last one the inode; of a directory, which is empty, so is its
-    /// `..`.
-    fn forget(&mut self, path: &str) {
+    /// Removes a name from the model; for an empty directory also its `.` and `..`.
+    fn remove_name(&mut self, path: &str) {
         let (parent, name) = self.parent(path);
         let node = self.names.unlink(parent, &name);
-        if self.names.inodes[node].look.kind == 'd' {
-            self.names.change(node, |look| look.links = 0);
-            self.names.change(parent, |look| look.links -= 1);
+        if self.names.inodes[node].attributes.kind == 'd' {
+            self.names.change(node, |attributes| attributes.links = 0);
+            self.names
+                .change(parent, |attributes| attributes.links -= 1);
         } else {
-            self.names.change(node, |look| look.links -= 1);
+            self.names.change(node, |attributes| attributes.links -= 1);
         }
     }
 
-    /// rename(2). What is replaced is of the same kind, and empty.
+    /// rename(2). A replaced inode must be of the same kind, and empty if a directory.
     pub(crate) fn rename(&mut self, from: &str, to: &str) {
         if self
             .call(format!("rename {from} {to}"), |p| {
@@ -496,14 +514,16 @@ impl World {
             if self.names.find(from) == self.names.find(to) {
                 return;
             }
-            self.forget(to);
+            self.remove_name(to);
         }
         let ((from_parent, from_name), (to_parent, to_name)) = (self.parent(from), self.parent(to));
         let node = self.names.unlink(from_parent, &from_name);
         self.names.link(to_parent, &to_name, node);
-        if self.names.inodes[node].look.kind == 'd' && from_parent != to_parent {
-            self.names.change(from_parent, |look| look.links -= 1);
-            self.names.change(to_parent, |look| look.links += 1);
+        if self.names.inodes[node].attributes.kind == 'd' && from_parent != to_parent {
+            self.names
+                .change(from_parent, |attributes| attributes.links -= 1);
+            self.names
+                .change(to_parent, |attributes| attributes.links += 1);
         }
     }
 
@@ -535,7 +555,7 @@ impl World {
             .is_some()
         {
             let node = self.names.find(path);
-            self.names.change(node, |look| look.mode = mode);
+            self.names.change(node, |attributes| attributes.mode = mode);
         }
     }
 
@@ -545,7 +565,8 @@ impl World {
         let call = |p: &Process| p.fchownat(AT_FDCWD, here(path), Some(uid), Some(gid), flags);
         if self.call(format!("chown {path}"), call).is_some() {
             let node = self.names.find(path);
-            self.names.change(node, |look| look.owner = (uid, gid));
+            self.names
+                .change(node, |attributes| attributes.owner = (uid, gid));
         }
     }
 
@@ -559,28 +580,29 @@ impl World {
         {
             let node = self.names.find(path);
             let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
-            self.names
-                .change(node, |look| drop(look.xattrs.insert(name, value)));
+            self.names.change(node, |attributes| {
+                drop(attributes.xattrs.insert(name, value))
+            });
         }
     }
 
-    /// removexattr(2) of one that is there.
+    /// removexattr(2) of an existing attribute.
     pub(crate) fn removexattr(&mut self, path: &str, name: &[u8]) {
         let call = |p: &Process| p.removexattr(here(path), name);
         if self.call(format!("removexattr {path}"), call).is_some() {
             let node = self.names.find(path);
             self.names
-                .change(node, |look| drop(look.xattrs.remove(name)));
+                .change(node, |attributes| drop(attributes.xattrs.remove(name)));
         }
     }
 }
 
-/// A path from the program's working directory.
+/// Returns a path relative to the program's working directory.
 fn here(path: &str) -> &str {
     if path.is_empty() { "." } else { path }
 }
 
-/// A path below `base`.
+/// Returns a path below `base`.
 pub(crate) fn full(base: &str, path: &str) -> String {
     if path.is_empty() {
         base.to_owned()
